@@ -1,0 +1,67 @@
+# `make` lists the targets. Nothing but Python 3.11 and make has to be on the machine.
+SHELL := bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+
+PYTHON ?= python3.11
+VENV := .venv
+BIN := $(VENV)/bin
+# uv does not read pip's configuration; a machine that offers wheels through it offers them here too.
+UV := UV_FIND_LINKS="$(PIP_FIND_LINKS)" $(BIN)/uv
+INSTALL := $(UV) pip install --quiet --compile-bytecode
+
+.PHONY: help
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+
+$(BIN)/uv:
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'uv>=0.9'
+
+$(VENV)/main.stamp: requirements/main.lock pyproject.toml | $(BIN)/uv
+	@echo "Installing the locked packages into $(VENV) (once; about a minute)"
+	@$(INSTALL) --require-hashes -r requirements/main.lock
+	@$(INSTALL) --no-deps --editable .
+	@touch $@
+
+$(VENV)/dev.stamp: requirements/dev.lock $(VENV)/main.stamp
+	@$(INSTALL) --require-hashes -r requirements/dev.lock
+	@touch $@
+
+.PHONY: setup
+setup: $(VENV)/main.stamp ## install what the main job needs
+
+.PHONY: demo
+demo: setup ## the main job: sweep, evaluate, gate, serve, ask
+	@$(BIN)/ml demo
+
+.PHONY: ask
+ask: setup ## ask the served model: make ask Q="how do I use spot nodes?"
+	@$(BIN)/ml invoke faq-matching "$(Q)"
+
+.PHONY: lint
+lint: $(VENV)/dev.stamp ## ruff, mypy and the checks of every spec
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/ml check
+
+.PHONY: test
+test: lint ## lint, the quick tests, then the slow ones
+	@$(BIN)/pytest $(ARGS)
+	@$(BIN)/pytest -m slow $(ARGS)
+
+.PHONY: bench
+bench: $(VENV)/dev.stamp ## measure: make bench ARGS="NAME --quick", ARGS=--list for the names
+	@$(BIN)/python -m benchmarks $(ARGS)
+
+.PHONY: lock
+lock: | $(BIN)/uv ## resolve pyproject.toml again into requirements/*.lock
+	@$(UV) pip compile pyproject.toml --extra dev $(LOCK) -o requirements/dev.lock >/dev/null
+	@$(UV) pip compile pyproject.toml -c requirements/dev.lock $(LOCK) -o requirements/main.lock >/dev/null
+LOCK := --quiet --generate-hashes --no-emit-index-url --no-emit-find-links --python-version 3.11
+
+.PHONY: clean
+clean: ## stop the local endpoints and remove .local and the caches; the environment stays
+	@if [ -x $(BIN)/ml ]; then $(BIN)/ml serve --stop-all; fi
+	@rm -rf .local .mypy_cache .pytest_cache .ruff_cache build ./*.egg-info

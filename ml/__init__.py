@@ -1,0 +1,1 @@
+"""What runs: projects, the specs that describe their jobs, and the machinery that runs them."""

@@ -1,0 +1,1 @@
+"""Who carries out a plan: this machine (`local`) or Azure ML (`azure`)."""

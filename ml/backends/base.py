@@ -1,0 +1,84 @@
+"""The seam between a plan and the place where it runs: a backend says where, never what."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, Protocol
+
+from ml.specs.plan import Plan, Value
+from ml.specs.problems import Problem
+
+Status = Literal["Queued", "Running", "Completed", "Failed", "Canceled"]
+
+
+@dataclass(frozen=True)
+class Run:
+    """A job that was started, with Azure ML's status names.
+
+    `id` is the tracking server's run id, `name` what a person types (`calm_river_03`). `outputs`
+    are local folders or files by the output's name. A sweep's `trials` are in the order in which
+    they were started and `best` is the name of the best that completed. `error` says why it failed.
+    `ended_by` names what ended a trial early (`median_stopping`), "" otherwise.
+    """
+
+    id: str
+    name: str
+    status: Status
+    experiment: str
+    folder: Path
+    started: float
+    ended: float | None = None
+    parameters: Mapping[str, Value] = field(default_factory=dict)
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    outputs: Mapping[str, Path] = field(default_factory=dict)
+    trials: tuple[Run, ...] = ()
+    best: str | None = None
+    ended_by: str = ""
+    error: Problem | None = None
+
+    def trial(self, name: str) -> Run:
+        """The trial of that name; KeyError when the sweep has none."""
+        for trial in self.trials:
+            if trial.name == name:
+                return trial
+        raise KeyError(name)
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something a watcher may show: `kind` says what happened to `run` (and to `trial` of it)."""
+
+    kind: Literal["started", "metric", "trial_started", "trial_metric", "trial_ended", "ended"]
+    run: Run
+    trial: Run | None = None
+
+
+Watch = Callable[[Event], None]
+
+
+def unwatched(event: Event) -> None:
+    """A watcher that shows nothing."""
+
+
+class Backend(Protocol):
+    """A place where plans run."""
+
+    name: str
+
+    def refusals(self, plan: Plan) -> tuple[Problem, ...]:
+        """What this backend cannot honour; the caller ends with exit code 33 when there is any."""
+        ...
+
+    def differences(self, plan: Plan) -> tuple[str, ...]:
+        """Harmless differences from Azure ML that a person should read before the run."""
+        ...
+
+    def run(self, plan: Plan, watch: Watch = unwatched) -> Run:
+        """Carry the plan out and return when it has ended, however it ended.
+
+        A failing script is a Run whose status is Failed, not an exception. KeyboardInterrupt and
+        SIGTERM end every child, leave the tracking run KILLED and return a Canceled run.
+        """
+        ...

@@ -1,0 +1,1 @@
+"""The `ml` command: one module a noun; parse, call, print, no logic."""

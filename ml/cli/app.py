@@ -1,0 +1,58 @@
+"""The entry point: imports the command that was asked for and no other, so that help is instant."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+
+import typer
+
+# name → (module, its line in `ml --help`). The module exposes `command`, a function, or `app`, a
+# typer.Typer with commands of its own.
+COMMANDS: dict[str, tuple[str, str]] = {
+    "check": ("ml.cli.check", "Check Azure ML specs: a file, a folder or the repository."),
+    "demo": ("ml.cli.demo", "The main job: sweep, evaluate, gate, serve, ask."),
+    "gate": ("ml.cli.gate", "Decide whether a model version may be promoted; exit 3 when not."),
+    "invoke": ("ml.cli.invoke", "Ask a served model."),
+    "release": ("ml.cli.release", "Propose a candidate; bring an environment to what is declared."),
+    "run": ("ml.cli.run", "Run a job spec on this machine."),
+    "serve": ("ml.cli.serve", "Start, show or stop a model server on this machine."),
+}
+
+
+def build(wanted: str | None) -> typer.Typer:
+    """The app with the wanted command imported and a line of help for each of the others."""
+    app = typer.Typer(
+        name="ml",
+        help="Azure ML jobs, gates and releases; on this machine unless told otherwise.",
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+    )
+    # A callback keeps `ml` a group even while it has one command.
+    app.callback()(lambda: None)
+    for name, (module, line) in COMMANDS.items():
+        if name != wanted:
+            app.command(name, help=line)(lambda: None)
+            continue
+        loaded = importlib.import_module(module)
+        if hasattr(loaded, "app"):
+            app.add_typer(loaded.app, name=name, help=line)
+        else:
+            app.command(name, help=line)(loaded.command)
+    return app
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Run the command line; mistakes of the caller end with their exit code and no traceback."""
+    arguments = sys.argv[1:] if argv is None else argv
+    wanted = next((word for word in arguments if not word.startswith("-")), None)
+    try:
+        build(wanted)(arguments)
+    except Exception as error:
+        from ml.specs.problems import Refused
+
+        if not isinstance(error, Refused):
+            raise
+        sys.stderr.write(f"{error}\n")
+        raise SystemExit(int(error.exit_code)) from None

@@ -1,0 +1,73 @@
+"""What is wrong with a spec or a call, in the one form in which a person is told."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Literal
+
+Severity = Literal["error", "warning"]
+
+
+class Exit(IntEnum):
+    """Exit codes of every `ml` command (DESIGN: one meaning each)."""
+
+    DONE = 0
+    RUN_FAILED = 1
+    WRONG_CALL = 2
+    GATE_SAID_NO = 3
+    CANNOT_HONOUR = 33
+
+
+@dataclass(frozen=True)
+class Place:
+    """A line of a file; `path` is as the person would type it, `line` counts from 1."""
+
+    path: str
+    line: int
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.line}"
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One finding: a kebab-case code, what was found, what was expected, and what to type next.
+
+    `source` cites where the rule comes from (a document of Azure ML, an experiment).
+    """
+
+    code: str
+    found: str
+    expected: str = ""
+    hint: str = ""
+    place: Place | None = None
+    severity: Severity = "error"
+    source: str = ""
+
+    def __str__(self) -> str:
+        where = f" {self.place}:" if self.place else ""
+        lines = [f"{self.severity}[{self.code}]:{where} {self.found}"]
+        if self.expected:
+            lines.append(f"  expected: {self.expected}")
+        if self.hint:
+            lines.append(f"  hint: {self.hint}")
+        return "\n".join(lines)
+
+
+class Refused(Exception):
+    """Stops a command because of problems that are the person's to mend; never shown as a traceback.
+
+    The message is the problems as a person reads them; `exit_code` is what the command ends with.
+    """
+
+    def __init__(self, *problems: Problem, exit_code: Exit = Exit.WRONG_CALL) -> None:
+        self.problems = problems
+        self.exit_code = exit_code
+        super().__init__("\n".join(str(problem) for problem in problems))
+
+
+def errors(problems: Iterable[Problem]) -> tuple[Problem, ...]:
+    """The problems that stop a spec, in their order; warnings are left out."""
+    return tuple(problem for problem in problems if problem.severity == "error")
