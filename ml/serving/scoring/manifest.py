@@ -1,0 +1,118 @@
+"""The manifest of a model folder: sha256 of every file, checked before any loader touches one.
+
+One flipped bit makes LightGBM, numpy and torch load wrong numbers without a word, so a model is
+never opened unless its folder is exactly what was written. Standard library only.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal
+
+NAME = "manifest.json"
+SCHEMA_VERSION = 1
+DIGEST_PREFIX = "sha256:"
+
+Reason = Literal["no-manifest", "bad-manifest", "missing", "added", "changed", "link"]
+_SENTENCES: Mapping[Reason, str] = {
+    "no-manifest": "the folder has no manifest, so nothing says what it should hold",
+    "bad-manifest": "the manifest cannot be read",
+    "missing": "the manifest lists this file and it is not there",
+    "added": "this file is not in the manifest",
+    "changed": "its sha256 is not the one in the manifest",
+    "link": "it is a link, and a model folder holds its own files only",
+}
+
+
+class ManifestError(Exception):
+    """A model folder is not what its manifest says; `file` is relative to the folder."""
+
+    def __init__(self, folder: Path, file: str, reason: Reason) -> None:
+        self.folder = folder
+        self.file = file
+        self.reason = reason
+        super().__init__(f"{folder / file}: {_SENTENCES[reason]}")
+
+
+def write_manifest(folder: Path) -> str:
+    """Write `manifest.json` over every file under `folder`, atomically; returns the folder's digest.
+
+    Raises ManifestError when the folder holds a link, NotADirectoryError when it is no folder.
+    """
+    temporary = folder / f".{NAME}.tmp"
+    temporary.unlink(missing_ok=True)  # of a write that was killed
+    hashes = _hashes(folder)
+    document = {"schema_version": SCHEMA_VERSION, "files": hashes}
+    try:
+        with temporary.open("w", encoding="utf-8") as stream:
+            stream.write(json.dumps(document, indent=2, sort_keys=True) + "\n")
+            stream.flush()
+            os.fsync(stream.fileno())
+        temporary.replace(folder / NAME)
+    finally:
+        temporary.unlink(missing_ok=True)
+    return _digest(hashes)
+
+
+def verify(folder: Path, digest: str | None = None) -> str:
+    """The folder's digest, once every file is the one in its manifest.
+
+    Raises ManifestError with the first file that is missing, added or changed. With `digest` the
+    whole folder must also have that digest, so that an edited manifest is found too.
+    """
+    hashes = _hashes(folder)
+    listed = _listed(folder)
+    for file in sorted(listed.keys() | hashes.keys()):
+        if file not in hashes:
+            raise ManifestError(folder, file, "missing")
+        if file not in listed:
+            raise ManifestError(folder, file, "added")
+        if hashes[file] != listed[file]:
+            raise ManifestError(folder, file, "changed")
+    found = _digest(hashes)
+    if digest is not None and found != digest:
+        raise ManifestError(folder, NAME, "changed")
+    return found
+
+
+def folder_digest(folder: Path) -> str:
+    """`sha256:…` of the names and contents of every file under `folder`, the manifest left out."""
+    return _digest(_hashes(folder))
+
+
+def _digest(hashes: Mapping[str, str]) -> str:
+    # JSON keeps names and hashes apart whatever characters a name holds.
+    canonical = json.dumps(sorted(hashes.items()), separators=(",", ":"))
+    return DIGEST_PREFIX + hashlib.sha256(canonical.encode("utf-8")).hexdigest()
+
+
+def _hashes(folder: Path) -> dict[str, str]:
+    """Relative posix path → sha256 (hex) of every file under the folder but the manifest."""
+    if not folder.is_dir():
+        raise NotADirectoryError(f"{folder} is not a model folder")
+    hashes: dict[str, str] = {}
+    for path in sorted(folder.rglob("*")):
+        file = path.relative_to(folder).as_posix()
+        if path.is_symlink():
+            raise ManifestError(folder, file, "link")
+        if path.is_file() and file != NAME:
+            with path.open("rb") as stream:
+                hashes[file] = hashlib.file_digest(stream, "sha256").hexdigest()
+    return hashes
+
+
+def _listed(folder: Path) -> dict[str, str]:
+    try:
+        document = json.loads((folder / NAME).read_text(encoding="utf-8"))
+        files = document["files"]
+        if document["schema_version"] != SCHEMA_VERSION:
+            raise ManifestError(folder, NAME, "bad-manifest")
+        return {str(file): str(sha256) for file, sha256 in files.items()}
+    except FileNotFoundError:
+        raise ManifestError(folder, NAME, "no-manifest") from None
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise ManifestError(folder, NAME, "bad-manifest") from None
