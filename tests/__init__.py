@@ -1,1 +1,1 @@
-"""The tests mirror the folders of the repository."""
+"""How we know: mirrors the folders of the repository."""

@@ -23,7 +23,7 @@ LITERALS = frozenset({"string", "number", "integer", "boolean"})
 
 @dataclass(frozen=True)
 class Asset:
-    """A named, versioned thing: `azureml:name:version`. The digest is of the content (sha256, hex)."""
+    """A named, versioned thing: `azureml:name:version`; the digest is sha256 of its content."""
 
     name: str
     version: str
@@ -58,7 +58,7 @@ class InputPlan:
 
 @dataclass(frozen=True)
 class OutputPlan:
-    """An output: a path that the job may write, kept when it ends; registered when `asset` is set."""
+    """A path that the job may write, kept when it ends; registered when `asset` is set."""
 
     name: str
     type: str
@@ -87,7 +87,7 @@ class Environment:
 
 @dataclass(frozen=True)
 class CommandPlan:
-    """A command job. `command` is the raw template, its `${{…}}` resolved when a run has its paths."""
+    """A command job; the `${{…}}` of `command` are resolved when a run has its paths."""
 
     place: Place
     display_name: str

@@ -57,7 +57,7 @@ class Problem:
 
 
 class Refused(Exception):
-    """Stops a command because of problems that are the person's to mend; never shown as a traceback.
+    """Stops a command for problems that are the person's to mend; never shown as a traceback.
 
     The message is the problems as a person reads them; `exit_code` is what the command ends with.
     """

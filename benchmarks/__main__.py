@@ -1,0 +1,39 @@
+"""`make bench ARGS="NAME --quick"`: run one benchmark and end with a line `ratio R`."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+
+# name → (module with `main(quick: bool) -> float`, what the ratio says)
+BENCHMARKS = {
+    "faq-recipe": (
+        "benchmarks.faq_recipe",
+        "our error at rank 1 over the reference recipe's, the worst data set; at most 0.7",
+    ),
+    "spec-check": (
+        "benchmarks.spec_check",
+        "checking 100 specs over bare SDK loads of the same files; at most 1.25",
+    ),
+    "startup": ("benchmarks.startup", "`ml --help` over starting Python alone"),
+}
+
+
+def main() -> None:
+    """Parse, run, print the ratio; exit 2 with the names when there is no such benchmark."""
+    parser = argparse.ArgumentParser(prog="make bench", description=__doc__)
+    parser.add_argument("name", nargs="?", choices=sorted(BENCHMARKS), metavar="NAME")
+    parser.add_argument("--quick", action="store_true", help="less data, the same comparison")
+    parser.add_argument("--list", action="store_true", help="list the benchmarks")
+    arguments = parser.parse_args()
+    if arguments.list or arguments.name is None:
+        for name, (_, sentence) in sorted(BENCHMARKS.items()):
+            print(f"{name:12} {sentence}")
+        return
+    module, _ = BENCHMARKS[arguments.name]
+    ratio = importlib.import_module(module).main(quick=arguments.quick)
+    print(f"ratio {ratio:.3f}")
+
+
+if __name__ == "__main__":
+    main()

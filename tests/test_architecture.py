@@ -1,0 +1,196 @@
+"""The house rules of DESIGN.md, read off the source: who imports whom, how long, what is banned."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from fnmatch import fnmatch
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.conftest import ROOT
+
+SOURCES = sorted(path for room in ("ml", "policies") for path in (ROOT / room).rglob("*.py"))
+
+# room → what it may import of this repository besides itself. The first pattern that matches rules.
+ALLOWED: list[tuple[str, list[str]]] = [
+    ("ml.projects.*", ["ml.toolkit*", "ml.features*", "ml.serving.scoring*"]),
+    ("ml.cli*", ["ml.specs*", "ml.backends*", "ml.sweeps*", "ml.release*", "ml.serving*"]),
+    (
+        "ml.release*",
+        ["ml.specs*", "ml.backends*", "ml.toolkit*", "ml.serving*", "policies*"],
+    ),
+    ("ml.backends.local*", ["ml.backends.base", "ml.specs*", "ml.sweeps*", "ml.automl*"]),
+    ("ml.backends*", ["ml.specs*"]),
+    ("ml.sweeps*", ["ml.specs*"]),
+    ("ml.specs*", []),
+    ("ml.toolkit*", []),
+    ("ml.features*", []),
+    ("ml.serving.scoring*", []),
+    ("ml.serving*", ["ml.specs*", "ml.backends.local.home"]),
+    ("policies*", []),
+    ("ml", []),
+]
+
+
+def _module(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def _imports(tree: ast.AST) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (name.name for name in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module
+            yield from (f"{node.module}.{name.name}" for name in node.names)
+
+
+def _forbidden(module: str, imported: str) -> bool:
+    """Whether `module` may not import `imported`, both dotted names."""
+    if imported.split(".")[0] not in {"ml", "policies", "infra"} or imported == "ml":
+        return False
+    for pattern, allowed in ALLOWED:
+        if not fnmatch(module, pattern):
+            continue
+        if pattern == "ml.projects.*":
+            own = ".".join(module.split(".")[:3])
+            allowed = [*allowed, own + "*"]
+        else:
+            allowed = [*allowed, pattern]
+        # `from ml.serving import scoring` names the package on the way to the room.
+        on_the_way = any(part.startswith(f"{imported}.") for part in allowed)
+        return not on_the_way and not any(fnmatch(imported, part) for part in allowed)
+    return True
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=_module)
+def test_imports_follow_the_design(path: Path) -> None:
+    """Every import of this repository is one that DESIGN.md's list allows."""
+    module = _module(path)
+    wrong = [name for name in _imports(ast.parse(path.read_text())) if _forbidden(module, name)]
+    assert not wrong, f"{module} may not import {sorted(set(wrong))}"
+
+
+@pytest.mark.parametrize(
+    ("module", "imported", "forbidden"),
+    [
+        ("ml.projects.faq_matching.train", "ml.toolkit.metrics", False),
+        ("ml.projects.faq_matching.train", "ml.projects.faq_matching.features", False),
+        ("ml.projects.faq_matching.train", "ml.projects.fraud_scoring.train", True),
+        ("ml.projects.faq_matching.train", "ml.serving.server", True),
+        ("ml.toolkit.metrics", "ml.specs.plan", True),
+        ("ml.serving.scoring.request", "ml.toolkit.metrics", True),
+        ("ml.specs.plan", "ml.specs.problems", False),
+        ("ml.specs.plan", "ml.cli.run", True),
+        ("ml.release.evidence", "ml.projects.faq_matching", True),
+        ("ml.cli.run", "ml.projects.faq_matching.train", True),
+        ("policies.promotion.engine", "ml.specs.problems", True),
+        ("policies.promotion.engine", "policies.promotion.evidence", False),
+    ],
+)
+def test_the_import_rule_allows_and_refuses(module: str, imported: str, forbidden: bool) -> None:
+    """The rule itself, with its pairs of cases."""
+    assert _forbidden(module, imported) is forbidden
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=_module)
+def test_no_module_is_over_300_lines(path: Path) -> None:
+    """A module is read in one sitting."""
+    assert len(path.read_text().splitlines()) <= 300
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=_module)
+def test_no_module_calls_log_model(path: Path) -> None:
+    """Azure ML's tracking server answers 404 to it: models are saved into a declared output."""
+    calls = [
+        node.lineno
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Attribute) and node.attr == "log_model"
+    ]
+    assert not calls
+
+
+def test_sdk_loaders_are_called_in_one_module() -> None:
+    """azure-ai-ml's loaders are called in ml/specs/load alone."""
+    importers = {
+        _module(path)
+        for path in SOURCES
+        if any(name.startswith("azure") for name in _imports(ast.parse(path.read_text())))
+    }
+    assert all(name.startswith("ml.specs.load") for name in importers), importers
+
+
+def test_no_room_is_named_after_nothing() -> None:
+    """A folder or module says what is in it."""
+    banned = {"utils", "util", "helpers", "helper", "common", "manager", "misc"}
+    assert not [path for path in SOURCES if banned & set(path.with_suffix("").parts)]
+
+
+def test_the_four_pins_hold_in_the_locks() -> None:
+    """The versions that only work together are the ones that the locks name, with hashes."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    pins = [pin for pin in project["dependencies"] if "==" in pin]
+    assert len(pins) == 4
+    for name in ("main", "dev"):
+        lock = (ROOT / f"requirements/{name}.lock").read_text()
+        for pin in pins:
+            assert re.search(rf"^{re.escape(pin)} \\\n +--hash=sha256:", lock, re.M), (name, pin)
+        assert not re.search(r"^(--|https?:)|\bhttps?://", lock, re.M), "a registry address"
+        assert "torch" not in re.findall(r"^([\w-]+)==", lock, re.M)
+
+
+def test_the_installed_packages_are_the_locked_ones() -> None:
+    """What runs here is what the lock names."""
+    from importlib.metadata import version
+
+    lock = (ROOT / "requirements/main.lock").read_text()
+    for name, locked in re.findall(r"^([\w.-]+)==(\S+)", lock, re.M):
+        assert version(name) == locked, name
+
+
+def test_torch_is_pinned_in_one_version() -> None:
+    """The extra and the unhashed file agree."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert project["optional-dependencies"]["torch"] == [
+        (ROOT / "requirements/torch.txt").read_text().strip()
+    ]
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / ".github").rglob("*.yml")), ids=lambda p: p.name)
+def test_workflows_are_pinned_and_start_without_rights(path: Path) -> None:
+    """`permissions: {}` at the top, every action by the SHA of a commit."""
+    text = path.read_text()
+    if "jobs:" in text:
+        assert yaml.safe_load(text)["permissions"] == {}
+    used = re.findall(r"uses:\s*(\S+)", text)
+    assert all(re.search(r"@[0-9a-f]{40}$", name) or name.startswith("./") for name in used), used
+
+
+def test_ci_runs_what_a_person_can_type() -> None:
+    """.ci/run has one command, and it is `make test`."""
+    lines = (ROOT / ".ci/run").read_text().splitlines()
+    commands = [line for line in lines if line and not line.startswith(("#", "set ", "cd "))]
+    assert commands == ["make test"]
+
+
+def test_help_imports_nothing_heavy() -> None:
+    """`ml --help` starts at once because only what prints it is imported."""
+    code = (
+        "import sys\n"
+        "from ml.cli.app import main\n"
+        "try: main(['--help'])\n"
+        "except SystemExit: pass\n"
+        "heavy = {'azure', 'mlflow', 'lightgbm', 'optuna', 'pandas', 'numpy', 'yaml', 'sklearn'}\n"
+        "sys.exit(str(heavy & set(sys.modules)) if heavy & set(sys.modules) else 0)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "Run a job spec on this machine." in done.stdout
