@@ -39,7 +39,7 @@ class ManifestError(Exception):
 
 
 def write_manifest(folder: Path) -> str:
-    """Write `manifest.json` over every file under `folder`, atomically; returns the folder's digest.
+    """Write `manifest.json` over every file under `folder`, atomically; returns the digest.
 
     Raises ManifestError when the folder holds a link, NotADirectoryError when it is no folder.
     """

@@ -1,0 +1,78 @@
+"""What the gates decide: one result a gate, and the outcome that follows from them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from typing import Literal
+
+Mode = Literal["enabled", "report-only", "disabled"]
+Verdict = Literal["pass", "fail", "pending", "not asked"]
+Outcome = Literal["refused", "pending", "approved", "already-champion"]
+Step = Literal["propose", "apply"]
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is asked for: may `model` `version` with this `digest` be promoted to `environment`?
+
+    `now` is aware of its zone. `reason` is the reason in writing to replace a champion that the
+    candidate does not beat. `approved_by` is required at the step `apply`.
+    """
+
+    environment: str
+    model: str
+    version: str
+    digest: str
+    step: Step
+    now: datetime
+    approved_by: str = ""
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Result:
+    """What one gate found, what it requires, and why it came to its verdict."""
+
+    gate: str
+    verdict: Verdict
+    mode: Mode
+    found: str
+    required: str
+    why: str = ""
+
+    @property
+    def blocks(self) -> bool:
+        """Whether this result stops the promotion; a report-only gate never does."""
+        return self.mode == "enabled" and self.verdict == "fail"
+
+
+@dataclass(frozen=True)
+class Decision:
+    """The outcome for one request, with every gate's result, disabled gates included."""
+
+    request: Request
+    outcome: Outcome
+    results: tuple[Result, ...]
+    champion: str | None
+
+    @property
+    def allowed(self) -> bool:
+        """Whether nothing but, perhaps, the sign-off stands between the version and its place."""
+        return self.outcome in ("pending", "approved")
+
+    @property
+    def blocking(self) -> tuple[Result, ...]:
+        """The results that stop the promotion."""
+        return tuple(result for result in self.results if result.blocks)
+
+    def to_json(self) -> Mapping[str, object]:
+        """The decision as JSON takes it: what `ml gate --json` prints and the audit log keeps."""
+        request = {**asdict(self.request), "now": self.request.now.isoformat()}
+        return {
+            "request": request,
+            "outcome": self.outcome,
+            "champion": self.champion,
+            "results": [asdict(result) for result in self.results],
+        }

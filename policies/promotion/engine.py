@@ -1,0 +1,49 @@
+"""The decision: a pure function of the gates, the evidence and the champion's evidence."""
+
+from __future__ import annotations
+
+from policies.promotion.decision import Decision, Outcome, Request, Result
+from policies.promotion.evidence import Evidence
+from policies.promotion.gates import Gate, Gates
+from policies.promotion.judging import Case, Finding
+from policies.promotion.rules import RULES
+
+
+def decide(
+    gates: Gates, evidence: Evidence, champion: Evidence | None, request: Request
+) -> Decision:
+    """Whether the model version may be promoted; `champion` is None before the first promotion.
+
+    Evidence of a champion that exists but could not be scored is an empty Evidence(), never None:
+    the comparison then fails. The champion proposed again is "already-champion", whatever the gates
+    would say of it, because nothing would change.
+    """
+    case = Case(request, evidence, champion, gates)
+    results = tuple(_judged(case, gates[name]) for name in RULES)
+    return Decision(
+        request=request,
+        outcome=_outcome(case, results),
+        results=results,
+        champion=None if champion is None else champion.version or "unknown",
+    )
+
+
+def _outcome(case: Case, results: tuple[Result, ...]) -> Outcome:
+    if case.champion is not None and case.champion.digest == case.request.digest:
+        return "already-champion"
+    if any(result.blocks for result in results):
+        return "refused"
+    waiting = any(result.verdict == "pending" and result.mode == "enabled" for result in results)
+    return "pending" if waiting else "approved"
+
+
+def _judged(case: Case, gate: Gate) -> Result:
+    if gate.mode == "disabled":
+        return Result(gate.name, "not asked", gate.mode, "", "", "disabled in gates.yml")
+    try:
+        finding = RULES[gate.name](case, gate)
+    except Exception as error:  # evidence so odd that a rule breaks on it must not slip through
+        finding = Finding("fail", f"{type(error).__name__}: {error}", "", "it cannot be judged")
+    return Result(
+        gate.name, finding.verdict, gate.mode, finding.found, finding.required, finding.why
+    )

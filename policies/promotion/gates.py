@@ -1,0 +1,162 @@
+"""Loading gates.yml: the floor, and a project's file that may only tighten it."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+import yaml
+
+from policies.promotion.decision import Mode
+from policies.promotion.settings import SETTINGS, Bounds, Names, Numbers, checked, merged
+
+FLOOR = Path(__file__).with_name("gates.yml")
+SCHEMA_VERSION = 1
+
+
+class GatesError(Exception):
+    """A gates.yml that cannot be used: where, what was found, what was expected, what to type."""
+
+    def __init__(
+        self, code: str, path: Path, line: int, found: str, expected: str, hint: str = ""
+    ) -> None:
+        self.code = code
+        self.path = path
+        self.line = line
+        self.found = found
+        self.expected = expected
+        self.hint = hint
+        super().__init__(f"{path}:{line}: {found}; expected {expected}")
+
+
+@dataclass(frozen=True)
+class Gate:
+    """One gate as it stands for a project: its mode and its settings, checked and typed."""
+
+    name: str
+    mode: Mode
+    settings: Mapping[str, object]
+
+    def number(self, setting: str) -> float:
+        """A maximum or a minimum."""
+        return cast(float, self.settings[setting])
+
+    def names(self, setting: str) -> Names:
+        """An allow-list or a list of demands."""
+        return cast(Names, self.settings[setting])
+
+    def numbers(self, setting: str) -> Numbers:
+        """Floors or ceilings, by `split.metric`."""
+        return cast(Numbers, self.settings[setting])
+
+    def bounds(self, setting: str) -> Bounds:
+        """The lowest and the highest value that a metric can have, by its name."""
+        return cast(Bounds, self.settings[setting])
+
+
+Gates = Mapping[str, Gate]
+
+
+def load(project: Path | None = None, floor: Path = FLOOR) -> Gates:
+    """Every gate, as the floor sets it and the project's file tightens it.
+
+    Raises GatesError when a file is unreadable, names an unknown gate or setting, has a value of
+    the wrong type, when the floor leaves a setting out, or when the project's file is looser.
+    """
+    stated = _read(floor)
+    values: dict[tuple[str, str], object] = {}
+    for gate, settings in SETTINGS.items():
+        for setting in ("mode", *settings):
+            if (gate, setting) not in stated:
+                found = f"no `{gate}.{setting}`"
+                raise GatesError("gate-missing", floor, 1, found, "every setting of every gate")
+            values[gate, setting] = stated[gate, setting].value
+    for (gate, setting), own in _read(project).items() if project else ():
+        try:
+            values[gate, setting] = merged(own.value, gate, setting, values[gate, setting])
+        except ValueError as error:
+            raise GatesError(
+                "gate-looser-than-floor",
+                own.path,
+                own.line,
+                f"`{gate}.{setting}` is {_shown(own.value)}",
+                str(error),
+                "a project only tightens; to loosen it for everybody, change the floor itself",
+            ) from None
+    return {
+        gate: Gate(
+            gate,
+            cast(Mode, values[gate, "mode"]),
+            {setting: values[gate, setting] for setting in settings},
+        )
+        for gate, settings in SETTINGS.items()
+    }
+
+
+@dataclass(frozen=True)
+class _Stated:
+    value: object
+    path: Path
+    line: int
+
+
+def _shown(value: object) -> str:
+    return "[" + ", ".join(value) + "]" if isinstance(value, tuple) else str(value)
+
+
+def _read(path: Path) -> dict[tuple[str, str], _Stated]:
+    """(gate, setting) → what the file states, checked, with its line; `mode` is a setting here."""
+    try:
+        root = yaml.compose(path.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
+    except (OSError, UnicodeDecodeError) as error:
+        raise GatesError("gates-unreadable", path, 1, str(error), "a readable YAML file") from None
+    except yaml.MarkedYAMLError as error:
+        line = error.problem_mark.line + 1 if error.problem_mark else 1
+        raise GatesError("gates-unreadable", path, line, str(error.problem), "YAML") from None
+    top = dict(_items(root, path, ("schema_version", "gates")))
+    version = _plain(top["schema_version"], path) if "schema_version" in top else "missing"
+    if version != SCHEMA_VERSION:
+        found = f"`schema_version` is {version}"
+        raise GatesError("gates-version", path, 1, found, f"schema_version: {SCHEMA_VERSION}")
+    stated: dict[tuple[str, str], _Stated] = {}
+    for gate, body in _items(top["gates"], path, SETTINGS) if "gates" in top else ():
+        for setting, node in _items(body, path, ("mode", *SETTINGS[gate])):
+            line = node.start_mark.line + 1
+            value = _plain(node, path)
+            try:
+                stated[gate, setting] = _Stated(checked(value, gate, setting), path, line)
+            except ValueError as error:
+                found = f"`{gate}.{setting}` is {value}"
+                raise GatesError("wrong-value", path, line, found, str(error)) from None
+    return stated
+
+
+def _items(
+    node: yaml.Node | None, path: Path, known: Iterable[str]
+) -> Iterator[tuple[str, yaml.Node]]:
+    """The keys of a mapping with their nodes; unknown and repeated keys are refused."""
+    line = node.start_mark.line + 1 if node else 1
+    if not isinstance(node, yaml.MappingNode):
+        raise GatesError("wrong-value", path, line, "no mapping", "a mapping")
+    names, seen = tuple(known), set()
+    for key_node, value in node.value:
+        key, line = str(key_node.value), key_node.start_mark.line + 1
+        if key in seen:
+            raise GatesError("duplicate-key", path, line, f"`{key}` twice", "each key once")
+        if key not in names:
+            close = difflib.get_close_matches(key, names, 1)
+            hint = f"did you mean `{close[0]}`?" if close else ""
+            raise GatesError("unknown-field", path, line, f"`{key}`", ", ".join(names), hint)
+        seen.add(key)
+        yield key, value
+
+
+def _plain(node: yaml.Node, path: Path) -> object:
+    try:
+        return yaml.SafeLoader("").construct_document(node)
+    except yaml.MarkedYAMLError as error:
+        line = node.start_mark.line + 1
+        raise GatesError("gates-unreadable", path, line, str(error.problem), "YAML") from None

@@ -1,0 +1,1 @@
+"""What may enter a release from outside: the model formats that load without running code."""
