@@ -1,0 +1,108 @@
+"""Talking to an inference server of this machine: health, one request, and how long it takes."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import platform
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from ml.serving import ports
+
+TIMEOUT_S = 30.0
+WARM_UP = 20
+PERCENTILES = (0.50, 0.95, 0.99)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A server's answer: the HTTP status and the JSON body (text when it is no JSON)."""
+
+    status: int
+    body: object
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Milliseconds at three percentiles over `requests` warm requests, one after another."""
+
+    p50_ms: float
+    p95_ms: float
+    p99_ms: float
+    requests: int
+    hardware: str
+
+
+def is_healthy(port: int, timeout_s: float) -> bool:
+    """Whether the server answers its liveness probe with 200 before the timeout."""
+    connection = http.client.HTTPConnection(ports.HOST, port, timeout=max(timeout_s, 0.001))
+    try:
+        connection.request("GET", "/")
+        return connection.getresponse().status == 200
+    except (OSError, http.client.HTTPException):
+        return False
+    finally:
+        connection.close()
+
+
+def score(port: int, body: Mapping[str, object]) -> Answer:
+    """Post one request; raises OSError or HTTPException when nobody answers."""
+    connection = http.client.HTTPConnection(ports.HOST, port, timeout=TIMEOUT_S)
+    try:
+        return _post(connection, json.dumps(body))
+    finally:
+        connection.close()
+
+
+def measure(port: int, bodies: Sequence[Mapping[str, object]], requests: int) -> Timing:
+    """The latency of the served path over the bodies in turn, after a warm-up that is not counted.
+
+    Raises ValueError at the first answer that is not 200: the time of an error says nothing.
+    """
+    payloads = [json.dumps(body) for body in bodies]
+    connection = http.client.HTTPConnection(ports.HOST, port, timeout=TIMEOUT_S)
+    taken: list[float] = []
+    try:
+        for number in range(WARM_UP + requests):
+            begun = time.perf_counter()
+            answer = _post(connection, payloads[number % len(payloads)])
+            elapsed = (time.perf_counter() - begun) * 1000
+            if answer.status != 200:
+                raise ValueError(f"status {answer.status}: {answer.body}")
+            if number >= WARM_UP:
+                taken.append(elapsed)
+    finally:
+        connection.close()
+    taken.sort()
+    p50, p95, p99 = (taken[min(int(len(taken) * share), len(taken) - 1)] for share in PERCENTILES)
+    return Timing(p50, p95, p99, len(taken), hardware())
+
+
+def hardware() -> str:
+    """This machine in words: processor, cores that may be used, memory."""
+    model = platform.processor() or platform.machine()
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.is_file():
+        for line in cpuinfo.read_text().splitlines():
+            if line.startswith("model name"):
+                model = line.partition(":")[2].strip()
+                break
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    memory = psutil.virtual_memory().total / 2**30
+    return f"{model}, {cores} cores, {memory:.0f} GiB"
+
+
+def _post(connection: http.client.HTTPConnection, payload: str) -> Answer:
+    connection.request("POST", "/score", payload, {"Content-Type": "application/json"})
+    response = connection.getresponse()
+    text = response.read().decode("utf-8", errors="replace")
+    try:
+        return Answer(response.status, json.loads(text))
+    except ValueError:
+        return Answer(response.status, text)

@@ -1,0 +1,57 @@
+"""Ports of this machine: one that is free, and who holds one that is not."""
+
+from __future__ import annotations
+
+import socket
+
+import psutil
+
+HOST = "127.0.0.1"  # nothing outside this machine reaches a local endpoint
+
+
+def free() -> int:
+    """A port that nothing listens on now."""
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        return int(probe.getsockname()[1])
+
+
+def is_free(port: int) -> bool:
+    """Whether a server could bind the port now."""
+    with socket.socket() as probe:
+        # What servers do too: a connection that has just closed does not keep the port.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+        except OSError:
+            return False
+        return True
+
+
+def holder(port: int) -> str:
+    """Who listens on the port, as `name (process 123, of user)`; as much as this user may see."""
+    try:
+        listening = [
+            connection
+            for connection in psutil.net_connections("inet")
+            if connection.laddr and connection.laddr.port == port and connection.status == "LISTEN"
+        ]
+        pid = next((connection.pid for connection in listening if connection.pid), None)
+        if pid is not None:
+            process = psutil.Process(pid)
+            return f"{process.name()} (process {pid}, of {process.username()})"
+    except psutil.Error:
+        pass
+    return "a process that this user may not see"
+
+
+def listens(process: psutil.Process, port: int) -> bool:
+    """Whether that very process listens on the port."""
+    try:
+        connections = process.net_connections("inet")
+    except psutil.Error:
+        return False
+    return any(
+        connection.laddr and connection.laddr.port == port and connection.status == "LISTEN"
+        for connection in connections
+    )

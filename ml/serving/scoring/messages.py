@@ -1,0 +1,111 @@
+"""Requests in and answers out: a caller's mistake is answered with 400 and a sentence."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ml.serving.scoring.model import ServedModel
+
+if TYPE_CHECKING:
+    from azureml_inference_server_http.api.aml_response import AMLResponse  # type: ignore[import-untyped]
+
+
+class BadRequest(Exception):
+    """A request that does not follow the schema; `field` is "" when the whole body is wrong."""
+
+    def __init__(self, field: str, found: str, expected: str) -> None:
+        self.field = field
+        self.found = found
+        self.expected = expected
+        super().__init__(f"{field or 'the body'}: {found}, expected {expected}")
+
+
+@dataclass(frozen=True)
+class Text:
+    """A field that holds some text, of at most `longest` characters."""
+
+    longest: int
+
+    def read(self, name: str, value: object) -> str:
+        """The text; raises BadRequest when it is none, blank or too long."""
+        if not isinstance(value, str):
+            raise BadRequest(name, type(value).__name__, "text")
+        if not value.strip() or len(value) > self.longest:
+            expected = f"1 to {self.longest} characters"
+            raise BadRequest(name, f"{len(value.strip())} characters", expected)
+        return value
+
+
+@dataclass(frozen=True)
+class Integer:
+    """A field that holds a whole number from `lowest` to `highest`, `default` when left out."""
+
+    lowest: int
+    highest: int
+    default: int
+
+    def read(self, name: str, value: object) -> int:
+        """The number; raises BadRequest when it is none or out of range."""
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise BadRequest(name, type(value).__name__, "a whole number")
+        if not self.lowest <= value <= self.highest:
+            raise BadRequest(name, str(value)[:40], f"{self.lowest} to {self.highest}")
+        return value
+
+
+Schema = Mapping[str, Text | Integer]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The fields of a request that follows its schema."""
+
+    texts: Mapping[str, str]
+    integers: Mapping[str, int]
+
+
+def parse(body: str, schema: Schema) -> Asked:
+    """The fields of a JSON object; raises BadRequest at the first that breaks the schema."""
+    try:
+        document = json.loads(body)
+    except (ValueError, RecursionError):
+        raise BadRequest("", "no JSON", f"an object with {_names(schema)}") from None
+    if not isinstance(document, dict):
+        raise BadRequest("", type(document).__name__, f"an object with {_names(schema)}")
+    for name in document:
+        if name not in schema:
+            raise BadRequest(name[:80], "an unknown field", _names(schema))
+    texts: dict[str, str] = {}
+    integers: dict[str, int] = {}
+    for name, field in schema.items():
+        if isinstance(field, Text):
+            if name not in document:
+                raise BadRequest(name, "nothing", "text")
+            texts[name] = field.read(name, document[name])
+        else:
+            integers[name] = field.read(name, document.get(name, field.default))
+    return Asked(texts, integers)
+
+
+def reply(model: ServedModel, answer: Mapping[str, object]) -> Mapping[str, object]:
+    """What `run` returns: the answer, and the digest of the model that gave it."""
+    return {**answer, "model_digest": model.digest}
+
+
+def refusal(error: BadRequest) -> AMLResponse:
+    """What `run` returns for a caller's mistake: status 400 and the error as JSON.
+
+    A managed endpoint passes it on as 424 with `ms-azureml-model-error-statuscode: 400`.
+    """
+    # Installed wherever the inference server runs a score.py.
+    from azureml_inference_server_http.api.aml_response import AMLResponse
+
+    details = {"field": error.field, "found": error.found, "expected": error.expected}
+    return AMLResponse({"error": {"message": str(error), **details}}, 400, json_str=True)
+
+
+def _names(schema: Schema) -> str:
+    return ", ".join(f"`{name}`" for name in schema)
