@@ -1,0 +1,130 @@
+"""Data, environment and model specs of the repository, found by `azureml:name:version`."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from ml.specs import repository
+from ml.specs.kinds import kind_of
+from ml.specs.lines import Document, read
+from ml.specs.problems import Place, Refused
+
+KINDS = frozenset({"data", "environment", "model", "component"})
+
+_SHORT = re.compile(r"azureml:(?P<name>[^:@/]+)(?::(?P<version>[^:@/]+)|@(?P<label>[^:@/]+))?$")
+_URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:(?!\\)")
+
+
+@dataclass(frozen=True)
+class Reference:
+    """`azureml:name:version` or `azureml:name@label`, taken apart; neither means the newest."""
+
+    name: str
+    version: str = ""
+    label: str = ""
+
+
+@dataclass(frozen=True)
+class AssetSpec:
+    """A spec file in the repository that defines an asset."""
+
+    kind: str
+    name: str
+    version: str
+    document: Document
+    file: Path
+
+    @property
+    def path(self) -> Path | None:
+        """Where the asset's data lies on this machine; None when its `path` is remote."""
+        written = self.document.get("path")
+        return local(written, self.file.parent) if isinstance(written, str) else None
+
+    def get(self, *keys: str) -> Any:
+        """A field of the spec as it is written."""
+        return self.document.get(*keys)
+
+    def place(self, *keys: str) -> Place:
+        """Where that field stands."""
+        return self.document.place(*keys)
+
+
+def parse(text: str) -> Reference | None:
+    """The parts of a short reference; None for a path, a URL or a full resource id."""
+    match = _SHORT.match(text)
+    if match is None:
+        return None
+    return Reference(match["name"], match["version"] or "", match["label"] or "")
+
+
+def local(written: str, folder: Path) -> Path | None:
+    """The absolute path that `written` means beside a spec in `folder`; None when it is remote."""
+    text = written.removeprefix("file://").removeprefix("file:")
+    if _URI.match(text) or text.startswith("git+"):
+        return None
+    return Path(folder, text)
+
+
+def find(text: str, kind: str, root: Path) -> AssetSpec | None:
+    """The repository's spec of that asset; `@latest` and no version mean the newest.
+
+    Versions compare number by number, so that 10 is newer than 9.
+    """
+    reference = parse(text)
+    if reference is None or reference.label not in {"", "latest"}:
+        return None
+    versions = [spec for spec in known(root) if (spec.kind, spec.name) == (kind, reference.name)]
+    if reference.version:
+        versions = [spec for spec in versions if spec.version == reference.version]
+    return max(versions, key=lambda spec: newness(spec.version), default=None)
+
+
+def newness(version: str) -> tuple[tuple[int, int, str], ...]:
+    """A key that sorts versions: numbers as numbers, before them whatever is none."""
+    parts = re.split(r"[.\-_]", version)
+    return tuple((1, int(p), "") if p.isdecimal() else (0, 0, p) for p in parts)
+
+
+def known(root: Path) -> tuple[AssetSpec, ...]:
+    """Every asset that a spec under `root` defines; read again only when a file changes."""
+    return _known(root, tuple(_stamps(root)))
+
+
+def digest(path: Path) -> str:
+    """sha256 (hex) of a file, or of a folder's files: relative names and contents, sorted."""
+    total = hashlib.sha256()
+    if path.is_file():
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    for file in sorted(item for item in path.rglob("*") if item.is_file()):
+        total.update(f"{file.relative_to(path).as_posix()}\0{digest(file)}\n".encode())
+    return total.hexdigest()
+
+
+def _stamps(root: Path) -> Iterator[tuple[Path, int, int]]:
+    for path in repository.yaml_files(root):
+        stat = path.stat()
+        yield path, stat.st_mtime_ns, stat.st_size
+
+
+@cache
+def _known(root: Path, stamps: tuple[tuple[Path, int, int], ...]) -> tuple[AssetSpec, ...]:
+    found = []
+    for path, _, _ in stamps:
+        try:
+            document = read(path, repository.shown(path))
+        except Refused:
+            continue  # `ml check` says what is wrong with it
+        kind = kind_of(document.data)
+        name = document.get("name")
+        if kind is not None and kind.family in KINDS and isinstance(name, str):
+            version = document.get("version")
+            written = "1" if version is None else str(version)
+            found.append(AssetSpec(kind.family, name, written, document, path))
+    return tuple(found)

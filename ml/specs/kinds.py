@@ -1,0 +1,202 @@
+"""Which kind of Azure ML spec a YAML document is: by `$schema`, else by `type` and shape."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of spec: its family names the loader, `type` the variant (`command`, `sweep` …)."""
+
+    family: str
+    type: str = ""
+
+    def __str__(self) -> str:
+        name = _NAMES.get(self.family, self.family)
+        return f"{self.type} {name}" if self.type and self.family in _TYPED else name
+
+    @property
+    def is_job(self) -> bool:
+        """Whether `az ml job create` takes it."""
+        return self.family == "job"
+
+
+_TYPED = frozenset({"job", "component", "compute", "datastore"})
+_NAMES = {
+    "data": "data asset",
+    "online_endpoint": "online endpoint",
+    "batch_endpoint": "batch endpoint",
+    "online_deployment": "online deployment",
+    "batch_deployment": "batch deployment",
+    "feature_set": "feature set",
+    "feature_store": "feature store",
+    "feature_store_entity": "feature store entity",
+    "serverless_endpoint": "serverless endpoint",
+    "marketplace_subscription": "marketplace subscription",
+    "model_package": "model package",
+    "capability_host": "capability host",
+    "deployment_template": "deployment template",
+    "feature_set_backfill": "feature set backfill request",
+}
+
+JOBS = frozenset(
+    {"command", "sweep", "pipeline", "automl", "spark", "import", "finetuning", "distillation"}
+)
+COMPONENTS = frozenset(
+    {"command", "pipeline", "parallel", "spark", "import", "automl", "data_transfer", "sweep"}
+)
+_COMPUTES = frozenset(
+    {"amlcompute", "computeinstance", "virtualmachine", "kubernetes", "synapsespark"}
+)
+_DATASTORES = frozenset(
+    {"azure_blob", "azure_file", "azure_data_lake_gen1", "azure_data_lake_gen2", "one_lake"}
+)
+_MODELS = frozenset({"custom_model", "mlflow_model", "triton_model"})
+_DATA = frozenset({"uri_file", "uri_folder", "mltable"})
+
+# The end of a schema's file name → family; the longest that fits wins.
+_SCHEMAS = {
+    "job": "job",
+    "component": "component",
+    "environment": "environment",
+    "data": "data",
+    "model": "model",
+    "onlineendpoint": "online_endpoint",
+    "batchendpoint": "batch_endpoint",
+    "onlinedeployment": "online_deployment",
+    "batchdeployment": "batch_deployment",
+    "schedule": "schedule",
+    "monitor": "schedule",
+    "azureblob": "datastore",
+    "azurefile": "datastore",
+    "azuredatalakegen1": "datastore",
+    "azuredatalakegen2": "datastore",
+    "onelake": "datastore",
+    "compute": "compute",
+    "computeinstance": "compute",
+    "sparkpool": "compute",
+    "workspace": "workspace",
+    "hub": "workspace",
+    "project": "workspace",
+    "registry": "registry",
+    "connection": "connection",
+    "featureset": "feature_set",
+    "featurestore": "feature_store",
+    "featurestoreentity": "feature_store_entity",
+    "featuresetbackfill": "feature_set_backfill",
+    "index": "index",
+    "modelpackage": "model_package",
+    "serverlessendpoint": "serverless_endpoint",
+    "marketplacesubscription": "marketplace_subscription",
+    "capabilityhost": "capability_host",
+    "deploymenttemplate": "deployment_template",
+}
+_SCHEMA_NAME = re.compile(r"([A-Za-z0-9_]+)(?:\.schema)?\.json$")
+
+
+def kind_of(data: Any) -> Kind | None:
+    """The kind of a parsed document; None when it is no spec that azure-ai-ml has a loader for."""
+    if not isinstance(data, dict):
+        return None
+    family = _family_by_schema(data.get("$schema")) or _family_by_shape(data)
+    if family is None:
+        return None
+    written = data.get("type")
+    default = "command" if family in {"job", "component"} else ""
+    return Kind(family, written if isinstance(written, str) else default)
+
+
+def mentions_azure_ml(text: str) -> bool:
+    """Whether a text that does not load as YAML was meant to be a spec."""
+    return "azuremlschemas" in text
+
+
+def _family_by_schema(schema: Any) -> str | None:
+    if not isinstance(schema, str) or "azureml" not in schema.lower():
+        return None
+    match = _SCHEMA_NAME.search(schema)
+    if match is None:
+        return None
+    name = match[1].lower().replace("_", "")
+    ends = [end for end in _SCHEMAS if name.endswith(end)]
+    return _SCHEMAS[max(ends, key=len)] if ends else None
+
+
+def _family_by_shape(data: Mapping[str, Any]) -> str | None:
+    """The family of a document without a schema, by keys that no other common YAML shares."""
+    keys = {key for key in data if isinstance(key, str)}
+    kind = data.get("type")
+    if isinstance(kind, str):
+        if kind in JOBS | COMPONENTS and keys & _WORK.get(kind, frozenset()):
+            return "component" if _is_component(data, kind) else "job"
+        for types, family in ((_MODELS, "model"), (_DATA, "data")):
+            if kind in types and "path" in keys:
+                return family
+        if kind in _COMPUTES and "name" in keys:
+            return "compute"
+        if kind in _DATASTORES:
+            return "datastore"
+    if "endpoint_name" in keys:
+        return "batch_deployment" if keys & _BATCH else "online_deployment"
+    if "trigger" in keys and keys & {"create_job", "create_monitor", "import_data"}:
+        return "schedule"
+    if {"specification", "entities"} <= keys:
+        return "feature_set"
+    if {"index_columns", "name"} <= keys and "features" not in keys:
+        return "feature_store_entity"
+    if "auth_mode" in keys and "name" in keys:
+        return "online_endpoint"
+    if "command" in keys and "environment" in keys and isinstance(data["command"], str):
+        return "component" if _is_component(data, "command") else "job"
+    if "name" in keys and (keys & {"image", "build", "conda_file"}) and keys <= _ENVIRONMENT:
+        return "environment"
+    return None
+
+
+# What a document of that type must have besides the type, one of them.
+_WORK = {
+    "command": frozenset({"command"}),
+    "sweep": frozenset({"trial", "search_space"}),
+    "pipeline": frozenset({"jobs", "settings", "component"}),
+    "automl": frozenset({"task", "training_data"}),
+    "spark": frozenset({"entry"}),
+    "import": frozenset({"source"}),
+    "parallel": frozenset({"task"}),
+    "finetuning": frozenset({"task", "model"}),
+    "distillation": frozenset({"teacher_model_endpoint_connection", "student_model"}),
+    "data_transfer": frozenset({"task"}),
+}
+_BATCH = frozenset({"mini_batch_size", "output_action", "output_file_name", "component", "job"})
+_ENVIRONMENT = frozenset(
+    [
+        "$schema",
+        "name",
+        "version",
+        "image",
+        "build",
+        "conda_file",
+        "inference_config",
+        "description",
+        "tags",
+        "os_type",
+        "properties",
+    ]
+)
+
+
+def _is_component(data: Mapping[str, Any], kind: str) -> bool:
+    """Components have a version, or inputs that declare a type and hold no value."""
+    if kind not in COMPONENTS:
+        return False
+    if "version" in data or "is_deterministic" in data or kind in {"parallel", "data_transfer"}:
+        return True
+    inputs = data.get("inputs")
+    if not isinstance(inputs, dict) or not inputs or kind == "automl":
+        return False
+    return all(
+        isinstance(port, dict) and "type" in port and "path" not in port for port in inputs.values()
+    )

@@ -1,0 +1,246 @@
+"""YAML that remembers where everything stands: one pass of libyaml, a line for every node.
+
+What `Document.data` holds is what `yaml.safe_load` makes of the same text (a test compares), so
+the SDK sees no difference; what PyYAML lets through although no spec means it (duplicate keys,
+NUL, aliases that grow without end) is refused here.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from ml.specs.problems import Place, Problem, Refused
+
+Key = str | int
+LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+MAX_BYTES = 2_000_000
+MAX_DEPTH = 64
+MAX_NODES = 100_000  # after aliases are followed: what the SDK would walk
+
+
+@dataclass(frozen=True)
+class Document:
+    """A YAML file: its data, and the position of every node of it.
+
+    `shown` is the path as a person would type it. Overrides change `data` and leave the positions
+    as they are in the file.
+    """
+
+    shown: str
+    data: Any
+    root: yaml.Node
+
+    def copy(self) -> Any:
+        """The data afresh, for a reader that changes what it reads (the SDK does)."""
+        return copy.deepcopy(self.data)
+
+    def position(self, *keys: Key) -> tuple[int, int]:
+        """Line and column, both from 1, of the node at `keys`, or of its nearest ancestor."""
+        node, mark = self.root, self.root.start_mark
+        for key in keys:
+            child = _child(node, key)
+            if child is None:
+                break
+            node, mark = child
+        return mark.line + 1, mark.column + 1
+
+    def place(self, *keys: Key) -> Place:
+        """The place of the node at `keys` (of its key, in a mapping)."""
+        return Place(self.shown, self.position(*keys)[0])
+
+    def get(self, *keys: Key) -> Any:
+        """The value at `keys`, None where there is none."""
+        value = self.data
+        for key in keys:
+            if isinstance(value, dict):
+                value = value.get(key)
+            elif isinstance(value, list) and isinstance(key, int) and key < len(value):
+                value = value[key]
+            else:
+                return None
+        return value
+
+
+def strings(value: Any, keys: tuple[Key, ...] = ()) -> Iterator[tuple[tuple[Key, ...], str]]:
+    """Every string in `value` with the keys that lead to it, in the order of the file."""
+    if isinstance(value, str):
+        yield keys, value
+    elif isinstance(value, dict):
+        for key, child in value.items():
+            yield from strings(child, (*keys, key))
+    elif isinstance(value, list):
+        for index, child in enumerate(value):
+            yield from strings(child, (*keys, index))
+
+
+def read(path: Path, shown: str) -> Document:
+    """Compose the YAML file at `path`; Refused when it is missing, unreadable or ambiguous."""
+    top = Place(shown, 1)
+    try:
+        content = path.read_bytes()
+    except IsADirectoryError:
+        raise Refused(Problem("not-a-file", f"`{shown}` is a folder", "a YAML file")) from None
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        hint = "look at the spelling: `ls` the folder it should be in"
+        raise Refused(
+            Problem("missing-file", f"`{shown}` cannot be read: {reason}", "a YAML file", hint)
+        ) from None
+    if len(content) > MAX_BYTES:
+        found = f"{len(content):,} bytes"
+        raise Refused(Problem("too-large", found, f"at most {MAX_BYTES:,}", place=top))
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        found = f"byte {content[error.start]:#04x} is not UTF-8"
+        raise Refused(
+            Problem("unreadable-yaml", found, "UTF-8 text", place=Place(shown, line))
+        ) from None
+    return parse(text, shown)
+
+
+def parse(text: str, shown: str) -> Document:
+    """Compose YAML text; Refused with every ambiguity found, each with its line."""
+    if "\0" in text:
+        line = text.count("\n", 0, text.index("\0")) + 1
+        raise Refused(_nul(Place(shown, line)))
+    try:
+        _refuse_depth(text, shown)
+        loader = LOADER(text)
+        try:
+            root = loader.get_single_node()
+            if root is None:
+                raise Refused(
+                    Problem("empty-file", "no content", "a mapping", place=Place(shown, 1))
+                )
+            problems = list(_ambiguities(root, shown))
+            if problems:
+                raise Refused(*problems)
+            data = loader.construct_document(root)
+        finally:
+            loader.dispose()
+    except yaml.YAMLError as error:
+        raise Refused(_unreadable(error, text, shown)) from None
+    except (ValueError, TypeError, OverflowError, RecursionError) as error:
+        # PyYAML's constructors of dates, integers and keys raise these as they are.
+        raise Refused(
+            Problem("unreadable-yaml", str(error), "YAML that loads", place=Place(shown, 1))
+        ) from None
+    return Document(shown, data, root)
+
+
+def _child(node: yaml.Node, key: Key) -> tuple[yaml.Node, yaml.Mark] | None:
+    if isinstance(node, yaml.MappingNode):
+        for name, value in reversed(node.value):
+            if str(name.value) == str(key):
+                return value, name.start_mark
+    elif isinstance(node, yaml.SequenceNode) and str(key).isdigit():
+        if int(key) < len(node.value):
+            item = node.value[int(key)]
+            return item, item.start_mark
+    return None
+
+
+def _refuse_depth(text: str, shown: str) -> None:
+    """Refuse text nested too deep before the recursive composer sees it.
+
+    Deep text needs many brackets or a line that starts far in; anything else is let through
+    without counting.
+    """
+    brackets = text.count("[") + text.count("{")
+    indent = max((match.end() - match.start() for match in _INDENT.finditer(text)), default=0)
+    if brackets <= MAX_DEPTH and indent <= MAX_DEPTH:
+        return
+    depth = 0
+    for event in yaml.parse(text, Loader=LOADER):
+        if isinstance(event, yaml.CollectionStartEvent):
+            depth += 1
+        elif isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
+        if depth > MAX_DEPTH:
+            place = Place(shown, event.start_mark.line + 1)
+            found = f"more than {MAX_DEPTH} levels of nesting"
+            raise Refused(Problem("too-deep", found, "a spec that a person can read", place=place))
+
+
+_INDENT = re.compile(r"^[ \t]*(?:[-?:][ \t]+)*", re.MULTILINE)
+
+
+def _ambiguities(root: yaml.Node, shown: str) -> Iterator[Problem]:
+    sizes: dict[int, int] = {}
+    open_nodes: set[int] = set()
+
+    def at(mark: yaml.Mark) -> Place:
+        return Place(shown, mark.line + 1)
+
+    def visit(node: yaml.Node) -> Iterator[Problem]:
+        if id(node) in sizes:
+            return
+        if id(node) in open_nodes:
+            sizes[id(node)] = 1
+            found = "an alias inside the node that it names"
+            yield Problem("recursive-alias", found, "a tree", place=at(node.start_mark))
+            return
+        open_nodes.add(id(node))
+        size = 1
+        if isinstance(node, yaml.ScalarNode):
+            if "\0" in node.value:
+                yield _nul(at(node.start_mark))
+        else:
+            if isinstance(node, yaml.MappingNode):
+                yield from _duplicates(node, shown)
+                children: Sequence[yaml.Node] = [part for pair in node.value for part in pair]
+            else:
+                children = node.value
+            for child in children:
+                yield from visit(child)
+                size += sizes[id(child)]
+        sizes[id(node)] = size
+        open_nodes.discard(id(node))
+
+    yield from visit(root)
+    if sizes[id(root)] > MAX_NODES:
+        found = f"aliases that grow into {sizes[id(root)]:,} nodes"
+        yield Problem("alias-bomb", found, f"at most {MAX_NODES:,}", place=at(root.start_mark))
+
+
+def _duplicates(node: yaml.MappingNode, shown: str) -> Iterator[Problem]:
+    seen: dict[tuple[str, str], int] = {}
+    for key, _ in node.value:
+        if not isinstance(key, yaml.ScalarNode):
+            continue
+        name, line = (key.tag, key.value), key.start_mark.line + 1
+        if name in seen:
+            yield Problem(
+                "duplicate-key",
+                f"`{key.value}` is here and on line {seen[name]}",
+                "each key once",
+                "delete one; azure-ai-ml would silently take the last",
+                Place(shown, line),
+                source="YAML 1.2.2, 3.2.1.3: keys are unique",
+            )
+        seen.setdefault(name, line)
+
+
+def _nul(place: Place) -> Problem:
+    return Problem("nul-character", "a NUL character", "text", "delete it", place)
+
+
+def _unreadable(error: yaml.YAMLError, text: str, shown: str) -> Problem:
+    mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
+    line = mark.line + 1 if mark else text.count("\n", 0, getattr(error, "position", 0)) + 1
+    found = getattr(error, "problem", None) or getattr(error, "reason", None) or str(error)
+    lines = text.splitlines() or [""]
+    hint = ""
+    if line > 1 and "\t" in lines[min(line, len(lines)) - 1]:
+        hint = "indent with spaces, not tabs"
+    return Problem("unreadable-yaml", str(found), "YAML that loads", hint, Place(shown, line))

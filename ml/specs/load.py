@@ -1,0 +1,175 @@
+"""Azure ML YAML → azure-ai-ml's own entity, offline. The one place that calls the SDK's loaders.
+
+The file is composed once, with libyaml, and the SDK is given what its own (pure Python) reader
+would have made of it; a test compares the two on every sample spec.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ml.specs import kinds, overrides, repository
+from ml.specs.kinds import Kind
+from ml.specs.lines import Document, parse, read
+from ml.specs.problems import Place, Problem, Refused
+from ml.specs.sdk_errors import translate
+
+# family → (module under azure.ai.ml.entities, class): what `load_job`, `load_component` … pass to
+# the SDK's `load_common`.
+_ENTITIES = {
+    "job": "_job.job:Job",
+    "component": "_component.component:Component",
+    "environment": "_assets.environment:Environment",
+    "data": "_assets._artifacts.data:Data",
+    "model": "_assets._artifacts.model:Model",
+    "index": "_assets._artifacts.index:Index",
+    "online_endpoint": "_endpoint.online_endpoint:OnlineEndpoint",
+    "batch_endpoint": "_endpoint.batch_endpoint:BatchEndpoint",
+    "online_deployment": "_deployment.online_deployment:OnlineDeployment",
+    "batch_deployment": "_deployment.batch_deployment:BatchDeployment",
+    "deployment_template": "_deployment.deployment_template:DeploymentTemplate",
+    "schedule": "_schedule.schedule:Schedule",
+    "datastore": "_datastore.datastore:Datastore",
+    "compute": "_compute.compute:Compute",
+    "workspace": "_workspace.workspace:Workspace",
+    "connection": "_workspace.connections.workspace_connection:WorkspaceConnection",
+    "capability_host": "_workspace._ai_workspaces.capability_host:CapabilityHost",
+    "registry": "_registry.registry:Registry",
+    "feature_set": "_feature_set.feature_set:FeatureSet",
+    "feature_set_backfill": "_feature_set.feature_set_backfill_request:FeatureSetBackfillRequest",
+    "feature_store": "_feature_store.feature_store:FeatureStore",
+    "feature_store_entity": "_feature_store_entity.feature_store_entity:FeatureStoreEntity",
+    "model_package": "_assets._artifacts._package.model_package:ModelPackage",
+    "serverless_endpoint": "_autogen_entities.models:ServerlessEndpoint",
+    "marketplace_subscription": "_autogen_entities.models:MarketplaceSubscription",
+}
+# These two are typed dictionaries, not schemas: `load_from_autogen_entity` only constructs them.
+_TYPED_DICTIONARIES = frozenset({"serverless_endpoint", "marketplace_subscription"})
+
+
+@dataclass(frozen=True)
+class Spec:
+    """A loaded spec: the SDK's entity (None when the SDK refused it), and the lines.
+
+    `problems` are what the SDK said, translated; `document.data` is the YAML with the overrides
+    in it. `boundary` is the folder that its paths may not leave, None where nobody can know.
+    """
+
+    file: Path
+    kind: Kind
+    document: Document
+    entity: Any
+    problems: tuple[Problem, ...] = ()
+    boundary: Path | None = None
+    overrides: tuple[str, ...] = ()
+
+    @property
+    def folder(self) -> Path:
+        """What relative paths in the spec are relative to."""
+        return self.file.parent
+
+    def place(self, *keys: str | int) -> Place:
+        """Where a field stands."""
+        return self.document.place(*keys)
+
+    def get(self, *keys: str | int) -> Any:
+        """A field as it is written (or overridden)."""
+        return self.document.get(*keys)
+
+
+def load(path: Path, overrides: Mapping[str, str] | None = None) -> Spec:
+    """Load one spec. What the SDK refuses is in `problems`, for `check` and `plan` to report.
+
+    Raises Refused when there is nothing to load: no such file, unreadable or ambiguous YAML, no
+    Azure ML spec, an override of nothing.
+    """
+    document = read(path, repository.shown(path))
+    return from_document(document, path.absolute(), overrides or {})
+
+
+def load_text(text: str, file: Path) -> Spec:
+    """Load a spec from text as if it stood in `file`."""
+    return from_document(parse(text, repository.shown(file)), file.absolute(), {})
+
+
+def from_document(document: Document, file: Path, changes: Mapping[str, str]) -> Spec:
+    """Load a composed document; as `load`."""
+    kind = kinds.kind_of(document.data)
+    if kind is None:
+        raise Refused(_no_spec(document))
+    if changes:
+        overrides.apply(document.data, changes)
+        kind = kinds.kind_of(document.data) or kind
+    kind, entity, problems = _entity(kind, document, file)
+    return Spec(file, kind, document, entity, problems, repository.boundary(file), tuple(changes))
+
+
+def _entity(kind: Kind, document: Document, file: Path) -> tuple[Kind, Any, tuple[Problem, ...]]:
+    """The entity, or the problems; a `$schema` of the wrong family does not decide."""
+    entity, problems = _load_as(kind, document, file)
+    other = {"job": "component", "component": "job"}.get(kind.family)
+    if problems and other and "$schema" in document.data:
+        second = Kind(other, kind.type)
+        found, again = _load_as(second, document, file)
+        if not again:
+            return second, found, ()
+    return kind, entity, problems
+
+
+def _load_as(kind: Kind, document: Document, file: Path) -> tuple[Any, tuple[Problem, ...]]:
+    module, _, name = _ENTITIES[kind.family].partition(":")
+    with _quiet():
+        base = getattr(importlib.import_module(f"azure.ai.ml.entities.{module}"), name)
+        data = document.copy()
+        try:
+            if kind.family in _TYPED_DICTIONARIES:
+                entity = base(data)
+                entity._validate()
+                return entity, ()
+            # As `azure.ai.ml.entities._load_functions.load_common` does once it has read the file.
+            chosen, _ = base._resolve_cls_and_type(data=data, params_override=[])
+            return chosen._load(data=data, yaml_path=str(file), params_override=[]), ()
+        except Exception as error:  # the SDK raises what its fields raise: anything
+            return None, translate(error, kind, document)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """The SDK announces experimental classes on loggers and as warnings; neither is a finding.
+
+    It also turns on tracing of every call when asked to by the environment; a load is none.
+    """
+    logger = logging.getLogger("azure.ai.ml")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(level)
+
+
+def _no_spec(document: Document) -> Problem:
+    found = "no Azure ML spec"
+    if isinstance(document.data, dict):
+        schema = document.data.get("$schema")
+        keys = ", ".join(str(key) for key in list(document.data)[:5])
+        found = f"`$schema: {schema}`" if schema else f"a mapping of {keys or 'nothing'}"
+    elif document.data is not None:
+        found = f"a {type(document.data).__name__}, not a mapping"
+    return Problem(
+        "not-a-spec",
+        found,
+        "an Azure ML v2 spec: a job, component, environment, data asset, endpoint …",
+        "start the file with `$schema: https://azuremlschemas.azureedge.net/latest/"
+        "commandJob.schema.json` (or the schema of what it is)",
+        document.place(),
+    )

@@ -1,0 +1,66 @@
+"""Where the repository begins and ends, and how its paths are shown to a person."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+MARK = "pyproject.toml"
+
+# Folders that hold no specs of this repository: what tools made, and what others wrote.
+SKIPPED = frozenset({".git", ".venv", "venv", "node_modules", "__pycache__", "site-packages"})
+
+
+def root(path: Path | None = None) -> Path:
+    """The nearest folder with a pyproject.toml, above `path` or else above the working directory.
+
+    Where there is none: the folder of `path` itself, or the working directory.
+    """
+    for start in (path, Path.cwd()):
+        if start is None:
+            continue
+        found = _nearest(start.resolve(), (MARK,))
+        if found is not None:
+            return found
+    return folder_of(path.resolve()) if path is not None else Path.cwd()
+
+
+def boundary(path: Path) -> Path | None:
+    """The folder that paths in the spec at `path` may not leave; None where nobody can know.
+
+    That is the git work tree, else the folder with a pyproject.toml, above the spec.
+    """
+    start = path.resolve()
+    return _nearest(start, (".git",)) or _nearest(start, (MARK,))
+
+
+def folder_of(path: Path) -> Path:
+    """`path` when it is a folder, else the folder that it is in."""
+    return path if path.is_dir() else path.parent
+
+
+def shown(path: Path) -> str:
+    """`path` as a person in the working directory would type it."""
+    try:
+        return str(path.absolute().relative_to(Path.cwd()))
+    except ValueError:
+        return str(path)
+
+
+def yaml_files(folder: Path) -> Iterator[Path]:
+    """The YAML files under `folder`, sorted, without hidden folders and installed packages."""
+    for path in sorted(folder.iterdir()):
+        if path.is_dir() and not path.is_symlink():
+            if path.name not in SKIPPED and not path.name.startswith("."):
+                yield from yaml_files(path)
+        elif path.suffix in {".yml", ".yaml"} and path.is_file():
+            yield path
+
+
+@cache
+def _nearest(start: Path, marks: tuple[str, ...]) -> Path | None:
+    for folder in (start, *start.parents):
+        if any((folder / mark).exists() for mark in marks):
+            return folder
+    return None
