@@ -20,7 +20,8 @@ class Run:
     `id` is the tracking server's run id, `name` what a person types (`calm_river_03`). `outputs`
     are local folders or files by the output's name. A sweep's `trials` are in the order in which
     they were started and `best` is the name of the best that completed. `error` says why it failed.
-    `ended_by` names what ended a trial early (`median_stopping`), "" otherwise.
+    `ended_by` names what ended a trial early (`median_stopping`), "" otherwise. `warnings` are
+    what a person should know of a run that did not fail for it (an empty output, a NaN metric).
     """
 
     id: str
@@ -37,6 +38,7 @@ class Run:
     best: str | None = None
     ended_by: str = ""
     error: Problem | None = None
+    warnings: tuple[Problem, ...] = ()
 
     def trial(self, name: str) -> Run:
         """The trial of that name; KeyError when the sweep has none."""

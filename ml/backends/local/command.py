@@ -1,0 +1,62 @@
+"""A command job, start to end."""
+
+from __future__ import annotations
+
+import time
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import TextIO
+
+from ml.backends.base import Event, Run, Watch
+from ml.backends.local import history, jobs
+from ml.backends.local.execution import Execution, Session
+from ml.backends.local.interruption import Interruption
+from ml.backends.local.tail import Tail
+from ml.specs.plan import CommandPlan
+
+POLL_S = 0.02
+# How often metrics are looked up for the watcher.
+METRICS_S = 0.5
+
+
+def run_command(
+    plan: CommandPlan,
+    session: Session,
+    interruption: Interruption,
+    watch: Watch,
+    echo: TextIO | None,
+) -> Run:
+    """Run the job until it has ended, was interrupted or ran out of its time."""
+    folder = jobs.new_folder()
+    with jobs.alive(folder.name):
+        execution = Execution(session, plan, folder, folder.name)
+        try:
+            watch(Event("started", execution.start()))
+        except BaseException:
+            _drop_if_empty(folder)
+            raise
+        tail, looked = Tail(execution.log, echo), time.monotonic()
+        while not execution.poll():
+            if interruption.name:
+                execution.stop(interruption.name)
+            if interruption.impatient:
+                execution.kill()
+            tail.pump()
+            if time.monotonic() - looked > METRICS_S:
+                looked = time.monotonic()
+                metrics = history.latest(execution.run.id)
+                if metrics != execution.run.metrics:
+                    execution.run = replace(execution.run, metrics=metrics)
+                    watch(Event("metric", execution.run))
+            time.sleep(POLL_S)
+        tail.pump()
+        run = execution.finish()
+    watch(Event("ended", run))
+    return run
+
+
+def _drop_if_empty(folder: Path) -> None:
+    """A name that never became a run goes; whatever was written stays for the recovery."""
+    with suppress(OSError):
+        folder.rmdir()

@@ -1,0 +1,69 @@
+"""What a script finds in its environment: what a node gives it, and nothing of the person's."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from ml.backends.local.home import tracking_uri
+from ml.specs.plan import Value
+
+# Passed through from the caller. Everything else stays outside, as on a node: a token in a shell
+# does not reach training code, and a PYTHONPATH cannot make an import work here that fails there.
+PASSED = (
+    *("HOME", "USER", "LOGNAME", "LANG", "LANGUAGE", "TZ", "TMPDIR", "TERM"),
+    *("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"),
+    *("http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"),
+    *("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE"),
+)
+THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+
+
+def variables(
+    run_id: str,
+    experiment: str,
+    threads: int,
+    own: Mapping[str, str],
+    sampled: Mapping[str, object],
+) -> dict[str, str]:
+    """The environment of one run; `own` (the job's environment_variables) wins over everything.
+
+    The three MLFLOW variables are what Azure ML sets. `threads` is this run's share of the cores:
+    two LightGBM fits that take two threads each on two cores are a hundred times slower than with
+    one each, since waiting OpenMP threads spin (OMP_WAIT_POLICY lets them sleep). A sweep's values
+    are there as AZUREML_SWEEP_<name> (azure-ai-ml's SweepJob documents them).
+    """
+    passed = {name: os.environ[name] for name in PASSED if name in os.environ}
+    passed |= {name: value for name, value in os.environ.items() if name.startswith("LC_")}
+    found = os.environ.get("PATH", os.defpath)
+    return {
+        **passed,
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{found}",
+        # A log file is not a terminal: without this the last lines of a killed script are lost.
+        "PYTHONUNBUFFERED": "1",
+        **dict.fromkeys(THREADS, str(threads)),
+        "OMP_WAIT_POLICY": "PASSIVE",
+        "MLFLOW_DISABLE_TELEMETRY": "true",
+        "GIT_PYTHON_REFRESH": "quiet",
+        **{f"AZUREML_SWEEP_{name}": text(value) for name, value in sampled.items()},
+        **own,
+        "MLFLOW_TRACKING_URI": tracking_uri(),
+        "MLFLOW_RUN_ID": run_id,
+        "MLFLOW_EXPERIMENT_NAME": experiment,
+    }
+
+
+def text(value: object) -> str:
+    """A value as the command line spells it: a nested choice is JSON, true is `True`."""
+    return json.dumps(value) if isinstance(value, dict | list) else str(value)
+
+
+def literals(values: Mapping[str, object]) -> dict[str, Value]:
+    """The values as parameters of a run: nested choices become their JSON text."""
+    return {
+        name: value if isinstance(value, str | int | float | bool) else text(value)
+        for name, value in values.items()
+    }

@@ -1,0 +1,105 @@
+"""What can go wrong with this machine rather than with a job, as a person is told."""
+
+from __future__ import annotations
+
+import errno
+import shutil
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from ml.backends.local.home import database, home
+from ml.specs.problems import Exit, Problem, Refused
+
+KEPT = "earlier runs, models and endpoints are as they were"
+
+
+def explain(error: BaseException) -> Problem | None:
+    """The problem behind an error of the file system or of the tracking store; None for others."""
+    message = _messages(error)
+    if _errno(error) in {errno.ENOSPC, errno.EDQUOT} or "disk is full" in message:
+        return disk_full()
+    if "database is locked" in message or "database table is locked" in message:
+        return Problem(
+            "database-locked",
+            f"another program holds the tracking store {database()} for writing",
+            "a store that can be written to",
+            f"see who has it open (`fuser -v {database()}`), end it, and run again",
+        )
+    if "not a database" in message or "malformed" in message or "unable to open" in message:
+        return Problem(
+            "database-corrupt",
+            f"the tracking store {database()} cannot be read: {message.splitlines()[0]}",
+            "an SQLite file as MLflow writes it",
+            f"keep it aside and start a new one: mv {database()} {database()}.broken "
+            "(job folders with logs, outputs and metrics do not need it)",
+        )
+    if "out-of-date database schema" in message:
+        return Problem(
+            "database-outdated",
+            f"the tracking store {database()} was written by another version of MLflow",
+            hint=f"copy it, then: mlflow db upgrade sqlite:///{database()}",
+        )
+    if isinstance(error, PermissionError) or _errno(error) == errno.EROFS:
+        return Problem(
+            "not-writable",
+            str(error),
+            f"a folder that can be written to: {home()}",
+            "MLOPS_HOME=/some/other/folder moves everything that runs leave behind",
+        )
+    return None
+
+
+def disk_full() -> Problem:
+    """No room is left; says how much there is and what may go."""
+    place = next(path for path in (home(), *home().parents) if path.exists())
+    free = shutil.disk_usage(place).free / 1e6
+    return Problem(
+        "disk-full",
+        f"no space left on the disk of {home()} ({free:.1f} MB free)",
+        "room for the snapshot, the logs and the outputs of a run",
+        f"free some (du -sh {home()}/*), or MLOPS_HOME=/a/larger/disk; {KEPT}",
+    )
+
+
+@contextmanager
+def told() -> Iterator[None]:
+    """Turns what `explain` knows into Refused with exit code 1; anything else goes on as it is."""
+    try:
+        yield
+    except Refused:
+        raise
+    except Exception as error:
+        problem = explain(error)
+        if problem is None:
+            raise
+        raise Refused(problem, exit_code=Exit.RUN_FAILED) from error
+
+
+def probe(path: Path, patience_s: float) -> None:
+    """Raise sqlite3.Error when the store cannot be read, or written to in `patience_s`."""
+    connection = sqlite3.connect(path, timeout=patience_s, isolation_level=None)
+    try:
+        connection.execute("SELECT version_num FROM alembic_version").fetchall()
+        connection.execute("BEGIN IMMEDIATE")
+        connection.execute("ROLLBACK")
+    finally:
+        connection.close()
+
+
+def _errno(error: BaseException | None) -> int | None:
+    """The first errno in the chain of causes."""
+    while error is not None:
+        if isinstance(error, OSError) and error.errno is not None:
+            return error.errno
+        error = error.__cause__ or error.__context__
+    return None
+
+
+def _messages(error: BaseException | None) -> str:
+    lines = []
+    while error is not None:
+        lines.append(str(error))
+        error = error.__cause__ or error.__context__
+    return "\n".join(lines)

@@ -1,0 +1,46 @@
+"""Where everything lives that a run leaves on this machine: one git-ignored folder."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def home() -> Path:
+    """`.local/` of the repository, or the folder that MLOPS_HOME names; absolute, made on use."""
+    moved = os.environ.get("MLOPS_HOME")
+    if moved:
+        return Path(moved).expanduser().absolute()
+    from ml.specs.repository import root
+
+    return root() / ".local"
+
+
+def database() -> Path:
+    """MLflow's SQLite file: experiments, runs, metrics and the model registry."""
+    return home() / "mlflow.db"
+
+
+def tracking_uri() -> str:
+    """What MLFLOW_TRACKING_URI is set to for every local run."""
+    return f"sqlite:///{database()}"
+
+
+def artifacts() -> Path:
+    """MLflow's artifacts, one folder an experiment."""
+    return home() / "artifacts"
+
+
+def jobs() -> Path:
+    """One folder a run: `<name>/{job.json, logs/std_log.txt, outputs/<name>, snapshot}`."""
+    return home() / "jobs"
+
+
+def snapshots() -> Path:
+    """One read-only copy of `code:` a content hash."""
+    return home() / "snapshots"
+
+
+def live() -> Path:
+    """One lock file a run that is going on; its lock is held for as long as the executor lives."""
+    return home() / "live"

@@ -1,0 +1,75 @@
+"""Job folders: a name for every run, and a lock that tells whether its executor still lives."""
+
+from __future__ import annotations
+
+import fcntl
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from ml.backends.local import home
+
+_ADJECTIVES = (
+    "amber azure bold brave bright brisk calm clear clever cool crisp eager fair fine gentle "
+    "glad golden green happy honest jolly keen kind light lively lucky mellow neat noble plucky "
+    "proud quick quiet rapid ready silver smart solid steady sunny swift tidy warm wise witty"
+)
+_NOUNS = (
+    "acorn basin beach birch brook canyon cedar cliff cloud comet coral creek delta dune falcon "
+    "fern field fjord forest garden glacier grove harbor hill island lagoon lake leaf maple "
+    "meadow moon orchard otter peak pine plum prairie reef ridge river shore star stone valley"
+)
+
+
+def new_folder() -> Path:
+    """An empty job folder under a name that no run on this machine has, such as `calm_river_03`."""
+    home.jobs().mkdir(parents=True, exist_ok=True)
+    # The operating system's randomness: a job that seeds `random` must not repeat names.
+    chance = random.SystemRandom()
+    while True:
+        words = [chance.choice(words.split()) for words in (_ADJECTIVES, _NOUNS)]
+        folder = home.jobs() / "_".join([*words, f"{chance.randrange(100):02}"])
+        try:
+            folder.mkdir()
+        except FileExistsError:
+            continue
+        return folder
+
+
+@contextmanager
+def alive(name: str) -> Iterator[None]:
+    """Hold the run's lock, which the system frees when this process ends, in whatever way.
+
+    The lock file goes only when the run was closed: one that stays behind unlocked is abandoned.
+    """
+    home.live().mkdir(parents=True, exist_ok=True)
+    path = home.live() / name
+    with path.open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+        path.unlink(missing_ok=True)
+
+
+def is_alive(name: str) -> bool:
+    """Whether some process holds the run's lock."""
+    try:
+        with (home.live() / name).open() as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except BlockingIOError:
+        return True
+    return False
+
+
+def abandoned() -> list[str]:
+    """The runs whose executor was killed before it could close them."""
+    if not home.live().is_dir():
+        return []
+    return [path.name for path in sorted(home.live().iterdir()) if not is_alive(path.name)]
+
+
+def forget(name: str) -> None:
+    """Drop the lock file of a run that has been closed for its executor."""
+    (home.live() / name).unlink(missing_ok=True)

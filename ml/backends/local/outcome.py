@@ -1,0 +1,106 @@
+"""How a run ended, as a person is told."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+from pathlib import Path
+
+from ml.backends.base import Run
+from ml.backends.local import faults
+from ml.specs.plan import CommandPlan
+from ml.specs.problems import Problem
+from ml.specs.repository import shown
+
+LAST_LINES = 12
+# Below this much free space a failing script has most likely failed for want of more.
+NO_ROOM_BYTES = 1 << 20
+
+REASONS = {
+    "SIGINT": "interrupted from the keyboard (SIGINT)",
+    "SIGTERM": "ended by SIGTERM",
+    "SIGHUP": "the terminal went away (SIGHUP)",
+}
+
+
+def last_lines(log: Path, count: int = LAST_LINES) -> list[str]:
+    """The end of a log; a log of gigabytes is not read whole."""
+    if not log.is_file():
+        return []
+    with log.open("rb") as file:
+        file.seek(max(0, log.stat().st_size - 16384))
+        return file.read().decode(errors="replace").splitlines()[-count:]
+
+
+def script_failed(code: int, plan: CommandPlan, log: Path) -> Problem:
+    """The command ended with `code` (−N: by signal N): its last lines, and what to look at."""
+    disk = os.statvfs(log.parent)
+    if disk.f_bavail * disk.f_frsize < NO_ROOM_BYTES:
+        return faults.disk_full()
+    said = "".join(f"\n    | {line}" for line in last_lines(log)) or "\n    | (it printed nothing)"
+    return Problem(
+        "script-failed",
+        f"the command {_ended(code)}; the end of its log:{said}",
+        "exit code 0",
+        f"{_advice(code)}read it whole: less {shlex.quote(shown(log))}",
+        plan.places.get("command", plan.place),
+    )
+
+
+def _ended(code: int) -> str:
+    # bash reports a child that a signal ended as 128 + N.
+    number = -code if code < 0 else code - 128
+    if code < 0 or 128 < code < 160:
+        try:
+            return f"was ended by {signal.Signals(number).name}"
+        except ValueError:
+            pass
+    return f"exited with {code}"
+
+
+def _advice(code: int) -> str:
+    if code == 127:
+        return "a program of the command is not on this machine; "
+    if code in {-signal.SIGKILL, 128 + signal.SIGKILL}:
+        return "nobody here sent it: the system may have run out of memory; "
+    return ""
+
+
+def canceled(ended_by: str, plan: CommandPlan, log: Path) -> Problem | None:
+    """Why a run was ended before its time; None when a sweep's policy did it on purpose."""
+    if ended_by in {"timeout", "trial_timeout"}:
+        place = plan.places.get(ended_by, plan.places.get("limits", plan.place))
+        limit = "limits.trial_timeout" if ended_by == "trial_timeout" else "limits.timeout"
+        return Problem(
+            "timed-out",
+            f"the command was still running after `{limit}` ({plan.timeout_s:g} s)",
+            hint=f"allow more, or see what it was doing: less {shlex.quote(shown(log))}",
+            place=place,
+        )
+    if ended_by in REASONS:
+        return Problem(
+            "canceled",
+            f"{REASONS[ended_by]}; the command and all that it had started were ended",
+            hint=f"what it logged and wrote is kept: ls {shlex.quote(shown(log.parent.parent))}",
+        )
+    return None
+
+
+def empty_outputs(plan: CommandPlan, run: Run) -> tuple[Problem, ...]:
+    """A warning for every declared output that the command left empty.
+
+    Azure ML completes such a job too; the step that wanted the output fails in its place.
+    """
+    return tuple(
+        Problem(
+            "output-empty",
+            f"the command wrote nothing to `outputs.{name}`",
+            f"a {plan.outputs[name].type} at {shown(path)}",
+            f"pass ${{{{outputs.{name}}}}} to the script and write there",
+            plan.outputs[name].place,
+            severity="warning",
+        )
+        for name, path in run.outputs.items()
+        if not (path.is_file() or (path.is_dir() and any(path.iterdir())))
+    )

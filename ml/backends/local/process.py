@@ -1,0 +1,127 @@
+"""A run's processes: started in a group of their own, ended together."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from ml.backends.local import reaper
+
+# Between SIGTERM and SIGKILL. Azure ML's own is not documented; Kubernetes gives 30 s, a person
+# at a terminal waits less.
+GRACE_S = 5.0
+
+
+class Reaper:
+    """The watchman of this executor's processes (see `ml.backends.local.reaper`)."""
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-I", "-S", reaper.__file__],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+            text=True,
+            cwd="/",
+            env={},
+        )
+
+    def tell(self, *words: object) -> None:
+        """One line; a watchman that was killed is no reason to stop the run."""
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.write(" ".join(map(str, words)) + "\n")
+            self._process.stdin.flush()
+
+    def close(self) -> None:
+        """Send the watchman home; whatever was still listed is ended first."""
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.close()
+        self._process.wait()
+
+
+class RunProcess:
+    """`bash -c COMMAND` for one run, its output in `log`.
+
+    `poll` has to be called now and then: it sees the end and sends SIGKILL when SIGTERM was not
+    enough. Whatever the command leaves running in the background ends with it, as a node would.
+    """
+
+    def __init__(
+        self,
+        command: str,
+        run_id: str,
+        cwd: Path,
+        environment: Mapping[str, str],
+        log: Path,
+        watchman: Reaper,
+    ) -> None:
+        self._run_id = run_id
+        self._watchman = watchman
+        self._kill_at: float | None = None
+        self._returncode: int | None = None
+        watchman.tell("+", run_id)
+        with log.open("ab") as sink:
+            self._process = subprocess.Popen(
+                ["bash", "-c", command],
+                cwd=cwd,
+                env=dict(environment),
+                stdin=subprocess.DEVNULL,
+                stdout=sink,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        watchman.tell("+", run_id, self._process.pid)
+
+    @property
+    def group(self) -> int:
+        """The process group, which is the shell's process id."""
+        return self._process.pid
+
+    def poll(self) -> int | None:
+        """The exit code (−N: ended by signal N), or None while the command goes on."""
+        if self._returncode is not None:
+            return self._returncode
+        code = self._process.poll()
+        if code is None:
+            if self._kill_at is not None and time.monotonic() >= self._kill_at:
+                reaper.send(signal.SIGKILL, self._run_id, self.group)
+            return None
+        self._await_stragglers()
+        reaper.send(signal.SIGKILL, self._run_id, self.group)
+        self._watchman.tell("-", self._run_id)
+        self._returncode = code
+        return code
+
+    def terminate(self) -> None:
+        """Ask every process of the run to end; `poll` insists after the grace period."""
+        if self._returncode is None and self._kill_at is None:
+            self._kill_at = time.monotonic() + GRACE_S
+            reaper.send(signal.SIGTERM, self._run_id, self.group)
+
+    def kill(self) -> None:
+        """End every process of the run at once."""
+        self._kill_at = time.monotonic()
+        reaper.send(signal.SIGKILL, self._run_id, self.group)
+
+    def _await_stragglers(self) -> None:
+        """After SIGTERM the shell goes first; what it started may still be saving its work."""
+        while (
+            self._kill_at is not None
+            and time.monotonic() < self._kill_at
+            and reaper.processes_of(self._run_id)
+        ):
+            time.sleep(0.05)
+
+
+def cores() -> int:
+    """The cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,0 +1,43 @@
+"""What a trial is worth: its primary metric, over all that it logged."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Literal
+
+Goal = Literal["maximize", "minimize"]
+
+
+def is_better(one: float, other: float, goal: Goal) -> bool:
+    """Whether `one` is strictly better; neither may be NaN."""
+    return one > other if goal == "maximize" else one < other
+
+
+def best(values: Iterable[float], goal: Goal) -> float:
+    """The best of the values; ValueError when there is none."""
+    return max(values) if goal == "maximize" else min(values)
+
+
+def score(curve: Sequence[float], goal: Goal) -> float | None:
+    """The best value that a trial logged of its primary metric; None when it cannot be ranked.
+
+    Azure ML ranks trials by the best value of the primary metric (HyperDrive's
+    `get_best_run_by_primary_metric`). A trial that logged a NaN or an infinity, even once, has
+    diverged: it is not ranked, however good it looked before.
+    """
+    if not curve or not all(math.isfinite(value) for value in curve):
+        return None
+    return best(curve, goal)
+
+
+def leader(scores: Mapping[str, float | None], goal: Goal) -> str | None:
+    """The trial with the best score, the earlier one of equals; None when none has a score."""
+    found: str | None = None
+    for name, value in scores.items():
+        if value is None:
+            continue
+        held = scores[found] if found is not None else None
+        if held is None or is_better(value, held, goal):
+            found = name
+    return found
