@@ -100,8 +100,8 @@ def digest(path: Path) -> str:
     """sha256 (hex) of a file, or of a folder's files: relative names and contents, sorted."""
     total = hashlib.sha256()
     if path.is_file():
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
+        with path.open("rb") as stream:
+            return hashlib.file_digest(stream, "sha256").hexdigest()
     for file in sorted(item for item in path.rglob("*") if item.is_file()):
         total.update(f"{file.relative_to(path).as_posix()}\0{digest(file)}\n".encode())
     return total.hexdigest()

@@ -173,7 +173,7 @@ def dangerous(value: Value, reference: Reference, place: Place | None = None) ->
         "a value that stays one value",
         hint,
         place,
-        source="Azure ML substitutes values verbatim into the command (tried with azure-ai-ml 1.35)",
+        source="Azure ML substitutes values verbatim into the command (azure-ai-ml 1.35)",
     )
 
 

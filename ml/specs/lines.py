@@ -143,10 +143,9 @@ def _child(node: yaml.Node, key: Key) -> tuple[yaml.Node, yaml.Mark] | None:
         for name, value in reversed(node.value):
             if str(name.value) == str(key):
                 return value, name.start_mark
-    elif isinstance(node, yaml.SequenceNode) and str(key).isdigit():
-        if int(key) < len(node.value):
-            item = node.value[int(key)]
-            return item, item.start_mark
+    elif isinstance(node, yaml.SequenceNode) and str(key).isdigit() and int(key) < len(node.value):
+        item = node.value[int(key)]
+        return item, item.start_mark
     return None
 
 
@@ -167,7 +166,7 @@ def _refuse_depth(text: str, shown: str) -> None:
         elif isinstance(event, yaml.CollectionEndEvent):
             depth -= 1
         if depth > MAX_DEPTH:
-            place = Place(shown, event.start_mark.line + 1)
+            place = Place(shown, event.start_mark.line + 1)  # type: ignore[union-attr]
             found = f"more than {MAX_DEPTH} levels of nesting"
             raise Refused(Problem("too-deep", found, "a spec that a person can read", place=place))
 

@@ -125,6 +125,7 @@ def _entity(kind: Kind, document: Document, file: Path) -> tuple[Kind, Any, tupl
 
 def _load_as(kind: Kind, document: Document, file: Path) -> tuple[Any, tuple[Problem, ...]]:
     module, _, name = _ENTITIES[kind.family].partition(":")
+    importlib.import_module("azure.ai.ml")  # it sets its logger's level when imported
     with _quiet():
         base = getattr(importlib.import_module(f"azure.ai.ml.entities.{module}"), name)
         data = document.copy()
@@ -137,15 +138,12 @@ def _load_as(kind: Kind, document: Document, file: Path) -> tuple[Any, tuple[Pro
             chosen, _ = base._resolve_cls_and_type(data=data, params_override=[])
             return chosen._load(data=data, yaml_path=str(file), params_override=[]), ()
         except Exception as error:  # the SDK raises what its fields raise: anything
-            return None, translate(error, kind, document)
+            return None, translate(error, kind, document, file)
 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """The SDK announces experimental classes on loggers and as warnings; neither is a finding.
-
-    It also turns on tracing of every call when asked to by the environment; a load is none.
-    """
+    """The SDK announces experimental classes on loggers and as warnings; neither is a finding."""
     logger = logging.getLogger("azure.ai.ml")
     level = logger.level
     logger.setLevel(logging.CRITICAL)

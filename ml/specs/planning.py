@@ -100,7 +100,7 @@ class _Planner:
         """The sweep job."""
         spec = self.spec
         algorithm = spec.get("sampling_algorithm") or "random"
-        detail = algorithm if isinstance(algorithm, dict) else {"type": algorithm}
+        detail: dict[str, Any] = algorithm if isinstance(algorithm, dict) else {"type": algorithm}
         limits = spec.get("limits") or {}
         return SweepPlan(
             place=spec.place(),

@@ -2,10 +2,89 @@
 
 from __future__ import annotations
 
-from ml.specs.kinds import Kind
-from ml.specs.lines import Document
+import re
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from marshmallow import ValidationError
+
+from ml.specs import sdk_words
+from ml.specs.kinds import Kind, kind_of
+from ml.specs.lines import Document, Key, strings
 from ml.specs.problems import Problem
+from ml.specs.sdk_tree import Leaf, Spot, leaves
 
 
-def translate(error: Exception, kind: Kind, document: Document) -> tuple[Problem, ...]:
-    return (Problem("sdk-refused", str(error), place=document.place()),)
+def translate(error: Exception, kind: Kind, document: Document, file: Path) -> tuple[Problem, ...]:
+    """The problems in what a loader of the SDK raised, each once, in the order of the lines."""
+    cause, schema = _original(error)
+    if isinstance(cause, ValidationError) and isinstance(cause.messages, dict):
+        at = Spot((), document.data, schema=schema)
+        found = list(leaves(cause.messages, at, file.parent))
+    else:
+        text = getattr(cause, "message", None) or str(cause) or type(cause).__name__
+        keys = _keys_of(cause.__traceback__) or _named(str(text), document)
+        found = [Leaf(keys, (str(text),), None, None)]
+    problems = []
+    for leaf in found:
+        where, keys = sdk_words.follow(leaf.keys, document, file)
+        kind = (kind_of(where.data) if where is not document else None) or kind
+        problems.append(
+            sdk_words.problem(keys, leaf.messages, leaf.field, leaf.schema, kind, where)
+        )
+    problems = _without_consequences(problems)
+    problems.sort(key=lambda problem: problem.place.line if problem.place else 0)
+    return tuple(dict.fromkeys(problems))
+
+
+def _without_consequences(problems: list[Problem]) -> list[Problem]:
+    """A field is missing because it is misspelt: the misspelling is the problem to show."""
+    hints = " ".join(problem.hint for problem in problems if problem.code == "unknown-field")
+    return [
+        problem
+        for problem in problems
+        if problem.code != "missing-field" or problem.expected.replace(":`", "`?") not in hints
+    ]
+
+
+def _original(error: BaseException) -> tuple[BaseException, Any]:
+    """The error as marshmallow raised it, and the outermost schema that was loading.
+
+    `load_from_dict` wraps it in one whose only message is a page of text; the schema is nowhere
+    else but in the frames.
+    """
+    cause = error
+    while isinstance(cause.__cause__, ValidationError):
+        cause = cause.__cause__
+    schema = None
+    trace = cause.__traceback__
+    while trace is not None and schema is None:
+        if trace.tb_frame.f_code.co_name == "_do_load":
+            schema = trace.tb_frame.f_locals.get("self")
+        trace = trace.tb_next
+    return cause, schema
+
+
+def _keys_of(trace: TracebackType | None) -> tuple[Key, ...]:
+    """The keys that marshmallow was reading when something else than its own error was raised."""
+    keys: list[Key] = []
+    while trace is not None:
+        code, local = trace.tb_frame.f_code, trace.tb_frame.f_locals
+        if code.co_name == "_deserialize" and "marshmallow" in code.co_filename:
+            name = {"schema.py": "field_name", "fields.py": "key"}.get(
+                code.co_filename.rpartition("/")[2], ""
+            )
+            name = "idx" if "idx" in local else name
+            if isinstance(local.get(name), str | int):
+                keys.append(local[name])
+        trace = trace.tb_next
+    return tuple(keys)
+
+
+def _named(text: str, document: Document) -> tuple[Key, ...]:
+    """The node whose value an error outside marshmallow quotes: `Unsupported job type: foo`."""
+    for keys, value in strings(document.data):
+        if len(value) > 2 and re.search(rf"{keys[-1]}\b.*{re.escape(value)}", text):
+            return keys
+    return ()

@@ -1,0 +1,158 @@
+"""A message of azure-ai-ml, put the way that this repository puts problems."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from ml.specs import sdk_fields, secrets
+from ml.specs.expressions import did_you_mean
+from ml.specs.kinds import JOBS, Kind
+from ml.specs.lines import Document, Key
+from ml.specs.problems import Problem
+from ml.specs.sdk_tree import included
+
+SOURCE = "azure-ai-ml 1.35, the loader that `az ml` uses"
+
+_NOT_IN_SET = re.compile(r"Value (?P<value>.*) passed is not in set (?P<set>\[.*\])", re.DOTALL)
+_NOT_FOUND = re.compile(r"(?:Can't find .* in resolved absolute path: |No such file or directory: "
+                        r"|\[Errno 2\] No such file or directory: )(?P<path>.*?)\.?$")  # fmt: skip
+_TYPES = re.compile(
+    r"Not a valid (\w+)|Invalid (input )?type|Given value is not a string|is not supported for"
+)
+_UNSUPPORTED = re.compile(r"Unsupported (task|job) type: (.*?)\.?$")
+TASKS = frozenset(
+    {"classification", "regression", "forecasting", "image_classification"}
+    | {"image_classification_multilabel", "image_object_detection"}
+    | {"image_instance_segmentation", "text_classification", "text_ner"}
+    | {"text_classification_multilabel"}
+)
+_NAMES = {
+    bool: "true/false",
+    int: "the integer",
+    float: "the number",
+    str: "the text",
+    dict: "a mapping",
+    list: "a list",
+    type(None): "nothing",
+}
+
+
+def problem(
+    keys: tuple[Key, ...],
+    messages: tuple[str, ...],
+    field: Any,
+    schema: Any,
+    kind: Kind,
+    document: Document,
+) -> Problem:
+    """One problem from the messages about the node at `keys`."""
+    code, found, expected, hint = _words(keys, messages, field, schema, kind, document)
+    return Problem(code, found, expected, hint, document.place(*keys), source=SOURCE)
+
+
+def follow(
+    keys: tuple[Key, ...], document: Document, file: Path
+) -> tuple[Document, tuple[Key, ...]]:
+    """The document that holds the node at `keys`: another file, when the way leads into one."""
+    value = document.data
+    for depth, key in enumerate(keys):
+        if isinstance(value, str):
+            inside = included(value, file.parent)
+            return follow(keys[depth:], *inside) if inside else (document, keys)
+        value = value.get(key) if isinstance(value, dict) else None
+    return document, keys
+
+
+def _words(
+    keys: tuple[Key, ...],
+    messages: tuple[str, ...],
+    field: Any,
+    schema: Any,
+    kind: Kind,
+    document: Document,
+) -> tuple[str, str, str, str]:
+    name = str(keys[-1]) if keys else ""
+    owner = _owner(keys, kind)
+    text = " ".join(messages)
+    if "Unknown field." in messages:
+        known = sorted(sdk_fields.names(schema)) if schema is not None else []
+        hint = did_you_mean(name, known)
+        expected = "" if hint or not known else f"one of {', '.join(known)}"
+        return "unknown-field", f"`{name}` is not a field of {owner}", expected, hint
+    if "Missing data for required field." in messages:
+        return "missing-field", f"{owner} has no `{name}`", f"`{name}:`", _values_hint(field)
+    value = document.get(*keys)
+    found = f"`{name}` is {_shown(name, value)}" if name else f"the file is {_shown(name, value)}"
+    missing = next(filter(None, map(_NOT_FOUND.search, messages)), None)
+    if missing:
+        path = missing["path"].strip("'\"")
+        where = f"`{name}: {value}`" if isinstance(value, str) else f"`{name}`"
+        hint = f"looked for {path}"
+        return "missing-file", f"{where} names nothing on this machine", "a path that exists", hint
+    wanted = _wanted(field, messages)
+    allowed = _listed(messages) or sdk_fields.allowed(field)
+    if _NOT_IN_SET.search(text) and allowed and "text" not in wanted:
+        near = did_you_mean(str(value), allowed)
+        return "bad-value", found, f"one of {', '.join(allowed)}", near
+    unsupported = _UNSUPPORTED.match(text)
+    if unsupported:
+        allowed = sorted(TASKS if unsupported[1] == "task" else JOBS)
+        near = did_you_mean(unsupported[2], allowed)
+        return "bad-value", text.rstrip("."), f"one of {', '.join(allowed)}", near
+    if "In order to specify an existing" in text and isinstance(value, str):
+        expected = "`azureml:NAME:VERSION`, `azureml:NAME@latest`, or what it consists of"
+        near = f"did you mean `azureml:{value}`?" if _looks_short(value) else ""
+        return "bad-reference", found, expected, near
+    if any(map(_TYPES.search, messages)):
+        return "wrong-type", found, wanted, ""
+    if "Field may not be null." in messages:
+        return "wrong-type", f"`{name}` is empty", wanted, ""
+    shown = _first_sentence(text)
+    return "invalid-field", f"{f'`{name}`: ' if name else ''}{shown}", "", ""
+
+
+def _owner(keys: tuple[Key, ...], kind: Kind) -> str:
+    if len(keys) < 2:
+        article = "an" if str(kind)[0] in "aeio" else "a"
+        return f"{article} {kind}"
+    return f"`{'.'.join(map(str, keys[:-1]))}`"
+
+
+def _shown(name: str, value: Any) -> str:
+    words = _NAMES.get(type(value), f"a {type(value).__name__}")
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str | int | float):
+        return f"{words} {secrets.masked(name, value)}"
+    return words
+
+
+def _wanted(field: Any, messages: tuple[str, ...]) -> str:
+    words = sdk_fields.wanted(field)
+    if not words:
+        words = [
+            f"a valid {match[1]}" for match in map(_TYPES.search, messages) if match and match[1]
+        ]
+    return " or ".join(words)
+
+
+def _listed(messages: tuple[str, ...]) -> list[str]:
+    """The allowed values that the messages list, each once."""
+    sets = [match["set"] for match in map(_NOT_IN_SET.search, messages) if match]
+    return list(dict.fromkeys(value for one in sets for value in re.findall(r"'([^']*)'", one)))
+
+
+def _values_hint(field: Any) -> str:
+    allowed = sdk_fields.allowed(field)
+    return f"one of {', '.join(allowed)}" if allowed else ""
+
+
+def _looks_short(value: Any) -> bool:
+    return isinstance(value, str) and re.fullmatch(r"[\w.-]+([:@][\w.-]+)?", value) is not None
+
+
+def _first_sentence(text: str) -> str:
+    line = re.sub(r"\s+", " ", text).strip()
+    return line if len(line) <= 300 else f"{line[:297]}…"

@@ -1,0 +1,91 @@
+"""What a secret looks like in a spec, and how one is shown: not at all."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+# Words of a variable's name (split at `_`, `-`, `.` and capitals) that say the value is secret,
+# when they end the name. `TOKEN_LIMIT`, `MAX_TOKENS` and `SECRET_NAME` are none.
+_NAMES = re.compile(
+    r"(?:^|_)(?:secret|passwd|password|pwd|passphrase|token|apikey|accountkey|credential|credentials"
+    r"|(?:api|access|account|private|storage|shared|signing|subscription|primary|secondary|master"
+    r"|admin|encryption|instrumentation)_key"
+    r"|connection_?string|conn_str|sas|pat)(?:_value)?$"
+)
+_CAPITALS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+
+# Texts that are secret wherever they stand: what they are, and how to recognise them.
+_PATTERNS = [
+    ("a SAS signature", re.compile(r"[?&;]sig=(?P<secret>[A-Za-z0-9%+/=_-]{16,})")),
+    (
+        "a storage or service key",
+        re.compile(
+            r"(?:AccountKey|SharedAccessKey|SharedSecret)\s*=\s*(?P<secret>[A-Za-z0-9+/=]{16,})"
+        ),
+    ),
+    (
+        "a password",
+        re.compile(r"(?:^|;)\s*(?:Password|Pwd)\s*=\s*(?P<secret>[^;\s]{4,})", re.IGNORECASE),
+    ),
+    ("a private key", re.compile(r"-----BEGIN (?P<secret>[A-Z ]*PRIVATE KEY)-----")),
+    ("a GitHub token", re.compile(r"\b(?P<secret>gh[pousr]_[A-Za-z0-9]{36,}|github_pat_\w{40,})")),
+    ("an AWS key", re.compile(r"\b(?P<secret>AKIA[0-9A-Z]{16})\b")),
+    ("an Entra client secret", re.compile(r"\b(?P<secret>[A-Za-z0-9_.-]{3}\dQ~[\w.~-]{31,34})")),
+    ("a Hugging Face token", re.compile(r"\b(?P<secret>hf_[A-Za-z0-9]{30,})\b")),
+    ("an OpenAI key", re.compile(r"\b(?P<secret>sk-[A-Za-z0-9_-]{32,})\b")),
+    ("credentials in a URL", re.compile(r"://[^/\s:@]+:(?P<secret>[^/\s:@]{3,})@")),
+]
+# `export NAME=value` and `NAME=value command` in a command.
+_ASSIGNMENT = re.compile(
+    r"""(?:^|[\s;&|(])(?P<name>[A-Za-z_]\w*)=(?P<value>"[^"]*"|'[^']*'|[^\s;&|)]*)"""
+)
+
+_PLACEHOLDER = re.compile(
+    r"\$\{\{.*\}\}|\$\{?\w+\}?|\$\(.*\)|%\w+%|<.*>|\{\{?.*\}?\}|\[.*\]|@Microsoft\.KeyVault\(.*\)"
+    r"|https?://[\w.-]*\.vault\.azure\.net/.*|azureml:.*"
+    r"|(?i:none|null|true|false|yes|no|todo|tbd|dummy|example|placeholder|change[-_]?me|redacted"
+    r"|(?:your|my|enter|insert|put)[-_ ].*)",
+    re.DOTALL,
+)
+
+
+def name_is_secret(name: str) -> bool:
+    """Whether a variable or field of this name holds a secret."""
+    return bool(_NAMES.search(_CAPITALS.sub("_", name).replace("-", "_").replace(".", "_").lower()))
+
+
+def is_placeholder(value: str) -> bool:
+    """Whether a value stands for a secret that is put in later, or is obviously no secret."""
+    text = value.strip().strip("'\"")
+    letters = set(re.sub(r"[^A-Za-z0-9]", "", text).lower())
+    return letters <= {"x"} or len(text) < 3 or bool(_PLACEHOLDER.fullmatch(text))
+
+
+def secret_in(name: str, value: Any) -> str:
+    """What secret the value of `name` is, in words; "" when it is none."""
+    if not isinstance(value, str):
+        return ""
+    for words, pattern in _PATTERNS:
+        match = pattern.search(value)
+        if match and not is_placeholder(match["secret"]):
+            return words
+    if name_is_secret(name) and not is_placeholder(value) and not value.strip().isdigit():
+        return "a secret, by its name"
+    return ""
+
+
+def secret_in_command(command: str) -> str:
+    """The first variable that a command sets to a secret; "" when there is none."""
+    for match in _ASSIGNMENT.finditer(command):
+        if secret_in(match["name"], match["value"].strip("'\"")):
+            return match["name"]
+    return ""
+
+
+def masked(name: str, value: Any) -> str:
+    """A value for a message: a secret is left out, a long text cut."""
+    if secret_in(name, value):
+        return "(hidden)"
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}…"
