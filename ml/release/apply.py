@@ -1,0 +1,230 @@
+"""Apply: bring an environment to what is declared; blue serves until green has proved itself."""
+
+from __future__ import annotations
+
+import http.client
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Literal
+
+from ml.backends.base import Watch, unwatched
+from ml.release import audit, desired
+from ml.release import project as projects
+from ml.release.desired import Declared
+from ml.release.judge import Judged, judge
+from ml.release.project import Project
+from ml.release.propose import launch_of
+from ml.release.registry import Registry, Version
+from ml.serving import client, endpoint, server
+from ml.serving.endpoint import Live
+from ml.serving.server import Launch, Server
+from ml.specs.problems import Exit, Problem, Refused
+from policies.promotion.decision import Decision
+
+
+@dataclass(frozen=True)
+class Applied:
+    """What an apply came to.
+
+    `applied`: the declared version is live now. `unchanged`: it was live before; `started` says
+    whether its server had to be. `refused`: a gate said no and nothing was touched.
+    """
+
+    outcome: Literal["applied", "unchanged", "refused"]
+    project: str
+    environment: str
+    endpoint: str
+    model: str
+    version: str
+    digest: str
+    decision: Decision
+    replaced: str | None
+    server: Server | None
+    started: bool
+
+
+def apply(
+    project: str,
+    environment: str = "local",
+    approved_by: str = "",
+    *,
+    port: int | None = None,
+    watch: Watch = unwatched,
+) -> Applied:
+    """Bring the environment to what is declared; `approved_by` names who stands for it.
+
+    A second apply waits for the first. Raises Refused when nothing is declared, when the model or
+    its evidence are not what was declared, and when green fails: blue is then live as before.
+    """
+    desired.check_environment(environment)
+    found = projects.find(project)
+    with desired.locked(found.name):
+        declared = desired.read(found.name, environment)
+        if declared is None:
+            raise _nothing_declared(found, environment)
+        registry = Registry()
+        version = _declared_version(registry, declared)
+        judged = judge(
+            registry,
+            found,
+            version,
+            environment,
+            step="apply",
+            approved_by=approved_by,
+            reason=declared.reason,
+            watch=watch,
+        )
+        return _converge(found, environment, judged, registry, approved_by, port)
+
+
+def _converge(
+    project: Project,
+    environment: str,
+    judged: Judged,
+    registry: Registry,
+    approved_by: str,
+    port: int | None,
+) -> Applied:
+    version, decision = judged.candidate, judged.decision
+    deployment = project.deployment()
+
+    def result(
+        outcome: Literal["applied", "unchanged", "refused"],
+        live: Server | None = None,
+        started: bool = False,
+    ) -> Applied:
+        return Applied(
+            outcome=outcome,
+            project=project.name,
+            environment=environment,
+            endpoint=deployment.endpoint,
+            model=version.model,
+            version=version.version,
+            digest=version.digest,
+            decision=decision,
+            replaced=judged.champion.version if judged.champion else None,
+            server=live,
+            started=started,
+        )
+
+    current = endpoint.live(deployment.endpoint)
+    if decision.outcome == "already-champion":
+        if current is not None and current.launch.digest == version.digest:
+            now, started = endpoint.ensure(deployment.endpoint, port)
+            return result("unchanged", now.server, started)
+        # Champion by its alias, but not what serves: a crash in between, or a removed state file.
+    elif decision.outcome != "approved":
+        return result("refused")
+    launch = launch_of(version, deployment)
+    endpoint.check_model(launch)
+    with endpoint.locked(deployment.endpoint):
+        green = _roll_out(
+            registry, environment, launch, version, project.samples(), approved_by, port
+        )
+    return result("applied", green, True)
+
+
+def _roll_out(
+    registry: Registry,
+    environment: str,
+    launch: Launch,
+    version: Version,
+    samples: Sequence[Mapping[str, object]],
+    approved_by: str,
+    port: int | None,
+) -> Server:
+    """Green beside blue, smoke requests, switch, alias, audit; undone in reverse when one fails."""
+    name = launch.endpoint
+    blue = endpoint.live(name)
+    champion = registry.champion(version.model, environment)
+    slot = endpoint.other_slot(name)
+    with ExitStack() as undo:
+        undo.callback(server.stop, slot)
+        green = server.start(slot, launch, port)
+        _smoke(green, launch, samples)
+        undo.callback(endpoint.switch, name, blue)
+        endpoint.switch(name, Live(green, launch))
+        undo.callback(_restore, registry, version, environment, champion)
+        registry.promote(version, environment)
+        audit.append(
+            "applied",
+            {
+                "environment": environment,
+                "endpoint": name,
+                "model": version.model,
+                "version": version.version,
+                "digest": version.digest,
+                "replaced": champion.version if champion else None,
+                "approved_by": approved_by,
+            },
+        )
+        undo.pop_all()
+    if blue is not None:
+        server.stop(blue.server.slot)
+    return green
+
+
+def _smoke(green: Server, launch: Launch, samples: Sequence[Mapping[str, object]]) -> None:
+    """Every sample request is answered, by the model that was declared."""
+    for sample in samples:
+        try:
+            answer = client.score(green.port, sample)
+        except (OSError, http.client.HTTPException) as error:
+            raise _failed(green, f"no answer to {sample}: {error}") from None
+        if answer.status != 200 or not isinstance(answer.body, dict):
+            raise _failed(green, f"status {answer.status} to {sample}: {answer.body}")
+        if answer.body.get("model_digest") != launch.digest:
+            raise _failed(green, f"the model {answer.body.get('model_digest')} answers")
+
+
+def _restore(
+    registry: Registry, version: Version, environment: str, champion: Version | None
+) -> None:
+    if champion is not None:
+        registry.promote(champion, environment)
+    elif registry.champion(version.model, environment) is not None:
+        registry.demote(version.model, environment)
+
+
+def _declared_version(registry: Registry, declared: Declared) -> Version:
+    """The registered version that is declared; refused when it is not the one that was judged."""
+    version = registry.find(declared.model, declared.version)
+    for what, found, expected in (
+        ("digest", version.digest, declared.digest),
+        ("evidence", version.evidence, declared.evidence),
+    ):
+        if found != expected:
+            raise Refused(
+                Problem(
+                    "not-as-declared",
+                    f"{version.model} {version.version} has the {what} {found or 'nothing'}",
+                    f"{expected}, as the release declares",
+                    "propose it again",
+                ),
+                exit_code=Exit.GATE_SAID_NO,
+            )
+    return version
+
+
+def _failed(green: Server, why: str) -> Refused:
+    return Refused(
+        Problem(
+            "smoke-failed",
+            f"{why}; the new server's log ends:\n{server.last_lines(green.slot)}",
+            "an answer from the declared model to every sample request",
+            f"nothing was switched; the whole log: {server.log(green.slot)}",
+        ),
+        exit_code=Exit.RUN_FAILED,
+    )
+
+
+def _nothing_declared(project: Project, environment: str) -> Refused:
+    return Refused(
+        Problem(
+            "nothing-declared",
+            f"nothing is declared for `{project.name}` in `{environment}`",
+            "a proposal that passed the gates",
+            f"ml release propose {project.name}",
+        )
+    )

@@ -1,0 +1,55 @@
+"""Asking a served model."""
+
+from __future__ import annotations
+
+import http.client
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ml.serving import client, endpoint, server
+from ml.serving.server import Server
+from ml.specs.problems import Exit, Problem, Refused
+
+
+@dataclass(frozen=True)
+class Reply:
+    """The model's answer (the JSON that score.py returns), and whether its server was started."""
+
+    body: Mapping[str, object]
+    version: str
+    server: Server
+    started: bool
+
+
+def ask(name: str, request: Mapping[str, object]) -> Reply:
+    """Post a request to an endpoint of this machine, starting its server if it is not running.
+
+    Raises Refused: nothing-served, request-refused (exit 2: the request breaks the schema),
+    server-error (exit 1), and what starting a server raises.
+    """
+    live, started = endpoint.ensure(name)
+    try:
+        answer = client.score(live.server.port, request)
+    except (OSError, http.client.HTTPException) as error:
+        raise _failed(live.server, f"no answer: {error}") from None
+    if 400 <= answer.status < 500:
+        body = answer.body
+        told = body.get("error") if isinstance(body, dict) else None
+        message = told.get("message") if isinstance(told, dict) else body
+        hint = 'ml invoke ENDPOINT "a question", or a JSON object with the fields of score.py'
+        raise Refused(Problem("request-refused", str(message), hint=hint))
+    if answer.status != 200 or not isinstance(answer.body, dict):
+        raise _failed(live.server, f"status {answer.status}: {answer.body}")
+    return Reply(answer.body, live.launch.version, live.server, started)
+
+
+def _failed(of: Server, why: str) -> Refused:
+    return Refused(
+        Problem(
+            "server-error",
+            f"{why}; its log ends:\n{server.last_lines(of.slot)}",
+            "status 200",
+            f"the whole log: {server.log(of.slot)}",
+        ),
+        exit_code=Exit.RUN_FAILED,
+    )

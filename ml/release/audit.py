@@ -1,0 +1,104 @@
+"""The audit log: append-only JSON lines, each holding the hash of the one before."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+
+from ml.backends.local import home
+from ml.serving import files
+from ml.specs.problems import Exit, Place, Problem, Refused
+
+START = "0" * 64  # what the first line holds in place of a hash before it
+
+
+def path() -> Path:
+    """`audit.jsonl` in the local home."""
+    return home.home() / "audit.jsonl"
+
+
+def append(event: str, details: Mapping[str, object]) -> str:
+    """Add a line and return its hash (hex), once it is on the disk.
+
+    Raises Refused when the last line there does not verify, OSError when the disk is full; the log
+    is then as it was.
+    """
+    with files.locked(path().with_suffix(".lock")):
+        previous, count = _end()
+        line = {
+            "number": count + 1,
+            "at": datetime.now(UTC).isoformat(),
+            "event": event,
+            **details,
+            "previous": previous,
+        }
+        line["hash"] = _hash(line)
+        size = path().stat().st_size if path().exists() else 0
+        with path().open("ab") as stream:
+            try:
+                stream.write((json.dumps(line, sort_keys=True) + "\n").encode())
+                stream.flush()
+                os.fsync(stream.fileno())
+            except OSError:
+                stream.truncate(size)  # half a line would break the chain
+                raise
+        return str(line["hash"])
+
+
+def verify() -> tuple[Mapping[str, object], ...]:
+    """Every line, once each follows from the one before; raises Refused naming the first that does
+    not. Lines cut off the end leave a sound chain: `release status` asks for the hash it knows.
+    """
+    lines: list[Mapping[str, object]] = []
+    if not path().exists():
+        return ()
+    previous = START
+    for number, text in enumerate(path().read_text(encoding="utf-8").split("\n")[:-1], start=1):
+        lines.append(_checked(text, number, previous))
+        previous = str(lines[-1]["hash"])
+    if not path().read_bytes().endswith(b"\n"):
+        raise _broken(len(lines) + 1, "the line does not end")
+    return tuple(lines)
+
+
+def _end() -> tuple[str, int]:
+    """The hash of the last line and how many there are."""
+    if not path().exists():
+        return START, 0
+    lines = verify()
+    return (str(lines[-1]["hash"]), len(lines)) if lines else (START, 0)
+
+
+def _checked(text: str, number: int, previous: str) -> Mapping[str, object]:
+    try:
+        line = json.loads(text)
+        claimed = line["hash"]
+        content = {key: value for key, value in line.items() if key != "hash"}
+        if line["number"] != number or line["previous"] != previous:
+            raise _broken(number, "it does not follow the line before it")
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise _broken(number, "it cannot be read") from None
+    if claimed != _hash(content):
+        raise _broken(number, "its content is not what its hash was made from")
+    return dict(line)
+
+
+def _hash(content: Mapping[str, object]) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def _broken(number: int, why: str) -> Refused:
+    return Refused(
+        Problem(
+            "audit-broken",
+            f"the audit log was changed: {why}",
+            "lines that only ever are added to",
+            "find out who changed it; keep the file aside before anything is promoted again",
+            Place(str(path()), number),
+        ),
+        exit_code=Exit.GATE_SAID_NO,
+    )

@@ -1,0 +1,97 @@
+"""Which run is proposed, and how the project scores its model."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from ml.backends.base import Run, Watch, unwatched
+from ml.backends.local import runs
+from ml.backends.local.backend import LocalBackend
+from ml.release.project import Project
+from ml.specs.load import load
+from ml.specs.plan import CommandPlan
+from ml.specs.planning import plan
+from ml.specs.problems import Exit, Problem, Refused
+
+MODEL = "model"
+EVALUATION = "evaluation"
+
+
+def evaluation_plan(project: Project, model: Path) -> CommandPlan:
+    """The project's evaluate.yml with its `model` set; raises Refused when it is no such job."""
+    made = plan(load(project.evaluate, {f"inputs.{MODEL}": str(model)}))
+    if not isinstance(made, CommandPlan) or EVALUATION not in made.outputs:
+        raise Refused(
+            Problem(
+                "not-an-evaluation",
+                "this job has no output `evaluation`",
+                "a command job with the input `model` and the output `evaluation`",
+                place=made.place,
+            )
+        )
+    return made
+
+
+def choose(project: Project, wanted: str | None) -> Run:
+    """The run to propose: the one asked for, else the best trial of the latest completed sweep.
+
+    A sweep that is asked for by name stands for its best trial. Raises Refused when there is none,
+    when it did not complete, or when it left no model.
+    """
+    run = runs.find(wanted) if wanted else _latest_sweep(project)
+    if run.trials:
+        if run.best is None:
+            raise _unfit(run, "has no completed trial")
+        run = run.trial(run.best)
+    if run.status != "Completed":
+        raise _unfit(run, f"is {run.status}")
+    if MODEL not in run.outputs:
+        raise _unfit(run, "has no output `model`")
+    return run
+
+
+def evaluate(project: Project, model: Path, watch: Watch = unwatched) -> Run:
+    """Run the project's evaluation of a model; raises Refused with exit code 1 when it fails."""
+    made = evaluation_plan(project, model)
+    backend = LocalBackend()
+    if refused := backend.refusals(made):
+        raise Refused(*refused, exit_code=Exit.CANNOT_HONOUR)
+    run = backend.run(replace(made, display_name=f"evaluate {project.name}"), watch)
+    if run.status != "Completed":
+        why = run.error or Problem("evaluation-failed", f"{run.name} is {run.status}")
+        hint = f"its log: {run.folder / 'logs' / 'std_log.txt'}"
+        raise Refused(replace(why, hint=why.hint or hint), exit_code=Exit.RUN_FAILED)
+    return run
+
+
+def _latest_sweep(project: Project) -> Run:
+    # The sweep is one of the project when its experiment is the evaluation's.
+    experiment = str(load(project.evaluate).get("experiment_name"))
+    sweeps = [
+        run
+        for run in runs.every()
+        if run.experiment == experiment and run.trials and run.status == "Completed"
+    ]
+    if not sweeps:
+        job = project.folder / "jobs" / "sweep-random.yml"
+        raise Refused(
+            Problem(
+                "no-candidate",
+                f"no sweep of the experiment `{experiment}` has completed on this machine",
+                "a completed sweep, or a run named with --run",
+                f"ml run {job}",
+            )
+        )
+    return max(sweeps, key=lambda run: run.started)
+
+
+def _unfit(run: Run, why: str) -> Refused:
+    return Refused(
+        Problem(
+            "unfit-run",
+            f"the run `{run.name}` {why}",
+            "a completed run with the output `model`",
+            "name another with --run",
+        )
+    )

@@ -1,0 +1,156 @@
+"""evidence.json: assembled when a version is proposed, checked again whenever somebody decides."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from datetime import UTC, datetime
+from typing import Any
+
+from ml.backends.base import Run
+from ml.backends.local import faults, records
+from ml.release import predictions
+from ml.release.candidate import EVALUATION, MODEL
+from ml.release.registry import Registry, Version
+from ml.serving import files
+from ml.serving.client import Timing
+from ml.serving.scoring.manifest import ManifestError, verify
+from ml.specs.problems import Exit, Problem, Refused
+from policies.promotion.evidence import SCHEMA_VERSION, Evidence, parse
+from policies.supply_chain.formats import formats
+
+FILE = "evidence.json"
+# What evidence.json takes over from evaluation.json as it is.
+_KEPT = (
+    *("primary_metric", "goal", "unit", "metrics", "baseline", "slices", "contributions"),
+    *("stability", "training", "predictions"),
+)
+
+
+def evaluation_of(run: Run) -> Mapping[str, Any]:
+    """The evaluation.json that an evaluation run left; raises Refused when there is none."""
+    path = run.outputs.get(EVALUATION, run.folder) / "evaluation.json"
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(document, dict) or document.get("schema_version") != 1:
+            raise ValueError("its schema_version is not 1")
+        return document
+    except (OSError, ValueError) as error:
+        problem = Problem("no-evaluation", f"{path}: {error}", "what evaluate.yml writes")
+        raise Refused(problem, exit_code=Exit.RUN_FAILED) from None
+
+
+def keep(
+    registry: Registry,
+    version: Version,
+    trained: Run,
+    evaluated: Run,
+    timing: Timing,
+    instance_type: str,
+) -> Version:
+    """Assemble the evidence and keep it with the version; returns the version with its hash.
+
+    Raises Refused when the disk is full; a version without evidence passes no gate.
+    """
+    evaluation = evaluation_of(evaluated)
+    made, scored = records.lineage(trained.folder), records.lineage(evaluated.folder)
+    document = {
+        "schema_version": SCHEMA_VERSION,
+        "created": datetime.now(UTC).isoformat(),
+        "project": version.project,
+        "model": {
+            "name": version.model,
+            "version": version.version,
+            "digest": version.digest,
+            "uri": f"models:/{version.model}/{version.version}",
+        },
+        **{name: evaluation.get(name) for name in _KEPT},
+        "data": _data(made, scored),
+        "lineage": {
+            "run": trained.id,
+            "run_name": trained.name,
+            "parent_run": made.get("parent") or trained.id,
+            "evaluation_run": evaluated.id,
+            "code_snapshot": made["code"]["digest"],
+            "commit": made["code"]["commit"],
+            "dirty": made["code"]["dirty"],
+            "environment": made["environment"],
+            "feature_set_hash": evaluation.get("feature_set_hash"),
+            "hyperparameters": evaluation.get("hyperparameters"),
+            "seed": evaluation.get("seed"),
+        },
+        "latency": {**asdict(timing), "instance_type": instance_type},
+    }
+    text = json.dumps(document, indent=1, sort_keys=True) + "\n"
+    with faults.told():
+        version.papers.mkdir(parents=True, exist_ok=True)
+        source = evaluated.outputs[EVALUATION] / predictions.FILE
+        shutil.copyfile(source, version.papers / predictions.FILE)
+        files.replace(version.papers / FILE, text)
+    return registry.keep_evidence(version, hashlib.sha256(text.encode()).hexdigest())
+
+
+def load(version: Version) -> Evidence:
+    """The evidence of a version as the gates are given it: parsed, and checked afresh.
+
+    Metrics are recomputed from the predictions, formats are read off the model's files. Evidence
+    that is missing or was edited, or whose model was, comes back empty with the reason in
+    `disagreements`.
+    """
+    nothing = Evidence(model=version.model, version=version.version, digest=version.digest)
+    try:
+        content = (version.papers / FILE).read_bytes()
+        found = predictions.read(version.papers / predictions.FILE)
+        verify(version.folder, version.digest)
+    except (OSError, ManifestError) as error:
+        return replace(nothing, disagreements=(str(error),))
+    if hashlib.sha256(content).hexdigest() != version.evidence:
+        edited = f"{FILE} is not the file that was kept with the version"
+        return replace(nothing, disagreements=(edited,))
+    document = json.loads(content)
+    evidence = parse(document)
+    stated = (document.get("predictions") or {}).get("sha256")
+    wrong = predictions.disagreements(evidence, stated, found)
+    return replace(
+        evidence,
+        disagreements=wrong,
+        outcomes=found.outcomes(evidence.primary_metric or ""),
+        files=formats(version.folder),
+    )
+
+
+def rescored(champion: Evidence, evaluated: Run) -> Evidence:
+    """The champion's evidence with its quality measured anew by an evaluation run."""
+    evaluation = evaluation_of(evaluated)
+    scored = records.lineage(evaluated.folder)
+    again = parse({**evaluation, "data": _data(scored, scored)})
+    found = predictions.read(evaluated.outputs[EVALUATION] / predictions.FILE)
+    stated = (evaluation.get("predictions") or {}).get("sha256")
+    return replace(
+        champion,
+        metrics=again.metrics,
+        data=again.data,
+        primary_metric=again.primary_metric,
+        goal=again.goal,
+        disagreements=predictions.disagreements(again, stated, found),
+        outcomes=found.outcomes(again.primary_metric or ""),
+    )
+
+
+def _data(made: Mapping[str, Any], scored: Mapping[str, Any]) -> Mapping[str, object]:
+    """The data assets of the evaluation, with their digests.
+
+    Data that the model was trained on in another version than it was scored on has no sha256 here,
+    so that the lineage gate refuses it.
+    """
+    found: dict[str, object] = {}
+    for name, data in scored["data"].items():
+        if name == MODEL:
+            continue
+        before = made["data"].get(name, data)
+        same = before["digest"] == data["digest"]
+        found[name] = {"asset": data["asset"], "sha256": data["digest"] if same else ""}
+    return found

@@ -1,0 +1,102 @@
+"""Asking the gates about a registered version: evidence, champion, decision, audit line."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from ml.backends.base import Watch, unwatched
+from ml.release import audit, candidate, evidence
+from ml.release import project as projects
+from ml.release.project import Project
+from ml.release.registry import Registry, Version
+from ml.specs import repository
+from ml.specs.problems import Place, Problem, Refused
+from policies.promotion import gates
+from policies.promotion.decision import Decision, Request, Step
+from policies.promotion.engine import decide
+from policies.promotion.evidence import Evidence
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A decision, the versions that it compared, and the hash of its line in the audit log."""
+
+    decision: Decision
+    candidate: Version
+    champion: Version | None
+    evidence: Evidence
+    audited: str
+
+
+def gate(model: str, version: str, environment: str) -> Judged:
+    """What the gates say today of a registered version, as if it were proposed."""
+    registry = Registry()
+    found = registry.find(model, version)
+    return judge(registry, projects.find(found.project), found, environment)
+
+
+def judge(
+    registry: Registry,
+    project: Project,
+    version: Version,
+    environment: str,
+    *,
+    step: Step = "propose",
+    approved_by: str = "",
+    reason: str = "",
+    watch: Watch = unwatched,
+) -> Judged:
+    """Decide about a version and append the decision to the audit log.
+
+    The champion is scored again on the candidate's data when its own evidence is of other data.
+    Raises Refused for a gates.yml that is wrong or looser than the floor.
+    """
+    held = load_gates(project)
+    found = evidence.load(version)
+    champion = registry.champion(version.model, environment)
+    against = _champion(project, found, champion, version, watch)
+    asked = Request(
+        environment=environment,
+        model=version.model,
+        version=version.version,
+        digest=version.digest,
+        step=step,
+        now=datetime.now(UTC),
+        approved_by=approved_by,
+        reason=reason,
+    )
+    decision = decide(held, found, against, asked)
+    audited = audit.append("decision", {"project": project.name, "decision": decision.to_json()})
+    return Judged(decision, version, champion, found, audited)
+
+
+def load_gates(project: Project) -> gates.Gates:
+    """The floor as the project tightens it; Refused with file and line when that is wrong."""
+    try:
+        return gates.load(project.gates)
+    except gates.GatesError as error:
+        place = Place(repository.shown(error.path), error.line)
+        raise Refused(Problem(error.code, error.found, error.expected, error.hint, place)) from None
+
+
+def _champion(
+    project: Project, found: Evidence, champion: Version | None, version: Version, watch: Watch
+) -> Evidence | None:
+    """The champion's evidence on the candidate's data; empty when it cannot be had."""
+    if champion is None:
+        return None
+    theirs = evidence.load(champion)
+    if champion.digest == version.digest:
+        return theirs
+    if theirs.data == found.data and _units(theirs) == _units(found):
+        return theirs
+    try:
+        return evidence.rescored(theirs, candidate.evaluate(project, champion.folder, watch))
+    except (Refused, OSError) as error:
+        # The gate that compares fails on this and says why.
+        return Evidence(version=champion.version, disagreements=(str(error),))
+
+
+def _units(of: Evidence) -> dict[str, set[str]]:
+    return {split: set(units) for split, units in of.outcomes.items()}

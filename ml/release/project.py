@@ -1,0 +1,84 @@
+"""A project's folder, and the files in it that a release reads."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ml.serving.deployment import Deployment, read
+from ml.specs import repository
+from ml.specs.problems import Place, Problem, Refused
+
+
+@dataclass(frozen=True)
+class Project:
+    """A folder under ml/projects; `name` is the folder's."""
+
+    name: str
+    folder: Path
+
+    @property
+    def gates(self) -> Path:
+        """The project's own thresholds."""
+        return self.folder / "gates.yml"
+
+    @property
+    def evaluate(self) -> Path:
+        """The job that scores a model: input `model`, output `evaluation`."""
+        return self.folder / "jobs" / "evaluate.yml"
+
+    @property
+    def requests(self) -> Path:
+        """Requests that every version must answer, one JSON object a line."""
+        return self.folder / "endpoint" / "requests.jsonl"
+
+    def deployment(self) -> Deployment:
+        """What endpoint.yml and deployment.yml say; raises Refused when they are wrong."""
+        return read(self.folder / "endpoint")
+
+    def samples(self) -> Sequence[Mapping[str, object]]:
+        """The sample requests; raises Refused when there is none or one is no JSON object."""
+        shown = repository.shown(self.requests)
+        if not self.requests.is_file():
+            hint = "the smoke test and the latency gate send them: one JSON object a line"
+            raise Refused(Problem("no-requests", "no sample requests", shown, hint))
+        samples: list[Mapping[str, object]] = []
+        for number, line in enumerate(self.requests.read_text(encoding="utf-8").splitlines(), 1):
+            try:
+                sample = json.loads(line) if line.strip() else None
+            except ValueError:
+                sample = "no JSON"
+            if isinstance(sample, dict):
+                samples.append(sample)
+            elif sample is not None:
+                place = Place(shown, number)
+                raise Refused(Problem("bad-request", line[:80], "a JSON object", place=place))
+        if not samples:
+            raise Refused(Problem("no-requests", f"{shown} is empty", "a JSON object a line"))
+        return samples
+
+
+def find(name: str) -> Project:
+    """The project of that name (`faq_matching` or `faq-matching`); Refused when there is none."""
+    wanted = name.replace("-", "_")
+    found = {project.name: project for project in every()}
+    if wanted not in found:
+        close = difflib.get_close_matches(wanted, found, 1)
+        raise Refused(
+            Problem(
+                "no-such-project",
+                f"there is no project `{name}` with a gates.yml",
+                f"one of: {', '.join(sorted(found)) or 'none is there yet'}",
+                f"did you mean `{close[0]}`?" if close else "",
+            )
+        )
+    return found[wanted]
+
+
+def every() -> Sequence[Project]:
+    """Every folder under ml/projects that can be released, by name."""
+    folders = sorted((repository.root() / "ml" / "projects").glob("*/gates.yml"))
+    return [Project(path.parent.name, path.parent) for path in folders]

@@ -1,0 +1,177 @@
+"""Propose: score the best run, register its model, gather the evidence, ask the gates, declare."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from ml.backends.base import Run, Watch, unwatched
+from ml.backends.local import faults
+from ml.release import candidate, desired, evidence
+from ml.release import project as projects
+from ml.release.desired import Declared
+from ml.release.judge import Judged, judge, load_gates
+from ml.release.project import Project
+from ml.release.registry import Registry, Version, store
+from ml.serving import client, endpoint, server
+from ml.serving.client import Timing
+from ml.serving.deployment import Deployment
+from ml.serving.server import Launch
+from ml.specs.problems import Exit, Problem, Refused
+from policies.promotion.decision import Decision
+from policies.promotion.evidence import Evidence
+
+# Served requests that the latency percentiles are read from: p99 is then the second slowest.
+REQUESTS = 200
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """What a proposal came to.
+
+    `release` is the file that declares the version, None when the gates refused it or it is the
+    champion already. `run` is the run whose model it is.
+    """
+
+    project: str
+    environment: str
+    run: Run
+    model: str
+    version: str
+    digest: str
+    decision: Decision
+    evidence: Evidence
+    champion: str | None
+    release: Path | None
+
+
+def propose(
+    project: str,
+    run: str | None = None,
+    environment: str = "local",
+    *,
+    reason: str = "",
+    watch: Watch = unwatched,
+) -> Proposal:
+    """Propose the run's model, or the best of the latest completed sweep, for an environment.
+
+    `reason` is why a champion should be replaced by a model that is not shown to beat it. A refusal
+    by a gate is in the Proposal; Refused is raised for what is wrong with the call or the machine.
+    """
+    desired.check_environment(environment)
+    found = projects.find(project)
+    load_gates(found)  # a gates.yml that is wrong is told before anything is spent
+    deployment = found.deployment()
+    chosen = candidate.choose(found, run)
+    with desired.locked(found.name):
+        digest = store(chosen.outputs[candidate.MODEL])
+        registry = Registry()
+        version = _champion(registry, found, deployment, environment, digest)
+        if version is None:
+            version = _registered(registry, found, deployment, chosen, digest, watch)
+        judged = judge(registry, found, version, environment, reason=reason, watch=watch)
+        release = None
+        if judged.decision.allowed:
+            with faults.told():
+                release = desired.declare(
+                    found.name, environment, _declaration(judged, version, reason)
+                )
+    return Proposal(
+        project=found.name,
+        environment=environment,
+        run=chosen,
+        model=version.model,
+        version=version.version,
+        digest=digest,
+        decision=judged.decision,
+        evidence=judged.evidence,
+        champion=judged.champion.version if judged.champion else None,
+        release=release,
+    )
+
+
+def _champion(
+    registry: Registry, project: Project, deployment: Deployment, environment: str, digest: str
+) -> Version | None:
+    """The champion when it is this very model: there is nothing to measure again."""
+    # A project's model bears the name of the endpoint that serves it.
+    champion = registry.champion(deployment.endpoint, environment)
+    return champion if champion and champion.digest == digest else None
+
+
+def _registered(
+    registry: Registry,
+    project: Project,
+    deployment: Deployment,
+    chosen: Run,
+    digest: str,
+    watch: Watch,
+) -> Version:
+    """The version with its evidence, everything measured before it is registered."""
+    kept = Version(deployment.endpoint, "", digest, project.name, chosen.id, "")
+    evaluated = candidate.evaluate(project, kept.folder, watch)
+    stated = evidence.evaluation_of(evaluated).get("model")
+    if stated != deployment.endpoint:
+        raise Refused(
+            Problem(
+                "model-name",
+                f"the evaluation is of a model `{stated}`",
+                f"`{deployment.endpoint}`, the endpoint that serves the project's model",
+            )
+        )
+    timing = _measured(project, launch_of(kept, deployment))
+    version = registry.register(deployment.endpoint, project.name, digest, chosen.id)
+    return evidence.keep(registry, version, chosen, evaluated, timing, deployment.instance_type)
+
+
+def launch_of(version: Version, deployment: Deployment) -> Launch:
+    """How a version is served: the deployment's code as it is now, in a snapshot."""
+    from ml.backends.local import snapshot
+
+    with faults.told():
+        code = snapshot.take(deployment.code)
+    assert code is not None  # there is one: `deployment.code` is a folder that exists
+    return Launch(
+        endpoint=deployment.endpoint,
+        model=version.model,
+        version=version.version,
+        digest=version.digest,
+        code=code.folder,
+        scoring_script=deployment.scoring_script,
+        model_dir=version.model_dir,
+        environment_variables=deployment.environment_variables,
+    )
+
+
+def _measured(project: Project, launch: Launch) -> Timing:
+    """The latency of the candidate, served for as long as it takes to measure it."""
+    slot = endpoint.folder(launch.endpoint) / "candidate"
+    samples = project.samples()
+    with endpoint.locked(launch.endpoint):
+        started = server.start(slot, launch)
+        try:
+            return client.measure(started.port, samples, REQUESTS)
+        except (OSError, ValueError) as error:
+            raise Refused(
+                Problem(
+                    "candidate-fails",
+                    f"the served candidate does not answer: {error}; its log ends:\n"
+                    f"{server.last_lines(slot)}",
+                    "status 200 to every sample request",
+                    f"the whole log: {server.log(slot)}; the requests: {project.requests}",
+                ),
+                exit_code=Exit.RUN_FAILED,
+            ) from None
+        finally:
+            server.stop(slot)
+
+
+def _declaration(judged: Judged, version: Version, reason: str) -> Declared:
+    return Declared(
+        model=version.model,
+        version=version.version,
+        digest=version.digest,
+        evidence=version.evidence,
+        decision=judged.audited,
+        reason=reason,
+    )

@@ -1,0 +1,63 @@
+"""What a project's endpoint.yml and deployment.yml ask for, as far as this machine can give it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from ml.specs.load import load
+from ml.specs.problems import Problem, Refused, errors
+
+
+@dataclass(frozen=True)
+class Deployment:
+    """A managed online deployment: `code` is absolute and `scoring_script` relative to it."""
+
+    endpoint: str
+    code: Path
+    scoring_script: str
+    instance_type: str
+    environment_variables: Mapping[str, str]
+
+
+def read(folder: Path) -> Deployment:
+    """The deployment that the folder's two specs describe; raises Refused when they do not fit."""
+    from ml.specs.check import check
+
+    endpoint_spec, spec = load(folder / "endpoint.yml"), load(folder / "deployment.yml")
+    if wrong := errors([*check(endpoint_spec), *check(spec)]):
+        raise Refused(*wrong)
+    endpoint, deployment = endpoint_spec.entity, spec.entity
+    if deployment.endpoint_name != endpoint.name:
+        raise Refused(
+            Problem(
+                "endpoint-mismatch",
+                f"the deployment is for `{deployment.endpoint_name}`",
+                f"the endpoint of endpoint.yml, `{endpoint.name}`",
+                place=spec.place("endpoint_name"),
+            )
+        )
+    code = (folder / deployment.code_configuration.code).resolve()
+    script = str(deployment.code_configuration.scoring_script)
+    if not (code / script).is_file():
+        raise Refused(
+            Problem(
+                "no-scoring-script",
+                f"there is no {script} in {code}",
+                "a file relative to `code_configuration.code`",
+                place=spec.place("code_configuration", "scoring_script"),
+            )
+        )
+    settings = deployment.request_settings
+    variables = {str(k): str(v) for k, v in (deployment.environment_variables or {}).items()}
+    if settings is not None and settings.request_timeout_ms:
+        # What a managed endpoint sets from request_settings.
+        variables.setdefault("SCORING_TIMEOUT_MS", str(settings.request_timeout_ms))
+    return Deployment(
+        endpoint=str(endpoint.name),
+        code=code,
+        scoring_script=script,
+        instance_type=str(deployment.instance_type or ""),
+        environment_variables=variables,
+    )
