@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from typing import TextIO
 
 from ml.backends.base import Run, Watch, unwatched
-from ml.backends.local import faults, recovery, snapshot
+from ml.backends.local import faults, lineage, recovery, snapshot
 from ml.backends.local.command import run_command
 from ml.backends.local.execution import COPIED, Session
 from ml.backends.local.interruption import Interruption
@@ -42,7 +42,7 @@ class LocalBackend:
                     f"the job asks for {command.instance_count} nodes",
                     "one node: this machine",
                     "run it with `--set resources.instance_count=1`",
-                    _place(command, "instance_count", "resources"),
+                    _place(command, "resources.instance_count", "resources"),
                 )
             )
         if command.distribution is not None and command.distribution.process_count_per_instance > 1:
@@ -88,6 +88,11 @@ class LocalBackend:
             if data.path is not None and data.mode in COPIED
         ]
         said += [f"local: input `{name}` → a copy that the job may change" for name in copied]
+        said += [
+            f"local: output `{name}` → kept in the job's folder, not registered as `{output.asset}`"
+            for name, output in command.outputs.items()
+            if output.asset is not None
+        ]
         return tuple(said)
 
     def run(self, plan: Plan, watch: Watch = unwatched) -> Run:
@@ -101,10 +106,12 @@ class LocalBackend:
             recovery.close_abandoned(tracking)
             watchman = Reaper()
             stack.callback(watchman.close)
+            at_once = concurrency(plan) if isinstance(plan, SweepPlan) else 1
+            threads = max(1, cores() // at_once)
+            origin = lineage.of(_command(plan), code)
+            session = Session(tracking, watchman, code, origin, threads)
             if isinstance(plan, SweepPlan):
-                session = Session(tracking, watchman, code, max(1, cores() // concurrency(plan)))
                 return run_sweep(plan, session, interruption, watch)
-            session = Session(tracking, watchman, code, cores())
             return run_command(plan, session, interruption, watch, self._echo)
 
 

@@ -7,6 +7,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePath
+from typing import Any
 
 from ml.backends.base import Run, Status
 from ml.backends.local import environment, faults, history, lineage, outcome, records
@@ -28,6 +29,7 @@ class Session:
     tracking: Tracking
     watchman: Reaper
     snapshot: Snapshot | None
+    lineage: dict[str, Any]
     threads: int
 
 
@@ -48,7 +50,7 @@ class Execution:
     time_limit: str = "timeout"
     ended_by: str = field(init=False, default="")
     run: Run = field(init=False)
-    _lineage: dict[str, object] = field(init=False)
+    _lineage: dict[str, Any] = field(init=False)
     _process: RunProcess | None = field(init=False, default=None)
     _code: int | None = field(init=False, default=None)
     _refused: Refused | None = field(init=False, default=None)
@@ -62,7 +64,7 @@ class Execution:
         given = {key: value for key, value in parameters.items() if value is not None}
         # Resolved once with what is known, so that a refusal leaves no run behind.
         command = self._resolve(self.plan.command)
-        self._lineage = lineage.of(self.plan, self.session.snapshot, self.parent)
+        self._lineage = self.session.lineage | {"parent": self.parent}
         (self.folder / "logs").mkdir(parents=True)
         run_id = self.session.tracking.start(
             self.plan.experiment,

@@ -18,7 +18,7 @@ KEPT = "earlier runs, models and endpoints are as they were"
 def explain(error: BaseException) -> Problem | None:
     """The problem behind an error of the file system or of the tracking store; None for others."""
     message = _messages(error)
-    if _errno(error) in {errno.ENOSPC, errno.EDQUOT} or "disk is full" in message:
+    if _errno(error) in {errno.ENOSPC, errno.EDQUOT, errno.EFBIG} or "disk is full" in message:
         return disk_full()
     if "database is locked" in message or "database table is locked" in message:
         return Problem(

@@ -10,10 +10,11 @@ from ml.backends.local.snapshot import Snapshot
 from ml.specs.plan import CommandPlan
 
 
-def of(plan: CommandPlan, snapshot: Snapshot | None, parent: str | None) -> dict[str, Any]:
+def of(plan: CommandPlan, snapshot: Snapshot | None) -> dict[str, Any]:
     """The lineage of a run of `plan`, as job.json keeps it (JSON values alone).
 
-    `commit` is "" and `dirty` true outside of a git work tree: what cannot be told is not clean.
+    `parent`, the MLflow run id of its sweep, is for a trial to fill in. `commit` is "" and `dirty`
+    true outside of a git work tree: what cannot be told is not clean.
     """
     folder = plan.code if plan.code and plan.code.is_dir() else Path(plan.place.path).parent
     commit = _git(folder, "rev-parse", "HEAD")
@@ -36,7 +37,7 @@ def of(plan: CommandPlan, snapshot: Snapshot | None, parent: str | None) -> dict
             if not data.is_literal
         },
         "environment": plan.environment.reference,
-        "parent": parent,
+        "parent": None,
     }
 
 

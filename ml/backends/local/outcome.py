@@ -70,13 +70,12 @@ def _advice(code: int) -> str:
 def canceled(ended_by: str, plan: CommandPlan, log: Path) -> Problem | None:
     """Why a run was ended before its time; None when a sweep's policy did it on purpose."""
     if ended_by in {"timeout", "trial_timeout"}:
-        place = plan.places.get(ended_by, plan.places.get("limits", plan.place))
-        limit = "limits.trial_timeout" if ended_by == "trial_timeout" else "limits.timeout"
+        limit = f"limits.{ended_by}"
         return Problem(
             "timed-out",
             f"the command was still running after `{limit}` ({plan.timeout_s:g} s)",
             hint=f"allow more, or see what it was doing: less {shlex.quote(shown(log))}",
-            place=place,
+            place=plan.places.get(limit, plan.place),
         )
     if ended_by in REASONS:
         return Problem(

@@ -55,7 +55,7 @@ class Sweep:
         self._curves: dict[str, list[float]] = {}
         self._scores: dict[str, float | None] = {}
         self._trials: dict[str, Run] = {}
-        self._lineage = lineage.of(plan.trial, session.snapshot, None) | {
+        self._lineage = session.lineage | {
             "spec": str(plan.place),
             "sampling": {"algorithm": plan.algorithm, "rule": plan.rule, "seed": seed},
             "objective": {"primary_metric": plan.primary_metric, "goal": plan.goal},

@@ -104,9 +104,9 @@ def out_of_time(plan: SweepPlan, sweep: Run) -> Problem:
         f"`limits.timeout` ({plan.timeout_s:g} s) was reached after {done} completed of "
         f"{plan.max_total_trials} trials",
         hint="allow more time, or fewer trials (`limits.max_total_trials`)",
-        place=plan.places.get("timeout", plan.places.get("limits", plan.place)),
+        place=plan.places.get("limits.timeout", plan.place),
     )
 
 
 def _metric_place(plan: SweepPlan) -> Place:
-    return plan.places.get("primary_metric", plan.places.get("objective", plan.place))
+    return plan.places.get("objective", plan.place)

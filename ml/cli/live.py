@@ -1,0 +1,175 @@
+"""A run shown while it goes on: a table of trials on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from ml.backends.base import Event, Run, Watch, unwatched
+from ml.specs.plan import Plan, SweepPlan
+from ml.specs.repository import shown
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+# Rows of the table besides the running trials: the best ones; a sweep may have a thousand.
+BEST_ROWS = 10
+REFRESHES_PER_S = 4
+# Enough to tell two trials apart; the whole number is in job.json.
+DIGITS = 5
+
+
+@contextmanager
+def watching(plan: Plan, show: bool) -> Iterator[Watch]:
+    """What to hand to a backend for this plan, this terminal and this person."""
+    if not show or not isinstance(plan, SweepPlan):
+        yield unwatched
+    elif not sys.stderr.isatty():
+        yield Lines(plan)
+    else:
+        from rich.console import Console
+        from rich.live import Live
+
+        table = Rows(plan)
+        console = Console(stderr=True)
+        with Live(
+            get_renderable=table.render, console=console, refresh_per_second=REFRESHES_PER_S
+        ) as live:
+            yield table
+            live.refresh()
+
+
+class Lines:
+    """A line when a trial ends."""
+
+    def __init__(self, plan: SweepPlan) -> None:
+        self._plan = plan
+
+    def __call__(self, event: Event) -> None:
+        """Write the line, if the event is worth one."""
+        if event.kind == "started":
+            sys.stderr.write(f"{event.run.name}: {self._plan.max_total_trials} trials\n")
+        if event.kind != "trial_ended" or event.trial is None:
+            return
+        trial, metric = event.trial, self._plan.primary_metric
+        ended = sum(one.ended is not None for one in event.run.trials)
+        said = [f"{ended}/{self._plan.max_total_trials} {trial.name} {outcome(trial)}"]
+        if metric in trial.metrics:
+            said.append(f"{metric} {number(trial.metrics[metric])}")
+        said.append(f"({parameters(trial.parameters)})")
+        if trial.error:
+            said.append(f"[{trial.error.code}]")
+        said += [f"[{warning.code}]" for warning in trial.warnings]
+        if event.run.best:
+            said.append(f"best so far {event.run.best}")
+        sys.stderr.write(" ".join(said) + "\n")
+        sys.stderr.flush()
+
+
+class Rows:
+    """The table: trials that run, then the best that ended."""
+
+    def __init__(self, plan: SweepPlan) -> None:
+        self._plan = plan
+        self._run: Run | None = None
+
+    def __call__(self, event: Event) -> None:
+        """Remember the state; the terminal is redrawn a few times a second."""
+        self._run = event.run
+
+    def render(self) -> Table:
+        """The table as of now."""
+        from rich.table import Table
+
+        trials = self._run.trials if self._run else ()
+        running = [trial for trial in trials if trial.ended is None]
+        ended = [trial for trial in trials if trial.ended is not None]
+        table = Table(
+            title=f"{self._run.name if self._run else self._plan.display_name}: "
+            f"{len(ended)} of {self._plan.max_total_trials} trials ended, {len(running)} running",
+            title_justify="left",
+        )
+        columns = ["trial", "status", self._plan.primary_metric, *self._plan.search_space, "time"]
+        for column in columns:
+            table.add_column(column, overflow="fold")
+        for trial in running + self._ranked(ended)[:BEST_ROWS]:
+            is_best = self._run is not None and trial.name == self._run.best
+            style = "bold green" if is_best else ("" if trial.ended is None else "dim")
+            table.add_row(*self._cells(trial), style=style)
+        return table
+
+    def _ranked(self, ended: list[Run]) -> list[Run]:
+        metric, sign = self._plan.primary_metric, -1 if self._plan.goal == "maximize" else 1
+
+        def rank(trial: Run) -> tuple[bool, float]:
+            found = trial.metrics.get(metric, float("nan"))
+            return trial.status != "Completed" or found != found, sign * found
+
+        return sorted(ended, key=rank)
+
+    def _cells(self, trial: Run) -> list[str]:
+        found = trial.metrics.get(self._plan.primary_metric)
+        values = [str(_short(trial.parameters.get(name, ""))) for name in self._plan.search_space]
+        took = (trial.ended or time.time()) - trial.started
+        shown_metric = "" if found is None else number(found)
+        return [trial.name, outcome(trial), shown_metric, *values, f"{took:.0f} s"]
+
+
+def outcome(run: Run) -> str:
+    """The status, and what ended it when something did."""
+    return f"{run.status} ({run.ended_by})" if run.ended_by else run.status
+
+
+def number(value: float) -> str:
+    """A metric as a person compares it."""
+    return f"{value:.{DIGITS}g}"
+
+
+def parameters(values: Mapping[str, Any]) -> str:
+    """`lr=0.1, depth=7`."""
+    return ", ".join(f"{name}={_short(value)}" for name, value in values.items())
+
+
+def _short(value: Any) -> Any:
+    return number(value) if isinstance(value, float) else value
+
+
+def as_json(run: Run) -> dict[str, Any]:
+    """The run for a program: `job.json`'s fields with its folder and absolute outputs."""
+    from ml.backends.local import records
+
+    outputs = {name: str(path) for name, path in run.outputs.items()}
+    return {**records.to_json(run), "folder": str(run.folder), "outputs": outputs}
+
+
+def summary(plan: Plan, run: Run) -> str:
+    """How it went, where everything lies, and what to type next."""
+    took = (run.ended or time.time()) - run.started
+    lines = [str(warning) for warning in run.warnings]
+    if run.error:
+        lines.append(str(run.error))
+    lines += ["", f"{run.name}: {outcome(run)} in {took:.0f} s"]
+    if isinstance(plan, SweepPlan):
+        lines += [f"  trials   {_counts(run)}"]
+        if run.best:
+            lines += [f"  best     {run.best} ({parameters(run.parameters)})"]
+    lines += [f"  {name} = {number(value)}" for name, value in run.metrics.items()]
+    lines += [f"  output {name}: {shown(path)}" for name, path in run.outputs.items()]
+    logs = run.folder / ("trials" if isinstance(plan, SweepPlan) else "logs/std_log.txt")
+    lines.append(f"  {'trials' if isinstance(plan, SweepPlan) else 'log'}: {shown(logs)}")
+    if run.status == "Completed":
+        from ml.backends.local.home import tracking_uri
+
+        lines.append(f"next: mlflow ui --backend-store-uri {shlex.quote(tracking_uri())}")
+    return "\n".join(lines)
+
+
+def _counts(run: Run) -> str:
+    counts: dict[str, int] = {}
+    for trial in run.trials:
+        counts[outcome(trial)] = counts.get(outcome(trial), 0) + 1
+    return ", ".join(f"{count} {name}" for name, count in counts.items())

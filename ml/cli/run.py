@@ -1,0 +1,98 @@
+"""`ml run`: check a job spec, plan it, run it, and say how it went."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ml.specs.problems import Exit, Problem, Refused
+
+
+def command(
+    spec: Annotated[Path, typer.Argument(help="An Azure ML job spec (YAML).")],
+    on: Annotated[str, typer.Option(help="Where: local (this machine).")] = "local",
+    changes: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="FIELD=VALUE", help="Change a field, e.g. inputs.lr=0.1."),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan; run nothing.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="The result as JSON on stdout.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="No progress, only the summary.")] = False,
+) -> None:
+    """Run a job spec: exit 0 completed, 1 failed, 2 the spec is wrong, 33 not possible here."""
+    _demand_local(on)
+    overrides = parse_changes(changes or [])
+    if spec.is_file() and not dry_run:
+        from ml.backends.local.tracking import prepare
+
+        prepare()
+    from ml.backends.local.backend import LocalBackend
+    from ml.cli import live, planned
+    from ml.specs import check, load, planning
+    from ml.specs.plan import SweepPlan
+
+    loaded = load.load(spec, overrides)
+    _say(*(problem for problem in check.check(loaded) if problem.severity == "warning"))
+    plan = planning.plan(loaded)
+    show = not quiet and not as_json
+    backend = LocalBackend(
+        echo=sys.stderr if show and not isinstance(plan, SweepPlan) else None,
+    )
+    refusals = backend.refusals(plan)
+    if refusals:
+        raise Refused(*refusals, exit_code=Exit.CANNOT_HONOUR)
+    if dry_run:
+        text = json.dumps(planned.as_json(plan), indent=1) if as_json else planned.as_text(plan)
+        sys.stdout.write(f"{text}\n")
+        _say(*backend.differences(plan))
+        return
+    _say(*backend.differences(plan))
+    with live.watching(plan, show) as watch:
+        run = backend.run(plan, watch)
+    if as_json:
+        sys.stdout.write(json.dumps(live.as_json(run), indent=1) + "\n")
+    else:
+        _say(live.summary(plan, run))
+    raise typer.Exit(Exit.DONE if run.status == "Completed" else Exit.RUN_FAILED)
+
+
+def parse_changes(changes: list[str]) -> dict[str, str]:
+    """`["a.b=c"]` → `{"a.b": "c"}`; Refused for a change that is not FIELD=VALUE."""
+    found: dict[str, str] = {}
+    for change in changes:
+        field, equals, value = change.partition("=")
+        if not equals or not field.strip():
+            raise Refused(
+                Problem(
+                    "not-a-change",
+                    f"--set {change}",
+                    "FIELD=VALUE",
+                    "for example: --set inputs.learning_rate=0.1",
+                )
+            )
+        found[field.strip()] = value
+    return found
+
+
+def _demand_local(on: str) -> None:
+    if on == "azure":
+        raise Refused(
+            Problem(
+                "not-built-yet",
+                "--on azure: jobs cannot be sent to Azure ML from here yet",
+                "--on local",
+                "az ml job create -f takes the same file, as it is",
+            ),
+            exit_code=Exit.CANNOT_HONOUR,
+        )
+    if on != "local":
+        raise Refused(Problem("unknown-place", f"--on {on}", "local", "leave it out"))
+
+
+def _say(*lines: object) -> None:
+    for line in lines:
+        sys.stderr.write(f"{line}\n")
