@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import http.client
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Literal
 
 from ml.backends.base import Watch, unwatched
-from ml.release import audit, desired
+from ml.release import desired
 from ml.release import project as projects
 from ml.release.desired import Declared
 from ml.release.judge import Judged, judge
 from ml.release.project import Project
 from ml.release.propose import launch_of
 from ml.release.registry import Registry, Version
-from ml.serving import client, endpoint, server
-from ml.serving.endpoint import Live
-from ml.serving.server import Launch, Server
+from ml.release.rollout import roll_out
+from ml.serving import endpoint
+from ml.serving.server import Server
 from ml.specs.problems import Exit, Problem, Refused
 from policies.promotion.decision import Decision
 
@@ -119,72 +116,10 @@ def _converge(
     launch = launch_of(version, deployment)
     endpoint.check_model(launch)
     with endpoint.locked(deployment.endpoint):
-        green = _roll_out(
+        green = roll_out(
             registry, environment, launch, version, project.samples(), approved_by, port
         )
     return result("applied", green, True)
-
-
-def _roll_out(
-    registry: Registry,
-    environment: str,
-    launch: Launch,
-    version: Version,
-    samples: Sequence[Mapping[str, object]],
-    approved_by: str,
-    port: int | None,
-) -> Server:
-    """Green beside blue, smoke requests, switch, alias, audit; undone in reverse when one fails."""
-    name = launch.endpoint
-    blue = endpoint.live(name)
-    champion = registry.champion(version.model, environment)
-    slot = endpoint.other_slot(name)
-    with ExitStack() as undo:
-        undo.callback(server.stop, slot)
-        green = server.start(slot, launch, port)
-        _smoke(green, launch, samples)
-        undo.callback(endpoint.switch, name, blue)
-        endpoint.switch(name, Live(green, launch))
-        undo.callback(_restore, registry, version, environment, champion)
-        registry.promote(version, environment)
-        audit.append(
-            "applied",
-            {
-                "environment": environment,
-                "endpoint": name,
-                "model": version.model,
-                "version": version.version,
-                "digest": version.digest,
-                "replaced": champion.version if champion else None,
-                "approved_by": approved_by,
-            },
-        )
-        undo.pop_all()
-    if blue is not None:
-        server.stop(blue.server.slot)
-    return green
-
-
-def _smoke(green: Server, launch: Launch, samples: Sequence[Mapping[str, object]]) -> None:
-    """Every sample request is answered, by the model that was declared."""
-    for sample in samples:
-        try:
-            answer = client.score(green.port, sample)
-        except (OSError, http.client.HTTPException) as error:
-            raise _failed(green, f"no answer to {sample}: {error}") from None
-        if answer.status != 200 or not isinstance(answer.body, dict):
-            raise _failed(green, f"status {answer.status} to {sample}: {answer.body}")
-        if answer.body.get("model_digest") != launch.digest:
-            raise _failed(green, f"the model {answer.body.get('model_digest')} answers")
-
-
-def _restore(
-    registry: Registry, version: Version, environment: str, champion: Version | None
-) -> None:
-    if champion is not None:
-        registry.promote(champion, environment)
-    elif registry.champion(version.model, environment) is not None:
-        registry.demote(version.model, environment)
 
 
 def _declared_version(registry: Registry, declared: Declared) -> Version:
@@ -205,18 +140,6 @@ def _declared_version(registry: Registry, declared: Declared) -> Version:
                 exit_code=Exit.GATE_SAID_NO,
             )
     return version
-
-
-def _failed(green: Server, why: str) -> Refused:
-    return Refused(
-        Problem(
-            "smoke-failed",
-            f"{why}; the new server's log ends:\n{server.last_lines(green.slot)}",
-            "an answer from the declared model to every sample request",
-            f"nothing was switched; the whole log: {server.log(green.slot)}",
-        ),
-        exit_code=Exit.RUN_FAILED,
-    )
 
 
 def _nothing_declared(project: Project, environment: str) -> Refused:

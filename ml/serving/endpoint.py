@@ -35,6 +35,11 @@ def every() -> Sequence[str]:
     return sorted(path.parent.name for path in (home.home() / "endpoints").glob("*/live.json"))
 
 
+def folders() -> Sequence[str]:
+    """The endpoints that have a folder: a first candidate is measured before anything is live."""
+    return sorted(path.name for path in (home.home() / "endpoints").glob("*") if path.is_dir())
+
+
 def live(endpoint: str) -> Live | None:
     """What is live by the state file, whether or not it runs now; None when nothing ever was.
 

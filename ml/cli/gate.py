@@ -1,0 +1,30 @@
+"""`ml gate`: what the gates say of a registered model version."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import typer
+
+from ml.specs.problems import Exit
+
+
+def command(
+    model: Annotated[str, typer.Argument(help="A registered model, such as faq-matching.")],
+    version: Annotated[str, typer.Argument(help="Its version.")],
+    to: Annotated[str, typer.Option(help="The environment.")] = "local",
+    as_json: Annotated[bool, typer.Option("--json", help="The decision as JSON.")] = False,
+) -> None:
+    """Decide whether a model version may be promoted; exit 3 when a gate says no."""
+    from ml.cli import verdicts
+    from ml.release.desired import check_environment
+    from ml.release.judge import gate
+
+    decision = gate(model, version, check_environment(to)).decision
+    if as_json:
+        typer.echo(json.dumps(decision.to_json(), indent=1))
+    else:
+        verdicts.show(decision)
+    if decision.outcome == "refused":
+        raise typer.Exit(Exit.GATE_SAID_NO)

@@ -1,0 +1,55 @@
+"""`ml invoke`: ask a served model."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from collections.abc import Mapping
+from typing import Annotated
+
+import typer
+
+from ml.specs.problems import Problem, Refused
+
+WIDTH = 96
+
+
+def command(
+    endpoint: Annotated[str, typer.Argument(help="The endpoint, such as faq-matching.")],
+    request: Annotated[str, typer.Argument(help="A question, or the request as a JSON object.")],
+    as_json: Annotated[
+        bool, typer.Option("--json", help="The answer as the model gave it.")
+    ] = False,
+) -> None:
+    """Ask a served model; its server is started if it is not running."""
+    if not request.strip():
+        hint = f'ml invoke {endpoint} "how do I use spot nodes?"   (make ask Q="…")'
+        raise Refused(Problem("no-question", "the question is empty", "a few words", hint))
+    from ml.release.ask import ask
+
+    reply = ask(endpoint, _body(request))
+    if reply.started:
+        typer.echo(f"{endpoint} was not running; started it at {reply.server.url}", err=True)
+    answers = reply.body.get("answers")
+    if as_json or not isinstance(answers, list):
+        typer.echo(json.dumps(reply.body, indent=1))
+        return
+    for answer in answers:
+        typer.echo(_shown(answer))
+    typer.echo(f"({endpoint}, version {reply.version})", err=True)
+
+
+def _body(request: str) -> Mapping[str, object]:
+    try:
+        document = json.loads(request)
+    except ValueError:
+        document = None
+    return document if isinstance(document, dict) else {"question": request}
+
+
+def _shown(answer: Mapping[str, object]) -> str:
+    """An entry as a person reads it: rank, score and question on a line, the answer below."""
+    text = textwrap.fill(
+        str(answer["answer"]), WIDTH, initial_indent="   ", subsequent_indent="   "
+    )
+    return f"{answer['rank']}. {answer['question']}  [{answer['score']:.3f}]\n{text}\n"

@@ -1,0 +1,61 @@
+"""`ml serve`: the model servers of this machine."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import typer
+
+from ml.specs.problems import Problem, Refused
+
+
+def command(
+    endpoint: Annotated[str | None, typer.Argument(help="Start this one; else show all.")] = None,
+    port: Annotated[int | None, typer.Option(help="On this port; else a free one.")] = None,
+    stop: Annotated[bool, typer.Option("--stop", help="Stop it.")] = False,
+    stop_all: Annotated[bool, typer.Option("--stop-all", help="Stop every one.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="The result as JSON.")] = False,
+) -> None:
+    """Show, start or stop the model servers on this machine."""
+    from ml.serving import endpoint as endpoints
+    from ml.serving import server
+
+    if (stop or port is not None) and endpoint is None:
+        known = f"one of: {', '.join(endpoints.every()) or 'nothing is served yet'}"
+        raise Refused(Problem("no-endpoint", "no endpoint is named", known))
+    if stop or stop_all:
+        names = endpoints.folders() if stop_all else [str(endpoint)]
+        for name in names:
+            if name not in endpoints.folders():
+                raise endpoints.nothing_served(name)
+            was = "stopped" if endpoints.stop(name) else "was not running"
+            typer.echo(f"{name}: {was}", err=True)
+        return
+    if endpoint is not None:
+        live, started = endpoints.ensure(endpoint, port)
+        typer.echo(f"{endpoint}: {'started' if started else 'was running already'}", err=True)
+        found = [(endpoint, live, True)]
+    else:
+        every = [(name, endpoints.live(name)) for name in endpoints.every()]
+        found = [(name, live, server.is_up(live.server)) for name, live in every if live]
+        if not found:
+            typer.echo("nothing is served; `make demo` goes the whole way", err=True)
+    if as_json:
+        rows = [
+            {
+                "endpoint": name,
+                "model": live.launch.model,
+                "version": live.launch.version,
+                "digest": live.launch.digest,
+                "running": up,
+                "url": live.server.url if up else None,
+                "log": str(server.log(live.server.slot)),
+            }
+            for name, live, up in found
+        ]
+        typer.echo(json.dumps(rows, indent=1))
+        return
+    for name, live, up in found:
+        where = live.server.url if up else f"stopped (`ml serve {name}` starts it)"
+        typer.echo(f"{name}: {live.launch.model} {live.launch.version}, {where}")

@@ -1,0 +1,42 @@
+"""What the endpoint answers: {"question": …, "top": 3} → the FAQ entries that fit best.
+
+The Azure ML inference server imports this file, calls `init` once a worker and `run` per request.
+"""
+
+from __future__ import annotations
+
+from ml.projects.faq_matching.ranker import Ranker
+from ml.serving.scoring.messages import BadRequest, Integer, Schema, Text, parse, refusal, reply
+from ml.serving.scoring.model import ServedModel, open_model
+
+REQUEST: Schema = {"question": Text(longest=2000), "top": Integer(lowest=1, highest=20, default=3)}
+
+model: ServedModel
+ranker: Ranker
+
+
+def init() -> None:
+    """Verify the model's files, then load it."""
+    global model, ranker
+    model = open_model()
+    ranker = Ranker.load(model.folder)
+
+
+def run(body: str) -> object:
+    """The answers, best first; status 400 for a request that breaks the schema."""
+    try:
+        asked = parse(body, REQUEST)
+    except BadRequest as error:
+        return refusal(error)
+    best = ranker.rank(asked.texts["question"], top=asked.integers["top"])
+    answers = [
+        {
+            "rank": rank,
+            "score": answer.score,
+            "entry_id": answer.entry_id,
+            "question": answer.question,
+            "answer": answer.answer,
+        }
+        for rank, answer in enumerate(best, start=1)
+    ]
+    return reply(model, {"answers": answers})

@@ -1,0 +1,93 @@
+"""The rollout: green beside blue, proved by requests, then switched; undone when any step fails."""
+
+from __future__ import annotations
+
+import http.client
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+
+from ml.release import audit
+from ml.release.registry import Registry, Version
+from ml.serving import client, endpoint, server
+from ml.serving.endpoint import Live
+from ml.serving.server import Launch, Server
+from ml.specs.problems import Exit, Problem, Refused
+
+
+def roll_out(
+    registry: Registry,
+    environment: str,
+    launch: Launch,
+    version: Version,
+    samples: Sequence[Mapping[str, object]],
+    approved_by: str,
+    port: int | None,
+) -> Server:
+    """Make the version live and champion, and stop the old server; returns the new one.
+
+    The steps are start, smoke requests, switch, alias, audit line; when one fails those before it
+    are undone in reverse, and blue, which ran all the while, is live as before. The caller holds
+    the endpoint.
+    """
+    name = launch.endpoint
+    blue = endpoint.live(name)
+    champion = registry.champion(version.model, environment)
+    slot = endpoint.other_slot(name)
+    with ExitStack() as undo:
+        undo.callback(server.stop, slot)
+        green = server.start(slot, launch, port)
+        _smoke(green, launch, samples)
+        undo.callback(endpoint.switch, name, blue)
+        endpoint.switch(name, Live(green, launch))
+        undo.callback(_restore, registry, version, environment, champion)
+        registry.promote(version, environment)
+        audit.append(
+            "applied",
+            {
+                "environment": environment,
+                "endpoint": name,
+                "model": version.model,
+                "version": version.version,
+                "digest": version.digest,
+                "replaced": champion.version if champion else None,
+                "approved_by": approved_by,
+            },
+        )
+        undo.pop_all()
+    if blue is not None:
+        server.stop(blue.server.slot)
+    return green
+
+
+def _smoke(green: Server, launch: Launch, samples: Sequence[Mapping[str, object]]) -> None:
+    """Every sample request is answered, by the model that was declared."""
+    for sample in samples:
+        try:
+            answer = client.score(green.port, sample)
+        except (OSError, http.client.HTTPException) as error:
+            raise _failed(green, f"no answer to {sample}: {error}") from None
+        if answer.status != 200 or not isinstance(answer.body, dict):
+            raise _failed(green, f"status {answer.status} to {sample}: {answer.body}")
+        if answer.body.get("model_digest") != launch.digest:
+            raise _failed(green, f"the model {answer.body.get('model_digest')} answers")
+
+
+def _restore(
+    registry: Registry, version: Version, environment: str, champion: Version | None
+) -> None:
+    if champion is not None:
+        registry.promote(champion, environment)
+    elif registry.champion(version.model, environment) is not None:
+        registry.demote(version.model, environment)
+
+
+def _failed(green: Server, why: str) -> Refused:
+    return Refused(
+        Problem(
+            "smoke-failed",
+            f"{why}; the new server's log ends:\n{server.last_lines(green.slot)}",
+            "an answer from the declared model to every sample request",
+            f"nothing was switched; the whole log: {server.log(green.slot)}",
+        ),
+        exit_code=Exit.RUN_FAILED,
+    )

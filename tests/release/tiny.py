@@ -1,0 +1,215 @@
+"""A tiny project in a repository of its own: real jobs, real models, a real scoring script.
+
+`skill` is the share of questions that a model gets right, the same questions for the same skill, so
+that a better model is better on every resample. Its model folder holds a LightGBM text model.
+"""
+
+from __future__ import annotations
+
+import csv
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+from ml.backends.base import Run
+from ml.backends.local.backend import LocalBackend
+from ml.serving.scoring.manifest import write_manifest
+from ml.specs.load import load
+from ml.specs.planning import plan
+
+QUESTIONS = 400
+
+_TRAIN = """
+import argparse, json, pathlib
+import lightgbm, numpy
+from ml.serving.scoring.manifest import write_manifest
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--data")
+parser.add_argument("--skill", type=float)
+parser.add_argument("--model", type=pathlib.Path)
+asked = parser.parse_args()
+numbers = numpy.random.default_rng(0).normal(size=(200, 2))
+settings = {"objective": "regression", "num_leaves": 4, "verbose": -1, "seed": 0, "num_threads": 1}
+data = lightgbm.Dataset(numbers, numbers[:, 0] * asked.skill)
+lightgbm.train(settings, data, num_boost_round=3).save_model(asked.model / "model.txt")
+(asked.model / "skill.json").write_text(json.dumps({"skill": asked.skill}))
+write_manifest(asked.model)
+"""
+
+_EVALUATE = """
+import argparse, csv, hashlib, json, pathlib
+from ml.serving.scoring.manifest import verify
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--data", type=pathlib.Path)
+parser.add_argument("--model", type=pathlib.Path)
+parser.add_argument("--evaluation", type=pathlib.Path)
+asked = parser.parse_args()
+verify(asked.model)
+skill = json.loads((asked.model / "skill.json").read_text())["skill"]
+questions = list(csv.DictReader((asked.data / "questions.csv").open()))
+path = asked.evaluation / "predictions.csv"
+with path.open("w", newline="") as stream:
+    rows = csv.writer(stream)
+    rows.writerow("question_id split slice expected predicted rank score".split())
+    for row in questions:
+        right = float(row["difficulty"]) < skill
+        rows.writerow([row["id"], "test", "all", "a", "a" if right else "b", 1 if right else 2, 0.5])
+
+def share(of, count):
+    value = of / count
+    return {"value": value, "low": max(value - 0.03, 0), "high": min(value + 0.03, 1), "count": count}
+
+right = sum(float(row["difficulty"]) < skill for row in questions)
+(asked.evaluation / "evaluation.json").write_text(json.dumps({
+    "schema_version": 1, "project": "tiny", "model": "tiny", "unit": "question",
+    "primary_metric": "gain_at_1", "goal": "maximize", "feature_set_hash": "f" * 64, "seed": 0,
+    "hyperparameters": {"skill": skill}, "data": {},
+    "predictions": {"file": path.name, "rows": len(questions),
+                    "sha256": hashlib.sha256(path.read_bytes()).hexdigest()},
+    "metrics": {"test": {"gain_at_1": share(right, len(questions))}},
+    "baseline": {"test": {"gain_at_1": share(len(questions) // 2, len(questions))}},
+}))
+"""
+
+SCORE = """
+import lightgbm
+from ml.serving.scoring.messages import BadRequest, Integer, Text, parse, refusal, reply
+from ml.serving.scoring.model import open_model
+
+
+def init():
+    global model, booster
+    model = open_model()
+    booster = lightgbm.Booster(model_file=model.folder / "model.txt")
+
+
+def run(body):
+    try:
+        asked = parse(body, {"question": Text(100), "top": Integer(1, 5, default=3)})
+    except BadRequest as error:
+        return refusal(error)
+    score = float(booster.predict([[len(asked.texts["question"]), 0.0]])[0])
+    entry = {"rank": 1, "score": score, "question": "q", "answer": "a"}
+    return reply(model, {"answers": [entry]})
+"""
+
+_FILES = {
+    "pyproject.toml": "",
+    "ml/projects/tiny/train.py": _TRAIN,
+    "ml/projects/tiny/evaluate.py": _EVALUATE,
+    "ml/projects/tiny/data/tiny.yml": """
+$schema: https://azuremlschemas.azureedge.net/latest/data.schema.json
+name: tiny
+version: 1
+type: uri_folder
+path: files
+""",
+    "ml/projects/tiny/jobs/train.yml": """
+$schema: https://azuremlschemas.azureedge.net/latest/commandJob.schema.json
+type: command
+experiment_name: tiny
+code: ..
+command: python train.py --data ${{inputs.data}} --skill ${{inputs.skill}} --model ${{outputs.model}}
+environment: azureml:ml-cpu:1
+compute: azureml:cpu-cluster
+inputs:
+  data: {type: uri_folder, path: "azureml:tiny:1"}
+  skill: 0.8
+outputs:
+  model: {type: custom_model}
+""",
+    "ml/projects/tiny/jobs/evaluate.yml": """
+$schema: https://azuremlschemas.azureedge.net/latest/commandJob.schema.json
+type: command
+experiment_name: tiny
+code: ..
+command: >-
+  python evaluate.py --data ${{inputs.data}} --model ${{inputs.model}}
+  --evaluation ${{outputs.evaluation}}
+environment: azureml:ml-cpu:1
+compute: azureml:cpu-cluster
+inputs:
+  data: {type: uri_folder, path: "azureml:tiny:1"}
+  model: {type: custom_model, path: "azureml:tiny@latest"}
+outputs:
+  evaluation: {type: uri_folder}
+""",
+    "ml/projects/tiny/endpoint/endpoint.yml": """
+$schema: https://azuremlschemas.azureedge.net/latest/managedOnlineEndpoint.schema.json
+name: tiny
+auth_mode: aad_token
+""",
+    "ml/projects/tiny/endpoint/deployment.yml": """
+$schema: https://azuremlschemas.azureedge.net/latest/managedOnlineDeployment.schema.json
+name: blue
+endpoint_name: tiny
+model: azureml:tiny@latest
+code_configuration: {code: ., scoring_script: score.py}
+environment: azureml:ml-cpu:1
+instance_type: Standard_DS3_v2
+instance_count: 1
+""",
+    "ml/projects/tiny/endpoint/score.py": SCORE,
+    "ml/projects/tiny/endpoint/requests.jsonl": '{"question": "how?"}\n{"question": "why not?"}\n',
+    "ml/projects/tiny/gates.yml": """
+schema_version: 1
+gates:
+  quality:
+    at_least: {test.gain_at_1: 0.6}
+  non-inferiority:
+    splits: [test]
+""",
+}
+
+
+@dataclass(frozen=True)
+class Tiny:
+    """The repository and the project in it."""
+
+    root: Path
+
+    @property
+    def folder(self) -> Path:
+        """The project's folder."""
+        return self.root / "ml" / "projects" / "tiny"
+
+    def train(self, skill: float) -> Run:
+        """A completed training run of the real local backend."""
+        spec = load(self.folder / "jobs" / "train.yml", {"inputs.skill": str(skill)})
+        run = LocalBackend().run(plan(spec))
+        assert run.status == "Completed", (run.folder / "logs" / "std_log.txt").read_text()
+        return run
+
+
+def make(root: Path) -> Tiny:
+    """Write the repository and commit it."""
+    for name, text in _FILES.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text.lstrip("\n"))
+    questions(root)
+    git = ["git", "-c", "user.name=t", "-c", "user.email=t@example.org"]
+    for words in (["init", "-q"], ["add", "."], ["commit", "-qm", "tiny"]):
+        subprocess.run([*git, *words], cwd=root, check=True, capture_output=True)
+    return Tiny(root)
+
+
+def questions(root: Path, count: int = QUESTIONS) -> None:
+    """Write the data: questions whose difficulties are spread evenly from 0 to 1."""
+    folder = root / "ml/projects/tiny/data/files"
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "questions.csv").open("w", newline="") as stream:
+        rows = csv.writer(stream)
+        rows.writerow(["id", "difficulty"])
+        rows.writerows([f"q{number}", number * 7 % count / count] for number in range(count))
+
+
+def model_folder(folder: Path, skill: float = 0.8) -> Path:
+    """A model folder without a run: a text that starts as LightGBM's does, and its manifest."""
+    folder.mkdir(parents=True)
+    (folder / "model.txt").write_text("tree\nversion=v4\n" + "leaf_value=0.25\n" * 200)
+    (folder / "skill.json").write_text(f'{{"skill": {skill}}}')
+    write_manifest(folder)
+    return folder
