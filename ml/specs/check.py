@@ -2,10 +2,40 @@
 
 from __future__ import annotations
 
+import importlib
+from collections.abc import Iterator
+
+from ml.specs.links import Links
 from ml.specs.load import Spec
+from ml.specs.nodes import Node, nodes
 from ml.specs.problems import Problem
+from ml.specs.rules.registry import RULES, Rule, Subject
+
+for _module in ("attacks", "expressions", "numbers", "paths", "pipeline", "ports", "schedule"):
+    importlib.import_module(f"ml.specs.rules.{_module}")
+importlib.import_module("ml.specs.rules.sweep")
 
 
-def check(spec: Spec) -> list[Problem]:
-    """The problems of a spec in the order of its lines, errors and warnings."""
-    return list(spec.problems)
+def check(spec: Spec, links: Links | None = None) -> list[Problem]:
+    """The problems of a spec in the order of its lines, errors and warnings.
+
+    The rules also read a spec that the SDK refused, so that a person sees everything at once.
+    `links` remembers the folders that were searched, for a caller with many specs.
+    """
+    subject = Subject(spec, links or Links())
+    found = [*spec.problems]
+    pieces = nodes(spec)
+    for rule in RULES.values():
+        for target in _targets(rule, subject, pieces):
+            found += rule.apply(target)
+    found.sort(key=lambda problem: problem.place.line if problem.place else 0)
+    return list(dict.fromkeys(found))
+
+
+def _targets(rule: Rule, subject: Subject, pieces: list[Node]) -> Iterator[Subject | Node]:
+    if rule.scope == "spec":
+        yield subject
+    elif rule.scope == "node":
+        yield from pieces
+    else:
+        yield from (node for node in pieces if node.type == rule.scope)

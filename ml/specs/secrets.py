@@ -62,17 +62,27 @@ def is_placeholder(value: str) -> bool:
     return letters <= {"x"} or len(text) < 3 or bool(_PLACEHOLDER.fullmatch(text))
 
 
-def secret_in(name: str, value: Any) -> str:
-    """What secret the value of `name` is, in words; "" when it is none."""
-    if not isinstance(value, str):
+def secret_in(name: str, value: Any, is_variable: bool = True) -> str:
+    """What secret the value of `name` is, in words; "" when it is none.
+
+    `is_variable` says that it is an environment variable or a credential; elsewhere a name that
+    ends in `token` may well be a word of a vocabulary, and must look random.
+    """
+    text = str(value)
+    if isinstance(value, str):
+        for words, pattern in _PATTERNS:
+            match = pattern.search(value)
+            if match and not is_placeholder(match["secret"]):
+                return words
+    if not name_is_secret(name) or is_placeholder(text):
         return ""
-    for words, pattern in _PATTERNS:
-        match = pattern.search(value)
-        if match and not is_placeholder(match["secret"]):
-            return words
-    if name_is_secret(name) and not is_placeholder(value) and not value.strip().isdigit():
-        return "a secret, by its name"
-    return ""
+    if name.lower().endswith("token") and (text.isdigit() or not (is_variable or _random(text))):
+        return ""
+    return "a secret, by its name"
+
+
+def _random(text: str) -> bool:
+    return bool(re.fullmatch(r"(?=.*\d)(?=.*[A-Za-z])[^\s<>|]{12,}", text))
 
 
 def secret_in_command(command: str) -> str:

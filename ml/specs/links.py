@@ -1,0 +1,83 @@
+"""Where a path really leads: out of the repository, through `..` or a link, or nowhere new."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from ml.specs import repository
+
+# What no job has a reason to read, where no repository says how far a path may go.
+_SYSTEM = tuple(
+    map(Path, ("/etc", "/proc", "/sys", "/dev", "/root", "/boot", "/run", "/usr", "/bin", "/sbin"))
+)
+_PRIVATE = frozenset({".ssh", ".aws", ".azure", ".gnupg", ".kube", ".netrc", ".docker"})
+_MAX_ENTRIES = 20_000
+
+
+class Links:
+    """Looks paths up, each folder once: 100 specs share one `code:`."""
+
+    def __init__(self) -> None:
+        self._scanned: dict[Path, list[Path]] = {}
+
+    def escape(self, written: Path, folder: Path, boundary: Path | None) -> Path | None:
+        """Where `written` (in a spec in `folder`) leads when that is out of bounds, else None."""
+        base = folder.resolve()
+        lexical = Path(os.path.normpath(base / written))
+        real = lexical.resolve()
+        if boundary is not None:
+            return None if real.is_relative_to(boundary.resolve()) else real
+        if _is_private(real, base):
+            return real
+        climbs = [part for part in written.parts if part != "."]
+        after = next((part for part in climbs if part != ".."), "")
+        if ".." in climbs and f"/{after}" in {"/etc", "/proc", "/root", "/sys"}:
+            return real
+        through_link = lexical.is_relative_to(base) and not real.is_relative_to(base)
+        return real if through_link else None
+
+    def escapes_inside(
+        self, top: Path, folder: Path, boundary: Path | None
+    ) -> Iterator[tuple[Path, Path]]:
+        """The links below `top` that lead out of bounds, each with where it leads."""
+        allowed = [boundary.resolve()] if boundary else [folder.resolve(), top.resolve()]
+        for link in self._links(top.resolve()):
+            real = link.resolve()
+            if not any(real.is_relative_to(place) for place in allowed):
+                yield link, real
+
+    def _links(self, top: Path) -> list[Path]:
+        if top not in self._scanned:
+            self._scanned[top] = list(_scan(top))
+        return self._scanned[top]
+
+
+def _scan(top: Path) -> Iterator[Path]:
+    """The links below a folder that would travel with it (`.amlignore`, else `.gitignore`)."""
+    waiting, seen = [top], 0
+    while waiting and seen < _MAX_ENTRIES:
+        try:
+            entries = list(os.scandir(waiting.pop()))
+        except OSError:
+            continue
+        seen += len(entries)
+        for entry in entries:
+            if entry.is_symlink():
+                if not _is_ignored(Path(entry.path), top):
+                    yield Path(entry.path)
+            elif entry.is_dir() and entry.name not in repository.SKIPPED:
+                waiting.append(Path(entry.path))
+
+
+def _is_ignored(link: Path, top: Path) -> bool:
+    from azure.ai.ml._utils._asset_utils import get_ignore_file
+
+    return bool(get_ignore_file(top).is_file_excluded(link))
+
+
+def _is_private(real: Path, base: Path) -> bool:
+    if any(real.is_relative_to(place) and not base.is_relative_to(place) for place in _SYSTEM):
+        return True
+    return bool(_PRIVATE & set(real.parts) - set(base.parts))

@@ -1,0 +1,128 @@
+"""The pieces of a spec that do work: a job or component, and each step of a pipeline."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from ml.specs import assets, repository
+from ml.specs.kinds import kind_of
+from ml.specs.lines import Key
+from ml.specs.load import Spec
+from ml.specs.sdk_tree import included
+
+
+@dataclass(frozen=True, eq=False)
+class Node:
+    """A job, a component or a step: what it runs, and what goes in and out.
+
+    `keys` lead to it in the spec's document. `ports` is the component that declares its inputs
+    and outputs, None when it is one of another place, and the node's own data when inline.
+    """
+
+    spec: Spec
+    keys: tuple[Key, ...]
+    type: str
+    data: Mapping[str, Any]
+    parent: Node | None = None
+
+    @property
+    def name(self) -> str:
+        """The step's name, the file's for a whole spec."""
+        return str(self.keys[-1]) if self.keys else self.spec.file.stem
+
+    @property
+    def is_component(self) -> bool:
+        """Whether inputs are declarations of ports, not values."""
+        return not self.keys and self.spec.kind.family == "component"
+
+    def get(self, *keys: Key) -> Any:
+        """A field of the node, None where there is none."""
+        return self.spec.get(*self.keys, *keys)
+
+    def mapping(self, *keys: Key) -> Mapping[str, Any]:
+        """A field of the node that is a mapping; empty where it is none."""
+        value = self.get(*keys)
+        return value if isinstance(value, dict) else {}
+
+    @cached_property
+    def component(self) -> Mapping[str, Any] | None:
+        """The data of the component that the node runs, when it names one that is here."""
+        written = self.data.get("component")
+        if isinstance(written, dict):
+            return written
+        if not isinstance(written, str):
+            return None
+        inside = included(written, self.spec.folder)
+        if inside is None:
+            found = assets.find(written, "component", repository.root(self.spec.file))
+            inside = (found.document, found.file) if found else None
+        return inside[0].data if inside and isinstance(inside[0].data, dict) else None
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether it runs a component of which nothing is known here."""
+        return "component" in self.data and self.component is None
+
+    def ports(self, direction: str) -> Mapping[str, Any] | None:
+        """The declared inputs or outputs by name; None when they are declared elsewhere."""
+        if self.is_remote:
+            return None
+        owner = self.data if self.component is None else self.component
+        declared = owner.get(direction)
+        return declared if isinstance(declared, dict) else {}
+
+    @property
+    def command(self) -> tuple[tuple[Key, ...], str] | None:
+        """The keys (inside the node) and the text of the command that a shell runs here."""
+        at: tuple[Key, ...] = ("trial", "command") if self.type == "sweep" else ("command",)
+        text = self.get(*at)
+        if isinstance(text, str):
+            return at, text
+        if self.type == "command" and self.component is not None:
+            text = self.component.get("command")
+            return (("component",), text) if isinstance(text, str) else None
+        return None
+
+    @property
+    def search_space(self) -> Mapping[str, Any]:
+        """The hyperparameters of a sweep by name; of nothing else."""
+        return self.mapping("search_space") if self.type == "sweep" else {}
+
+
+def nodes(spec: Spec) -> list[Node]:
+    """The nodes of a job or component, the whole first; of a schedule, those of an inline job."""
+    data = spec.document.data
+    if spec.kind.family in {"job", "component"}:
+        return list(_below(Node(spec, (), spec.kind.type, data)))
+    inline = data.get("create_job") if spec.kind.family == "schedule" else None
+    if isinstance(inline, dict) and isinstance(
+        inline.get("jobs", inline.get("command")), dict | str
+    ):
+        kind = kind_of(inline)
+        return list(_below(Node(spec, ("create_job",), kind.type if kind else "", inline)))
+    return []
+
+
+def _below(node: Node) -> Iterator[Node]:
+    yield node
+    if node.type != "pipeline":
+        return
+    for name, step in node.mapping("jobs").items():
+        if isinstance(step, dict):
+            kind = step.get("type") or _type_of_component(step, node.spec.folder)
+            keys = (*node.keys, "jobs", name)
+            yield from _below(Node(node.spec, keys, str(kind).lower(), step, node))
+
+
+def _type_of_component(step: Mapping[str, Any], folder: Path) -> str:
+    written = step.get("component")
+    if isinstance(written, str):
+        inside = included(written, folder)
+        written = inside[0].data if inside else None
+    if isinstance(written, dict) and isinstance(written.get("type"), str):
+        return str(written["type"])
+    return "command"

@@ -1,0 +1,81 @@
+"""How a rule is written: a generator of findings, and a decorator that says what it is.
+
+The docstring's first sentence is the rule in words; the decorator gives its name, its severity
+and the source. Azure ML's documents are cited by the last part of their address under
+learn.microsoft.com/azure/machine-learning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from ml.specs.lines import Key
+from ml.specs.links import Links
+from ml.specs.load import Spec
+from ml.specs.nodes import Node
+from ml.specs.problems import Problem, Severity
+
+Scope = Literal["spec", "node", "sweep", "pipeline"]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What a rule found: the keys that lead there (from the node's root), and the words."""
+
+    keys: tuple[Key, ...]
+    found: str
+    expected: str = ""
+    hint: str = ""
+    severity: Severity | None = None
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What a rule of scope "spec" looks at: the whole spec."""
+
+    spec: Spec
+    links: Links
+    keys: tuple[Key, ...] = ()
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A rule: its kebab-case name, its sentence, how bad it is, and who says so."""
+
+    name: str
+    sentence: str
+    severity: Severity
+    source: str
+    scope: Scope
+    find: Callable[..., Iterable[Finding]]
+
+    def apply(self, subject: Subject | Node) -> Iterator[Problem]:
+        """The problems that the rule finds in a spec or one node of it."""
+        for one in self.find(subject):
+            yield Problem(
+                self.name,
+                one.found,
+                one.expected,
+                one.hint,
+                subject.spec.place(*subject.keys, *one.keys),
+                one.severity or self.severity,
+                self.source,
+            )
+
+
+RULES: dict[str, Rule] = {}
+
+
+def rule(
+    name: str, *, scope: Scope, source: str, severity: Severity = "error"
+) -> Callable[[Callable[..., Iterable[Finding]]], Callable[..., Iterable[Finding]]]:
+    """Register a generator of findings as a rule; its docstring is the rule's sentence."""
+
+    def register(find: Callable[..., Iterable[Finding]]) -> Callable[..., Iterable[Finding]]:
+        sentence = (find.__doc__ or "").strip().splitlines()[0]
+        RULES[name] = Rule(name, sentence, severity, source, scope, find)
+        return find
+
+    return register

@@ -1,0 +1,102 @@
+"""Many specs checked at once: which files are specs, and what is wrong with them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ml.specs import kinds, repository
+from ml.specs.check import check
+from ml.specs.lines import read
+from ml.specs.links import Links
+from ml.specs.load import from_document
+from ml.specs.problems import Problem, Refused, errors
+
+
+@dataclass(frozen=True)
+class Survey:
+    """What was found: the specs, the other YAML files that were passed over, the problems."""
+
+    specs: int
+    skipped: int
+    problems: tuple[Problem, ...]
+
+    @property
+    def errors(self) -> tuple[Problem, ...]:
+        """The problems that stop a spec."""
+        return errors(self.problems)
+
+    def summary(self) -> str:
+        """The closing line: `12 specs, 0 errors, 2 warnings`."""
+        warnings = len(self.problems) - len(self.errors)
+        counts = ((self.specs, "spec"), (len(self.errors), "error"), (warnings, "warning"))
+        line = ", ".join(f"{count} {word}{'' if count == 1 else 's'}" for count, word in counts)
+        return f"{line} ({self.skipped} other YAML files)" if self.skipped else line
+
+    def as_json(self) -> dict[str, Any]:
+        """The same for a program."""
+        return {
+            "specs": self.specs,
+            "errors": len(self.errors),
+            "warnings": len(self.problems) - len(self.errors),
+            "skipped": self.skipped,
+            "problems": [
+                {
+                    "code": problem.code,
+                    "severity": problem.severity,
+                    "file": problem.place.path if problem.place else None,
+                    "line": problem.place.line if problem.place else None,
+                    "found": problem.found,
+                    "expected": problem.expected,
+                    "hint": problem.hint,
+                    "source": problem.source,
+                }
+                for problem in self.problems
+            ],
+        }
+
+
+def survey(paths: Sequence[Path]) -> Survey:
+    """Check files, every spec in folders, or without paths every spec in the repository.
+
+    A YAML file that is no Azure ML spec is an error when it was named, passed over in a folder.
+    """
+    links, problems = Links(), list[Problem]()
+    specs = skipped = 0
+    for path, named in _files(paths or [repository.root()]):
+        try:
+            document = read(path, repository.shown(path))
+            if not named and kinds.kind_of(document.data) is None:
+                skipped += 1
+                continue
+            specs += 1
+            problems += check(from_document(document, path.absolute(), {}), links)
+        except Refused as refused:
+            if not named and not _was_meant_as_spec(path):
+                skipped += 1
+                continue
+            specs += not any(problem.code == "missing-file" for problem in refused.problems)
+            problems += refused.problems
+    return Survey(specs, skipped, tuple(dict.fromkeys(problems)))
+
+
+def _files(paths: Sequence[Path]) -> dict[Path, bool]:
+    """The files to read, each once, and whether it was named."""
+    files: dict[Path, bool] = {}
+    for path in paths:
+        if path.is_dir():
+            for file in repository.yaml_files(path):
+                files.setdefault(file, False)
+        else:
+            files[path] = True
+    return files
+
+
+def _was_meant_as_spec(path: Path) -> bool:
+    """Whether a file that does not load as YAML says that it is a spec."""
+    try:
+        return kinds.mentions_azure_ml(path.read_text("utf-8", errors="replace"))
+    except OSError:
+        return False
