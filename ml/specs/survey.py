@@ -65,7 +65,7 @@ def survey(paths: Sequence[Path]) -> Survey:
     """
     links, problems = Links(), list[Problem]()
     specs = skipped = 0
-    for path, named in _files(paths or [repository.root()]):
+    for path, named in _files(paths or [repository.root()]).items():
         try:
             document = read(path, repository.shown(path))
             if not named and kinds.kind_of(document.data) is None:
