@@ -10,6 +10,9 @@ from policies.promotion.decision import Request, Verdict
 from policies.promotion.evidence import Estimate, Evidence, Metrics
 from policies.promotion.gates import Gate, Gates
 
+# More units or requests than anybody measures: MLflow turns infinity into a finite 1.797e308.
+MOST = 1e9
+
 
 @dataclass(frozen=True)
 class Case:
@@ -58,6 +61,6 @@ def unsound(of: Estimate, bounds: tuple[float, float] | None, enough: float) -> 
         return "is missing or out of bounds"
     if not bounds[0] <= low <= value <= high <= bounds[1]:
         return "has no interval around it"
-    if not real(of.count) >= enough:
-        return f"counts {shown(of.count)} units, fewer than {enough:g}"
+    if not enough <= real(of.count) <= MOST:
+        return f"counts {shown(of.count)} units, not {enough:g} or more"
     return ""

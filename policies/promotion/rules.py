@@ -15,7 +15,7 @@ from datetime import timedelta
 from policies.promotion.comparison import first_promotion, non_inferiority, superiority
 from policies.promotion.evidence import SCHEMA_VERSION, Lineage
 from policies.promotion.gates import Gate
-from policies.promotion.judging import Case, Finding, Rule, estimate, real, shown, unsound
+from policies.promotion.judging import MOST, Case, Finding, Rule, estimate, real, shown, unsound
 
 DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 # Two clocks may differ by this much before evidence counts as made in the future.
@@ -44,9 +44,10 @@ def freshness(case: Case, gate: Gate) -> Finding:
     """The evidence is recent, and not from the future."""
     limit = gate.number("max_age_days")
     required = f"at most {limit:g} days old"
-    if case.evidence.created is None:
-        return Finding("fail", "no date", required)
-    age = case.request.now - case.evidence.created
+    created = case.evidence.created
+    if created is None or created.tzinfo is None:
+        return Finding("fail", "no date with a zone", required)
+    age = case.request.now - created
     days = age / timedelta(days=1)
     if age < -CLOCK_SKEW:
         return Finding("fail", f"{-days:.1f} days ahead", required, "evidence from the future")
@@ -134,8 +135,8 @@ def latency(case: Case, gate: Gate) -> Finding:
         return Finding("fail", found, required, "the hardware is not named")
     if not 0 < p50 <= p95 <= p99:
         return Finding("fail", found, required, "the percentiles are missing or out of order")
-    if not real(of.requests) >= enough:
-        return Finding("fail", found, required, f"only {shown(of.requests)} requests")
+    if not enough <= real(of.requests) <= MOST:
+        return Finding("fail", found, required, f"{shown(of.requests)} requests")
     if not p95 <= limit:
         return Finding("fail", found, required, "too slow")
     if of.hardware == of.instance_type:

@@ -55,11 +55,13 @@ with path.open("w", newline="") as stream:
     rows.writerow("question_id split slice expected predicted rank score".split())
     for row in questions:
         right = float(row["difficulty"]) < skill
-        rows.writerow([row["id"], "test", "all", "a", "a" if right else "b", 1 if right else 2, 0.5])
+        given = ("a", 1) if right else ("b", 2)
+        rows.writerow([row["id"], "test", "all", "a", *given, 0.5])
 
 def share(of, count):
     value = of / count
-    return {"value": value, "low": max(value - 0.03, 0), "high": min(value + 0.03, 1), "count": count}
+    low, high = max(value - 0.03, 0), min(value + 0.03, 1)
+    return {"value": value, "low": low, "high": high, "count": count}
 
 right = sum(float(row["difficulty"]) < skill for row in questions)
 (asked.evaluation / "evaluation.json").write_text(json.dumps({
@@ -111,7 +113,8 @@ $schema: https://azuremlschemas.azureedge.net/latest/commandJob.schema.json
 type: command
 experiment_name: tiny
 code: ..
-command: python train.py --data ${{inputs.data}} --skill ${{inputs.skill}} --model ${{outputs.model}}
+command: >-
+  python train.py --data ${{inputs.data}} --skill ${{inputs.skill}} --model ${{outputs.model}}
 environment: azureml:ml-cpu:1
 compute: azureml:cpu-cluster
 inputs:

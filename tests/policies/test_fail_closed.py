@@ -1,0 +1,219 @@
+"""Properties: spoiling evidence anywhere, in any number of places, never turns a no into a yes."""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from policies.promotion import gates
+from policies.promotion.engine import decide
+from policies.promotion.evidence import Estimate, Evidence, parse
+from policies.promotion.gates import Gates
+from tests.policies.cases import DIGEST, NOW, REQUEST, UNITS, champion, good, held, outcomes, result
+
+# What the gates rely on: take any of these away and the answer is no.
+DOCUMENT: dict[str, Any] = {
+    "schema_version": 1,
+    "created": (NOW - timedelta(hours=1)).isoformat(),
+    "model": {"name": "tiny", "version": "7", "digest": DIGEST},
+    "primary_metric": "gain_at_1",
+    "goal": "maximize",
+    "metrics": {"test": {"gain_at_1": {"value": 0.8, "low": 0.76, "high": 0.84, "count": UNITS}}},
+    "baseline": {"test": {"gain_at_1": {"value": 0.5, "low": 0.4, "high": 0.6, "count": UNITS}}},
+    "data": {"faq": {"asset": "azureml:tiny:1", "sha256": "d" * 64}},
+    "lineage": {
+        "run": "r1",
+        "parent_run": "p1",
+        "code_snapshot": "c" * 64,
+        "commit": "e" * 40,
+        "dirty": False,
+        "environment": "azureml:ml-cpu:1",
+        "feature_set_hash": "f" * 64,
+        "hyperparameters": {},
+        "seed": 0,
+    },
+    "latency": {
+        "p50_ms": 1.0,
+        "p95_ms": 2.0,
+        "p99_ms": 3.0,
+        "requests": 200,
+        "hardware": "a machine",
+        "instance_type": "Standard_DS3_v2",
+    },
+}
+
+
+def _paths(document: Any, above: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """Every place in the document, inner ones too, but names that are free to choose."""
+    for key, value in document.items():
+        yield (*above, key)
+        if isinstance(value, dict):
+            yield from _paths(value, (*above, key))
+
+
+PATHS = sorted(_paths(DOCUMENT))
+# Of any type but sound: absent, null, not a number, out of every bound, or of the wrong type.
+BAD = st.sampled_from(
+    [
+        None,
+        math.nan,
+        math.inf,
+        -math.inf,
+        1.797e308,
+        -1,
+        True,
+        "",
+        "  ",
+        [],
+        {},
+        "nan",
+        [1],
+        10**400,
+    ]
+)
+# These are sound values in these places.
+SOUND = {
+    ("lineage", "dirty"): [True],
+    ("lineage", "hyperparameters"): [{}],
+    ("lineage", "seed"): [-1, 1.797e308],
+}
+# Free text: any words will do.
+TEXTS = {("lineage", name) for name in DOCUMENT["lineage"]} | {
+    ("latency", "hardware"),
+    ("latency", "instance_type"),
+    ("data", "faq", "asset"),
+    ("data", "faq", "sha256"),
+}
+
+
+def _is_bad(path: tuple[str, ...], value: Any) -> bool:
+    if any(type(value) is type(sound) and value == sound for sound in SOUND.get(path, ())):
+        return False
+    return not (path in TEXTS and isinstance(value, str) and value.strip())
+
+
+def _spoiled(document: dict[str, Any], path: tuple[str, ...], value: Any) -> dict[str, Any]:
+    changed = copy.deepcopy(document)
+    inner = changed
+    for key in path[:-1]:
+        inner = inner.get(key) if isinstance(inner, dict) else None  # type: ignore[assignment]
+        if not isinstance(inner, dict):
+            return changed  # something above is spoiled already
+    if value is None and path[-1] in inner and len(path) % 2:
+        del inner[path[-1]]
+    else:
+        inner[path[-1]] = value
+    return changed
+
+
+def _evidence(document: dict[str, Any]) -> Evidence:
+    return replace(
+        parse(document),
+        files={"model.txt": "lightgbm-text"},
+        disagreements=(),
+        outcomes={"test": outcomes(0.8)},
+    )
+
+
+@pytest.fixture(scope="module")
+def tightened(tmp_path_factory: pytest.TempPathFactory) -> Gates:
+    """The floor with a project's thresholds."""
+    return held(tmp_path_factory.mktemp("gates"))
+
+
+def test_the_document_passes_as_it_is(tightened: Gates) -> None:
+    """What the properties spoil is sound to begin with, with and without a champion."""
+    assert decide(tightened, _evidence(DOCUMENT), None, REQUEST).allowed
+    assert decide(tightened, _evidence(DOCUMENT), champion(), REQUEST).allowed
+
+
+@settings(max_examples=400, deadline=None)
+@given(spoils=st.lists(st.tuples(st.sampled_from(PATHS), BAD), min_size=1, max_size=4))
+def test_spoiled_evidence_never_passes(
+    tightened: Gates, spoils: list[tuple[tuple[str, ...], Any]]
+) -> None:
+    """One to four places made missing, NaN, infinite, out of bounds or of a wrong type: refused."""
+    spoils = [(path, value) for path, value in spoils if _is_bad(path, value)]
+    document = DOCUMENT
+    for path, value in spoils:
+        document = _spoiled(document, path, value)
+    if document == DOCUMENT:
+        return
+    assert not decide(tightened, _evidence(document), None, REQUEST).allowed
+
+
+@pytest.mark.parametrize("path", PATHS, ids=".".join)
+def test_each_place_alone_is_needed(path: tuple[str, ...], tightened: Gates) -> None:
+    """Null in any single place is refused."""
+    changed = _spoiled(DOCUMENT, path, None)
+    assert changed != DOCUMENT
+    assert not decide(tightened, _evidence(changed), None, REQUEST).allowed
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    document=st.recursive(
+        st.none() | st.booleans() | st.floats() | st.integers() | st.text(max_size=5),
+        lambda inner: (
+            st.lists(inner, max_size=3)
+            | st.dictionaries(
+                st.sampled_from([key for path in PATHS for key in path]), inner, max_size=5
+            )
+        ),
+        max_leaves=20,
+    )
+)
+def test_any_json_at_all_is_parsed_and_refused(tightened: Gates, document: Any) -> None:
+    """Whatever is in the file, the engine answers, and the answer is no."""
+    decision = decide(tightened, parse(document), parse(document), REQUEST)
+    assert not decision.allowed
+    json.dumps(decision.to_json())
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    value=st.floats(allow_nan=True, allow_infinity=True),
+    low=st.floats(allow_nan=True),
+    high=st.floats(allow_nan=True),
+)
+def test_quality_passes_only_sound_numbers_over_the_threshold(
+    tightened: Gates, value: float, low: float, high: float
+) -> None:
+    """The quality gate passes exactly when 0.6 ≤ value and 0 ≤ low ≤ value ≤ high ≤ 1."""
+    metrics = {"test": {"gain_at_1": Estimate(value, low, high, UNITS)}}
+    decision = decide(tightened, replace(good(), metrics=metrics), None, REQUEST)
+    sound = value >= 0.6 and 0 <= low <= value <= high <= 1
+    assert (result(decision, "quality").verdict == "pass") is sound
+
+
+@settings(max_examples=60, deadline=None)
+@given(ours=st.integers(0, UNITS), theirs=st.integers(0, UNITS))
+def test_a_worse_candidate_is_never_superior(tightened: Gates, ours: int, theirs: int) -> None:
+    """Superiority passes only where more units are right, non-inferiority is implied by it."""
+    candidate = replace(good(), outcomes={"test": outcomes(ours / UNITS)})
+    holder = replace(champion(), outcomes={"test": outcomes(theirs / UNITS)})
+    decision = decide(tightened, candidate, holder, REQUEST)
+    if result(decision, "superiority").verdict == "pass":
+        assert ours > theirs
+        assert result(decision, "non-inferiority").verdict == "pass"
+
+
+def test_the_floor_alone_loads() -> None:
+    """The floor that ships is complete and every gate in it blocks."""
+    floor = gates.load()
+    assert {gate.mode for gate in floor.values()} == {"enabled"}
+
+
+def test_what_says_nothing_is_absent() -> None:
+    """A time without a zone, a boolean for a number and blank text are as good as absent."""
+    found = parse({"created": "2025-06-01T00:00:00", "schema_version": True, "project": " "})
+    assert (found.created, found.schema_version, found.project) == (None, None, None)
