@@ -22,12 +22,18 @@ def check(spec: Spec, links: Links | None = None) -> list[Problem]:
     The rules also read a spec that the SDK refused, so that a person sees everything at once.
     `links` remembers the folders that were searched, for a caller with many specs.
     """
-    subject = Subject(spec, links or Links())
-    found = [*spec.problems]
     pieces = nodes(spec)
+    subject = Subject(spec, links or Links(), pieces)
+    found: list[Problem] = []
     for rule in RULES.values():
         for target in _targets(rule, subject, pieces):
-            found += rule.apply(target)
+            try:
+                found += rule.apply(target)
+            except (AttributeError, KeyError, TypeError, ValueError):
+                if not spec.problems:
+                    raise  # of a spec that the SDK refused nobody knows the shape
+    told = {(problem.code, problem.place) for problem in spec.problems}
+    found = [*spec.problems, *(one for one in found if (one.code, one.place) not in told)]
     found.sort(key=lambda problem: problem.place.line if problem.place else 0)
     return list(dict.fromkeys(found))
 

@@ -32,6 +32,8 @@ _NAMES = {
     "batch_endpoint": "batch endpoint",
     "online_deployment": "online deployment",
     "batch_deployment": "batch deployment",
+    "model_batch_deployment": "batch deployment",
+    "pipeline_component_batch_deployment": "batch deployment",
     "feature_set": "feature set",
     "feature_store": "feature store",
     "feature_store_entity": "feature store entity",
@@ -106,6 +108,8 @@ def kind_of(data: Any) -> Kind | None:
     if family is None:
         return None
     written = data.get("type")
+    if family == "batch_deployment" and written in _BATCH_TYPES:
+        family = _BATCH_TYPES[written]
     default = "command" if family in {"job", "component"} else ""
     return Kind(family, written if isinstance(written, str) else default)
 
@@ -169,6 +173,10 @@ _WORK = {
     "finetuning": frozenset({"task", "model"}),
     "distillation": frozenset({"teacher_model_endpoint_connection", "student_model"}),
     "data_transfer": frozenset({"task"}),
+}
+_BATCH_TYPES = {
+    "model": "model_batch_deployment",
+    "pipeline": "pipeline_component_batch_deployment",
 }
 _BATCH = frozenset({"mini_batch_size", "output_action", "output_file_name", "component", "job"})
 _ENVIRONMENT = frozenset(

@@ -21,14 +21,15 @@ class Links:
 
     def __init__(self) -> None:
         self._scanned: dict[Path, list[Path]] = {}
+        self._real: dict[str, Path] = {}
 
     def escape(self, written: Path, folder: Path, boundary: Path | None) -> Path | None:
         """Where `written` (in a spec in `folder`) leads when that is out of bounds, else None."""
-        base = folder.resolve()
+        base = self.real(folder)
         lexical = Path(os.path.normpath(base / written))
-        real = lexical.resolve()
+        real = self.real(lexical)
         if boundary is not None:
-            return None if real.is_relative_to(boundary.resolve()) else real
+            return None if real.is_relative_to(self.real(boundary)) else real
         if _is_private(real, base):
             return real
         climbs = [part for part in written.parts if part != "."]
@@ -38,13 +39,19 @@ class Links:
         through_link = lexical.is_relative_to(base) and not real.is_relative_to(base)
         return real if through_link else None
 
+    def real(self, path: Path) -> Path:
+        """`path` with its links followed."""
+        if (key := str(path)) not in self._real:
+            self._real[key] = Path(os.path.realpath(path))
+        return self._real[key]
+
     def escapes_inside(
         self, top: Path, folder: Path, boundary: Path | None
     ) -> Iterator[tuple[Path, Path]]:
         """The links below `top` that lead out of bounds, each with where it leads."""
-        allowed = [boundary.resolve()] if boundary else [folder.resolve(), top.resolve()]
-        for link in self._links(top.resolve()):
-            real = link.resolve()
+        allowed = [self.real(boundary)] if boundary else [self.real(folder), self.real(top)]
+        for link in self._links(self.real(top)):
+            real = self.real(link)
             if not any(real.is_relative_to(place) for place in allowed):
                 yield link, real
 

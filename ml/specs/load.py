@@ -11,6 +11,7 @@ import logging
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,10 @@ _ENTITIES = {
     "batch_endpoint": "_endpoint.batch_endpoint:BatchEndpoint",
     "online_deployment": "_deployment.online_deployment:OnlineDeployment",
     "batch_deployment": "_deployment.batch_deployment:BatchDeployment",
+    "model_batch_deployment": "_deployment.model_batch_deployment:ModelBatchDeployment",
+    "pipeline_component_batch_deployment": (
+        "_deployment.pipeline_component_batch_deployment:PipelineComponentBatchDeployment"
+    ),
     "deployment_template": "_deployment.deployment_template:DeploymentTemplate",
     "schedule": "_schedule.schedule:Schedule",
     "datastore": "_datastore.datastore:Datastore",
@@ -42,7 +47,7 @@ _ENTITIES = {
     "connection": "_workspace.connections.workspace_connection:WorkspaceConnection",
     "capability_host": "_workspace._ai_workspaces.capability_host:CapabilityHost",
     "registry": "_registry.registry:Registry",
-    "feature_set": "_feature_set.feature_set:FeatureSet",
+    "feature_set": "_assets._artifacts.feature_set:FeatureSet",
     "feature_set_backfill": "_feature_set.feature_set_backfill_request:FeatureSetBackfillRequest",
     "feature_store": "_feature_store.feature_store:FeatureStore",
     "feature_store_entity": "_feature_store_entity.feature_store_entity:FeatureStoreEntity",
@@ -125,8 +130,7 @@ def _entity(kind: Kind, document: Document, file: Path) -> tuple[Kind, Any, tupl
 
 def _load_as(kind: Kind, document: Document, file: Path) -> tuple[Any, tuple[Problem, ...]]:
     module, _, name = _ENTITIES[kind.family].partition(":")
-    importlib.import_module("azure.ai.ml")  # it sets its logger's level when imported
-    with _quiet():
+    with quiet():
         base = getattr(importlib.import_module(f"azure.ai.ml.entities.{module}"), name)
         data = document.copy()
         try:
@@ -142,10 +146,14 @@ def _load_as(kind: Kind, document: Document, file: Path) -> tuple[Any, tuple[Pro
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
-    """The SDK announces experimental classes on loggers and as warnings; neither is a finding."""
+def quiet() -> Iterator[None]:
+    """Silence what the SDK announces of experimental classes; once around many loads is cheaper."""
+    if _quiet.get():
+        yield
+        return
+    importlib.import_module("azure.ai.ml")  # it sets its logger's level when it is imported
     logger = logging.getLogger("azure.ai.ml")
-    level = logger.level
+    level, token = logger.level, _quiet.set(True)
     logger.setLevel(logging.CRITICAL)
     try:
         with warnings.catch_warnings():
@@ -153,6 +161,10 @@ def _quiet() -> Iterator[None]:
             yield
     finally:
         logger.setLevel(level)
+        _quiet.reset(token)
+
+
+_quiet = ContextVar("quiet", default=False)
 
 
 def _no_spec(document: Document) -> Problem:

@@ -51,8 +51,8 @@ class Node:
     @cached_property
     def component(self) -> Mapping[str, Any] | None:
         """The data of the component that the node runs, when it names one that is here."""
-        written = self.data.get("component")
-        if isinstance(written, dict):
+        written = self.data.get("trial" if self.type == "sweep" else "component")
+        if isinstance(written, dict) and self.type != "sweep":
             return written
         if not isinstance(written, str):
             return None
@@ -62,10 +62,27 @@ class Node:
             inside = (found.document, found.file) if found else None
         return inside[0].data if inside and isinstance(inside[0].data, dict) else None
 
+    @cached_property
+    def steps(self) -> Mapping[str, Node]:
+        """The steps of a pipeline by name; none of anything else."""
+        found = {}
+        for name, step in self.mapping("jobs").items() if self.type == "pipeline" else ():
+            if isinstance(step, dict):
+                kind = step.get("type") or _type_of_component(step, self.spec.folder)
+                keys = (*self.keys, "jobs", name)
+                found[str(name)] = Node(self.spec, keys, str(kind).lower(), step, self)
+        return found
+
     @property
     def is_remote(self) -> bool:
         """Whether it runs a component of which nothing is known here."""
-        return "component" in self.data and self.component is None
+        written = self.data.get("trial" if self.type == "sweep" else "component")
+        return isinstance(written, str | dict) and self.component is None and not self.is_inline
+
+    @property
+    def is_inline(self) -> bool:
+        """Whether what it runs is written in it, not in a component."""
+        return self.type == "sweep" and isinstance(self.data.get("trial"), dict)
 
     def ports(self, direction: str) -> Mapping[str, Any] | None:
         """The declared inputs or outputs by name; None when they are declared elsewhere."""
@@ -82,9 +99,9 @@ class Node:
         text = self.get(*at)
         if isinstance(text, str):
             return at, text
-        if self.type == "command" and self.component is not None:
+        if self.type in {"command", "sweep"} and self.component is not None:
             text = self.component.get("command")
-            return (("component",), text) if isinstance(text, str) else None
+            return (at[:1], text) if isinstance(text, str) else None
         return None
 
     @property
@@ -99,9 +116,7 @@ def nodes(spec: Spec) -> list[Node]:
     if spec.kind.family in {"job", "component"}:
         return list(_below(Node(spec, (), spec.kind.type, data)))
     inline = data.get("create_job") if spec.kind.family == "schedule" else None
-    if isinstance(inline, dict) and isinstance(
-        inline.get("jobs", inline.get("command")), dict | str
-    ):
+    if isinstance(inline, dict) and inline.keys() & {"jobs", "command", "trial"}:
         kind = kind_of(inline)
         return list(_below(Node(spec, ("create_job",), kind.type if kind else "", inline)))
     return []
@@ -109,13 +124,8 @@ def nodes(spec: Spec) -> list[Node]:
 
 def _below(node: Node) -> Iterator[Node]:
     yield node
-    if node.type != "pipeline":
-        return
-    for name, step in node.mapping("jobs").items():
-        if isinstance(step, dict):
-            kind = step.get("type") or _type_of_component(step, node.spec.folder)
-            keys = (*node.keys, "jobs", name)
-            yield from _below(Node(node.spec, keys, str(kind).lower(), step, node))
+    for step in node.steps.values():
+        yield from _below(step)
 
 
 def _type_of_component(step: Mapping[str, Any], folder: Path) -> str:

@@ -84,7 +84,8 @@ def _keys_of(trace: TracebackType | None) -> tuple[Key, ...]:
 
 def _named(text: str, document: Document) -> tuple[Key, ...]:
     """The node whose value an error outside marshmallow quotes: `Unsupported job type: foo`."""
-    for keys, value in strings(document.data):
-        if len(value) > 2 and re.search(rf"{keys[-1]}\b.*{re.escape(value)}", text):
+    quoted = [(keys, value) for keys, value in strings(document.data) if len(value) > 2]
+    for keys, value in quoted:
+        if re.search(rf"{re.escape(str(keys[-1]))}\b.*{re.escape(value)}", text):
             return keys
-    return ()
+    return next((keys for keys, value in quoted if len(value) > 8 and value in text), ())

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -51,10 +52,17 @@ def included(written: str, folder: Path) -> tuple[Document, Path] | None:
     path = assets.local(written, folder)
     try:
         if path is not None and path.is_file():
-            return read(path, repository.shown(path)), path
+            stat = path.stat()
+            return _read(path, repository.shown(path), stat.st_mtime_ns, stat.st_size), path
     except (OSError, ValueError, Refused):
         pass
     return None
+
+
+@lru_cache(maxsize=256)
+def _read(path: Path, shown: str, mtime_ns: int, size: int) -> Document:
+    """A file that many specs name, read once as long as it does not change."""
+    return read(path, shown)
 
 
 def leaves(messages: Any, at: Spot, folder: Path) -> Iterator[Leaf]:

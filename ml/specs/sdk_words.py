@@ -16,8 +16,10 @@ from ml.specs.sdk_tree import included
 SOURCE = "azure-ai-ml 1.35, the loader that `az ml` uses"
 
 _NOT_IN_SET = re.compile(r"Value (?P<value>.*) passed is not in set (?P<set>\[.*\])", re.DOTALL)
-_NOT_FOUND = re.compile(r"(?:Can't find .* in resolved absolute path: |No such file or directory: "
-                        r"|\[Errno 2\] No such file or directory: )(?P<path>.*?)\.?$")  # fmt: skip
+_NOT_FOUND = re.compile(
+    r"Can't find .* in resolved absolute path: (?P<resolved>.*?)\.?$"
+    r"|(?:\[Errno 2\] )?No such file or directory: '?(?P<opened>[^'\n]*)"
+)
 _TYPES = re.compile(
     r"Not a valid (\w+)|Invalid (input )?type|Given value is not a string|is not supported for"
 )
@@ -87,7 +89,7 @@ def _words(
     found = f"`{name}` is {_shown(name, value)}" if name else f"the file is {_shown(name, value)}"
     missing = next(filter(None, map(_NOT_FOUND.search, messages)), None)
     if missing:
-        path = missing["path"].strip("'\"")
+        path = missing["resolved"] or missing["opened"]
         where = f"`{name}: {value}`" if isinstance(value, str) else f"`{name}`"
         hint = f"looked for {path}"
         return "missing-file", f"{where} names nothing on this machine", "a path that exists", hint

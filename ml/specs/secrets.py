@@ -44,7 +44,7 @@ _ASSIGNMENT = re.compile(
 _PLACEHOLDER = re.compile(
     r"\$\{\{.*\}\}|\$\{?\w+\}?|\$\(.*\)|%\w+%|<.*>|\{\{?.*\}?\}|\[.*\]|@Microsoft\.KeyVault\(.*\)"
     r"|https?://[\w.-]*\.vault\.azure\.net/.*|azureml:.*"
-    r"|(?i:none|null|true|false|yes|no|todo|tbd|dummy|example|placeholder|change[-_]?me|redacted"
+    r"|(?i:none|null|true|false|yes|no|todo|tbd|placeholder|change[-_]?me|redacted|(?:dummy|example|fake|sample).*"
     r"|(?:your|my|enter|insert|put)[-_ ].*)",
     re.DOTALL,
 )

@@ -11,7 +11,7 @@ from ml.specs import kinds, repository
 from ml.specs.check import check
 from ml.specs.lines import read
 from ml.specs.links import Links
-from ml.specs.load import from_document
+from ml.specs.load import from_document, quiet
 from ml.specs.problems import Problem, Refused, errors
 
 
@@ -65,20 +65,21 @@ def survey(paths: Sequence[Path]) -> Survey:
     """
     links, problems = Links(), list[Problem]()
     specs = skipped = 0
-    for path, named in _files(paths or [repository.root()]).items():
-        try:
-            document = read(path, repository.shown(path))
-            if not named and kinds.kind_of(document.data) is None:
-                skipped += 1
-                continue
-            specs += 1
-            problems += check(from_document(document, path.absolute(), {}), links)
-        except Refused as refused:
-            if not named and not _was_meant_as_spec(path):
-                skipped += 1
-                continue
-            specs += not any(problem.code == "missing-file" for problem in refused.problems)
-            problems += refused.problems
+    with quiet():
+        for path, named in _files(paths or [repository.root()]).items():
+            try:
+                document = read(path, repository.shown(path))
+                if named or kinds.kind_of(document.data) is not None:
+                    problems += check(from_document(document, path.absolute(), {}), links)
+                    specs += 1
+                else:
+                    skipped += 1
+            except Refused as refused:
+                if named or _was_meant_as_spec(path):
+                    problems += refused.problems
+                    specs += path.is_file()
+                else:
+                    skipped += 1
     return Survey(specs, skipped, tuple(dict.fromkeys(problems)))
 
 

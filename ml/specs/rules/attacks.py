@@ -9,7 +9,7 @@ from typing import Any
 from ml.specs import expressions, secrets
 from ml.specs.expressions import Reference, literal
 from ml.specs.lines import Key, strings
-from ml.specs.nodes import Node, nodes
+from ml.specs.nodes import Node
 from ml.specs.rules.registry import Finding, Subject, rule
 
 Value = tuple[tuple[Key, ...], str]
@@ -25,7 +25,7 @@ _PARENT_INPUT = re.compile(r"\s*\$\{\{\s*parent\.inputs\.([^\s}]+)\s*\}\}\s*$")
 def shell_metacharacter(subject: Subject) -> Iterator[Finding]:
     """A literal never becomes a command: what the shell acts on stands in single quotes."""
     seen = set()
-    for node in nodes(subject.spec):
+    for node in subject.nodes:
         for reference in expressions.references(node.command[1] if node.command else ""):
             for keys, value in _values(node, reference):
                 problem = expressions.dangerous(value, reference)

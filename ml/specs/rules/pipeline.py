@@ -7,7 +7,7 @@ from typing import Any
 
 from ml.specs.expressions import Reference, did_you_mean, references
 from ml.specs.lines import Key, strings
-from ml.specs.nodes import Node, nodes
+from ml.specs.nodes import Node
 from ml.specs.rules.registry import Finding, rule
 
 _YAML = "reference-yaml-job-pipeline: expressions"
@@ -22,15 +22,6 @@ def bindings(node: Node) -> Iterator[tuple[tuple[Key, ...], Reference]]:
             for reference in references(text):
                 if reference.source == "parent":
                     yield ("jobs", name, *keys), reference
-
-
-def steps(node: Node) -> dict[str, Node]:
-    """The steps of a pipeline by name."""
-    return {
-        child.name: child
-        for child in nodes(node.spec)
-        if child.parent is not None and child.parent.keys == node.keys
-    }
 
 
 @rule("unknown-step", scope="pipeline", source=_YAML)
@@ -56,23 +47,22 @@ def unknown_step(node: Node) -> Iterator[Finding]:
 @rule("unknown-output", scope="pipeline", source=_YAML)
 def unknown_output(node: Node) -> Iterator[Finding]:
     """`${{parent.jobs.X.outputs.Y}}` names an output that step X declares."""
-    known_steps = steps(node)
     for keys, reference in bindings(node):
         path = reference.path
         if len(path) < 5 or path[1] != "jobs" or path[3] != "outputs":
             continue
-        step = known_steps.get(path[2])
+        step = node.steps.get(path[2])
         ports = step.ports("outputs") if step and step.type in _DECLARING else None
         if step is None or ports is None:
             continue
-        known = {*map(str, ports), *map(str, step.mapping("outputs")), "default"}
+        known = {*map(str, ports), *map(str, step.mapping("outputs"))}
         if path[4] not in known:
-            listed = ", ".join(sorted(known - {"default"})) or "none"
+            listed = ", ".join(sorted(known))
             yield Finding(
                 keys,
                 f"`{reference.text}`: step `{path[2]}` has no output `{path[4]}`",
-                f"one of {listed}",
-                did_you_mean(path[4], known - {"default"}),
+                f"one of {listed}" if listed else f"`outputs:` in `{path[2]}`",
+                did_you_mean(path[4], known),
             )
 
 
@@ -116,7 +106,7 @@ def missing_input(node: Node) -> Iterator[Finding]:
     """A step gives its component every input that has no default."""
     if node.parent is None or node.component is None:
         return
-    given = node.mapping("inputs")
+    given = {**node.mapping("inputs"), **node.search_space}
     for name, port in (node.ports("inputs") or {}).items():
         if not isinstance(port, dict) or name in given or not isinstance(port.get("type"), str):
             continue

@@ -7,7 +7,7 @@ learn.microsoft.com/azure/machine-learning.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -37,6 +37,7 @@ class Subject:
 
     spec: Spec
     links: Links
+    nodes: Sequence[Node] = ()
     keys: tuple[Key, ...] = ()
 
 

@@ -129,17 +129,17 @@ def unused_search_space(node: Node) -> Iterator[Finding]:
     """Every declared hyperparameter reaches the command, or all trials are the same."""
     if node.command is None:
         return
-    used = node.command[1]
+    used, source = node.command[1], "search_space" if node.component is None else "inputs"
     for name, distribution in node.search_space.items():
         names = {str(name)}
         if kind(distribution) == "choice":
             values = node.get("search_space", name, "values") or []
             names |= {str(key) for value in values if isinstance(value, dict) for key in value}
-        if not any(f"search_space.{one}" in used for one in names):
+        if not any(f"{source}.{one}" in used for one in names):
             yield Finding(
                 ("search_space", name),
                 f"`{name}` is never used in the command",
-                f"`${{{{search_space.{name}}}}}` in the trial's command",
+                f"`${{{{{source}.{name}}}}}` in the trial's command",
             )
 
 
