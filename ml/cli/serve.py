@@ -19,7 +19,7 @@ def command(
 ) -> None:
     """Show, start or stop the model servers on this machine."""
     from ml.serving import endpoint as endpoints
-    from ml.serving import server
+    from ml.serving import server, slots
 
     if (stop or port is not None) and endpoint is None:
         known = f"one of: {', '.join(endpoints.every()) or 'nothing is served yet'}"
@@ -50,7 +50,7 @@ def command(
                 "digest": live.launch.digest,
                 "running": up,
                 "url": live.server.url if up else None,
-                "log": str(server.log(live.server.slot)),
+                "log": str(slots.log(live.server.slot)),
             }
             for name, live, up in found
         ]

@@ -6,7 +6,7 @@ import http.client
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ml.serving import client, endpoint, server
+from ml.serving import client, endpoint, slots
 from ml.serving.server import Server
 from ml.specs.problems import Exit, Problem, Refused
 
@@ -47,9 +47,9 @@ def _failed(of: Server, why: str) -> Refused:
     return Refused(
         Problem(
             "server-error",
-            f"{why}; its log ends:\n{server.last_lines(of.slot)}",
+            f"{why}; its log ends:\n{slots.last_lines(of.slot)}",
             "status 200",
-            f"the whole log: {server.log(of.slot)}",
+            f"the whole log: {slots.log(of.slot)}",
         ),
         exit_code=Exit.RUN_FAILED,
     )

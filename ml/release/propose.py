@@ -13,7 +13,7 @@ from ml.release.desired import Declared
 from ml.release.judge import Judged, judge, load_gates
 from ml.release.project import Project
 from ml.release.registry import Registry, Version, store
-from ml.serving import client, endpoint, server
+from ml.serving import client, endpoint, server, slots
 from ml.serving.client import Timing
 from ml.serving.deployment import Deployment
 from ml.serving.server import Launch
@@ -138,7 +138,7 @@ def launch_of(version: Version, deployment: Deployment) -> Launch:
         digest=version.digest,
         code=code.folder,
         scoring_script=deployment.scoring_script,
-        model_dir=version.model_dir,
+        model_folder=version.folder,
         environment_variables=deployment.environment_variables,
     )
 
@@ -156,14 +156,14 @@ def _measured(project: Project, launch: Launch) -> Timing:
                 Problem(
                     "candidate-fails",
                     f"the served candidate does not answer: {error}; its log ends:\n"
-                    f"{server.last_lines(slot)}",
+                    f"{slots.last_lines(slot)}",
                     "status 200 to every sample request",
-                    f"the whole log: {server.log(slot)}; the requests: {project.requests}",
+                    f"the whole log: {slots.log(slot)}; the requests: {project.requests}",
                 ),
                 exit_code=Exit.RUN_FAILED,
             ) from None
         finally:
-            server.stop(slot)
+            slots.stop(slot)
 
 
 def _declaration(judged: Judged, version: Version, reason: str) -> Declared:

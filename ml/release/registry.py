@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING
 
 from ml.backends.local import faults, home
 from ml.backends.local.tracking import Tracking
-from ml.serving import endpoint
 from ml.serving.scoring.manifest import DIGEST_PREFIX, ManifestError, verify
 from ml.specs.problems import Exit, Problem, Refused
 
@@ -42,14 +41,9 @@ class Version:
     evidence: str
 
     @property
-    def model_dir(self) -> Path:
-        """What AZUREML_MODEL_DIR is set to when this version is served."""
-        return _place(self.digest)
-
-    @property
     def folder(self) -> Path:
-        """The model's own folder."""
-        return endpoint.model_folder(self.model_dir)
+        """The model's files, in the registry's own store."""
+        return _place(self.digest)
 
     @property
     def papers(self) -> Path:
@@ -67,13 +61,13 @@ def store(folder: Path) -> str:
         digest = verify(folder)
         place = _place(digest)
         if place.is_dir():
-            verify(endpoint.model_folder(place), digest)
+            verify(place, digest)
             return digest
         place.parent.mkdir(parents=True, exist_ok=True)
         unfinished = Path(tempfile.mkdtemp(prefix=".unfinished-", dir=place.parent))
         try:
-            _copy(folder, endpoint.model_folder(unfinished))
-            verify(endpoint.model_folder(unfinished), digest)
+            _copy(folder, unfinished)
+            verify(unfinished, digest)
             unfinished.chmod(0o755)
             try:
                 unfinished.rename(place)
@@ -105,7 +99,7 @@ class Registry:
                 self._client.create_registered_model(model, tags={PROJECT: project})
             made = self._client.create_model_version(
                 model,
-                source=str(endpoint.model_folder(_place(digest))),
+                source=str(_place(digest)),
                 run_id=run,
                 tags={DIGEST: digest, PROJECT: project},
             )

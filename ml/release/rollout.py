@@ -8,7 +8,7 @@ from contextlib import ExitStack
 
 from ml.release import audit
 from ml.release.registry import Registry, Version
-from ml.serving import client, endpoint, server
+from ml.serving import client, endpoint, server, slots
 from ml.serving.endpoint import Live
 from ml.serving.server import Launch, Server
 from ml.specs.problems import Exit, Problem, Refused
@@ -34,7 +34,7 @@ def roll_out(
     champion = registry.champion(version.model, environment)
     slot = endpoint.other_slot(name)
     with ExitStack() as undo:
-        undo.callback(server.stop, slot)
+        undo.callback(slots.stop, slot)
         green = server.start(slot, launch, port)
         _smoke(green, launch, samples)
         undo.callback(endpoint.switch, name, blue)
@@ -55,7 +55,7 @@ def roll_out(
         )
         undo.pop_all()
     if blue is not None:
-        server.stop(blue.server.slot)
+        slots.stop(blue.server.slot)
     return green
 
 
@@ -85,9 +85,9 @@ def _failed(green: Server, why: str) -> Refused:
     return Refused(
         Problem(
             "smoke-failed",
-            f"{why}; the new server's log ends:\n{server.last_lines(green.slot)}",
+            f"{why}; the new server's log ends:\n{slots.last_lines(green.slot)}",
             "an answer from the declared model to every sample request",
-            f"nothing was switched; the whole log: {server.log(green.slot)}",
+            f"nothing was switched; the whole log: {slots.log(green.slot)}",
         ),
         exit_code=Exit.RUN_FAILED,
     )

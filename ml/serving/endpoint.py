@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from ml.backends.local import home
-from ml.serving import files, server
+from ml.serving import files, server, slots
 from ml.serving.scoring.manifest import ManifestError, verify
 from ml.serving.server import Launch, Server
 from ml.specs.problems import Exit, Problem, Refused
@@ -55,7 +55,7 @@ def live(endpoint: str) -> Live | None:
                 **{
                     **launch,
                     "code": Path(launch["code"]),
-                    "model_dir": Path(launch["model_dir"]),
+                    "model_folder": Path(launch["model_folder"]),
                 }
             ),
         )
@@ -123,14 +123,14 @@ def ensure(endpoint: str, port: int | None = None) -> tuple[Live, bool]:
 def stop(endpoint: str) -> bool:
     """Stop every server of the endpoint; what is declared stays declared. Whether one ran."""
     with locked(endpoint):
-        stopped = [server.stop(path) for path in folder(endpoint).iterdir() if path.is_dir()]
+        stopped = [slots.stop(path) for path in folder(endpoint).iterdir() if path.is_dir()]
         return any(stopped)
 
 
 def check_model(launch: Launch) -> None:
     """Refuse a model folder that is not, to the bit, the one that was registered."""
     try:
-        verify(model_folder(launch.model_dir), launch.digest)
+        verify(launch.model_folder, launch.digest)
     except (ManifestError, OSError) as error:
         problem = Problem(
             "model-corrupt",
@@ -139,11 +139,6 @@ def check_model(launch: Launch) -> None:
             "nothing was loaded; propose and apply a version whose files are sound",
         )
         raise Refused(problem, exit_code=Exit.RUN_FAILED) from None
-
-
-def model_folder(model_dir: Path) -> Path:
-    """The model's own folder inside AZUREML_MODEL_DIR, where Azure ML mounts it by its name."""
-    return model_dir / "model"
 
 
 def nothing_served(endpoint: str) -> Refused:

@@ -1,0 +1,70 @@
+"""Launches of the real inference server with scoring scripts made for a test."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ml.serving.scoring.manifest import folder_digest, write_manifest
+from ml.serving.server import Launch
+
+ECHO = """
+from ml.serving.scoring.messages import BadRequest, Integer, Text, parse, refusal, reply
+from ml.serving.scoring.model import open_model
+
+
+def init():
+    global model
+    model = open_model()
+
+
+def run(body):
+    try:
+        asked = parse(body, {"question": Text(20), "top": Integer(1, 5, default=3)})
+    except BadRequest as error:
+        return refusal(error)
+    if asked.texts["question"] == "break":
+        raise RuntimeError("broken on purpose")
+    return reply(model, {"echo": asked.texts["question"], "top": asked.integers["top"]})
+"""
+
+CRASH = """
+def init():
+    raise RuntimeError("no weights, no answer")
+
+
+def run(body):
+    return body
+"""
+
+HANG = """
+import threading
+
+
+def init():
+    threading.Event().wait()
+
+
+def run(body):
+    return body
+"""
+
+
+def launch(folder: Path, script: str = ECHO, endpoint: str = "echo", version: str = "1") -> Launch:
+    """A launch of the script with a sound model folder of its own."""
+    code = folder / f"code{version}"
+    model = folder / f"model{version}"
+    for path in (code, model):
+        path.mkdir(parents=True, exist_ok=True)
+    (code / "score.py").write_text(script)
+    (model / "model.txt").write_text(f"tree\nversion={version}\n")
+    write_manifest(model)
+    return Launch(
+        endpoint=endpoint,
+        model=endpoint,
+        version=version,
+        digest=folder_digest(model),
+        code=code,
+        scoring_script="score.py",
+        model_folder=model,
+        environment_variables={},
+    )

@@ -1,0 +1,131 @@
+"""ml.serving.scoring: finding and verifying the model, and requests that break the schema."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ml.serving.scoring.manifest import ManifestError, write_manifest
+from ml.serving.scoring.messages import BadRequest, Integer, Schema, Text, parse, refusal, reply
+from ml.serving.scoring.model import MODEL_DIGEST, MODEL_DIR, ServedModel, open_model
+
+SCHEMA: Schema = {"question": Text(longest=10), "top": Integer(1, 5, default=3)}
+
+
+@pytest.fixture
+def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A sound model folder inside AZUREML_MODEL_DIR, as Azure ML mounts it."""
+    folder = tmp_path / "mounted" / "model"
+    folder.mkdir(parents=True)
+    (folder / "model.txt").write_text("tree\n")
+    write_manifest(folder)
+    monkeypatch.setenv(MODEL_DIR, str(folder.parent))
+    monkeypatch.delenv(MODEL_DIGEST, raising=False)
+    return folder
+
+
+def test_the_model_is_found_and_verified(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Mounted as a folder in AZUREML_MODEL_DIR or as that folder itself."""
+    served = open_model()
+    assert served.folder == model
+    monkeypatch.setenv(MODEL_DIR, str(model))
+    monkeypatch.setenv(MODEL_DIGEST, served.digest)
+    assert open_model() == served
+
+
+def test_a_changed_model_is_refused_before_anything_loads_it(model: Path) -> None:
+    """One flipped bit, and there is no model."""
+    content = bytearray((model / "model.txt").read_bytes())
+    content[1] ^= 1
+    (model / "model.txt").write_bytes(bytes(content))
+    with pytest.raises(ManifestError):
+        open_model()
+
+
+def test_another_model_than_the_declared_is_refused(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sound folder of another digest is not the model that was declared."""
+    monkeypatch.setenv(MODEL_DIGEST, "sha256:" + "0" * 64)
+    with pytest.raises(ManifestError):
+        open_model()
+
+
+def test_no_model_and_two_models_are_refused(
+    model: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Nothing is guessed."""
+    other = model.parent / "other"
+    other.mkdir()
+    write_manifest(other)
+    with pytest.raises(FileNotFoundError, match="2 folders"):
+        open_model()
+    monkeypatch.setenv(MODEL_DIR, str(tmp_path / "nowhere"))
+    with pytest.raises(FileNotFoundError, match="0 folders"):
+        open_model()
+    monkeypatch.delenv(MODEL_DIR)
+    with pytest.raises(FileNotFoundError, match="not set"):
+        open_model()
+
+
+def test_a_request_that_follows_the_schema_is_read() -> None:
+    """Values come typed, defaults are filled in."""
+    asked = parse('{"question": "how?"}', SCHEMA)
+    assert (asked.texts, asked.integers) == ({"question": "how?"}, {"top": 3})
+    assert parse('{"question": "how?", "top": 5}', SCHEMA).integers == {"top": 5}
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ("", ""),
+        ("how?", ""),
+        ("[]", ""),
+        ("null", ""),
+        ('"text"', ""),
+        ("{}", "question"),
+        ('{"question": null}', "question"),
+        ('{"question": 3}', "question"),
+        ('{"question": ["how?"]}', "question"),
+        ('{"question": "  "}', "question"),
+        ('{"question": "' + "x" * 11 + '"}', "question"),
+        ('{"question": "how?", "top": 0}', "top"),
+        ('{"question": "how?", "top": 6}', "top"),
+        ('{"question": "how?", "top": 1.5}', "top"),
+        ('{"question": "how?", "top": true}', "top"),
+        ('{"question": "how?", "top": NaN}', "top"),
+        ('{"question": "how?", "top": 1' + "0" * 400 + "}", "top"),
+        ('{"question": "how?", "data": []}', "data"),
+        ("[" * 100_000, ""),
+    ],
+)
+def test_a_request_that_breaks_it_names_the_field(body: str, field: str) -> None:
+    """Each mistake is refused with the field, what was found and what was expected."""
+    with pytest.raises(BadRequest) as raised:
+        parse(body, SCHEMA)
+    error = raised.value
+    assert error.field == field and error.found and error.expected
+    response = refusal(error)
+    assert response.status_code == 400
+    told = json.loads(response.get_data())["error"]
+    assert told["field"] == field and told["message"]
+
+
+@given(body=st.text(max_size=40) | st.binary(max_size=40).map(lambda b: b.decode("latin-1")))
+def test_any_text_is_read_or_refused(body: str) -> None:
+    """No body at all makes the parser raise anything else."""
+    try:
+        asked = parse(body, SCHEMA)
+    except BadRequest:
+        return
+    assert set(asked.texts) == {"question"}
+
+
+def test_a_reply_names_the_model_that_gave_it() -> None:
+    """The digest travels with every answer."""
+    served = ServedModel(Path("x"), "sha256:1")
+    assert reply(served, {"answers": []}) == {"answers": [], "model_digest": "sha256:1"}

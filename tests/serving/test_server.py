@@ -1,0 +1,222 @@
+"""ml.serving.server and endpoint, with the real Azure ML inference server."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from ml.serving import client, endpoint, ports, server, slots
+from ml.serving.endpoint import Live
+from ml.serving.server import Server
+from ml.specs.problems import Refused
+from tests.serving.servers import CRASH, HANG, launch
+
+
+@pytest.fixture
+def slot(tmp_path: Path) -> Iterator[Path]:
+    """A slot whose server is gone when the test ends, however it ends."""
+    folder = tmp_path / "slot"
+    yield folder
+    slots.stop(folder)
+
+
+@pytest.fixture
+def echo(own_home: Path, tmp_path: Path) -> Iterator[Live]:
+    """The endpoint `echo` with a live server."""
+    made = launch(tmp_path)
+    started = server.start(endpoint.folder("echo") / "blue", made)
+    endpoint.switch("echo", Live(started, made))
+    yield Live(started, made)
+    endpoint.stop("echo")
+
+
+def test_it_serves_what_it_was_given(echo: Live) -> None:
+    """Ready means that it answers, with the digest of its model, and bad requests get 400."""
+    answer = client.score(echo.server.port, {"question": "how?"})
+    expected = {"echo": "how?", "top": 3, "model_digest": echo.launch.digest}
+    assert (answer.status, answer.body) == (200, expected)
+    assert client.score(echo.server.port, {"data": []}).status == 400
+    assert client.score(echo.server.port, {"question": "break"}).status == 500
+
+
+def test_nobody_else_can_reach_it(echo: Live) -> None:
+    """It listens on the loopback address alone."""
+    process = psutil.Process(echo.server.pid)
+    listening = [one for one in process.net_connections("inet") if one.status == "LISTEN"]
+    assert {one.laddr.ip for one in listening} == {"127.0.0.1"}
+
+
+def test_its_environment_holds_no_secret_of_the_caller(
+    slot: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A token in the caller's shell does not reach a server that outlives the shell."""
+    monkeypatch.setenv("AZURE_CLIENT_SECRET", "planted")
+    started = server.start(slot, launch(tmp_path))
+    assert "planted" not in psutil.Process(started.pid).environ().values()
+    assert "planted" not in slots.log(slot).read_text()
+
+
+def test_latency_is_measured_warm_with_hardware_named(echo: Live) -> None:
+    """Percentiles are in order, and an answer that is an error is no measurement."""
+    timing = client.measure(echo.server.port, [{"question": "how?"}, {"question": "why?"}], 50)
+    assert 0 < timing.p50_ms <= timing.p95_ms <= timing.p99_ms
+    assert timing.requests == 50 and "cores" in timing.hardware
+    with pytest.raises(ValueError, match="400"):
+        client.measure(echo.server.port, [{}], 50)
+
+
+def test_stopping_ends_every_process(slot: Path, tmp_path: Path) -> None:
+    """Master and worker are gone, the port is free, and stopping again stops nothing."""
+    started = server.start(slot, launch(tmp_path))
+    family = [psutil.Process(started.pid), *psutil.Process(started.pid).children(recursive=True)]
+    assert len(family) >= 2 and server.is_up(started)
+    assert slots.stop(slot) is True
+    assert not any(one.is_running() for one in family)
+    assert ports.is_free(started.port) and not server.is_up(started)
+    assert slots.stop(slot) is False
+
+
+def test_a_server_that_ignores_a_request_to_end_is_ended(slot: Path, tmp_path: Path) -> None:
+    """A master that SIGSTOP holds cannot keep its slot."""
+    started = server.start(slot, launch(tmp_path))
+    os.kill(started.pid, signal.SIGSTOP)
+    assert slots.stop(slot, patience_s=1.0) is True
+    assert not psutil.pid_exists(started.pid)
+
+
+def test_starting_again_replaces_what_ran_in_the_slot(slot: Path, tmp_path: Path) -> None:
+    """There is never more than one server in a slot, even when nobody remembers the first."""
+    first = server.start(slot, launch(tmp_path))
+    second = server.start(slot, launch(tmp_path))
+    assert not psutil.pid_exists(first.pid) and server.is_up(second)
+
+
+def test_a_crash_on_start_is_told_with_the_log(slot: Path, tmp_path: Path) -> None:
+    """The error ends with the log's last lines, and nothing is left running."""
+    with pytest.raises(Refused) as raised:
+        server.start(slot, launch(tmp_path, CRASH))
+    problem = raised.value.problems[0]
+    assert problem.code == "server-crashed"
+    assert "ready: RuntimeError: no weights, no answer;" in problem.found
+    assert "Worker failed to boot" in problem.found and str(slots.log(slot)) in problem.hint
+    assert slots.running(slot) is None
+
+
+def test_a_server_that_never_answers_is_given_up(slot: Path, tmp_path: Path) -> None:
+    """After the deadline it is stopped and said so."""
+    with pytest.raises(Refused) as raised:
+        server.start(slot, launch(tmp_path, HANG), deadline_s=2.0)
+    assert raised.value.problems[0].code == "server-not-ready"
+    assert slots.running(slot) is None
+
+
+def test_a_port_in_use_is_refused_with_who_holds_it(slot: Path, tmp_path: Path) -> None:
+    """The error names the port and the process, and hints at the way out."""
+    with socket.socket() as taken:
+        taken.bind((ports.HOST, 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(Refused) as raised:
+            server.start(slot, launch(tmp_path), port)
+    problem = raised.value.problems[0]
+    assert problem.code == "port-in-use" and str(port) in problem.found
+    assert f"process {os.getpid()}" in problem.found and "--port" in problem.hint
+    assert slots.running(slot) is None
+
+
+def test_a_stated_port_is_used(slot: Path, tmp_path: Path) -> None:
+    """And it can be used again right after the server has stopped."""
+    port = ports.free()
+    for _ in range(2):
+        assert server.start(slot, launch(tmp_path), port).port == port
+        slots.stop(slot)
+
+
+def test_it_outlives_the_command_that_started_it(own_home: Path, tmp_path: Path) -> None:
+    """The server of a process that has ended answers, and another process finds and stops it."""
+    slot = tmp_path / "slot"
+    made = launch(tmp_path)
+    code = (
+        "from pathlib import Path\n"
+        "from ml.serving import server\n"
+        f"from ml.serving.server import Launch\n"
+        f"made = Launch('echo', 'echo', '1', {made.digest!r}, Path({str(made.code)!r}),\n"
+        f"    'score.py', Path({str(made.model_folder)!r}), {{}})\n"
+        f"started = server.start(Path({str(slot)!r}), made)\n"
+        "print(started.pid, started.port)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    pid, port = map(int, done.stdout.split())
+    try:
+        assert server.is_up(Server(slot, pid, port))
+        assert client.score(port, {"question": "how?"}).status == 200
+    finally:
+        assert slots.stop(slot) is True
+
+
+def test_ensure_starts_what_is_declared_after_a_reboot(echo: Live) -> None:
+    """Running: left alone. Gone: started and said so. Elsewhere asked for: moved."""
+    assert endpoint.ensure("echo") == (echo, False)
+    slots.stop(echo.server.slot)
+    again, started = endpoint.ensure("echo")
+    assert started and server.is_up(again.server) and endpoint.live("echo") == again
+    port = ports.free()
+    moved, started = endpoint.ensure("echo", port)
+    assert started and moved.server.port == port and server.is_up(moved.server)
+
+
+def test_two_commands_that_start_it_start_one(echo: Live) -> None:
+    """Both wait for the lock; the second finds the first one's server."""
+    slots.stop(echo.server.slot)
+    found: list[tuple[Live, bool]] = []
+    threads = [
+        threading.Thread(target=lambda: found.append(endpoint.ensure("echo"))) for _ in range(2)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(started for _, started in found) == [False, True]
+    assert found[0][0].server == found[1][0].server
+
+
+def test_a_flipped_bit_is_refused_before_the_server_starts(echo: Live) -> None:
+    """A model that was corrupted while nothing ran is not loaded."""
+    slots.stop(echo.server.slot)
+    path = echo.launch.model_folder / "model.txt"
+    content = bytearray(path.read_bytes())
+    content[3] ^= 4
+    path.write_bytes(bytes(content))
+    with pytest.raises(Refused) as raised:
+        endpoint.ensure("echo")
+    assert raised.value.problems[0].code == "model-corrupt"
+    assert "model.txt" in raised.value.problems[0].found
+    assert slots.running(echo.server.slot) is None
+
+
+def test_an_endpoint_nothing_was_promoted_to(own_home: Path) -> None:
+    """The error says what to type next."""
+    with pytest.raises(Refused) as raised:
+        endpoint.ensure("faq-matching")
+    problem = raised.value.problems[0]
+    assert problem.code == "nothing-served" and "ml release propose" in problem.hint
+
+
+def test_a_state_file_that_cannot_be_read(own_home: Path) -> None:
+    """It is named, not guessed around."""
+    folder = endpoint.folder("echo")
+    folder.mkdir(parents=True)
+    for text in ("{", "{}", '{"slot": "blue", "pid": 1, "port": 2, "launch": {}}', "[]"):
+        (folder / "live.json").write_text(text)
+        with pytest.raises(Refused) as raised:
+            endpoint.live("echo")
+        assert raised.value.problems[0].code == "endpoint-state"
