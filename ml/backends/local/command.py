@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import time
-from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 from typing import TextIO
 
 from ml.backends.base import Event, Run, Watch
@@ -28,14 +26,9 @@ def run_command(
     echo: TextIO | None,
 ) -> Run:
     """Run the job until it has ended, was interrupted or ran out of its time."""
-    folder = jobs.new_folder()
-    with jobs.alive(folder.name):
+    with jobs.new() as folder:
         execution = Execution(session, plan, folder, folder.name)
-        try:
-            watch(Event("started", execution.start()))
-        except BaseException:
-            _drop_if_empty(folder)
-            raise
+        watch(Event("started", execution.start()))
         tail, looked = Tail(execution.log, echo), time.monotonic()
         while not execution.poll():
             if interruption.name:
@@ -54,9 +47,3 @@ def run_command(
         run = execution.finish()
     watch(Event("ended", run))
     return run
-
-
-def _drop_if_empty(folder: Path) -> None:
-    """A name that never became a run goes; whatever was written stays for the recovery."""
-    with suppress(OSError):
-        folder.rmdir()

@@ -12,6 +12,7 @@ from pathlib import Path
 from ml.backends.local.home import database, home
 from ml.specs.problems import Exit, Problem, Refused
 
+_BROKEN = ("not a database", "malformed", "unable to open", "no such table: alembic_version")
 KEPT = "earlier runs, models and endpoints are as they were"
 
 
@@ -27,7 +28,7 @@ def explain(error: BaseException) -> Problem | None:
             "a store that can be written to",
             f"see who has it open (`fuser -v {database()}`), end it, and run again",
         )
-    if "not a database" in message or "malformed" in message or "unable to open" in message:
+    if any(sign in message for sign in _BROKEN):
         return Problem(
             "database-corrupt",
             f"the tracking store {database()} cannot be read: {message.splitlines()[0]}",
@@ -41,11 +42,11 @@ def explain(error: BaseException) -> Problem | None:
             f"the tracking store {database()} was written by another version of MLflow",
             hint=f"copy it, then: mlflow db upgrade sqlite:///{database()}",
         )
-    if isinstance(error, PermissionError) or _errno(error) == errno.EROFS:
+    if _errno(error) in {errno.EACCES, errno.EPERM, errno.EROFS}:
         return Problem(
-            "not-writable",
-            str(error),
-            f"a folder that can be written to: {home()}",
+            "no-access",
+            message.splitlines()[-1],
+            "files that this user may read, and a home for runs that it may write to",
             "MLOPS_HOME=/some/other/folder moves everything that runs leave behind",
         )
     return None

@@ -63,21 +63,23 @@ def _parse(line: str) -> _Pattern | None:
         return None
     excludes = not text.startswith("!")
     text = text.removeprefix("!")
-    if text == "**/":
-        return _Pattern(excludes, re.compile("^.+/.*$"), ())
-    # A trailing slash means the folder's content, a pattern without another slash floats.
-    content_only = text.endswith("/")
-    floats = "/" not in text.rstrip("/")
-    segments = [part for part in text.split("/") if part]
-    if floats and segments[0] != "**":
-        segments.insert(0, "**")
-    if content_only and segments[-1] != "**":
-        segments.append("**")
+    segments = text.split("/")
     segments = [
-        part
-        for i, part in enumerate(segments)
-        if not (i and part == "**" and segments[i - 1] == "**")
+        part for i, part in enumerate(segments) if not (i and part == "**" == segments[i - 1])
     ]
+    if segments == ["**", ""]:
+        return _Pattern(excludes, re.compile("^.+/.*$"), ())
+    if not segments[0]:
+        # A slash in front ties the pattern to the root.
+        del segments[0]
+    elif (len(segments) == 1 or segments[1:] == [""]) and segments[0] != "**":
+        # Without another slash it floats.
+        segments.insert(0, "**")
+    if not segments:
+        return None
+    if not segments[-1] and len(segments) > 1:
+        # A slash at the end means what is in the folder.
+        segments[-1] = "**"
     anchor: list[str] = []
     for part in segments:
         if re.search(r"[*?\[\\]", part):

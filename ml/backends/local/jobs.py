@@ -5,7 +5,7 @@ from __future__ import annotations
 import fcntl
 import random
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from ml.backends.local import home
@@ -22,32 +22,25 @@ _NOUNS = (
 )
 
 
-def new_folder() -> Path:
-    """An empty job folder under a name that no run on this machine has, such as `calm_river_03`."""
-    home.jobs().mkdir(parents=True, exist_ok=True)
-    # The operating system's randomness: a job that seeds `random` must not repeat names.
-    chance = random.SystemRandom()
-    while True:
-        words = [chance.choice(words.split()) for words in (_ADJECTIVES, _NOUNS)]
-        folder = home.jobs() / "_".join([*words, f"{chance.randrange(100):02}"])
-        try:
-            folder.mkdir()
-        except FileExistsError:
-            continue
-        return folder
-
-
 @contextmanager
-def alive(name: str) -> Iterator[None]:
-    """Hold the run's lock, which the system frees when this process ends, in whatever way.
+def new() -> Iterator[Path]:
+    """The empty folder of a new run, and its lock, which the system frees when this process ends.
 
-    The lock file goes only when the run was closed: one that stays behind unlocked is abandoned.
+    The lock file goes when the run was closed: one that stays behind unlocked is abandoned. A run
+    that was refused before it wrote anything leaves nothing behind.
     """
+    folder = _new_folder()
     home.live().mkdir(parents=True, exist_ok=True)
-    path = home.live() / name
+    path = home.live() / folder.name
     with path.open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
+        try:
+            yield folder
+        except BaseException:
+            with suppress(OSError):
+                folder.rmdir()
+                path.unlink()
+            raise
         path.unlink(missing_ok=True)
 
 
@@ -73,3 +66,18 @@ def abandoned() -> list[str]:
 def forget(name: str) -> None:
     """Drop the lock file of a run that has been closed for its executor."""
     (home.live() / name).unlink(missing_ok=True)
+
+
+def _new_folder() -> Path:
+    """Under a name that no run on this machine has, such as `calm_river_03`."""
+    home.jobs().mkdir(parents=True, exist_ok=True)
+    # The operating system's randomness: a job that seeds `random` must not repeat names.
+    chance = random.SystemRandom()
+    while True:
+        words = [chance.choice(words.split()) for words in (_ADJECTIVES, _NOUNS)]
+        folder = home.jobs() / "_".join([*words, f"{chance.randrange(100):02}"])
+        try:
+            folder.mkdir()
+        except FileExistsError:
+            continue
+        return folder

@@ -8,16 +8,18 @@ from dataclasses import replace
 from pathlib import Path
 
 from ml.backends.base import Event, Run, Status, Watch
-from ml.backends.local import history, jobs, lineage, records, verdict
+from ml.backends.local import faults, history, jobs, lineage, records, verdict
 from ml.backends.local.execution import Execution, Session
 from ml.backends.local.interruption import Interruption
 from ml.backends.local.process import cores
 from ml.specs.plan import SweepPlan
-from ml.specs.problems import Problem
+from ml.specs.problems import Problem, Refused
 from ml.sweeps import objective, policies, samplers
 
 POLL_S = 0.02
 METRICS_S = 0.25
+# What ended a trial when the whole sweep had run out of its time.
+SWEEP_TIMEOUT = "sweep_timeout"
 
 
 def concurrency(plan: SweepPlan) -> int:
@@ -30,15 +32,17 @@ def concurrency(plan: SweepPlan) -> int:
 
 def run_sweep(plan: SweepPlan, session: Session, interruption: Interruption, watch: Watch) -> Run:
     """Run trials until the limits, the space, the time or the person's patience is used up."""
-    folder = jobs.new_folder()
-    with jobs.alive(folder.name):
+    with jobs.new() as folder:
         sweep = Sweep(plan, session, folder, watch)
+        failure = None
         try:
-            sweep.go(interruption)
-        except BaseException:
-            sweep.abort()
-            raise
-        run = sweep.finish(interruption)
+            with faults.told():
+                sweep.go(interruption)
+        except Refused as refused:
+            failure = refused.problems[0]
+        finally:
+            sweep.end_processes()
+        run = sweep.finish(interruption, failure)
     watch(Event("ended", run))
     return run
 
@@ -82,7 +86,7 @@ class Sweep:
         """Start, watch and close trials until none is left to run."""
         self._watch(Event("started", self.run))
         while True:
-            reason = interruption.name or ("timeout" if self._out_of_time() else "")
+            reason = interruption.name or (SWEEP_TIMEOUT if self._out_of_time() else "")
             for execution, _ in self._running.values():
                 if reason:
                     execution.stop(reason)
@@ -175,17 +179,20 @@ class Sweep:
         )
         self._watch(Event(kind, self.run, self._trials[name]))
 
-    def abort(self) -> None:
-        """End every process; what cannot be closed now is closed by the next run's recovery."""
+    def end_processes(self) -> None:
+        """Leave none running, whatever went wrong; the next run's recovery closes their records."""
         for execution, _ in self._running.values():
             execution.kill()
         for execution, _ in self._running.values():
             while not execution.poll():
                 time.sleep(POLL_S)
 
-    def finish(self, interruption: Interruption) -> Run:
-        """Close the sweep's own run: the best trial's metrics and outputs are the sweep's."""
-        status, error = self._status(interruption)
+    def finish(self, interruption: Interruption, failure: Problem | None) -> Run:
+        """Close the sweep's own run: the best trial's metrics and outputs are the sweep's.
+
+        `failure` is what this machine could not do; the trials have their own.
+        """
+        status, error = ("Failed", failure) if failure else self._status(interruption)
         best = self._trials[self.run.best] if self.run.best else None
         outputs: dict[str, Path] = {}
         if best:
@@ -211,7 +218,7 @@ class Sweep:
         trials = tuple(self._trials.values())
         if interruption.name:
             return "Canceled", verdict.interrupted(self.run, interruption.name)
-        if self._out_of_time() and any(trial.ended_by == "timeout" for trial in trials):
+        if self._out_of_time() and any(trial.ended_by == SWEEP_TIMEOUT for trial in trials):
             return "Canceled", verdict.out_of_time(self._plan, self.run)
         if self.run.best is None:
             return "Failed", verdict.nothing_to_rank(self._plan, trials)

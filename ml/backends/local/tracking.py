@@ -55,8 +55,7 @@ class Tracking:
         self._experiments: dict[str, str] = {}
 
     def _open(self) -> MlflowClient:
-        fresh = not home.database().exists()
-        if not fresh:
+        if home.database().exists():
             faults.probe(home.database(), PATIENCE_S)
         os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
         os.environ.setdefault("GIT_PYTHON_REFRESH", "quiet")
@@ -65,21 +64,24 @@ class Tracking:
         # What goes wrong is told by `faults`, not by a traceback in the middle of a table.
         for name in ("mlflow.store.db.utils", "alembic"):
             logging.getLogger(name).setLevel(logging.CRITICAL)
-        client = MlflowClient(home.tracking_uri(), home.tracking_uri())
-        if fresh:
-            self._create(client)
-        return client
+        if not home.database().exists():
+            self._create()
+        return MlflowClient(home.tracking_uri(), home.tracking_uri())
 
-    def _create(self, client: MlflowClient) -> None:
-        """Make the tables; a creation that did not get to its end leaves no file behind."""
+    def _create(self) -> None:
+        """Make the tables under another name first: a creation that is killed leaves no store."""
+        from mlflow.tracking import MlflowClient
+
+        unfinished = home.database().with_suffix(".unfinished")
+        unfinished.unlink(missing_ok=True)
         try:
-            client.search_experiments(max_results=1)
+            MlflowClient(f"sqlite:///{unfinished}").search_experiments(max_results=1)
             # Readers (the watcher of a sweep) and writers (its trials) do not wait for each other.
-            with closing(sqlite3.connect(home.database())) as connection:
+            with closing(sqlite3.connect(unfinished)) as connection:
                 connection.execute("PRAGMA journal_mode=WAL")
-        except BaseException:
-            home.database().unlink(missing_ok=True)
-            raise
+            unfinished.rename(home.database())
+        finally:
+            unfinished.unlink(missing_ok=True)
 
     def _experiment(self, name: str) -> str:
         if name not in self._experiments:

@@ -74,7 +74,7 @@ def nothing_to_rank(plan: SweepPlan, trials: Sequence[Run]) -> Problem:
     if failed and failed[0].error:
         first = failed[0].error
         what = f"none of {len(trials)} trials completed; the first, {failed[0].name}: {first.found}"
-        return replace(first, code=f"no-trial-completed/{first.code}", found=what)
+        return replace(first, code="no-trial-completed", found=what)
     return Problem(
         "no-trial-completed",
         f"all {len(trials)} trials were ended early",

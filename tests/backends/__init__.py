@@ -1,0 +1,1 @@
+"""Backends: one contract for all, and what is particular to this machine."""

@@ -1,0 +1,128 @@
+"""Plans of small jobs, and a home with an MLflow store that is ready: making one takes seconds."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ml.specs.plan import (
+    CommandPlan,
+    Dimension,
+    Environment,
+    InputPlan,
+    OutputPlan,
+    SweepPlan,
+    Value,
+)
+from ml.specs.problems import Place
+
+SPEC = "jobs/job.yml"
+
+
+@pytest.fixture(scope="session")
+def fresh_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An MLflow store without runs."""
+    from ml.backends.local.tracking import Tracking
+
+    folder = tmp_path_factory.mktemp("store")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MLOPS_HOME", str(folder))
+        Tracking()
+    with sqlite3.connect(folder / "mlflow.db") as connection:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    return folder / "mlflow.db"
+
+
+@pytest.fixture
+def home(own_home: Path, fresh_store: Path) -> Path:
+    """This test's home, its store ready."""
+    shutil.copy(fresh_store, own_home / "mlflow.db")
+    return own_home
+
+
+Plans = Callable[..., CommandPlan]
+Sweeps = Callable[..., SweepPlan]
+
+
+@pytest.fixture
+def command(tmp_path: Path) -> Iterator[Plans]:
+    """Makes the plan of a command job around a script: `command("print(1)", lr=0.1)`."""
+    code = tmp_path / "code"
+    code.mkdir()
+
+    def make(
+        script: str = "",
+        command: str = "python script.py",
+        outputs: dict[str, str] | None = None,
+        inputs: dict[str, InputPlan] | None = None,
+        **literals: Value,
+    ) -> CommandPlan:
+        (code / "script.py").write_text(script)
+        place = Place(SPEC, 3)
+        given = {k: InputPlan(k, "string", place, value=v) for k, v in literals.items()}
+        return CommandPlan(
+            place,
+            "a job",
+            "tests",
+            command,
+            code,
+            Environment("azureml:ml-cpu:1"),
+            "azureml:cpu-cluster",
+            inputs=given | (inputs or {}),
+            outputs={k: OutputPlan(k, kind, place) for k, kind in (outputs or {}).items()},
+            places={"command": Place(SPEC, 7)},
+        )
+
+    yield make
+
+
+@pytest.fixture
+def sweep(command: Plans) -> Iterator[Sweeps]:
+    """Makes the plan of a sweep over `x`, uniform in [0, 1], that maximises `score`."""
+
+    def make(script: str, outputs: dict[str, str] | None = None, **changes: object) -> SweepPlan:
+        place = Place(SPEC, 3)
+        trial = command(script, "python script.py ${{search_space.x}}", outputs)
+        plan = SweepPlan(
+            place,
+            "a sweep",
+            "tests",
+            trial,
+            {"x": Dimension("x", "uniform", (0.0, 1.0), place)},
+            "random",
+            "maximize",
+            "score",
+            seed=1,
+            max_total_trials=3,
+            max_concurrent_trials=2,
+            places={"objective": Place(SPEC, 20)},
+        )
+        return replace(plan, **changes)  # type: ignore[arg-type]
+
+    yield make
+
+
+# `log("score", 0.5)` for scripts of quick tests: a row in MLflow's tables, without the two seconds
+# of `import mlflow`. The slow tests use MLflow itself.
+LOG = """
+import math, os, sqlite3, sys, time
+from pathlib import Path
+store = os.environ["MLFLOW_TRACKING_URI"].removeprefix("sqlite:///")
+def log(key, value, step=0):
+    nan = math.isnan(value)
+    kept = 0.0 if nan else max(-1.7976931348623157e308, min(1.7976931348623157e308, value))
+    row = (key, kept, int(time.time() * 1000), os.environ["MLFLOW_RUN_ID"], step, int(nan))
+    with sqlite3.connect(store, timeout=20) as connection:
+        connection.execute(
+            "INSERT INTO metrics (key, value, timestamp, run_uuid, step, is_nan)"
+            " VALUES (?, ?, ?, ?, ?, ?)", row)
+        connection.execute(
+            "INSERT OR REPLACE INTO latest_metrics (key, value, timestamp, run_uuid, step, is_nan)"
+            " VALUES (?, ?, ?, ?, ?, ?)", row)
+    connection.close()
+"""

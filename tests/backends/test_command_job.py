@@ -1,0 +1,188 @@
+"""What a command job on this machine finds around it, and what stays of it."""
+
+from __future__ import annotations
+
+import io
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from mlflow.tracking import MlflowClient
+
+from ml.backends.local import records
+from ml.backends.local.backend import LocalBackend
+from ml.backends.local.home import tracking_uri
+from ml.backends.local.process import cores
+from ml.specs.plan import Asset, InputPlan
+from ml.specs.problems import Place, Refused
+from tests.backends.conftest import Plans
+
+HERE = Place("jobs/job.yml", 9)
+PRINT = "import json, os; print(json.dumps(dict(os.environ)))"
+
+
+def printed(folder: Path) -> str:
+    """What the run printed."""
+    return (folder / "logs" / "std_log.txt").read_text()
+
+
+def test_the_environment_is_a_nodes(
+    home: Path, command: Plans, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """MLflow's three, the job's own and the thread budget; nothing else of the person's shell."""
+    monkeypatch.setenv("GITHUB_TOKEN", "secret")
+    monkeypatch.setenv("PYTHONPATH", "/somewhere")
+    plan = replace(command(PRINT), environment_variables={"TEAM": "faq"})
+    run = LocalBackend().run(plan)
+    seen = json.loads(printed(run.folder))
+    assert seen["MLFLOW_TRACKING_URI"] == tracking_uri()
+    assert seen["MLFLOW_RUN_ID"] == run.id
+    assert seen["MLFLOW_EXPERIMENT_NAME"] == "tests"
+    assert seen["TEAM"] == "faq"
+    assert seen["OMP_NUM_THREADS"] == str(cores())
+    assert seen["OMP_WAIT_POLICY"] == "PASSIVE"
+    assert not {"GITHUB_TOKEN", "PYTHONPATH", "PYTEST_CURRENT_TEST"} & seen.keys()
+
+
+def test_the_jobs_own_thread_budget_wins(home: Path, command: Plans) -> None:
+    """environment_variables are the person's word."""
+    plan = replace(command(PRINT), environment_variables={"OMP_NUM_THREADS": "7"})
+    assert json.loads(printed(LocalBackend().run(plan).folder))["OMP_NUM_THREADS"] == "7"
+
+
+def test_a_script_that_changes_its_own_code_changes_no_snapshot(home: Path, command: Plans) -> None:
+    """Two runs of the same content start from the same files, whatever the first did to its own."""
+    plan = command("from pathlib import Path\np = Path('script.py')\np.open('a').write('#')\n")
+    first, second = LocalBackend().run(plan), LocalBackend().run(plan)
+    snapshot = (first.folder / "snapshot").resolve()
+    assert snapshot == (second.folder / "snapshot").resolve()
+    assert (snapshot / "script.py").read_text() == (plan.code / "script.py").read_text()  # type: ignore[operator]
+    assert not (first.folder / "work").exists()
+
+
+def test_outputs_and_logs_of_the_working_folder_become_artifacts(
+    home: Path, command: Plans
+) -> None:
+    """As on Azure ML, where `./outputs` and `./logs` are uploaded."""
+    run = LocalBackend().run(
+        command("import os\nfor d in ('outputs', 'logs'):\n  os.mkdir(d); open(d + '/a', 'w')")
+    )
+    client = MlflowClient(tracking_uri())
+    found = {file.path for file in client.list_artifacts(run.id)}
+    assert found == {"outputs", "logs"}
+    assert [file.path for file in client.list_artifacts(run.id, "outputs")] == ["outputs/a"]
+
+
+def test_an_output_left_empty_is_a_warning(home: Path, command: Plans) -> None:
+    """Azure ML completes such a job too; a person should know before the next step fails."""
+    outputs = {"model": "custom_model", "note": "uri_file", "full": "uri_folder"}
+    line = "touch ${{outputs.full}}/a"
+    run = LocalBackend().run(command("", line, outputs))
+    assert run.status == "Completed"
+    assert [problem.code for problem in run.warnings] == ["output-empty", "output-empty"]
+    assert "outputs.model" in run.warnings[0].found
+
+
+def test_paths_with_blanks_reach_the_script_whole(
+    home: Path, command: Plans, tmp_path: Path
+) -> None:
+    """A path is one word to the shell, literals are substituted verbatim."""
+    data = tmp_path / "my data"
+    data.mkdir()
+    plan = command(
+        "import sys; print(sys.argv[1:])",
+        "python script.py ${{inputs.data}} ${{inputs.words}}",
+        inputs={"data": InputPlan("data", "uri_folder", HERE, source="x", path=data)},
+        words="two words",
+    )
+    assert printed(LocalBackend().run(plan).folder).strip() == str([str(data), "two", "words"])
+
+
+@pytest.mark.parametrize(("mode", "changed"), [("ro_mount", "old+"), ("download", "old")])
+def test_an_input_to_write_to_is_a_copy(
+    home: Path, command: Plans, tmp_path: Path, mode: str, changed: str
+) -> None:
+    """With `download` or `rw_mount` the original stays; a mount is the data itself."""
+    data = tmp_path / "data.txt"
+    data.write_text("old")
+    source = InputPlan("d", "uri_file", HERE, source="x", path=data, mode=mode)
+    run = LocalBackend().run(command("", "printf + >> ${{inputs.d}}", inputs={"d": source}))
+    assert run.status == "Completed"
+    assert data.read_text() == changed
+
+
+def test_lineage_is_kept(home: Path, command: Plans, tmp_path: Path) -> None:
+    """Code, data and environment, in job.json and as MLflow tags."""
+    data = tmp_path / "d.csv"
+    data.write_text("1")
+    asset = Asset("faq", "3", "ab" * 32)
+    plan = command(
+        inputs={"d": InputPlan("d", "uri_file", HERE, None, "azureml:faq:3", data, asset)}
+    )
+    run = LocalBackend().run(plan)
+    kept = records.lineage(run.folder)
+    assert kept["data"]["d"] == {
+        "asset": "azureml:faq:3",
+        "source": "azureml:faq:3",
+        "digest": "ab" * 32,
+    }
+    assert kept["code"]["dirty"] is True  # outside of git nothing can be told
+    assert kept["code"]["digest"].startswith("sha256:")
+    tags = MlflowClient(tracking_uri()).get_run(run.id).data.tags
+    assert tags["data.d"] == "azureml:faq:3"
+    assert tags["data.d.digest"] == "ab" * 32
+    assert tags["environment"] == "azureml:ml-cpu:1"
+    assert tags["code.digest"] == kept["code"]["digest"]
+    assert records.read(run.folder) == run
+
+
+def test_the_output_is_echoed(home: Path, command: Plans) -> None:
+    """To the terminal of whoever asked for it, and all of it."""
+    shown = io.StringIO()
+    LocalBackend(echo=shown).run(command("for i in range(3): print(i)"))
+    assert shown.getvalue() == "0\n1\n2\n"
+
+
+def test_a_value_never_becomes_a_command(home: Path, command: Plans) -> None:
+    """Refused before anything is made."""
+    with pytest.raises(Refused):
+        LocalBackend().run(command("", "echo ${{inputs.x}}", x="1; touch hacked"))
+    assert list((home / "jobs").iterdir()) == []
+    assert list((home / "live").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("no-such-program", "a program of the command is not on this machine"),
+        ("kill -9 $$", "was ended by SIGKILL"),
+        ("kill -SEGV $$", "was ended by SIGSEGV"),
+        ("true | (exit 4)", "exited with 4"),
+    ],
+)
+def test_how_a_command_failed_is_said(home: Path, command: Plans, line: str, said: str) -> None:
+    """Exit codes, signals and missing programs in words."""
+    run = LocalBackend().run(command("", line))
+    assert run.error is not None
+    assert said in str(run.error)
+
+
+@pytest.mark.slow
+def test_a_script_uses_mlflow_as_on_azure(home: Path, command: Plans) -> None:
+    """Implicit logging, start_run() and a parameter of another spelling all go to the one run."""
+    script = (
+        "import mlflow\n"
+        "mlflow.log_metric('a', 1.0)\n"
+        "with mlflow.start_run() as run:\n"
+        "    mlflow.log_param('depth', 31.0)\n"
+        "    mlflow.log_metric('b', float('nan'))\n"
+        "print(run.info.run_id)\n"
+    )
+    run = LocalBackend().run(command(script, depth=31, other="x"))
+    assert run.status == "Completed", run.error
+    assert run.id in printed(run.folder)
+    tracked = MlflowClient(tracking_uri()).get_run(run.id)
+    assert tracked.data.params == {"depth": "31.0", "other": "x"}
+    assert run.metrics["a"] == 1.0
+    assert run.metrics["b"] != run.metrics["b"]

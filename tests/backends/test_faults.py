@@ -1,0 +1,166 @@
+"""A full disk, a locked store, a broken store: a clear error, and nothing earlier is harmed."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from mlflow.exceptions import MlflowException
+
+from ml.backends.local import faults, runs, snapshot, tracking
+from ml.backends.local.backend import LocalBackend
+from ml.specs.problems import Exit, Refused
+from tests.backends.conftest import LOG, Plans, Sweeps
+from tests.conftest import ROOT
+
+# A small disk of its own: a user namespace may mount one without being root.
+ON_A_SMALL_DISK = """
+set -e
+mount -t tmpfs -o size=3m tmpfs "$SMALL"
+cp "$STORE" "$SMALL/mlflow.db"
+exec "$PYTHON" -m tests.backends.small_disk "$SMALL" "$CODE"
+"""
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device"), "disk-full"),
+        (OSError(errno.EDQUOT, "Disk quota exceeded"), "disk-full"),
+        (sqlite3.OperationalError("database or disk is full"), "disk-full"),
+        (sqlite3.OperationalError("database is locked"), "database-locked"),
+        (sqlite3.DatabaseError("file is not a database"), "database-corrupt"),
+        (sqlite3.DatabaseError("database disk image is malformed"), "database-corrupt"),
+        (MlflowException("Detected out-of-date database schema"), "database-outdated"),
+        (PermissionError(errno.EACCES, "denied"), "no-access"),
+        (OSError(errno.EROFS, "Read-only file system"), "no-access"),
+    ],
+)
+def test_every_fault_has_a_problem(error: Exception, code: str) -> None:
+    """Also when it comes wrapped, as MLflow wraps SQLAlchemy's."""
+    wrapped = RuntimeError("something happened")
+    wrapped.__cause__ = error
+    for one in (error, wrapped):
+        problem = faults.explain(one)
+        assert problem is not None
+        assert problem.code == code
+        assert problem.hint
+
+
+def test_a_bug_is_not_explained_away() -> None:
+    """What nobody knows goes on as it is."""
+    assert faults.explain(KeyError("x")) is None
+    with pytest.raises(KeyError), faults.told():
+        raise KeyError("x")
+
+
+def test_a_disk_that_fills_up_under_a_snapshot_leaves_nothing(
+    home: Path, command: Plans, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The unfinished copy goes; the run after that works."""
+    plan = command("print(1)")
+
+    def full(source: object, target: object) -> None:
+        Path(str(target)).write_text("half")
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(snapshot.shutil, "copy2", full)
+        with pytest.raises(Refused) as refused:
+            LocalBackend().run(plan)
+    assert refused.value.exit_code == Exit.RUN_FAILED
+    assert refused.value.problems[0].code == "disk-full"
+    assert list((home / "snapshots").iterdir()) == []
+    assert LocalBackend().run(plan).status == "Completed"
+
+
+def small_disk_command() -> list[str] | None:
+    """How this machine lets a test mount a disk; None when it does not."""
+    for prefix in (["unshare", "-m"], ["unshare", "-Urm"]):
+        if shutil.which("unshare") is None:
+            return None
+        probe = [*prefix, "mount", "-t", "tmpfs", "tmpfs", "/mnt"]
+        if subprocess.run(probe, capture_output=True).returncode == 0:
+            return [*prefix, "bash", "-c", ON_A_SMALL_DISK]
+    return None
+
+
+@pytest.mark.slow
+def test_a_disk_that_is_really_full(
+    home: Path, fresh_store: Path, command: Plans, tmp_path: Path
+) -> None:
+    """A job that fills its disk fails with `disk-full`; the run before it stays readable.
+
+    Where no disk can be mounted (an unprivileged container), a quota on what one file may hold
+    does not give the same error, so the same job runs against a device that is always full.
+    """
+    disk, small = small_disk_command(), tmp_path / "small"
+    small.mkdir()
+    code = command("", "true").code
+    assert code is not None
+    settings = {"SMALL": small, "STORE": fresh_store, "CODE": code, "PYTHON": sys.executable}
+    environment = {**os.environ, **{key: str(path) for key, path in settings.items()}}
+    if disk is None:
+        run = LocalBackend().run(command("", "echo x > /dev/full"))
+        assert run.error is not None
+        assert "No space left on device" in run.error.found
+        return
+    done = subprocess.run(disk, cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_a_locked_store(home: Path, command: Plans, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Says which file, and how to find who holds it."""
+    monkeypatch.setattr(tracking, "PATIENCE_S", 0.2)
+    holder = sqlite3.connect(home / "mlflow.db", isolation_level=None)
+    holder.execute("BEGIN EXCLUSIVE")
+    with pytest.raises(Refused) as refused:
+        LocalBackend().run(command())
+    holder.close()
+    problem = refused.value.problems[0]
+    assert problem.code == "database-locked"
+    assert str(home / "mlflow.db") in problem.found
+    assert "fuser" in problem.hint
+    assert LocalBackend().run(command("print(1)")).status == "Completed"
+
+
+@pytest.mark.parametrize(
+    "content", [b"this is not a database, but it is long enough" * 100, b"\0" * 4096]
+)
+def test_a_broken_store(home: Path, command: Plans, content: bytes) -> None:
+    """Says what to do with it, and leaves the file and every job folder alone."""
+    run = LocalBackend().run(command("print(1)"))
+    for extra in home.glob("mlflow.db-*"):
+        extra.unlink()
+    (home / "mlflow.db").write_bytes(content)
+    with pytest.raises(Refused) as refused:
+        LocalBackend().run(command("print(1)"))
+    assert refused.value.problems[0].code == "database-corrupt"
+    assert (home / "mlflow.db").read_bytes() == content
+    assert runs.find("latest") == run
+
+
+def test_a_sweep_whose_disk_fills_up_ends_its_trials(
+    home: Path, sweep: Sweeps, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No process stays, the sweep is Failed with the reason, the trials so far are kept."""
+    real, calls = snapshot.shutil.copytree, []
+
+    def fills_up(source: object, target: object, **options: object) -> object:
+        calls.append(target)
+        if len(calls) > 2:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return real(source, target, **options)  # type: ignore[arg-type, call-overload]
+
+    monkeypatch.setattr(snapshot.shutil, "copytree", fills_up)
+    run = LocalBackend().run(sweep(LOG + "log('score', 1.0)", max_total_trials=3))
+    assert [trial.status for trial in run.trials] == ["Completed", "Completed", "Failed"]
+    assert run.trials[2].error is not None
+    assert run.trials[2].error.code == "disk-full"
+    assert run.best == run.trials[0].name

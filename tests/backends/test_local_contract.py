@@ -1,0 +1,91 @@
+"""The contract of every backend, held by the local one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from mlflow.tracking import MlflowClient
+
+from ml.backends.base import Backend
+from ml.backends.local.backend import LocalBackend
+from ml.backends.local.home import tracking_uri
+from ml.specs.plan import Asset, Distribution, InputPlan, OutputPlan
+from ml.specs.problems import Exit, Place, Refused
+from tests.backends.conftest import Plans, Sweeps
+from tests.backends.contract import BackendContract
+
+HERE = Place("jobs/job.yml", 9)
+
+
+class TestLocal(BackendContract):
+    @pytest.fixture
+    def backend(self, home: Path) -> Backend:
+        return LocalBackend()
+
+    @pytest.fixture
+    def client(self, home: Path) -> MlflowClient:
+        return MlflowClient(tracking_uri())
+
+
+@pytest.mark.parametrize(
+    ("changes", "code"),
+    [
+        ({"instance_count": 2}, "several-nodes"),
+        ({"distribution": Distribution("pytorch", 2, HERE)}, "distribution"),
+        (
+            {"inputs": {"d": InputPlan("d", "uri_folder", HERE, source="azureml://datastores/x")}},
+            "data-not-here",
+        ),
+    ],
+)
+def test_refusals(command: Plans, changes: dict[str, object], code: str) -> None:
+    """What one machine cannot honour, each with its code and what to do instead."""
+    (problem,) = LocalBackend().refusals(replace(command(), **changes))  # type: ignore[arg-type]
+    assert problem.code == code
+    assert problem.place is not None
+    assert problem.hint
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"distribution": Distribution("pytorch", 1, HERE)},
+        {"inputs": {"d": InputPlan("d", "uri_folder", HERE, source="x", path=Path("/"))}},
+        {"inputs": {"d": InputPlan("d", "uri_folder", HERE)}},  # an optional input, not given
+    ],
+)
+def test_what_is_not_refused(command: Plans, changes: dict[str, object]) -> None:
+    """One process, data that is here, an optional input without a value."""
+    assert LocalBackend().refusals(replace(command(), **changes)) == ()  # type: ignore[arg-type]
+
+
+def test_differences_are_said(
+    command: Plans, sweep: Sweeps, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Compute, environment, copies, registration, and how many trials run at once."""
+    monkeypatch.setattr("ml.backends.local.sweep.cores", lambda: 2)
+    plan = sweep("", max_concurrent_trials=8, max_total_trials=20)
+    data = InputPlan("d", "uri_folder", HERE, source="x", path=Path("/"), mode="download")
+    model = OutputPlan("m", "custom_model", HERE, asset=Asset("faq", "3"))
+    trial = replace(plan.trial, inputs={"d": data}, outputs={"m": model})
+    said = "\n".join(LocalBackend().differences(replace(plan, trial=trial)))
+    for part in (
+        "`azureml:cpu-cluster` → this machine",
+        "`azureml:ml-cpu:1` → this interpreter",
+        "8 trials at once → 2",
+        "input `d` → a copy",
+        "not registered as `azureml:faq:3`",
+    ):
+        assert part in said
+
+
+def test_an_input_that_has_gone_is_refused(home: Path, command: Plans) -> None:
+    """Exit code 2, and no run is left behind."""
+    gone = InputPlan("faq", "uri_folder", HERE, source="faq", path=home / "gone")
+    with pytest.raises(Refused) as refused:
+        LocalBackend().run(command(inputs={"faq": gone}))
+    assert refused.value.exit_code == Exit.WRONG_CALL
+    assert refused.value.problems[0].code == "input-not-found"
+    assert not (home / "jobs").exists()

@@ -1,0 +1,95 @@
+"""Earlier runs: found, as they are; what a killed executor left is closed."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ml.backends.base import Run
+from ml.backends.local import jobs, records, runs
+from ml.backends.local.backend import LocalBackend
+from ml.specs.problems import Place, Problem, Refused
+from tests.backends.conftest import LOG, Plans, Sweeps
+
+
+def test_find(home: Path, command: Plans, sweep: Sweeps) -> None:
+    """By name, by MLflow id, a trial by its own name, and the latest of an experiment."""
+    one = LocalBackend().run(command("print(1)"))
+    two = LocalBackend().run(sweep(LOG + "log('score', 1.0)"))
+    other = LocalBackend().run(replace(command("print(1)"), experiment="other"))
+    assert runs.find(one.name) == runs.find(one.id) == one
+    assert runs.find(two.trials[1].name) == two.trials[1]
+    assert runs.find("latest") == other
+    assert runs.find("latest", experiment="tests") == two
+
+
+def test_a_run_that_is_not_there(home: Path, command: Plans) -> None:
+    """Says which there are."""
+    with pytest.raises(Refused) as refused:
+        runs.find("latest")
+    assert "none has been made here yet" in str(refused.value)
+    run = LocalBackend().run(command("print(1)"))
+    with pytest.raises(Refused) as refused:
+        runs.find("calm_river_99")
+    assert refused.value.problems[0].code == "no-such-run"
+    assert run.name in str(refused.value)
+
+
+def test_a_record_says_everything(tmp_path: Path) -> None:
+    """What is written is what is read, NaN and problems included."""
+    place = Place("a.yml", 3)
+    run = Run(
+        id="1",
+        name="calm_river_03",
+        status="Failed",
+        experiment="e",
+        folder=tmp_path,
+        started=1.5,
+        ended=2.5,
+        parameters={"x": 0.5, "s": "t", "b": True},
+        metrics={"good": 0.25, "bad": float("inf")},
+        outputs={"m": tmp_path / "outputs" / "m"},
+        error=Problem("code", "found", "expected", "hint", place),
+        warnings=(Problem("w", "f", severity="warning"),),
+    )
+    records.write(run, {"spec": "a.yml:3"})
+    assert records.read(tmp_path) == run
+    assert records.lineage(tmp_path) == {"spec": "a.yml:3"}
+    json.loads((tmp_path / "job.json").read_text(), parse_constant=pytest.fail)
+    assert [path.name for path in tmp_path.iterdir()] == ["job.json"]
+
+
+def test_names_do_not_repeat(home: Path) -> None:
+    """A folder is a name's only holder, even when chance repeats it."""
+    names = set()
+    for _ in range(200):
+        with jobs.new() as folder:
+            names.add(folder.name)
+            (folder / "x").touch()
+    assert len(names) == 200
+
+
+def test_a_lock_tells_the_living_from_the_dead(home: Path) -> None:
+    """While the executor lives the run is alive; when it failed to close it, abandoned."""
+    with pytest.raises(ZeroDivisionError), jobs.new() as folder:
+        assert jobs.is_alive(folder.name)
+        assert jobs.abandoned() == []
+        (folder / "something").touch()
+        raise ZeroDivisionError
+    assert not jobs.is_alive(folder.name)
+    assert jobs.abandoned() == [folder.name]
+    jobs.forget(folder.name)
+    assert jobs.abandoned() == []
+
+
+def test_a_half_made_run_is_passed_over(home: Path, command: Plans) -> None:
+    """A folder without a record, or with half of one, hides no other run."""
+    run = LocalBackend().run(command("print(1)"))
+    (home / "jobs" / "empty_cove_01").mkdir()
+    torn = home / "jobs" / "torn_cove_01"
+    torn.mkdir()
+    (torn / "job.json").write_text('{"kind": "comm')
+    assert list(runs.every()) == [run]

@@ -1,0 +1,173 @@
+"""Which files travel, as the SDK decides it, and copies that do not collide."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from ml.backends.local import snapshot
+from ml.backends.local.ignore import IgnoreFile
+from tests.conftest import ROOT
+
+TREE = """
+    README.md .venv/lib/site.py .git/config data/a.csv data/raw/b.csv data/raw/c.bin #odd !bang
+    ml/__init__.py ml/projects/faq/train.py ml/projects/faq/data/v1.yml ml/projects/faq/notes.txt
+    ml/toolkit/__init__.py ml/cli/app.py sub/#odd tests/test_a.py build/x/y/z.o foo/foo
+"""
+
+
+def plant(folder: Path) -> None:
+    """A tree with files of every sort."""
+    for name in TREE.split():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(name)
+
+
+def travelling(folder: Path) -> set[str]:
+    """What our matcher lets travel."""
+    return {relative for relative, _ in IgnoreFile(folder).files()}
+
+
+def travelling_by_the_sdk(folder: Path) -> set[str]:
+    """What azure-ai-ml would upload."""
+    from azure.ai.ml._utils._asset_utils import get_ignore_file, get_upload_files_from_folder
+
+    ignore = get_ignore_file(folder)
+    return {name for _, name in get_upload_files_from_folder(folder, ignore_file=ignore)}
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        [],
+        ["*.csv", "build"],
+        ["build/", "data/raw/"],
+        ["/data", "!data/raw/b.csv"],
+        ["*", "!/ml/__init__.py", "!/ml/projects/**/*.py", "!/ml/projects/*/data/*.yml"],
+        ["*", "!ml/"],
+        ["**/raw", "foo/"],
+        ["data/**", "!data/**/b.csv"],
+        ["**/", "!README.md"],
+        ["  *.py  ", "# a comment", "", "/", "\\#odd", "\\!bang"],
+        ["[a-c]*.csv", "[!R]*.md", "x[", "?.o"],
+        ["a/**/z.o", "build/**/z.o", "**/faq/**"],
+        ["ml/**/", "!ml/toolkit/__init__.py", "**"],
+        ["ml", "/**/", "a//b", "!//"],
+    ],
+)
+def test_the_matcher_is_the_sdks(tmp_path: Path, lines: list[str]) -> None:
+    """File by file, for every form of pattern."""
+    plant(tmp_path)
+    (tmp_path / ".amlignore").write_text("\n".join(lines))
+    assert travelling(tmp_path) == travelling_by_the_sdk(tmp_path)
+
+
+def test_gitignore_counts_where_there_is_no_amlignore(tmp_path: Path) -> None:
+    """And not beside one."""
+    plant(tmp_path)
+    (tmp_path / ".gitignore").write_text("*.py\n")
+    assert travelling(tmp_path) == travelling_by_the_sdk(tmp_path)
+    assert "ml/cli/app.py" not in travelling(tmp_path)
+    (tmp_path / ".amlignore").write_text("*.csv\n")
+    assert travelling(tmp_path) == travelling_by_the_sdk(tmp_path)
+    assert "ml/cli/app.py" in travelling(tmp_path)
+
+
+PARTS = st.sampled_from(["ml", "data", "raw", "*", "**", "*.py", "foo", "a?c", "[bc].csv", "build"])
+PATTERNS = st.builds(
+    lambda bang, root, parts, tail: f"{bang}{root}{'/'.join(parts)}{tail}",
+    st.sampled_from(["", "", "!"]),
+    st.sampled_from(["", "/"]),
+    st.lists(PARTS, min_size=1, max_size=3),
+    st.sampled_from(["", "/"]),
+)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(lines=st.lists(PATTERNS, min_size=1, max_size=5))
+def test_any_patterns(tmp_path: Path, lines: list[str]) -> None:
+    """Whatever people write, ours and the SDK's agree, pruned folders included."""
+    if not (tmp_path / "README.md").exists():
+        plant(tmp_path)
+    (tmp_path / ".amlignore").write_text("\n".join(lines))
+    assert travelling(tmp_path) == travelling_by_the_sdk(tmp_path)
+
+
+def test_this_repositorys_snapshot_is_what_the_sdk_would_upload() -> None:
+    """The allow-list of the root, read by both."""
+    from azure.ai.ml._utils._asset_utils import get_ignore_file
+
+    ignore = get_ignore_file(ROOT)
+    ours = travelling(ROOT)
+    files = [path for path in (ROOT / "ml").rglob("*") if path.is_file()]
+    theirs = {str(p.relative_to(ROOT)) for p in files if not ignore.is_file_excluded(p)}
+    assert ours == theirs
+    assert "ml/__init__.py" in ours
+
+
+def test_links_are_followed_and_loops_end(tmp_path: Path) -> None:
+    """A link to data travels as its content; a link to a folder above is not entered."""
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "x").write_text("1")
+    (tmp_path / "b").symlink_to("a")
+    (tmp_path / "a" / "up").symlink_to("..")
+    assert travelling(tmp_path) == {"a/x", "b/x"}
+
+
+def test_the_same_content_is_one_snapshot(home: Path, tmp_path: Path) -> None:
+    """A change of content is another, a touched file is not."""
+    code = tmp_path / "code"
+    plant(code)
+    first = snapshot.take(code)
+    (code / "README.md").touch()
+    assert snapshot.take(code) == first
+    (code / "README.md").write_text("changed")
+    second = snapshot.take(code)
+    assert first is not None
+    assert second is not None
+    assert first.digest != second.digest
+    assert (first.folder / "README.md").read_text() == "README.md"
+
+
+def test_no_code_and_one_file(home: Path, tmp_path: Path) -> None:
+    """`code:` may be left out, and may be a single file."""
+    assert snapshot.take(None) is None
+    assert list(snapshot.working_copy(None, tmp_path / "work").iterdir()) == []
+    file = tmp_path / "script.py"
+    file.write_text("1")
+    taken = snapshot.take(file)
+    assert taken is not None
+    assert [path.name for path in taken.folder.iterdir()] == ["script.py"]
+
+
+def test_the_home_inside_the_code_does_not_travel(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or a snapshot would hold every snapshot before it."""
+    plant(tmp_path)
+    monkeypatch.setenv("MLOPS_HOME", str(tmp_path / ".local"))
+    first = snapshot.take(tmp_path)
+    assert snapshot.take(tmp_path) == first
+
+
+def test_many_runs_at_the_same_moment(home: Path, tmp_path: Path) -> None:
+    """All get the same whole copy, and no half one is left."""
+    code = tmp_path / "code"
+    plant(code)
+    taken: list[snapshot.Snapshot | None] = []
+    threads = [threading.Thread(target=lambda: taken.append(snapshot.take(code))) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(taken) == 8
+    assert len(set(taken)) == 1
+    (folder,) = (home / "snapshots").iterdir()
+    assert {str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file()} == set(
+        TREE.split()
+    )

@@ -1,0 +1,186 @@
+"""Sweeps on this machine: budgets, metrics that cannot be ranked, limits."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from mlflow.tracking import MlflowClient
+
+from ml.backends.base import Run
+from ml.backends.local import records
+from ml.backends.local.backend import LocalBackend
+from ml.backends.local.home import tracking_uri
+from ml.backends.local.process import cores
+from ml.backends.local.sweep import concurrency
+from ml.specs.plan import Dimension, EarlyTermination
+from ml.specs.problems import Place, Problem
+from tests.backends.conftest import LOG, Sweeps
+
+HERE = Place("jobs/job.yml", 9)
+
+
+def failure(run: Run) -> Problem:
+    """The error of a sweep that failed."""
+    assert run.status == "Failed"
+    assert run.best is None
+    assert run.error is not None
+    return run.error
+
+
+def test_the_same_seed_draws_the_same_trials(home: Path, sweep: Sweeps) -> None:
+    """Whatever the order in which they end; the seed of a sweep without one is kept."""
+    plan = sweep(LOG + "log('score', 1.0)")
+    first, second = LocalBackend().run(plan), LocalBackend().run(plan)
+    assert [t.parameters for t in first.trials] == [t.parameters for t in second.trials]
+    drawn = LocalBackend().run(replace(plan, seed=None))
+    seed = records.lineage(drawn.folder)["sampling"]["seed"]
+    again = LocalBackend().run(replace(plan, seed=seed))
+    assert [t.parameters for t in again.trials] == [t.parameters for t in drawn.trials]
+
+
+def test_trials_share_the_cores(home: Path, sweep: Sweeps) -> None:
+    """Each gets its part of the threads, and its values also as AZUREML_SWEEP_…"""
+    script = LOG + "log('score', float(os.environ['OMP_NUM_THREADS']))\n"
+    script += "log('x', float(os.environ['AZUREML_SWEEP_x']))"
+    run = LocalBackend().run(sweep(script))
+    assert run.metrics["score"] == max(1, cores() // min(2, cores()))
+    assert all(trial.metrics["x"] == trial.parameters["x"] for trial in run.trials)
+
+
+@pytest.mark.parametrize(
+    ("machine", "asked", "total", "expected"),
+    [(8, 4, 24, 4), (2, 8, 24, 2), (8, 8, 3, 3), (1, 4, 9, 1)],
+)
+def test_concurrency(
+    sweep: Sweeps,
+    monkeypatch: pytest.MonkeyPatch,
+    machine: int,
+    asked: int,
+    total: int,
+    expected: int,
+) -> None:
+    """As many as the plan allows, and one a core at most."""
+    monkeypatch.setattr("ml.backends.local.sweep.cores", lambda: machine)
+    assert concurrency(sweep("", max_concurrent_trials=asked, max_total_trials=total)) == expected
+
+
+def test_a_nan_is_not_ranked(home: Path, sweep: Sweeps) -> None:
+    """The trial completed, as on Azure ML, but it cannot win, and it says so."""
+    script = LOG + "x = float(sys.argv[1]); log('score', float('nan') if x > 0.5 else x)"
+    run = LocalBackend().run(sweep(script, max_total_trials=4))
+    diverged = [t for t in run.trials if t.parameters["x"] > 0.5]  # type: ignore[operator]
+    assert diverged
+    assert {w.code for t in diverged for w in t.warnings} == {"metric-not-finite"}
+    assert run.status == "Completed"
+    assert run.best is not None
+    assert run.trial(run.best).parameters["x"] <= 0.5  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("value", ["nan", "inf", "-inf"])
+def test_a_sweep_of_nothing_but_nan_fails(home: Path, sweep: Sweeps, value: str) -> None:
+    """With the line of the objective, and where to look."""
+    error = failure(LocalBackend().run(sweep(LOG + f"log('score', float('{value}'))")))
+    assert error.code == "metric-not-finite"
+    assert error.place == Place("jobs/job.yml", 20)
+    assert f"logged {value} as `score`" in error.found
+
+
+def test_a_metric_of_another_name_is_suggested(home: Path, sweep: Sweeps) -> None:
+    """A sweep whose trials never log the primary metric names what they did log."""
+    run = LocalBackend().run(sweep(LOG + "log('scores', 1.0); log('loss', 2.0)"))
+    error = failure(run)
+    assert error.code == "metric-missing"
+    assert "`loss`, `scores`" in error.found
+    assert "did you mean `primary_metric: scores`" in error.hint
+
+
+def test_a_trial_that_never_logs(home: Path, sweep: Sweeps) -> None:
+    """Is told apart from one that failed."""
+    error = failure(LocalBackend().run(sweep("print('I log nothing')")))
+    assert error.code == "metric-missing"
+    assert "no metric at all" in error.found
+
+
+def test_when_every_trial_fails_the_first_cause_is_told(home: Path, sweep: Sweeps) -> None:
+    """Not only that they failed."""
+    error = failure(LocalBackend().run(sweep("raise SystemExit('no data here')")))
+    assert error.code == "no-trial-completed"
+    assert "none of 3 trials completed" in error.found
+    assert "no data here" in error.found
+
+
+def test_the_sweeps_timeout_cancels_all_its_trials(home: Path, sweep: Sweeps) -> None:
+    """What had completed by then is kept, and the best of it."""
+    script = LOG + "x = float(sys.argv[1]); log('score', x); time.sleep(60 * (x > 0.5))"
+    run = LocalBackend().run(sweep(script, max_total_trials=9, timeout_s=3.0))
+    assert run.status == "Canceled"
+    assert run.ended_by == "timeout"
+    assert run.error is not None
+    assert run.error.code == "timed-out"
+    ended = {trial.ended_by for trial in run.trials if trial.status == "Canceled"}
+    assert ended == {"sweep_timeout"}
+
+
+def test_a_trials_timeout_cancels_that_trial(home: Path, sweep: Sweeps) -> None:
+    """The sweep goes on."""
+    script = LOG + "x = float(sys.argv[1]); log('score', x); time.sleep(60 * (x > 0.5))"
+    run = LocalBackend().run(sweep(script, max_total_trials=4, trial_timeout_s=1.5))
+    assert run.status == "Completed"
+    for trial in run.trials:
+        late = trial.parameters["x"] > 0.5  # type: ignore[operator]
+        assert trial.ended_by == ("trial_timeout" if late else "")
+
+
+def test_a_grid_ends_with_its_last_point(home: Path, sweep: Sweeps) -> None:
+    """Before max_total_trials."""
+    space = {"x": Dimension("x", "choice", (0.1, 0.2), HERE)}
+    script = LOG + "log('score', float(sys.argv[1]))"
+    plan = sweep(script, algorithm="grid", search_space=space, max_total_trials=10)
+    run = LocalBackend().run(plan)
+    assert [trial.parameters["x"] for trial in run.trials] == [0.1, 0.2]
+    assert run.metrics["score"] == 0.2
+
+
+def test_when_the_policy_ends_everything_the_sweep_says_so(home: Path, sweep: Sweeps) -> None:
+    """A policy that leaves nothing is a failure with its own advice."""
+    script = LOG + "log('score', float(sys.argv[1]) * 0); log('score', -1.0, 1); time.sleep(60)"
+    policy = EarlyTermination("truncation_selection", HERE, 1, 2, truncation_percentage=99)
+    plan = sweep(script, early_termination=policy, trial_timeout_s=4.0, max_total_trials=2)
+    error = failure(LocalBackend().run(plan))
+    assert error.code == "no-trial-completed"
+
+
+def test_the_record_of_a_sweep_is_the_sweep(home: Path, sweep: Sweeps) -> None:
+    """job.json alone holds every trial; read back it equals what `run` returned."""
+    run = LocalBackend().run(sweep(LOG + "log('score', float(sys.argv[1]))"))
+    assert records.read(run.folder) == run
+    data = json.loads((run.folder / "job.json").read_text())
+    assert [trial["name"] for trial in data["trials"]] == [trial.name for trial in run.trials]
+    assert data["lineage"]["objective"] == {"primary_metric": "score", "goal": "maximize"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("algorithm", ["random", "bayesian"])
+def test_a_sweep_of_real_mlflow_trials(home: Path, sweep: Sweeps, algorithm: str) -> None:
+    """Median stopping included: every metric that a trial logged is in the store, none is lost."""
+    script = (
+        "import sys, mlflow\n"
+        "x = float(sys.argv[1])\n"
+        "for step in range(60):\n"
+        "    mlflow.log_metric('score', x + step / 1000, step=step)\n"
+    )
+    policy = EarlyTermination("median_stopping", HERE, 1, 20)
+    plan = sweep(script, algorithm=algorithm, max_total_trials=6, early_termination=policy)
+    run = LocalBackend().run(plan)
+    assert run.status == "Completed"
+    client = MlflowClient(tracking_uri())
+    for trial in run.trials:
+        logged = [m.value for m in client.get_metric_history(trial.id, "score")]
+        if trial.status == "Completed":
+            assert len(logged) == 60
+        else:
+            assert trial.ended_by == "median_stopping"
+            assert 20 <= len(logged) <= 60

@@ -1,0 +1,109 @@
+"""The MLflow store: made once, shared by many, read as MlflowClient reads it."""
+
+from __future__ import annotations
+
+import math
+import os
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from mlflow.entities import Metric
+from mlflow.tracking import MlflowClient
+
+from ml.backends.local import history
+from ml.backends.local.home import tracking_uri
+from ml.backends.local.tracking import Tracking, prepare
+from tests.conftest import ROOT
+
+WRITER = """
+import mlflow, sys
+with mlflow.start_run(run_id=sys.argv[1]):
+    for step in range(100):
+        mlflow.log_metric("m", step + 0.5, step=step)
+"""
+
+
+@pytest.mark.slow
+def test_two_first_runs_at_the_same_moment_make_one_store(own_home: Path) -> None:
+    """Three processes that all find no store, and one made in the background."""
+    code = "from ml.backends.local.tracking import Tracking as T; print(T().start('e', 'n', {}))"
+    background = prepare()
+    assert background is not None
+    started = [
+        subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+        for _ in range(3)
+    ]
+    ids = {process.communicate()[0].strip() for process in started}
+    assert background.wait() == 0
+    assert len(ids) == 3
+    client = MlflowClient(tracking_uri())
+    assert {client.get_run(run_id).info.status for run_id in ids} == {"RUNNING"}
+    assert prepare() is None
+    assert not (own_home / "mlflow.unfinished").exists()
+    with sqlite3.connect(own_home / "mlflow.db") as connection:
+        assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+
+
+@pytest.mark.slow
+def test_concurrent_writers_lose_no_metric(home: Path) -> None:
+    """Three scripts log 100 values each while a watcher reads: the store is never "locked"."""
+    tracking = Tracking()
+    ids = [tracking.start("tests", f"run{i}", {}) for i in range(3)]
+    feed = history.Feed("m")
+    environment = {**os.environ, "MLFLOW_TRACKING_URI": tracking_uri()}
+    writers = [
+        subprocess.Popen(
+            [sys.executable, "-c", WRITER, run_id],
+            env=environment,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for run_id in ids
+    ]
+    seen: dict[str, list[float]] = {run_id: [] for run_id in ids}
+    while True:
+        ended = all(writer.poll() is not None for writer in writers)
+        for run_id, value in feed.new():
+            seen[run_id].append(value)
+        if ended:
+            break
+    errors = [writer.communicate()[1] for writer in writers]
+    assert [writer.returncode for writer in writers] == [0, 0, 0], errors
+    assert all(values == [step + 0.5 for step in range(100)] for values in seen.values())
+
+
+def test_values_are_read_as_they_were_logged(home: Path) -> None:
+    """NaN and the infinities come back as such, where MLflow's own table holds 0 and 1.8e308."""
+    tracking = Tracking()
+    run_id, feed = tracking.start("tests", "run", {}), history.Feed("m")
+    client = MlflowClient(tracking_uri())
+    logged = [0.5, math.nan, math.inf, -math.inf, 1e300, 0.0]
+    client.log_batch(run_id, [Metric("m", v, 1, step) for step, v in enumerate(logged)])
+    client.log_metric(run_id, "other", 3.0)
+    read = [value for found, value in feed.new() if found == run_id]
+    assert [repr(value) for value in read] == [repr(value) for value in logged]
+    assert feed.new() == []
+    assert history.latest(run_id) == {"m": 0.0, "other": 3.0}
+    theirs = [metric.value for metric in client.get_metric_history(run_id, "m")]
+    assert [v for v in read if math.isfinite(v)] == [
+        v for v in theirs if math.isfinite(v) and abs(v) < 1.7e308
+    ]
+
+
+def test_a_feed_begins_where_it_was_opened(home: Path) -> None:
+    """What earlier runs logged is not read again."""
+    client, run_id = MlflowClient(tracking_uri()), Tracking().start("tests", "run", {})
+    client.log_metric(run_id, "m", 1.0)
+    feed = history.Feed("m")
+    client.log_metric(run_id, "m", 2.0, step=1)
+    assert feed.new() == [(run_id, 2.0)]
+
+
+def test_artifacts_lie_in_the_home(home: Path) -> None:
+    """One folder an experiment."""
+    tracking = Tracking()
+    place = Path(tracking.artifacts_of(tracking.start("tests", "run", {})))
+    assert place.is_relative_to(home / "artifacts" / "tests")

@@ -1,0 +1,1 @@
+"""Distributions, samplers and early termination, by Azure ML's definitions."""
