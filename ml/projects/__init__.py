@@ -1,0 +1,1 @@
+"""One folder a model; the team's own, to edit, copy or delete."""

@@ -1,0 +1,1 @@
+"""Ranks the FAQ entries that answer a question."""

@@ -1,0 +1,268 @@
+"""Features of a (question, entry) pair, computed for all entries of a block of questions at once.
+
+Two kinds of evidence: what the entry's own text says (question and answer; there for every entry)
+and what its *memory* says, the questions that people asked about it before (nothing for an entry
+that is new: those features are missing, NaN, and LightGBM knows what to do without them).
+
+While training, a question is never compared with a memory that holds it or a near-identical text:
+see `Views` in `pairs.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from ml.projects.faq_matching.vectors import Matrix, Vectoriser
+
+Array = NDArray[np.float32]
+Index = NDArray[np.int64]
+
+# Weight of an entry's own question and answer beside each question in its memory.
+OWN_TEXT = 2.0
+SMOOTHING = 0.01
+TEXT_FEATURES = (
+    "word_question",
+    "word_answer",
+    "char_question",
+    "char_answer",
+    "char_text_evidence",
+)
+MEMORY_FEATURES = (
+    "word_nearest",
+    "word_nearest_3",
+    "word_mean",
+    "word_evidence",
+    "char_evidence",
+    "discriminant",
+)
+# Each of these is given as it is and as its distance to the best entry for the same question.
+NAMES = (
+    *TEXT_FEATURES,
+    *MEMORY_FEATURES,
+    *(f"{name}_behind_best" for name in (*TEXT_FEATURES, *MEMORY_FEATURES)),
+    "neighbours",
+    "neighbours_behind_best",
+    "question_words",
+    "answer_words",
+)
+
+
+@dataclass(frozen=True)
+class Texts:
+    """The vectors of some texts, in the two spaces, and how many words each has."""
+
+    word: Matrix
+    char: Matrix
+    words: Array
+
+    def __getitem__(self, rows: Index | slice) -> Texts:
+        return Texts(self.word[rows], self.char[rows], self.words[rows])
+
+
+@dataclass(frozen=True)
+class Spaces:
+    """The two vocabularies: runs of words and runs of characters."""
+
+    word: Vectoriser
+    char: Vectoriser
+
+    @classmethod
+    def fit(cls, texts: Sequence[str], word_ngrams: int, char_ngrams: int) -> Spaces:
+        """Learn from the texts that training may see."""
+        return cls(
+            Vectoriser.fit(texts, "word", 1, word_ngrams),
+            Vectoriser.fit(texts, "char", 3, char_ngrams),
+        )
+
+    def embed(self, texts: Sequence[str]) -> Texts:
+        """The texts in both spaces."""
+        words = np.array([len(text.split()) for text in texts], np.float32)
+        return Texts(self.word.transform(texts), self.char.transform(texts), words)
+
+
+@dataclass(frozen=True)
+class Catalogue:
+    """The printed text of every entry, and how alike entries are (cosine, diagonal 0)."""
+
+    questions: Texts
+    answers: Texts
+    alike: Array
+
+    @classmethod
+    def of(cls, questions: Texts, answers: Texts) -> Catalogue:
+        """The catalogue of entries whose questions and answers are given, row by row."""
+        both = (questions.word + answers.word, questions.char + answers.char)
+        alike = np.zeros((questions.word.shape[0],) * 2, np.float32)
+        for space in both:
+            norm = np.sqrt(np.asarray(space.multiply(space).sum(axis=1)).ravel())
+            cosine = (space @ space.T).toarray() / np.maximum(np.outer(norm, norm), 1e-9)
+            alike += cosine.astype(np.float32) / 2
+        np.fill_diagonal(alike, 0)
+        return cls(questions, answers, alike)
+
+
+def _evidence(queries: Matrix, mass: Matrix) -> Array:
+    """Multinomial naive Bayes: the log-likelihood of each query under each row of `mass`.
+
+    ln(mass + a) is split into ln a + ln(1 + mass/a), so that the product stays sparse.
+    """
+    log = mass.copy()
+    log.data = np.log1p(log.data / SMOOTHING)
+    total = np.asarray(mass.sum(axis=1)).ravel() + SMOOTHING * mass.shape[1]
+    length = np.asarray(queries.sum(axis=1)).ravel()
+    likely = (queries @ log.T).toarray() - np.outer(length, np.log(total / SMOOTHING))
+    return np.asarray(likely, dtype=np.float32)
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Questions asked before, sorted by entry, and what was learnt from them.
+
+    `known` are the entries that have any, `label` is each question's place among them and `starts`
+    where each one's questions begin. `weights` is a linear classifier of words, one column a known
+    entry.
+    """
+
+    asked: Texts
+    label: Index
+    known: Index
+    starts: Index
+    word_mass: Matrix
+    char_mass: Matrix
+    weights: Array
+
+    @classmethod
+    def recall(
+        cls, asked: Texts, entry: Index, catalogue: Catalogue, weights: Array | None = None
+    ) -> Memory:
+        """A memory of these questions; without `weights` those of naive Bayes."""
+        order = np.argsort(entry, kind="stable")
+        asked, entry = asked[order], entry[order]
+        known, starts, label = np.unique(entry, return_index=True, return_inverse=True)
+        member = sparse.csr_matrix(
+            (np.ones(len(label), np.float32), (label, np.arange(len(label)))),
+            shape=(len(known), len(label)),
+        )
+        own = (catalogue.questions[known], catalogue.answers[known])
+        word_mass = (member @ asked.word + OWN_TEXT * (own[0].word + own[1].word)).tocsr()
+        char_mass = (member @ asked.char + OWN_TEXT * (own[0].char + own[1].char)).tocsr()
+        if weights is None:
+            weights = naive_bayes(word_mass)
+        return cls(asked, label, known, starts, word_mass, char_mass, weights)
+
+    @classmethod
+    def learn(
+        cls, asked: Texts, entry: Index, catalogue: Catalogue, steps: int, rate: float
+    ) -> Memory:
+        """A memory of these questions whose classifier was trained on them and the known entries."""
+        memory = cls.recall(asked, entry, catalogue)
+        known = memory.known
+        own = (catalogue.questions[known].word, catalogue.answers[known].word)
+        seen = sparse.vstack([memory.asked.word, *own]).tocsr()
+        labels = np.concatenate([memory.label, *[np.arange(len(known))] * 2])
+        weight = np.ones(len(labels), np.float32)
+        weight[len(memory.label) :] = OWN_TEXT
+        return replace(
+            memory, weights=descend(memory.weights, seen, labels, weight, steps, rate)
+        )
+
+    def compare(self, queries: Texts) -> dict[str, Array]:
+        """Each memory feature as (queries, known entries)."""
+        like = (queries.word @ self.asked.word.T).toarray()
+        ends = np.append(self.starts[1:], like.shape[1])
+        best = np.empty((like.shape[0], len(self.known)), np.float32)
+        best_3, mean = np.empty_like(best), np.empty_like(best)
+        for at, (start, end) in enumerate(zip(self.starts, ends, strict=True)):
+            block = like[:, start:end]
+            most = min(3, end - start)
+            top = np.partition(block, end - start - most, axis=1)[:, -most:]
+            best[:, at], best_3[:, at] = top.max(axis=1), top.mean(axis=1)
+            mean[:, at] = block.mean(axis=1)
+        logits = queries.word @ self.weights
+        logits -= logits.max(axis=1, keepdims=True)
+        logits -= np.log(np.exp(logits).sum(axis=1, keepdims=True))
+        return {
+            "word_nearest": best,
+            "word_nearest_3": best_3,
+            "word_mean": mean,
+            "word_evidence": _evidence(queries.word, self.word_mass),
+            "char_evidence": _evidence(queries.char, self.char_mass),
+            "discriminant": logits.astype(np.float32),
+        }
+
+
+def naive_bayes(mass: Matrix) -> Array:
+    """(words, classes): the classifier's weights by counting, less each word's mean."""
+    smooth = mass.toarray().T + 3 * SMOOTHING
+    start = np.log(smooth) - np.log(smooth.sum(axis=0))
+    return np.asarray(start - start.mean(axis=1, keepdims=True), dtype=np.float32)
+
+
+def descend(
+    start: Array, seen: Matrix, labels: Index, weight: Array, steps: int, rate: float
+) -> Array:
+    """Softmax regression of the labels on words, from naive Bayes onwards: (words, classes).
+
+    `steps` of gradient descent with momentum 0.9 from `start`: few are needed, and stopping early
+    is the only regularisation.
+    """
+    found = start.copy()
+    momentum = np.zeros_like(found)
+    transposed = seen.T.tocsr()
+    rows = np.arange(len(labels))
+    pace = np.float32(rate * found.shape[1] / weight.sum())
+    for _ in range(steps):
+        share = seen @ found
+        share -= share.max(axis=1, keepdims=True)
+        np.exp(share, out=share)
+        share /= share.sum(axis=1, keepdims=True)
+        share[rows, labels] -= 1
+        share *= weight[:, None]
+        momentum *= np.float32(0.9)
+        momentum -= pace * (transposed @ share)
+        found += momentum
+    return found
+
+
+def pair_features(
+    queries: Texts, catalogue: Catalogue, memory: Memory, hidden: NDArray[np.bool_]
+) -> Array:
+    """(queries, entries, features) in the order of `NAMES`.
+
+    `hidden` (queries, entries) says where the memory of an entry must be ignored. NaN: no memory.
+    """
+    shape = (len(queries.words), len(catalogue.questions.words))
+    found: dict[str, Array] = {
+        "word_question": (queries.word @ catalogue.questions.word.T).toarray(),
+        "word_answer": (queries.word @ catalogue.answers.word.T).toarray(),
+        "char_question": (queries.char @ catalogue.questions.char.T).toarray(),
+        "char_answer": (queries.char @ catalogue.answers.char.T).toarray(),
+        "char_text_evidence": _evidence(
+            queries.char, (catalogue.questions.char + catalogue.answers.char).tocsr()
+        ),
+    }
+    for name, values in memory.compare(queries).items():
+        whole = np.full(shape, np.nan, np.float32)
+        whole[:, memory.known] = values
+        whole[hidden] = np.nan
+        found[name] = whole
+    share = np.exp(found["discriminant"])
+    share[np.isnan(share)] = 0
+    found["neighbours"] = share @ catalogue.alike
+    found["question_words"] = np.broadcast_to(queries.words[:, None], shape)
+    found["answer_words"] = np.broadcast_to(catalogue.answers.words[None], shape)
+    out = np.empty((*shape, len(NAMES)), np.float32)
+    for at, name in enumerate(NAMES):
+        if name in found:
+            out[:, :, at] = found[name]
+        else:
+            values = found[name.removesuffix("_behind_best")]
+            with np.errstate(invalid="ignore"):
+                best = np.fmax.reduce(values, axis=1, keepdims=True)
+            out[:, :, at] = values - best
+    return out

@@ -1,0 +1,164 @@
+"""Fitting: from questions with known entries to a model."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from ml.projects.faq_matching.features import NAMES, Array, Index, Memory, Spaces
+from ml.projects.faq_matching.loading import Faq
+from ml.projects.faq_matching.model import FaqModel, answer_text, catalogue_of, feature_set_hash
+from ml.projects.faq_matching.pairs import sample_pairs, training_features
+from ml.projects.faq_matching.settings import Hyperparameters
+from ml.projects.faq_matching.splits import Split
+from ml.toolkit.boosting import lightgbm
+from ml.toolkit.metrics import gain_at, mean_rank, ranks
+
+# step (trees so far), metrics of the validation questions
+Report = Callable[[int, dict[str, float]], None]
+
+
+def fit(
+    faq: Faq,
+    split: Split,
+    rows: Index,
+    settings: Hyperparameters,
+    seed: int = 0,
+    threads: int = 1,
+    pairs: tuple[Index, Index] | None = None,
+    report: Report | None = None,
+    watched: Index | None = None,
+    every: int = 10,
+) -> FaqModel:
+    """Train on the questions `rows`; nothing else of the data but the known entries is looked at.
+
+    Every `every` trees `report` is told how the questions `watched` are ranked. `pairs` (question,
+    entry; indices into `rows` and entries) replace the pairs that would be drawn.
+    """
+    began = time.perf_counter()
+    texts = [faq.questions[row].text for row in rows]
+    entry = np.array([faq.questions[row].entry for row in rows])
+    known = np.flatnonzero(~split.unseen)
+    printed = [faq.entries[at] for at in known]
+    visible = [*texts, *(e.text for e in printed), *(answer_text(e) for e in printed)]
+    spaces = Spaces.fit(visible, settings.word_ngrams, settings.char_ngrams)
+    catalogue = catalogue_of(spaces, faq.entries)
+    asked = spaces.embed(texts)
+    rng = np.random.default_rng([seed, 17])
+    if pairs is None:
+        pairs = sample_pairs(
+            entry, known, settings.matches, rng, catalogue.alike, settings.hard_negatives
+        )
+    descent = (settings.discriminant_steps, settings.discriminant_rate)
+    features = training_features(
+        asked, entry, split.group[rows], pairs, catalogue, descent, seed
+    )
+    memory = Memory.learn(asked, entry, catalogue, *descent)
+    featured = time.perf_counter()
+    label = (pairs[1] == entry[pairs[0]]).astype(np.float32)
+    watch = None
+    model = FaqModel(faq.entries, tuple(texts), entry, spaces, catalogue, memory, None, {})
+    if report is not None and watched is not None:
+        watch = _Watch(model, faq, watched, report, every)
+    booster = _boost(features, label, len(rows), settings, seed, threads, watch)
+    ended = time.perf_counter()
+    made: dict[str, Any] = {
+        **settings.as_dict(),
+        "seed": seed,
+        "split_seed": split.seed,
+        "data_sha256": faq.sha256,
+        "feature_set_hash": feature_set_hash(),
+    }
+    seconds = {"feature_seconds": featured - began, "fit_seconds": ended - featured}
+    return replace(model, booster=booster, settings=made, seconds=seconds)
+
+
+def _boost(
+    features: Array,
+    label: Array,
+    questions: int,
+    settings: Hyperparameters,
+    seed: int,
+    threads: int,
+    watch: _Watch | None,
+) -> Any:
+    lgb = lightgbm()
+    parameters = {
+        "objective": settings.objective,
+        "learning_rate": settings.learning_rate,
+        "num_leaves": settings.leaves,
+        "min_child_samples": settings.min_child_samples,
+        "feature_fraction": settings.feature_fraction,
+        "max_bin": 127,
+        "seed": seed,
+        # The same trees for the same seed whatever the machine has to do besides.
+        "deterministic": True,
+        "force_row_wise": True,
+        "num_threads": threads,
+        "verbosity": -1,
+    }
+    group = None
+    if settings.objective == "lambdarank":
+        parameters["lambdarank_truncation_level"] = 5
+        group = np.full(questions, len(label) // questions)
+    weight = None
+    if settings.weighted:
+        matches = label.sum()
+        weight = np.where(label > 0, len(label) / (2 * matches), len(label) / (2 * (len(label) - matches)))
+    data = lgb.Dataset(features, label, group=group, weight=weight, feature_name=list(NAMES))
+    return lgb.train(
+        parameters,
+        data,
+        num_boost_round=settings.trees,
+        callbacks=[watch] if watch else None,
+    )
+
+
+class _Watch:
+    """Scores the watched questions with the trees of the last rounds and reports their ranks."""
+
+    def __init__(
+        self, model: FaqModel, faq: Faq, watched: Index, report: Report, every: int
+    ) -> None:
+        texts = [faq.questions[row].text for row in watched]
+        self.expected = np.array([faq.questions[row].entry for row in watched])
+        self.features = model.features(texts).reshape(-1, len(NAMES))
+        self.scores = np.zeros(len(self.features))
+        self.report, self.every, self.done = report, every, 0
+
+    def __call__(self, environment: Any) -> None:
+        trees = environment.iteration + 1
+        if trees % self.every and trees != environment.end_iteration:
+            return
+        self.scores += environment.model.predict(
+            self.features,
+            raw_score=True,
+            start_iteration=self.done,
+            num_iteration=trees - self.done,
+        )
+        self.done = trees
+        found = ranks(self.scores.reshape(len(self.expected), -1), self.expected)
+        self.report(trees, validation_metrics(found))
+
+
+def validation_metrics(found: Index) -> dict[str, float]:
+    """The metrics of the validation questions under the names that a sweep optimises."""
+    return {
+        "validation_gain_at_1": gain_at(found, 1),
+        "validation_gain_at_3": gain_at(found, 3),
+        "validation_mean_rank": mean_rank(found),
+    }
+
+
+def texts_of(faq: Faq, rows: Sequence[int] | Index) -> list[str]:
+    """The texts of some questions."""
+    return [faq.questions[row].text for row in rows]
+
+
+def entries_of(faq: Faq, rows: Sequence[int] | Index) -> Index:
+    """The right entries of some questions."""
+    return np.array([faq.questions[row].entry for row in rows], dtype=np.int64)

@@ -1,0 +1,181 @@
+"""An FAQ from its files: our TSV layout, Stack Overflow's original files, or labelled intents."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import Counter
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from ml.projects.faq_matching.text import clean
+from ml.toolkit.tables import DataRefused, Finding, Table, TableSchema, dangling, read_table
+
+SCHEMAS = Path(__file__).parent / "data"
+DEFAULT_SCHEMA = SCHEMAS / "faq.schema.json"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One question and answer of the FAQ, as printed; `title` is a name in words, often ""."""
+
+    id: str
+    question: str
+    answer: str
+    topic: str = ""
+    title: str = ""
+
+    @property
+    def text(self) -> str:
+        """The entry's question as the model reads it."""
+        return clean(f"{self.title}. {self.question}" if self.title else self.question)
+
+
+@dataclass(frozen=True)
+class Question:
+    """What a person asked, cleaned; `entry` is the index of the entry that answers it.
+
+    `held_out` says that the data itself keeps the question for testing.
+    """
+
+    id: str
+    entry: int
+    text: str
+    held_out: bool = False
+
+
+@dataclass(frozen=True)
+class Faq:
+    """Entries and the questions that people asked about them; `sha256` is of the files' content."""
+
+    entries: tuple[Entry, ...]
+    questions: tuple[Question, ...]
+    sha256: str
+
+
+@dataclass(frozen=True)
+class DataSchema:
+    """The tables of a data asset, and what to do with rows that break its rules.
+
+    `repair` drops (and counts on stderr) what would be refused: empty texts, repeated ids, unknown
+    references, texts under `min_characters` and entries with fewer than `min_questions`.
+    """
+
+    layout: str
+    tables: dict[str, TableSchema]
+    repair: bool = False
+    min_characters: int = 1
+    min_questions: int = 1
+
+    @classmethod
+    def read(cls, path: Path) -> DataSchema:
+        """The schema in a JSON file; DataRefused when it cannot be read as one."""
+        try:
+            raw: dict[str, Any] = json.loads(path.read_text())
+            tables = {name: TableSchema.parse(table) for name, table in raw.pop("tables").items()}
+            return cls(tables=tables, **raw)
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            said, wanted = f"not a data schema: {error!r}", "JSON with layout and tables"
+            raise DataRefused([Finding("wrong-schema", path, 0, said, wanted)]) from None
+
+
+def read(folder: Path, schema: Path = DEFAULT_SCHEMA) -> Faq:
+    """The FAQ in `folder`, checked against the schema; DataRefused says all that is wrong."""
+    if not folder.is_dir():
+        said, hint = "there is no such folder", "give --faq the folder of the data asset"
+        raise DataRefused([Finding("missing-folder", folder, 0, said, "a folder", hint)])
+    rules = DataSchema.read(schema)
+    tables: dict[str, Table] = {}
+    wrong: list[Finding] = []
+    digest = sha256()
+    for name, table_schema in rules.tables.items():
+        path = folder / name
+        if not path.exists() and (folder / f"{name}.gz").exists():
+            path = folder / f"{name}.gz"
+        if not path.exists() and not table_schema.required:
+            continue
+        tables[name], found = read_table(path, table_schema)
+        wrong += found
+        if path.is_file():
+            digest.update(f"{name}\n".encode() + sha256(path.read_bytes()).digest())
+    wrong += dangling(tables)
+    if rules.repair:
+        wrong = [finding for finding in wrong if finding.code not in _REPAIRED]
+    if wrong:
+        raise DataRefused(wrong)
+    build = _intents if rules.layout == "intents" else _tsv
+    faq = replace(build(tables, rules), sha256=digest.hexdigest())
+    asked = Counter(question.entry for question in faq.questions)
+    for index, entry in enumerate(faq.entries):
+        if asked[index] < max(rules.min_questions, 1):
+            said = f"entry {entry.id} has {asked[index]} questions with text"
+            wrong.append(Finding("too-few-questions", folder, 0, said, f"{rules.min_questions}"))
+    if wrong or not faq.questions:
+        raise DataRefused(wrong or [Finding("too-few-rows", folder, 0, "no question", "some")])
+    return faq
+
+
+_REPAIRED = frozenset({"empty-value", "duplicate-id", "unknown-id"})
+
+
+def _tsv(tables: dict[str, Table], rules: DataSchema) -> Faq:
+    """The layout of the reference: orig-q, dup-q (Id, AnswerId, Text0, CreationDate), ans."""
+    dropped: Counter[str] = Counter()
+    answers = {row[0]: row[1] for row in reversed(tables["ans.tsv"].rows)}
+    topics: dict[str, str] = {}
+    if "topics.tsv" in tables:
+        topics = {row[0]: row[1] for row in tables["topics.tsv"].rows}
+    entries: dict[str, Entry] = {}
+    ids: set[str] = set()
+    for id_, answer_id, text, *_ in tables["orig-q.tsv"].rows:
+        if id_ in ids or answer_id in entries or answer_id not in answers:
+            dropped["original questions repeated or without an answer"] += 1
+        elif len(clean(text)) < rules.min_characters:
+            dropped["original questions too short"] += 1
+        else:
+            ids.add(id_)
+            entries[answer_id] = Entry(id_, text, answers[answer_id], topics.get(id_, ""))
+    asked: dict[str, tuple[str, str]] = {}
+    for id_, answer_id, text, *_ in tables["dup-q.tsv"].rows:
+        cleaned = clean(text)
+        if id_ in ids or id_ in asked or answer_id not in entries:
+            dropped["duplicates repeated or of an unknown question"] += 1
+        elif len(cleaned) < rules.min_characters:
+            dropped["duplicates too short"] += 1
+        else:
+            asked[id_] = (answer_id, cleaned)
+    count = Counter(answer_id for answer_id, _ in asked.values())
+    fewest = rules.min_questions if rules.repair else 0
+    kept = [answer_id for answer_id in entries if count[answer_id] >= fewest]
+    dropped["original questions with too few duplicates"] = len(entries) - len(kept)
+    _tell(dropped)
+    at = {answer_id: index for index, answer_id in enumerate(kept)}
+    questions = (Question(i, at[a], text) for i, (a, text) in asked.items() if a in at)
+    return Faq(tuple(entries[answer_id] for answer_id in kept), tuple(questions), "")
+
+
+def _intents(tables: dict[str, Table], rules: DataSchema) -> Faq:
+    """Questions labelled with an intent: its name and its first training question are the entry."""
+    entries: dict[str, Entry] = {}
+    questions: list[Question] = []
+    at: dict[str, int] = {}
+    for name, table in tables.items():
+        rows = zip(table.column("text"), table.column("category"), table.lines, strict=True)
+        for raw, intent, line in rows:
+            held_out = name.startswith("test")
+            if intent not in at and not held_out:
+                at[intent] = len(at)
+                words = intent.replace("_", " ").replace("-", " ").strip().lower()
+                entries[intent] = Entry(intent, raw.strip(), "", title=words)
+            elif intent in at and len(clean(raw)) >= rules.min_characters:
+                questions.append(Question(f"{name}:{line}", at[intent], clean(raw), held_out))
+    return Faq(tuple(entries.values()), tuple(questions), "")
+
+
+def _tell(dropped: Counter[str]) -> None:
+    """Say what was left out; nothing is dropped in silence."""
+    for what, count in sorted(dropped.items()):
+        if count:
+            print(f"left out: {count} {what}", file=sys.stderr)

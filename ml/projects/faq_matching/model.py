@@ -1,0 +1,137 @@
+"""The model: what it is made of, how it scores, and its folder (no pickle; a manifest over it)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ml.projects.faq_matching.features import (
+    NAMES,
+    Array,
+    Catalogue,
+    Index,
+    Memory,
+    Spaces,
+    pair_features,
+)
+from ml.projects.faq_matching.loading import Entry
+from ml.projects.faq_matching.text import clean
+from ml.projects.faq_matching.vectors import Vectoriser
+from ml.serving.scoring.manifest import write_manifest
+from ml.toolkit.boosting import lightgbm
+
+BLOCK = 512
+TREES, ARRAYS, ENTRIES, QUESTIONS, SETTINGS = (
+    "model.txt",
+    "arrays.npz",
+    "entries.json",
+    "questions.json",
+    "settings.json",
+)
+
+
+def feature_set_hash() -> str:
+    """Changes when a feature is added, renamed, or computed in another way."""
+    here = Path(__file__).parent
+    content = b"".join((here / name).read_bytes() for name in ("features.py", "vectors.py"))
+    return sha256(",".join(NAMES).encode() + content).hexdigest()
+
+
+@dataclass(frozen=True)
+class FaqModel:
+    """A trained matcher. `questions` and `entry` are its memory, `settings` how it was made.
+
+    `seconds` says how long that took and stays out of the folder: the same training gives the same
+    digest.
+    """
+
+    entries: tuple[Entry, ...]
+    questions: tuple[str, ...]
+    entry: Index
+    spaces: Spaces
+    catalogue: Catalogue
+    memory: Memory
+    booster: Any
+    settings: dict[str, Any]
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    def features(self, texts: Sequence[str], forget: Index | None = None) -> Array:
+        """(texts, entries, features); `forget[i]` is an entry whose memory text i does not see."""
+        queries = self.spaces.embed(texts)
+        hidden = np.zeros((len(texts), len(self.entries)), bool)
+        if forget is not None:
+            hidden[np.arange(len(texts)), forget] = True
+        return pair_features(queries, self.catalogue, self.memory, hidden)
+
+    def scores(self, texts: Sequence[str], forget: Index | None = None) -> Array:
+        """(texts, entries): the higher, the better the entry answers the text."""
+        found = np.empty((len(texts), len(self.entries)), np.float32)
+        for start in range(0, len(texts), BLOCK):
+            rows = slice(start, start + BLOCK)
+            features = self.features(texts[rows], None if forget is None else forget[rows])
+            raw = self.booster.predict(features.reshape(-1, len(NAMES)), raw_score=True)
+            found[rows] = raw.reshape(features.shape[:2])
+        return found
+
+    def save(self, folder: Path) -> str:
+        """Write the model's folder with its manifest; returns the folder's digest."""
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / TREES).write_text(self.booster.model_to_string(), encoding="utf-8")
+        word, char = self.spaces.word, self.spaces.char
+        np.savez(
+            folder / ARRAYS,
+            word_keys=word.keys,
+            word_idf=word.idf,
+            char_keys=char.keys,
+            char_idf=char.idf,
+            weights=self.memory.weights,
+            entry=self.entry,
+        )
+        _write(folder / ENTRIES, [asdict(entry) for entry in self.entries])
+        _write(folder / QUESTIONS, list(self.questions))
+        _write(folder / SETTINGS, self.settings)
+        return write_manifest(folder)
+
+    @classmethod
+    def load(cls, folder: Path) -> FaqModel:
+        """The model in a folder that was verified against its manifest before."""
+        settings = json.loads((folder / SETTINGS).read_text(encoding="utf-8"))
+        entries = tuple(Entry(**raw) for raw in json.loads((folder / ENTRIES).read_text("utf-8")))
+        questions = tuple(json.loads((folder / QUESTIONS).read_text("utf-8")))
+        with np.load(folder / ARRAYS, allow_pickle=False) as arrays:
+            spaces = Spaces(
+                Vectoriser(
+                    "word", 1, settings["word_ngrams"], arrays["word_keys"], arrays["word_idf"]
+                ),
+                Vectoriser(
+                    "char", 3, settings["char_ngrams"], arrays["char_keys"], arrays["char_idf"]
+                ),
+            )
+            weights, entry = arrays["weights"], arrays["entry"]
+        catalogue = catalogue_of(spaces, entries)
+        memory = Memory.recall(spaces.embed(questions), entry, catalogue, weights)
+        booster = lightgbm().Booster(model_file=str(folder / TREES))
+        return cls(entries, questions, entry, spaces, catalogue, memory, booster, settings)
+
+
+def catalogue_of(spaces: Spaces, entries: Sequence[Entry]) -> Catalogue:
+    """The entries as the model compares questions with them."""
+    return Catalogue.of(
+        spaces.embed([entry.text for entry in entries]),
+        spaces.embed([answer_text(entry) for entry in entries]),
+    )
+
+
+def answer_text(entry: Entry) -> str:
+    """The entry's answer, or what stands for one: the name of an intent that has none."""
+    return clean(entry.answer) or entry.title
+
+
+def _write(path: Path, content: object) -> None:
+    path.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")

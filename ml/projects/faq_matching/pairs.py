@@ -1,0 +1,84 @@
+"""The pairs that the model learns from, and their features without leaks."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ml.projects.faq_matching.features import (
+    NAMES,
+    Array,
+    Catalogue,
+    Index,
+    Memory,
+    Texts,
+    pair_features,
+)
+from ml.projects.faq_matching.splits import folds
+
+BLOCK = 1024
+
+
+def sample_pairs(
+    entry: Index,
+    candidates: Index,
+    matches: int,
+    rng: np.random.Generator,
+    alike: Array | None = None,
+    hard: int = 0,
+) -> tuple[Index, Index]:
+    """For every question its match first and then up to `matches` − 1 other candidates.
+
+    `hard` of the others are those most alike to the match (`alike`: entries × entries), the rest
+    are drawn at random. Returns (question, entry) indices, the pairs of one question together.
+    """
+    others = min(matches - 1, len(candidates) - 1)
+    keys = rng.random((len(entry), len(candidates)))
+    if alike is not None and hard:
+        near = np.argsort(-alike[entry][:, candidates], axis=1, kind="stable")[:, :hard]
+        np.put_along_axis(keys, near, -1.0, axis=1)
+    keys[candidates[None] == entry[:, None]] = 2
+    drawn = candidates[np.argsort(keys, axis=1, kind="stable")[:, :others]]
+    paired = np.concatenate([entry[:, None], drawn], axis=1)
+    return np.repeat(np.arange(len(entry)), others + 1), paired.ravel()
+
+
+def training_features(
+    texts: Texts,
+    entry: Index,
+    group: Index,
+    pairs: tuple[Index, Index],
+    catalogue: Catalogue,
+    options: tuple[int, float],
+    seed: int,
+    fold_count: int = 8,
+) -> Array:
+    """(pairs, features) of training questions, each seen as a new question would be.
+
+    The questions are dealt to `fold_count` folds, near-identical ones together: what is said of a
+    question comes from a memory of the other folds. Every fold's memory also forgets 1/`fold_count`
+    of the entries, so that the model learns to rank entries that nobody asked about before, and
+    no more of them than a question drawn at random would need.
+    """
+    out = np.empty((len(pairs[0]), len(NAMES)), np.float32)
+    fold = folds(group, fold_count, seed)
+    forgotten = np.random.default_rng([seed, 13]).permutation(len(catalogue.answers.words))
+    forgotten %= fold_count
+    for number in range(fold_count):
+        kept = (fold != number) & (forgotten[entry] != number)
+        memory = Memory.learn(texts[np.flatnonzero(kept)], entry[kept], catalogue, *options)
+        _fill(out, texts, np.flatnonzero(fold == number), pairs, catalogue, memory)
+    return out
+
+
+def _fill(
+    out: Array, texts: Texts, rows: Index, pairs: tuple[Index, Index], catalogue: Catalogue,
+    memory: Memory,
+) -> None:
+    width = len(pairs[0]) // len(texts.words)
+    nothing = np.zeros((BLOCK, len(catalogue.questions.words)), bool)
+    for start in range(0, len(rows), BLOCK):
+        block = rows[start : start + BLOCK]
+        whole = pair_features(texts[block], catalogue, memory, nothing[: len(block)])
+        at = (block[:, None] * width + np.arange(width)).ravel()
+        out[at] = whole[np.repeat(np.arange(len(block)), width), pairs[1][at]]

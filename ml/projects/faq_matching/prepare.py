@@ -1,0 +1,60 @@
+"""Prepare the data: read it, check it against its schema, and split it.
+
+    python -m ml.projects.faq_matching.prepare --faq ml/projects/faq_matching/data/faq
+
+prints how many entries and questions there are in each split, as JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from ml.projects.faq_matching.loading import DEFAULT_SCHEMA, SCHEMAS, Faq, read
+from ml.projects.faq_matching.splits import Split, split
+from ml.toolkit.tables import DataRefused
+
+WRONG_CALL = 2
+
+
+def add_data_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments that say which data: --faq, --schema, --split-seed."""
+    parser.add_argument("--faq", type=Path, required=True, help="the folder of the data asset")
+    parser.add_argument(
+        "--schema",
+        type=Path,
+        default=DEFAULT_SCHEMA,
+        help=f"what the data must look like (in {SCHEMAS.name}/: faq, stackoverflow, banking77)",
+    )
+    parser.add_argument("--split-seed", type=int, default=0)
+
+
+def prepare(folder: Path, schema: Path = DEFAULT_SCHEMA, seed: int = 0) -> tuple[Faq, Split]:
+    """The checked FAQ and its split; ends the program with code 2 and the reasons if refused."""
+    try:
+        faq = read(folder, schema)
+    except DataRefused as refused:
+        print(refused, file=sys.stderr)
+        raise SystemExit(WRONG_CALL) from None
+    return faq, split(faq, seed)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Print a summary of the data."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else None)
+    add_data_arguments(parser)
+    given = parser.parse_args(arguments)
+    faq, parts = prepare(given.faq, given.schema, given.split_seed)
+    summary = {
+        "entries": {"known": int((~parts.unseen).sum()), "unseen": int(parts.unseen.sum())},
+        "questions": parts.counts(),
+        "sha256": faq.sha256,
+    }
+    print(json.dumps(summary, indent=2))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,78 @@
+"""The hyperparameters: one field each, one command-line argument each."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Literal, get_args, get_type_hints
+
+Objective = Literal["binary", "lambdarank"]
+
+
+@dataclass(frozen=True)
+class Hyperparameters:
+    """What a sweep may change. The defaults were chosen on the validation questions."""
+
+    word_ngrams: int = 1  # longest run of words
+    char_ngrams: int = 5  # longest run of characters
+    matches: int = 40  # pairs a question: its match and the others drawn at random
+    hard_negatives: int = 0  # of those, how many are the entries most alike to the match
+    discriminant_steps: int = 5
+    discriminant_rate: float = 30.0
+    trees: int = 120
+    learning_rate: float = 0.1
+    leaves: int = 15
+    min_child_samples: int = 50
+    feature_fraction: float = 0.5
+    objective: Objective = "binary"
+    weighted: bool = False  # matches weigh as much as all non-matches together
+
+    def __post_init__(self) -> None:
+        for name, low, high in _BOUNDS:
+            if not low <= getattr(self, name) <= high:
+                raise ValueError(f"{name} is {getattr(self, name)}, expected {low} to {high}")
+
+    @classmethod
+    def of(cls, values: Mapping[str, object]) -> Hyperparameters:
+        """The hyperparameters among `values`; what is missing keeps its default."""
+        names = {field.name for field in fields(cls)}
+        return cls(**{name: value for name, value in values.items() if name in names})  # type: ignore[arg-type]
+
+    def as_dict(self) -> dict[str, str | int | float | bool]:
+        """Name → value, as MLflow and evaluation.json hold them."""
+        return asdict(self)
+
+
+_BOUNDS: tuple[tuple[str, float, float], ...] = (
+    ("word_ngrams", 1, 4),
+    ("char_ngrams", 3, 8),
+    ("matches", 2, 1000),
+    ("hard_negatives", 0, 999),
+    ("discriminant_steps", 0, 1000),
+    ("discriminant_rate", 0, 1000),
+    ("trees", 1, 10000),
+    ("learning_rate", 1e-4, 1),
+    ("leaves", 2, 1000),
+    ("min_child_samples", 1, 100000),
+    ("feature_fraction", 0.01, 1),
+)
+
+
+def _boolean(text: str) -> bool:
+    values = {"true": True, "false": False, "1": True, "0": False, "yes": True, "no": False}
+    if text.lower() not in values:
+        raise argparse.ArgumentTypeError(f"{text!r} is neither true nor false")
+    return values[text.lower()]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """One `--with-dashes` argument for every hyperparameter."""
+    hints = get_type_hints(Hyperparameters)
+    for field in fields(Hyperparameters):
+        name, kind = "--" + field.name.replace("_", "-"), hints[field.name]
+        if choices := get_args(kind):
+            parser.add_argument(name, choices=choices, default=field.default)
+        else:
+            kind = _boolean if kind is bool else kind
+            parser.add_argument(name, type=kind, default=field.default, metavar=f"({field.default})")

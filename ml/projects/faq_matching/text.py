@@ -1,0 +1,51 @@
+"""Text as the model sees it: markup, code and the "possible duplicate" leak are gone."""
+
+from __future__ import annotations
+
+import html
+import re
+import unicodedata
+
+# Stack Overflow prints the title of the original question at the top of its duplicate, which gives
+# the answer away. Three forms are known: a quoted block, the newer notice with a list of links, and
+# either of them after the markup was lost. Titles end with "[duplicate]" as well.
+_LEAKS = re.compile(
+    r"<blockquote>(?:(?!</blockquote>).)*?possible\s+duplicates?\b.*?</blockquote>"
+    r"|<div[^>]*>(?:(?!</div>).)*?already\s+has\s+(?:an\s+)?answers?\s+here.*?</div>"
+    r"|this\s+question\s+already\s+has\s+(?:an\s+)?answers?\s+here\s*:?\s*(?:</\w+>\s*)*<ul>.*?</ul>"
+    r"|possible\s+duplicates?(?:\s+of)?\s*:?\s*(?:</?\w+[^>]*>\s*)*<a[^>]*>.*?</a>"
+    r"|^[>*\s]*this\s+question\s+already\s+has\s+(?:an\s+)?answers?\s+here\s*:[*\s]*[^\n]*"
+    r"|^[>*\s]*possible\s+duplicates?(?:\s+of)?\s*:[*\s]*[^\n]*"
+    r"|\[\s*duplicate\s*\]",
+    re.DOTALL | re.IGNORECASE | re.MULTILINE,
+)
+_CODE = re.compile(r"<pre\b.*?</pre>|<code\b[^>]*>.*?</code>", re.DOTALL | re.IGNORECASE)
+_BARE_LINK = re.compile(r"<a\b[^>]*>\s*\w+://[^<]*</a>|\b\w+://\S+", re.IGNORECASE)
+# Only what HTML knows: an FAQ about job specs says `<name>` and means it.
+_TAG = re.compile(
+    r"</?(?:a|abbr|b|big|blockquote|body|br|center|code|dd|del|div|dl|dt|em|font|h[1-6]|hr|html|i"
+    r"|iframe|img|ins|kbd|li|ol|p|pre|q|s|samp|script|small|span|strike|strong|sub|sup|table|tbody"
+    r"|td|th|thead|tr|tt|u|ul|var)\b[^>]*>",
+    re.IGNORECASE,
+)
+_SPACE = re.compile(r"\s+")
+_NOT_WORD = re.compile(r"[^\w]+")
+
+
+def clean(raw: str) -> str:
+    """The text in lower case without leak, code blocks, links and tags; "" when nothing is left."""
+    text = raw
+    if "uplicate" in raw or "already has" in raw or "UPLICATE" in raw:
+        text = _LEAKS.sub(" ", text)
+    if "<" in text:
+        text = _TAG.sub(" ", _BARE_LINK.sub(" ", _CODE.sub(" ", text)))
+    if "&" in text:
+        text = html.unescape(text)
+    return _SPACE.sub(" ", text).strip().lower()
+
+
+def normalise(text: str) -> str:
+    """What two texts share when only case, accents, punctuation or spacing tell them apart."""
+    plain = unicodedata.normalize("NFKD", text)
+    plain = "".join(c for c in plain if not unicodedata.combining(c))
+    return _NOT_WORD.sub(" ", plain.lower()).strip()

@@ -1,0 +1,72 @@
+"""Train one FAQ matcher and log how it ranks the validation questions.
+
+    python -m ml.projects.faq_matching.train --faq DIR --model OUT_DIR [--leaves 31 …]
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from ml.projects.faq_matching.fitting import entries_of, fit, texts_of, validation_metrics
+from ml.projects.faq_matching.prepare import add_data_arguments, prepare
+from ml.projects.faq_matching.settings import Hyperparameters, add_arguments
+from ml.projects.faq_matching.splits import TRAIN, VALIDATION
+from ml.toolkit.metrics import gain_at, ranks
+from ml.toolkit.tracking import tracking
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Read, check, split, train, log, save."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else None)
+    add_data_arguments(parser)
+    parser.add_argument("--model", type=Path, required=True, help="the folder to write")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--report-every", type=int, default=10, help="trees between two reports")
+    add_arguments(parser)
+    given = parser.parse_args(arguments)
+    try:
+        settings = Hyperparameters.of(vars(given))
+    except ValueError as error:
+        parser.error(str(error))
+    faq, split = prepare(given.faq, given.schema, given.split_seed)
+    validation = split.rows(VALIDATION)
+    with tracking() as tracker:
+        tracker.parameters({**settings.as_dict(), "seed": given.seed})
+        model = fit(
+            faq,
+            split,
+            split.rows(TRAIN),
+            settings,
+            seed=given.seed,
+            threads=threads(),
+            report=lambda step, metrics: tracker.metrics(metrics, step),
+            watched=validation,
+            every=given.report_every,
+        )
+        # The same questions as if their entries were new: nobody asked about them before.
+        expected = entries_of(faq, validation)
+        new = ranks(model.scores(texts_of(faq, validation), forget=expected), expected)
+        tracker.metrics(
+            {
+                "validation_new_gain_at_1": gain_at(new, 1),
+                "validation_new_gain_at_3": gain_at(new, 3),
+                **model.seconds,
+            },
+            settings.trees,
+        )
+        digest = model.save(given.model)
+    found = ranks(model.scores(texts_of(faq, validation)), expected)
+    print(" ".join(f"{name}={value:.4f}" for name, value in validation_metrics(found).items()))
+    print(f"model {given.model} {digest}")
+
+
+def threads() -> int:
+    """The thread budget: OMP_NUM_THREADS when it is set, else every core that we may use."""
+    return int(os.environ.get("OMP_NUM_THREADS") or len(os.sched_getaffinity(0)))
+
+
+if __name__ == "__main__":
+    main()

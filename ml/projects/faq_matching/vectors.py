@@ -1,0 +1,127 @@
+"""Texts to sparse TF-IDF rows, by hashed n-grams of words or of characters, in whole-array steps.
+
+An n-gram is known by a 64-bit hash of it, so that a vocabulary is one sorted array: it is saved
+without pickling and looked up for all texts at once.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from hashlib import blake2b
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+Keys = NDArray[np.uint64]
+Rows = NDArray[np.int64]
+Matrix = Any  # scipy.sparse.csr_matrix; its stubs do not follow slicing and products.
+
+_WORD = re.compile(r"\w+")
+_PRIME = np.uint64(0x100000001B3)
+_MIX = np.uint64(0x9E3779B97F4A7C15)
+_SUFFIXES = ("ings", "ing", "ies", "ied", "ed", "es", "s", "e", "y")
+
+
+def stem(word: str) -> str:
+    """The word without a common English ending, so that `deploys` meets `deploying`."""
+    for suffix in _SUFFIXES:
+        if word.endswith(suffix) and len(word) - len(suffix) >= 3:
+            return word[: -len(suffix)]
+    return word
+
+
+@lru_cache(maxsize=1 << 16)
+def _word_key(word: str) -> int:
+    return int.from_bytes(blake2b(stem(word).encode(), digest_size=8).digest(), "little")
+
+
+def _ngrams(units: Keys, rows: Rows, low: int, high: int) -> tuple[Rows, Keys]:
+    """Every run of `low`…`high` units that stays within one row, hashed."""
+    found_rows: list[Rows] = []
+    found: list[Keys] = []
+    rolled = units.copy()
+    for size in range(1, high + 1):
+        if size > 1:
+            if len(rolled) < 2:
+                break
+            rolled = rolled[:-1] * _PRIME + units[size - 1 :]
+        if size >= low:
+            whole = rows[: len(rolled)] == rows[size - 1 :]
+            mixed = (rolled[whole] ^ np.uint64(size)) * _MIX
+            found.append(mixed ^ (mixed >> np.uint64(29)))
+            found_rows.append(rows[: len(rolled)][whole])
+    return np.concatenate(found_rows), np.concatenate(found)
+
+
+def word_grams(texts: Sequence[str], high: int) -> tuple[Rows, Keys]:
+    """(row, key) of every run of 1…`high` stemmed words."""
+    words = [_WORD.findall(text) for text in texts]
+    rows = np.repeat(np.arange(len(texts)), [len(found) for found in words])
+    units = np.fromiter((_word_key(w) for found in words for w in found), np.uint64, len(rows))
+    return _ngrams(units, rows.astype(np.int64), 1, high)
+
+
+def char_grams(texts: Sequence[str], low: int, high: int) -> tuple[Rows, Keys]:
+    """(row, key) of every run of `low`…`high` characters; words are parted by one space."""
+    padded = [" " + " ".join(_WORD.findall(text)) + " " for text in texts]
+    rows = np.repeat(np.arange(len(texts)), [len(text) for text in padded])
+    units = np.frombuffer("".join(padded).encode("utf-32-le"), np.uint32).astype(np.uint64)
+    return _ngrams(units, rows.astype(np.int64), low, high)
+
+
+@dataclass(frozen=True)
+class Vectoriser:
+    """A fitted vocabulary: sorted n-gram keys and their inverse document frequencies."""
+
+    analyser: Literal["word", "char"]
+    low: int
+    high: int
+    keys: Keys
+    idf: NDArray[np.float32]
+
+    @classmethod
+    def fit(
+        cls, texts: Sequence[str], analyser: Literal["word", "char"], low: int, high: int
+    ) -> Vectoriser:
+        """Learn the n-grams of `texts`; idf is smoothed as scikit-learn's: ln((1+n)/(1+df)) + 1."""
+        rows, found = _grams(analyser, low, high, texts)
+        keys, columns = np.unique(found, return_inverse=True)
+        seen = sparse.csc_matrix(
+            (np.ones(len(rows), np.int32), (rows, columns)), shape=(len(texts), len(keys))
+        )
+        idf = np.log((1 + len(texts)) / (1 + np.diff(seen.indptr))) + 1
+        return cls(analyser, low, high, keys, idf.astype(np.float32))
+
+    def transform(self, texts: Sequence[str]) -> Matrix:
+        """CSR of float32, one row a text: (1 + ln count)·idf, scaled to length 1.
+
+        N-grams that were never seen have no column but count towards the length, as rare as the
+        rarest: a text half of which is unknown is at most half like anything.
+        """
+        rows, found = _grams(self.analyser, self.low, self.high, texts)
+        shape = (len(texts), len(self.keys))
+        if not len(self.keys) or not len(found):
+            return sparse.csr_matrix(shape, dtype=np.float32)
+        columns = np.minimum(np.searchsorted(self.keys, found), len(self.keys) - 1)
+        known = self.keys[columns] == found
+        ones = np.ones(int(known.sum()), np.float32)
+        weighed = sparse.csr_matrix((ones, (rows[known], columns[known])), shape=shape)
+        weighed.sort_indices()
+        weighed.data = (1 + np.log(weighed.data)) * self.idf[weighed.indices]
+        unknown = np.bincount(rows[~known], minlength=len(texts)) * float(self.idf.max()) ** 2
+        size = np.diff(weighed.indptr)
+        row_of = np.repeat(np.arange(len(texts)), size)
+        length = np.sqrt(np.bincount(row_of, weighed.data**2, minlength=len(texts)) + unknown)
+        weighed.data = (weighed.data / np.repeat(length, size)).astype(np.float32)
+        return weighed
+
+
+def _grams(
+    analyser: Literal["word", "char"], low: int, high: int, texts: Sequence[str]
+) -> tuple[Rows, Keys]:
+    return word_grams(texts, high) if analyser == "word" else char_grams(texts, low, high)

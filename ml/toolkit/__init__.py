@@ -1,0 +1,1 @@
+"""What training code may import; it knows nothing of where it runs."""

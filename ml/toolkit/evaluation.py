@@ -1,0 +1,145 @@
+"""evaluation.json: what a project says of its model, with the predictions that bear it out.
+
+`predictions.csv` has one row a question; every metric can be computed again from its `split` and
+`rank`, and its sha256 stands in evaluation.json. Nothing that is missing, NaN or infinite is
+written or read.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, Literal
+
+from ml.toolkit.metrics import Estimate
+
+SCHEMA_VERSION = 1
+EVALUATION = "evaluation.json"
+PREDICTIONS = "predictions.csv"
+COLUMNS = ("question_id", "split", "slice", "expected", "predicted", "rank", "score")
+Metrics = Mapping[str, Mapping[str, Estimate]]
+
+
+class EvaluationRefused(ValueError):
+    """An evaluation says something that nobody can rely on; the message names the field."""
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """The first answer to a question, and where the right one came."""
+
+    question_id: str
+    split: str
+    slice: str
+    expected: str
+    predicted: str
+    rank: int
+    score: float
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """The content of evaluation.json; `predictions` (file, sha256, rows) is filled by `write`."""
+
+    project: str
+    model: str
+    primary_metric: str
+    goal: Literal["maximize", "minimize"]
+    unit: str
+    data: Mapping[str, Mapping[str, Any]]
+    feature_set_hash: str
+    seed: int
+    hyperparameters: Mapping[str, str | int | float | bool]
+    metrics: Metrics
+    baseline: Metrics
+    slices: Mapping[str, Mapping[str, Mapping[str, Estimate]]]
+    contributions: Sequence[Mapping[str, str | float]]
+    stability: Mapping[str, Mapping[str, Any]]
+    training: Mapping[str, float | int]
+    predictions: Mapping[str, str | int] = field(default_factory=dict)
+
+
+def write_evaluation(
+    folder: Path, evaluation: Evaluation, predictions: Sequence[Prediction]
+) -> None:
+    """Write both files; EvaluationRefused, and nothing is written, when a number is not finite."""
+    table = io.StringIO()
+    writer = csv.writer(table, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    for row in predictions:
+        if row.rank < 1 or not math.isfinite(row.score):
+            raise EvaluationRefused(f"{row.question_id}: rank {row.rank}, score {row.score}")
+        writer.writerow([getattr(row, name) for name in COLUMNS])
+    content = table.getvalue().encode()
+    document = {"schema_version": SCHEMA_VERSION, **asdict(evaluation)}
+    document["predictions"] = {
+        "file": PREDICTIONS,
+        "sha256": sha256(content).hexdigest(),
+        "rows": len(predictions),
+    }
+    check(document)
+    text = json.dumps(document, indent=2, allow_nan=False) + "\n"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / PREDICTIONS).write_bytes(content)
+    (folder / EVALUATION).write_text(text, encoding="utf-8")
+
+
+def read_evaluation(folder: Path) -> dict[str, Any]:
+    """evaluation.json as written; EvaluationRefused when it or its predictions were changed."""
+    try:
+        document = json.loads((folder / EVALUATION).read_text(encoding="utf-8"))
+        content = (folder / PREDICTIONS).read_bytes()
+    except (OSError, ValueError) as error:
+        raise EvaluationRefused(f"{folder / EVALUATION}: {error}") from None
+    check(document)
+    if sha256(content).hexdigest() != document["predictions"]["sha256"]:
+        raise EvaluationRefused(f"{folder / PREDICTIONS} is not what {EVALUATION} was made from")
+    return dict(document)
+
+
+def check(document: object) -> None:
+    """EvaluationRefused unless the document has every field of the schema, all numbers finite."""
+    if not isinstance(document, dict):
+        raise EvaluationRefused("not a JSON object")
+    if document.get("schema_version") != SCHEMA_VERSION:
+        raise EvaluationRefused(f"schema_version is not {SCHEMA_VERSION}")
+    wanted = {"schema_version", *Evaluation.__dataclass_fields__}
+    if document.keys() != wanted:
+        odd = ", ".join(sorted(document.keys() ^ wanted))
+        raise EvaluationRefused(f"missing or unknown fields: {odd}")
+    _finite(document, "")
+    if document["goal"] not in ("maximize", "minimize"):
+        raise EvaluationRefused(f"goal is {document['goal']!r}")
+    tables = {"metrics": document["metrics"], "baseline": document["baseline"]}
+    tables |= {f"slices.{name}": of for name, of in document["slices"].items()}
+    for place, table in tables.items():
+        for name, metrics in table.items():
+            for metric, estimate in metrics.items():
+                _estimate(estimate, f"{place}.{name}.{metric}")
+    if not any(document["primary_metric"] in of for of in document["metrics"].values()):
+        raise EvaluationRefused(f"no split has the metric {document['primary_metric']}")
+
+
+def _estimate(estimate: Mapping[str, float], place: str) -> None:
+    if estimate.keys() != {"value", "low", "high", "count"}:
+        raise EvaluationRefused(f"{place} is not value, low, high and count")
+    if not estimate["low"] <= estimate["value"] <= estimate["high"] or estimate["count"] < 1:
+        raise EvaluationRefused(f"{place}: {dict(estimate)} is no interval")
+
+
+def _finite(value: object, place: str) -> None:
+    """Walk the whole document: no None, NaN, infinity or empty key anywhere."""
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            _finite(inner, f"{place}.{key}".lstrip("."))
+    elif isinstance(value, list | tuple):
+        for at, inner in enumerate(value):
+            _finite(inner, f"{place}[{at}]")
+    elif value is None or (isinstance(value, float) and not math.isfinite(value)):
+        raise EvaluationRefused(f"{place} is {value}")

@@ -1,0 +1,116 @@
+"""Ranking metrics, and how sure one may be of them: bootstrap over questions, seeded.
+
+A rank counts from 1 and is pessimistic: whatever scores as high as the right answer stands before
+it, so that a constant score earns nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Values = NDArray[np.float64]
+SAMPLES = 2000
+LEVEL = 0.95
+_CHUNK = 200
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A value with the bounds of its confidence interval, over `count` questions."""
+
+    value: float
+    low: float
+    high: float
+    count: int
+
+
+def ranks(scores: NDArray[Any], expected: NDArray[Any]) -> NDArray[np.int64]:
+    """The rank of column `expected[i]` in row i of `scores`; a NaN score is the last of all."""
+    clean = np.where(np.isnan(scores), -np.inf, scores)
+    own = clean[np.arange(len(clean)), expected][:, None]
+    return np.asarray((clean >= own).sum(axis=1), dtype=np.int64)
+
+
+def gain_at(found: NDArray[np.int64], k: int) -> float:
+    """The share of questions whose right answer is among the first k."""
+    return float((found <= k).mean())
+
+
+def mean_rank(found: NDArray[np.int64]) -> float:
+    """The mean rank of the right answer; 1 is perfect."""
+    return float(found.mean())
+
+
+METRICS: Mapping[str, Callable[[NDArray[np.int64]], Values]] = {
+    "gain_at_1": lambda found: (found <= 1).astype(np.float64),
+    "gain_at_3": lambda found: (found <= 3).astype(np.float64),
+    "mean_rank": lambda found: found.astype(np.float64),
+}
+
+
+def estimates(found: NDArray[np.int64], seed: int = 0) -> dict[str, Estimate]:
+    """Every metric of `METRICS` with its interval; ValueError when there is no question."""
+    return {name: mean_estimate(of(found), seed) for name, of in METRICS.items()}
+
+
+def resampled_means(values: Values, seed: int = 0, samples: int = SAMPLES) -> Values:
+    """(samples, columns): means of the columns of `values` over questions drawn with replacement.
+
+    All columns see the same draws, which is what makes a comparison paired.
+    """
+    rng = np.random.default_rng(seed)
+    count = len(values)
+    drawn = []
+    for start in range(0, samples, _CHUNK):
+        size = min(_CHUNK, samples - start)
+        times = rng.multinomial(count, np.full(count, 1 / count), size=size)
+        drawn.append(times @ values / count)
+    return np.concatenate(drawn)
+
+
+def _bounds(drawn: Values) -> tuple[float, float]:
+    low, high = np.quantile(drawn, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    return float(low), float(high)
+
+
+def mean_estimate(values: Values, seed: int = 0) -> Estimate:
+    """The mean with its percentile-bootstrap interval (Efron 1979)."""
+    if not len(values):
+        raise ValueError("no question to measure on")
+    low, high = _bounds(resampled_means(values[:, None], seed)[:, 0])
+    return Estimate(float(values.mean()), low, high, len(values))
+
+
+def paired_difference(ours: Values, theirs: Values, seed: int = 0) -> Estimate:
+    """mean(ours) − mean(theirs) on the same questions; ValueError when they are not as many."""
+    return mean_estimate(_paired(ours, theirs) @ np.array([1.0, -1.0]), seed)
+
+
+def paired_ratio(ours: Values, theirs: Values, seed: int = 0) -> Estimate:
+    """mean(ours) ÷ mean(theirs) on the same questions, for instance of their errors.
+
+    A resample without an error of theirs has ratio 1 when ours has none either, else infinity.
+    """
+    both = _paired(ours, theirs)
+    if not len(both):
+        raise ValueError("no question to measure on")
+    drawn = resampled_means(both, seed)
+    value = both.mean(axis=0)
+    low, high = _bounds(_ratio(drawn[:, 0], drawn[:, 1]))
+    return Estimate(float(_ratio(value[:1], value[1:])[0]), low, high, len(both))
+
+
+def _ratio(above: Values, below: Values) -> Values:
+    nothing = np.where(above > 0, np.inf, 1.0)
+    return np.divide(above, below, out=nothing, where=below > 0)
+
+
+def _paired(ours: Values, theirs: Values) -> Values:
+    if ours.shape != theirs.shape:
+        raise ValueError(f"{len(ours)} and {len(theirs)} questions cannot be paired")
+    return np.stack([ours, theirs], axis=1).astype(np.float64)

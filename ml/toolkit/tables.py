@@ -1,0 +1,202 @@
+"""Tables read under a schema: columns, types and row bounds are checked before anything is trained.
+
+Everything that is wrong is told at once, each with file:line, what was found, what was expected and
+what to do. A schema is JSON that travels with the code:
+
+    {"rows": [100, 5000], "header": false, "delimiter": "\\t",
+     "columns": [{"name": "Id", "type": "id", "unique": true},
+                 {"name": "AnswerId", "type": "id", "refers_to": "ans.tsv"}]}
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Literal
+
+ColumnType = Literal["id", "text", "timestamp"]
+MOST_SHOWN = 20
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that is wrong with a file; `line` counts from 1 and 0 means the file as a whole."""
+
+    code: str
+    path: Path
+    line: int
+    found: str
+    expected: str
+    hint: str = ""
+
+    def __str__(self) -> str:
+        where = f"{self.path}:{self.line}" if self.line else str(self.path)
+        lines = [f"error[{self.code}]: {where}: {self.found}", f"  expected: {self.expected}"]
+        if self.hint:
+            lines.append(f"  hint: {self.hint}")
+        return "\n".join(lines)
+
+
+class DataRefused(Exception):
+    """The data does not keep its schema; the message is what a person should read."""
+
+    def __init__(self, findings: Sequence[Finding]) -> None:
+        self.findings = tuple(findings)
+        shown = [str(finding) for finding in self.findings[:MOST_SHOWN]]
+        if len(self.findings) > MOST_SHOWN:
+            shown.append(f"… and {len(self.findings) - MOST_SHOWN} more of the kind")
+        super().__init__("\n".join(shown))
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column: `unique` values occur once, `refers_to` names the table whose first column has it."""
+
+    name: str
+    type: ColumnType
+    unique: bool = False
+    refers_to: str = ""
+
+
+@dataclass(frozen=True)
+class TableSchema:
+    """What a table must look like; `rows` are the fewest and the most it may have."""
+
+    columns: tuple[Column, ...]
+    rows: tuple[int, int]
+    header: bool = False
+    delimiter: str = "\t"
+    required: bool = True
+
+    @classmethod
+    def parse(cls, raw: Mapping[str, Any]) -> TableSchema:
+        """The schema that the JSON says; TypeError or KeyError when it says something else."""
+        low, high = raw["rows"]
+        return cls(
+            columns=tuple(Column(**column) for column in raw["columns"]),
+            rows=(int(low), int(high)),
+            header=bool(raw.get("header", False)),
+            delimiter=raw.get("delimiter", "\t"),
+            required=bool(raw.get("required", True)),
+        )
+
+
+@dataclass
+class Table:
+    """A table that was read: the rows as they stood and the line on which each began."""
+
+    path: Path
+    schema: TableSchema
+    rows: list[list[str]] = field(default_factory=list)
+    lines: list[int] = field(default_factory=list)
+
+    def column(self, name: str) -> list[str]:
+        """The values of one column, in the order of the rows."""
+        at = [column.name for column in self.schema.columns].index(name)
+        return [row[at] for row in self.rows]
+
+
+def _opened(path: Path) -> io.TextIOBase:
+    if path.suffix == ".gz":
+        return io.TextIOWrapper(gzip.open(path), encoding="utf-8", newline="")
+    return path.open(encoding="utf-8", newline="")
+
+
+def _records(path: Path, delimiter: str) -> Iterator[tuple[int, list[str]]]:
+    """(first line, fields) of every record; a quoted field may hold line breaks."""
+    csv.field_size_limit(1 << 24)
+    with _opened(path) as stream:
+        reader = csv.reader(stream, delimiter=delimiter)
+        line = 1
+        for record in reader:
+            if record:
+                yield line, record
+            line = reader.line_num + 1
+
+
+def read_table(path: Path, schema: TableSchema) -> tuple[Table, list[Finding]]:
+    """The rows of the right width, and everything that is wrong with the file."""
+    table = Table(path, schema)
+    names = [column.name for column in schema.columns]
+    found: list[Finding] = []
+    if not path.is_file():
+        hint = "give the folder that holds it"
+        return table, [Finding("missing-file", path, 0, "there is no such file", path.name, hint)]
+    try:
+        for number, (line, record) in enumerate(_records(path, schema.delimiter)):
+            if number == 0 and schema.header:
+                if record != names:
+                    said = f"the header is {', '.join(record)}"
+                    found.append(Finding("missing-column", path, line, said, ", ".join(names)))
+                    return table, found
+                continue
+            if len(record) != len(names):
+                code = "missing-column" if len(record) < len(names) else "extra-column"
+                expected = f"{len(names)}: {', '.join(names)}"
+                found.append(Finding(code, path, line, f"{len(record)} columns", expected))
+                continue
+            table.rows.append(record)
+            table.lines.append(line)
+    except (UnicodeDecodeError, csv.Error, gzip.BadGzipFile, EOFError) as error:
+        hint = "save the file as UTF-8 with the separator that the schema names"
+        found.append(Finding("unreadable", path, 0, str(error), "UTF-8 text", hint))
+        return table, found
+    low, high = schema.rows
+    if not found and not low <= len(table.rows) <= high:
+        code = "too-few-rows" if len(table.rows) < low else "too-many-rows"
+        hint = "mend the data, or change the bounds in the schema beside it"
+        expected = f"{low} to {high}"
+        found.append(Finding(code, path, 0, f"{len(table.rows)} rows", expected, hint))
+    return table, found + _wrong_values(table)
+
+
+def _is_timestamp(value: str) -> bool:
+    try:
+        datetime.fromisoformat(value.strip())
+    except ValueError:
+        return False
+    return True
+
+
+def _wrong_values(table: Table) -> Iterator[Finding] | list[Finding]:
+    found: list[Finding] = []
+    for at, column in enumerate(table.schema.columns):
+        first: dict[str, int] = {}
+        for line, row in zip(table.lines, table.rows, strict=True):
+            value = row[at]
+            if not value.strip():
+                said, wanted = f"{column.name} is empty", f"a {column.type}"
+                found.append(Finding("empty-value", table.path, line, said, wanted))
+            elif column.type == "id" and (value != value.strip() or len(value.split()) > 1):
+                said = f"{column.name} is {value!r}"
+                found.append(Finding("wrong-type", table.path, line, said, "an id without spaces"))
+            elif column.type == "timestamp" and not _is_timestamp(value):
+                said, wanted = f"{column.name} is {value!r}", "an ISO 8601 time, as 2026-01-31"
+                found.append(Finding("wrong-type", table.path, line, said, wanted))
+            if column.unique and value in first:
+                said = f"{column.name} {value!r} is on line {first[value]} too"
+                found.append(Finding("duplicate-id", table.path, line, said, "each once"))
+            first.setdefault(value, line)
+    return found
+
+
+def dangling(tables: Mapping[str, Table]) -> list[Finding]:
+    """References to a row that is not there: one finding a row."""
+    found: list[Finding] = []
+    for table in tables.values():
+        for at, column in enumerate(table.schema.columns):
+            if column.refers_to not in tables:
+                continue
+            known = {row[0] for row in tables[column.refers_to].rows}
+            for line, row in zip(table.lines, table.rows, strict=True):
+                if row[at] not in known:
+                    said = f"{column.name} {row[at]!r} is unknown"
+                    wanted = f"an id of {column.refers_to}"
+                    hint = f"add it to {column.refers_to} or mend this row"
+                    found.append(Finding("unknown-id", table.path, line, said, wanted, hint))
+    return found
