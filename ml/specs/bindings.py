@@ -1,0 +1,116 @@
+"""What a job's inputs, outputs, code and environment come to on this machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from ml.specs import assets, repository
+from ml.specs.lines import Key
+from ml.specs.load import Spec
+from ml.specs.plan import Asset, Environment, InputPlan, OutputPlan
+from ml.specs.problems import Place, Problem
+
+# What Azure ML takes where the spec says nothing (reference-yaml-job-command).
+_DATA_TYPE = "uri_folder"
+_INPUT_MODE = "ro_mount"
+_OUTPUT_MODE = "rw_mount"
+_LITERALS = {bool: "boolean", int: "integer", float: "number"}
+
+
+class Bindings:
+    """Resolves the references of one spec; `problems` gathers what is not to be found.
+
+    `root` is the repository whose specs define `azureml:` assets.
+    """
+
+    def __init__(self, spec: Spec, root: Path) -> None:
+        self.spec, self.root = spec, root
+        self.problems: list[Problem] = []
+
+    def input(self, name: str) -> InputPlan:
+        """An input: a literal with its type, or data with its local path and digest if any."""
+        spec, place = self.spec, self.spec.place("inputs", name)
+        written = spec.get("inputs", name)
+        if not isinstance(written, dict):
+            kind = _LITERALS.get(type(written), "string")
+            return InputPlan(name, kind, place, value=written)
+        source, place = str(written.get("path") or ""), spec.place("inputs", name, "path")
+        kind = str(written.get("type") or _DATA_TYPE)
+        path, asset = assets.local(source, spec.folder), None
+        reference = assets.parse(source)
+        if reference is not None:
+            found = self._data(source)
+            path, version = None, reference.version or f"@{reference.label or 'latest'}"
+            if found is not None:
+                path, version = found.path, found.version
+                kind = str(found.get("type") or kind)
+            asset = Asset(reference.name, version)
+        if path is not None:
+            path = path.resolve()
+            if not path.exists():
+                self.problems.append(missing(path, place, name))
+            elif asset is not None:
+                asset = Asset(asset.name, asset.version, assets.digest(path))
+        mode = str(written.get("mode") or _INPUT_MODE)
+        return InputPlan(name, kind, place, source=source, path=path, asset=asset, mode=mode)
+
+    def _data(self, reference: str) -> assets.AssetSpec | None:
+        """The data asset of that name, or the model."""
+        found = (assets.find(reference, kind, self.root) for kind in ("data", "model"))
+        return next(filter(None, found), None)
+
+    def output(self, name: str) -> OutputPlan:
+        """An output; `name:` in it registers what is written as an asset."""
+        place, written = self.spec.place("outputs", name), self.spec.get("outputs", name) or {}
+        asset = None
+        if written.get("name"):
+            asset = Asset(str(written["name"]), str(written.get("version") or ""))
+        kind, mode = written.get("type") or _DATA_TYPE, written.get("mode") or _OUTPUT_MODE
+        return OutputPlan(name, str(kind), place, str(mode), asset)
+
+    def code(self, *keys: Key) -> Path | None:
+        """The folder of the job's code; None where it has none."""
+        written = self.spec.get(*keys)
+        path = assets.local(written, self.spec.folder) if isinstance(written, str) else None
+        if path is None and isinstance(written, str):
+            self.problems.append(
+                Problem(
+                    "remote-code",
+                    f"`code: {written}` is not on this machine",
+                    "a local folder",
+                    "check the code out and name its folder",
+                    self.spec.place(*keys),
+                )
+            )
+        return path.resolve() if path else None
+
+    def environment(self, *keys: Key) -> Environment:
+        """The environment: found in the repository, written in place, or only by its name."""
+        written: Any = self.spec.get(*keys)
+        if not isinstance(written, str):
+            written = written if isinstance(written, dict) else {}
+            name = str(written.get("name") or "inline")
+            return _environment(name, written, self.spec.folder)
+        found = assets.find(written, "environment", self.root)
+        if found is not None:
+            name = f"azureml:{found.name}:{found.version}"
+            return _environment(name, found.document.data, found.file.parent)
+        return Environment(written)
+
+
+def _environment(name: str, written: dict[str, Any], folder: Path) -> Environment:
+    conda = written.get("conda_file")
+    file = assets.local(conda, folder) if isinstance(conda, str) else None
+    return Environment(name, str(written.get("image") or ""), file.resolve() if file else None)
+
+
+def missing(path: Path, place: Place, name: str) -> Problem:
+    """The problem of local data that is not there."""
+    return Problem(
+        "missing-file",
+        f"`{repository.shown(path)}` does not exist",
+        "a file or folder on this machine",
+        f"make it, or name another with `--set inputs.{name}=PATH`",
+        place,
+    )
