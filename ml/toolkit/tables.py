@@ -1,11 +1,12 @@
 """Tables read under a schema: columns, types and row bounds are checked before anything is trained.
 
 Everything that is wrong is told at once, each with file:line, what was found, what was expected and
-what to do. A schema is JSON that travels with the code:
+what to do. A schema is a YAML file that travels with the code:
 
-    {"rows": [100, 5000], "header": false, "delimiter": "\\t",
-     "columns": [{"name": "Id", "type": "id", "unique": true},
-                 {"name": "AnswerId", "type": "id", "refers_to": "ans.tsv"}]}
+    rows: [100, 5000]
+    columns:
+      - {name: Id, type: id, unique: true}
+      - {name: AnswerId, type: id, refers_to: ans.tsv}
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ class TableSchema:
 
     @classmethod
     def parse(cls, raw: Mapping[str, Any]) -> TableSchema:
-        """The schema that the JSON says; TypeError or KeyError when it says something else."""
+        """The schema that a mapping says; TypeError or KeyError when it says something else."""
         low, high = raw["rows"]
         return cls(
             columns=tuple(Column(**column) for column in raw["columns"]),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections import Counter
 from dataclasses import dataclass, replace
@@ -10,11 +9,13 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from ml.projects.faq_matching.text import clean
 from ml.toolkit.tables import DataRefused, Finding, Table, TableSchema, dangling, read_table
 
 SCHEMAS = Path(__file__).parent / "data"
-DEFAULT_SCHEMA = SCHEMAS / "faq.schema.json"
+DEFAULT_SCHEMA = SCHEMAS / "faq.schema.yml"
 
 
 @dataclass(frozen=True)
@@ -71,13 +72,13 @@ class DataSchema:
 
     @classmethod
     def read(cls, path: Path) -> DataSchema:
-        """The schema in a JSON file; DataRefused when it cannot be read as one."""
+        """The schema in a YAML file; DataRefused when it cannot be read as one."""
         try:
-            raw: dict[str, Any] = json.loads(path.read_text())
+            raw: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
             tables = {name: TableSchema.parse(table) for name, table in raw.pop("tables").items()}
             return cls(tables=tables, **raw)
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            said, wanted = f"not a data schema: {error!r}", "JSON with layout and tables"
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, yaml.YAMLError) as error:
+            said, wanted = f"not a data schema: {error!r}", "YAML with layout and tables"
             raise DataRefused([Finding("wrong-schema", path, 0, said, wanted)]) from None
 
 
