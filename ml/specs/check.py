@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from ml.specs.links import Links
 from ml.specs.load import Spec
 from ml.specs.nodes import Node, nodes
-from ml.specs.problems import Problem
+from ml.specs.problems import Problem, errors
 from ml.specs.rules.registry import RULES, Rule, Subject
 
 for _module in ("attacks", "expressions", "numbers", "paths", "pipeline", "ports", "schedule"):
@@ -32,8 +32,11 @@ def check(spec: Spec, links: Links | None = None) -> list[Problem]:
             except (AttributeError, KeyError, TypeError, ValueError):
                 if not spec.problems:
                     raise  # of a spec that the SDK refused nobody knows the shape
-    told = {(problem.code, problem.place) for problem in spec.problems}
-    found = [*spec.problems, *(one for one in found if (one.code, one.place) not in told)]
+    # Of two that say the same the better: a rule's before the SDK's own words, else the SDK's.
+    ruled = {problem.place for problem in errors(found)}
+    kept = [one for one in spec.problems if one.code != "invalid-field" or one.place not in ruled]
+    told = {(problem.code, problem.place) for problem in kept}
+    found = kept + [one for one in found if (one.code, one.place) not in told]
     found.sort(key=lambda problem: problem.place.line if problem.place else 0)
     return list(dict.fromkeys(found))
 

@@ -197,8 +197,8 @@ _ENVIRONMENT = frozenset(
 
 
 def _is_component(data: Mapping[str, Any], kind: str) -> bool:
-    """Components have a version, or inputs that declare a type and hold no value."""
-    if kind not in COMPONENTS:
+    """Components have a name and a version, or inputs that declare a type and hold no value."""
+    if kind not in COMPONENTS or "name" not in data:
         return False
     if "version" in data or "is_deterministic" in data or kind in {"parallel", "data_transfer"}:
         return True

@@ -112,7 +112,8 @@ def _words(
     if "Field may not be null." in messages:
         return "wrong-type", f"`{name}` is empty", wanted, ""
     shown = _first_sentence(text)
-    return "invalid-field", f"{f'`{name}`: ' if name else ''}{shown}", "", ""
+    hint = "these are azure-ai-ml's own words: `az ml` would say the same"
+    return "invalid-field", f"{f'`{name}`: ' if name else ''}{shown}", "", hint
 
 
 def _owner(keys: tuple[Key, ...], kind: Kind) -> str:
@@ -137,7 +138,7 @@ def _wanted(field: Any, messages: tuple[str, ...]) -> str:
         words = [
             f"a valid {match[1]}" for match in map(_TYPES.search, messages) if match and match[1]
         ]
-    return " or ".join(words)
+    return " or ".join(words) or "what Azure ML takes there: text, a number or a mapping"
 
 
 def _listed(messages: tuple[str, ...]) -> list[str]:

