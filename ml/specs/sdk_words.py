@@ -95,7 +95,7 @@ def _words(
         return "missing-file", f"{where} names nothing on this machine", "a path that exists", hint
     wanted = _wanted(field, messages)
     allowed = _listed(messages) or sdk_fields.allowed(field)
-    if _NOT_IN_SET.search(text) and allowed and "text" not in wanted:
+    if _NOT_IN_SET.search(text) and allowed and "text" not in sdk_fields.wanted(field):
         near = did_you_mean(str(value), allowed)
         return "bad-value", found, f"one of {', '.join(allowed)}", near
     unsupported = _UNSUPPORTED.match(text)
