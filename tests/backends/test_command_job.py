@@ -170,13 +170,13 @@ def test_how_a_command_failed_is_said(home: Path, command: Plans, line: str, sai
 
 @pytest.mark.slow
 def test_a_script_uses_mlflow_as_on_azure(home: Path, command: Plans) -> None:
-    """Implicit logging, start_run() and a parameter of another spelling all go to the one run."""
+    """start_run(), implicit logging and a parameter of another spelling all go to one run."""
     script = (
         "import mlflow\n"
-        "mlflow.log_metric('a', 1.0)\n"
         "with mlflow.start_run() as run:\n"
         "    mlflow.log_param('depth', 31.0)\n"
         "    mlflow.log_metric('b', float('nan'))\n"
+        "mlflow.log_metric('a', 1.0)\n"
         "print(run.info.run_id)\n"
     )
     run = LocalBackend().run(command(script, depth=31, other="x"))

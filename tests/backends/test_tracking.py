@@ -29,7 +29,10 @@ with mlflow.start_run(run_id=sys.argv[1]):
 @pytest.mark.slow
 def test_two_first_runs_at_the_same_moment_make_one_store(own_home: Path) -> None:
     """Three processes that all find no store, and one made in the background."""
-    code = "from ml.backends.local.tracking import Tracking as T; print(T().start('e', 'n', {}))"
+    code = (
+        "from pathlib import Path; from ml.backends.local.tracking import Tracking\n"
+        "print(Tracking().start('e', Path('/'), 'n', {}))"
+    )
     background = prepare()
     assert background is not None
     started = [
@@ -51,7 +54,7 @@ def test_two_first_runs_at_the_same_moment_make_one_store(own_home: Path) -> Non
 def test_concurrent_writers_lose_no_metric(home: Path) -> None:
     """Three scripts log 100 values each while a watcher reads: the store is never "locked"."""
     tracking = Tracking()
-    ids = [tracking.start("tests", f"run{i}", {}) for i in range(3)]
+    ids = [tracking.start("tests", home, f"run{i}", {}) for i in range(3)]
     feed = history.Feed("m")
     environment = {**os.environ, "MLFLOW_TRACKING_URI": tracking_uri()}
     writers = [
@@ -78,7 +81,7 @@ def test_concurrent_writers_lose_no_metric(home: Path) -> None:
 def test_values_are_read_as_they_were_logged(home: Path) -> None:
     """NaN and the infinities come back as such, where MLflow's own table holds 0 and 1.8e308."""
     tracking = Tracking()
-    run_id, feed = tracking.start("tests", "run", {}), history.Feed("m")
+    run_id, feed = tracking.start("tests", home, "run", {}), history.Feed("m")
     client = MlflowClient(tracking_uri())
     logged = [0.5, math.nan, math.inf, -math.inf, 1e300, 0.0]
     client.log_batch(run_id, [Metric("m", v, 1, step) for step, v in enumerate(logged)])
@@ -95,7 +98,7 @@ def test_values_are_read_as_they_were_logged(home: Path) -> None:
 
 def test_a_feed_begins_where_it_was_opened(home: Path) -> None:
     """What earlier runs logged is not read again."""
-    client, run_id = MlflowClient(tracking_uri()), Tracking().start("tests", "run", {})
+    client, run_id = MlflowClient(tracking_uri()), Tracking().start("tests", home, "run", {})
     client.log_metric(run_id, "m", 1.0)
     feed = history.Feed("m")
     client.log_metric(run_id, "m", 2.0, step=1)
@@ -105,5 +108,5 @@ def test_a_feed_begins_where_it_was_opened(home: Path) -> None:
 def test_artifacts_lie_in_the_home(home: Path) -> None:
     """One folder an experiment."""
     tracking = Tracking()
-    place = Path(tracking.artifacts_of(tracking.start("tests", "run", {})))
+    place = Path(tracking.artifacts_of(tracking.start("tests", home, "run", {})))
     assert place.is_relative_to(home / "artifacts" / "tests")

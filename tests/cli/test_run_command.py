@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -134,6 +135,17 @@ def test_what_is_refused(ml: Ml, own_home: Path, words: list[str], code: int, sa
     assert "hint: " in done.stderr
     assert "Traceback" not in done.stderr
     assert not (own_home / "jobs").exists()
+
+
+@pytest.mark.slow
+def test_two_first_runs_at_the_same_moment(ml: Ml, own_home: Path) -> None:
+    """On a machine where nothing has run yet: both complete, under names of their own."""
+    with ThreadPoolExecutor(2) as pool:
+        done = list(pool.map(lambda _: ml("run", "jobs/job.yml", "--json"), range(2)))
+    assert [one.returncode for one in done] == [0, 0], [one.stderr for one in done]
+    names = {json.loads(one.stdout)["name"] for one in done}
+    assert {path.name for path in (own_home / "jobs").iterdir()} == names
+    assert len(names) == 2
 
 
 def test_changes() -> None:

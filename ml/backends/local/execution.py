@@ -51,6 +51,7 @@ class Execution:
     ended_by: str = field(init=False, default="")
     run: Run = field(init=False)
     _lineage: dict[str, Any] = field(init=False)
+    _began: float = field(init=False)
     _process: RunProcess | None = field(init=False, default=None)
     _code: int | None = field(init=False, default=None)
     _refused: Refused | None = field(init=False, default=None)
@@ -68,8 +69,9 @@ class Execution:
         (self.folder / "logs").mkdir(parents=True)
         run_id = self.session.tracking.start(
             self.plan.experiment,
+            self.folder,
             self.name,
-            {**self.plan.tags, **lineage.tags(self._lineage), "job.folder": str(self.folder)},
+            {**self.plan.tags, **lineage.tags(self._lineage)},
         )
         self.run = Run(
             id=run_id,
@@ -82,6 +84,7 @@ class Execution:
             outputs={name: self._outputs()[name] for name in self.plan.outputs},
         )
         records.write(self.run, self._lineage)
+        self._began = time.monotonic()
         try:
             self._launch(command)
         except OSError as error:
@@ -142,7 +145,7 @@ class Execution:
         if self._process is None:
             return True
         limit = self.plan.timeout_s
-        if limit is not None and time.time() - self.run.started > limit:
+        if limit is not None and time.monotonic() - self._began > limit:
             self.stop(self.time_limit)
         self._code = self._process.poll()
         return self._code is not None

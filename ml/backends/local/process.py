@@ -87,15 +87,18 @@ class RunProcess:
         return self._process.pid
 
     def poll(self) -> int | None:
-        """The exit code (−N: ended by signal N), or None while the command goes on."""
+        """The exit code (−N: ended by signal N), or None while the command goes on.
+
+        After `terminate` the shell may go first: what it started gets the rest of the grace period.
+        """
         if self._returncode is not None:
             return self._returncode
         code = self._process.poll()
-        if code is None:
-            if self._kill_at is not None and time.monotonic() >= self._kill_at:
+        asked, late = self._kill_at is not None, time.monotonic() >= (self._kill_at or 0.0)
+        if code is None or (asked and not late and reaper.processes_of(self._run_id)):
+            if asked and late:
                 reaper.send(signal.SIGKILL, self._run_id, self.group)
             return None
-        self._await_stragglers()
         reaper.send(signal.SIGKILL, self._run_id, self.group)
         self._watchman.tell("-", self._run_id)
         self._returncode = code
@@ -111,15 +114,6 @@ class RunProcess:
         """End every process of the run at once."""
         self._kill_at = time.monotonic()
         reaper.send(signal.SIGKILL, self._run_id, self.group)
-
-    def _await_stragglers(self) -> None:
-        """After SIGTERM the shell goes first; what it started may still be saving its work."""
-        while (
-            self._kill_at is not None
-            and time.monotonic() < self._kill_at
-            and reaper.processes_of(self._run_id)
-        ):
-            time.sleep(0.05)
 
 
 def cores() -> int:

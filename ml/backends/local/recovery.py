@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 
 from ml.backends.base import Run
 from ml.backends.local import home, jobs, records
@@ -29,17 +29,25 @@ def close_abandoned(tracking: Tracking) -> list[str]:
     """
     names = jobs.abandoned()
     for name in names:
-        folder = home.jobs() / name
-        # A run that was killed before its first record left nothing to close.
-        with suppress(FileNotFoundError, ValueError):
-            run = records.read(folder)
-            for left in (*run.trials, run):
-                closed = _closed(left, time.time()) if left.status in OPEN else left
-                if tracking.is_running(left.id):
-                    tracking.end(left.id, closed.status, left.parameters)
-                records.write(closed, records.lineage(left.folder))
+        known = _records(home.jobs() / name)
+        for run_id in tracking.running(home.jobs() / name):
+            left = known.get(run_id)
+            status = left.status if left and left.status not in OPEN else "Canceled"
+            tracking.end(run_id, status, left.parameters if left else {})
+        for run in known.values():
+            if run.status in OPEN:
+                records.write(_closed(run, time.time()), records.lineage(run.folder))
         jobs.forget(name)
     return names
+
+
+def _records(folder: Path) -> dict[str, Run]:
+    """The runs of a job folder by id, trials first; none when it was killed before its first."""
+    try:
+        run = records.read(folder)
+    except (FileNotFoundError, ValueError):
+        return {}
+    return {one.id: one for one in (*run.trials, run)}
 
 
 def _closed(run: Run, ended: float) -> Run:

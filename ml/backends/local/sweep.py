@@ -67,6 +67,7 @@ class Sweep:
         (folder / "trials").mkdir()
         run_id = session.tracking.start(
             plan.experiment,
+            folder,
             folder.name,
             {**plan.tags, **lineage.tags(self._lineage), "sampling.seed": str(seed)},
         )
@@ -80,7 +81,7 @@ class Sweep:
         )
         records.write(self.run, self._lineage)
         self._feed = history.Feed(plan.primary_metric)
-        self._looked = time.monotonic()
+        self._began = self._looked = time.monotonic()
 
     def go(self, interruption: Interruption) -> None:
         """Start, watch and close trials until none is left to run."""
@@ -105,7 +106,7 @@ class Sweep:
 
     def _out_of_time(self) -> bool:
         limit = self._plan.timeout_s
-        return limit is not None and time.time() - self.run.started > limit
+        return limit is not None and time.monotonic() - self._began > limit
 
     def _start_trial(self) -> bool:
         """Whether there was one more to start."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 from pathlib import Path
 from typing import TextIO
 
@@ -13,6 +14,8 @@ class Tail:
         self._log = log
         self._sink = sink
         self._at = 0
+        # A character may be written in two halves.
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def pump(self) -> None:
         """Copy the new bytes."""
@@ -23,5 +26,5 @@ class Tail:
             gained = file.read()
         self._at += len(gained)
         if gained:
-            self._sink.write(gained.decode(errors="replace"))
+            self._sink.write(self._decoder.decode(gained))
             self._sink.flush()

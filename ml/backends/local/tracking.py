@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Mapping
 from contextlib import closing
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ml.backends.base import Status
@@ -25,6 +26,10 @@ if TYPE_CHECKING:
 ENDED: dict[Status, str] = {"Completed": "FINISHED", "Failed": "FAILED", "Canceled": "KILLED"}
 # How long another writer may hold the store before that is an error.
 PATIENCE_S = 10.0
+# The tag that leads from an MLflow run to its job folder.
+JOB_FOLDER = "job.folder"
+# More runs than one executor can leave open (MLflow's own limit on a page).
+_MOST = 50000
 
 
 def prepare() -> subprocess.Popen[bytes] | None:
@@ -93,12 +98,17 @@ class Tracking:
                 self._experiments[name] = found.experiment_id
         return self._experiments[name]
 
-    def start(self, experiment: str, name: str, tags: Mapping[str, str]) -> str:
-        """The id of a new run that is RUNNING under `name`."""
+    def start(self, experiment: str, folder: Path, name: str, tags: Mapping[str, str]) -> str:
+        """The id of a new run that is RUNNING under `name` in the job folder `folder`."""
         run = self._client.create_run(
             self._experiment(experiment),
             run_name=name,
-            tags={"mlflow.user": _user(), "mlflow.source.type": "JOB", **tags},
+            tags={
+                "mlflow.user": _user(),
+                "mlflow.source.type": "JOB",
+                JOB_FOLDER: str(folder),
+                **tags,
+            },
         )
         return str(run.info.run_id)
 
@@ -122,9 +132,17 @@ class Tracking:
             self._client.log_batch(run_id, params=missing)
         self._client.set_terminated(run_id, ENDED[status], int(time.time() * 1000))
 
-    def is_running(self, run_id: str) -> bool:
-        """Whether nobody has closed the run yet."""
-        return str(self._client.get_run(run_id).info.status) == "RUNNING"
+    def running(self, job: Path) -> list[str]:
+        """The ids of the runs of that job folder, trials included, that nobody has closed."""
+        everywhere = [one.experiment_id for one in self._client.search_experiments()]
+        found = self._client.search_runs(
+            everywhere, "attributes.status = 'RUNNING'", max_results=_MOST
+        )
+        return [
+            str(run.info.run_id)
+            for run in found
+            if Path(run.data.tags.get(JOB_FOLDER, "/")).is_relative_to(job)
+        ]
 
     def artifacts_of(self, run_id: str) -> str:
         """Where the run's artifacts lie on this machine."""
