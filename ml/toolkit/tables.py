@@ -56,7 +56,7 @@ class DataRefused(Exception):
 
 @dataclass(frozen=True)
 class Column:
-    """A column: `unique` values occur once, `refers_to` names the table whose first column has it."""
+    """A column: `unique` values occur once; those that refer are in the first column of a table."""
 
     name: str
     type: ColumnType
@@ -164,7 +164,7 @@ def _is_timestamp(value: str) -> bool:
     return True
 
 
-def _wrong_values(table: Table) -> Iterator[Finding] | list[Finding]:
+def _wrong_values(table: Table) -> list[Finding]:
     found: list[Finding] = []
     for at, column in enumerate(table.schema.columns):
         first: dict[str, int] = {}

@@ -167,9 +167,7 @@ class Memory:
         labels = np.concatenate([memory.label, *[np.arange(len(known))] * 2])
         weight = np.ones(len(labels), np.float32)
         weight[len(memory.label) :] = OWN_TEXT
-        return replace(
-            memory, weights=descend(memory.weights, seen, labels, weight, steps, rate)
-        )
+        return replace(memory, weights=descend(memory.weights, seen, labels, weight, steps, rate))
 
     def compare(self, queries: Texts) -> dict[str, Array]:
         """Each memory feature as (queries, known entries)."""

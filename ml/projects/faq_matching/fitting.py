@@ -54,9 +54,7 @@ def fit(
             entry, known, settings.matches, rng, catalogue.alike, settings.hard_negatives
         )
     descent = (settings.discriminant_steps, settings.discriminant_rate)
-    features = training_features(
-        asked, entry, split.group[rows], pairs, catalogue, descent, seed
-    )
+    features = training_features(asked, entry, split.group[rows], pairs, catalogue, descent, seed)
     memory = Memory.learn(asked, entry, catalogue, *descent)
     featured = time.perf_counter()
     label = (pairs[1] == entry[pairs[0]]).astype(np.float32)
@@ -108,7 +106,9 @@ def _boost(
     weight = None
     if settings.weighted:
         matches = label.sum()
-        weight = np.where(label > 0, len(label) / (2 * matches), len(label) / (2 * (len(label) - matches)))
+        weight = np.where(
+            label > 0, len(label) / (2 * matches), len(label) / (2 * (len(label) - matches))
+        )
     data = lgb.Dataset(features, label, group=group, weight=weight, feature_name=list(NAMES))
     return lgb.train(
         parameters,

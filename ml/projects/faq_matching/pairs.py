@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ml.projects.faq_matching.features import (
     NAMES,
@@ -72,7 +71,11 @@ def training_features(
 
 
 def _fill(
-    out: Array, texts: Texts, rows: Index, pairs: tuple[Index, Index], catalogue: Catalogue,
+    out: Array,
+    texts: Texts,
+    rows: Index,
+    pairs: tuple[Index, Index],
+    catalogue: Catalogue,
     memory: Memory,
 ) -> None:
     width = len(pairs[0]) // len(texts.words)

@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+
+import yaml
 
 from ml.projects.faq_matching.loading import DEFAULT_SCHEMA, SCHEMAS, Faq, read
 from ml.projects.faq_matching.splits import Split, split
@@ -40,6 +43,18 @@ def prepare(folder: Path, schema: Path = DEFAULT_SCHEMA, seed: int = 0) -> tuple
         print(refused, file=sys.stderr)
         raise SystemExit(WRONG_CALL) from None
     return faq, split(faq, seed)
+
+
+def asset_of(folder: Path) -> str:
+    """The data asset as specs name it; the folder's name when it is not this project's asset."""
+    declared = yaml.safe_load((SCHEMAS / "faq.yml").read_text(encoding="utf-8"))
+    name, version = declared["name"], declared["version"]
+    return f"azureml:{name}:{version}" if folder.name == declared["path"] else folder.name
+
+
+def threads() -> int:
+    """The thread budget: OMP_NUM_THREADS when it is set, else every core that we may use."""
+    return int(os.environ.get("OMP_NUM_THREADS") or len(os.sched_getaffinity(0)))
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

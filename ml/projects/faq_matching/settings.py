@@ -75,4 +75,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             parser.add_argument(name, choices=choices, default=field.default)
         else:
             kind = _boolean if kind is bool else kind
-            parser.add_argument(name, type=kind, default=field.default, metavar=f"({field.default})")
+            parser.add_argument(
+                name, type=kind, default=field.default, metavar=f"({field.default})"
+            )

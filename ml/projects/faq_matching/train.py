@@ -1,17 +1,16 @@
 """Train one FAQ matcher and log how it ranks the validation questions.
 
-    python -m ml.projects.faq_matching.train --faq DIR --model OUT_DIR [--leaves 31 …]
+python -m ml.projects.faq_matching.train --faq DIR --model OUT_DIR [--leaves 31 …]
 """
 
 from __future__ import annotations
 
 import argparse
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
 from ml.projects.faq_matching.fitting import entries_of, fit, texts_of, validation_metrics
-from ml.projects.faq_matching.prepare import add_data_arguments, prepare
+from ml.projects.faq_matching.prepare import add_data_arguments, prepare, threads
 from ml.projects.faq_matching.settings import Hyperparameters, add_arguments
 from ml.projects.faq_matching.splits import TRAIN, VALIDATION
 from ml.toolkit.metrics import gain_at, ranks
@@ -61,11 +60,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     found = ranks(model.scores(texts_of(faq, validation)), expected)
     print(" ".join(f"{name}={value:.4f}" for name, value in validation_metrics(found).items()))
     print(f"model {given.model} {digest}")
-
-
-def threads() -> int:
-    """The thread budget: OMP_NUM_THREADS when it is set, else every core that we may use."""
-    return int(os.environ.get("OMP_NUM_THREADS") or len(os.sched_getaffinity(0)))
 
 
 if __name__ == "__main__":

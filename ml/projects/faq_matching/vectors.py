@@ -106,7 +106,7 @@ class Vectoriser:
         rows, found = _grams(self.analyser, self.low, self.high, texts)
         shape = (len(texts), len(self.keys))
         if not len(self.keys) or not len(found):
-            return sparse.csr_matrix(shape, dtype=np.float32)
+            return sparse.csr_matrix(np.zeros(shape, np.float32))
         columns = np.minimum(np.searchsorted(self.keys, found), len(self.keys) - 1)
         known = self.keys[columns] == found
         ones = np.ones(int(known.sum()), np.float32)

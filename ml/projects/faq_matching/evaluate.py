@@ -1,0 +1,101 @@
+"""Measure a model on questions that training never saw, beside the reference recipe.
+
+python -m ml.projects.faq_matching.evaluate --faq DIR --model DIR --evaluation OUT_DIR
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from ml.projects.faq_matching import measure
+from ml.projects.faq_matching.model import FaqModel
+from ml.projects.faq_matching.prepare import (
+    WRONG_CALL,
+    add_data_arguments,
+    asset_of,
+    prepare,
+    threads,
+)
+from ml.projects.faq_matching.settings import Hyperparameters
+from ml.projects.faq_matching.splits import TEST_KNOWN
+from ml.serving.scoring.manifest import ManifestError, verify
+from ml.toolkit.evaluation import Evaluation, write_evaluation
+from ml.toolkit.metrics import Estimate
+from ml.toolkit.tracking import tracking
+
+PRIMARY = "gain_at_1"
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Verify, load, score, compare, write, log."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else None)
+    add_data_arguments(parser)
+    parser.add_argument("--model", type=Path, required=True, help="the folder that train wrote")
+    parser.add_argument("--evaluation", type=Path, required=True, help="the folder to write")
+    parser.add_argument("--baseline", choices=("recipe", "none"), default="recipe")
+    parser.add_argument("--folds", type=int, default=3, help="refits for the stability, 2 or more")
+    given = parser.parse_args(arguments)
+    if given.folds < 2:
+        parser.error(f"--folds is {given.folds}, expected 2 or more")
+    try:
+        digest = verify(given.model)
+    except (ManifestError, OSError) as error:
+        print(f"error[model-changed]: {error}", file=sys.stderr)
+        raise SystemExit(WRONG_CALL) from None
+    model = FaqModel.load(given.model)
+    seed = int(model.settings["seed"])
+    faq, split = prepare(given.faq, given.schema, int(model.settings["split_seed"]))
+    measure.warn_of_leaks(model, faq, split)
+    with tracking() as tracker:
+        predictions = measure.predict(model, faq, split)
+        settings = Hyperparameters.of(model.settings)
+        steady, seconds = measure.stability(faq, split, settings, seed, given.folds, threads())
+        recipe = given.baseline == "recipe"
+        rows = {"entries": len(faq.entries), "questions": len(faq.questions)}
+        evaluation = Evaluation(
+            project="faq_matching",
+            model="faq-matching",
+            primary_metric=PRIMARY,
+            goal="maximize",
+            unit="question",
+            data={"faq": {"asset": asset_of(given.faq), "sha256": faq.sha256, "rows": rows}},
+            feature_set_hash=str(model.settings["feature_set_hash"]),
+            seed=seed,
+            hyperparameters=settings.as_dict(),
+            metrics=measure.metrics_of(predictions),
+            baseline=measure.recipe_metrics(faq, split, threads()) if recipe else {},
+            slices={"topic": measure.slices_of(predictions)},
+            contributions=measure.contributions(model, faq, split.rows(TEST_KNOWN)),
+            stability={PRIMARY: steady},
+            training={"seconds": seconds, "threads": threads()},
+        )
+        write_evaluation(given.evaluation, evaluation, predictions)
+        for prefix, table in (("", evaluation.metrics), ("recipe_", evaluation.baseline)):
+            for name, metrics in table.items():
+                values = {f"{prefix}{name}_{key}": of.value for key, of in metrics.items()}
+                tracker.metrics(values)
+    print(f"model {digest}")
+    print(table_of(evaluation))
+
+
+def table_of(evaluation: Evaluation) -> str:
+    """Ours beside the recipe, with intervals, for a person to read."""
+    lines = [f"{'':13}{'metric':11}{'this model':>24}{'reference recipe':>24}"]
+    for name, metrics in evaluation.metrics.items():
+        for metric, ours in metrics.items():
+            theirs = evaluation.baseline.get(name, {}).get(metric)
+            said = _shown(theirs) if theirs else ""
+            first = name if metric == PRIMARY else ""
+            lines.append(f"{first:13}{metric:11}{_shown(ours):>24}{said:>24}")
+    return "\n".join(lines)
+
+
+def _shown(estimate: Estimate) -> str:
+    return f"{estimate.value:.3f} ({estimate.low:.3f}–{estimate.high:.3f})"
+
+
+if __name__ == "__main__":
+    main()

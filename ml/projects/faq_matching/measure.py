@@ -1,0 +1,141 @@
+"""What is measured of a model: ranks, slices, what the features contribute, how stable it is."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from statistics import median
+
+import numpy as np
+
+from ml.projects.faq_matching.baseline import MATCHES, fit_recipe
+from ml.projects.faq_matching.features import NAMES, Index
+from ml.projects.faq_matching.fitting import entries_of, fit, texts_of
+from ml.projects.faq_matching.loading import Faq
+from ml.projects.faq_matching.model import FaqModel
+from ml.projects.faq_matching.pairs import sample_pairs
+from ml.projects.faq_matching.settings import Hyperparameters
+from ml.projects.faq_matching.splits import (
+    NAMES as SPLITS,
+)
+from ml.projects.faq_matching.splits import (
+    TEST_KNOWN,
+    TEST_UNSEEN,
+    TRAIN,
+    VALIDATION,
+    Split,
+    folds,
+)
+from ml.toolkit.evaluation import Prediction
+from ml.toolkit.metrics import Estimate, estimates, gain_at, ranks
+
+EVALUATED = (VALIDATION, TEST_KNOWN, TEST_UNSEEN)
+Metrics = dict[str, dict[str, Estimate]]
+
+
+def predict(model: FaqModel, faq: Faq, split: Split) -> list[Prediction]:
+    """One prediction for each question of the evaluated splits.
+
+    Entries are matched by id: one that the model does not know ranks behind all that it does.
+    """
+    known = {entry.id: at for at, entry in enumerate(model.entries)}
+    found: list[Prediction] = []
+    for number in EVALUATED:
+        rows = split.rows(number)
+        scores = model.scores(texts_of(faq, rows))
+        best = scores.argmax(axis=1)
+        for row, of_row, first in zip(rows, scores, best, strict=True):
+            question = faq.questions[row]
+            entry = faq.entries[question.entry]
+            at = known.get(entry.id)
+            found.append(
+                Prediction(
+                    question_id=question.id,
+                    split=SPLITS[number],
+                    slice=entry.topic,
+                    expected=entry.id,
+                    # A tie is no answer: with the right entry only as good as another, rank is 2.
+                    predicted=model.entries[first].id,
+                    rank=len(known) + 1 if at is None else int((of_row >= of_row[at]).sum()),
+                    score=float(of_row[first]),
+                )
+            )
+    return found
+
+
+def metrics_of(predictions: Sequence[Prediction]) -> Metrics:
+    """Every metric with its interval, by split."""
+    return {
+        name: estimates(np.array([row.rank for row in predictions if row.split == name]))
+        for name in dict.fromkeys(row.split for row in predictions)
+    }
+
+
+def slices_of(predictions: Sequence[Prediction]) -> Metrics:
+    """The same for the held-out questions about known entries, by slice."""
+    tested = [row for row in predictions if row.split == SPLITS[TEST_KNOWN] and row.slice]
+    return {
+        name: estimates(np.array([row.rank for row in tested if row.slice == name]))
+        for name in sorted({row.slice for row in tested})
+    }
+
+
+def recipe_metrics(faq: Faq, split: Split, threads: int) -> Metrics:
+    """The reference recipe on the same splits, trained on the same questions."""
+    rows = split.rows(TRAIN)
+    entry = entries_of(faq, rows)
+    rng = np.random.default_rng([split.seed, 17])
+    pairs = sample_pairs(entry, np.flatnonzero(~split.unseen), MATCHES, rng)
+    printed = [entry.text for entry in faq.entries]
+    recipe = fit_recipe(texts_of(faq, rows), entry, printed, pairs, threads)
+    return {
+        SPLITS[number]: estimates(
+            ranks(
+                recipe.scores(texts_of(faq, split.rows(number))),
+                entries_of(faq, split.rows(number)),
+            )
+        )
+        for number in EVALUATED
+    }
+
+
+def contributions(model: FaqModel, faq: Faq, rows: Index) -> list[dict[str, str | float]]:
+    """Each feature's share in the scores of the right entries (LightGBM's SHAP values)."""
+    chosen = model.features(texts_of(faq, rows))[np.arange(len(rows)), entries_of(faq, rows)]
+    weight = np.abs(model.booster.predict(chosen, pred_contrib=True)[:, :-1]).mean(axis=0)
+    share = weight / max(weight.sum(), 1e-12)
+    return [{"feature": NAMES[at], "share": float(share[at])} for at in np.argsort(-share)]
+
+
+def stability(
+    faq: Faq, split: Split, settings: Hyperparameters, seed: int, count: int, threads: int
+) -> tuple[dict[str, list[float] | float], float]:
+    """gain@1 of `count` refits, each on all but one fold of the training and validation questions.
+
+    No test question is looked at. Also the median of the seconds that a refit took.
+    """
+    rows = np.concatenate([split.rows(TRAIN), split.rows(VALIDATION)])
+    fold = folds(split.group[rows], count, seed)
+    found: list[float] = []
+    seconds: list[float] = []
+    for number in range(count):
+        model = fit(faq, split, rows[fold != number], settings, seed + number, threads)
+        held = rows[fold == number]
+        expected = entries_of(faq, held)
+        found.append(gain_at(ranks(model.scores(texts_of(faq, held)), expected), 1))
+        seconds.append(sum(model.seconds.values()))
+    return {"folds": found, "std": float(np.std(found, ddof=1))}, round(median(seconds), 3)
+
+
+def warn_of_leaks(model: FaqModel, faq: Faq, split: Split) -> int:
+    """How many test questions this model was trained on (none unless its data was other data)."""
+    remembered = set(model.questions)
+    tested = np.isin(split.of, (TEST_KNOWN, TEST_UNSEEN))
+    leaked = sum(faq.questions[row].text in remembered for row in np.flatnonzero(tested))
+    if leaked:
+        print(
+            f"warning[trained-on-test]: {leaked} of {tested.sum()} test questions were training "
+            "questions of this model, which was trained on other data: its figures flatter it",
+            file=sys.stderr,
+        )
+    return leaked
