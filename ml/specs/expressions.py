@@ -179,5 +179,10 @@ def dangerous(value: Value, reference: Reference, place: Place | None = None) ->
 
 def did_you_mean(word: str, known: Iterable[str], form: str = "{}") -> str:
     """A hint with the known word that is nearest to a misspelt one, "" when none is near."""
-    near = difflib.get_close_matches(word, list(known), 1, 0.6)
+    near = nearest(word, known)
     return f"did you mean `{form.format(near[0])}`?" if near else ""
+
+
+def nearest(word: str, known: Iterable[str]) -> list[str]:
+    """The known word that a misspelt one most resembles, alone in a list; [] when none does."""
+    return difflib.get_close_matches(word, list(known), 1, 0.6)

@@ -20,6 +20,12 @@ class Kind:
         return f"{self.type} {name}" if self.type and self.family in _TYPED else name
 
     @property
+    def with_article(self) -> str:
+        """`a command job`, `an online endpoint`."""
+        name = str(self)
+        return f"{'an' if name[0] in 'aeio' else 'a'} {name}"
+
+    @property
     def is_job(self) -> bool:
         """Whether `az ml job create` takes it."""
         return self.family == "job"

@@ -14,7 +14,17 @@ from ml.specs.lines import LOADER
 from ml.specs.problems import Problem, Refused
 
 # Where a spec of any job may be given a field that it does not have yet.
-_OPEN = frozenset({"inputs", "environment_variables", "tags", "properties", "limits", "resources"})
+_OPEN = frozenset(
+    {
+        "inputs",
+        "environment_variables",
+        "tags",
+        "properties",
+        "limits",
+        "resources",
+        "sampling_algorithm",
+    }
+)
 _FIELDS = frozenset(
     [
         "compute",
@@ -87,8 +97,9 @@ def _may_add(keys: list[str]) -> bool:
 
 
 def _typed_path(text: str) -> str:
-    path = assets.local(text, Path.cwd())
-    return text if path is None else str(path.expanduser().resolve())
+    if assets.local(text, Path.cwd()) is None:
+        return text
+    return str(Path(text.removeprefix("file://").removeprefix("file:")).expanduser().resolve())
 
 
 def _unknown(keys: list[str], parent: dict[str, Any], target: str) -> Problem:

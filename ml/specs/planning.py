@@ -42,7 +42,7 @@ def _refuse_kind(spec: Spec) -> NoReturn:
     if spec.kind.is_job:
         found, code = f"this backend does not run {spec.kind}s yet", Exit.CANNOT_HONOUR
     else:
-        found, code = f"this is the spec of a {spec.kind}, not of a job", Exit.WRONG_CALL
+        found, code = f"this is the spec of {spec.kind.with_article}, not of a job", Exit.WRONG_CALL
     hint = f"`ml check {spec.document.shown}` checks it all the same"
     problem = Problem("unsupported-kind", found, "a command or sweep job", hint, spec.place("type"))
     raise Refused(problem, exit_code=code)

@@ -135,9 +135,14 @@ def _union(branches: list[Any], at: Spot, folder: Path) -> Iterator[Leaf]:
     yield from max(nested, key=lambda pair: _fit(pair[0], pair[1], at))[0]
 
 
+# Where the type of a node, or of the component that it runs, is written.
+_TYPES = {("type",), ("component", "type"), ("trial", "type")}
+
+
 def _fit(found: list[Leaf], option: Any, at: Spot) -> tuple[bool, int, int]:
     """How well an alternative fits a mapping: its type, the keys it knows, the faults it finds."""
-    about_type = any(leaf.keys == (*at.keys, "type") for leaf in found)
+    depth = len(at.keys)
+    about_type = any(leaf.keys[depth:] in _TYPES for leaf in found)
     unknown = sum("Unknown field." in leaf.messages for leaf in found)
     missing = sum("Missing data for required field." in leaf.messages for leaf in found)
     schema = sdk_fields.schema_for(option, at.value) if option is not None else None

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ml.specs import sdk_fields, secrets
-from ml.specs.expressions import did_you_mean
+from ml.specs.expressions import did_you_mean, nearest
 from ml.specs.kinds import JOBS, Kind
 from ml.specs.lines import Document, Key
 from ml.specs.problems import Problem
@@ -84,7 +84,14 @@ def _words(
         expected = "" if hint or not known else f"one of {', '.join(known)}"
         return "unknown-field", f"`{name}` is not a field of {owner}", expected, hint
     if "Missing data for required field." in messages:
-        return "missing-field", f"{owner} has no `{name}`", f"`{name}:`", _values_hint(field)
+        beside = document.get(*keys[:-1])
+        written = [str(key) for key in beside] if isinstance(beside, dict) else []
+        hint = (
+            f"it says `{misspelt[0]}`"
+            if (misspelt := nearest(name, written))
+            else _values_hint(field)
+        )
+        return "missing-field", f"{owner} has no `{name}`", f"`{name}:`", hint
     value = document.get(*keys)
     found = f"`{name}` is {_shown(name, value)}" if name else f"the file is {_shown(name, value)}"
     missing = next(filter(None, map(_NOT_FOUND.search, messages)), None)
@@ -118,8 +125,7 @@ def _words(
 
 def _owner(keys: tuple[Key, ...], kind: Kind) -> str:
     if len(keys) < 2:
-        article = "an" if str(kind)[0] in "aeio" else "a"
-        return f"{article} {kind}"
+        return kind.with_article
     return f"`{'.'.join(map(str, keys[:-1]))}`"
 
 

@@ -33,7 +33,8 @@ class Survey:
         warnings = len(self.problems) - len(self.errors)
         counts = ((self.specs, "spec"), (len(self.errors), "error"), (warnings, "warning"))
         line = ", ".join(f"{count} {word}{'' if count == 1 else 's'}" for count, word in counts)
-        return f"{line} ({self.skipped} other YAML files)" if self.skipped else line
+        others = f"{self.skipped} other YAML file{'' if self.skipped == 1 else 's'}"
+        return f"{line} ({others})" if self.skipped else line
 
     def as_json(self) -> dict[str, Any]:
         """The same for a program."""

@@ -1,0 +1,98 @@
+"""Assets of the repository: found by version and label, with a digest of their content."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import pytest
+
+from ml.specs import assets
+
+
+@pytest.fixture
+def faq(repo: Path) -> Path:
+    """Versions 1, 2, 9 and 10 of a data asset, and an environment of the same name."""
+    for version in ("1", "2", "9", "10"):
+        text = f"name: faq\nversion: '{version}'\ntype: uri_folder\npath: ../data\n"
+        (repo / "assets" / f"faq-{version}.yml").write_text(text)
+    (repo / "assets" / "env.yml").write_text("name: faq\nversion: 1\nimage: python\n")
+    (repo / "assets" / "broken.yml").write_text("name: [\n")
+    return repo
+
+
+@pytest.mark.parametrize(
+    ("text", "version"),
+    [
+        ("azureml:faq:1", "1"),
+        ("azureml:faq:10", "10"),
+        ("azureml:faq@latest", "10"),
+        ("azureml:faq", "10"),
+        ("azureml:faq:3", None),
+        ("azureml:faq@stable", None),
+        ("azureml:other:1", None),
+        ("../data", None),
+        ("azureml://datastores/d/paths/faq", None),
+        ("azureml://registries/r/data/faq/versions/1", None),
+    ],
+)
+def test_find(text: str, version: str | None, faq: Path) -> None:
+    """A version is exact, `@latest` the newest number, anything else is not of the repository."""
+    found = assets.find(text, "data", faq)
+    assert (found.version if found else None) == version
+    assert found is None or (found.path is not None and found.path.resolve() == faq / "data")
+
+
+def test_kinds_are_kept_apart(faq: Path) -> None:
+    """An environment of the same name is another asset; a new file is seen at once."""
+    found = assets.find("azureml:faq@latest", "environment", faq)
+    assert found is not None and found.version == "1" and found.get("image") == "python"
+    (faq / "assets" / "env2.yml").write_text("name: faq\nversion: 1.2\nimage: python\n")
+    found = assets.find("azureml:faq@latest", "environment", faq)
+    assert found is not None and found.version == "1.2"
+
+
+@pytest.mark.parametrize(
+    ("older", "newer"),
+    [("2", "10"), ("1.9", "1.10"), ("1", "1.1"), ("beta", "1"), ("2023-12", "2024-1")],
+)
+def test_newness(older: str, newer: str) -> None:
+    """Numbers compare as numbers, and words come before them."""
+    assert assets.newness(older) < assets.newness(newer)
+
+
+@pytest.mark.parametrize(
+    ("written", "expected"),
+    [
+        ("data", "data"),
+        ("./data/", "data"),
+        ("file:data", "data"),
+        ("file://./data", "data"),
+        ("/data", "/data"),
+        ("azureml:faq:1", None),
+        ("azureml://datastores/d/paths/x", None),
+        ("https://example.org/x", None),
+        ("wasbs://c@a.blob.core.windows.net/x", None),
+        ("git+https://example.org/x", None),
+        ("runs:/1/model", None),
+    ],
+)
+def test_local(written: str, expected: str | None, tmp_path: Path) -> None:
+    """A path is local unless it begins with a scheme."""
+    found = assets.local(written, tmp_path)
+    assert found == (tmp_path / expected if expected else None)
+
+
+def test_digest_is_of_the_content(tmp_path: Path) -> None:
+    """The digest of a file is its sha256; of a folder it changes with names and contents alone."""
+    (tmp_path / "a").mkdir()
+    file = tmp_path / "a" / "x.txt"
+    file.write_text("one")
+    assert assets.digest(file) == hashlib.sha256(b"one").hexdigest()
+    first = assets.digest(tmp_path / "a")
+    file.touch()
+    assert assets.digest(tmp_path / "a") == first
+    file.write_text("two")
+    second = assets.digest(tmp_path / "a")
+    file.rename(tmp_path / "a" / "y.txt")
+    assert len({first, second, assets.digest(tmp_path / "a")}) == 3

@@ -1,0 +1,148 @@
+"""The resolver: what is substituted, what is quoted, what is refused."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+from pathlib import Path, PurePath
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ml.specs.expressions import (
+    METACHARACTERS,
+    literal,
+    references,
+    resolve_command,
+    resolve_value,
+)
+from ml.specs.problems import Refused
+
+
+def resolved(template: str, value: object = "v") -> str:
+    return resolve_command(template, {"x": value}, {}, {})  # type: ignore[dict-item]
+
+
+def code(template: str, value: object = "v") -> str:
+    with pytest.raises(Refused) as refused:
+        resolved(template, value)
+    return refused.value.problems[0].code
+
+
+def test_every_source_is_substituted() -> None:
+    """Inputs, outputs and hyperparameters go in, with any blanks inside the braces."""
+    command = resolve_command(
+        "t --a ${{inputs.a}} ${{ outputs.o }}/m ${{search_space.r}}",
+        {"a": "1"},
+        {"o": PurePath("/out")},
+        {"r": "0.5"},
+    )
+    assert command == "t --a 1 /out/m 0.5"
+
+
+def test_literals_are_verbatim_and_paths_are_quoted() -> None:
+    """A literal's blanks separate words, as on Azure ML; a path is one word."""
+    assert resolved("t ${{inputs.x}}", "a b") == "t a b"
+    assert resolved("t ${{inputs.x}}/f", PurePath("/a b;c")) == "t '/a b;c'/f"
+    assert resolved('t "${{inputs.x}}/f"', PurePath("/a b;c")) == 't "/a b;c/f"'
+    assert code('t "${{inputs.x}}"', PurePath("/a$(id)")) == "shell-metacharacter"
+    assert code("bash -c 't ${{inputs.x}}'", PurePath("/a;id")) == "shell-metacharacter"
+
+
+def test_optional_blocks() -> None:
+    """`$[[…]]` stays when its inputs have values and goes away when one has none."""
+    template = "t $[[--a ${{inputs.a}}]] $[[--b ${{inputs.b}}]]"
+    assert resolve_command(template, {"a": "1", "b": "2"}, {}) == "t --a 1 --b 2"
+    assert resolve_command(template, {"a": "1", "b": None}, {}) == "t --a 1 "
+    both = "t $[[--ab ${{inputs.a}},${{inputs.b}}]]"
+    assert resolve_command(both, {"a": "1", "b": None}, {}) == "t "
+    assert resolve_command("[[ -f x ]] && t", {}, {}) == "[[ -f x ]] && t"
+
+
+def test_what_nobody_declared_is_refused_with_a_hint() -> None:
+    """Every unbound placeholder is told at once, the nearest name as a hint."""
+    with pytest.raises(Refused) as refused:
+        resolve_command("t ${{inputs.learnin_rate}} ${{zzz}}", {"learning_rate": "1"}, {})
+    first, second = refused.value.problems
+    assert first.code == second.code == "unbound-expression"
+    assert first.hint == "did you mean `${{inputs.learning_rate}}`?"
+    assert code("t ${{inputs.x}}", None) == "no-value"
+
+
+@pytest.mark.parametrize("char", METACHARACTERS)
+def test_every_metacharacter_is_refused_unless_single_quoted(char: str) -> None:
+    """Each character that the shell acts on, in and out of quotes."""
+    value = f"a{char}b"
+    assert code("t ${{inputs.x}}", value) == "shell-metacharacter"
+    assert code('t "${{inputs.x}}"', value) == "shell-metacharacter"
+    if char in "'\0":
+        assert code("t '${{inputs.x}}'", value) == "shell-metacharacter"
+    else:
+        assert resolved("t '${{inputs.x}}'", value) == f"t 'a{char}b'"
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "bash -c '${{inputs.x}}'",
+        "sh -ec 'echo ${{inputs.x}}'",
+        "python -c 'print(${{inputs.x}})'",
+        "eval '${{inputs.x}}'",
+        "ssh host '${{inputs.x}}'",
+        "echo $'${{inputs.x}}'",
+        "cat <<END\n'${{inputs.x}}'\nEND",
+        "echo \\'${{inputs.x}}\\'",
+        "# it's '${{inputs.x}}\necho",
+        "echo \"'${{inputs.x}}'\"",
+        "echo \\${{inputs.x}}",
+        "echo ''${{inputs.x}}''",
+    ],
+)
+def test_quotes_that_do_not_protect(template: str) -> None:
+    """Single quotes whose content is code after all, or which are no quotes, protect nothing."""
+    assert code(template, "1; id") == "shell-metacharacter"
+
+
+def test_quotes_that_protect() -> None:
+    """An apostrophe in double quotes or in a comment does not turn the quotes round."""
+    for template in ("echo \"it's\" '${{inputs.x}}'", "# it's\necho '${{inputs.x}}'"):
+        assert "'1; id'" in resolved(template, "1; id")
+
+
+def test_variables_are_no_commands() -> None:
+    """An environment variable takes any text; what it does not name stays as it is."""
+    text = resolve_value("${{inputs.x}}-${{outputs.o}}-${{name}}", {"x": "a;b"}, {"o": "/o"})
+    assert text == "a;b-/o-${{name}}"
+    assert [literal(value) for value in (True, 1, 0.5, "x")] == ["True", "1", "0.5", "x"]
+
+
+@given(st.text(alphabet=st.characters(codec="utf-8", exclude_characters="\0'"), max_size=20))
+def test_a_single_quoted_value_is_one_word_of_the_shell(value: str) -> None:
+    """Whatever a value holds, in single quotes the shell sees one word, the value itself."""
+    command = resolve_command("printf %s '${{inputs.x}}'", {"x": value}, {})
+    assert shlex.split(command)[2] == value
+
+
+HOSTILE = ["$(touch hit)", "; touch hit", "`touch hit`", "| touch hit", "&& touch hit"]
+
+
+@pytest.mark.parametrize(
+    "value", [*HOSTILE, "\ntouch hit", "' ; touch hit ; '", '" ; touch hit ; "']
+)
+@pytest.mark.parametrize("quotes", ["{}", "'{}'", '"{}"'])
+def test_no_value_runs_in_a_real_shell(value: str, quotes: str, repo: PurePath) -> None:
+    """Of every hostile value in every kind of quotes, none that is let through runs in bash."""
+    try:
+        command = resolved("echo " + quotes.format("${{inputs.x}}"), value)
+    except Refused:
+        return
+    subprocess.run(["/bin/bash", "-c", command], check=True, capture_output=True, cwd=repo)
+    assert not any("hit" in path.name for path in Path(repo).iterdir())
+
+
+@given(st.text(max_size=60))
+def test_any_template_is_read(template: str) -> None:
+    """No text crashes the reader of placeholders, and each lies where it says."""
+    for reference in references(template):
+        assert template[reference.start : reference.end] == reference.text

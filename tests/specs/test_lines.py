@@ -1,0 +1,121 @@
+"""Every node has its line, whatever the style; what would hang or crash a reader is refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from ml.specs.lines import MAX_DEPTH, parse, strings
+from ml.specs.problems import Refused
+
+BLOCK = """\
+# a comment
+inputs:
+  faq:
+    type: uri_folder
+    path: data
+  rates:
+    - 0.1
+    - 0.2
+tags: {a: one,
+       b: two}
+"""
+
+
+def codes(text: str) -> list[str]:
+    with pytest.raises(Refused) as refused:
+        parse(text, "x.yml")
+    return [problem.code for problem in refused.value.problems]
+
+
+def test_positions_in_block_and_flow_style() -> None:
+    """Keys point to their own line and column, items to theirs, what is not there to its parent."""
+    document = parse(BLOCK, "x.yml")
+    expected = {
+        (): (2, 1),
+        ("inputs",): (2, 1),
+        ("inputs", "faq", "path"): (5, 5),
+        ("inputs", "rates", 1): (8, 7),
+        ("tags", "a"): (9, 8),
+        ("tags", "b"): (10, 8),
+        ("inputs", "faq", "gone"): (3, 3),
+        ("inputs", "rates", 9): (6, 3),
+        ("gone", "deep"): (2, 1),
+    }
+    assert {keys: document.position(*keys) for keys in expected} == expected
+    assert str(document.place("inputs", "faq", "type")) == "x.yml:4"
+
+
+def test_positions_through_aliases_and_merge_keys() -> None:
+    """An alias's content and a merged key stand where they are written."""
+    document = parse("a: &x\n  one: 1\nb: *x\nc:\n  <<: *x\n  two: 2\n", "x.yml")
+    assert document.position("b", "one") == (2, 3)
+    assert document.position("c", "one") == (2, 3)
+    assert document.position("c", "two") == (6, 3)
+    assert document.get("c") == {"one": 1, "two": 2}
+
+
+def test_keys_that_are_no_text() -> None:
+    """A number or a date as a key is found by its text."""
+    document = parse("1: one\n2024-01-01: day\n", "x.yml")
+    assert document.position(1) == (1, 1)
+    assert document.position("2024-01-01") == (2, 1)
+
+
+def test_strings_come_with_their_keys() -> None:
+    """`strings` visits every text, in order, with the way to it."""
+    assert list(strings({"a": ["x", 1, {"b": "y"}]})) == [(("a", 0), "x"), (("a", 2, "b"), "y")]
+
+
+def test_every_duplicate_is_told_at_once() -> None:
+    """Two duplicate keys are two problems."""
+    assert codes("a: 1\na: 2\nb: {c: 1, c: 2}\n") == ["duplicate-key", "duplicate-key"]
+
+
+def test_alias_bomb_is_refused_and_plain_sharing_is_not() -> None:
+    """Nine doublings of nine are refused before anything walks them; one shared mapping is fine."""
+    lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x]"]
+    lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 9)]
+    assert codes("\n".join(lines)) == ["alias-bomb"]
+    parse("a: &a {b: c}\nd: *a\ne: *a\n", "x.yml")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[" * 100_000,
+        "{a: " * 50_000,
+        "- " * 50_000 + "x",
+        "\n".join(" " * depth + f"k{depth}:" for depth in range(2_000)),
+        "a: " + "[" * (MAX_DEPTH + 1) + "]" * (MAX_DEPTH + 1),
+    ],
+    ids=["brackets", "braces", "dashes", "indent", "just-too-deep"],
+)
+def test_deep_nesting_is_refused_without_crashing(text: str) -> None:
+    """Text that would overflow a recursive reader is refused."""
+    assert codes(text)[0] in {"too-deep", "unreadable-yaml"}
+
+
+def test_depth_that_a_person_writes_is_fine() -> None:
+    """Many brackets side by side and a few levels are no depth."""
+    assert len(parse("a: [" + "[1], " * 500 + "]", "x.yml").data["a"]) == 500
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("a: 1\0", "nul-character"),
+        ('a: "x\\0y"', "nul-character"),
+        ("a: [", "unreadable-yaml"),
+        ("a: 1\n---\nb: 2\n", "unreadable-yaml"),
+        ("a: *nowhere", "unreadable-yaml"),
+        ("a: !custom x", "unreadable-yaml"),
+        ("a: 2024-99-99", "unreadable-yaml"),
+        ("{[a]: b}", "unreadable-yaml"),
+        ("? {a: b}\n: c", "unreadable-yaml"),
+        ("", "empty-file"),
+        ("# only a comment", "empty-file"),
+    ],
+)
+def test_unreadable_text(text: str, code: str) -> None:
+    """What YAML cannot load is a problem with a code, not an exception."""
+    assert codes(text) == [code]
