@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ml.specs import repository
+from ml.specs.load import stays_behind
 
 # What no job has a reason to read, where no repository says how far a path may go.
 _SYSTEM = tuple(
@@ -72,16 +73,10 @@ def _scan(top: Path) -> Iterator[Path]:
         seen += len(entries)
         for entry in entries:
             if entry.is_symlink():
-                if not _is_ignored(Path(entry.path), top):
+                if not stays_behind(Path(entry.path), top):
                     yield Path(entry.path)
             elif entry.is_dir() and entry.name not in repository.SKIPPED:
                 waiting.append(Path(entry.path))
-
-
-def _is_ignored(link: Path, top: Path) -> bool:
-    from azure.ai.ml._utils._asset_utils import get_ignore_file
-
-    return bool(get_ignore_file(top).is_file_excluded(link))
 
 
 def _is_private(real: Path, base: Path) -> bool:

@@ -145,6 +145,12 @@ def _load_as(kind: Kind, document: Document, file: Path) -> tuple[Any, tuple[Pro
             return None, translate(error, kind, document, file)
 
 
+def stays_behind(file: Path, code: Path) -> bool:
+    """Whether azure-ai-ml leaves a file of `code:` out (`.amlignore` in it, else `.gitignore`)."""
+    ignoring = importlib.import_module("azure.ai.ml._utils._asset_utils")
+    return bool(ignoring.get_ignore_file(code).is_file_excluded(file))
+
+
 @contextmanager
 def quiet() -> Iterator[None]:
     """Silence what the SDK announces of experimental classes; once around many loads is cheaper."""
