@@ -30,12 +30,11 @@ def command(
     reply = ask(endpoint, _body(request))
     if reply.started:
         typer.echo(f"{endpoint} was not running; started it at {reply.server.url}", err=True)
-    answers = reply.body.get("answers")
-    if as_json or not isinstance(answers, list):
+    if as_json:
         typer.echo(json.dumps(reply.body, indent=1))
         return
-    for answer in answers:
-        typer.echo(_shown(answer))
+    for answer in shown_answers(reply.body):
+        typer.echo(answer)
     typer.echo(f"({endpoint}, version {reply.version})", err=True)
 
 
@@ -45,6 +44,12 @@ def _body(request: str) -> Mapping[str, object]:
     except ValueError:
         document = None
     return document if isinstance(document, dict) else {"question": request}
+
+
+def shown_answers(body: Mapping[str, object]) -> list[str]:
+    """What a model answered, for a person: ranked entries one by one, anything else as JSON."""
+    answers = body.get("answers")
+    return [_shown(one) for one in answers] if isinstance(answers, list) else [json.dumps(body)]
 
 
 def _shown(answer: Mapping[str, object]) -> str:
