@@ -1,7 +1,7 @@
 """The one resolver of Azure ML's expressions: `${{inputs.x}}`, `${{outputs.y}}`, `$[[optional]]`.
 
 Values are substituted verbatim, as Azure ML does, but a value never becomes a command: one that
-holds a character the shell acts on is refused unless its placeholder stands in single quotes.
+holds a character the shell acts on there is refused. In single quotes it acts on none.
 """
 
 from __future__ import annotations
@@ -152,15 +152,17 @@ def unbound(
 def dangerous(value: Value, reference: Reference, place: Place | None = None) -> Problem | None:
     """The problem of a value that the shell would act on where `reference` puts it, if it would.
 
-    A path in no quotes is quoted by the resolver; in double quotes `$`, backslash and backtick
-    still work; in single quotes nothing does but the quote that ends them; in code everything does.
+    Without quotes every metacharacter acts on a literal (a path is quoted by the resolver); in
+    double quotes `$`, backtick, the quote itself and a last backslash do; in single quotes the
+    quote alone; in code, which a program reads, everything.
     """
     text, quoting = str(value), reference.quoting
-    if isinstance(value, PurePath):
-        acts = {"none": "\0", "double": '$`\\"\0', "single": "'\0"}.get(quoting, METACHARACTERS)
-    else:
-        acts = "'\0" if quoting == "single" else METACHARACTERS
+    acts = {"single": "'\0", "double": '$`"\0'}.get(quoting, METACHARACTERS)
+    if quoting == "none" and isinstance(value, PurePath):
+        acts = "\0"
     found = sorted({char for char in text if char in acts})
+    if quoting == "double" and text.endswith("\\"):
+        found.append("\\")
     if not found:
         return None
     shown = " ".join({"\n": "newline", "\r": "return", "\0": "NUL"}.get(c, c) for c in found)

@@ -20,8 +20,12 @@ from ml.specs.problems import Place, Problem, Refused
 
 Key = str | int
 LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+# Where libyaml reads text otherwise than PyYAML's own reader, which the SDK uses: tabs, a bare
+# `!`, marks of byte order inside, directives, a comment right after `|` (found by comparing the
+# two on random text, as a test does).
+_QUIRKS = re.compile(r"\t|(?:^|[\s\[{,:?-])!(?:\s|$)|.\ufeff|\n\ufeff|^%|[|>][-+\d]*#", re.M | re.S)
 
-MAX_BYTES = 2_000_000
+MAX_BYTES = 1_000_000
 MAX_DEPTH = 64
 MAX_NODES = 100_000  # after aliases are followed: what the SDK would walk
 
@@ -114,8 +118,9 @@ def parse(text: str, shown: str) -> Document:
         line = text.count("\n", 0, text.index("\0")) + 1
         raise Refused(_nul(Place(shown, line)))
     try:
-        _refuse_depth(text, shown)
-        loader = LOADER(text)
+        loader_class = yaml.SafeLoader if _QUIRKS.search(text) else LOADER
+        _refuse_depth(text, shown, loader_class)
+        loader = loader_class(text)
         try:
             root = loader.get_single_node()
             if root is None:
@@ -149,7 +154,7 @@ def _child(node: yaml.Node, key: Key) -> tuple[yaml.Node, yaml.Mark] | None:
     return None
 
 
-def _refuse_depth(text: str, shown: str) -> None:
+def _refuse_depth(text: str, shown: str, loader_class: Any) -> None:
     """Refuse text nested too deep before the recursive composer sees it.
 
     Deep text needs many brackets or a line that starts far in; anything else is let through
@@ -160,7 +165,7 @@ def _refuse_depth(text: str, shown: str) -> None:
     if brackets <= MAX_DEPTH and indent <= MAX_DEPTH:
         return
     depth = 0
-    for event in yaml.parse(text, Loader=LOADER):
+    for event in yaml.parse(text, Loader=loader_class):
         if isinstance(event, yaml.CollectionStartEvent):
             depth += 1
         elif isinstance(event, yaml.CollectionEndEvent):

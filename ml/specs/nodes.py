@@ -60,7 +60,9 @@ class Node:
         if inside is None:
             found = assets.find(written, "component", repository.root(self.spec.file))
             inside = (found.document, found.file) if found else None
-        return inside[0].data if inside and isinstance(inside[0].data, dict) else None
+        data = inside[0].data if inside else None
+        # A prompt flow stands in for a component too, and takes inputs that it does not declare.
+        return data if isinstance(data, dict) and "nodes" not in data else None
 
     @cached_property
     def steps(self) -> Mapping[str, Node]:

@@ -311,8 +311,10 @@ ATTACKS = {
     "  STORE: postgres://me:swordfish@db.example.org/x  # error: plaintext-secret\n",
     "key-of-datastore": "type: azure_blob\nname: d\naccount_name: a\ncontainer_name: c\n"
     "credentials:\n  account_key: Zm9vYmFyYmF6  # error: plaintext-secret\n",
-    "missing-data": COMMAND
-    + "inputs:\n  x: {type: uri_folder, path: nowhere}  # error: missing-file\n",
+    "missing-data-of-asset": "type: uri_folder\nname: d\nversion: '1'\n"
+    "path: nowhere  # error: missing-file\n",
+    "missing-data-of-job": COMMAND
+    + "inputs:\n  x: {type: uri_folder, path: nowhere}  # warning: missing-file\n",
 }
 
 SCHEDULES = {

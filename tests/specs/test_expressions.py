@@ -71,15 +71,22 @@ def test_what_nobody_declared_is_refused_with_a_hint() -> None:
 
 
 @pytest.mark.parametrize("char", METACHARACTERS)
-def test_every_metacharacter_is_refused_unless_single_quoted(char: str) -> None:
-    """Each character that the shell acts on, in and out of quotes."""
+def test_every_metacharacter_is_refused_where_it_acts(char: str) -> None:
+    """Each character that the shell acts on, without quotes and in both kinds of quotes."""
     value = f"a{char}b"
     assert code("t ${{inputs.x}}", value) == "shell-metacharacter"
-    assert code('t "${{inputs.x}}"', value) == "shell-metacharacter"
-    if char in "'\0":
-        assert code("t '${{inputs.x}}'", value) == "shell-metacharacter"
-    else:
-        assert resolved("t '${{inputs.x}}'", value) == f"t 'a{char}b'"
+    for quote, acts in (('"', '$`"\0'), ("'", "'\0")):
+        template = f"t {quote}${{{{inputs.x}}}}{quote}"
+        if char in acts:
+            assert code(template, value) == "shell-metacharacter"
+        else:
+            assert resolved(template, value) == f"t {quote}{value}{quote}"
+
+
+def test_a_pattern_in_double_quotes_is_fine_until_it_ends_in_a_backslash() -> None:
+    """`(.*)\\.jpg` is one word in double quotes; a last backslash would open them."""
+    assert resolved('t "${{inputs.x}}"', r"(.*)\.jpg") == r't "(.*)\.jpg"'
+    assert code('t "${{inputs.x}}"', "jpg\\") == "shell-metacharacter"
 
 
 @pytest.mark.parametrize(

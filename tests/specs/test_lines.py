@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from ml.specs.lines import MAX_DEPTH, parse, strings
 from ml.specs.problems import Refused
@@ -119,3 +122,31 @@ def test_depth_that_a_person_writes_is_fine() -> None:
 def test_unreadable_text(text: str, code: str) -> None:
     """What YAML cannot load is a problem with a code, not an exception."""
     assert codes(text) == [code]
+
+
+FRAGMENTS = st.sampled_from(
+    [
+        *"ab\n\t#[]{},'\"|? !%@`\\é😀\u0085\u2028\ufeff1~=\x7f\xa0",
+        *(": ", "- ", "  ", " # c", ">-\n", "&a ", "*a", "!!str ", "\\n", "0o7", "017", "1:2"),
+        *("null", "yes", "2024-01-01", "---\n", "...\n", "<<: ", "a:b", "a: b\n", "- x\n"),
+        *("k: v", "\r\n", "1e3", "1.e+3"),
+    ]
+)
+
+
+@settings(max_examples=1500, deadline=None)
+@given(st.lists(FRAGMENTS, max_size=9).map("".join))
+def test_text_is_read_as_pyyaml_reads_it(text: str) -> None:
+    """What is read is what the SDK's own reader makes of it; what that refuses is refused."""
+    try:
+        plain = yaml.safe_load(text)
+    except (yaml.YAMLError, ValueError, TypeError):
+        assert codes(text)
+        return
+    try:
+        document = parse(text, "x.yml")
+    except Refused as refused:
+        ours = {"duplicate-key", "recursive-alias", "empty-file", "nul-character"}
+        assert {problem.code for problem in refused.problems} <= ours
+    else:
+        assert repr(document.data) == repr(plain)

@@ -23,7 +23,7 @@ _PARENT_INPUT = re.compile(r"\s*\$\{\{\s*parent\.inputs\.([^\s}]+)\s*\}\}\s*$")
     source="Azure ML puts literals verbatim into a command that bash runs (azure-ai-ml 1.35)",
 )
 def shell_metacharacter(subject: Subject) -> Iterator[Finding]:
-    """A literal never becomes a command: what the shell acts on stands in single quotes."""
+    """A literal never becomes a command: what the shell would act on stands in quotes."""
     seen = set()
     for node in subject.nodes:
         for reference in expressions.references(node.command[1] if node.command else ""):

@@ -8,6 +8,7 @@ from pathlib import Path
 from ml.specs import assets, repository
 from ml.specs.lines import Key, strings
 from ml.specs.load import Spec
+from ml.specs.problems import Severity
 from ml.specs.rules.registry import Finding, Subject, rule
 
 # Keys whose text is a path, and keys whose text is one when it looks like one.
@@ -15,6 +16,7 @@ _PATHS = frozenset({"code", "path", "conda_file", "local_path", "training_data"}
 _MAY_BE_PATHS = frozenset(
     {"component", "create_job", "job", "trial", "environment", "model", "specification", "$ref"}
 )
+_WORK = frozenset({"job", "component", "schedule"})
 _LOOKS_LOCAL = ("./", "../", "/", "file:", "~")
 _SOURCE = "a job's snapshot and data come from the repository"
 
@@ -89,9 +91,14 @@ def link_escape(subject: Subject) -> Iterator[Finding]:
     source="azure-ai-ml uploads local paths when a job is submitted, and fails without them",
 )
 def missing_file(subject: Subject) -> Iterator[Finding]:
-    """A local path is there; in this repository a missing one is an error, elsewhere a warning."""
+    """A local path is there; what an asset of this repository names is an error when missing.
+
+    A job's data may be made before the job is submitted, and of other repositories there may be a
+    part only: both are warnings. `plan` refuses missing data of any job.
+    """
     spec = subject.spec
     at_home = spec.boundary is not None and spec.boundary == repository.boundary(Path.cwd())
+    severity: Severity = "error" if at_home and spec.kind.family not in _WORK else "warning"
     for keys, text, path in local_paths(spec):
         if keys[-1] not in {"path", "code"} or "outputs" in keys or _exists(path, text):
             continue
@@ -101,8 +108,8 @@ def missing_file(subject: Subject) -> Iterator[Finding]:
             keys,
             f"`{text}` does not exist",
             "a file or folder",
-            "",
-            "error" if at_home else "warning",
+            "make it before the job is submitted, or mend the path",
+            severity,
         )
 
 
