@@ -60,7 +60,7 @@ class Lines:
         said = [f"{ended}/{self._plan.max_total_trials} {trial.name} {outcome(trial)}"]
         if metric in trial.metrics:
             said.append(f"{metric} {number(trial.metrics[metric])}")
-        said.append(f"({parameters(trial.parameters)})")
+        said.append(f"({parameters(sampled(self._plan, trial))})")
         if trial.error:
             said.append(f"[{trial.error.code}]")
         said += [f"[{warning.code}]" for warning in trial.warnings]
@@ -129,6 +129,11 @@ def number(value: float) -> str:
     return f"{value:.{DIGITS}g}"
 
 
+def sampled(plan: SweepPlan, trial: Run) -> dict[str, Any]:
+    """The trial's own values: what every trial was given alike is left out."""
+    return {name: trial.parameters[name] for name in plan.search_space if name in trial.parameters}
+
+
 def parameters(values: Mapping[str, Any]) -> str:
     """`lr=0.1, depth=7`."""
     return ", ".join(f"{name}={_short(value)}" for name, value in values.items())
@@ -156,7 +161,7 @@ def summary(plan: Plan, run: Run) -> str:
     if isinstance(plan, SweepPlan):
         lines += [f"  trials   {_counts(run)}"]
         if run.best:
-            lines += [f"  best     {run.best} ({parameters(run.parameters)})"]
+            lines += [f"  best     {run.best} ({parameters(sampled(plan, run))})"]
     lines += [f"  {name} = {number(value)}" for name, value in run.metrics.items()]
     lines += [f"  output {name}: {shown(path)}" for name, path in run.outputs.items()]
     logs = run.folder / ("trials" if isinstance(plan, SweepPlan) else "logs/std_log.txt")

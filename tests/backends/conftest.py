@@ -102,7 +102,7 @@ def sweep(command: Plans) -> Iterator[Sweeps]:
             max_concurrent_trials=2,
             places={"objective": Place(SPEC, 20)},
         )
-        return replace(plan, **changes)  # type: ignore[arg-type]
+        return replace(plan, **changes)
 
     yield make
 

@@ -57,7 +57,7 @@ def test_a_script_that_changes_its_own_code_changes_no_snapshot(home: Path, comm
     first, second = LocalBackend().run(plan), LocalBackend().run(plan)
     snapshot = (first.folder / "snapshot").resolve()
     assert snapshot == (second.folder / "snapshot").resolve()
-    assert (snapshot / "script.py").read_text() == (plan.code / "script.py").read_text()  # type: ignore[operator]
+    assert (snapshot / "script.py").read_text() == (plan.code / "script.py").read_text()
     assert not (first.folder / "work").exists()
 
 

@@ -156,7 +156,7 @@ def test_a_sweep_whose_disk_fills_up_ends_its_trials(
         calls.append(target)
         if len(calls) > 2:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        return real(source, target, **options)  # type: ignore[arg-type, call-overload]
+        return real(source, target, **options)
 
     monkeypatch.setattr(snapshot.shutil, "copytree", fills_up)
     run = LocalBackend().run(sweep(LOG + "log('score', 1.0)", max_total_trials=3))

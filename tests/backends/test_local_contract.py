@@ -34,6 +34,7 @@ class TestLocal(BackendContract):
     [
         ({"instance_count": 2}, "several-nodes"),
         ({"distribution": Distribution("pytorch", 2, HERE)}, "distribution"),
+        ({"distribution": Distribution("mpi", 1, HERE)}, "distribution"),
         (
             {"inputs": {"d": InputPlan("d", "uri_folder", HERE, source="azureml://datastores/x")}},
             "data-not-here",
@@ -42,7 +43,7 @@ class TestLocal(BackendContract):
 )
 def test_refusals(command: Plans, changes: dict[str, object], code: str) -> None:
     """What one machine cannot honour, each with its code and what to do instead."""
-    (problem,) = LocalBackend().refusals(replace(command(), **changes))  # type: ignore[arg-type]
+    (problem,) = LocalBackend().refusals(replace(command(), **changes))
     assert problem.code == code
     assert problem.place is not None
     assert problem.hint
@@ -51,25 +52,25 @@ def test_refusals(command: Plans, changes: dict[str, object], code: str) -> None
 @pytest.mark.parametrize(
     "changes",
     [
-        {"distribution": Distribution("pytorch", 1, HERE)},
         {"inputs": {"d": InputPlan("d", "uri_folder", HERE, source="x", path=Path("/"))}},
         {"inputs": {"d": InputPlan("d", "uri_folder", HERE)}},  # an optional input, not given
     ],
 )
 def test_what_is_not_refused(command: Plans, changes: dict[str, object]) -> None:
-    """One process, data that is here, an optional input without a value."""
-    assert LocalBackend().refusals(replace(command(), **changes)) == ()  # type: ignore[arg-type]
+    """Data that is here, an optional input without a value."""
+    assert LocalBackend().refusals(replace(command(), **changes)) == ()
 
 
 def test_differences_are_said(
     command: Plans, sweep: Sweeps, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Compute, environment, copies, registration, and how many trials run at once."""
+    """Compute, environment, copies, registration, fields without meaning, trials at once."""
     monkeypatch.setattr("ml.backends.local.sweep.cores", lambda: 2)
     plan = sweep("", max_concurrent_trials=8, max_total_trials=20)
     data = InputPlan("d", "uri_folder", HERE, source="x", path=Path("/"), mode="download")
     model = OutputPlan("m", "custom_model", HERE, asset=Asset("faq", "3"))
-    trial = replace(plan.trial, inputs={"d": data}, outputs={"m": model})
+    places = {"resources.shm_size": HERE, "command": HERE}
+    trial = replace(plan.trial, inputs={"d": data}, outputs={"m": model}, places=places)
     said = "\n".join(LocalBackend().differences(replace(plan, trial=trial)))
     for part in (
         "`azureml:cpu-cluster` → this machine",
@@ -77,6 +78,7 @@ def test_differences_are_said(
         "8 trials at once → 2",
         "input `d` → a copy",
         "not registered as `azureml:faq:3`",
+        "`resources.shm_size` (jobs/job.yml:9) has no meaning here",
     ):
         assert part in said
 

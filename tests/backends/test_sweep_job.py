@@ -71,12 +71,12 @@ def test_a_nan_is_not_ranked(home: Path, sweep: Sweeps) -> None:
     """The trial completed, as on Azure ML, but it cannot win, and it says so."""
     script = LOG + "x = float(sys.argv[1]); log('score', float('nan') if x > 0.5 else x)"
     run = LocalBackend().run(sweep(script, max_total_trials=4))
-    diverged = [t for t in run.trials if t.parameters["x"] > 0.5]  # type: ignore[operator]
+    diverged = [t for t in run.trials if t.parameters["x"] > 0.5]
     assert diverged
     assert {w.code for t in diverged for w in t.warnings} == {"metric-not-finite"}
     assert run.status == "Completed"
     assert run.best is not None
-    assert run.trial(run.best).parameters["x"] <= 0.5  # type: ignore[operator]
+    assert run.trial(run.best).parameters["x"] <= 0.5
 
 
 @pytest.mark.parametrize("value", ["nan", "inf", "-inf"])
@@ -130,7 +130,7 @@ def test_a_trials_timeout_cancels_that_trial(home: Path, sweep: Sweeps) -> None:
     run = LocalBackend().run(sweep(script, max_total_trials=4, trial_timeout_s=1.5))
     assert run.status == "Completed"
     for trial in run.trials:
-        late = trial.parameters["x"] > 0.5  # type: ignore[operator]
+        late = trial.parameters["x"] > 0.5
         assert trial.ended_by == ("trial_timeout" if late else "")
 
 
@@ -142,6 +142,17 @@ def test_a_grid_ends_with_its_last_point(home: Path, sweep: Sweeps) -> None:
     run = LocalBackend().run(plan)
     assert [trial.parameters["x"] for trial in run.trials] == [0.1, 0.2]
     assert run.metrics["score"] == 0.2
+
+
+def test_a_trial_that_ended_in_time_is_not_ended_by_the_policy(
+    home: Path, sweep: Sweeps, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that had completed before anybody looked stays Completed, however poor it is."""
+    monkeypatch.setattr("ml.backends.local.sweep.METRICS_S", 3600)
+    policy = EarlyTermination("median_stopping", HERE)
+    script = LOG + "log('score', float(sys.argv[1]))"
+    run = LocalBackend().run(sweep(script, early_termination=policy, max_total_trials=5))
+    assert {(trial.status, trial.ended_by) for trial in run.trials} == {("Completed", "")}
 
 
 def test_when_the_policy_ends_everything_the_sweep_says_so(home: Path, sweep: Sweeps) -> None:

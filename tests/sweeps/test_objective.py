@@ -22,7 +22,7 @@ from ml.sweeps.objective import leader, score
 )
 def test_score(curve: list[float], goal: str, expected: float | None) -> None:
     """The best value logged; a curve with NaN or an infinity has none."""
-    assert score(curve, goal) == expected  # type: ignore[arg-type]
+    assert score(curve, goal) == expected
 
 
 def test_the_earlier_of_equals_leads() -> None:

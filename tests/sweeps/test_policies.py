@@ -180,7 +180,7 @@ def test_the_leader_always_stays(curves: dict[str, list[float]], policy: EarlyTe
     for goal, pick in (("maximize", max), ("minimize", min)):
         leader = pick(curves, key=lambda name: pick(curves[name][:n]))
         same_age = {name: curve[:n] for name, curve in curves.items()}
-        assert judge(policy, goal, same_age, leader, n) is None  # type: ignore[arg-type]
+        assert judge(policy, goal, same_age, leader, n) is None
 
 
 @given(CURVES, st.floats(0.1, 10), st.floats(-3, 3))

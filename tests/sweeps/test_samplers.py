@@ -27,7 +27,7 @@ def drawn(plan: SweepPlan, seed: int, count: int = 12) -> list[dict[str, object]
         suggestion = sampler.ask()
         assert suggestion is not None
         values = dict(suggestion.values)
-        loss = (values["x"] - 1) ** 2 + values["y"]  # type: ignore[operator]
+        loss = (values["x"] - 1) ** 2 + values["y"]
         sampler.tell(suggestion, [loss], loss)
         found.append(values)
     return found
@@ -59,9 +59,7 @@ def test_bayesian_learns() -> None:
 
     def late_distance(plan: SweepPlan) -> float:
         distances = [
-            abs(values["x"] - 1)  # type: ignore[operator]
-            for seed in range(5)
-            for values in drawn(plan, seed, 30)[20:]
+            abs(values["x"] - 1) for seed in range(5) for values in drawn(plan, seed, 30)[20:]
         ]
         return median(distances)
 
@@ -75,5 +73,5 @@ def test_failed_and_ended_trials_are_taken() -> None:
         suggestion = sampler.ask()
         assert suggestion is not None
         sampler.tell(suggestion, curve, None)
-    states = [trial.state.name for trial in sampler._study.trials]  # type: ignore[attr-defined]
+    states = [trial.state.name for trial in sampler._study.trials]
     assert states == ["FAIL", "PRUNED", "FAIL", "FAIL"]

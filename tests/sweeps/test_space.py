@@ -23,7 +23,7 @@ def dim(kind: str, *args: object, name: str = "x") -> Dimension:
 def sample(dimension: Dimension, count: int = 400, seed: int = 0) -> list[float]:
     """Values of one dimension by random sampling."""
     sampler = Optuna({"x": dimension}, "random", "maximize", seed, 1)
-    return [sampler.ask().values["x"] for _ in range(count)]  # type: ignore[misc]
+    return [sampler.ask().values["x"] for _ in range(count)]
 
 
 @pytest.mark.parametrize(
@@ -100,11 +100,11 @@ def test_a_nested_choice_draws_its_own_branch_alone() -> None:
     """A conditional space: `depth` belongs to trees, `penalty` to linear models; constants stay."""
     sampler = Optuna({"model": NESTED}, "random", "maximize", 1, 1)
     seen = [sampler.ask().values["model"] for _ in range(30)]
-    assert {tuple(sorted(value)) for value in seen} == {  # type: ignore[call-overload]
+    assert {tuple(sorted(value)) for value in seen} == {
         ("depth", "name"),
         ("name", "penalty"),
     }
-    assert all(value["depth"] in {3, 5} for value in seen if value["name"] == "tree")  # type: ignore[index]
+    assert all(value["depth"] in {3, 5} for value in seen if value["name"] == "tree")
 
 
 def test_grid_is_the_product_with_nested_branches() -> None:
@@ -136,7 +136,7 @@ def test_an_unknown_distribution_is_refused() -> None:
 def test_sobol_covers_the_space_more_evenly_than_chance() -> None:
     """64 points fill 64 equal cells of a unit interval: each holds exactly one."""
     sequence = sobol({"x": dim("uniform", 0, 64)}, seed=3)
-    assert sorted(int(next(sequence)["x"]) for _ in range(64)) == list(range(64))  # type: ignore[call-overload]
+    assert sorted(int(next(sequence)["x"]) for _ in range(64)) == list(range(64))
 
 
 def test_sobol_takes_every_distribution() -> None:
@@ -144,8 +144,8 @@ def test_sobol_takes_every_distribution() -> None:
     space = {"model": NESTED, "x": dim("normal", 0, 1), "n": dim("randint", 3)}
     drawn = [one for one, _ in zip(sobol(space, 0), range(64), strict=False)]
     normals = [one["x"] for one in drawn]
-    assert fmean(normals) == pytest.approx(0, abs=0.2)  # type: ignore[type-var]
-    assert pstdev(normals) == pytest.approx(1, abs=0.2)  # type: ignore[type-var]
+    assert fmean(normals) == pytest.approx(0, abs=0.2)
+    assert pstdev(normals) == pytest.approx(1, abs=0.2)
     assert {one["n"] for one in drawn} == {0, 1, 2}
 
 
@@ -166,5 +166,5 @@ def test_draw_names_branches_apart() -> None:
             raise AssertionError
 
     same = dim("choice", {"d": dim("uniform", 0, 1)}, {"d": dim("uniform", 5, 9)}, name="m")
-    assert draw({"m": same}, Recorder()) == {"m": {"d": 5}}  # type: ignore[arg-type]
+    assert draw({"m": same}, Recorder()) == {"m": {"d": 5}}
     assert asked == ["m", "m.1.d"]

@@ -17,6 +17,12 @@ from ml.backends.local.tracking import Tracking
 from ml.specs.plan import CommandPlan, Plan, SweepPlan
 from ml.specs.problems import Exit, Place, Problem, Refused
 
+# Fields that say something about Azure's machines or services and nothing about the job itself.
+MEANINGLESS = frozenset(
+    {"identity", "services", "queue_settings", "parent_job_name", "notification_setting"}
+    | {f"resources.{key}" for key in ("instance_type", "shm_size", "docker_args", "properties")}
+)
+
 
 class LocalBackend:
     """Runs command and sweep jobs as processes of this machine (see `ml.backends.base.Backend`).
@@ -45,14 +51,13 @@ class LocalBackend:
                     _place(command, "resources.instance_count", "resources"),
                 )
             )
-        if command.distribution is not None and command.distribution.process_count_per_instance > 1:
+        if command.distribution is not None:
             found.append(
                 Problem(
                     "distribution",
-                    f"the job starts {command.distribution.process_count_per_instance} processes "
-                    f"by {command.distribution.type}",
-                    "one process: launchers come with a later release of the local backend",
-                    "run it with `--set distribution.process_count_per_instance=1`",
+                    f"the job is launched by {command.distribution.type}",
+                    "a plain command: this backend has no launchers yet",
+                    "leave `distribution:` out for one process",
                     command.distribution.place,
                 )
             )
@@ -92,6 +97,11 @@ class LocalBackend:
             f"local: output `{name}` → kept in the job's folder, not registered as `{output.asset}`"
             for name, output in command.outputs.items()
             if output.asset is not None
+        ]
+        said += [
+            f"local: `{field}` ({place}) has no meaning here"
+            for field, place in {**plan.places, **command.places}.items()
+            if field in MEANINGLESS
         ]
         return tuple(said)
 

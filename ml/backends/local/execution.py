@@ -151,8 +151,8 @@ class Execution:
         return self._code is not None
 
     def stop(self, ended_by: str) -> None:
-        """Ask the command to end: SIGTERM, and SIGKILL after the grace period."""
-        if self._process is not None and not self.ended_by:
+        """Ask the command to end, if it has not: SIGTERM, and SIGKILL after the grace period."""
+        if self._process is not None and self._code is None and not self.ended_by:
             self.ended_by = ended_by
             self._process.terminate()
 
