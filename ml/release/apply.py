@@ -13,7 +13,7 @@ from ml.release.judge import Judged, judge
 from ml.release.project import Project
 from ml.release.propose import launch_of
 from ml.release.registry import Registry, Version
-from ml.release.rollout import roll_out
+from ml.release.rollout import roll_out, settle
 from ml.serving import endpoint
 from ml.serving.server import Server
 from ml.specs.problems import Exit, Problem, Refused
@@ -109,6 +109,7 @@ def _converge(
     if decision.outcome == "already-champion":
         if current is not None and current.launch.digest == version.digest:
             now, started = endpoint.ensure(deployment.endpoint, port)
+            settle(environment, now.launch, approved_by)
             return result("unchanged", now.server, started)
         # Champion by its alias, but not what serves: a crash in between, or a removed state file.
     elif decision.outcome != "approved":

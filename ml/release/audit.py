@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
-from ml.backends.local import home
+from ml.backends.local import faults, home
 from ml.serving import files
 from ml.specs.problems import Exit, Place, Problem, Refused
 
@@ -24,10 +24,9 @@ def path() -> Path:
 def append(event: str, details: Mapping[str, object]) -> str:
     """Add a line and return its hash (hex), once it is on the disk.
 
-    Raises Refused when the last line there does not verify, OSError when the disk is full; the log
-    is then as it was.
+    Raises Refused when a line there does not verify or the disk is full; the log is then as it was.
     """
-    with files.locked(path().with_suffix(".lock")):
+    with faults.told(), files.locked(path().with_suffix(".lock")):
         previous, count = _end()
         line = {
             "number": count + 1,
@@ -37,15 +36,7 @@ def append(event: str, details: Mapping[str, object]) -> str:
             "previous": previous,
         }
         line["hash"] = _hash(line)
-        size = path().stat().st_size if path().exists() else 0
-        with path().open("ab") as stream:
-            try:
-                stream.write((json.dumps(line, sort_keys=True) + "\n").encode())
-                stream.flush()
-                os.fsync(stream.fileno())
-            except OSError:
-                stream.truncate(size)  # half a line would break the chain
-                raise
+        _add((json.dumps(line, sort_keys=True) + "\n").encode())
         return str(line["hash"])
 
 
@@ -63,6 +54,20 @@ def verify() -> tuple[Mapping[str, object], ...]:
     if not path().read_bytes().endswith(b"\n"):
         raise _broken(len(lines) + 1, "the line does not end")
     return tuple(lines)
+
+
+def _add(content: bytes) -> None:
+    """Append all of it or nothing: half a line would break the chain."""
+    # Unbuffered, so that nothing is written later than we know of.
+    with path().open("ab", buffering=0) as stream:
+        size = stream.tell()
+        try:
+            while content:
+                content = content[stream.write(content) :]
+            os.fsync(stream.fileno())
+        except OSError:
+            stream.truncate(size)
+            raise
 
 
 def _end() -> tuple[str, int]:

@@ -41,22 +41,35 @@ def roll_out(
         endpoint.switch(name, Live(green, launch))
         undo.callback(_restore, registry, version, environment, champion)
         registry.promote(version, environment)
-        audit.append(
-            "applied",
-            {
-                "environment": environment,
-                "endpoint": name,
-                "model": version.model,
-                "version": version.version,
-                "digest": version.digest,
-                "replaced": champion.version if champion else None,
-                "approved_by": approved_by,
-            },
-        )
+        _record(environment, launch, champion, approved_by)
         undo.pop_all()
-    if blue is not None:
-        slots.stop(blue.server.slot)
+    endpoint.stop_idle(name)
     return green
+
+
+def settle(environment: str, launch: Launch, approved_by: str) -> None:
+    """Finish a rollout that was killed after its switch: the old server, the audit line."""
+    with endpoint.locked(launch.endpoint):
+        applied = [line for line in audit.verify() if line["event"] == "applied"]
+        here = [line for line in applied if line["endpoint"] == launch.endpoint]
+        if not here or here[-1]["digest"] != launch.digest:
+            _record(environment, launch, None, approved_by)
+        endpoint.stop_idle(launch.endpoint)
+
+
+def _record(environment: str, launch: Launch, replaced: Version | None, approved_by: str) -> None:
+    audit.append(
+        "applied",
+        {
+            "environment": environment,
+            "endpoint": launch.endpoint,
+            "model": launch.model,
+            "version": launch.version,
+            "digest": launch.digest,
+            "replaced": replaced.version if replaced else None,
+            "approved_by": approved_by,
+        },
+    )
 
 
 def _smoke(green: Server, launch: Launch, samples: Sequence[Mapping[str, object]]) -> None:

@@ -49,15 +49,10 @@ def live(endpoint: str) -> Live | None:
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
         launch = document["launch"]
+        paths = {name: home.home() / launch[name] for name in ("code", "model_folder")}
         return Live(
             Server(folder(endpoint) / document["slot"], document["pid"], document["port"]),
-            Launch(
-                **{
-                    **launch,
-                    "code": Path(launch["code"]),
-                    "model_folder": Path(launch["model_folder"]),
-                }
-            ),
+            Launch(**{**launch, **paths}),
         )
     except FileNotFoundError:
         return None
@@ -77,12 +72,12 @@ def switch(endpoint: str, to: Live | None) -> None:
     if to is None:
         path.unlink(missing_ok=True)
         return
-    launch = asdict(to.launch)
+    launch, model = asdict(to.launch), to.launch.model_folder
     document = {
         "slot": to.server.slot.name,
         "pid": to.server.pid,
         "port": to.server.port,
-        "launch": {key: str(v) if isinstance(v, Path) else v for key, v in launch.items()},
+        "launch": {**launch, "code": _stored(to.launch.code), "model_folder": _stored(model)},
     }
     files.replace(path, json.dumps(document, indent=1) + "\n")
 
@@ -127,6 +122,14 @@ def stop(endpoint: str) -> bool:
         return any(stopped)
 
 
+def stop_idle(endpoint: str) -> None:
+    """Stop every server of the endpoint but the live one; the caller holds the endpoint."""
+    current = live(endpoint)
+    for path in folder(endpoint).iterdir():
+        if path.is_dir() and (current is None or path != current.server.slot):
+            slots.stop(path)
+
+
 def check_model(launch: Launch) -> None:
     """Refuse a model folder that is not, to the bit, the one that was registered."""
     try:
@@ -152,6 +155,12 @@ def nothing_served(endpoint: str) -> Refused:
             "ml release apply PROJECT --approved-by NAME",
         )
     )
+
+
+def _stored(path: Path) -> str:
+    """Relative to the home where it lies inside, so that a home can be moved."""
+    inside = path.is_relative_to(home.home())
+    return str(path.relative_to(home.home()) if inside else path)
 
 
 def _serves(current: Live, port: int | None) -> bool:

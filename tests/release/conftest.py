@@ -1,0 +1,123 @@
+"""A tiny project whose models are trained once, and a home of its own for every test."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from ml.backends.base import Run
+from ml.backends.local import runs
+from ml.release.apply import apply
+from ml.release.propose import propose
+from ml.serving import endpoint
+from tests.release import tiny
+from tests.release.tiny import Tiny
+
+# Worse, fair, fair too (not better by more than chance), and better.
+SKILLS = (0.7, 0.8, 0.8025, 0.95)
+
+
+@dataclass(frozen=True)
+class World:
+    """The project, and a completed training run by skill."""
+
+    project: Tiny
+    runs: Mapping[float, Run]
+
+    def run(self, skill: float) -> str:
+        """The name of the training run of that skill."""
+        return self.runs[skill].name
+
+
+@dataclass(frozen=True)
+class Template:
+    """A repository and a home that tests copy; never written to again."""
+
+    root: Path
+    home: Path
+    names: Mapping[float, str]
+
+    @contextmanager
+    def inside(self) -> Iterator[None]:
+        """Work in it."""
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("MLOPS_HOME", str(self.home))
+            patch.chdir(self.root)
+            yield
+
+
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Template:
+    """Training runs, and nothing registered."""
+    made = Template(tmp_path_factory.mktemp("repository"), tmp_path_factory.mktemp("trained"), {})
+    with made.inside():
+        project = tiny.make(made.root)
+        return replace(made, names={skill: project.train(skill).name for skill in SKILLS})
+
+
+@pytest.fixture(scope="session")
+def promoted(trained: Template, tmp_path_factory: pytest.TempPathFactory) -> Template:
+    """The model of skill 0.8 is version 1, champion and live, its server stopped."""
+    made = replace(trained, home=tmp_path_factory.mktemp("promoted"))
+    shutil.copytree(trained.home, made.home, dirs_exist_ok=True)
+    with made.inside():
+        assert propose("tiny", trained.names[0.8]).decision.allowed
+        assert apply("tiny", "local", "ana").outcome == "applied"
+        endpoint.stop("tiny")
+    return made
+
+
+@pytest.fixture(scope="session")
+def declared(promoted: Template, tmp_path_factory: pytest.TempPathFactory) -> Template:
+    """Beside that, the model of skill 0.95 is version 2 and declared, not yet applied."""
+    made = replace(promoted, home=tmp_path_factory.mktemp("declared"))
+    shutil.copytree(promoted.home, made.home, dirs_exist_ok=True)
+    with made.inside():
+        assert propose("tiny", promoted.names[0.95]).decision.allowed
+    return made
+
+
+@pytest.fixture
+def copied(
+    own_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[[Template], World]]:
+    """Makes a world of a template; servers are stopped when the test ends."""
+
+    def copy(template: Template) -> World:
+        shutil.copytree(template.home, own_home, dirs_exist_ok=True)
+        root = tmp_path / "repository"
+        shutil.copytree(template.root, root)
+        monkeypatch.chdir(root)
+        found = {skill: runs.find(name) for skill, name in template.names.items()}
+        return World(Tiny(root), found)
+
+    yield copy
+    for name in endpoint.folders():
+        endpoint.stop(name)
+
+
+@pytest.fixture
+def world(trained: Template, copied: Callable[[Template], World]) -> World:
+    """Trained models, and nothing registered."""
+    return copied(trained)
+
+
+@pytest.fixture
+def served(promoted: Template, copied: Callable[[Template], World]) -> World:
+    """Version 1 serves."""
+    made = copied(promoted)
+    endpoint.ensure("tiny")
+    return made
+
+
+@pytest.fixture
+def challenged(declared: Template, copied: Callable[[Template], World]) -> World:
+    """Version 1 serves, and a better version 2 is declared."""
+    made = copied(declared)
+    endpoint.ensure("tiny")
+    return made

@@ -1,0 +1,93 @@
+"""ml.release.audit: lines are only ever added, and a changed one is found."""
+
+from __future__ import annotations
+
+import json
+import threading
+
+import pytest
+
+from ml.release import audit
+from ml.specs.problems import Refused
+from tests.release.test_registry import full_disk
+
+
+def fill(count: int) -> list[str]:
+    """Append lines and return their hashes."""
+    return [audit.append("decision", {"version": str(number)}) for number in range(count)]
+
+
+def test_lines_are_chained_and_verify() -> None:
+    """Each line holds the hash of the one before."""
+    hashes = fill(3)
+    lines = audit.verify()
+    assert [line["hash"] for line in lines] == hashes
+    assert [line["previous"] for line in lines] == [audit.START, *hashes[:2]]
+    assert [line["number"] for line in lines] == [1, 2, 3]
+
+
+def test_no_log_verifies_to_nothing() -> None:
+    """Before the first decision there is nothing to find."""
+    assert audit.verify() == ()
+
+
+@pytest.mark.parametrize("line", [0, 1, 2])
+@pytest.mark.parametrize("how", ["edit", "rehash", "remove", "swap", "garble", "copy"])
+def test_a_changed_line_is_found(line: int, how: str) -> None:
+    """Whatever is done to a line, the first that no longer follows is named."""
+    fill(4)
+    lines = audit.path().read_text().splitlines()
+    document = json.loads(lines[line])
+    if how == "edit":
+        lines[line] = lines[line].replace(f'"version": "{line}"', '"version": "9"')
+    elif how == "rehash":  # the forger makes the line's own hash right
+        document.pop("hash")
+        document["version"] = "9"
+        document["hash"] = audit._hash(document)
+        lines[line] = json.dumps(document, sort_keys=True)
+    elif how == "remove":
+        del lines[line]
+    elif how == "swap":
+        lines[line], lines[line + 1] = lines[line + 1], lines[line]
+    elif how == "garble":
+        lines[line] = lines[line][:-5]
+    else:
+        lines.insert(line, lines[line])
+    audit.path().write_text("\n".join(lines) + "\n")
+    with pytest.raises(Refused) as raised:
+        audit.verify()
+    problem = raised.value.problems[0]
+    assert problem.code == "audit-broken" and problem.place
+    assert problem.place.line in (line + 1, line + 2)
+
+
+def test_a_torn_last_line_is_found_and_nothing_is_added_to_it() -> None:
+    """Half a line, as a power cut leaves it, is not built upon."""
+    fill(2)
+    audit.path().write_bytes(audit.path().read_bytes()[:-10])
+    for act in (audit.verify, lambda: audit.append("decision", {})):
+        with pytest.raises(Refused):
+            act()
+
+
+def test_many_writers_make_one_chain() -> None:
+    """Threads that append at once wait for each other."""
+    threads = [threading.Thread(target=fill, args=(10,)) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(audit.verify()) == 40
+
+
+def test_a_full_disk_leaves_the_log_as_it_was() -> None:
+    """A line for which there is no room is not half there, and the next one follows the last."""
+    fill(2)
+    before = audit.path().read_bytes()
+    for room in (0, 1, 40):
+        with full_disk(len(before) + room), pytest.raises(Refused) as raised:
+            audit.append("decision", {"version": "3"})
+        assert raised.value.problems[0].code == "disk-full"
+        assert audit.path().read_bytes() == before
+    fill(1)
+    assert len(audit.verify()) == 3

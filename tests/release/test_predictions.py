@@ -1,0 +1,106 @@
+"""ml.release.predictions: metrics follow from the predictions or are refused."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ml.release import predictions
+from policies.promotion.evidence import Estimate, Evidence
+
+HEADER = ",".join(predictions.COLUMNS)
+ROWS = ["q1,test,x,a,a,1,0.9", "q2,test,x,a,b,3,0.5", "q3,test,y,a,b,4,0.1", "q1,other,x,a,a,1,1"]
+STATED = Evidence(
+    metrics={
+        "test": {
+            "gain_at_1": Estimate(1 / 3, 0, 1, 3),
+            "gain_at_3": Estimate(2 / 3, 0, 1, 3),
+            "mean_rank": Estimate(8 / 3, 1, 4, 3),
+        },
+        "other": {"gain_at_1": Estimate(1, 1, 1, 1)},
+    }
+)
+
+
+def write(folder: Path, rows: list[str], header: str = HEADER) -> Path:
+    """A predictions.csv."""
+    path = folder / predictions.FILE
+    path.write_text("\n".join([header, *rows]) + "\n")
+    return path
+
+
+def test_metrics_that_follow_agree(tmp_path: Path) -> None:
+    """gain@k and mean rank are recomputed from the ranks, split by split."""
+    found = predictions.read(write(tmp_path, ROWS))
+    assert predictions.disagreements(STATED, found.sha256, found) == ()
+    assert found.outcomes("gain_at_3")["test"] == {"q1": 1.0, "q2": 1.0, "q3": 0.0}
+    assert found.outcomes("mean_rank")["test"] == {"q1": 1.0, "q2": 3.0, "q3": 4.0}
+
+
+@pytest.mark.parametrize("value", [0.34, 0.0, math.nan, math.inf, 1.797e308, None])
+def test_a_metric_that_differs_is_found(value: float | None, tmp_path: Path) -> None:
+    """Another number, NaN, infinity or none at all is not what the predictions say."""
+    found = predictions.read(write(tmp_path, ROWS))
+    metrics = {"test": {"gain_at_1": Estimate(value, 0, 1, 3)}}
+    wrong = predictions.disagreements(replace(STATED, metrics=metrics), found.sha256, found)
+    assert len(wrong) == 1 and "test.gain_at_1" in wrong[0]
+
+
+@pytest.mark.parametrize(
+    "metrics",
+    [
+        {},
+        {"test": {"gain_at_1": Estimate(1 / 3, 0, 1, 4)}},
+        {"test": {"gain_at_1": Estimate(1 / 3, 0, 1, None)}},
+        {"test": {"accuracy": Estimate(1 / 3, 0, 1, 3)}},
+        {"test": {"gain_at_0": Estimate(0, 0, 1, 3)}},
+        {"elsewhere": {"gain_at_1": Estimate(1 / 3, 0, 1, 3)}},
+    ],
+)
+def test_what_cannot_be_recomputed_is_found(
+    metrics: dict[str, dict[str, Estimate]], tmp_path: Path
+) -> None:
+    """No metric, another count, an unknown metric, a split without predictions."""
+    found = predictions.read(write(tmp_path, ROWS))
+    assert predictions.disagreements(replace(STATED, metrics=metrics), found.sha256, found)
+
+
+def test_a_tampered_file_is_found_by_its_hash(tmp_path: Path) -> None:
+    """Predictions that were made better after the fact are not the hashed ones."""
+    path = write(tmp_path, ROWS)
+    stated = predictions.sha256(path)
+    path.write_text(path.read_text().replace("q3,test,y,a,b,4", "q3,test,y,a,a,1"))
+    wrong = predictions.disagreements(STATED, stated, predictions.read(path))
+    assert "sha256" in wrong[0] and len(wrong) > 1
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        "q9,test,x,a,a,0,1",
+        "q9,test,x,a,a,-1,1",
+        "q9,test,x,a,a,1.5,1",
+        "q9,test,x,a,a,inf,1",
+        "q9,test,x,a,a,,1",
+        "q9,test",
+        "q9,test,x,a,a,2,1",
+        "q9,test,x,a,b,1,1",
+        "q1,test,x,a,a,1,1",
+    ],
+)
+def test_rows_that_cannot_be_are_faults(row: str, tmp_path: Path) -> None:
+    """Impossible ranks, one that does not fit the prediction, a unit twice: each with its line."""
+    found = predictions.read(write(tmp_path, [*ROWS, row]))
+    assert len(found.faults) == 1 and ":6:" in found.faults[0]
+    assert predictions.disagreements(STATED, found.sha256, found)
+
+
+def test_other_columns_are_refused(tmp_path: Path) -> None:
+    """A file of another layout is not guessed at."""
+    assert predictions.read(write(tmp_path, ROWS, "a,b")).faults
+    empty = tmp_path / "empty.csv"
+    empty.write_bytes(b"\xff\xfe")
+    assert predictions.read(empty).faults

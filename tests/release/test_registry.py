@@ -1,0 +1,168 @@
+"""ml.release.registry, with the real MLflow on SQLite."""
+
+from __future__ import annotations
+
+import resource
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Engine, event
+
+from ml.backends.local import home
+from ml.release.registry import Registry, store
+from ml.serving.scoring.manifest import folder_digest, verify
+from ml.specs.problems import Refused
+from tests.release.tiny import model_folder
+
+
+@contextmanager
+def full_disk(size: int) -> Iterator[None]:
+    """No file may grow beyond `size` bytes: writes fail as they do on a full disk."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@contextmanager
+def full_database() -> Iterator[None]:
+    """SQLite may not add a page: it answers SQLITE_FULL, as on a full disk."""
+
+    def hold(connection: sqlite3.Connection, *_: object) -> None:
+        (pages,) = connection.execute("PRAGMA page_count").fetchone()
+        connection.execute(f"PRAGMA max_page_count = {pages}")
+
+    def free(connection: sqlite3.Connection, *_: object) -> None:
+        connection.execute("PRAGMA max_page_count = 4294967294")
+
+    for name, listener in (("checkout", hold), ("checkin", free)):
+        event.listen(Engine, name, listener)
+    try:
+        yield
+    finally:
+        for name, listener in (("checkout", hold), ("checkin", free)):
+            event.remove(Engine, name, listener)
+
+
+def files() -> dict[str, bytes]:
+    """Every file of the model store."""
+    folder = home.home() / "models"
+    return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_a_model_is_stored_once_by_its_content(tmp_path: Path) -> None:
+    """The same content has one place, whatever folder it comes from."""
+    first = store(model_folder(tmp_path / "a"))
+    before = files()
+    assert store(model_folder(tmp_path / "b")) == first and files() == before
+    assert store(model_folder(tmp_path / "c", skill=0.9)) != first
+
+
+def test_the_same_digest_is_registered_once(tmp_path: Path) -> None:
+    """Registering is idempotent; another model is another version."""
+    registry = Registry()
+    one, two = (store(model_folder(tmp_path / str(skill), skill)) for skill in (0.8, 0.9))
+    first = registry.register("tiny", "tiny", one, "run1")
+    assert registry.register("tiny", "tiny", one, "run2") == first
+    second = registry.register("tiny", "tiny", two, "run3")
+    assert (first.version, second.version) == ("1", "2")
+    assert (second.digest, second.project, second.run) == (two, "tiny", "run3")
+    assert verify(second.folder, two) == folder_digest(tmp_path / "0.9")
+
+
+def test_versions_compare_as_numbers(tmp_path: Path) -> None:
+    """10 comes after 9, and after 2."""
+    registry = Registry()
+    for number in range(11):
+        digest = f"sha256:{number:064}"
+        registry.register("tiny", "tiny", digest, "run")
+    assert [one.version for one in registry.versions("tiny")] == [str(n) for n in range(1, 12)]
+
+
+def test_the_champion_is_the_alias(tmp_path: Path) -> None:
+    """None before the first promotion, then what was promoted, per environment."""
+    registry = Registry()
+    assert registry.champion("tiny", "local") is None
+    first = registry.register("tiny", "tiny", "sha256:1", "run")
+    second = registry.register("tiny", "tiny", "sha256:2", "run")
+    assert registry.champion("tiny", "local") is None
+    for version in (first, second, first):
+        registry.promote(version, "local")
+        assert registry.champion("tiny", "local") == version
+    assert registry.champion("tiny", "prod") is None
+    registry.demote("tiny", "local")
+    assert registry.champion("tiny", "local") is None
+
+
+def test_a_version_that_is_not_there_is_refused() -> None:
+    """The error lists those that are."""
+    registry = Registry()
+    registry.register("tiny", "tiny", "sha256:1", "run")
+    with pytest.raises(Refused) as raised:
+        registry.find("tiny", "2")
+    assert "one of: 1" in raised.value.problems[0].expected
+    with pytest.raises(Refused):
+        registry.find("none", "1")
+
+
+@pytest.mark.parametrize("file", ["model.txt", "skill.json", "manifest.json"])
+def test_a_flipped_bit_is_not_stored(file: str, tmp_path: Path) -> None:
+    """A model that changed since it was written is refused before it is copied."""
+    folder = model_folder(tmp_path / "model")
+    content = bytearray((folder / file).read_bytes())
+    content[-3] ^= 1
+    (folder / file).write_bytes(bytes(content))
+    with pytest.raises(Refused) as raised:
+        store(folder)
+    assert raised.value.problems[0].code == "model-corrupt" and not files()
+
+
+def test_a_stored_model_that_was_corrupted_is_not_taken_for_the_new_one(tmp_path: Path) -> None:
+    """The place is there, its content is not: refused, not served."""
+    folder = model_folder(tmp_path / "model")
+    digest = store(folder)
+    copy = home.home() / "models" / digest.removeprefix("sha256:") / "skill.json"
+    copy.write_text('{"skill": 1.0}')
+    with pytest.raises(Refused) as raised:
+        store(folder)
+    assert raised.value.problems[0].code == "model-corrupt"
+
+
+def test_a_folder_that_is_none_is_refused(tmp_path: Path) -> None:
+    """And one without a manifest too."""
+    with pytest.raises(Refused):
+        store(tmp_path / "nowhere")
+    with pytest.raises(Refused):
+        store(tmp_path)
+
+
+def test_a_full_disk_leaves_the_store_and_the_registry_as_they_were(tmp_path: Path) -> None:
+    """Copying fails with a clear error and nothing half done; with room it works."""
+    registry = Registry()
+    kept = store(model_folder(tmp_path / "old", skill=0.7))
+    registry.register("tiny", "tiny", kept, "run")
+    before, versions = files(), registry.versions("tiny")
+    folder = model_folder(tmp_path / "new")
+    with full_disk(1000), pytest.raises(Refused) as raised:
+        store(folder)
+    problem = raised.value.problems[0]
+    assert problem.code == "disk-full" and problem.hint
+    assert files() == before and registry.versions("tiny") == versions
+    assert not list((home.home() / "models").glob(".unfinished-*"))
+    assert store(folder)
+
+
+def test_a_full_disk_under_the_registry_is_told(tmp_path: Path) -> None:
+    """SQLite has no room: the error is the same, and the versions are as they were."""
+    registry = Registry()
+    registry.register("tiny", "tiny", "sha256:1", "run")
+    with full_database(), pytest.raises(Refused) as raised:
+        registry.register("tiny", "tiny", "sha256:" + "2" * 5000, "run")
+    assert raised.value.problems[0].code == "disk-full", raised.value
+    assert [one.digest for one in registry.versions("tiny")] == ["sha256:1"]
+    assert registry.register("tiny", "tiny", "sha256:2", "run").version == "2"

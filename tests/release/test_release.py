@@ -1,0 +1,260 @@
+"""Propose, apply and ask with everything real: jobs, MLflow on SQLite, the inference server."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from ml.backends.local import runs
+from ml.release import audit, desired
+from ml.release.apply import apply
+from ml.release.ask import ask
+from ml.release.judge import gate
+from ml.release.propose import propose
+from ml.release.registry import Registry
+from ml.release.status import status
+from ml.serving import endpoint, server, slots
+from ml.specs.problems import Refused
+from tests.release import tiny
+from tests.release.conftest import World
+from tests.release.test_registry import full_disk
+
+pytestmark = pytest.mark.slow
+
+
+def verdicts(decision: object) -> dict[str, str]:
+    """Gate → verdict."""
+    return {one.gate: one.verdict for one in decision.results}  # type: ignore[attr-defined]
+
+
+def test_the_whole_way_from_a_run_to_an_answer(world: World) -> None:
+    """Proposed, refused without a name, approved, served, asked; doing it again changes nothing."""
+    made = propose("tiny", world.run(0.8))
+    assert made.decision.outcome == "pending" and made.champion is None and made.release
+    assert verdicts(made.decision)["first-promotion"] == "pass"
+    assert made.evidence.latency.hardware and made.evidence.disagreements == ()
+    assert "not on the deployment's" in str([one.why for one in made.decision.results])
+
+    unsigned = apply("tiny")
+    assert unsigned.outcome == "refused" and endpoint.live("tiny") is None
+    assert Registry().champion("tiny", "local") is None
+
+    done = apply("tiny", "local", "ana")
+    assert (done.outcome, done.version, done.replaced) == ("applied", "1", None)
+    reply = ask("tiny", {"question": "how?"})
+    assert reply.body["model_digest"] == done.digest and not reply.started
+    assert isinstance(reply.body["answers"], list)
+
+    again = apply("tiny", "local", "ana")
+    assert again.outcome == "unchanged" and not again.started and again.server == done.server
+    (found,) = status()
+    assert (found.champion, found.serving, found.verdict) == ("1", "1", "as declared")
+    assert found.audit == "verified"
+    events = [line["event"] for line in audit.verify()]
+    assert events == ["decision", "decision", "decision", "applied", "decision"]
+
+
+def test_the_same_model_is_the_champion_already(served: World) -> None:
+    """Nothing is measured, registered or promoted twice, and it says so."""
+    before = len(list(runs.every()))
+    again = propose("tiny", served.run(0.8))
+    assert again.decision.outcome == "already-champion" and again.release is None
+    assert len(list(runs.every())) == before
+    assert [one.version for one in Registry().versions("tiny")] == ["1"]
+
+
+def test_a_worse_model_changes_nothing(served: World) -> None:
+    """Refused when proposed: what is declared, who is champion and what serves stay."""
+    declared, live = desired.read("tiny", "local"), endpoint.live("tiny")
+    worse = propose("tiny", served.run(0.7))
+    assert worse.decision.outcome == "refused" and worse.release is None
+    assert verdicts(worse.decision)["non-inferiority"] == "fail"
+    assert desired.read("tiny", "local") == declared and endpoint.live("tiny") == live
+    assert apply("tiny", "local", "ana").outcome == "unchanged"
+    assert gate("tiny", "2", "local").decision.outcome == "refused"
+    assert gate("tiny", "1", "local").decision.outcome == "already-champion"
+
+
+def test_a_better_model_takes_over(challenged: World) -> None:
+    """Green answers, blue is stopped, and the alias is the new version's."""
+    blue = endpoint.live("tiny")
+    assert apply("tiny", "local", "ana").outcome == "applied"
+    green = endpoint.live("tiny")
+    assert blue and green and green.server.slot != blue.server.slot
+    assert not server.is_up(blue.server) and slots.running(blue.server.slot) is None
+    assert ask("tiny", {"question": "how?"}).version == "2"
+    champion = Registry().champion("tiny", "local")
+    assert champion and champion.version == "2"
+
+
+def test_a_model_that_is_no_better_needs_a_reason(served: World) -> None:
+    """The reason is written down with the release and holds when it is applied."""
+    assert propose("tiny", served.run(0.8025)).decision.outcome == "refused"
+    made = propose("tiny", served.run(0.8025), reason="it forgets a withdrawn answer")
+    assert made.decision.outcome == "pending"
+    declared = desired.read("tiny", "local")
+    assert declared and declared.reason == "it forgets a withdrawn answer"
+    assert apply("tiny", "local", "ana").outcome == "applied"
+
+
+def test_the_champion_is_scored_again_on_the_candidates_data(served: World) -> None:
+    """With new questions, both are compared on the new questions, by a real evaluation run."""
+    tiny.questions(served.project.root, 500)
+    better = served.project.train(0.95)
+    before = len(list(runs.every()))
+    made = propose("tiny", better.name)
+    assert made.decision.allowed, made.decision.blocking
+    assert len(list(runs.every())) == before + 2  # the candidate's evaluation and the champion's
+    (compared,) = [one for one in made.decision.results if one.gate == "superiority"]
+    assert "+0.15" in compared.found
+
+
+def test_a_model_of_other_data_than_it_is_scored_on_is_refused(world: World) -> None:
+    """The data changed between training and evaluation: the lineage is not whole."""
+    tiny.questions(world.project.root, 500)
+    made = propose("tiny", world.run(0.8))
+    assert verdicts(made.decision)["lineage"] == "fail" and made.release is None
+
+
+def test_uncommitted_code_passes_here_and_no_commit_at_all_does_not(world: World) -> None:
+    """Dirty is named; outside of git there is no commit and no lineage."""
+    (world.project.folder / "train.py").write_text(
+        (world.project.folder / "train.py").read_text() + "# changed\n"
+    )
+    dirty = propose("tiny", world.project.train(0.9).name)
+    assert dirty.decision.allowed and dirty.evidence.lineage.dirty is True
+    subprocess.run(["rm", "-rf", ".git"], check=True)
+    nowhere = propose("tiny", world.project.train(0.91).name)
+    assert verdicts(nowhere.decision)["lineage"] == "fail"
+
+
+@pytest.mark.parametrize("what", ["predictions", "evidence", "model", "all evidence"])
+def test_what_was_tampered_with_after_it_was_proposed_is_not_applied(
+    challenged: World, what: str
+) -> None:
+    """Apply decides anew from what is on the disk: the champion goes on serving."""
+    version = Registry().find("tiny", "2")
+    if what == "predictions":
+        path = version.papers / "predictions.csv"
+        path.write_text(path.read_text().replace(",b,2,", ",a,1,"))
+    elif what == "evidence":
+        path = version.papers / "evidence.json"
+        path.write_text(path.read_text().replace("0.95", "0.99"))
+    elif what == "model":
+        path = version.folder / "model.txt"
+        content = bytearray(path.read_bytes())
+        content[len(content) // 2] ^= 1
+        path.write_bytes(bytes(content))
+    else:
+        (version.papers / "evidence.json").unlink()
+    live = endpoint.live("tiny")
+    refused = apply("tiny", "local", "ana")
+    assert refused.outcome == "refused" and verdicts(refused.decision)["recomputed"] == "fail"
+    assert endpoint.live("tiny") == live and ask("tiny", {"question": "how?"}).version == "1"
+
+
+def test_a_declaration_that_was_edited_is_not_applied(world: World) -> None:
+    """The file says another digest than the registry: refused before any gate is asked."""
+    propose("tiny", world.run(0.8))
+    path = desired.path("tiny")
+    path.write_text(path.read_text().replace("digest: sha256:", "digest: sha256:0"))
+    with pytest.raises(Refused) as raised:
+        apply("tiny", "local", "ana")
+    assert raised.value.problems[0].code == "not-as-declared"
+
+
+def test_a_corrupted_model_is_not_proposed(world: World) -> None:
+    """One flipped bit in the run's output is refused before anything loads or registers it."""
+    path = world.runs[0.8].outputs["model"] / "model.txt"
+    content = bytearray(path.read_bytes())
+    content[100] ^= 1
+    path.write_bytes(bytes(content))
+    with pytest.raises(Refused) as raised:
+        propose("tiny", world.run(0.8))
+    assert raised.value.problems[0].code == "model-corrupt"
+    assert not Registry().versions("tiny") and desired.read("tiny", "local") is None
+
+
+def test_a_full_disk_leaves_everything_as_it_was(served: World) -> None:
+    """Registry, declaration and the served model are untouched, and the error says what to do."""
+    declared, live = desired.read("tiny", "local"), endpoint.live("tiny")
+    with full_disk(100), pytest.raises(Refused) as raised:
+        propose("tiny", served.run(0.95))
+    assert raised.value.problems[0].code == "disk-full"
+    assert [one.version for one in Registry().versions("tiny")] == ["1"]
+    assert desired.read("tiny", "local") == declared and endpoint.live("tiny") == live
+    assert ask("tiny", {"question": "how?"}).version == "1"
+    assert propose("tiny", served.run(0.95)).decision.allowed
+
+
+def test_a_pickle_in_the_model_is_refused_by_the_gate(world: World) -> None:
+    """A sound manifest does not make a format safe."""
+    import pickle
+
+    from ml.serving.scoring.manifest import write_manifest
+
+    folder = world.runs[0.8].outputs["model"]
+    (folder / "vocabulary.json").write_bytes(pickle.dumps({"spot": 1}))
+    write_manifest(folder)
+    made = propose("tiny", world.run(0.8))
+    assert verdicts(made.decision)["format"] == "fail" and made.release is None
+
+
+def test_a_gates_file_that_loosens_the_floor_stops_before_anything_runs(world: World) -> None:
+    """Told with file and line; nothing is evaluated."""
+    path = world.project.folder / "gates.yml"
+    path.write_text(path.read_text() + "  latency:\n    p95_ms: 9000\n")
+    before = len(list(runs.every()))
+    with pytest.raises(Refused) as raised:
+        propose("tiny", world.run(0.8))
+    problem = raised.value.problems[0]
+    assert problem.code == "gate-looser-than-floor" and problem.place
+    assert problem.place.path == "ml/projects/tiny/gates.yml" and problem.place.line == 8
+    assert len(list(runs.every())) == before
+
+
+def test_a_candidate_that_does_not_answer_is_not_registered(world: World) -> None:
+    """A scoring script that fails on a sample request shows when the latency is measured."""
+    path = world.project.folder / "endpoint" / "score.py"
+    path.write_text(path.read_text().replace("booster.predict(", "booster.forecast("))
+    with pytest.raises(Refused) as raised:
+        propose("tiny", world.run(0.8))
+    assert raised.value.problems[0].code == "candidate-fails"
+    assert "forecast" in str(raised.value)
+    assert not Registry().versions("tiny")
+    assert slots.running(endpoint.folder("tiny") / "candidate") is None
+
+
+def test_an_evaluation_that_fails_is_told_with_its_log(world: World) -> None:
+    """The project's own error reaches the person."""
+    path = world.project.folder / "evaluate.py"
+    path.write_text("raise SystemExit(3)\n")
+    with pytest.raises(Refused) as raised:
+        propose("tiny", world.run(0.8))
+    assert int(raised.value.exit_code) == 1 and not Registry().versions("tiny")
+
+
+def test_a_run_that_cannot_be_proposed_is_refused(world: World, tmp_path: Path) -> None:
+    """No sweep, no such run, a run that failed: each says what to do."""
+    with pytest.raises(Refused) as raised:
+        propose("tiny")
+    assert raised.value.problems[0].code == "no-candidate"
+    assert "sweep-random.yml" in raised.value.problems[0].hint
+    with pytest.raises(Refused):
+        propose("tiny", "no_such_run_00")
+    evaluation = propose("tiny", world.run(0.8)).evidence
+    assert evaluation.lineage.run == world.runs[0.8].id
+    scored = [run for run in runs.every() if "evaluation" in run.outputs]
+    with pytest.raises(Refused) as raised:
+        propose("tiny", scored[0].name)
+    assert raised.value.problems[0].code == "unfit-run"
+
+
+def test_nothing_declared_is_told(world: World) -> None:
+    """Applying before proposing names the next command."""
+    with pytest.raises(Refused) as raised:
+        apply("tiny", "local", "ana")
+    assert "ml release propose tiny" in raised.value.problems[0].hint
+    assert status() == []

@@ -1,0 +1,163 @@
+"""A rollout that fails, is killed, or races: something good serves all the while."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from ml.release import audit
+from ml.release.apply import Applied, apply
+from ml.release.ask import ask
+from ml.release.propose import propose
+from ml.release.registry import Registry
+from ml.serving import endpoint, server, slots
+from ml.specs.problems import Refused
+from tests.release.conftest import World
+from tests.release.test_registry import full_disk
+
+pytestmark = pytest.mark.slow
+
+CRASH = "raise RuntimeError('no weights')"
+BAD_GREENS = {
+    "server-crashed": ("booster = lightgbm", f"{CRASH}; booster = lightgbm"),
+    "smoke-failed": ('asked.texts["question"])', 'asked.texts["nothing"])'),
+}
+
+
+def assert_blue_serves(live: endpoint.Live | None) -> None:
+    """The first version is live, champion and answers; nothing else runs."""
+    assert live is not None and endpoint.live("tiny") == live
+    champion = Registry().champion("tiny", "local")
+    assert champion and champion.version == "1"
+    assert ask("tiny", {"question": "how?"}).version == "1"
+    others = [path for path in endpoint.folder("tiny").iterdir() if path.is_dir()]
+    assert [path.name for path in others if slots.running(path)] == [live.server.slot.name]
+
+
+@pytest.mark.parametrize("code", BAD_GREENS)
+def test_a_bad_green_is_never_switched_to(challenged: World, code: str) -> None:
+    """It crashes on start, or fails a smoke request: blue is as before, and so is the state."""
+    blue = endpoint.live("tiny")
+    path = challenged.project.folder / "endpoint" / "score.py"
+    sound = path.read_text()
+    path.write_text(sound.replace(*BAD_GREENS[code]))
+    with pytest.raises(Refused) as raised:
+        apply("tiny", "local", "ana")
+    assert raised.value.problems[0].code == code
+    assert_blue_serves(blue)
+    path.write_text(sound)
+    assert apply("tiny", "local", "ana").outcome == "applied"
+
+
+def test_a_green_with_another_model_is_never_switched_to(challenged: World) -> None:
+    """A scoring script that answers for another digest than the declared is found out."""
+    blue = endpoint.live("tiny")
+    path = challenged.project.folder / "endpoint" / "score.py"
+    path.write_text(path.read_text().replace("return reply(model, {", "return ({"))
+    with pytest.raises(Refused) as raised:
+        apply("tiny", "local", "ana")
+    assert raised.value.problems[0].code == "smoke-failed"
+    assert_blue_serves(blue)
+
+
+def test_a_log_that_cannot_be_written_undoes_the_switch(
+    challenged: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last step fails for want of room: alias and state go back, green is stopped."""
+    blue = endpoint.live("tiny")
+    written = audit.append
+
+    def append(event: str, details: dict[str, object]) -> str:
+        if event == "applied":
+            with full_disk(audit.path().stat().st_size + 10):
+                return written(event, details)
+        return written(event, details)
+
+    monkeypatch.setattr(audit, "append", append)
+    with pytest.raises(Refused) as raised:
+        apply("tiny", "local", "ana")
+    assert raised.value.problems[0].code == "disk-full"
+    assert_blue_serves(blue)
+    assert [line["event"] for line in audit.verify()].count("applied") == 1
+
+
+def test_a_first_promotion_that_fails_leaves_nothing(world: World) -> None:
+    """With no blue to go back to there is no state, no alias and no server."""
+    propose("tiny", world.run(0.8))
+    path = world.project.folder / "endpoint" / "score.py"
+    path.write_text(path.read_text().replace(*BAD_GREENS["smoke-failed"]))
+    with pytest.raises(Refused):
+        apply("tiny", "local", "ana")
+    assert endpoint.live("tiny") is None and Registry().champion("tiny", "local") is None
+    assert slots.running(endpoint.folder("tiny") / "blue") is None
+
+
+STEPS = ["server.start", "endpoint.switch", "Registry.promote", "audit.append"]
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+@pytest.mark.parametrize("step", STEPS)
+def test_an_apply_killed_at_any_step_is_finished_by_the_next(
+    challenged: World, step: str, moment: str
+) -> None:
+    """SIGKILL before and after each step: something serves, and the next apply ends as declared."""
+    holder, name = step.split(".")
+    code = f"""
+import os, signal
+from ml.release import audit
+from ml.release.apply import apply
+from ml.release.registry import Registry
+from ml.serving import endpoint, server
+done = {holder}.{name}
+def killed(*given, **named):
+    if {name!r} == "append" and given[0] != "applied":
+        return done(*given, **named)
+    if {moment!r} == "after":
+        done(*given, **named)
+    os.kill(os.getpid(), signal.SIGKILL)
+{holder}.{name} = killed
+apply("tiny", "local", "ana")
+"""
+    killed = subprocess.run([sys.executable, "-c", code], capture_output=True, env=os.environ)
+    assert killed.returncode == -9, killed.stderr.decode()
+    assert ask("tiny", {"question": "how?"}).version in ("1", "2")
+    apply("tiny", "local", "ana")
+    live = endpoint.live("tiny")
+    champion = Registry().champion("tiny", "local")
+    assert live and live.launch.version == "2" and champion and champion.version == "2"
+    assert ask("tiny", {"question": "how?"}).version == "2"
+    running = [one for one in ("blue", "green") if slots.running(endpoint.folder("tiny") / one)]
+    assert running == [live.server.slot.name]
+    applied = [line["version"] for line in audit.verify() if line["event"] == "applied"]
+    assert set(applied) == {"1", "2"} and applied[-1] == "2"
+
+
+def test_two_applies_at_once_end_as_one(challenged: World) -> None:
+    """One waits for the other and finds nothing left to do; one server runs."""
+    found: list[Applied] = []
+    threads = [
+        threading.Thread(target=lambda: found.append(apply("tiny", "local", "ana")))
+        for _ in range(2)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(one.outcome for one in found) == ["applied", "unchanged"]
+    live = endpoint.live("tiny")
+    assert live and server.is_up(live.server) and live.launch.version == "2"
+    assert [line["event"] for line in audit.verify()].count("applied") == 2
+
+
+def test_after_a_reboot_the_declared_model_is_started_and_said_so(served: World) -> None:
+    """Nothing runs, the state is there: asking starts it; a lost state file is applied again."""
+    endpoint.stop("tiny")
+    assert ask("tiny", {"question": "how?"}).started
+    endpoint.stop("tiny")
+    (endpoint.folder("tiny") / "live.json").unlink()
+    assert apply("tiny", "local", "ana").outcome == "applied"
+    assert ask("tiny", {"question": "how?"}).version == "1"
