@@ -19,6 +19,7 @@ from ml.serving import files
 from ml.serving.client import Timing
 from ml.serving.scoring.manifest import ManifestError, verify
 from ml.specs.problems import Exit, Problem, Refused
+from ml.toolkit.evaluation import PREDICTIONS, EvaluationRefused, read_evaluation
 from policies.promotion.evidence import SCHEMA_VERSION, Evidence, parse
 from policies.supply_chain.formats import formats
 
@@ -31,15 +32,12 @@ _KEPT = (
 
 
 def evaluation_of(run: Run) -> Mapping[str, Any]:
-    """The evaluation.json that an evaluation run left; raises Refused when there is none."""
-    path = run.outputs.get(EVALUATION, run.folder) / "evaluation.json"
+    """The evaluation.json that an evaluation run left; raises Refused when it is not to be used."""
+    folder = run.outputs.get(EVALUATION, run.folder)
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-        if not isinstance(document, dict) or document.get("schema_version") != 1:
-            raise ValueError("its schema_version is not 1")
-        return document
-    except (OSError, ValueError) as error:
-        problem = Problem("no-evaluation", f"{path}: {error}", "what evaluate.yml writes")
+        return read_evaluation(folder)
+    except EvaluationRefused as error:
+        problem = Problem("no-evaluation", str(error), "what ml.toolkit.evaluation writes")
         raise Refused(problem, exit_code=Exit.RUN_FAILED) from None
 
 
@@ -87,8 +85,8 @@ def keep(
     text = json.dumps(document, indent=1, sort_keys=True) + "\n"
     with faults.told():
         version.papers.mkdir(parents=True, exist_ok=True)
-        source = evaluated.outputs[EVALUATION] / predictions.FILE
-        shutil.copyfile(source, version.papers / predictions.FILE)
+        source = evaluated.outputs[EVALUATION] / PREDICTIONS
+        shutil.copyfile(source, version.papers / PREDICTIONS)
         files.replace(version.papers / FILE, text)
     return registry.keep_evidence(version, hashlib.sha256(text.encode()).hexdigest())
 
@@ -103,7 +101,7 @@ def load(version: Version) -> Evidence:
     nothing = Evidence(model=version.model, version=version.version, digest=version.digest)
     try:
         content = (version.papers / FILE).read_bytes()
-        found = predictions.read(version.papers / predictions.FILE)
+        found = predictions.read(version.papers / PREDICTIONS)
         verify(version.folder, version.digest)
     except (OSError, ManifestError) as error:
         return replace(nothing, disagreements=(str(error),))
@@ -127,7 +125,7 @@ def rescored(champion: Evidence, evaluated: Run) -> Evidence:
     evaluation = evaluation_of(evaluated)
     scored = records.lineage(evaluated.folder)
     again = parse({**evaluation, "data": _data(scored, scored)})
-    found = predictions.read(evaluated.outputs[EVALUATION] / predictions.FILE)
+    found = predictions.read(evaluated.outputs[EVALUATION] / PREDICTIONS)
     stated = (evaluation.get("predictions") or {}).get("sha256")
     return replace(
         champion,

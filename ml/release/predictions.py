@@ -9,10 +9,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from policies.promotion.evidence import Evidence
+import numpy as np
+from numpy.typing import NDArray
 
-FILE = "predictions.csv"
-COLUMNS = ("question_id", "split", "slice", "expected", "predicted", "rank", "score")
+from ml.toolkit.evaluation import COLUMNS, PREDICTIONS
+from ml.toolkit.metrics import METRICS, mean_estimate
+from policies.promotion.evidence import Estimate, Evidence
+
 # Two sums of the same numbers in another order differ by less than this.
 TOLERANCE = 1e-9
 
@@ -27,24 +30,12 @@ class Predictions:
 
     def outcomes(self, metric: str) -> Mapping[str, Mapping[str, float]]:
         """The metric of every unit, by split; empty when it does not follow from ranks."""
+        if metric not in METRICS:
+            return {}
         return {
-            split: {unit: of_rank(metric, rank) for unit, rank in ranks.items()}
+            split: dict(zip(ranks, METRICS[metric](_array(ranks)).tolist(), strict=True))
             for split, ranks in self.ranks.items()
-            if known(metric)
         }
-
-
-def known(metric: str) -> bool:
-    """Whether the metric is one that follows from ranks: mean_rank or gain_at_K."""
-    name, _, k = metric.rpartition("_")
-    return metric == "mean_rank" or (name == "gain_at" and k.isdecimal() and int(k) > 0)
-
-
-def of_rank(metric: str, rank: int) -> float:
-    """One unit's share in the metric: the rank itself, or 1 when it is at most K."""
-    if metric == "mean_rank":
-        return float(rank)
-    return float(rank <= int(metric.rpartition("_")[2]))
 
 
 def sha256(path: Path) -> str:
@@ -60,15 +51,15 @@ def read(path: Path) -> Predictions:
     with path.open(newline="", encoding="utf-8", errors="replace") as stream:
         rows = csv.DictReader(stream)
         if tuple(rows.fieldnames or ()) != COLUMNS:
-            return Predictions({}, sha256(path), (f"{FILE} has not the columns {COLUMNS}",))
+            return Predictions({}, sha256(path), (f"{PREDICTIONS} has not the columns {COLUMNS}",))
         for line, row in enumerate(rows, start=2):
             split, unit, text = row["split"], row["question_id"], row["rank"] or ""
             if not (text.isdecimal() and int(text) >= 1):
-                faults.append(f"{FILE}:{line}: rank {text!r}")
-            elif (int(text) == 1) != (row["expected"] == row["predicted"]):
-                faults.append(f"{FILE}:{line}: rank {text} does not fit what was predicted")
+                faults.append(f"{PREDICTIONS}:{line}: rank {text!r}")
+            elif int(text) == 1 and row["expected"] != row["predicted"]:
+                faults.append(f"{PREDICTIONS}:{line}: rank 1, but another entry was predicted")
             elif unit in ranks.setdefault(split, {}):
-                faults.append(f"{FILE}:{line}: {unit} twice in {split}")
+                faults.append(f"{PREDICTIONS}:{line}: {unit} twice in {split}")
             else:
                 ranks[split][unit] = int(text)
     return Predictions(ranks, sha256(path), tuple(faults))
@@ -78,23 +69,38 @@ def disagreements(evidence: Evidence, stated_sha256: object, found: Predictions)
     """What the evidence states and the predictions do not bear out; () when all of it follows."""
     wrong = list(found.faults)
     if found.sha256 != stated_sha256:
-        wrong.append(f"{FILE} is not the file whose sha256 the evidence states")
+        wrong.append(f"{PREDICTIONS} is not the file whose sha256 the evidence states")
     if not evidence.metrics:
         wrong.append("the evidence states no metric")
     for split, metrics in evidence.metrics.items():
         ranks = found.ranks.get(split, {})
         for metric, stated in metrics.items():
             name = f"{split}.{metric}"
-            if not known(metric):
+            if metric not in METRICS:
                 wrong.append(f"{name} cannot be recomputed from ranks")
-                continue
-            if not ranks:
+            elif not ranks:
                 wrong.append(f"{name} has no predictions")
-                continue
-            mean = math.fsum(of_rank(metric, rank) for rank in ranks.values()) / len(ranks)
-            value = math.nan if stated.value is None else stated.value
-            if not math.isclose(value, mean, rel_tol=TOLERANCE, abs_tol=TOLERANCE):
-                wrong.append(f"{name} states {stated.value}, recomputed {mean:.6g}")
-            if stated.count != len(ranks):
-                wrong.append(f"{name} counts {stated.count} units, there are {len(ranks)}")
+            else:
+                wrong += _differing(name, stated, metric, ranks)
     return tuple(wrong)
+
+
+def _differing(name: str, stated: Estimate, metric: str, ranks: Mapping[str, int]) -> list[str]:
+    """The parts of one estimate, interval included, that do not follow from the ranks."""
+    # In the order of the file, so that the seeded bootstrap draws what it drew before.
+    again = mean_estimate(METRICS[metric](_array(ranks)))
+    pairs = {
+        "": (stated.value, again.value),
+        ".low": (stated.low, again.low),
+        ".high": (stated.high, again.high),
+        ".count": (stated.count, again.count),
+    }
+    return [
+        f"{name}{part} states {said}, recomputed {found:.6g}"
+        for part, (said, found) in pairs.items()
+        if said is None or not math.isclose(said, found, rel_tol=TOLERANCE, abs_tol=TOLERANCE)
+    ]
+
+
+def _array(ranks: Mapping[str, int]) -> NDArray[np.int64]:
+    return np.array(list(ranks.values()), dtype=np.int64)

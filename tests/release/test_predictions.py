@@ -3,37 +3,39 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from ml.release import predictions
+from ml.toolkit.evaluation import COLUMNS, PREDICTIONS
+from ml.toolkit.metrics import estimates
 from policies.promotion.evidence import Estimate, Evidence
 
-HEADER = ",".join(predictions.COLUMNS)
+HEADER = ",".join(COLUMNS)
 ROWS = ["q1,test,x,a,a,1,0.9", "q2,test,x,a,b,3,0.5", "q3,test,y,a,b,4,0.1", "q1,other,x,a,a,1,1"]
-STATED = Evidence(
-    metrics={
-        "test": {
-            "gain_at_1": Estimate(1 / 3, 0, 1, 3),
-            "gain_at_3": Estimate(2 / 3, 0, 1, 3),
-            "mean_rank": Estimate(8 / 3, 1, 4, 3),
-        },
-        "other": {"gain_at_1": Estimate(1, 1, 1, 1)},
-    }
-)
+
+
+def stated(*ranks: int) -> dict[str, Estimate]:
+    """What the toolkit says of these ranks."""
+    return {name: Estimate(**asdict(one)) for name, one in estimates(np.array(ranks)).items()}
+
+
+STATED = Evidence(metrics={"test": stated(1, 3, 4), "other": stated(1)})
+GAIN = stated(1, 3, 4)["gain_at_1"]
 
 
 def write(folder: Path, rows: list[str], header: str = HEADER) -> Path:
     """A predictions.csv."""
-    path = folder / predictions.FILE
+    path = folder / PREDICTIONS
     path.write_text("\n".join([header, *rows]) + "\n")
     return path
 
 
 def test_metrics_that_follow_agree(tmp_path: Path) -> None:
-    """gain@k and mean rank are recomputed from the ranks, split by split."""
+    """gain@k and mean rank are recomputed from the ranks, split by split, with their intervals."""
     found = predictions.read(write(tmp_path, ROWS))
     assert predictions.disagreements(STATED, found.sha256, found) == ()
     assert found.outcomes("gain_at_3")["test"] == {"q1": 1.0, "q2": 1.0, "q3": 0.0}
@@ -44,7 +46,7 @@ def test_metrics_that_follow_agree(tmp_path: Path) -> None:
 def test_a_metric_that_differs_is_found(value: float | None, tmp_path: Path) -> None:
     """Another number, NaN, infinity or none at all is not what the predictions say."""
     found = predictions.read(write(tmp_path, ROWS))
-    metrics = {"test": {"gain_at_1": Estimate(value, 0, 1, 3)}}
+    metrics = {"test": {"gain_at_1": replace(GAIN, value=value)}}
     wrong = predictions.disagreements(replace(STATED, metrics=metrics), found.sha256, found)
     assert len(wrong) == 1 and "test.gain_at_1" in wrong[0]
 
@@ -53,17 +55,18 @@ def test_a_metric_that_differs_is_found(value: float | None, tmp_path: Path) -> 
     "metrics",
     [
         {},
-        {"test": {"gain_at_1": Estimate(1 / 3, 0, 1, 4)}},
-        {"test": {"gain_at_1": Estimate(1 / 3, 0, 1, None)}},
-        {"test": {"accuracy": Estimate(1 / 3, 0, 1, 3)}},
-        {"test": {"gain_at_0": Estimate(0, 0, 1, 3)}},
-        {"elsewhere": {"gain_at_1": Estimate(1 / 3, 0, 1, 3)}},
+        {"test": {"gain_at_1": replace(GAIN, count=4)}},
+        {"test": {"gain_at_1": replace(GAIN, count=None)}},
+        {"test": {"gain_at_1": replace(GAIN, low=0.1)}},
+        {"test": {"gain_at_1": replace(GAIN, high=math.nan)}},
+        {"test": {"accuracy": GAIN}},
+        {"elsewhere": {"gain_at_1": GAIN}},
     ],
 )
 def test_what_cannot_be_recomputed_is_found(
     metrics: dict[str, dict[str, Estimate]], tmp_path: Path
 ) -> None:
-    """No metric, another count, an unknown metric, a split without predictions."""
+    """No metric, another count or interval, an unknown metric, a split without predictions."""
     found = predictions.read(write(tmp_path, ROWS))
     assert predictions.disagreements(replace(STATED, metrics=metrics), found.sha256, found)
 
@@ -71,9 +74,9 @@ def test_what_cannot_be_recomputed_is_found(
 def test_a_tampered_file_is_found_by_its_hash(tmp_path: Path) -> None:
     """Predictions that were made better after the fact are not the hashed ones."""
     path = write(tmp_path, ROWS)
-    stated = predictions.sha256(path)
+    before = predictions.sha256(path)
     path.write_text(path.read_text().replace("q3,test,y,a,b,4", "q3,test,y,a,a,1"))
-    wrong = predictions.disagreements(STATED, stated, predictions.read(path))
+    wrong = predictions.disagreements(STATED, before, predictions.read(path))
     assert "sha256" in wrong[0] and len(wrong) > 1
 
 
@@ -86,7 +89,6 @@ def test_a_tampered_file_is_found_by_its_hash(tmp_path: Path) -> None:
         "q9,test,x,a,a,inf,1",
         "q9,test,x,a,a,,1",
         "q9,test",
-        "q9,test,x,a,a,2,1",
         "q9,test,x,a,b,1,1",
         "q1,test,x,a,a,1,1",
     ],

@@ -38,8 +38,11 @@ write_manifest(asked.model)
 """
 
 _EVALUATE = """
-import argparse, csv, hashlib, json, pathlib
+import argparse, csv, json, pathlib
+import numpy
 from ml.serving.scoring.manifest import verify
+from ml.toolkit.evaluation import Evaluation, Prediction, write_evaluation
+from ml.toolkit.metrics import estimates
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--data", type=pathlib.Path)
@@ -49,30 +52,26 @@ asked = parser.parse_args()
 verify(asked.model)
 skill = json.loads((asked.model / "skill.json").read_text())["skill"]
 questions = list(csv.DictReader((asked.data / "questions.csv").open()))
-path = asked.evaluation / "predictions.csv"
-with path.open("w", newline="") as stream:
-    rows = csv.writer(stream)
-    rows.writerow("question_id split slice expected predicted rank score".split())
-    for row in questions:
-        right = float(row["difficulty"]) < skill
-        given = ("a", 1) if right else ("b", 2)
-        rows.writerow([row["id"], "test", "all", "a", *given, 0.5])
 
-def share(of, count):
-    value = of / count
-    low, high = max(value - 0.03, 0), min(value + 0.03, 1)
-    return {"value": value, "low": low, "high": high, "count": count}
 
-right = sum(float(row["difficulty"]) < skill for row in questions)
-(asked.evaluation / "evaluation.json").write_text(json.dumps({
-    "schema_version": 1, "project": "tiny", "model": "tiny", "unit": "question",
-    "primary_metric": "gain_at_1", "goal": "maximize", "feature_set_hash": "f" * 64, "seed": 0,
-    "hyperparameters": {"skill": skill}, "data": {},
-    "predictions": {"file": path.name, "rows": len(questions),
-                    "sha256": hashlib.sha256(path.read_bytes()).hexdigest()},
-    "metrics": {"test": {"gain_at_1": share(right, len(questions))}},
-    "baseline": {"test": {"gain_at_1": share(len(questions) // 2, len(questions))}},
-}))
+def ranks(skill):
+    return [1 if float(row["difficulty"]) < skill else 2 for row in questions]
+
+
+write_evaluation(
+    asked.evaluation,
+    Evaluation(
+        project="tiny", model="tiny", primary_metric="gain_at_1", goal="maximize", unit="question",
+        data={}, feature_set_hash="f" * 64, seed=0, hyperparameters={"skill": skill},
+        metrics={"test": estimates(numpy.array(ranks(skill)))},
+        baseline={"test": estimates(numpy.array(ranks(0.5)))},
+        slices={}, contributions=[], stability={}, training={},
+    ),
+    [
+        Prediction(row["id"], "test", "all", "a", "a" if rank == 1 else "b", rank, 0.5)
+        for row, rank in zip(questions, ranks(skill))
+    ],
+)
 """
 
 SCORE = """

@@ -26,9 +26,11 @@ def run(body: str) -> object:
     """The answers, best first; status 400 for a request that breaks the schema."""
     try:
         asked = parse(body, REQUEST)
+        best = ranker.rank(asked.texts["question"], top=asked.integers["top"])
     except BadRequest as error:
         return refusal(error)
-    best = ranker.rank(asked.texts["question"], top=asked.integers["top"])
+    except ValueError:
+        return refusal(BadRequest("question", "no words", "a question in words"))
     answers = [
         {
             "rank": rank,
