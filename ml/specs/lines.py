@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from ml.specs import ambiguity
+from ml.specs.expressions import did_you_mean
 from ml.specs.problems import Place, Problem, Refused
 
 Key = str | int
@@ -26,8 +28,6 @@ LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _QUIRKS = re.compile(r"\t|(?:^|[\s\[{,:?-])!(?:\s|$)|.\ufeff|\n\ufeff|^%|[|>][-+\d]*#", re.M | re.S)
 
 MAX_BYTES = 1_000_000
-MAX_DEPTH = 64
-MAX_NODES = 100_000  # after aliases are followed: what the SDK would walk
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ def read(path: Path, shown: str) -> Document:
         raise Refused(Problem("not-a-file", f"`{shown}` is a folder", "a YAML file")) from None
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
-        hint = "look at the spelling: `ls` the folder it should be in"
+        hint = did_you_mean(shown, _siblings(path, shown)) or "look at the spelling"
         raise Refused(
             Problem("missing-file", f"`{shown}` cannot be read: {reason}", "a YAML file", hint)
         ) from None
@@ -116,10 +116,10 @@ def parse(text: str, shown: str) -> Document:
     """Compose YAML text; Refused with every ambiguity found, each with its line."""
     if "\0" in text:
         line = text.count("\n", 0, text.index("\0")) + 1
-        raise Refused(_nul(Place(shown, line)))
+        raise Refused(ambiguity.nul(Place(shown, line)))
     try:
         loader_class = yaml.SafeLoader if _QUIRKS.search(text) else LOADER
-        _refuse_depth(text, shown, loader_class)
+        ambiguity.refuse_depth(text, shown, loader_class)
         loader = loader_class(text)
         try:
             root = loader.get_single_node()
@@ -127,7 +127,7 @@ def parse(text: str, shown: str) -> Document:
                 raise Refused(
                     Problem("empty-file", "no content", "a mapping", place=Place(shown, 1))
                 )
-            problems = list(_ambiguities(root, shown))
+            problems = list(ambiguity.ambiguities(root, shown))
             if problems:
                 raise Refused(*problems)
             data = loader.construct_document(root)
@@ -154,89 +154,13 @@ def _child(node: yaml.Node, key: Key) -> tuple[yaml.Node, yaml.Mark] | None:
     return None
 
 
-def _refuse_depth(text: str, shown: str, loader_class: Any) -> None:
-    """Refuse text nested too deep before the recursive composer sees it.
-
-    Deep text needs many brackets or a line that starts far in; anything else is let through
-    without counting.
-    """
-    brackets = text.count("[") + text.count("{")
-    indent = max((match.end() - match.start() for match in _INDENT.finditer(text)), default=0)
-    if brackets <= MAX_DEPTH and indent <= MAX_DEPTH:
-        return
-    depth = 0
-    for event in yaml.parse(text, Loader=loader_class):
-        if isinstance(event, yaml.CollectionStartEvent):
-            depth += 1
-        elif isinstance(event, yaml.CollectionEndEvent):
-            depth -= 1
-        if depth > MAX_DEPTH:
-            place = Place(shown, event.start_mark.line + 1)  # type: ignore[union-attr]
-            found = f"more than {MAX_DEPTH} levels of nesting"
-            raise Refused(Problem("too-deep", found, "a spec that a person can read", place=place))
-
-
-_INDENT = re.compile(r"^[ \t]*(?:[-?:][ \t]+)*", re.MULTILINE)
-
-
-def _ambiguities(root: yaml.Node, shown: str) -> Iterator[Problem]:
-    sizes: dict[int, int] = {}
-    open_nodes: set[int] = set()
-
-    def at(mark: yaml.Mark) -> Place:
-        return Place(shown, mark.line + 1)
-
-    def visit(node: yaml.Node) -> Iterator[Problem]:
-        if id(node) in sizes:
-            return
-        if id(node) in open_nodes:
-            sizes[id(node)] = 1
-            found = "an alias inside the node that it names"
-            yield Problem("recursive-alias", found, "a tree", place=at(node.start_mark))
-            return
-        open_nodes.add(id(node))
-        size = 1
-        if isinstance(node, yaml.ScalarNode):
-            if "\0" in node.value:
-                yield _nul(at(node.start_mark))
-        else:
-            if isinstance(node, yaml.MappingNode):
-                yield from _duplicates(node, shown)
-                children: Sequence[yaml.Node] = [part for pair in node.value for part in pair]
-            else:
-                children = node.value
-            for child in children:
-                yield from visit(child)
-                size += sizes[id(child)]
-        sizes[id(node)] = size
-        open_nodes.discard(id(node))
-
-    yield from visit(root)
-    if sizes[id(root)] > MAX_NODES:
-        found = f"aliases that grow into {sizes[id(root)]:,} nodes"
-        yield Problem("alias-bomb", found, f"at most {MAX_NODES:,}", place=at(root.start_mark))
-
-
-def _duplicates(node: yaml.MappingNode, shown: str) -> Iterator[Problem]:
-    seen: dict[tuple[str, str], int] = {}
-    for key, _ in node.value:
-        if not isinstance(key, yaml.ScalarNode):
-            continue
-        name, line = (key.tag, key.value), key.start_mark.line + 1
-        if name in seen:
-            yield Problem(
-                "duplicate-key",
-                f"`{key.value}` is here and on line {seen[name]}",
-                "each key once",
-                "delete one; azure-ai-ml would silently take the last",
-                Place(shown, line),
-                source="YAML 1.2.2, 3.2.1.3: keys are unique",
-            )
-        seen.setdefault(name, line)
-
-
-def _nul(place: Place) -> Problem:
-    return Problem("nul-character", "a NUL character", "text", "delete it", place)
+def _siblings(path: Path, shown: str) -> list[str]:
+    """The YAML files in the folder of a file that is not there, as the person would type them."""
+    try:
+        names = [file.name for file in path.parent.iterdir() if file.suffix in {".yml", ".yaml"}]
+    except (OSError, ValueError):
+        return []
+    return [shown.removesuffix(path.name) + name for name in names]
 
 
 def _unreadable(error: yaml.YAMLError, text: str, shown: str) -> Problem:

@@ -18,7 +18,7 @@ from typing import Any
 
 from ml.specs import kinds, overrides, repository
 from ml.specs.kinds import Kind
-from ml.specs.lines import Document, parse, read
+from ml.specs.lines import Document, read
 from ml.specs.problems import Place, Problem, Refused
 from ml.specs.sdk_errors import translate
 
@@ -97,11 +97,6 @@ def load(path: Path, overrides: Mapping[str, str] | None = None) -> Spec:
     """
     document = read(path, repository.shown(path))
     return from_document(document, path.absolute(), overrides or {})
-
-
-def load_text(text: str, file: Path) -> Spec:
-    """Load a spec from text as if it stood in `file`."""
-    return from_document(parse(text, repository.shown(file)), file.absolute(), {})
 
 
 def from_document(document: Document, file: Path, changes: Mapping[str, str]) -> Spec:

@@ -7,7 +7,8 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ml.specs.lines import MAX_DEPTH, parse, strings
+from ml.specs.ambiguity import MAX_DEPTH
+from ml.specs.lines import parse, strings
 from ml.specs.problems import Refused
 
 BLOCK = """\
@@ -72,6 +73,7 @@ def test_strings_come_with_their_keys() -> None:
 def test_every_duplicate_is_told_at_once() -> None:
     """Two duplicate keys are two problems."""
     assert codes("a: 1\na: 2\nb: {c: 1, c: 2}\n") == ["duplicate-key", "duplicate-key"]
+    parse("a: &a {b: 1}\nc: &c {d: 2}\ne: {<<: *a, <<: *c}\n1: x\n'1': y\n", "x.yml")
 
 
 def test_alias_bomb_is_refused_and_plain_sharing_is_not() -> None:

@@ -126,6 +126,13 @@ def test_what_cannot_be_read_is_refused(repo: Path) -> None:
         assert [problem.code for problem in refused.value.problems] == [code], name
 
 
+def test_a_misspelt_file_names_the_nearest(repo: Path) -> None:
+    """The hint of a missing file is the file beside it that it most resembles."""
+    with pytest.raises(Refused) as refused:
+        load(Path("componnent.yml"))
+    assert refused.value.problems[0].hint == "did you mean `component.yml`?"
+
+
 def test_the_sdk_stays_quiet(repo: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """Loading prints nothing of experimental classes and leaves the SDK's logger as it was."""
     (repo / "spec.yml").write_bytes(SAMPLES["command"][2].encode())

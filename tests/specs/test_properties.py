@@ -12,7 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ml.specs.check import check
-from ml.specs.load import load_text
+from ml.specs.lines import parse
+from ml.specs.load import from_document, load
 from ml.specs.planning import plan
 from ml.specs.problems import Refused
 from tests.specs.samples import SAMPLES
@@ -58,7 +59,7 @@ ENOUGH = settings(
 def survives(text: str, folder: Path) -> None:
     """Loading, checking and planning end in problems or in none, never in another exception."""
     try:
-        spec = load_text(text, folder / "spec.yml")
+        spec = from_document(parse(text, "spec.yml"), folder / "spec.yml", {})
         for problem in check(spec):
             assert problem.code and problem.found and problem.place is not None
         plan(spec)
@@ -113,8 +114,6 @@ def test_a_right_spec_with_one_value_changed(name: str, repo: Path, data: st.Dat
 def test_any_bytes(repo: Path, content: bytes) -> None:
     """A file of any bytes is read, or refused as no text."""
     (repo / "bytes.yml").write_bytes(content)
-    from ml.specs.load import load
-
     try:
         check(load(repo / "bytes.yml"))
     except Refused as refused:
