@@ -13,8 +13,10 @@ from pathlib import Path
 import pytest
 from mlflow.exceptions import MlflowException
 
-from ml.backends.local import faults, runs, snapshot, tracking
+from ml.backends.base import Run
+from ml.backends.local import faults, records, runs, snapshot, tracking
 from ml.backends.local.backend import LocalBackend
+from ml.backends.local.reaper import processes_of
 from ml.specs.problems import Exit, Refused
 from tests.backends.conftest import LOG, Plans, Sweeps
 from tests.conftest import ROOT
@@ -164,3 +166,29 @@ def test_a_sweep_whose_disk_fills_up_ends_its_trials(
     assert run.trials[2].error is not None
     assert run.trials[2].error.code == "disk-full"
     assert run.best == run.trials[0].name
+
+
+def test_a_sweep_that_cannot_go_on_closes_what_was_running(
+    home: Path, sweep: Sweeps, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk is full when the third trial is to start: the one that still runs is ended."""
+    real, calls = records.write, []
+
+    def fills_up(run: Run, lineage: dict[str, object]) -> None:
+        calls.append(run.name)
+        if run.name.endswith("_2"):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        real(run, lineage)
+
+    monkeypatch.setattr(records, "write", fills_up)
+    script = LOG + "log('score', 1.0); time.sleep(0 if os.getcwd().endswith('0/work') else 600)"
+    run = LocalBackend().run(sweep(script))
+    assert run.status == "Failed"
+    assert run.error is not None
+    assert run.error.code == "disk-full"
+    assert [(t.status, t.ended_by) for t in run.trials] == [
+        ("Completed", ""),
+        ("Canceled", "sweep_failed"),
+    ]
+    assert all(processes_of(trial.id) == [] for trial in run.trials)
+    assert tracking.Tracking().running(home / "jobs") == []

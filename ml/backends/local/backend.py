@@ -9,7 +9,8 @@ from typing import TextIO
 from ml.backends.base import Run, Watch, unwatched
 from ml.backends.local import faults, lineage, recovery, snapshot
 from ml.backends.local.command import run_command
-from ml.backends.local.execution import COPIED, Session
+from ml.backends.local.execution import Session
+from ml.backends.local.files import COPIED
 from ml.backends.local.interruption import Interruption
 from ml.backends.local.process import Reaper, cores
 from ml.backends.local.sweep import concurrency, run_sweep

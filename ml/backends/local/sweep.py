@@ -9,12 +9,13 @@ from pathlib import Path
 
 from ml.backends.base import Event, Run, Status, Watch
 from ml.backends.local import faults, history, jobs, lineage, records, verdict
+from ml.backends.local.board import Board
 from ml.backends.local.execution import Execution, Session
 from ml.backends.local.interruption import Interruption
 from ml.backends.local.process import cores
 from ml.specs.plan import SweepPlan
 from ml.specs.problems import Problem, Refused
-from ml.sweeps import objective, policies, samplers
+from ml.sweeps import samplers
 
 POLL_S = 0.02
 METRICS_S = 0.25
@@ -40,9 +41,8 @@ def run_sweep(plan: SweepPlan, session: Session, interruption: Interruption, wat
                 sweep.go(interruption)
         except Refused as refused:
             failure = refused.problems[0]
-        finally:
-            sweep.end_processes()
-        run = sweep.finish(interruption, failure)
+            sweep.end_trials()
+        run = sweep.finish(failure)
     watch(Event("ended", run))
     return run
 
@@ -56,9 +56,8 @@ class Sweep:
         self._sampler = samplers.make(plan, seed)
         self._limit = concurrency(plan)
         self._running: dict[str, tuple[Execution, samplers.Suggestion]] = {}
-        self._curves: dict[str, list[float]] = {}
-        self._scores: dict[str, float | None] = {}
-        self._trials: dict[str, Run] = {}
+        self._board = Board(plan)
+        self._cut_short = ""
         self._lineage = session.lineage | {
             "spec": str(plan.place),
             "sampling": {"algorithm": plan.algorithm, "rule": plan.rule, "seed": seed},
@@ -93,6 +92,8 @@ class Sweep:
                     execution.stop(reason)
                 if interruption.impatient:
                     execution.kill()
+            if reason and (self._running or len(self._board) < self._plan.max_total_trials):
+                self._cut_short = reason
             while not reason and len(self._running) < self._limit and self._start_trial():
                 pass
             if not self._running:
@@ -110,94 +111,69 @@ class Sweep:
 
     def _start_trial(self) -> bool:
         """Whether there was one more to start."""
-        number = len(self._trials)
+        number = len(self._board)
         suggestion = None if number >= self._plan.max_total_trials else self._sampler.ask()
         if suggestion is None:
             return False
-        name = f"{self.run.name}_{number}"
-        limit = self._plan.trial_timeout_s
-        trial = self._plan.trial
+        limit, trial = self._plan.trial_timeout_s, self._plan.trial
         execution = Execution(
             self._session,
             replace(trial, timeout_s=limit) if limit is not None else trial,
             self.run.folder / "trials" / str(number),
-            name,
+            f"{self.run.name}_{number}",
             suggestion.values,
             self.run.id,
             "trial_timeout" if limit is not None else "timeout",
         )
-        self._running[name] = execution, suggestion
-        self._curves[name] = []
-        try:
-            self._trials[name] = execution.start()
-        except BaseException:
-            del self._running[name], self._curves[name]
-            raise
-        self._tell("trial_started", name)
+        self._board.put(execution.start())
+        self._running[execution.name] = execution, suggestion
+        self._tell("trial_started", execution.name)
         return True
 
     def _look(self) -> None:
         """Take in what trials have logged since the last look, and apply the policy to it."""
         self._looked = time.monotonic()
-        names = {execution.run.id: name for name, (execution, _) in self._running.items()}
-        judged = {name: len(self._curves[name]) for name in names.values()}
-        for run_id, value in self._feed.new():
-            if name := names.get(run_id):
-                self._curves[name].append(value)
-        for name, before in judged.items():
-            if len(self._curves[name]) > before:
-                metrics = {self._plan.primary_metric: self._curves[name][-1]}
-                self._trials[name] = replace(self._trials[name], metrics=metrics)
-                self._tell("trial_metric", name)
-                self._judge(name, before)
-
-    def _judge(self, name: str, before: int) -> None:
-        policy, execution = self._plan.early_termination, self._running[name][0]
-        if policy is None or execution.ended_by:
-            return
-        for interval in range(before + 1, len(self._curves[name]) + 1):
-            found = policies.judge(policy, self._plan.goal, self._curves, name, interval)
-            if found:
-                execution.stop(policy.type)
+        for name, before in self._board.take_in(self._feed.new()).items():
+            self._tell("trial_metric", name)
+            found = self._board.judge(name, before)
+            execution = self._running[name][0]
+            if found and execution.stop(found.policy):
                 self._session.tracking.tag(execution.run.id, {"ended_by": str(found)})
-                return
 
     def _close(self, name: str) -> None:
-        execution, suggestion = self._running.pop(name)
-        curve = self._curves[name]
-        run = execution.finish(verdict.of_metric(self._plan, execution.run, curve))
-        self._trials[name] = run
-        ranked = run.status == "Completed"
-        self._scores[name] = objective.score(curve, self._plan.goal) if ranked else None
-        self._sampler.tell(suggestion, curve, self._scores[name])
+        execution, suggestion = self._running[name]
+        curve = self._board.curve(name)
+        self._board.put(execution.finish(verdict.of_metric(self._plan, execution.run, curve)))
+        del self._running[name]
+        self._sampler.tell(suggestion, curve, self._board.score(name))
         self._tell("trial_ended", name)
 
     def _tell(self, kind: verdict.TrialEvent, name: str) -> None:
-        self.run = replace(
-            self.run,
-            trials=tuple(self._trials.values()),
-            best=objective.leader(self._scores, self._plan.goal),
-        )
-        self._watch(Event(kind, self.run, self._trials[name]))
+        self.run = replace(self.run, trials=self._board.trials, best=self._board.best)
+        self._watch(Event(kind, self.run, self._board[name]))
 
-    def end_processes(self) -> None:
-        """Leave none running, whatever went wrong; the next run's recovery closes their records."""
+    def end_trials(self) -> None:
+        """End and close what runs, and what began to: the sweep cannot go on."""
         for execution, _ in self._running.values():
+            execution.stop("sweep_failed")
             execution.kill()
-        for execution, _ in self._running.values():
-            while not execution.poll():
-                time.sleep(POLL_S)
+        while self._running:
+            for name in [n for n, (execution, _) in self._running.items() if execution.poll()]:
+                self._close(name)
+            time.sleep(POLL_S)
+        for run_id in self._session.tracking.running(self.run.folder / "trials"):
+            self._session.tracking.end(run_id, "Canceled", {})
 
-    def finish(self, interruption: Interruption, failure: Problem | None) -> Run:
+    def finish(self, failure: Problem | None) -> Run:
         """Close the sweep's own run: the best trial's metrics and outputs are the sweep's.
 
         `failure` is what this machine could not do; the trials have their own.
         """
-        status, error = ("Failed", failure) if failure else self._status(interruption)
-        best = self._trials[self.run.best] if self.run.best else None
+        status, error = ("Failed", failure) if failure else self._status()
+        best = self._board[self.run.best] if self.run.best else None
         outputs: dict[str, Path] = {}
         if best:
-            score = self._scores[best.name]
+            score = self._board.score(best.name)
             tags = {"best_child_run_id": best.id, "best_child": best.name, "score": repr(score)}
             self._session.tracking.tag(self.run.id, tags)
             outputs = {name: self._promote(best, name) for name in best.outputs}
@@ -208,21 +184,20 @@ class Sweep:
             parameters=best.parameters if best else {},
             metrics=best.metrics if best else {},
             outputs=outputs,
-            ended_by=interruption.name or ("timeout" if error and status == "Canceled" else ""),
+            ended_by="timeout" if self._cut_short == SWEEP_TIMEOUT else self._cut_short,
             error=error,
         )
         self._session.tracking.end(self.run.id, status, {})
         records.write(self.run, self._lineage)
         return self.run
 
-    def _status(self, interruption: Interruption) -> tuple[Status, Problem | None]:
-        trials = tuple(self._trials.values())
-        if interruption.name:
-            return "Canceled", verdict.interrupted(self.run, interruption.name)
-        if self._out_of_time() and any(trial.ended_by == SWEEP_TIMEOUT for trial in trials):
+    def _status(self) -> tuple[Status, Problem | None]:
+        if self._cut_short == SWEEP_TIMEOUT:
             return "Canceled", verdict.out_of_time(self._plan, self.run)
+        if self._cut_short:
+            return "Canceled", verdict.interrupted(self.run, self._cut_short)
         if self.run.best is None:
-            return "Failed", verdict.nothing_to_rank(self._plan, trials)
+            return "Failed", verdict.nothing_to_rank(self._plan, self._board.trials)
         return "Completed", None
 
     def _promote(self, best: Run, name: str) -> Path:

@@ -144,9 +144,9 @@ class Tracking:
             if Path(run.data.tags.get(JOB_FOLDER, "/")).is_relative_to(job)
         ]
 
-    def artifacts_of(self, run_id: str) -> str:
+    def artifacts_of(self, run_id: str) -> Path:
         """Where the run's artifacts lie on this machine."""
-        return str(self._client.get_run(run_id).info.artifact_uri)
+        return Path(str(self._client.get_run(run_id).info.artifact_uri))
 
 
 def _user() -> str:

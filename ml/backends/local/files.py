@@ -1,0 +1,74 @@
+"""The files of one run: what its folder holds before, while and after the command works in it."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path, PurePath
+
+from ml.backends.local.snapshot import Snapshot, working_copy
+from ml.specs.plan import CommandPlan, InputPlan
+
+# Modes in which the job may write into its input: it gets a copy, the original stays as it is.
+COPIED = frozenset({"download", "rw_mount", "eval_download"})
+
+
+def inputs(plan: CommandPlan, folder: Path) -> dict[str, str | PurePath | None]:
+    """What `${{inputs.x}}` stands for: a literal's text, the path of data, None when not given."""
+    return {name: _input(name, data, folder) for name, data in plan.inputs.items()}
+
+
+def _input(name: str, data: InputPlan, folder: Path) -> str | PurePath | None:
+    if data.is_literal:
+        return None if data.value is None else str(data.value)
+    if data.path is None or data.mode not in COPIED:
+        return data.path
+    return folder / "inputs" / name / data.path.name
+
+
+def outputs(plan: CommandPlan, folder: Path) -> dict[str, Path]:
+    """What `${{outputs.y}}` stands for."""
+    return {name: folder / "outputs" / name for name in plan.outputs}
+
+
+def log(folder: Path) -> Path:
+    """What the command prints, both streams (Azure ML: user_logs/std_log.txt)."""
+    return folder / "logs" / "std_log.txt"
+
+
+def lay_out(plan: CommandPlan, folder: Path, snapshot: Snapshot | None) -> Path:
+    """Make what the command finds; the working folder. Raises OSError when the disk is full.
+
+    A folder that is an output exists before the command starts, as on Azure ML; a file does not.
+    """
+    if snapshot:
+        (folder / "snapshot").symlink_to(snapshot.folder)
+    for name, path in outputs(plan, folder).items():
+        is_file = plan.outputs[name].type == "uri_file"
+        (path.parent if is_file else path).mkdir(parents=True, exist_ok=True)
+    for name, data in plan.inputs.items():
+        if data.path is not None and data.mode in COPIED:
+            copy = folder / "inputs" / name / data.path.name
+            copy.parent.mkdir(parents=True)
+            if data.path.is_dir():
+                shutil.copytree(data.path, copy)
+            else:
+                shutil.copy2(data.path, copy)
+    return working_copy(snapshot, folder / "work")
+
+
+def written_artifacts(folder: Path, snapshot: Snapshot | None) -> list[Path]:
+    """`./outputs` and `./logs`, which Azure ML uploads, where the command made them."""
+    return [
+        folder / "work" / name
+        for name in ("outputs", "logs")
+        if (folder / "work" / name).is_dir()
+        and not (snapshot is not None and (snapshot.folder / name).exists())
+    ]
+
+
+def clear_up(folder: Path, snapshot: Snapshot | None, artifacts: Path | None) -> None:
+    """Keep what the command wrote for keeping; the rest of its working copy goes."""
+    if artifacts:
+        for written in written_artifacts(folder, snapshot):
+            shutil.copytree(written, artifacts / written.name, dirs_exist_ok=True)
+    shutil.rmtree(folder / "work", ignore_errors=True)

@@ -1,0 +1,97 @@
+"""The live table of trials and the plain lines that stand for it off a terminal."""
+
+from __future__ import annotations
+
+import io
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from ml.backends.base import Event, Run
+from ml.cli.live import BEST_ROWS, Lines, Rows, summary
+from ml.specs.plan import CommandPlan, Dimension, Environment, SweepPlan
+from ml.specs.problems import Place, Problem
+
+HERE = Place("sweep.yml", 1)
+TRIAL = CommandPlan(HERE, "t", "e", "true", None, Environment("e"))
+SPACE = {"lr": Dimension("lr", "uniform", (0.0, 1.0), HERE)}
+PLAN = SweepPlan(HERE, "s", "e", TRIAL, SPACE, "random", "maximize", "score", max_total_trials=30)
+
+
+def trial(number: int, score: float | None, ended: float | None = 5.0) -> Run:
+    """A trial that completed with `score`, or one that runs."""
+    metrics = {} if score is None else {"score": score}
+    status = "Running" if ended is None else "Completed"
+    values = {"lr": 0.125, "seed": 0}
+    name = f"calm_river_03_{number}"
+    return Run(str(number), name, status, "e", Path("/x"), 1.0, ended, values, metrics)
+
+
+def sweep(*trials: Run, best: str | None = None) -> Run:
+    return Run("id", "calm_river_03", "Running", "e", Path("/x"), 0.0, trials=trials, best=best)
+
+
+def rendered(run: Run) -> list[str]:
+    """The table as text, line by line."""
+    table, console = Rows(PLAN), Console(file=io.StringIO(), width=100, no_color=True)
+    table(Event("trial_ended", run))
+    console.print(table.render())
+    return console.file.getvalue().splitlines()
+
+
+def test_running_trials_come_first_then_the_best() -> None:
+    """A NaN and a trial without a score come last, whatever the order of their ends."""
+    trials = [
+        trial(0, 0.5),
+        trial(1, math.nan),
+        trial(2, 0.9),
+        trial(3, None, None),
+        trial(4, None),
+    ]
+    lines = rendered(sweep(*trials, best="calm_river_03_2"))
+    order = [line.split("03_")[1][0] for line in lines if "calm_river_03_" in line]
+    assert order[:3] == ["3", "2", "0"]
+    assert "4 of 30 trials ended, 1 running" in lines[0]
+    assert any("0.125" in line for line in lines)
+
+
+def test_a_table_of_a_thousand_trials_fits_a_terminal() -> None:
+    """Only the best are shown besides what runs."""
+    lines = rendered(sweep(*[trial(n, n / 1000) for n in range(1000)]))
+    assert sum("calm_river_03_" in line for line in lines) == BEST_ROWS
+
+
+def test_a_line_a_trial(capsys: pytest.CaptureFixture[str]) -> None:
+    """Its score, its own values, what ended it, and the best so far; on stderr."""
+    lines = Lines(PLAN)
+    lost = replace(
+        trial(0, math.nan), warnings=(Problem("metric-not-finite", "x", severity="warning"),)
+    )
+    cut = replace(trial(1, 0.5), status="Canceled", ended_by="median_stopping")
+    run = sweep(lost, cut, best="calm_river_03_0")
+    for kind in ("started", "trial_started", "trial_metric"):
+        lines(Event(kind, run, cut))
+    lines(Event("trial_ended", run, lost))
+    lines(Event("trial_ended", run, cut))
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.splitlines() == [
+        "calm_river_03: 30 trials",
+        "2/30 calm_river_03_0 Completed score nan (lr=0.125) [metric-not-finite] "
+        "best so far calm_river_03_0",
+        "2/30 calm_river_03_1 Canceled (median_stopping) score 0.5 (lr=0.125) "
+        "best so far calm_river_03_0",
+    ]
+
+
+def test_the_summary_of_a_failure_ends_with_its_cause() -> None:
+    """No next command that would lead nowhere; the hint of the problem is the next step."""
+    error = Problem("metric-missing", "no trial logged `score`", hint="did you mean `scores`?")
+    said = summary(PLAN, replace(sweep(trial(0, None)), status="Failed", ended=9.0, error=error))
+    assert "error[metric-missing]" in said
+    assert "did you mean `scores`?" in said
+    assert "calm_river_03: Failed in 9 s" in said
+    assert "next:" not in said
