@@ -26,7 +26,7 @@ ALLOWED: list[tuple[str, list[str]]] = [
         "ml.release*",
         ["ml.specs*", "ml.backends*", "ml.toolkit*", "ml.serving*", "policies*"],
     ),
-    ("ml.backends.local*", ["ml.backends.base", "ml.specs*", "ml.sweeps*", "ml.automl*"]),
+    ("ml.backends.local*", ["ml.backends.base*", "ml.specs*", "ml.sweeps*", "ml.automl*"]),
     ("ml.backends*", ["ml.specs*"]),
     ("ml.sweeps*", ["ml.specs*"]),
     ("ml.specs*", []),
