@@ -92,7 +92,10 @@ def newness(version: str) -> tuple[tuple[int, int, str], ...]:
 
 
 def known(root: Path) -> tuple[AssetSpec, ...]:
-    """Every asset that a spec under `root` defines; read again only when a file changes."""
+    """Every asset that a spec under `root` defines; read again only when a file changes.
+
+    Of a folder that is no repository only the specs directly in it count, not the whole tree.
+    """
     return _known(root, tuple(_stamps(root)))
 
 
@@ -108,7 +111,8 @@ def digest(path: Path) -> str:
 
 
 def _stamps(root: Path) -> Iterator[tuple[Path, int, int]]:
-    for path in repository.yaml_files(root):
+    whole = repository.yaml_files(root)
+    for path in whole if repository.is_root(root) else sorted(root.glob("*.y*ml")):
         stat = path.stat()
         yield path, stat.st_mtime_ns, stat.st_size
 

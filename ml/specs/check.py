@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterator
+from dataclasses import replace
 
 from ml.specs.links import Links
 from ml.specs.load import Spec
@@ -38,7 +39,19 @@ def check(spec: Spec, links: Links | None = None) -> list[Problem]:
     told = {(problem.code, problem.place) for problem in kept}
     found = kept + [one for one in found if (one.code, one.place) not in told]
     found.sort(key=lambda problem: problem.place.line if problem.place else 0)
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(map(_printable, found)))
+
+
+def _printable(problem: Problem) -> Problem:
+    """The problem with control characters of the spec spelt out: a key cannot forge a line."""
+    texts = {name: getattr(problem, name) for name in ("found", "expected", "hint")}
+    if all(text.isprintable() for text in texts.values()):
+        return problem
+    clean = {
+        name: "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+        for name, text in texts.items()
+    }
+    return replace(problem, **clean)
 
 
 def _targets(rule: Rule, subject: Subject, pieces: list[Node]) -> Iterator[Subject | Node]:

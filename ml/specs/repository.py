@@ -35,6 +35,11 @@ def boundary(path: Path) -> Path | None:
     return _nearest(start, (".git",)) or _nearest(start, (MARK,))
 
 
+def is_root(folder: Path) -> bool:
+    """Whether a folder is the root of a repository, not just where somebody stands."""
+    return (folder / MARK).exists()
+
+
 def folder_of(path: Path) -> Path:
     """`path` when it is a folder, else the folder that it is in."""
     return path if path.is_dir() else path.parent
@@ -50,7 +55,11 @@ def shown(path: Path) -> str:
 
 def yaml_files(folder: Path) -> Iterator[Path]:
     """The YAML files under `folder`, sorted, without hidden folders and installed packages."""
-    for path in sorted(folder.iterdir()):
+    try:
+        found = sorted(folder.iterdir())
+    except PermissionError:
+        return  # another person's folder holds no spec of this repository
+    for path in found:
         if path.is_dir() and not path.is_symlink():
             if path.name not in SKIPPED and not path.name.startswith("."):
                 yield from yaml_files(path)

@@ -52,6 +52,13 @@ def test_kinds_are_kept_apart(faq: Path) -> None:
     assert found is not None and found.version == "1.2"
 
 
+def test_a_folder_that_is_no_repository_is_not_searched(faq: Path) -> None:
+    """Without a pyproject.toml only the specs beside each other are assets of each other."""
+    (faq / "pyproject.toml").unlink()
+    assert assets.find("azureml:faq:1", "data", faq) is None
+    assert assets.find("azureml:faq:1", "data", faq / "assets") is not None
+
+
 @pytest.mark.parametrize(
     ("older", "newer"),
     [("2", "10"), ("1.9", "1.10"), ("1", "1.1"), ("beta", "1"), ("2023-12", "2024-1")],

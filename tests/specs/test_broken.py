@@ -64,6 +64,13 @@ def test_secrets_are_never_printed(problems: Check) -> None:
     assert "hunter2" not in "".join(map(str, problems(text)))
 
 
+def test_no_key_forges_a_line(problems: Check) -> None:
+    """Control characters of a spec are spelt out: neither a line nor a colour comes from it."""
+    for problem in problems(COMMAND + '"a\\nerror[forged]: \\e[31m": 1\n'):
+        assert problem.found.isprintable()
+        assert "\\n" in problem.found and "\\x1b" in problem.found
+
+
 def test_link_out_of_the_repository(repo: Path, problems: Check) -> None:
     """A link in `code:` and a path that is a link may lead around the repository, not out."""
     text = COMMAND + "code: src\n"
