@@ -44,14 +44,14 @@ def check(spec: Spec, links: Links | None = None) -> list[Problem]:
 
 def _printable(problem: Problem) -> Problem:
     """The problem with control characters of the spec spelt out: a key cannot forge a line."""
-    texts = {name: getattr(problem, name) for name in ("found", "expected", "hint")}
-    if all(text.isprintable() for text in texts.values()):
-        return problem
-    clean = {
-        name: "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
-        for name, text in texts.items()
-    }
-    return replace(problem, **clean)
+    found, expected, hint = map(_spelt_out, (problem.found, problem.expected, problem.hint))
+    return replace(problem, found=found, expected=expected, hint=hint)
+
+
+def _spelt_out(text: str) -> str:
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
 
 
 def _targets(rule: Rule, subject: Subject, pieces: list[Node]) -> Iterator[Subject | Node]:
