@@ -13,8 +13,8 @@ from ml.backends.local.interruption import Interruption
 from ml.backends.local.tail import Tail
 from ml.specs.plan import CommandPlan
 
+# How often the process is looked at, and how often its metrics for the watcher.
 POLL_S = 0.02
-# How often metrics are looked up for the watcher.
 METRICS_S = 0.5
 
 

@@ -6,9 +6,10 @@ import secrets
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 from ml.backends.base import Event, Run, Status, Watch
-from ml.backends.local import faults, history, jobs, lineage, records, verdict
+from ml.backends.local import faults, history, jobs, lineage, records, sweep_outcome
 from ml.backends.local.board import Board
 from ml.backends.local.execution import Execution, Session
 from ml.backends.local.interruption import Interruption
@@ -17,6 +18,9 @@ from ml.specs.plan import SweepPlan
 from ml.specs.problems import Problem, Refused
 from ml.sweeps import samplers
 
+TrialEvent = Literal["trial_started", "trial_metric", "trial_ended"]
+
+# How often processes are looked at, and how often what they have logged.
 POLL_S = 0.02
 METRICS_S = 0.25
 # What ended a trial when the whole sweep had run out of its time.
@@ -143,12 +147,12 @@ class Sweep:
     def _close(self, name: str) -> None:
         execution, suggestion = self._running[name]
         curve = self._board.curve(name)
-        self._board.put(execution.finish(verdict.of_metric(self._plan, execution.run, curve)))
+        self._board.put(execution.finish(sweep_outcome.of_metric(self._plan, execution.run, curve)))
         del self._running[name]
         self._sampler.tell(suggestion, curve, self._board.score(name))
         self._tell("trial_ended", name)
 
-    def _tell(self, kind: verdict.TrialEvent, name: str) -> None:
+    def _tell(self, kind: TrialEvent, name: str) -> None:
         self.run = replace(self.run, trials=self._board.trials, best=self._board.best)
         self._watch(Event(kind, self.run, self._board[name]))
 
@@ -193,11 +197,11 @@ class Sweep:
 
     def _status(self) -> tuple[Status, Problem | None]:
         if self._cut_short == SWEEP_TIMEOUT:
-            return "Canceled", verdict.out_of_time(self._plan, self.run)
+            return "Canceled", sweep_outcome.out_of_time(self._plan, self.run)
         if self._cut_short:
-            return "Canceled", verdict.interrupted(self.run, self._cut_short)
+            return "Canceled", sweep_outcome.interrupted(self.run, self._cut_short)
         if self.run.best is None:
-            return "Failed", verdict.nothing_to_rank(self._plan, self._board.trials)
+            return "Failed", sweep_outcome.nothing_to_rank(self._plan, self._board.trials)
         return "Completed", None
 
     def _promote(self, best: Run, name: str) -> Path:

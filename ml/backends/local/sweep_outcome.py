@@ -7,7 +7,6 @@ import math
 import shlex
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Literal
 
 from ml.backends.base import Run
 from ml.backends.local import history
@@ -15,8 +14,6 @@ from ml.backends.local.outcome import REASONS
 from ml.specs.plan import SweepPlan
 from ml.specs.problems import Place, Problem
 from ml.specs.repository import shown
-
-TrialEvent = Literal["trial_started", "trial_metric", "trial_ended"]
 
 
 def of_metric(plan: SweepPlan, trial: Run, curve: Sequence[float]) -> tuple[Problem, ...]:
