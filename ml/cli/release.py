@@ -90,6 +90,8 @@ def apply(
             was = "serves now" if done.started else "was serving already"
             typer.echo(f"{done.model} {done.version} {was}: {done.server.url}", err=True)
             typer.echo(f'next: ml invoke {done.endpoint} "a question"', err=True)
+        elif [one.gate for one in done.decision.blocking] == ["sign-off"]:
+            typer.echo(f"next: ml release apply {project} --approved-by NAME", err=True)
     if done.outcome == "refused":
         raise typer.Exit(Exit.GATE_SAID_NO)
 

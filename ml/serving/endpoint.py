@@ -109,10 +109,13 @@ def ensure(endpoint: str, port: int | None = None) -> tuple[Live, bool]:
         if _serves(current, port):
             return current, False
         check_model(current.launch)
-        started = server.start(current.server.slot, current.launch, port)
-        current = replace(current, server=started)
-        switch(endpoint, current)
-        return current, True
+        # One that answers goes on answering until the one on the other port does.
+        up = server.is_up(current.server)
+        slot = other_slot(endpoint) if up else current.server.slot
+        moved = replace(current, server=server.start(slot, current.launch, port))
+        switch(endpoint, moved)
+        stop_idle(endpoint)
+        return moved, True
 
 
 def stop(endpoint: str) -> bool:

@@ -62,8 +62,7 @@ def start(
     server belongs to no terminal and outlives the command that started it. Nothing is left running
     when this raises.
     """
-    slots.stop(slot)
-    if port is not None and not ports.is_free(port):
+    if port is not None and not ports.is_free(port) and not _holds(slot, port):
         raise Refused(
             Problem(
                 "port-in-use",
@@ -72,6 +71,7 @@ def start(
                 f"`ml serve {launch.endpoint}` picks a free one; or `--port N` with another",
             )
         )
+    slots.stop(slot)
     chosen = port or ports.free()
     slot.mkdir(parents=True, exist_ok=True)
     with slots.log(slot).open("wb") as stream:
@@ -103,6 +103,12 @@ def is_up(server: Server) -> bool:
         return slots.carries(process, server.slot) and ports.listens(process, server.port)
     except psutil.Error:
         return False
+
+
+def _holds(slot: Path, port: int) -> bool:
+    """Whether the port is held by what runs in the slot, which is stopped anyway."""
+    process = slots.running(slot)
+    return process is not None and ports.listens(process, port)
 
 
 def _mount(slot: Path, launch: Launch) -> Path:

@@ -252,6 +252,17 @@ def test_a_run_that_cannot_be_proposed_is_refused(world: World, tmp_path: Path) 
     assert raised.value.problems[0].code == "unfit-run"
 
 
+def test_the_best_trial_of_the_latest_sweep_is_proposed(world: World) -> None:
+    """Without a name, or by the sweep's; the lineage names the sweep as the parent."""
+    swept = world.project.sweep()
+    made = propose("tiny")
+    assert made.run.name == swept.best and made.decision.allowed
+    assert made.evidence.lineage.hyperparameters == {"skill": 0.9}
+    assert made.evidence.lineage.parent_run == swept.id != made.evidence.lineage.run
+    assert propose("tiny", swept.name).digest == made.digest
+    assert len(Registry().versions("tiny")) == 1
+
+
 def test_nothing_declared_is_told(world: World) -> None:
     """Applying before proposing names the next command."""
     with pytest.raises(Refused) as raised:

@@ -28,7 +28,12 @@ parser = argparse.ArgumentParser()
 parser.add_argument("--data")
 parser.add_argument("--skill", type=float)
 parser.add_argument("--model", type=pathlib.Path)
+parser.add_argument("--log", action="store_true")
 asked = parser.parse_args()
+if asked.log:
+    import mlflow
+
+    mlflow.log_metric("skill", asked.skill)
 numbers = numpy.random.default_rng(0).normal(size=(200, 2))
 settings = {"objective": "regression", "num_leaves": 4, "verbose": -1, "seed": 0, "num_threads": 1}
 data = lightgbm.Dataset(numbers, numbers[:, 0] * asked.skill)
@@ -122,6 +127,27 @@ inputs:
 outputs:
   model: {type: custom_model}
 """,
+    "ml/projects/tiny/jobs/sweep-random.yml": """
+$schema: https://azuremlschemas.azureedge.net/latest/sweepJob.schema.json
+type: sweep
+experiment_name: tiny
+trial:
+  code: ..
+  command: >-
+    python train.py --data ${{inputs.data}} --skill ${{search_space.skill}}
+    --model ${{outputs.model}} --log
+  environment: azureml:ml-cpu:1
+compute: azureml:cpu-cluster
+inputs:
+  data: {type: uri_folder, path: "azureml:tiny:1"}
+outputs:
+  model: {type: custom_model}
+sampling_algorithm: grid
+objective: {goal: maximize, primary_metric: skill}
+search_space:
+  skill: {type: choice, values: [0.7, 0.9]}
+limits: {max_total_trials: 2, max_concurrent_trials: 1}
+""",
     "ml/projects/tiny/jobs/evaluate.yml": """
 $schema: https://azuremlschemas.azureedge.net/latest/commandJob.schema.json
 type: command
@@ -182,6 +208,12 @@ class Tiny:
         spec = load(self.folder / "jobs" / "train.yml", {"inputs.skill": str(skill)})
         run = LocalBackend().run(plan(spec))
         assert run.status == "Completed", (run.folder / "logs" / "std_log.txt").read_text()
+        return run
+
+    def sweep(self) -> Run:
+        """A completed sweep over two skills."""
+        run = LocalBackend().run(plan(load(self.folder / "jobs" / "sweep-random.yml")))
+        assert run.status == "Completed", run.error
         return run
 
 

@@ -164,14 +164,30 @@ def test_it_outlives_the_command_that_started_it(own_home: Path, tmp_path: Path)
 
 
 def test_ensure_starts_what_is_declared_after_a_reboot(echo: Live) -> None:
-    """Running: left alone. Gone: started and said so. Elsewhere asked for: moved."""
+    """Running: left alone. Gone: started and said so."""
     assert endpoint.ensure("echo") == (echo, False)
     slots.stop(echo.server.slot)
     again, started = endpoint.ensure("echo")
     assert started and server.is_up(again.server) and endpoint.live("echo") == again
+
+
+def test_a_port_in_use_leaves_the_served_model_as_it_was(echo: Live) -> None:
+    """Asked to move to a taken port, the server stays where it is and answers."""
+    with socket.socket() as taken:
+        taken.bind((ports.HOST, 0))
+        taken.listen()
+        with pytest.raises(Refused) as raised:
+            endpoint.ensure("echo", taken.getsockname()[1])
+    assert raised.value.problems[0].code == "port-in-use"
+    assert endpoint.live("echo") == echo and server.is_up(echo.server)
+
+
+def test_moving_leaves_one_server(echo: Live) -> None:
+    """The server on the new port answers, the one on the old port is gone."""
     port = ports.free()
     moved, started = endpoint.ensure("echo", port)
     assert started and moved.server.port == port and server.is_up(moved.server)
+    assert not psutil.pid_exists(echo.server.pid)
 
 
 def test_two_commands_that_start_it_start_one(echo: Live) -> None:

@@ -1,0 +1,106 @@
+"""`ml gate | release | serve | invoke`: words on stderr, JSON on stdout, exit codes."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from ml.cli.app import main
+from ml.serving import endpoint
+from tests.release.conftest import World
+
+
+def ml(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+    """Exit code, stdout and stderr of a command."""
+    try:
+        main(list(words))
+        code = 0
+    except SystemExit as ended:
+        code = int(ended.code or 0)
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+@pytest.mark.slow
+def test_the_commands_of_a_release(challenged: World, capsys: pytest.CaptureFixture[str]) -> None:
+    """Gate, propose, apply, status, serve and invoke, in the order in which a person types them."""
+    code, out, err = ml(capsys, "gate", "tiny", "2")
+    assert code == 0 and not out and "superiority" in err and "once somebody approves" in err
+    code, out, _ = ml(capsys, "gate", "tiny", "2", "--json")
+    assert code == 0 and json.loads(out)["outcome"] == "pending"
+
+    code, out, err = ml(capsys, "release", "propose", "tiny", "--run", challenged.run(0.7))
+    assert code == 3 and not out and "refused" in err and "non-inferiority" in err
+    code, out, _ = ml(capsys, "release", "propose", "tiny", "--run", challenged.run(0.7), "--json")
+    assert code == 3 and json.loads(out)["release"] is None
+    code, out, _ = ml(capsys, "gate", "tiny", "3", "--json")
+    assert code == 3 and json.loads(out)["outcome"] == "refused"
+
+    code, _, err = ml(capsys, "release", "status")
+    code, out, err = ml(capsys, "release", "apply", "tiny")
+    assert code == 3 and "--approved-by NAME" in err
+    code, out, _ = ml(capsys, "release", "status", "--json")
+    assert code == 0 and json.loads(out)[0]["champion"] == "1"
+    code, out, _ = ml(capsys, "release", "apply", "tiny", "--approved-by", "ana", "--json")
+    assert code == 0
+    done = json.loads(out)
+    assert (done["outcome"], done["version"], done["replaced"]) == ("applied", "2", "1")
+    code, out, err = ml(capsys, "release", "apply", "tiny", "--approved-by", "ana")
+    assert code == 0 and "was serving already" in err
+    code, out, _ = ml(capsys, "release", "status", "tiny")
+    assert code == 0 and "as declared" in out
+
+    code, out, err = ml(capsys, "invoke", "tiny", "how?")
+    assert code == 0 and out.startswith("1. q  [") and "version 2" in err
+    code, out, _ = ml(capsys, "invoke", "tiny", '{"question": "how?"}', "--json")
+    assert code == 0 and json.loads(out)["model_digest"] == done["digest"]
+    code, out, err = ml(capsys, "invoke", "tiny", '{"query": "how?"}')
+    assert code == 2 and not out and "error[request-refused]" in err and "query" in err
+
+    code, out, _ = ml(capsys, "serve", "--json")
+    (row,) = json.loads(out)
+    assert code == 0 and row["running"] and row["url"] == done["url"]
+    code, _, err = ml(capsys, "serve", "tiny", "--stop")
+    assert code == 0 and "stopped" in err
+    code, out, _ = ml(capsys, "serve")
+    assert code == 0 and "stopped" in out
+    code, _, err = ml(capsys, "invoke", "tiny", "how?")
+    assert code == 0 and "was not running; started it" in err
+    code, _, err = ml(capsys, "serve", "--stop-all")
+    assert code == 0 and "tiny: stopped" in err
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (("invoke", "tiny", "how?"), "nothing-served"),
+        (("invoke", "tiny", " "), "no-question"),
+        (("serve", "tiny"), "nothing-served"),
+        (("serve", "tiny", "--stop"), "nothing-served"),
+        (("serve", "--port", "5001"), "no-endpoint"),
+        (("gate", "tiny", "1"), "no-such-version"),
+        (("gate", "tiny", "1", "--to", "prod"), "no-such-environment"),
+        (("release", "propose", "nobody"), "no-such-project"),
+        (("release", "propose", "faq-matching", "--to", "prod"), "no-such-environment"),
+        (("release", "apply", "faq-matching"), "nothing-declared"),
+        (("release", "propose", "faq-matching"), "no-candidate"),
+        (("release", "propose", "faq-matching", "--run", "no_run_00"), "no-such-run"),
+    ],
+)
+def test_mistakes_are_told_without_a_traceback(
+    words: tuple[str, ...], code: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Exit code 2, nothing on stdout, the error's code and what to do on stderr."""
+    exit_code, out, err = ml(capsys, *words)
+    assert (exit_code, out) == (2, "") and f"error[{code}]" in err
+    assert "expected" in err or "hint" in err
+
+
+def test_nothing_to_show_or_stop_is_no_error(capsys: pytest.CaptureFixture[str]) -> None:
+    """On a fresh clone `ml serve`, `--stop-all` and `release status` end well."""
+    for words in (("serve",), ("serve", "--stop-all"), ("release", "status")):
+        code, out, _ = ml(capsys, *words)
+        assert (code, out) == (0, "")
+    code, out, _ = ml(capsys, "serve", "--json")
+    assert (code, json.loads(out)) == (0, []) and endpoint.folders() == []
