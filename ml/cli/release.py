@@ -10,6 +10,7 @@ import typer
 from ml.specs.problems import Exit
 
 if TYPE_CHECKING:
+    from ml.backends.base import Event
     from ml.release.status import Status
 
 app = typer.Typer(help="Propose a candidate; bring an environment to what is declared.")
@@ -35,7 +36,7 @@ def propose(
     from ml.cli import verdicts
     from ml.release.propose import propose as go
 
-    made = go(project, run, to, reason=reason)
+    made = go(project, run, to, reason=reason, watch=_watch)
     if as_json:
         found = {
             "project": made.project,
@@ -71,7 +72,7 @@ def apply(
     from ml.cli import verdicts
     from ml.release.apply import apply as go
 
-    done = go(project, to, approved_by, port=port)
+    done = go(project, to, approved_by, port=port, watch=_watch)
     if as_json:
         found = {
             "outcome": done.outcome,
@@ -112,6 +113,12 @@ def status(
         typer.echo("nothing is declared; next: ml release propose PROJECT", err=True)
     for one in found:
         typer.echo(_told(one))
+
+
+def _watch(event: Event) -> None:
+    """Say that a model is being evaluated: it takes a while."""
+    if event.kind == "started":
+        typer.echo(f"evaluating ({event.run.folder / 'logs' / 'std_log.txt'})", err=True)
 
 
 def _told(one: Status) -> str:

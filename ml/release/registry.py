@@ -7,6 +7,7 @@ environment (`local`) names the champion there.
 from __future__ import annotations
 
 import errno
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 DIGEST = "digest"
 PROJECT = "project"
 EVIDENCE = "evidence"
+_NAME = re.compile(r"[\w.-]+")
 
 
 @dataclass(frozen=True)
@@ -107,6 +109,8 @@ class Registry:
 
     def versions(self, model: str) -> Sequence[Version]:
         """Every version of the model, oldest first: 10 comes after 9."""
+        if not _NAME.fullmatch(model):  # nothing has such a name, and the filter is a query
+            return []
         with faults.told():
             found: list[ModelVersion] = []
             token = None

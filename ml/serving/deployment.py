@@ -28,6 +28,10 @@ def read(folder: Path) -> Deployment:
     endpoint_spec, spec = load(folder / "endpoint.yml"), load(folder / "deployment.yml")
     if wrong := errors([*check(endpoint_spec), *check(spec)]):
         raise Refused(*wrong)
+    for one, family in ((endpoint_spec, "online_endpoint"), (spec, "online_deployment")):
+        if one.kind.family != family:
+            expected = f"an {family.replace('_', ' ')}"
+            raise Refused(Problem("wrong-kind", f"a {one.kind}", expected, place=one.place()))
     endpoint, deployment = endpoint_spec.entity, spec.entity
     if deployment.endpoint_name != endpoint.name:
         raise Refused(
@@ -38,8 +42,19 @@ def read(folder: Path) -> Deployment:
                 place=spec.place("endpoint_name"),
             )
         )
-    code = (folder / deployment.code_configuration.code).resolve()
-    script = str(deployment.code_configuration.scoring_script)
+    configured = deployment.code_configuration
+    if configured is None:
+        raise Refused(
+            Problem(
+                "no-code",
+                "the deployment has no `code_configuration`",
+                "the code and the scoring script that answer",
+                "endpoints without code need MLflow models, which are pickles",
+                spec.place(),
+            )
+        )
+    code = (folder / configured.code).resolve()
+    script = str(configured.scoring_script)
     if not (code / script).is_file():
         raise Refused(
             Problem(

@@ -26,8 +26,11 @@ class Live:
 
 
 def folder(endpoint: str) -> Path:
-    """`endpoints/<endpoint>/` of the local home: the state, the lock, and a folder a slot."""
-    return home.home() / "endpoints" / endpoint
+    """`endpoints/<endpoint>/` of the local home: the state, the lock, and a folder a slot.
+
+    Resolved, since servers are found by it whichever way the home was spelled.
+    """
+    return home.home().resolve() / "endpoints" / endpoint
 
 
 def every() -> Sequence[str]:

@@ -80,6 +80,7 @@ def test_the_commands_of_a_release(challenged: World, capsys: pytest.CaptureFixt
         (("serve", "tiny", "--stop"), "nothing-served"),
         (("serve", "--port", "5001"), "no-endpoint"),
         (("gate", "tiny", "1"), "no-such-version"),
+        (("gate", "ti' OR name='ny", "1"), "no-such-version"),
         (("gate", "tiny", "1", "--to", "prod"), "no-such-environment"),
         (("release", "propose", "nobody"), "no-such-project"),
         (("release", "propose", "faq-matching", "--to", "prod"), "no-such-environment"),

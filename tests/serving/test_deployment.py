@@ -1,0 +1,91 @@
+"""ml.serving.deployment: what endpoint.yml and deployment.yml ask for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ml.serving.deployment import read
+from ml.specs.problems import Refused
+from tests.conftest import ROOT
+
+ENDPOINT = """
+$schema: https://azuremlschemas.azureedge.net/latest/managedOnlineEndpoint.schema.json
+name: echo
+auth_mode: aad_token
+"""
+DEPLOYMENT = """
+$schema: https://azuremlschemas.azureedge.net/latest/managedOnlineDeployment.schema.json
+name: blue
+endpoint_name: echo
+model: azureml:echo@latest
+code_configuration:
+  code: ..
+  scoring_script: endpoint/score.py
+environment: azureml:ml-cpu:1
+environment_variables: {WORKER_COUNT: "2"}
+instance_type: Standard_DS3_v2
+instance_count: 1
+request_settings: {request_timeout_ms: 3000}
+"""
+
+
+def write(folder: Path, endpoint: str = ENDPOINT, deployment: str = DEPLOYMENT) -> Path:
+    """A project's endpoint folder."""
+    place = folder / "endpoint"
+    place.mkdir()
+    (folder / "pyproject.toml").write_text("")
+    (place / "endpoint.yml").write_text(endpoint.lstrip())
+    (place / "deployment.yml").write_text(deployment.lstrip())
+    (place / "score.py").write_text("")
+    return place
+
+
+def test_what_a_managed_endpoint_would_do_is_read(tmp_path: Path) -> None:
+    """Code, script, instance type, variables, and the timeout as the server is given it."""
+    found = read(write(tmp_path))
+    assert (found.endpoint, found.code, found.scoring_script) == (
+        "echo",
+        tmp_path,
+        "endpoint/score.py",
+    )
+    assert found.instance_type == "Standard_DS3_v2"
+    assert found.environment_variables == {"WORKER_COUNT": "2", "SCORING_TIMEOUT_MS": "3000"}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "code"),
+    [
+        ("endpoint_name: echo", "endpoint_name: other", "endpoint-mismatch"),
+        ("endpoint/score.py", "score.py", "no-scoring-script"),
+        ("instance_count: 1", "instance_cuont: 1", ""),
+        ("code_configuration:\n  code: ..\n  scoring_script: endpoint/score.py\n", "", "no-code"),
+    ],
+)
+def test_specs_that_do_not_fit_are_refused_with_a_line(
+    old: str, new: str, code: str, tmp_path: Path
+) -> None:
+    """Another endpoint's name, a script that is not there, an unknown field, no code at all."""
+    place = write(tmp_path, deployment=DEPLOYMENT.replace(old, new))
+    with pytest.raises(Refused) as raised:
+        read(place)
+    problem = raised.value.problems[0]
+    assert problem.place and problem.place.path.endswith("deployment.yml")
+    assert not code or problem.code == code
+
+
+def test_another_kind_of_spec_is_refused(tmp_path: Path) -> None:
+    """A deployment where the endpoint should be."""
+    with pytest.raises(Refused) as raised:
+        read(write(tmp_path, endpoint=DEPLOYMENT))
+    assert raised.value.problems[0].code == "wrong-kind"
+
+
+def test_the_projects_that_ship_can_be_served() -> None:
+    """Every endpoint folder of the repository is read, and takes no keys."""
+    folders = sorted((ROOT / "ml" / "projects").glob("*/endpoint"))
+    assert folders
+    for folder in folders:
+        assert read(folder).code == ROOT
+        assert "auth_mode: aad_token" in (folder / "endpoint.yml").read_text()
