@@ -26,7 +26,10 @@ ALLOWED: list[tuple[str, list[str]]] = [
     ("ml.cli*", [f"ml.{room}*" for room in ROOMS_OF_THE_CLI] + ["policies*"]),
     (
         "ml.reports*",
-        ["ml.specs*", "ml.backends*", "ml.release*", "ml.serving*", "ml.toolkit*", "policies*"],
+        [
+            *("ml.specs*", "ml.backends*", "ml.release*", "ml.serving*", "ml.toolkit*"),
+            *("ml.sweeps.objective*", "policies*"),
+        ],
     ),
     (
         "ml.release*",

@@ -15,8 +15,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "gate": ("ml.cli.gate", "Decide whether a model version may be promoted; exit 3 when not."),
     "invoke": ("ml.cli.invoke", "Ask a served model."),
     "release": ("ml.cli.release", "Propose a candidate; bring an environment to what is declared."),
+    "report": ("ml.cli.report", "Write a run as one page of HTML that needs no network."),
     "run": ("ml.cli.run", "Run a job spec on this machine."),
     "serve": ("ml.cli.serve", "Start, show or stop a model server on this machine."),
+    "ui": ("ml.cli.ui", "Open MLflow on the runs of this machine."),
 }
 
 

@@ -1,0 +1,52 @@
+"""`ml report`: a run as one page of HTML."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ml.specs.problems import Problem, Refused
+
+
+def command(
+    run: Annotated[str, typer.Argument(help="A run's name or id, or `latest`.")] = "latest",
+    out: Annotated[Path | None, typer.Option(help="The file to write.")] = None,
+    show: Annotated[bool, typer.Option("--open", help="Open it in the browser.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Where it is, as JSON.")] = False,
+) -> None:
+    """Write a run's report, a page that opens without a network, and print where it is."""
+    if out is not None and out.is_dir():
+        raise Refused(
+            Problem("not-a-file", f"--out {out} is a folder", "a file", f"--out {out / 'run.html'}")
+        )
+    from ml.backends.local import faults, runs
+    from ml.reports.report import place, report
+    from ml.serving import files
+
+    made = report(runs.find(run))
+    path = (out or place(made.run)).absolute()
+    with faults.told():
+        files.replace(path, made.html)
+    if as_json:
+        said = {
+            "run": made.run.name,
+            "status": made.run.status,
+            "path": str(path),
+            "bytes": path.stat().st_size,
+            "verdict": list(made.sentences),
+        }
+        typer.echo(json.dumps(said, indent=1))
+    else:
+        typer.echo(" ".join(made.sentences), err=True)
+        typer.echo(path)
+    if show and not _opened(path):
+        typer.echo(f"no browser could be started here; open {path.as_uri()}", err=True)
+
+
+def _opened(path: Path) -> bool:
+    import webbrowser
+
+    return webbrowser.open(path.as_uri())

@@ -1,0 +1,32 @@
+"""`ml ui`: MLflow's pages on the runs of this machine."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from ml.specs.problems import Problem, Refused
+
+
+def command(
+    port: Annotated[
+        int | None, typer.Option(min=1, max=65535, help="On this port; else a free one.")
+    ] = None,
+) -> None:
+    """Serve MLflow's pages on the local store, in the foreground; Ctrl-C ends it."""
+    from ml.reports import mlflow_ui
+    from ml.serving import ports
+
+    if port is not None and not ports.is_free(port):
+        raise Refused(
+            Problem(
+                "port-in-use",
+                f"port {port} is held by {ports.holder(port)}",
+                "a free port",
+                "leave --port out for a free one",
+            )
+        )
+    typer.echo("MLflow is starting; Ctrl-C ends it", err=True)
+    mlflow_ui.serve(port or ports.free(), typer.echo)
+    typer.echo("ended", err=True)

@@ -1,0 +1,1 @@
+"""Inline SVG, one kind of chart a module: numbers in, markup out."""

@@ -1,0 +1,122 @@
+"""Parallel coordinates: a line a trial, through its parameters to its value."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ml.reports.charts import frame
+from ml.reports.charts.scales import Linear, Scale, bounds, scale_of
+from ml.reports.charts.trials import drawn_in_order, sample, styles, words
+from ml.reports.facts import Sweep, Trial, shown
+from ml.reports.markup import Html, join, tag
+from ml.reports.numbers import count
+
+TOP, BOTTOM, MISSING, HEIGHT = 58.0, 320.0, 350.0, 362.0
+WIDTH, LEFT, TAIL = 1090.0, 70.0, 60.0
+# More axes and lines than these nobody can tell apart.
+AXES = 12
+LINES = 300
+# The width of a letter of an axis's name.
+LETTER = 7.5
+
+
+def parallel(sweep: Sweep, first: Sequence[str] = ()) -> Html | None:
+    """None without a parameter that differs or a trial with a value.
+
+    `first` are parameters by their importance: they come first, and are kept when there are more
+    than AXES.
+    """
+    values = [trial.value for trial in sweep.trials if trial.value is not None]
+    names = [*first, *(name for name in sweep.varied if name not in first)]
+    if not values or not names:
+        return None
+    kept = names[:AXES]
+    step = (WIDTH - LEFT - TAIL) / len(kept)
+    xs = [LEFT + at * step for at in range(len(kept) + 1)]
+    scales: list[Scale] = [
+        scale_of(
+            [shown(name, t.run.parameters[name]) for t in sweep.trials if name in t.run.parameters],
+            BOTTOM,
+            TOP,
+        )
+        for name in kept
+    ]
+    low, high = bounds(values)
+    value = Linear(low, high, BOTTOM, TOP)
+    lines = sample(sweep, sweep.trials, LINES)
+    style = styles(sweep)
+    marks: list[object] = []
+    incomplete = False
+    for trial in drawn_in_order(sweep, lines):
+        places = [_place(trial, name, scale) for name, scale in zip(kept, scales, strict=True)]
+        places.append(value(trial.value) if trial.value is not None else MISSING)
+        incomplete |= MISSING in places
+        marks.append(
+            tag(
+                "polyline",
+                frame.title(words(sweep, trial)),
+                points=frame.points(zip(xs, places, strict=True)),
+                class_=f"trial {style[trial.number]}",
+                data_t=trial.number,
+            )
+        )
+    axes = zip(xs, [*kept, sweep.metric], [*scales, value], strict=True)
+    marks += [
+        _axis(x, name, scale, at, step, at == len(kept)) for at, (x, name, scale) in enumerate(axes)
+    ]
+    if incomplete:
+        marks.append(tag("text", "none", x=LEFT - 10, y=MISSING + 3.5, text_anchor="end"))
+    return frame.figure(
+        "Parallel coordinates",
+        WIDTH,
+        HEIGHT,
+        marks,
+        _caption(sweep, len(lines), len(kept), len(names), bool(first)),
+        ["best", "q5", "q4", "q3", "q2", "q1"]
+        + (["stopped"] if sweep.of("stopped") else [])
+        + (["failed"] if sweep.of("failed", "unranked", "canceled", "running") else []),
+    )
+
+
+def _place(trial: Trial, name: str, scale: Scale) -> float:
+    if name not in trial.run.parameters:
+        return MISSING
+    return scale(shown(name, trial.run.parameters[name]))
+
+
+def _axis(x: float, name: str, scale: Scale, at: int, step: float, is_last: bool) -> Html:
+    # Neighbours' names stand at two heights, so that long ones do not run into each other.
+    y = 18 if at % 2 else 36
+    room = int(2 * step / LETTER)
+    said = name if len(name) <= room else f"{name[: room - 1]}…"
+    parts = [
+        tag("line", x1=x, x2=x, y1=TOP, y2=BOTTOM, class_="axis"),
+        tag(
+            "text",
+            frame.title(name),
+            said,
+            x=WIDTH if is_last else x,
+            y=y,
+            text_anchor="end" if is_last else "middle",
+            class_="label metric" if is_last else "label",
+        ),
+    ]
+    if y == 18:
+        parts.append(tag("line", x1=x, x2=x, y1=23, y2=TOP - 4, class_="lead"))
+    for place, said in scale.ticks(5):
+        parts.append(tag("line", x1=x - 3, x2=x + 3, y1=place, y2=place, class_="axis"))
+        parts.append(tag("text", said, x=x + 6, y=place + 3.5, class_="halo"))
+    return join(parts)
+
+
+def _caption(sweep: Sweep, lines: int, kept: int, names: int, by_importance: bool) -> str:
+    said = [f"A line a trial, coloured by {sweep.metric}; rest the pointer on one to read it."]
+    if by_importance:
+        said.append("The most important parameters come first.")
+    if lines < len(sweep.trials):
+        said.append(
+            f"{lines:,} of {count(len(sweep.trials), 'trial')} drawn: the best, the others evenly."
+        )
+    if kept < names:
+        said.append(f"{kept} of {names} parameters drawn; the table of trials has more.")
+    return " ".join(said)

@@ -1,0 +1,152 @@
+"""From values to pixels: linear, logarithmic and by category, with ticks at round numbers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from ml.reports.numbers import number, short
+
+# Up to as many distinct numbers are places of their own, as a `choice` has them.
+FEW = 6
+# More labels than this on one axis are thinned.
+LABELS = 12
+# A positive parameter that spans more than this ratio gets a logarithmic axis.
+LOGARITHMIC = 50.0
+# Room at either end of a linear scale, as a share of its range.
+_MARGIN = 0.04
+# Values further out than this many times the middle half's width are drawn at the edge.
+_FAR = 4.0
+
+
+class Scale(Protocol):
+    """Values of one kind on a line of pixels."""
+
+    def __call__(self, value: object) -> float:
+        """The pixel of a value of the scale."""
+        ...
+
+    def ticks(self, count: int) -> list[tuple[float, str]]:
+        """About `count` (pixel, label) at round values."""
+        ...
+
+
+@dataclass(frozen=True)
+class Linear:
+    """`low` … `high` on the pixels `start` … `end` (which may run downwards); clipped there."""
+
+    low: float
+    high: float
+    start: float
+    end: float
+
+    def __call__(self, value: object) -> float:
+        """The pixel; values beyond the ends are drawn at the ends."""
+        share = (_float(value) - self.low) / ((self.high - self.low) or 1.0)
+        return self.start + min(1.0, max(0.0, share)) * (self.end - self.start)
+
+    def ticks(self, count: int = 5) -> list[tuple[float, str]]:
+        """At multiples of 1, 2 or 5 times a power of ten."""
+        span = self.high - self.low
+        if span <= 0:
+            return [(self(self.low), number(self.low))]
+        raw = span / max(1, count)
+        power = 10.0 ** math.floor(math.log10(raw))
+        step = next(power * nice for nice in (1, 2, 5, 10) if power * nice >= raw * 0.999)
+        digits = max(0, -math.floor(math.log10(step) + 1e-9))
+        first = math.ceil(self.low / step - 1e-9)
+        last = math.floor(self.high / step + 1e-9)
+        return [(self(at * step), _label(at * step, digits)) for at in range(first, last + 1)]
+
+
+@dataclass(frozen=True)
+class Log:
+    """As Linear, for positive values, by their logarithm."""
+
+    low: float
+    high: float
+    start: float
+    end: float
+
+    def __call__(self, value: object) -> float:
+        """The pixel; values beyond the ends are drawn at the ends."""
+        line = Linear(math.log(self.low), math.log(self.high), self.start, self.end)
+        return line(math.log(max(_float(value), self.low)))
+
+    def ticks(self, count: int = 5) -> list[tuple[float, str]]:
+        """At powers of ten, or at both ends when there are too few of them."""
+        first, last = math.ceil(math.log10(self.low)), math.floor(math.log10(self.high))
+        powers = [10.0**power for power in range(first, last + 1)]
+        powers = powers[:: max(1, math.ceil(len(powers) / max(1, count)))]
+        if len(powers) < 2:
+            powers = [self.low, self.high]
+        return [(self(value), short(value)) for value in powers]
+
+
+@dataclass(frozen=True)
+class Category:
+    """Distinct values at even distances."""
+
+    values: tuple[object, ...]
+    start: float
+    end: float
+
+    def __call__(self, value: object) -> float:
+        """The pixel; KeyError for a value that is not among them."""
+        places = {str(one): place for place, one in enumerate(self.values)}
+        if len(places) == 1:
+            return (self.start + self.end) / 2
+        share = places[str(value)] / (len(places) - 1)
+        return self.start + share * (self.end - self.start)
+
+    def ticks(self, count: int = LABELS) -> list[tuple[float, str]]:
+        """Every value, or every n-th when there are more than LABELS."""
+        step = math.ceil(len(self.values) / LABELS)
+        return [(self(value), short(value)) for value in self.values[::step]]
+
+
+def scale_of(values: Sequence[object], start: float, end: float) -> Scale:
+    """The scale that suits the values of a parameter."""
+    if not all(_is_number(value) for value in values):
+        places = {str(value): value for value in values}
+        return Category(tuple(places[name] for name in sorted(places)), start, end)
+    numbers = sorted({_float(value) for value in values})
+    if len(numbers) <= FEW:
+        whole = all(isinstance(value, int) for value in values)
+        return Category(tuple(int(n) if whole else n for n in numbers), start, end)
+    if numbers[0] > 0 and numbers[-1] / numbers[0] > LOGARITHMIC:
+        return Log(numbers[0], numbers[-1], start, end)
+    return Linear(numbers[0], numbers[-1], start, end)
+
+
+def bounds(values: Sequence[float]) -> tuple[float, float]:
+    """The range to draw of finite measurements: all of it, unless a few lie far out.
+
+    A diverged trial with a loss of a million must not press the others onto one line.
+    """
+    ordered = sorted(values)
+    low, high = ordered[0], ordered[-1]
+    if len(ordered) >= 8:
+        quarter, three = ordered[len(ordered) // 4], ordered[3 * len(ordered) // 4]
+        room = _FAR * (three - quarter)
+        if room > 0:
+            low, high = max(low, quarter - room), min(high, three + room)
+    margin = (high - low) * _MARGIN or abs(high) * _MARGIN or 1.0
+    return low - margin, high + margin
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _float(value: object) -> float:
+    assert isinstance(value, int | float)
+    return float(value)
+
+
+def _label(value: float, digits: int) -> str:
+    if abs(value) >= 1e6 or digits > 5:
+        return number(value)
+    return f"{value:,.{digits}f}".replace("-", "−")
