@@ -15,6 +15,7 @@ from ml.reports import recorded
 from ml.reports.recorded import Curve
 from ml.reports.released import Quality, Release, find_quality, find_release
 from ml.specs.plan import Value
+from ml.specs.problems import Problem
 from ml.specs.secrets import secret_in
 from ml.sweeps.objective import Goal, best, score
 
@@ -122,6 +123,17 @@ def shown(name: str, value: Value) -> Value:
     return HIDDEN if secret_in(name, value, is_variable=False) else value
 
 
+def plain(text: str) -> str:
+    """What a run printed, a line that holds a secret replaced by what it is."""
+    return "\n".join(_line(line) for line in text.splitlines())
+
+
+def headline(problem: Problem) -> str:
+    """What was found, in a line: the log, which may follow, has a section of its own."""
+    first = next(iter(plain(problem.found).splitlines()), problem.code)
+    return first.partition("; the end of its log")[0]
+
+
 def _line(line: str) -> str:
     found = secret_in("", line, is_variable=False)
     return f"(a line is hidden: it holds {found})" if found else line
@@ -144,7 +156,8 @@ def _lineage(run: Run, notes: list[str]) -> Mapping[str, Any]:
 
 def _sweep(run: Run, lineage: Mapping[str, Any], notes: list[str]) -> Sweep:
     objective = lineage.get("objective") or {}
-    metric, goal = str(objective.get("primary_metric", "")), objective.get("goal", "maximize")
+    metric = str(objective.get("primary_metric") or "the primary metric")
+    goal: Goal = "minimize" if objective.get("goal") == "minimize" else "maximize"
     ids = [trial.id for trial in run.trials]
     try:
         curves, stopped = recorded.curves(ids, metric), recorded.tag(ids, "ended_by")
@@ -192,7 +205,7 @@ def _trial(
     why = stopped or run.ended_by
     problem = run.error or next(iter(run.warnings), None)
     if ended in {"failed", "unranked"} and problem:
-        why = f"{problem.code}: {_line(problem.found.splitlines()[0])}"
+        why = f"{problem.code}: {headline(problem)}"
     return Trial(number, run, ended, curve, best(finite, goal) if finite else None, why)
 
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ml.reports.charts.scales import LOGARITHMIC
+from ml.reports.charts.scales import LOGARITHMIC, is_number
 from ml.reports.facts import Sweep, Trial
 
 # Below this a forest has nothing to learn from.
@@ -71,9 +71,9 @@ Column = list[float] | list[str]
 
 def _column(trials: Sequence[Trial], name: str) -> Column:
     values = [trial.run.parameters[name] for trial in trials]
-    numbers = [float(v) for v in values if isinstance(v, int | float) and not isinstance(v, bool)]
-    if len(numbers) < len(values) or not all(math.isfinite(number) for number in numbers):
+    if not all(is_number(value) for value in values):
         return [str(value) for value in values]
+    numbers = [float(value) for value in values]
     if min(numbers) > 0 and max(numbers) / min(numbers) > LOGARITHMIC:
         return [math.log(number) for number in numbers]
     return numbers

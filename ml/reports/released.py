@@ -86,7 +86,7 @@ def find_release(run: Run, notes: list[str]) -> Release | None:
     try:
         registry = Registry()
         versions = [version for model in models for version in registry.versions(model)]
-        found = [version for version in versions if version.digest == digest] or [
+        found = [version for version in versions if digest and version.digest == digest] or [
             version for version in versions if _lineage(version).get("evaluation_run") == run.id
         ]
         return _release(registry, found[-1], notes) if found else None

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from statistics import median
 from typing import Literal
 
-from ml.reports.facts import Facts, Sweep
+from ml.reports.facts import Facts, Sweep, headline
 from ml.reports.numbers import count, duration, number, signed
 from ml.reports.released import Release
 from policies.promotion.evidence import Evidence
@@ -59,7 +59,7 @@ def _command(facts: Facts) -> str:
     run, took = facts.run, _took(facts)
     if run.status == "Completed":
         return f"The job completed in {took}."
-    why = f": {run.error.found.splitlines()[0]}" if run.error else ""
+    why = f": {headline(run.error)}" if run.error else ""
     match run.status:
         case "Failed":
             return f"The job failed after {took}{why}."

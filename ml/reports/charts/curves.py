@@ -95,9 +95,9 @@ def single(metric: str, curve: Curve) -> Html | None:
 
 
 def _stepped(curve: Curve) -> Curve:
-    """The curve, by the place of each value when the script named no steps."""
+    """The curve by its steps, or by the place of each value when the script named none."""
     if len({step for step, _ in curve}) > 1:
-        return curve
+        return tuple(sorted(curve, key=lambda at: at[0]))
     return tuple((place, value) for place, (_, value) in enumerate(curve, 1))
 
 

@@ -15,7 +15,7 @@ LEFT, RIGHT, TOP, BOTTOM = 60.0, 1075.0, 34.0, 250.0
 # The strip under the chart for trials that have no value.
 STRIP = 268.0
 # Beyond this the words under the pointer are left out: they would fill the page.
-WORDY = 500
+WORDY = 200
 
 
 def history(sweep: Sweep) -> Html | None:

@@ -15,6 +15,8 @@ FEW = 6
 LABELS = 12
 # A positive parameter that spans more than this ratio gets a logarithmic axis.
 LOGARITHMIC = 50.0
+# Numbers further from zero are not drawn: their differences would be infinite.
+FURTHEST = 1e300
 # Room at either end of a linear scale, as a share of its range.
 _MARGIN = 0.04
 # Values further out than this many times the middle half's width are drawn at the edge.
@@ -50,7 +52,7 @@ class Linear:
     def ticks(self, count: int = 5) -> list[tuple[float, str]]:
         """At multiples of 1, 2 or 5 times a power of ten."""
         span = self.high - self.low
-        if span <= 0:
+        if span <= 1 / FURTHEST:
             return [(self(self.low), number(self.low))]
         raw = span / max(1, count)
         power = 10.0 ** math.floor(math.log10(raw))
@@ -109,7 +111,7 @@ class Category:
 
 def scale_of(values: Sequence[object], start: float, end: float) -> Scale:
     """The scale that suits the values of a parameter."""
-    if not all(_is_number(value) for value in values):
+    if not all(is_number(value) for value in values):
         places = {str(value): value for value in values}
         return Category(tuple(places[name] for name in sorted(places)), start, end)
     numbers = sorted({_float(value) for value in values})
@@ -127,7 +129,7 @@ def bounds(values: Sequence[float]) -> tuple[float, float]:
     A diverged trial with a loss of a million must not press the others onto one line.
     """
     ordered = sorted(values)
-    low, high = ordered[0], ordered[-1]
+    low, high = max(ordered[0], -FURTHEST), min(ordered[-1], FURTHEST)
     if len(ordered) >= 8:
         quarter, three = ordered[len(ordered) // 4], ordered[3 * len(ordered) // 4]
         room = _FAR * (three - quarter)
@@ -137,8 +139,11 @@ def bounds(values: Sequence[float]) -> tuple[float, float]:
     return low - margin, high + margin
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+def is_number(value: object) -> bool:
+    """Whether a parameter's value is a number that can be drawn: finite, and no `bool`."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return abs(value) <= FURTHEST
 
 
 def _float(value: object) -> float:

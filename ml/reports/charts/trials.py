@@ -10,6 +10,8 @@ from ml.reports.numbers import number, short
 
 # Parameters under the pointer; the table has them all.
 _NAMED = 12
+# Letters of the reason why a trial ended as it did.
+LONGEST = 160
 
 
 def styles(sweep: Sweep) -> Mapping[int, str]:
@@ -26,14 +28,14 @@ def styles(sweep: Sweep) -> Mapping[int, str]:
 
 def words(sweep: Sweep, trial: Trial) -> str:
     """The trial in a sentence."""
-    value = "no value" if trial.value is None else f"{sweep.metric} {number(trial.value)}"
+    value = "no value" if trial.value is None else f"{short(sweep.metric)} {number(trial.value)}"
     given = [
-        f"{name}={short(shown(name, trial.run.parameters[name]))}"
+        f"{short(name)}={short(shown(name, trial.run.parameters[name]))}"
         for name in sweep.varied[:_NAMED]
         if name in trial.run.parameters
     ]
     ended = {"stopped": "stopped early", "unranked": "not ranked"}.get(trial.outcome, trial.outcome)
-    why = f" ({trial.why})" if trial.why else ""
+    why = f" ({trial.why[:LONGEST]})" if trial.why else ""
     return f"trial {trial.number}: {value}, {ended}{why}\n{', '.join(given)}"
 
 

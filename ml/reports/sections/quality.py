@@ -13,9 +13,8 @@ from ml.reports.released import Quality
 from policies.promotion.evidence import Estimate, Metrics
 from policies.promotion.paired import Difference
 
-# Values of one slice, and features, that are listed.
-SLICES = 40
-FEATURES = 15
+# Metrics, values of one slice, and features that are listed.
+METRICS, SLICES, FEATURES = 20, 40, 15
 
 
 def quality(facts: Facts) -> Html | None:
@@ -107,7 +106,7 @@ def _key(kind: str, words: str) -> Html:
 
 def _metrics(found: Metrics, primary: str | None) -> list[str]:
     names = dict.fromkeys(metric for of in found.values() for metric in of)
-    return sorted(names, key=lambda name: name != primary)
+    return sorted(names, key=lambda name: name != primary)[:METRICS]
 
 
 def _estimate(of: Estimate | None) -> Html:

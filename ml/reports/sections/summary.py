@@ -6,7 +6,7 @@ from collections import Counter
 from datetime import UTC, datetime
 
 from ml.reports import verdict
-from ml.reports.facts import Facts, Sweep
+from ml.reports.facts import Facts, Sweep, headline, plain
 from ml.reports.markup import Html, join, table, tag
 from ml.reports.numbers import count, duration
 
@@ -53,7 +53,7 @@ def problems(facts: Facts) -> Html | None:
             tag(
                 "div",
                 tag("p", tag("strong", problem.code), f" {problem.place or ''}"),
-                tag("pre", problem.found),
+                tag("pre", headline(problem) if facts.log_of else plain(problem.found)),
                 tag("p", f"Expected: {problem.expected}") if problem.expected else None,
                 tag("p", f"Next: {problem.hint}") if problem.hint else None,
                 class_=f"problem {problem.severity}",

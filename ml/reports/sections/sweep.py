@@ -8,15 +8,17 @@ from ml.reports.charts.bars import bars
 from ml.reports.charts.curves import learning
 from ml.reports.charts.history import history
 from ml.reports.charts.parallel import parallel
+from ml.reports.charts.trials import LONGEST as WHY
 from ml.reports.facts import Sweep, Trial, shown
 from ml.reports.importance import Importance, importance
 from ml.reports.markup import Html, table, tag
 from ml.reports.numbers import count, duration, number, short
 from ml.reports.sections.summary import OUTCOMES, outcomes
 
-# Rows and columns of parameters: the page stays below a megabyte.
-ROWS = 200
-COLUMNS = 20
+# Rows, columns of parameters, and cells of them: the page stays below a megabyte.
+ROWS, COLUMNS, CELLS = 200, 20, 2000
+# Letters of a text under the pointer.
+LONGEST = 80
 
 
 def sweep(found: Sweep) -> Html:
@@ -60,13 +62,13 @@ def _trials(found: Sweep) -> Html:
     rest.sort(key=lambda trial: (trial.value is None, trial.number))
     every = ranked + rest
     names = found.varied[:COLUMNS]
-    rows = every[:ROWS]
+    rows = every[: min(ROWS, CELLS // max(1, len(names)))]
     notes = []
     if found.alike:
         given = ", ".join(f"{name} = {short(value)}" for name, value in found.alike.items())
         notes.append(f"The same in every trial: {given}.")
     if len(rows) < len(every):
-        notes.append(f"The first {ROWS} of {len(every):,} trials, best first; job.json has all.")
+        notes.append(f"{len(rows)} of {len(every):,} trials, best first; job.json has all.")
     if len(names) < len(found.varied):
         notes.append(f"{len(names)} of {len(found.varied)} parameters; job.json has all.")
     return tag(
@@ -96,12 +98,11 @@ def _row(trial: Trial, names: tuple[str, ...]) -> Iterator[object]:
         value = shown(name, trial.run.parameters[name])
         numeric = isinstance(value, int | float) and not isinstance(value, bool)
         full = str(value) if short(value) != str(value) else None
-        # Whoever sorts by a column needs the number; a long text is cut in its title too.
         yield tag(
             "td",
             short(value),
-            title=full[:200] if full else None,
+            title=full[:LONGEST] if full else None,
             class_="n" if numeric else None,
         )
     yield tag("td", duration(trial.seconds) if trial.seconds is not None else "", class_="n")
-    yield trial.why[:160]
+    yield trial.why[:WHY]

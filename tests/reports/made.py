@@ -1,0 +1,157 @@
+"""Runs as the local backend leaves them, made without running anything."""
+
+from __future__ import annotations
+
+import math
+import sqlite3
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+
+from ml.backends.base import Run, Status
+from ml.backends.local import home, records
+from ml.specs.plan import Value
+from ml.specs.problems import Place, Problem
+
+METRIC = "score"
+LINEAGE = {
+    "spec": "jobs/sweep.yml:1",
+    "code": {"commit": "c" * 40, "branch": "main", "dirty": True, "digest": "sha256:" + "d" * 64},
+    "data": {"faq": {"asset": "azureml:faq:1", "source": "azureml:faq:1", "digest": "e" * 64}},
+    "environment": "azureml:ml-cpu:1",
+    "parent": None,
+}
+_ROW = (
+    "INSERT INTO metrics (key, value, timestamp, run_uuid, step, is_nan) VALUES (?, ?, ?, ?, ?, ?)"
+)
+
+
+@dataclass(frozen=True)
+class Made:
+    """A trial to make: `curve` is what it logs of the metric."""
+
+    curve: Sequence[float] = ()
+    parameters: Mapping[str, Value] = field(default_factory=dict)
+    status: Status = "Completed"
+    ended_by: str = ""
+    error: Problem | None = None
+
+
+def command(
+    name: str = "calm_river_01",
+    status: Status = "Completed",
+    parameters: Mapping[str, Value] | None = None,
+    curves: Mapping[str, Sequence[float]] | None = None,
+    error: Problem | None = None,
+    log: str = "",
+) -> Run:
+    """A command job with its record, its log and its metrics in the store."""
+    logged = curves or {}
+    folder = home.jobs() / name
+    (folder / "logs").mkdir(parents=True)
+    (folder / "logs" / "std_log.txt").write_text(log, encoding="utf-8", errors="surrogateescape")
+    run = Run(
+        id=f"id-{name}",
+        name=name,
+        status=status,
+        experiment="tests",
+        folder=folder,
+        started=1_700_000_000.0,
+        ended=1_700_000_007.5,
+        parameters=parameters or {},
+        metrics={key: values[-1] for key, values in logged.items()},
+        error=error,
+    )
+    records.write(run, LINEAGE)
+    log_metrics([(run.id, key, values) for key, values in logged.items()])
+    return run
+
+
+def sweep(
+    trials: Sequence[Made],
+    name: str = "brave_lake_01",
+    metric: str = METRIC,
+    goal: str = "maximize",
+    log: str = "",
+    error: Problem | None = None,
+) -> Run:
+    """A sweep that ended, its trials and what they logged."""
+    folder = home.jobs() / name
+    better = max if goal == "maximize" else min
+    scores: dict[str, float] = {}
+    made = []
+    for number, trial in enumerate(trials):
+        own = folder / "trials" / str(number)
+        (own / "logs").mkdir(parents=True)
+        if trial.status == "Failed":
+            (own / "logs" / "std_log.txt").write_text(log)
+        run = Run(
+            id=f"id-{name}-{number}",
+            name=f"{name}_{number}",
+            status=trial.status,
+            experiment="tests",
+            folder=own,
+            started=1_700_000_000.0 + number,
+            ended=1_700_000_003.0 + number,
+            parameters=trial.parameters,
+            metrics={metric: trial.curve[-1]} if trial.curve else {},
+            ended_by=trial.ended_by,
+            error=trial.error,
+        )
+        if trial.status == "Completed" and trial.curve and all(map(math.isfinite, trial.curve)):
+            scores[run.name] = better(trial.curve)
+        made.append(run)
+    best = better(scores, key=lambda key: scores[key]) if scores else None
+    run = Run(
+        id=f"id-{name}",
+        name=name,
+        status="Completed" if best else "Failed",
+        experiment="tests",
+        folder=folder,
+        started=1_700_000_000.0,
+        ended=1_700_000_100.0,
+        trials=tuple(made),
+        best=best,
+        error=error,
+    )
+    objective = {"primary_metric": metric, "goal": goal}
+    sampling = {"algorithm": "random", "rule": "random", "seed": 7}
+    records.write(run, LINEAGE | {"objective": objective, "sampling": sampling})
+    log_metrics([(one.id, metric, t.curve) for one, t in zip(made, trials, strict=True)])
+    return run
+
+
+def log_metrics(logged: Sequence[tuple[str, str, Sequence[float]]]) -> None:
+    """Rows in MLflow's tables, as MLflow writes them: (run id, key, values)."""
+    rows = [
+        (key, *_stored(value), 1_700_000_000_000 + step, run_id, step)
+        for run_id, key, values in logged
+        for step, value in enumerate(values)
+    ]
+    runs = {run_id for run_id, _, _ in logged}
+    with closing(sqlite3.connect(home.database())) as connection, connection:
+        connection.executemany(
+            "INSERT INTO runs (run_uuid, lifecycle_stage, experiment_id) VALUES (?, 'active', 0)",
+            [(run_id,) for run_id in runs],
+        )
+        connection.executemany(
+            _ROW, [(key, value, at, run, step, nan) for key, value, nan, at, run, step in rows]
+        )
+
+
+def tag(run_id: str, key: str, value: str) -> None:
+    """A tag of a run in the store."""
+    with closing(sqlite3.connect(home.database())) as connection, connection:
+        connection.execute(
+            "INSERT INTO tags (key, value, run_uuid) VALUES (?, ?, ?)", (key, value, run_id)
+        )
+
+
+def _stored(value: float) -> tuple[float, int]:
+    largest = 1.7976931348623157e308
+    return (0.0, 1) if math.isnan(value) else (max(-largest, min(largest, value)), 0)
+
+
+def failed(why: str = "the command exited with 3; the end of its log:\n    | boom") -> Problem:
+    """What the backend says of a script that failed."""
+    return Problem("script-failed", why, "exit code 0", "read it", Place("jobs/sweep.yml", 7))

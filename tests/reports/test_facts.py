@@ -1,0 +1,67 @@
+"""What is gathered of a run."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+from ml.backends.local import runs
+from ml.reports.facts import HIDDEN, gather, headline, plain, shown
+from ml.specs.problems import Problem
+from tests.reports import made
+from tests.reports.made import Made
+
+
+def test_how_trials_ended(home: Path) -> None:
+    """Each outcome, its best value, and why; only completed trials with finite values rank."""
+    made.sweep(
+        [
+            Made([0.2, 0.9, 0.5], {"x": 1, "same": 3}),
+            Made([0.3], {"x": 2, "same": 3}),
+            Made([0.4, 0.1], {"x": 3, "same": 3}, "Canceled", "median_stopping"),
+            Made([0.5, math.nan], {"x": 4, "same": 3}),
+            Made([], {"x": 5, "same": 3}, "Failed", error=made.failed()),
+            Made([0.6], {"x": 6, "same": 3}, "Canceled", "trial_timeout"),
+        ]
+    )
+    made.tag("id-brave_lake_01-2", "ended_by", "median_stopping at interval 2: best 0.4")
+    sweep = gather(runs.find("brave_lake_01")).sweep
+    assert sweep
+    assert [trial.outcome for trial in sweep.trials] == [
+        *("completed", "completed", "stopped", "unranked", "failed", "canceled")
+    ]
+    assert [trial.value for trial in sweep.trials] == [0.9, 0.3, 0.4, 0.5, None, 0.6]
+    assert sweep.trials[2].why == "median_stopping at interval 2: best 0.4"
+    assert sweep.trials[4].why == "script-failed: the command exited with 3"
+    assert [trial.number for trial in sweep.ranked] == [0, 1]
+    assert sweep.best is sweep.trials[0]
+    assert sweep.varied == ("x",)
+    assert sweep.alike == {"same": 3}
+
+
+def test_a_goal_to_minimise(home: Path) -> None:
+    """The least value is the best, of a trial and of the sweep."""
+    made.sweep([Made([0.9, 0.2, 0.4]), Made([0.3])], goal="minimize")
+    sweep = gather(runs.find("latest")).sweep
+    assert sweep
+    assert [(trial.number, trial.value) for trial in sweep.ranked] == [(0, 0.2), (1, 0.3)]
+
+
+def test_without_the_store(home: Path) -> None:
+    """The record has the last values; the page says that they are no more than that."""
+    made.sweep([Made([0.9, 0.2]), Made([0.3])])
+    (home / "mlflow.db").unlink()
+    facts = gather(runs.find("latest"))
+    assert facts.sweep
+    assert [trial.value for trial in facts.sweep.trials] == [0.2, 0.3]
+    assert "the last that it logged" in facts.notes[0]
+
+
+def test_secrets_are_hidden() -> None:
+    """In parameters, by name or look, and in what a script printed; the rest stays."""
+    key = "AccountKey=" + "k9" * 20
+    assert shown("connection", f"Endpoint=x;{key}") == HIDDEN
+    assert shown("learning_rate", 0.1) == 0.1
+    assert key not in plain(f"starting\n{key}\ndone")
+    assert plain("starting\ndone") == "starting\ndone"
+    assert key not in headline(Problem("script-failed", f"{key}; the end of its log:\n | x"))

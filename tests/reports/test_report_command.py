@@ -1,0 +1,71 @@
+"""`ml report` as a person types it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from ml.cli.app import main
+from tests.reports import made
+from tests.reports.made import Made
+
+
+def ml(*words: str) -> int:
+    """The exit code of `ml …`."""
+    with pytest.raises(SystemExit) as ended:
+        main(list(words))
+    return int(ended.value.code or 0)
+
+
+def test_the_page_goes_into_the_home(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its path on stdout, the verdict on stderr; a second report replaces the first."""
+    made.sweep([Made([0.5], {"x": 1}), Made([0.6], {"x": 2})])
+    for _ in range(2):
+        assert ml("report", "brave_lake_01") == 0
+        said = capsys.readouterr()
+        assert said.out.strip() == str(home / "reports" / "brave_lake_01.html")
+        assert "trial 1 won with score 0.6000" in said.err
+    assert [path.name for path in (home / "reports").iterdir()] == ["brave_lake_01.html"]
+
+
+def test_by_id_latest_trial_and_file(
+    home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Any name of a run; --out names the file; --json says where and what."""
+    made.sweep([Made([0.5], {"x": 1})])
+    for wanted, name in (
+        ("latest", "brave_lake_01"),
+        ("id-brave_lake_01", "brave_lake_01"),
+        ("brave_lake_01_0", "brave_lake_01_0"),
+    ):
+        out = tmp_path / "deep" / f"{name}.html"
+        assert ml("report", wanted, "--out", str(out), "--json") == 0
+        said = json.loads(capsys.readouterr().out)
+        assert (said["run"], said["status"], said["path"]) == (name, "Completed", str(out))
+        assert said["bytes"] == out.stat().st_size
+        assert said["verdict"]
+
+
+def test_it_opens_in_a_browser(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """--open hands the file to the browser that the machine names."""
+    told, browser = tmp_path / "told", tmp_path / "browser"
+    browser.write_text(f'#!/bin/sh\necho "$1" > {told}\n')
+    browser.chmod(0o755)
+    monkeypatch.setattr("webbrowser._tryorder", None)
+    monkeypatch.setenv("BROWSER", f"{browser} %s")
+    made.command()
+    assert ml("report", "latest", "--open") == 0
+    assert told.read_text().strip() == (home / "reports" / "calm_river_01.html").as_uri()
+
+
+def test_what_is_refused(home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """No such run; a folder in place of a file."""
+    assert ml("report", "nobody") == 2
+    assert "no-such-run" in capsys.readouterr().err
+    made.command()
+    assert ml("report", "latest", "--out", str(tmp_path)) == 2
+    assert "hint: --out" in capsys.readouterr().err
