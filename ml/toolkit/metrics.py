@@ -6,6 +6,7 @@ it, so that a constant score earns nothing.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -74,8 +75,11 @@ def resampled_means(values: Values, seed: int = 0, samples: int = SAMPLES) -> Va
 
 
 def _bounds(drawn: Values) -> tuple[float, float]:
-    low, high = np.quantile(drawn, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    return float(low), float(high)
+    """The percentiles, outwards to the next draw: nothing is interpolated, so infinity may occur."""
+    ordered = np.sort(drawn)
+    last = len(ordered) - 1
+    low, high = math.floor((1 - LEVEL) / 2 * last), math.ceil((1 + LEVEL) / 2 * last)
+    return float(ordered[low]), float(ordered[high])
 
 
 def mean_estimate(values: Values, seed: int = 0) -> Estimate:

@@ -3,8 +3,8 @@
 From microsoft/MLHyperparameterTuning: `TfidfVectorizer` on the question and, apart from it, on the
 entry; `LGBMClassifier` on pairs of one match and random non-matches; balanced weights. Of its
 published settings we take the strongest that need no tuning: every pair that its data preparation
-makes (`match` 40), its script's defaults (`ngrams` 1, `min_child_samples` 20, weighted) and the 1,000
-trees of every figure that it prints (its script's default of 100 ranks far worse).
+makes (`match` 40), its script's defaults (`ngrams` 1, `min_child_samples` 20, weighted) and the
+1,000 trees with which it sweeps (its script's default of 100 ranks far worse).
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from ml.toolkit.boosting import lightgbm
 
 MATCHES = 40
 BLOCK = 256
-# What lightgbm.LGBMClassifier passes to lightgbm.train when only these are set; a test holds the two
-# against each other. The class itself needs scikit-learn's wrappers, which training leaves out.
+# What lightgbm.LGBMClassifier passes to lightgbm.train; a test holds the two against each other. The
+# class itself needs LightGBM's wrappers of scikit-learn, which `ml.toolkit.boosting` leaves out.
 CLASSIFIER = {
     "objective": "binary",
     "min_child_samples": 20,
@@ -71,7 +71,7 @@ def fit_recipe(
     threads: int,
     trees: int = TREES,
 ) -> Recipe:
-    """Train the recipe on pairs (indices into `texts` and `entries`); `entry` is each text's match."""
+    """Train the recipe on pairs (indices into `texts` and `entries`); `entry[i]` matches text i."""
     from sklearn.feature_extraction.text import TfidfVectorizer
 
     lgb = lightgbm()

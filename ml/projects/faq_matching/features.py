@@ -107,15 +107,15 @@ class Catalogue:
 
 
 def _evidence(queries: Matrix, mass: Matrix) -> Array:
-    """Multinomial naive Bayes: the log-likelihood of each query under each row of `mass`.
+    """Multinomial naive Bayes: the mean log-likelihood of a query's grams under each row of `mass`.
 
     ln(mass + a) is split into ln a + ln(1 + mass/a), so that the product stays sparse.
     """
     log = mass.copy()
     log.data = np.log1p(log.data / SMOOTHING)
     total = np.asarray(mass.sum(axis=1)).ravel() + SMOOTHING * mass.shape[1]
-    length = np.asarray(queries.sum(axis=1)).ravel()
-    likely = (queries @ log.T).toarray() - np.outer(length, np.log(total / SMOOTHING))
+    length = np.maximum(np.asarray(queries.sum(axis=1)).ravel(), 1e-6)
+    likely = (queries @ log.T).toarray() / length[:, None] - np.log(total / SMOOTHING)
     return np.asarray(likely, dtype=np.float32)
 
 
@@ -159,7 +159,7 @@ class Memory:
     def learn(
         cls, asked: Texts, entry: Index, catalogue: Catalogue, steps: int, rate: float
     ) -> Memory:
-        """A memory of these questions whose classifier was trained on them and the known entries."""
+        """A memory of these questions; its classifier is trained on them and the known entries."""
         memory = cls.recall(asked, entry, catalogue)
         known = memory.known
         own = (catalogue.questions[known].word, catalogue.answers[known].word)

@@ -92,6 +92,7 @@ def _boost(
         "min_child_samples": settings.min_child_samples,
         "feature_fraction": settings.feature_fraction,
         "max_bin": 127,
+        "bin_construct_sample_cnt": 20000,
         "seed": seed,
         # The same trees for the same seed whatever the machine has to do besides.
         "deterministic": True,

@@ -16,6 +16,8 @@ from ml.projects.faq_matching.features import (
 from ml.projects.faq_matching.splits import folds
 
 BLOCK = 1024
+FOLDS = 5
+FORGOTTEN = 8
 
 
 def sample_pairs(
@@ -50,19 +52,19 @@ def training_features(
     catalogue: Catalogue,
     options: tuple[int, float],
     seed: int,
-    fold_count: int = 8,
+    fold_count: int = FOLDS,
 ) -> Array:
     """(pairs, features) of training questions, each seen as a new question would be.
 
     The questions are dealt to `fold_count` folds, near-identical ones together: what is said of a
-    question comes from a memory of the other folds. Every fold's memory also forgets 1/`fold_count`
-    of the entries, so that the model learns to rank entries that nobody asked about before, and
-    no more of them than a question drawn at random would need.
+    question comes from a memory of the other folds. Every fold's memory also forgets one entry in
+    `FORGOTTEN`, others for each fold, so that the model learns to rank entries that nobody asked
+    about before: for one question in `FORGOTTEN` the right one is among them.
     """
     out = np.empty((len(pairs[0]), len(NAMES)), np.float32)
     fold = folds(group, fold_count, seed)
     forgotten = np.random.default_rng([seed, 13]).permutation(len(catalogue.answers.words))
-    forgotten %= fold_count
+    forgotten %= FORGOTTEN
     for number in range(fold_count):
         kept = (fold != number) & (forgotten[entry] != number)
         memory = Memory.learn(texts[np.flatnonzero(kept)], entry[kept], catalogue, *options)

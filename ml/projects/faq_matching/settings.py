@@ -15,13 +15,13 @@ class Hyperparameters:
     """What a sweep may change. The defaults were chosen on the validation questions."""
 
     word_ngrams: int = 1  # longest run of words
-    char_ngrams: int = 5  # longest run of characters
+    char_ngrams: int = 4  # longest run of characters
     matches: int = 40  # pairs a question: its match and the others drawn at random
     hard_negatives: int = 0  # of those, how many are the entries most alike to the match
-    discriminant_steps: int = 5
+    discriminant_steps: int = 20
     discriminant_rate: float = 30.0
-    trees: int = 120
-    learning_rate: float = 0.1
+    trees: int = 100
+    learning_rate: float = 0.08
     leaves: int = 15
     min_child_samples: int = 50
     feature_fraction: float = 0.5

@@ -42,8 +42,9 @@ def _word_key(word: str) -> int:
 
 def _ngrams(units: Keys, rows: Rows, low: int, high: int) -> tuple[Rows, Keys]:
     """Every run of `low`…`high` units that stays within one row, hashed."""
-    found_rows: list[Rows] = []
-    found: list[Keys] = []
+    # One of each, so that texts too short for any run have none.
+    found_rows: list[Rows] = [rows[:0]]
+    found: list[Keys] = [units[:0]]
     rolled = units.copy()
     for size in range(1, high + 1):
         if size > 1:

@@ -1,0 +1,148 @@
+"""evaluate.py: what it writes follows from predictions.csv, and test questions stay unseen."""
+
+from __future__ import annotations
+
+import csv
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from mlflow.tracking import MlflowClient
+
+from ml.projects.faq_matching import measure
+from ml.projects.faq_matching.baseline import CLASSIFIER, TREES
+from ml.projects.faq_matching.evaluate import main
+from ml.projects.faq_matching.features import NAMES
+from ml.projects.faq_matching.loading import Faq
+from ml.projects.faq_matching.model import FaqModel
+from ml.projects.faq_matching.splits import Split
+from ml.release import predictions as release
+from ml.toolkit.evaluation import read_evaluation
+from ml.toolkit.metrics import estimates
+
+
+@pytest.fixture(scope="module")
+def saved(model: FaqModel, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The model's folder."""
+    folder = tmp_path_factory.mktemp("model")
+    model.save(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def evaluated(
+    folder: Path, schema: Path, saved: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    """The folder that one evaluation wrote, the tracking store beside its files."""
+    out = tmp_path_factory.mktemp("evaluation")
+    patch = pytest.MonkeyPatch()
+    patch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{out}/mlflow.db")
+    patch.setenv("OMP_NUM_THREADS", "1")
+    data = ["--faq", str(folder), "--schema", str(schema)]
+    main([*data, "--model", str(saved), "--evaluation", str(out), "--folds", "2"])
+    patch.undo()
+    return out
+
+
+def test_every_metric_follows_from_the_predictions(evaluated: Path):
+    """Recomputed from split and rank: values, intervals and counts are equal."""
+    document = read_evaluation(evaluated)
+    with (evaluated / "predictions.csv").open(newline="") as stream:
+        rows = list(csv.DictReader(stream))
+    for name, metrics in document["metrics"].items():
+        found = np.array([int(row["rank"]) for row in rows if row["split"] == name])
+        for metric, estimate in estimates(found).items():
+            assert metrics[metric] == estimate.__dict__
+    assert list(document["metrics"]) == ["validation", "test_known", "test_unseen"]
+
+
+def test_the_release_reads_it(evaluated: Path):
+    """The gates' own reader finds no fault in it, and the hash is the stated one."""
+    found = release.read(evaluated / "predictions.csv")
+    document = json.loads((evaluated / "evaluation.json").read_text())
+    assert found.faults == () and found.sha256 == document["predictions"]["sha256"]
+
+
+def test_what_else_it_says(evaluated: Path, faq: Faq):
+    """The recipe on the same questions, slices by topic, contributions, stability, lineage."""
+    document = read_evaluation(evaluated)
+    for name in ("test_known", "test_unseen"):
+        ours, theirs = document["metrics"][name], document["baseline"][name]
+        assert ours["gain_at_1"]["count"] == theirs["gain_at_1"]["count"]
+        assert ours["gain_at_1"]["value"] > theirs["gain_at_1"]["value"]
+    topics = document["slices"]["topic"]
+    assert topics.keys() == {"topic-0", "topic-1", "topic-2"}
+    counts = sum(of["gain_at_1"]["count"] for of in topics.values())
+    assert counts == document["metrics"]["test_known"]["gain_at_1"]["count"]
+    shares = document["contributions"]
+    assert {of["feature"] for of in shares} == set(NAMES)
+    assert sum(of["share"] for of in shares) == pytest.approx(1)
+    assert len(document["stability"]["gain_at_1"]["folds"]) == 2
+    assert document["data"]["faq"]["sha256"] == faq.sha256
+    assert document["data"]["faq"]["rows"]["entries"] == len(faq.entries)
+
+
+def test_it_is_logged(evaluated: Path):
+    """Ours and the recipe's, by split."""
+    (run,) = MlflowClient(f"sqlite:///{evaluated}/mlflow.db").search_runs(["0"])
+    document = read_evaluation(evaluated)
+    value = document["metrics"]["test_unseen"]["gain_at_3"]["value"]
+    assert run.data.metrics["test_unseen_gain_at_3"] == value
+    assert "recipe_test_known_mean_rank" in run.data.metrics
+
+
+def test_a_changed_model_is_not_opened(
+    folder: Path, schema: Path, saved: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    """One byte of the trees: exit code 2, before LightGBM sees the file."""
+    for path in saved.iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    trees = tmp_path / "model.txt"
+    trees.write_bytes(trees.read_bytes().replace(b"leaf_value=0", b"leaf_value=9", 1))
+    data = ["--faq", str(folder), "--schema", str(schema)]
+    with pytest.raises(SystemExit) as ended:
+        main([*data, "--model", str(tmp_path), "--evaluation", str(tmp_path / "out")])
+    assert ended.value.code == 2 and "model.txt" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_entries_that_the_model_does_not_know_rank_last(model: FaqModel, faq: Faq, parts: Split):
+    """The FAQ got a new entry since: its questions are wrong, the others as before."""
+    before = {row.question_id: row for row in measure.predict(model, faq, parts)}
+    renamed = tuple(
+        replace(entry, id="brand-new") if at == 0 else entry for at, entry in enumerate(faq.entries)
+    )
+    for row in measure.predict(model, replace(faq, entries=renamed), parts):
+        if row.expected == "brand-new":
+            assert row.rank == len(faq.entries) + 1
+        else:
+            assert row == before[row.question_id]
+
+
+def test_trained_on_test_is_told(
+    model: FaqModel, faq: Faq, parts: Split, capsys: pytest.CaptureFixture[str]
+):
+    """No test question is in the memory; under another split there are, and it warns."""
+    assert measure.warn_of_leaks(model, faq, parts) == 0 and capsys.readouterr().err == ""
+    other = replace(parts, of=np.roll(parts.of, 5))
+    assert measure.warn_of_leaks(model, faq, other) > 0
+    assert "trained-on-test" in capsys.readouterr().err
+
+
+def test_the_recipe_is_lightgbms_classifier():
+    """Trained through lightgbm.train, it predicts what LGBMClassifier does with those settings."""
+    script = f"""
+import lightgbm as lgb, numpy as np
+rng = np.random.default_rng(0)
+x = rng.random((800, 6)); y = (x[:, 0] + rng.random(800) > 1.3).astype(int)
+w = (len(y) / (2 * np.bincount(y)))[y]
+one = lgb.LGBMClassifier(n_estimators=40, verbose=-1, n_jobs=1).fit(x, y, sample_weight=w)
+two = lgb.train({{**{CLASSIFIER!r}, "num_threads": 1}}, lgb.Dataset(x, y, weight=w), 40)
+assert np.array_equal(one.predict_proba(x)[:, 1], two.predict(x))
+"""
+    subprocess.run([sys.executable, "-c", script], check=True)
+    assert TREES == 1000
