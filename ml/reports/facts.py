@@ -99,7 +99,7 @@ def gather(run: Run) -> Facts:
         try:
             curves = recorded.metrics(run.id)
         except sqlite3.Error as error:
-            notes.append(f"no learning curves: the tracking store cannot be read ({error})")
+            notes.append(f"No learning curves: the tracking store cannot be read ({error})")
     release = find_release(run, notes)
     quality = find_quality(run, release, notes)
     told = _told(run)
@@ -150,7 +150,7 @@ def _lineage(run: Run, notes: list[str]) -> Mapping[str, Any]:
     try:
         return records.lineage(run.folder)
     except (OSError, ValueError, KeyError) as error:
-        notes.append(f"lineage is missing: {run.folder / records.FILE} cannot be read ({error})")
+        notes.append(f"Lineage is missing: {run.folder / records.FILE} cannot be read ({error})")
         return {}
 
 
@@ -163,7 +163,7 @@ def _sweep(run: Run, lineage: Mapping[str, Any], notes: list[str]) -> Sweep:
         curves, stopped = recorded.curves(ids, metric), recorded.tag(ids, "ended_by")
     except sqlite3.Error as error:
         notes.append(
-            f"the tracking store cannot be read ({error}): a trial's value is the last that it "
+            f"The tracking store cannot be read ({error}): a trial's value is the last that it "
             "logged, not its best, and there are no learning curves"
         )
         curves, stopped = {}, {}

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ml.reports.charts.scales import LOGARITHMIC, is_number
+from ml.reports.charts.scales import bounds, is_logarithmic, is_number
 from ml.reports.facts import Sweep, Trial
 
 # Below this a forest has nothing to learn from.
@@ -56,7 +56,9 @@ def importance(sweep: Sweep) -> Importance:
     columns = {name: column for name in common if len(set(column := _column(ranked, name))) > 1}
     if len(columns) < 2:
         return Importance(why="fewer than two parameters differ between the completed trials")
-    values = [trial.value or 0.0 for trial in ranked]
+    # One diverged trial would be all the variance that there is: it counts as very bad, no more.
+    low, high = bounds([trial.value or 0.0 for trial in ranked])
+    values = [min(high, max(low, trial.value or 0.0)) for trial in ranked]
     return Importance(
         shares=_shares(columns, values),
         explained=_explained(columns, values),
@@ -74,7 +76,7 @@ def _column(trials: Sequence[Trial], name: str) -> Column:
     if not all(is_number(value) for value in values):
         return [str(value) for value in values]
     numbers = [float(value) for value in values]
-    if min(numbers) > 0 and max(numbers) / min(numbers) > LOGARITHMIC:
+    if is_logarithmic(numbers):
         return [math.log(number) for number in numbers]
     return numbers
 

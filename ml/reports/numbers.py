@@ -6,6 +6,8 @@ import math
 
 # Enough to tell two trials apart; the title of a number has all of them.
 DIGITS = 4
+# Letters of a parameter's value.
+LONGEST = 40
 
 
 def number(value: float) -> str:
@@ -31,9 +33,18 @@ def short(value: object) -> str:
     """A parameter's value: 0.1 and not 0.1000, text as it is, long text cut."""
     if isinstance(value, float):
         said = number(value)
-        return said.rstrip("0").rstrip(".") if "." in said and "e" not in said else said
-    said = str(value)
-    return said if len(said) <= 40 else f"{said[:38]}…"
+        if "e" in said:
+            return said.replace(".0e", "e")
+        return said.rstrip("0").rstrip(".") if "." in said else said
+    return shorten(str(value), LONGEST)
+
+
+def shorten(text: str, room: int) -> str:
+    """The text in that many letters, its middle left out: names often differ at their ends."""
+    if len(text) <= room:
+        return text
+    kept = max(2, room - 1)
+    return f"{text[: kept // 2]}…{text[-(kept - kept // 2) :]}"
 
 
 def duration(seconds: float) -> str:

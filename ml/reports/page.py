@@ -44,8 +44,9 @@ def page(facts: Facts) -> str:
         tag(
             "main",
             problems(facts),
-            log(facts),
+            log(facts) if facts.run.error else None,
             sweep(facts.sweep) if facts.sweep else job(facts),
+            log(facts) if not facts.run.error else None,
             quality(facts),
             gates(facts),
             latency(facts),

@@ -12,6 +12,7 @@ from ml.backends.local import home
 from ml.release import audit, desired, evidence
 from ml.release.candidate import EVALUATION, MODEL
 from ml.release.registry import Registry, Version
+from ml.reports.numbers import count
 from ml.serving.scoring.manifest import ManifestError, verify
 from ml.specs.problems import Refused
 from policies.promotion.evidence import Evidence, Metrics, parse
@@ -91,7 +92,7 @@ def find_release(run: Run, notes: list[str]) -> Release | None:
         ]
         return _release(registry, found[-1], notes) if found else None
     except Refused as refused:
-        notes.append(f"the registry cannot be read: {refused.problems[0].found}")
+        notes.append(f"The registry cannot be read: {refused.problems[0].found}")
         return None
 
 
@@ -101,16 +102,15 @@ def find_quality(run: Run, release: Release | None, notes: list[str]) -> Quality
         try:
             document = evidence.evaluation_of(run)
         except Refused as refused:
-            notes.append(f"the evaluation is not shown: {refused.problems[0].found}")
+            notes.append(f"The evaluation is not shown: {refused.problems[0].found}")
             return None
         return _quality(document, parse(document), f"evaluation.json of {run.name}")
     if release is None:
         return None
     if release.evidence.disagreements:
-        notes.append(
-            f"the evidence of {release.name} is not to be trusted: "
-            + "; ".join(release.evidence.disagreements)
-        )
+        first, *more = release.evidence.disagreements
+        also = f" (and {count(len(more), 'more disagreement')})" if more else ""
+        notes.append(f"The evidence of {release.name} is not to be trusted: {first}{also}.")
     if not release.evidence.metrics:
         return None
     return _quality(release.document, release.evidence, f"evidence.json of {release.name}")
@@ -173,7 +173,7 @@ def _decision(version: Version, notes: list[str]) -> Mapping[str, Any] | None:
     try:
         lines = audit.verify()
     except Refused as refused:
-        notes.append(f"the gates' decision is not shown: {refused.problems[0].found}")
+        notes.append(f"The gates' decision is not shown: {refused.problems[0].found}")
         return None
     for line in reversed(lines):
         asked = _mapping(_mapping(line.get("decision")).get("request"))

@@ -97,8 +97,7 @@ def test_an_audit_log_that_was_edited(world: World) -> None:
     text = audit.path().read_text()
     audit.path().write_text(text.replace("ana", "eve"))
     page = Page(report(world.runs[0.95]).html)
-    assert "the gates&#x27; decision is not shown" not in page.text
-    assert "the gates' decision is not shown: the audit log was changed" in page.text
+    assert "The gates' decision is not shown: the audit log was changed" in page.text
     assert page.text.count("non-inferiority") == 0
 
 

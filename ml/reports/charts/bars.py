@@ -7,9 +7,11 @@ from collections.abc import Sequence
 from ml.reports.charts import frame
 from ml.reports.charts.scales import Linear
 from ml.reports.markup import Html, tag
-from ml.reports.numbers import number, short
+from ml.reports.numbers import number, shorten
 
 ROW, NAME, BAR, VALUE = 24.0, 210.0, 320.0, 60.0
+# Letters that fit before a bar.
+LETTERS = 29
 INTERVAL_WIDTH, INTERVAL_HEIGHT = 200.0, 26.0
 
 
@@ -31,7 +33,7 @@ def bars(
         length = max(1.0, abs(share) / most * BAR)
         words = frame.title(f"{name}: {share:.1%}")
         marks += [
-            tag("text", words, short(name), x=NAME - 8, y=y + 16, text_anchor="end"),
+            tag("text", words, shorten(name, LETTERS), x=NAME - 8, y=y + 16, text_anchor="end"),
             tag("rect", words, x=NAME, y=y + 4, width=length, height=ROW - 8, class_=kind),
             tag("text", f"{share:.1%}", x=NAME + length + 8, y=y + 16),
         ]

@@ -18,7 +18,7 @@ LEFT, RIGHT, TOP, BOTTOM = 60.0, 1075.0, 34.0, 290.0
 CURVES = 60
 VALUES = 100
 # Small charts of a command job, one a metric.
-SMALL_WIDTH, SMALL_HEIGHT, SMALL = 480.0, 220.0, 12
+SMALL_WIDTH, SMALL_HEIGHT, SMALL_TOP, SMALL = 480.0, 200.0, 12.0, 12
 
 
 def learning(sweep: Sweep) -> Html | None:
@@ -30,7 +30,7 @@ def learning(sweep: Sweep) -> Html | None:
     curves = {trial.number: _thin(_finite(_stepped(trial.curve))) for trial in lines}
     steps = [step for curve in curves.values() for step, _ in curve]
     low, high = bounds([value for curve in curves.values() for _, value in curve])
-    x, y = Linear(min(steps), max(steps), LEFT, RIGHT), Linear(low, high, BOTTOM, TOP)
+    x, y = Linear(min(steps), max(steps), LEFT, RIGHT, whole=True), Linear(low, high, BOTTOM, TOP)
     marks: list[object] = [
         frame.left_axis(y, LEFT, RIGHT, sweep.metric, TOP),
         frame.bottom_axis(x, BOTTOM, "step", RIGHT),
@@ -57,14 +57,13 @@ def learning(sweep: Sweep) -> Html | None:
         )
     if any(len(trial.curve) > VALUES for trial in lines):
         said.append(f"Long curves are thinned to {VALUES} values.")
-    legend = ["best", "q5", "q4", "q3", "q2", "q1"]
     return frame.figure(
         "Learning curves",
         WIDTH,
         HEIGHT,
         marks,
         " ".join(said),
-        legend + (["stopped"] if stopped else []),
+        frame.present(style[trial.number] for trial in lines),
     )
 
 
@@ -76,13 +75,13 @@ def single(metric: str, curve: Curve) -> Html | None:
     line = _thin(finite)
     low, high = bounds([value for _, value in line])
     right, bottom = SMALL_WIDTH - 15, SMALL_HEIGHT - 50
-    x = Linear(line[0][0], max(step for step, _ in line), LEFT, right)
-    y = Linear(low, high, bottom, TOP)
+    x = Linear(line[0][0], line[-1][0], LEFT, right, whole=True)
+    y = Linear(low, high, bottom, SMALL_TOP)
     drawn = frame.points((x(step), y(value)) for step, value in line)
     lost = len(curve) - len(finite)
     said = f"{count(lost, 'value')} NaN or infinite, not drawn." if lost else None
     marks = [
-        frame.left_axis(y, LEFT, right, "", TOP),
+        frame.left_axis(y, LEFT, right, "", SMALL_TOP),
         frame.bottom_axis(x, bottom, "step", right),
         tag(
             "polyline",

@@ -84,6 +84,12 @@ def title(words: str) -> Html:
     return tag("title", words)
 
 
+def present(kinds: Iterable[str]) -> list[str]:
+    """The kinds of marks that a chart has, in the order of the legend."""
+    found = set(kinds)
+    return [kind for kind in LEGENDS if kind in found]
+
+
 def evenly(things: Sequence[int], most: int) -> list[int]:
     """At most `most` of them, spread evenly, first and last among them."""
     if len(things) <= most:

@@ -14,7 +14,7 @@ WIDTH, HEIGHT = 1090.0, 320.0
 LEFT, RIGHT, TOP, BOTTOM = 60.0, 1075.0, 34.0, 250.0
 # The strip under the chart for trials that have no value.
 STRIP = 268.0
-# Beyond this the words under the pointer are left out: they would fill the page.
+# Beyond as many trials dots are smaller, and their parameters do not fill the page.
 WORDY = 200
 
 
@@ -47,12 +47,13 @@ def history(sweep: Sweep) -> Html | None:
         line.append((RIGHT, y(best)))
         marks.append(tag("polyline", points=frame.points(line), class_="line"))
     wordy = len(sweep.trials) <= WORDY
+    size = 4.0 if wordy else 2.5
     for trial in sweep.trials:
         said = words(sweep, trial) if wordy else words(sweep, trial).partition("\n")[0]
         kind = style[trial.number]
         shape = "failed" if trial.value is None or kind == "failed" else kind
         at = y(trial.value) if trial.value is not None else STRIP
-        marks.append(_mark(shape, x(trial.number), at, trial.number, said))
+        marks.append(_mark(shape, x(trial.number), at, trial.number, said, size))
     empty = sum(trial.value is None for trial in sweep.trials)
     if empty:
         marks.append(tag("text", "no value", x=LEFT - 6, y=STRIP + 3.5, text_anchor="end"))
@@ -77,7 +78,7 @@ def history(sweep: Sweep) -> Html | None:
     )
 
 
-def _mark(kind: str, x: float, y: float, number: int, said: str) -> Html:
+def _mark(kind: str, x: float, y: float, number: int, said: str, size: float) -> Html:
     told = frame.title(said)
     if kind == "failed":
         cross = f"M{x - 4:.1f} {y - 4:.1f}l8 8m0-8l-8 8"
@@ -85,13 +86,13 @@ def _mark(kind: str, x: float, y: float, number: int, said: str) -> Html:
     if kind == "stopped":
         down = f"M{x - 5:.1f} {y - 4:.1f}h10l-5 8z"
         return tag("path", told, d=down, class_="mark stopped", data_t=number)
-    radius = 6 if kind == "best" else 4
+    radius = 6.0 if kind == "best" else size
     shape = "best" if kind == "best" else "done"
     return tag("circle", told, cx=x, cy=y, r=radius, class_=f"mark {shape}", data_t=number)
 
 
 def _numbers(trials: int, x: Linear) -> Html:
     whole = [tag("text", "trial", x=RIGHT, y=STRIP + 44, text_anchor="end", class_="label")]
-    for at, number in Linear(0, trials - 1, x(0), x(trials - 1)).ticks(min(12, trials)):
+    for at, number in Linear(0, trials - 1, x(0), x(trials - 1), whole=True).ticks(12):
         whole.append(tag("text", number, x=at, y=STRIP + 26, text_anchor="middle"))
     return join(whole)

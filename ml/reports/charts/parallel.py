@@ -9,7 +9,7 @@ from ml.reports.charts.scales import Linear, Scale, bounds, scale_of
 from ml.reports.charts.trials import drawn_in_order, sample, styles, words
 from ml.reports.facts import Sweep, Trial, shown
 from ml.reports.markup import Html, join, tag
-from ml.reports.numbers import count
+from ml.reports.numbers import count, shorten
 
 TOP, BOTTOM, MISSING, HEIGHT = 58.0, 320.0, 350.0, 362.0
 WIDTH, LEFT, TAIL = 1090.0, 70.0, 60.0
@@ -17,7 +17,7 @@ WIDTH, LEFT, TAIL = 1090.0, 70.0, 60.0
 AXES = 12
 LINES = 300
 # The width of a letter of an axis's name.
-LETTER = 7.5
+LETTER = 8.2
 
 
 def parallel(sweep: Sweep, first: Sequence[str] = ()) -> Html | None:
@@ -72,9 +72,7 @@ def parallel(sweep: Sweep, first: Sequence[str] = ()) -> Html | None:
         HEIGHT,
         marks,
         _caption(sweep, len(lines), len(kept), len(names), bool(first)),
-        ["best", "q5", "q4", "q3", "q2", "q1"]
-        + (["stopped"] if sweep.of("stopped") else [])
-        + (["failed"] if sweep.of("failed", "unranked", "canceled", "running") else []),
+        frame.present(style[trial.number] for trial in lines),
     )
 
 
@@ -87,8 +85,8 @@ def _place(trial: Trial, name: str, scale: Scale) -> float:
 def _axis(x: float, name: str, scale: Scale, at: int, step: float, is_last: bool) -> Html:
     # Neighbours' names stand at two heights, so that long ones do not run into each other.
     y = 18 if at % 2 else 36
-    room = int(2 * step / LETTER)
-    said = name if len(name) <= room else f"{name[: room - 1]}…"
+    width = TAIL + step if is_last else min(2 * step, 2 * x)
+    said = shorten(name, int(width / LETTER) - 1)
     parts = [
         tag("line", x1=x, x2=x, y1=TOP, y2=BOTTOM, class_="axis"),
         tag(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import median
 from typing import Protocol
 
 from ml.reports.numbers import number, short
@@ -13,8 +14,9 @@ from ml.reports.numbers import number, short
 FEW = 6
 # More labels than this on one axis are thinned.
 LABELS = 12
-# A positive parameter that spans more than this ratio gets a logarithmic axis.
-LOGARITHMIC = 50.0
+# A positive parameter gets a logarithmic axis when it spans more than this ratio and half of its
+# values lie in so small a part of the range: values that were drawn evenly do not.
+_RATIO, _CROWDED = 50.0, 0.2
 # Numbers further from zero are not drawn: their differences would be infinite.
 FURTHEST = 1e300
 # Room at either end of a linear scale, as a share of its range.
@@ -37,12 +39,16 @@ class Scale(Protocol):
 
 @dataclass(frozen=True)
 class Linear:
-    """`low` … `high` on the pixels `start` … `end` (which may run downwards); clipped there."""
+    """`low` … `high` on the pixels `start` … `end` (which may run downwards); clipped there.
+
+    `whole` values, such as steps, have no ticks between them.
+    """
 
     low: float
     high: float
     start: float
     end: float
+    whole: bool = False
 
     def __call__(self, value: object) -> float:
         """The pixel; values beyond the ends are drawn at the ends."""
@@ -54,7 +60,7 @@ class Linear:
         span = self.high - self.low
         if span <= 1 / FURTHEST:
             return [(self(self.low), number(self.low))]
-        raw = span / max(1, count)
+        raw = max(span / max(1, count), 1.0 if self.whole else 0.0)
         power = 10.0 ** math.floor(math.log10(raw))
         step = next(power * nice for nice in (1, 2, 5, 10) if power * nice >= raw * 0.999)
         digits = max(0, -math.floor(math.log10(step) + 1e-9))
@@ -118,7 +124,7 @@ def scale_of(values: Sequence[object], start: float, end: float) -> Scale:
     if len(numbers) <= FEW:
         whole = all(isinstance(value, int) for value in values)
         return Category(tuple(int(n) if whole else n for n in numbers), start, end)
-    if numbers[0] > 0 and numbers[-1] / numbers[0] > LOGARITHMIC:
+    if is_logarithmic(numbers):
         return Log(numbers[0], numbers[-1], start, end)
     return Linear(numbers[0], numbers[-1], start, end)
 
@@ -137,6 +143,14 @@ def bounds(values: Sequence[float]) -> tuple[float, float]:
             low, high = max(low, quarter - room), min(high, three + room)
     margin = (high - low) * _MARGIN or abs(high) * _MARGIN or 1.0
     return low - margin, high + margin
+
+
+def is_logarithmic(numbers: Sequence[float]) -> bool:
+    """Whether a parameter with these values was most likely drawn by its logarithm."""
+    low, high = min(numbers), max(numbers)
+    if low <= 0 or high / low <= _RATIO:
+        return False
+    return (median(numbers) - low) / (high - low) < _CROWDED
 
 
 def is_number(value: object) -> bool:

@@ -37,7 +37,7 @@ def summary(facts: Facts) -> Html:
         tag("h1", facts.run.name),
         tag("p", tag("strong", first), *(join([" ", one]) for one in rest), class_="verdict"),
         _glance(facts),
-        *(tag("p", note, class_="note") for note in facts.notes),
+        *(tag("p", note, class_="problem") for note in facts.notes),
     )
 
 
