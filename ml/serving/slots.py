@@ -6,6 +6,7 @@ line, so a command that was killed half way leaves nothing that the next one doe
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import time
@@ -32,17 +33,17 @@ def stop(slot: Path, patience_s: float = STOP_S) -> bool:
 
     Returns whether there was one. Raises Refused when one outlives SIGKILL.
     """
-    found = _processes(slot)
+    found = set(_processes(slot))
     if not found:
         return False
     for number, wait_s in ((signal.SIGTERM, patience_s), (signal.SIGKILL, STOP_S)):
-        for process in _processes(slot):
+        found |= set(_processes(slot))  # a worker may have been forked meanwhile
+        for process in found:
             with suppress(psutil.NoSuchProcess):
                 process.send_signal(number)
-        if _gone(slot, wait_s):
-            psutil.wait_procs(found, timeout=0)  # our own children leave no zombies
+        if _gone(slot, found, wait_s):
             return True
-    left = ", ".join(str(process.pid) for process in _processes(slot))
+    left = ", ".join(str(process.pid) for process in found if _lives(process))
     problem = Problem("server-not-stopped", f"process {left} outlived SIGKILL")
     raise Refused(problem, exit_code=Exit.RUN_FAILED)
 
@@ -91,11 +92,25 @@ def _processes(slot: Path) -> list[psutil.Process]:
     return sorted(found, key=lambda process: process.pid)
 
 
-def _gone(slot: Path, timeout_s: float) -> bool:
-    """Whether nothing of the slot is alive any more before the timeout."""
+def _gone(slot: Path, found: set[psutil.Process], timeout_s: float) -> bool:
+    """Whether all of them, and whatever else carries the slot, have ended before the timeout.
+
+    A process that is ending loses its command line before it lets go of its port: it is waited for
+    by its number. One that was ours leaves no zombie behind.
+    """
     deadline = time.monotonic() + timeout_s
-    while left := _processes(slot):
+    while any(map(_lives, found)) or _processes(slot):
         if time.monotonic() > deadline:
             return False
-        psutil.wait_procs(left, timeout=POLL_S)
+        time.sleep(POLL_S)
+    for process in found:
+        with suppress(ChildProcessError):
+            os.waitpid(process.pid, os.WNOHANG)
     return True
+
+
+def _lives(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
