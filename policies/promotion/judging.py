@@ -10,7 +10,7 @@ from policies.promotion.decision import Request, Verdict
 from policies.promotion.evidence import Estimate, Evidence, Metrics
 from policies.promotion.gates import Gate, Gates
 
-# More units or requests than anybody measures: MLflow turns infinity into a finite 1.797e308.
+# No count and no latency is larger: MLflow turns infinity into a finite 1.797e308.
 MOST = 1e9
 
 

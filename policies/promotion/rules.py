@@ -133,7 +133,7 @@ def latency(case: Case, gate: Gate) -> Finding:
     found = f"p95 {shown(of.p95_ms)} ms on {of.hardware or 'unnamed hardware'}"
     if of.hardware is None or of.instance_type is None:
         return Finding("fail", found, required, "the hardware is not named")
-    if not 0 < p50 <= p95 <= p99:
+    if not 0 < p50 <= p95 <= p99 <= MOST:
         return Finding("fail", found, required, "the percentiles are missing or out of order")
     if not enough <= real(of.requests) <= MOST:
         return Finding("fail", found, required, f"{shown(of.requests)} requests")

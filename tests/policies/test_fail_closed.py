@@ -62,24 +62,8 @@ def _paths(document: Any, above: tuple[str, ...] = ()) -> Iterator[tuple[str, ..
 
 PATHS = sorted(_paths(DOCUMENT))
 # Of any type but sound: absent, null, not a number, out of every bound, or of the wrong type.
-BAD = st.sampled_from(
-    [
-        None,
-        math.nan,
-        math.inf,
-        -math.inf,
-        1.797e308,
-        -1,
-        True,
-        "",
-        "  ",
-        [],
-        {},
-        "nan",
-        [1],
-        10**400,
-    ]
-)
+BAD: list[Any] = [None, math.nan, math.inf, -math.inf, 1.797e308, -1, True]
+BAD += ["", "  ", [], {}, "nan", [1], 10**400]
 # These are sound values in these places.
 SOUND = {
     ("lineage", "dirty"): [True],
@@ -137,7 +121,9 @@ def test_the_document_passes_as_it_is(tightened: Gates) -> None:
 
 
 @settings(max_examples=400, deadline=None)
-@given(spoils=st.lists(st.tuples(st.sampled_from(PATHS), BAD), min_size=1, max_size=4))
+@given(
+    spoils=st.lists(st.tuples(st.sampled_from(PATHS), st.sampled_from(BAD)), min_size=1, max_size=4)
+)
 def test_spoiled_evidence_never_passes(
     tightened: Gates, spoils: list[tuple[tuple[str, ...], Any]]
 ) -> None:
@@ -153,10 +139,11 @@ def test_spoiled_evidence_never_passes(
 
 @pytest.mark.parametrize("path", PATHS, ids=".".join)
 def test_each_place_alone_is_needed(path: tuple[str, ...], tightened: Gates) -> None:
-    """Null in any single place is refused."""
-    changed = _spoiled(DOCUMENT, path, None)
-    assert changed != DOCUMENT
-    assert not decide(tightened, _evidence(changed), None, REQUEST).allowed
+    """Each bad value in any single place is refused."""
+    for value in BAD:
+        if _is_bad(path, value):
+            changed = _spoiled(DOCUMENT, path, value)
+            assert not decide(tightened, _evidence(changed), None, REQUEST).allowed, value
 
 
 @settings(max_examples=300, deadline=None)
