@@ -111,8 +111,8 @@ def digest(path: Path) -> str:
 
 
 def _stamps(root: Path) -> Iterator[tuple[Path, int, int]]:
-    whole = repository.yaml_files(root)
-    for path in whole if repository.is_root(root) else sorted(root.glob("*.y*ml")):
+    beside = (path for path in sorted(root.glob("*.y*ml")) if path.is_file())
+    for path in repository.yaml_files(root) if repository.is_root(root) else beside:
         stat = path.stat()
         yield path, stat.st_mtime_ns, stat.st_size
 

@@ -187,4 +187,4 @@ def did_you_mean(word: str, known: Iterable[str], form: str = "{}") -> str:
 
 def nearest(word: str, known: Iterable[str]) -> list[str]:
     """The known word that a misspelt one most resembles, alone in a list; [] when none does."""
-    return difflib.get_close_matches(word, list(known), 1, 0.6)
+    return difflib.get_close_matches(word, list(known), 1, 0.7)

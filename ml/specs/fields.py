@@ -37,6 +37,7 @@ def sweep(written: Written, trial: CommandPlan) -> SweepPlan:
     given = written.get("sampling_algorithm") or "random"
     algorithm: dict[str, Any] = given if isinstance(given, dict) else {"type": given}
     limits = written.get("limits") or {}
+    total = int(limits.get("max_total_trials") or _TRIALS)
     return SweepPlan(
         place=written.place(),
         display_name=trial.display_name,
@@ -52,9 +53,9 @@ def sweep(written: Written, trial: CommandPlan) -> SweepPlan:
         primary_metric=str(written.get("objective", "primary_metric")),
         seed=algorithm.get("seed"),
         rule=str(algorithm.get("rule") or "random").lower(),  # type: ignore[arg-type]
-        max_total_trials=int(limits.get("max_total_trials") or _TRIALS),
-        # Without a limit Azure ML starts all at once; a machine is the limit here.
-        max_concurrent_trials=int(limits.get("max_concurrent_trials") or 1),
+        max_total_trials=total,
+        # "Defaults to max_total_trials" (reference-yaml-job-sweep).
+        max_concurrent_trials=int(limits.get("max_concurrent_trials") or total),
         timeout_s=seconds(limits.get("timeout")),
         trial_timeout_s=seconds(limits.get("trial_timeout")),
         early_termination=early_termination(written),

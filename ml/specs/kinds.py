@@ -103,6 +103,8 @@ _SCHEMAS = {
     "capabilityhost": "capability_host",
     "deploymenttemplate": "deployment_template",
 }
+# `compute: azureml:cpu-cluster`: a value that no other YAML has.
+_REFERENCE = re.compile(r":\s*[\"']?azureml:")
 _SCHEMA_NAME = re.compile(r"([A-Za-z0-9_]+)(?:\.schema)?\.json$")
 
 
@@ -122,7 +124,7 @@ def kind_of(data: Any) -> Kind | None:
 
 def mentions_azure_ml(text: str) -> bool:
     """Whether a text that does not load as YAML was meant to be a spec."""
-    return "azuremlschemas" in text
+    return "azuremlschemas" in text or _REFERENCE.search(text) is not None
 
 
 def _family_by_schema(schema: Any) -> str | None:
@@ -169,8 +171,8 @@ def _family_by_shape(data: Mapping[str, Any]) -> str | None:
 
 # What a document of that type must have besides the type, one of them.
 _WORK = {
-    "command": frozenset({"command"}),
-    "sweep": frozenset({"trial", "search_space"}),
+    "command": frozenset({"command", "environment"}),
+    "sweep": frozenset({"trial", "search_space", "objective"}),
     "pipeline": frozenset({"jobs", "settings", "component"}),
     "automl": frozenset({"task", "training_data"}),
     "spark": frozenset({"entry"}),

@@ -16,8 +16,7 @@ from typing import Any
 
 import yaml
 
-from ml.specs import ambiguity
-from ml.specs.expressions import did_you_mean
+from ml.specs import ambiguity, unreadable
 from ml.specs.problems import Place, Problem, Refused
 
 Key = str | int
@@ -34,13 +33,14 @@ MAX_BYTES = 1_000_000
 class Document:
     """A YAML file: its data, and the position of every node of it.
 
-    `shown` is the path as a person would type it. Overrides change `data` and leave the positions
-    as they are in the file.
+    `shown` is the path as a person would type it. `changed` are the dotted fields that were set
+    on the command line: `data` has their values, the positions are those of the file.
     """
 
     shown: str
     data: Any
     root: yaml.Node
+    changed: tuple[str, ...] = ()
 
     def copy(self) -> Any:
         """The data afresh, for a reader that changes what it reads (the SDK does)."""
@@ -58,7 +58,13 @@ class Document:
 
     def place(self, *keys: Key) -> Place:
         """The place of the node at `keys` (of its key, in a mapping)."""
-        return Place(self.shown, self.position(*keys)[0])
+        change = self.change(*keys)
+        return Place(f"--set {change}", 0) if change else Place(self.shown, self.position(*keys)[0])
+
+    def change(self, *keys: Key) -> str | None:
+        """The field set on the command line that the node at `keys` is, or is a part of."""
+        dotted = ".".join(map(str, keys))
+        return next((name for name in self.changed if f"{dotted}.".startswith(f"{name}.")), None)
 
     def get(self, *keys: Key) -> Any:
         """The value at `keys`, None where there is none."""
@@ -90,25 +96,16 @@ def read(path: Path, shown: str) -> Document:
     top = Place(shown, 1)
     try:
         content = path.read_bytes()
-    except IsADirectoryError:
-        raise Refused(Problem("not-a-file", f"`{shown}` is a folder", "a YAML file")) from None
     except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        hint = did_you_mean(shown, _siblings(path, shown)) or "look at the spelling"
-        raise Refused(
-            Problem("missing-file", f"`{shown}` cannot be read: {reason}", "a YAML file", hint)
-        ) from None
+        raise Refused(unreadable.file(error, path, shown)) from None
     if len(content) > MAX_BYTES:
         found = f"{len(content):,} bytes"
-        raise Refused(Problem("too-large", found, f"at most {MAX_BYTES:,}", place=top))
+        hint = "a spec names its data by a path: keep it in files of its own"
+        raise Refused(Problem("too-large", found, f"at most {MAX_BYTES:,}", hint, top))
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        line = content.count(b"\n", 0, error.start) + 1
-        found = f"byte {content[error.start]:#04x} is not UTF-8"
-        raise Refused(
-            Problem("unreadable-yaml", found, "UTF-8 text", place=Place(shown, line))
-        ) from None
+        raise Refused(unreadable.bytes_of(error, shown)) from None
     return parse(text, shown)
 
 
@@ -124,8 +121,9 @@ def parse(text: str, shown: str) -> Document:
         try:
             root = loader.get_single_node()
             if root is None:
+                hint = "write a spec: ml/projects/faq_matching/jobs/train.yml is one to copy"
                 raise Refused(
-                    Problem("empty-file", "no content", "a mapping", place=Place(shown, 1))
+                    Problem("empty-file", "no content", "a mapping", hint, Place(shown, 1))
                 )
             problems = list(ambiguity.ambiguities(root, shown))
             if problems:
@@ -134,7 +132,7 @@ def parse(text: str, shown: str) -> Document:
         finally:
             loader.dispose()
     except yaml.YAMLError as error:
-        raise Refused(_unreadable(error, text, shown)) from None
+        raise Refused(unreadable.yaml_text(error, text, shown)) from None
     except (ValueError, TypeError, OverflowError, RecursionError) as error:
         # PyYAML's constructors of dates, integers and keys raise these as they are.
         raise Refused(
@@ -152,23 +150,3 @@ def _child(node: yaml.Node, key: Key) -> tuple[yaml.Node, yaml.Mark] | None:
         item = node.value[int(key)]
         return item, item.start_mark
     return None
-
-
-def _siblings(path: Path, shown: str) -> list[str]:
-    """The YAML files in the folder of a file that is not there, as the person would type them."""
-    try:
-        names = [file.name for file in path.parent.iterdir() if file.suffix in {".yml", ".yaml"}]
-    except (OSError, ValueError):
-        return []
-    return [shown.removesuffix(path.name) + name for name in names]
-
-
-def _unreadable(error: yaml.YAMLError, text: str, shown: str) -> Problem:
-    mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
-    line = mark.line + 1 if mark else text.count("\n", 0, getattr(error, "position", 0)) + 1
-    found = getattr(error, "problem", None) or getattr(error, "reason", None) or str(error)
-    lines = text.splitlines() or [""]
-    hint = ""
-    if line > 1 and "\t" in lines[min(line, len(lines)) - 1]:
-        hint = "indent with spaces, not tabs"
-    return Problem("unreadable-yaml", str(found), "YAML that loads", hint, Place(shown, line))

@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +73,6 @@ class Spec:
     entity: Any
     problems: tuple[Problem, ...] = ()
     boundary: Path | None = None
-    overrides: tuple[str, ...] = ()
 
     @property
     def folder(self) -> Path:
@@ -106,9 +105,10 @@ def from_document(document: Document, file: Path, changes: Mapping[str, str]) ->
         raise Refused(_no_spec(document))
     if changes:
         overrides.apply(document.data, changes)
+        document = replace(document, changed=tuple(changes))
         kind = kinds.kind_of(document.data) or kind
     kind, entity, problems = _entity(kind, document, file)
-    return Spec(file, kind, document, entity, problems, repository.boundary(file), tuple(changes))
+    return Spec(file, kind, document, entity, problems, repository.boundary(file))
 
 
 def _entity(kind: Kind, document: Document, file: Path) -> tuple[Kind, Any, tuple[Problem, ...]]:

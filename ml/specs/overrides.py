@@ -107,9 +107,10 @@ def _unknown(keys: list[str], parent: dict[str, Any], target: str) -> Problem:
     if len(keys) == 1:
         known += sorted(_OPEN | _FIELDS)
     prefix = "".join(f"{key}." for key in keys[:-1])
+    names = ", ".join(prefix + key for key in dict.fromkeys(known))
     return Problem(
         "bad-override",
         f"--set {target}: the spec has no `{'.'.join(keys)}`",
-        f"one of {', '.join(prefix + key for key in dict.fromkeys(known))}",
+        f"one of {names}" if names else f"no --set of `{keys[0]}`: the spec has none",
         did_you_mean(keys[-1], known, prefix + "{}"),
     )

@@ -22,13 +22,16 @@ class Exit(IntEnum):
 
 @dataclass(frozen=True)
 class Place:
-    """A line of a file; `path` is as the person would type it, `line` counts from 1."""
+    """A line of a file; `path` is as the person would type it, `line` counts from 1.
+
+    What a person changed on the command line is at `--set FIELD`, line 0.
+    """
 
     path: str
     line: int
 
     def __str__(self) -> str:
-        return f"{self.path}:{self.line}"
+        return f"{self.path}:{self.line}" if self.line else self.path
 
 
 @dataclass(frozen=True)

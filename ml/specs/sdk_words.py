@@ -10,6 +10,7 @@ from ml.specs import sdk_fields, secrets
 from ml.specs.expressions import did_you_mean, nearest
 from ml.specs.kinds import JOBS, Kind
 from ml.specs.lines import Document, Key
+from ml.specs.plan import LITERALS
 from ml.specs.problems import Problem
 from ml.specs.sdk_tree import included
 
@@ -75,7 +76,7 @@ def _words(
     kind: Kind,
     document: Document,
 ) -> tuple[str, str, str, str]:
-    name = str(keys[-1]) if keys else ""
+    name = _name(keys)
     owner = _owner(keys, kind)
     text = " ".join(messages)
     if "Unknown field." in messages:
@@ -104,6 +105,8 @@ def _words(
     allowed = _listed(messages) or sdk_fields.allowed(field)
     if _NOT_IN_SET.search(text) and allowed and "text" not in sdk_fields.wanted(field):
         near = did_you_mean(str(value), allowed)
+        if "inputs" in keys[-3:-2] and name == "type" and str(value) in LITERALS:
+            near = f"an input that is a value is written in place: `{keys[-2]}: VALUE`"
         return "bad-value", found, f"one of {', '.join(allowed)}", near
     unsupported = _UNSUPPORTED.match(text)
     if unsupported:
@@ -115,9 +118,9 @@ def _words(
         near = f"did you mean `azureml:{value}`?" if _looks_short(value) else ""
         return "bad-reference", found, expected, near
     if any(map(_TYPES.search, messages)):
-        return "wrong-type", found, wanted, ""
+        return "wrong-type", found, wanted, _type_hint(name, value, field)
     if "Field may not be null." in messages:
-        return "wrong-type", f"`{name}` is empty", wanted, ""
+        return "wrong-type", f"`{name}` is empty", wanted, _type_hint(name, value, field)
     shown = _first_sentence(text)
     hint = "these are azure-ai-ml's own words: `az ml` would say the same"
     return "invalid-field", f"{f'`{name}`: ' if name else ''}{shown}", "", hint
@@ -127,6 +130,33 @@ def _owner(keys: tuple[Key, ...], kind: Kind) -> str:
     if len(keys) < 2:
         return kind.with_article
     return f"`{'.'.join(map(str, keys[:-1]))}`"
+
+
+def _name(keys: tuple[Key, ...]) -> str:
+    """How a node is called: `compute`, or `values[2]` in a list."""
+    if len(keys) > 1 and isinstance(keys[-1], int):
+        return f"{_name(keys[:-1])}[{keys[-1]}]"
+    return str(keys[-1]) if keys else ""
+
+
+def _type_hint(name: str, value: Any, field: Any) -> str:
+    """How the value would be written right."""
+    words = sdk_fields.wanted(field)
+    if isinstance(value, bool | int | float) and "text" in words:
+        text = str(value).lower() if isinstance(value, bool) else value
+        return f'as text it stands in quotes: "{text}"'
+    example = next((_EXAMPLES[word] for word in words if word in _EXAMPLES), "")
+    return f"for example `{name}: {example}`" if example and "[" not in name else ""
+
+
+_EXAMPLES = {
+    "an integer": "3",
+    "a number": "0.5",
+    "true or false": "true",
+    "text": "name",
+    "a list": "[a, b]",
+    "a mapping": "{field: value}",
+}
 
 
 def _shown(name: str, value: Any) -> str:

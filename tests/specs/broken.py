@@ -44,6 +44,7 @@ LOADING = {
     + "  train:\n    command: train\n    environmen: azureml:e:1  # error: unknown-field\n",
     "missing-field": "$schema: https://azuremlschemas.azureedge.net/latest/commandJob.schema.json"
     "  # error: missing-field\ncommand: echo\n",
+    "missing-command": "type: command  # error: missing-field\nenvironment: azureml:e:1\n",
     "missing-field-of-search-space": SWEEP
     + "search_space:\n  rate: {type: uniform, min_value: 0}  # error: missing-field\n"
     + LIMITS,
@@ -56,6 +57,8 @@ LOADING = {
     "wrong-type-of-compute": COMMAND + "compute: 3  # error: wrong-type\n",
     "bad-type-of-input": COMMAND
     + "inputs:\n  faq:\n    type: uri_foldr  # error: bad-value\n    path: data\n",
+    "value-as-input-of-job": COMMAND
+    + "inputs:\n  rate: {type: number, optional: true}  # error: bad-value\n",
     "bad-mode-of-input": COMMAND
     + "inputs:\n  faq: {type: uri_folder, path: data, mode: ro_mont}  # error: bad-value\n",
     "bad-distribution": COMMAND + "distribution: {type: pytorhc}  # error: bad-value\n",
@@ -67,6 +70,9 @@ LOADING = {
     ).replace("x}", "x}  # error: bad-value")
     + SPACE
     + LIMITS,
+    "boolean-choice": SWEEP
+    + LIMITS
+    + "search_space:\n  rate:\n    type: choice\n    values: [1, true]  # error: wrong-type\n",
     "bad-algorithm": SWEEP + SPACE + LIMITS + "sampling_algorithm: randm  # error: bad-value\n",
     "bad-job-type": "type: comand  # error: bad-value\ncommand: echo\nenvironment: azureml:e:1\n",
     "bad-task": "type: automl\ntask: clasification  # error: bad-value\nprimary_metric: accuracy\n",

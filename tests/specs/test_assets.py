@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from pathlib import Path
 
 import pytest
@@ -56,6 +57,14 @@ def test_a_folder_that_is_no_repository_is_not_searched(faq: Path) -> None:
     """Without a pyproject.toml only the specs beside each other are assets of each other."""
     (faq / "pyproject.toml").unlink()
     assert assets.find("azureml:faq:1", "data", faq) is None
+    assert assets.find("azureml:faq:1", "data", faq / "assets") is not None
+
+
+@pytest.mark.timeout(20)
+def test_a_pipe_among_the_specs_is_not_waited_for(faq: Path) -> None:
+    """Beside a spec outside of any repository there may be anything."""
+    (faq / "pyproject.toml").unlink()
+    os.mkfifo(faq / "assets" / "pipe.yml")
     assert assets.find("azureml:faq:1", "data", faq / "assets") is not None
 
 

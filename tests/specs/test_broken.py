@@ -45,6 +45,25 @@ def test_message_says_enough(name: str, problems: Check) -> None:
         }  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("name", "found", "hint"),
+    [
+        ("boolean-choice", "`values[1]` is true", 'as text it stands in quotes: "true"'),
+        ("wrong-type-of-tag", "`version` is the integer 1", 'as text it stands in quotes: "1"'),
+        ("wrong-type-of-timeout", "`timeout` is the text 'soon'", "for example `timeout: 3`"),
+        ("wrong-type-of-inputs", "`inputs` is a list", "for example `inputs: {field: value}`"),
+        ("value-as-input-of-job", "`type` is the text 'number'", "in place: `rate: VALUE`"),
+    ],
+)
+def test_a_wrong_value_says_how_it_is_written(
+    name: str, found: str, hint: str, problems: Check
+) -> None:
+    """What it is, the item of a list by its number, and how it would be right."""
+    (problem,) = problems(CASES[name])
+    assert problem.found == found
+    assert problem.hint.endswith(hint)
+
+
 def test_there_are_enough() -> None:
     """The suite holds at least sixty attacks and broken specs."""
     assert len(CASES) >= 60

@@ -124,6 +124,49 @@ def test_what_cannot_be_read_is_refused(repo: Path) -> None:
         with pytest.raises(Refused) as refused:
             load(Path(name))
         assert [problem.code for problem in refused.value.problems] == [code], name
+        assert refused.value.problems[0].hint, name
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "advice"),
+    [
+        ("a: 1\n  b: 2\n", 2, "start it below the line before it"),
+        ("a:\n  b: 1\n c: 2\n", 3, "start it below the lines that it belongs to"),
+        ("a: 1\n\tb: 2\n", 2, "spaces, not tabs"),
+        ("a: *b\n", 1, "in quotes"),
+        ("a: @b\n", 1, "in quotes"),
+        ("a: 'b\n", 2, "close the quote"),
+        ("a: 1\n---\nb: 2\n", 2, "one spec a file"),
+        ("a: !x 1\n", 1, "delete the tag"),
+        ("a: [1\nb: 2\n", 2, "brackets"),
+    ],
+)
+def test_yaml_that_does_not_load_says_what_to_do(
+    text: str, line: int, advice: str, repo: Path
+) -> None:
+    """The line of the fault, and advice for what the parser calls it."""
+    (repo / "spec.yml").write_text(text)
+    with pytest.raises(Refused) as refused:
+        load(Path("spec.yml"))
+    problem = refused.value.problems[0]
+    assert (problem.code, str(problem.place)) == ("unreadable-yaml", f"spec.yml:{line}")
+    assert advice in problem.hint
+
+
+def test_a_file_of_another_person(monkeypatch: pytest.MonkeyPatch, repo: Path) -> None:
+    """What may not be read is not called misspelt."""
+
+    def denied(self: Path) -> bytes:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "read_bytes", denied)
+    with pytest.raises(Refused) as refused:
+        load(Path("component.yml"))
+    problem = refused.value.problems[0]
+    assert (problem.code, problem.hint) == (
+        "no-access",
+        "let yourself read it: chmod u+r component.yml",
+    )
 
 
 def test_a_misspelt_file_names_the_nearest(repo: Path) -> None:
@@ -131,6 +174,9 @@ def test_a_misspelt_file_names_the_nearest(repo: Path) -> None:
     with pytest.raises(Refused) as refused:
         load(Path("componnent.yml"))
     assert refused.value.problems[0].hint == "did you mean `component.yml`?"
+    with pytest.raises(Refused) as refused:
+        load(Path("other.yml"))  # the suffix alone is no resemblance
+    assert refused.value.problems[0].hint == "look at the spelling"
 
 
 def test_the_sdk_stays_quiet(repo: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -98,11 +98,15 @@ def test_several_wrong_targets_are_told_at_once() -> None:
 
 
 def test_what_was_set_is_checked_like_what_is_written() -> None:
-    """A value that the SDK or a rule refuses is refused with the field's line."""
-    found = check(load(Path("command.yml"), {"resources.instance_count": "-1"}))
-    assert [(problem.code, problem.place.line) for problem in found if problem.place] == [
-        ("number-too-small", 29)
-    ]
+    """What the SDK or a rule refuses is at the `--set` that brought it, not at a line."""
+    for field, value, code in (
+        ("resources.instance_count", "-1", "number-too-small"),
+        ("limits.timeout", "soon", "wrong-type"),
+    ):
+        found = check(load(Path("command.yml"), {field: value}))
+        assert [(problem.code, str(problem.place)) for problem in found] == [
+            (code, f"--set {field}")
+        ]
     found = check(load(Path("command.yml"), {"inputs.rate": "1; reboot"}))
     assert [problem.code for problem in found] == ["shell-metacharacter"]
 

@@ -90,6 +90,13 @@ def test_assets_of_the_repository(repo: Path) -> None:
     assert "gone" in problem.found
 
 
+def test_a_sweep_without_a_limit_on_trials_at_once(repo: Path) -> None:
+    """All of them, as on Azure ML; the backend says how many fit the machine."""
+    text = SAMPLES["sweep"][2].replace("max_concurrent_trials: 2, ", "")
+    made = sweep(repo, text)
+    assert (made.max_total_trials, made.max_concurrent_trials) == (8, 8)
+
+
 def test_sweep_plan(repo: Path) -> None:
     """Trial, space, sampling, limits and early termination."""
     made = sweep(repo, SAMPLES["sweep"][2])

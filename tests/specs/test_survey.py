@@ -72,8 +72,11 @@ def test_a_broken_file_that_was_meant_as_a_spec(specs: Path) -> None:
     schema = "$schema: https://azuremlschemas.azureedge.net/latest/commandJob.schema.json\n"
     (specs / "jobs" / "wrong.yaml").write_text(COMMAND)
     assert run("jobs") == 0
-    (specs / "jobs" / "template.yml").write_text(schema + "command: [\n")
-    assert run("jobs") == 2
+    for said in (schema, "environment: azureml:e:1\n", "compute: 'azureml:c'\n"):
+        (specs / "jobs" / "template.yml").write_text(said + "command: [\n")
+        assert run("jobs") == 2
+    (specs / "jobs" / "template.yml").write_text("# see azureml: it\ncommand: [\n")
+    assert run("jobs") == 0
 
 
 def test_json(specs: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -24,17 +24,12 @@ _SOURCE = "a job's snapshot and data come from the repository"
 def local_paths(spec: Spec) -> Iterator[tuple[tuple[Key, ...], str, Path]]:
     """The local paths that a spec names: keys, the text as written, and where it leads."""
     for keys, text in strings(spec.document.data):
-        if not _is_path(keys, text) or "${{" in text or is_overridden(spec, keys):
+        # A person may name any path of theirs on the command line.
+        if not _is_path(keys, text) or "${{" in text or spec.document.change(*keys):
             continue
         path = assets.local(text, spec.folder)
         if path is not None:
             yield keys, text, path
-
-
-def is_overridden(spec: Spec, keys: tuple[Key, ...]) -> bool:
-    """Whether a person set that node on the command line, where any path of theirs will do."""
-    dotted = ".".join(map(str, keys))
-    return any(dotted == name or dotted.startswith(f"{name}.") for name in spec.overrides)
 
 
 def _is_path(keys: tuple[Key, ...], text: str) -> bool:
