@@ -63,6 +63,8 @@ def command(
         applied = apply(found.name, "local", who)
         instead = f", in place of version {applied.replaced}" if applied.replaced else ""
         typer.echo(f"{applied.model} {applied.version} serves now{instead}", err=True)
+    elif proposal.champion == proposal.version:
+        typer.echo("the best trial is the very model that serves already: nothing to do", err=True)
     elif proposal.champion:
         typer.echo(
             f"version {proposal.champion} stays the champion: version {proposal.version} "
