@@ -37,10 +37,13 @@ def command(
             "path": str(path),
             "bytes": path.stat().st_size,
             "verdict": list(made.sentences),
+            "notes": list(made.notes),
         }
         typer.echo(json.dumps(said, indent=1))
     else:
         typer.echo(" ".join(made.sentences), err=True)
+        for note in made.notes:
+            typer.echo(f"note: {note}", err=True)
         typer.echo(path)
     if show and not _opened(path):
         typer.echo(f"no browser could be started here; open {path.as_uri()}", err=True)

@@ -2,90 +2,50 @@
 
 from __future__ import annotations
 
-import math
 import sqlite3
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 from ml.backends.base import Run
 from ml.backends.local import outcome, records
 from ml.backends.local.files import log
 from ml.reports import recorded
+from ml.reports.privacy import line_of
 from ml.reports.recorded import Curve
 from ml.reports.released import Quality, Release, find_quality, find_release
-from ml.specs.plan import Value
-from ml.specs.problems import Problem
-from ml.specs.secrets import secret_in
-from ml.sweeps.objective import Goal, best, score
+from ml.reports.sweeps import Sweep, sweep_of
 
-Outcome = Literal["completed", "stopped", "unranked", "failed", "canceled", "running"]
-POLICIES = frozenset({"median_stopping", "bandit", "truncation_selection"})
 LOG_LINES = 40
-HIDDEN = "(hidden)"
 
 
 @dataclass(frozen=True)
-class Trial:
-    """A trial of a sweep: `value` is the best that it logged of the primary metric.
+class Step:
+    """A step of a pipeline, and its trials when it is a sweep."""
 
-    It is None when nothing finite was logged. Only `completed` trials are ranked; one that
-    completed without a rank (a NaN, no metric) is `unranked`. `why` is the verdict of the policy
-    that stopped it, or what went wrong.
-    """
-
-    number: int
     run: Run
-    outcome: Outcome
-    curve: Curve
-    value: float | None
-    why: str = ""
-
-    @property
-    def seconds(self) -> float | None:
-        """How long it took; None while it runs."""
-        return None if self.run.ended is None else self.run.ended - self.run.started
-
-
-@dataclass(frozen=True)
-class Sweep:
-    """A sweep's trials in the order in which they started.
-
-    `varied` are the parameters in which they differ, `alike` those that all were given the same.
-    """
-
-    metric: str
-    goal: Goal
-    trials: tuple[Trial, ...]
-    best: Trial | None
-    varied: tuple[str, ...]
-    alike: Mapping[str, Value]
-    sampling: str
-
-    @property
-    def ranked(self) -> tuple[Trial, ...]:
-        """The completed trials, best first; the earlier one of equals comes first."""
-        sign = -1 if self.goal == "maximize" else 1
-        ranked = [trial for trial in self.trials if trial.outcome == "completed"]
-        return tuple(sorted(ranked, key=lambda trial: sign * (trial.value or 0.0)))
-
-    def of(self, *outcomes: Outcome) -> tuple[Trial, ...]:
-        """The trials that ended in one of these ways."""
-        return tuple(trial for trial in self.trials if trial.outcome in outcomes)
+    name: str
+    sweep: Sweep | None
 
 
 @dataclass(frozen=True)
 class Facts:
-    """A run and all that is known of it. `notes` say what could not be read and why."""
+    """A run and all that is known of it.
+
+    `steps` are a pipeline's, those of nested pipelines after the one that they are in. `told` is
+    the run whose log says what went wrong, None when nothing did, and `log` the end of that log.
+    `notes` say what could not be read and why.
+    """
 
     run: Run
     lineage: Mapping[str, Any]
     sweep: Sweep | None
     curves: Mapping[str, Curve]
+    steps: tuple[Step, ...]
     quality: Quality | None
     release: Release | None
+    told: Run | None
     log: tuple[str, ...]
-    log_of: str = ""
     notes: tuple[str, ...] = field(default=())
 
 
@@ -93,57 +53,45 @@ def gather(run: Run) -> Facts:
     """What is known of the run; what cannot be read is in `notes`, nothing is raised for it."""
     notes: list[str] = []
     lineage = _lineage(run, notes)
-    sweep = _sweep(run, lineage, notes) if run.trials else None
-    curves: Mapping[str, Curve] = {}
-    if sweep is None:
-        try:
-            curves = recorded.metrics(run.id)
-        except sqlite3.Error as error:
-            notes.append(f"No learning curves: the tracking store cannot be read ({error})")
+    sweep = sweep_of(run, lineage, notes) if run.trials else None
     release = find_release(run, notes)
-    quality = find_quality(run, release, notes)
     told = _told(run)
+    lines = outcome.last_lines(log(told.folder), LOG_LINES) if told else []
     return Facts(
         run=run,
         lineage=lineage,
         sweep=sweep,
-        curves=curves,
-        quality=quality,
+        curves=_curves(run, notes) if sweep is None else {},
+        steps=tuple(_steps(run, notes)),
+        quality=find_quality(run, release, notes),
         release=release,
-        log=tuple(_line(line) for line in outcome.last_lines(log(told.folder), LOG_LINES))
-        if told
-        else (),
-        log_of=told.name if told else "",
+        told=told,
+        log=tuple(line_of(line) for line in lines),
         notes=tuple(notes),
     )
 
 
-def shown(name: str, value: Value) -> Value:
-    """A parameter's value, or `(hidden)` when it looks like a secret."""
-    return HIDDEN if secret_in(name, value, is_variable=False) else value
+def _curves(run: Run, notes: list[str]) -> Mapping[str, Curve]:
+    try:
+        return recorded.metrics(run.id)
+    except sqlite3.Error as error:
+        notes.append(f"No learning curves: the tracking store cannot be read ({error})")
+        return {}
 
 
-def plain(text: str) -> str:
-    """What a run printed, a line that holds a secret replaced by what it is."""
-    return "\n".join(_line(line) for line in text.splitlines())
-
-
-def headline(problem: Problem) -> str:
-    """What was found, in a line: the log, which may follow, has a section of its own."""
-    first = next(iter(plain(problem.found).splitlines()), problem.code)
-    return first.partition("; the end of its log")[0]
-
-
-def _line(line: str) -> str:
-    found = secret_in("", line, is_variable=False)
-    return f"(a line is hidden: it holds {found})" if found else line
+def _steps(run: Run, notes: list[str]) -> Iterator[Step]:
+    for step in run.steps:
+        sweep = sweep_of(step, _lineage(step, notes), notes) if step.trials else None
+        yield Step(step, step.name.rpartition(".")[2], sweep)
+        yield from _steps(step, notes)
 
 
 def _told(run: Run) -> Run | None:
-    """The run whose log says what went wrong: the failed run, or a sweep's first failed trial."""
-    if run.trials:
-        return next((trial for trial in run.trials if trial.status == "Failed"), None)
-    return None if run.status in {"Completed", "Queued"} else run
+    """The first part that failed, or the run itself when it ended badly without any part."""
+    parts = [*run.steps, *run.trials]
+    if not parts:
+        return None if run.status in {"Completed", "Queued"} or not run.id else run
+    return next((told for part in parts if part.status == "Failed" and (told := _told(part))), None)
 
 
 def _lineage(run: Run, notes: list[str]) -> Mapping[str, Any]:
@@ -152,75 +100,3 @@ def _lineage(run: Run, notes: list[str]) -> Mapping[str, Any]:
     except (OSError, ValueError, KeyError) as error:
         notes.append(f"Lineage is missing: {run.folder / records.FILE} cannot be read ({error})")
         return {}
-
-
-def _sweep(run: Run, lineage: Mapping[str, Any], notes: list[str]) -> Sweep:
-    objective = lineage.get("objective") or {}
-    metric = str(objective.get("primary_metric") or "the primary metric")
-    goal: Goal = "minimize" if objective.get("goal") == "minimize" else "maximize"
-    ids = [trial.id for trial in run.trials]
-    try:
-        curves, stopped = recorded.curves(ids, metric), recorded.tag(ids, "ended_by")
-    except sqlite3.Error as error:
-        notes.append(
-            f"The tracking store cannot be read ({error}): a trial's value is the last that it "
-            "logged, not its best, and there are no learning curves"
-        )
-        curves, stopped = {}, {}
-    trials = tuple(
-        _trial(number, trial, metric, goal, curves.get(trial.id), stopped.get(trial.id, ""))
-        for number, trial in enumerate(run.trials)
-    )
-    varied, alike = _parameters(run.trials)
-    sampling = lineage.get("sampling") or {}
-    said = [str(sampling.get("algorithm", "")), f"seed {sampling['seed']}" if sampling else ""]
-    return Sweep(
-        metric=metric,
-        goal=goal,
-        trials=trials,
-        best=next((trial for trial in trials if trial.run.name == run.best), None),
-        varied=varied,
-        alike=alike,
-        sampling=", ".join(word for word in said if word),
-    )
-
-
-def _trial(
-    number: int, run: Run, metric: str, goal: Goal, curve: Curve | None, stopped: str
-) -> Trial:
-    if curve is None:
-        curve = ((0, run.metrics[metric]),) if metric in run.metrics else ()
-    values = [value for _, value in curve]
-    finite = [value for value in values if math.isfinite(value)]
-    ranked = score(values, goal)
-    ended: Outcome
-    if run.status == "Completed":
-        ended = "completed" if ranked is not None else "unranked"
-    elif run.status == "Failed":
-        ended = "failed"
-    elif run.status == "Canceled":
-        ended = "stopped" if run.ended_by in POLICIES else "canceled"
-    else:
-        ended = "running"
-    why = stopped or run.ended_by
-    problem = run.error or next(iter(run.warnings), None)
-    if ended in {"failed", "unranked"} and problem:
-        why = f"{problem.code}: {headline(problem)}"
-    return Trial(number, run, ended, curve, best(finite, goal) if finite else None, why)
-
-
-def _parameters(trials: Sequence[Run]) -> tuple[tuple[str, ...], Mapping[str, Value]]:
-    """The names whose values differ (or that not every trial has), and the others' values."""
-    names = dict.fromkeys(name for trial in trials for name in trial.parameters)
-    alike: dict[str, Value] = {}
-    for name in names:
-        values = [trial.parameters.get(name) for trial in trials]
-        first = values[0]
-        if len(trials) > 1 and first is not None and all(_same(first, one) for one in values):
-            alike[name] = shown(name, first)
-    return tuple(name for name in names if name not in alike), alike
-
-
-def _same(one: object, other: object) -> bool:
-    # True equals 1 to Python.
-    return type(one) is type(other) and one == other

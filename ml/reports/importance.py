@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ml.reports.charts.scales import bounds, is_logarithmic, is_number
-from ml.reports.facts import Sweep, Trial
+from ml.reports.sweeps import Sweep, Trial
 
 # Below this a forest has nothing to learn from.
 FEWEST = 10

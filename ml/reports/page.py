@@ -14,6 +14,7 @@ from ml.reports.sections.job import job
 from ml.reports.sections.lineage import lineage
 from ml.reports.sections.log import log
 from ml.reports.sections.quality import quality
+from ml.reports.sections.steps import steps
 from ml.reports.sections.summary import problems, summary
 from ml.reports.sections.sweep import sweep
 
@@ -45,6 +46,7 @@ def page(facts: Facts) -> str:
             "main",
             problems(facts),
             log(facts) if facts.run.error else None,
+            steps(facts),
             sweep(facts.sweep) if facts.sweep else job(facts),
             log(facts) if not facts.run.error else None,
             quality(facts),

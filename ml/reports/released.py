@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from ml.backends.base import Run
@@ -60,15 +61,24 @@ class Release:
         """Model and version."""
         return f"{self.version.model} {self.version.version}"
 
+    @property
+    def same_data(self) -> bool:
+        """Whether both were measured on the same versions of the data."""
+        theirs = self.against_evidence.data if self.against_evidence else {}
+        hashes = [
+            {name: of.sha256 for name, of in data.items()} for data in (self.evidence.data, theirs)
+        ]
+        return hashes[0] == hashes[1]
+
     def better_by(self, split: str) -> Difference | None:
         """The paired difference to `against` on the split, in units of the primary metric.
 
-        None when the two were not measured on the same units, or either's evidence disagrees.
+        None when the two were not measured on the same data, or either's evidence disagrees.
         """
         theirs = self.against_evidence
         if theirs is None or theirs.disagreements or self.evidence.disagreements:
             return None
-        if theirs.primary_metric != self.evidence.primary_metric:
+        if not self.same_data or theirs.primary_metric != self.evidence.primary_metric:
             return None
         ours = self.evidence.outcomes.get(split, {})
         try:
@@ -82,13 +92,13 @@ def find_release(run: Run, notes: list[str]) -> Release | None:
     models = sorted({path.parent.parent.name for path in _papers()})
     if not models:
         return None
-    best = run.trial(run.best) if run.trials and run.best else run
-    digest = _digest(best)
+    digest = next((one for part in _parts(run, MODEL) if (one := _digest(part))), "")
+    ids = {run.id, *(part.id for part in _parts(run, EVALUATION))}
     try:
         registry = Registry()
         versions = [version for model in models for version in registry.versions(model)]
         found = [version for version in versions if digest and version.digest == digest] or [
-            version for version in versions if _lineage(version).get("evaluation_run") == run.id
+            version for version in versions if _lineage(version).get("evaluation_run") in ids
         ]
         return _release(registry, found[-1], notes) if found else None
     except Refused as refused:
@@ -98,13 +108,13 @@ def find_release(run: Run, notes: list[str]) -> Release | None:
 
 def find_quality(run: Run, release: Release | None, notes: list[str]) -> Quality | None:
     """The evaluation in the run's own output, else the one kept with the registered version."""
-    if EVALUATION in run.outputs:
+    for part in _parts(run, EVALUATION)[:1]:
         try:
-            document = evidence.evaluation_of(run)
+            document = evidence.evaluation_of(part)
         except Refused as refused:
             notes.append(f"The evaluation is not shown: {refused.problems[0].found}")
             return None
-        return _quality(document, parse(document), f"evaluation.json of {run.name}")
+        return _quality(document, parse(document), f"evaluation.json of {part.name}")
     if release is None:
         return None
     if release.evidence.disagreements:
@@ -144,7 +154,14 @@ def _release(registry: Registry, version: Version, notes: list[str]) -> Release:
     )
 
 
-def _papers() -> list[Any]:
+def _parts(run: Run, output: str) -> list[Run]:
+    """The run, and the steps below it, that have the output; a sweep has its best trial's."""
+    own = [run] if output in run.outputs else []
+    return own + [part for step in run.steps for part in _parts(step, output)]
+
+
+def _papers() -> list[Path]:
+    """The evidence of every version on this machine."""
     return sorted((home.home() / "evidence").glob(f"*/*/{evidence.FILE}"))
 
 

@@ -14,17 +14,18 @@ from ml.reports.page import page
 
 @dataclass(frozen=True)
 class Report:
-    """The page of a run and its verdict in plain sentences."""
+    """The page of a run, its verdict in plain sentences, and what could not be read."""
 
     run: Run
     html: str
     sentences: tuple[str, ...]
+    notes: tuple[str, ...]
 
 
 def report(run: Run) -> Report:
     """The report of a run, whatever became of it; reads, and changes nothing."""
     facts = gather(run)
-    return Report(run, page(facts), verdict.sentences(facts))
+    return Report(run, page(facts), verdict.sentences(facts), facts.notes)
 
 
 def place(run: Run) -> Path:

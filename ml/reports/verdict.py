@@ -6,9 +6,12 @@ from collections.abc import Iterator
 from statistics import median
 from typing import Literal
 
-from ml.reports.facts import Facts, Sweep, headline
+from ml.backends.base import Run
+from ml.reports.facts import Facts
 from ml.reports.numbers import count, duration, number, signed
+from ml.reports.privacy import headline
 from ml.reports.released import Release
+from ml.reports.sweeps import Sweep
 from policies.promotion.evidence import Evidence
 
 Tone = Literal["good", "bad", "open"]
@@ -18,7 +21,10 @@ CHOSEN_ON = ("train", "valid", "dev")
 
 def sentences(facts: Facts) -> tuple[str, ...]:
     """What a person would be told first, the most important sentence first."""
-    said = [_sweep(facts, facts.sweep) if facts.sweep else _command(facts)]
+    said = [_sweep(facts.run, facts.sweep) if facts.sweep else _command(facts)]
+    said += [
+        f"Step {step.name}: {_sweep(step.run, step.sweep)}" for step in facts.steps if step.sweep
+    ]
     if facts.release:
         said += _release(facts.release)
     elif facts.quality:
@@ -51,31 +57,32 @@ def held_out(evidence: Evidence) -> str | None:
     return next(iter(kept + splits), None)
 
 
-def _took(facts: Facts) -> str:
-    return duration(facts.run.ended - facts.run.started) if facts.run.ended else ""
+def _took(run: Run) -> str:
+    return duration(run.ended - run.started) if run.ended else ""
 
 
 def _command(facts: Facts) -> str:
-    run, took = facts.run, _took(facts)
+    run, took = facts.run, _took(facts.run)
+    what = "pipeline" if facts.steps else "job"
     if run.status == "Completed":
-        return f"The job completed in {took}."
+        return f"The {what} completed in {took}."
     why = f": {headline(run.error)}" if run.error else ""
     match run.status:
         case "Failed":
-            return f"The job failed after {took}{why}."
+            return f"The {what} failed after {took}{why}."
         case "Canceled":
-            return f"The job was ended after {took}{why}."
+            return f"The {what} was ended after {took}{why}."
         case _:
-            return "The job is still going on; this is what is known of it now."
+            return f"The {what} is still going on; this is what is known of it now."
 
 
-def _sweep(facts: Facts, sweep: Sweep) -> str:
-    took, trials = _took(facts), count(len(sweep.trials), "trial")
+def _sweep(run: Run, sweep: Sweep) -> str:
+    took, trials = _took(run), count(len(sweep.trials), "trial")
     ended = {
         "Completed": f"{trials} ran in {took}",
         "Failed": f"The sweep failed: {trials} in {took}",
         "Canceled": f"The sweep was cut short after {took}: {trials}",
-    }.get(facts.run.status, f"The sweep is still going on, {trials} so far")
+    }.get(run.status, f"The sweep is still going on, {trials} so far")
     ranked = sweep.ranked
     if sweep.best is None or not ranked:
         return f"{ended}, and none could be ranked by {sweep.metric}."

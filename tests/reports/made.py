@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+import shutil
 import sqlite3
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ml.backends.base import Run, Status
 from ml.backends.local import home, records
@@ -118,6 +119,37 @@ def sweep(
     sampling = {"algorithm": "random", "rule": "random", "seed": 7}
     records.write(run, LINEAGE | {"objective": objective, "sampling": sampling})
     log_metrics([(one.id, metric, t.curve) for one, t in zip(made, trials, strict=True)])
+    return run
+
+
+def pipeline(name: str = "calm_lake_01", status: Status = "Failed") -> Run:
+    """A pipeline: a sweep of two trials, a step that failed, one that was never started."""
+    steps = home.jobs() / name / "steps"
+    swept = sweep([Made([0.1, 0.4], {"lr": 0.1}), Made([0.8], {"lr": 0.2})], f"{name}.search")
+    evaluated = command(f"{name}.evaluate", "Failed", error=failed(), log="boom at the end")
+    moved = []
+    for run in (swept, evaluated):
+        place = steps / run.name.rpartition(".")[2]
+        place.parent.mkdir(parents=True, exist_ok=True)
+        shutil.move(run.folder, place)
+        trials = tuple(
+            replace(trial, folder=place / "trials" / trial.folder.name) for trial in run.trials
+        )
+        moved.append(replace(run, folder=place, trials=trials))
+    waiting = replace(
+        evaluated,
+        id="",
+        name=f"{name}.register",
+        status="Canceled",
+        ended=None,
+        error=None,
+        ended_by="step evaluate failed",
+        folder=steps / "register",
+    )
+    run = replace(
+        evaluated, id=f"id-{name}", name=name, folder=home.jobs() / name, steps=(*moved, waiting)
+    )
+    records.write(replace(run, status=status), LINEAGE)
     return run
 
 

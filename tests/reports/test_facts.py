@@ -6,7 +6,8 @@ import math
 from pathlib import Path
 
 from ml.backends.local import runs
-from ml.reports.facts import HIDDEN, gather, headline, plain, shown
+from ml.reports.facts import gather
+from ml.reports.privacy import HIDDEN, headline, plain, shown
 from ml.specs.problems import Problem
 from tests.reports import made
 from tests.reports.made import Made

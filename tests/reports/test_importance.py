@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from ml.backends.local import runs
-from ml.reports.facts import Sweep, gather
+from ml.reports.facts import gather
 from ml.reports.importance import FEWEST, MOST, Importance, importance
+from ml.reports.sweeps import Sweep
 from ml.specs.plan import Value
 from tests.reports import made
 from tests.reports.made import Made

@@ -76,6 +76,20 @@ def test_a_job(home: Path) -> None:
     assert found.count("polyline", "trial") == 1
 
 
+def test_a_pipeline(home: Path) -> None:
+    """Its steps and how they ended, the sweep among them, the log of the step that failed."""
+    made.pipeline()
+    found = page("calm_lake_01")
+    assert "The pipeline failed after 7.5 s: the command exited with 3." in found.text
+    assert "Step search: 2 trials ran in 1 min 40 s; trial 1 won with score 0.8000" in found.text
+    assert "search Completed 1 min 40 s" in found.text
+    assert "evaluate Failed 7.5 s script-failed: the command exited with 3" in found.text
+    assert "register Canceled step evaluate failed" in found.text
+    assert "The sweep search" in found.text
+    assert found.count("circle", "best") == 1
+    assert "The end of the log of calm_lake_01.evaluate boom at the end" in found.text
+
+
 def test_a_failed_job(home: Path) -> None:
     """Why, where, what next, and the end of its log, once."""
     lines = "\n".join(f"line {number}" for number in range(100))

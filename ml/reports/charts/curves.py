@@ -7,10 +7,10 @@ import math
 from ml.reports.charts import frame
 from ml.reports.charts.scales import Linear, bounds
 from ml.reports.charts.trials import drawn_in_order, sample, styles, words
-from ml.reports.facts import Sweep
 from ml.reports.markup import Html, tag
 from ml.reports.numbers import count, number
 from ml.reports.recorded import Curve
+from ml.reports.sweeps import Sweep
 
 WIDTH, HEIGHT = 1090.0, 340.0
 LEFT, RIGHT, TOP, BOTTOM = 60.0, 1075.0, 34.0, 290.0

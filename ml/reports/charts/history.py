@@ -5,9 +5,9 @@ from __future__ import annotations
 from ml.reports.charts import frame
 from ml.reports.charts.scales import Linear, bounds
 from ml.reports.charts.trials import styles, words
-from ml.reports.facts import Sweep
 from ml.reports.markup import Html, join, tag
 from ml.reports.numbers import count
+from ml.reports.sweeps import Sweep
 from ml.sweeps.objective import is_better
 
 WIDTH, HEIGHT = 1090.0, 320.0

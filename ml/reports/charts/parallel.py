@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from ml.reports.charts import frame
 from ml.reports.charts.scales import Linear, Scale, bounds, scale_of
 from ml.reports.charts.trials import drawn_in_order, sample, styles, words
-from ml.reports.facts import Sweep, Trial, shown
 from ml.reports.markup import Html, join, tag
 from ml.reports.numbers import count, shorten
+from ml.reports.privacy import shown
+from ml.reports.sweeps import Sweep, Trial
 
 TOP, BOTTOM, MISSING, HEIGHT = 58.0, 320.0, 350.0, 362.0
 WIDTH, LEFT, TAIL = 1090.0, 70.0, 60.0

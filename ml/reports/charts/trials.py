@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from ml.reports.charts.frame import evenly
-from ml.reports.facts import Sweep, Trial, shown
 from ml.reports.numbers import number, short
+from ml.reports.privacy import shown
+from ml.reports.sweeps import Sweep, Trial
 
 # Parameters under the pointer; the table has them all.
 _NAMED = 12

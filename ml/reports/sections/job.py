@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from ml.reports.charts.curves import SMALL, single
-from ml.reports.facts import Facts, shown
+from ml.reports.facts import Facts
 from ml.reports.markup import Html, join, table, tag
 from ml.reports.numbers import count, number, short
+from ml.reports.privacy import shown
 
 # Metrics of the table; a script may log thousands.
 METRICS = 200

@@ -43,13 +43,7 @@ def _source(facts: Facts, found: Quality) -> str:
         said.append(f"Compared with version {release.against.version}, {which}.")
     elif release and release.is_champion:
         said.append("It is the champion; there was none before it.")
-    ours, theirs = release and release.evidence, release and release.against_evidence
-    if (
-        ours
-        and theirs
-        and {k: d.sha256 for k, d in ours.data.items()}
-        != {k: d.sha256 for k, d in theirs.data.items()}
-    ):
+    if release and release.against and not release.same_data:
         said.append("Its numbers are of other data: read them with care.")
     return " ".join(said)
 
@@ -70,8 +64,8 @@ def _splits(found: Quality, champion: Metrics, facts: Facts) -> Html:
             ours = of[metric]
             baseline = evidence.baseline.get(split, {}).get(metric)
             theirs = champion.get(split, {}).get(metric)
-            by = facts.release.better_by(split) if facts.release else None
             is_primary = metric == evidence.primary_metric
+            by = facts.release.better_by(split) if facts.release and is_primary else None
             rows.append(
                 [
                     metric,

@@ -6,9 +6,11 @@ from collections import Counter
 from datetime import UTC, datetime
 
 from ml.reports import verdict
-from ml.reports.facts import Facts, Sweep, headline, plain
+from ml.reports.facts import Facts
 from ml.reports.markup import Html, join, table, tag
 from ml.reports.numbers import count, duration
+from ml.reports.privacy import headline, plain
+from ml.reports.sweeps import Sweep
 
 OUTCOMES = {
     "completed": "completed",
@@ -30,7 +32,7 @@ def summary(facts: Facts) -> Html:
         tag(
             "p",
             *(join([tag("span", s, class_=f"pill {t}"), " "]) for s, t in verdict.signs(facts)),
-            "sweep" if facts.sweep else "job",
+            "sweep" if facts.sweep else "pipeline" if facts.steps else "job",
             " · ",
             facts.run.experiment,
         ),
@@ -53,7 +55,7 @@ def problems(facts: Facts) -> Html | None:
             tag(
                 "div",
                 tag("p", tag("strong", problem.code), f" {problem.place or ''}"),
-                tag("pre", headline(problem) if facts.log_of else plain(problem.found)),
+                tag("pre", headline(problem) if facts.told else plain(problem.found)),
                 tag("p", f"Expected: {problem.expected}") if problem.expected else None,
                 tag("p", f"Next: {problem.hint}") if problem.hint else None,
                 class_=f"problem {problem.severity}",

@@ -9,11 +9,12 @@ from ml.reports.charts.curves import learning
 from ml.reports.charts.history import history
 from ml.reports.charts.parallel import parallel
 from ml.reports.charts.trials import LONGEST as WHY
-from ml.reports.facts import Sweep, Trial, shown
 from ml.reports.importance import Importance, importance
 from ml.reports.markup import Html, table, tag
 from ml.reports.numbers import count, duration, number, short
+from ml.reports.privacy import shown
 from ml.reports.sections.summary import OUTCOMES, outcomes
+from ml.reports.sweeps import Sweep, Trial
 
 # Rows, columns of parameters, and cells of them: the page stays below a megabyte.
 ROWS, COLUMNS, CELLS = 200, 20, 2000
@@ -21,12 +22,12 @@ ROWS, COLUMNS, CELLS = 200, 20, 2000
 LONGEST = 80
 
 
-def sweep(found: Sweep) -> Html:
+def sweep(found: Sweep, title: str = "The sweep") -> Html:
     """Everything about the trials."""
     mattered = importance(found)
     return tag(
         "section",
-        tag("h2", "The sweep"),
+        tag("h2", title),
         history(found),
         outcomes(found),
         parallel(found, [] if mattered.is_weak else [name for name, _ in mattered.shares]),
@@ -104,5 +105,6 @@ def _row(trial: Trial, names: tuple[str, ...]) -> Iterator[object]:
             title=full[:LONGEST] if full else None,
             class_="n" if numeric else None,
         )
-    yield tag("td", duration(trial.seconds) if trial.seconds is not None else "", class_="n")
+    took = trial.seconds
+    yield tag("td", "" if took is None else duration(took), title=took, class_="n")
     yield trial.why[:WHY]
