@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Protocol
@@ -10,6 +10,16 @@ from typing import Literal, Protocol
 from ml.specs.plan import Plan, Value
 from ml.specs.problems import Problem
 
+Kind = Literal[
+    "started",
+    "metric",
+    "trial_started",
+    "trial_metric",
+    "trial_ended",
+    "step_started",
+    "step_ended",
+    "ended",
+]
 Status = Literal["Queued", "Running", "Completed", "Failed", "Canceled"]
 
 
@@ -22,6 +32,8 @@ class Run:
     they were started and `best` is the name of the best that completed. `error` says why it failed.
     `ended_by` names what ended a trial early (`median_stopping`), "" otherwise. `warnings` are
     what a person should know of a run that did not fail for it (an empty output, a NaN metric).
+    A pipeline's `steps` are in the order in which they were started; one that never was has the id
+    "" (its `ended_by` says why). `reused_from` names the run whose outputs a step took over.
     """
 
     id: str
@@ -39,6 +51,8 @@ class Run:
     ended_by: str = ""
     error: Problem | None = None
     warnings: tuple[Problem, ...] = ()
+    steps: tuple[Run, ...] = ()
+    reused_from: str = ""
 
     def trial(self, name: str) -> Run:
         """The trial of that name; KeyError when the sweep has none."""
@@ -47,14 +61,32 @@ class Run:
                 return trial
         raise KeyError(name)
 
+    def step(self, name: str) -> Run:
+        """The step of that name, as the pipeline calls it; KeyError when it has none."""
+        for step in self.steps:
+            if step.name == f"{self.name}.{name}":
+                return step
+        raise KeyError(name)
+
+    def below(self) -> Iterator[Run]:
+        """Every run that belongs to this one: steps, their steps, and trials."""
+        for one in (*self.steps, *self.trials):
+            yield one
+            yield from one.below()
+
 
 @dataclass(frozen=True)
 class Event:
-    """Something a watcher may show: `kind` says what happened to `run` (and to `trial` of it)."""
+    """Something a watcher may show: `kind` says what happened to `run`, or to a part of it.
 
-    kind: Literal["started", "metric", "trial_started", "trial_metric", "trial_ended", "ended"]
+    `step` is the innermost step that it happened to, and `trial` the trial (of that step's sweep,
+    or of the run's own).
+    """
+
+    kind: Kind
     run: Run
     trial: Run | None = None
+    step: Run | None = None
 
 
 Watch = Callable[[Event], None]

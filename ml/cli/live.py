@@ -10,7 +10,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from ml.backends.base import Event, Run, Watch, unwatched
-from ml.specs.plan import Plan, SweepPlan
+from ml.cli.live_steps import StepLines, StepRows, counts
+from ml.specs.plan import CommandPlan, PipelinePlan, Plan, SweepPlan
 from ml.specs.repository import shown
 
 if TYPE_CHECKING:
@@ -21,20 +22,26 @@ BEST_ROWS = 10
 REFRESHES_PER_S = 4
 # Enough to tell two trials apart; the whole number is in job.json.
 DIGITS = 5
+# Where the output of what ran lies in a job's folder, by the kind of job.
+_LOGS: dict[type, tuple[str, str]] = {
+    CommandPlan: ("log", "logs/std_log.txt"),
+    SweepPlan: ("trials", "trials"),
+    PipelinePlan: ("steps", "steps"),
+}
 
 
 @contextmanager
 def watching(plan: Plan, show: bool) -> Iterator[Watch]:
     """What to hand to a backend for this plan, this terminal and this person."""
-    if not show or not isinstance(plan, SweepPlan):
+    if not show or isinstance(plan, CommandPlan):
         yield unwatched
     elif not sys.stderr.isatty():
-        yield Lines(plan)
+        yield StepLines(plan) if isinstance(plan, PipelinePlan) else Lines(plan)
     else:
         from rich.console import Console
         from rich.live import Live
 
-        table = Rows(plan)
+        table = StepRows(plan) if isinstance(plan, PipelinePlan) else Rows(plan)
         console = Console(stderr=True)
         with Live(
             get_renderable=table.render, console=console, refresh_per_second=REFRESHES_PER_S
@@ -162,10 +169,12 @@ def summary(plan: Plan, run: Run) -> str:
         lines += [f"  trials   {_counts(run)}"]
         if run.best:
             lines += [f"  best     {run.best} ({parameters(sampled(plan, run))})"]
+    if isinstance(plan, PipelinePlan):
+        lines += [f"  steps    {counts(run)}"]
     lines += [f"  {name} = {number(value)}" for name, value in run.metrics.items()]
     lines += [f"  output {name}: {shown(path)}" for name, path in run.outputs.items()]
-    logs = run.folder / ("trials" if isinstance(plan, SweepPlan) else "logs/std_log.txt")
-    lines.append(f"  {'trials' if isinstance(plan, SweepPlan) else 'log'}: {shown(logs)}")
+    what, where = _LOGS[type(plan)]
+    lines.append(f"  {what}: {shown(run.folder / where)}")
     if run.status == "Completed":
         from ml.backends.local.home import tracking_uri
 

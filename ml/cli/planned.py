@@ -2,22 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
-from ml.specs.plan import CommandPlan, Dimension, InputPlan, Plan, SweepPlan
+from ml.specs.plan import (
+    CommandPlan,
+    Dimension,
+    FromPipeline,
+    FromStep,
+    InputPlan,
+    PipelinePlan,
+    Plan,
+    StepPlan,
+    SweepPlan,
+)
 from ml.specs.repository import shown
+
+_KINDS: dict[type, str] = {
+    CommandPlan: "command",
+    SweepPlan: "sweep",
+    PipelinePlan: "pipeline",
+    FromPipeline: "input",
+    FromStep: "output",
+}
 
 
 def as_json(value: object) -> Any:
-    """The plan (or a part of one) as plain JSON values; `kind` tells a command from a sweep."""
+    """The plan (or a part of one) as plain JSON values; `kind` tells what it is a plan of."""
     if is_dataclass(value) and not isinstance(value, type):
         data = {one.name: as_json(getattr(value, one.name)) for one in fields(value)}
-        if isinstance(value, SweepPlan | CommandPlan):
-            return {"kind": "sweep" if isinstance(value, SweepPlan) else "command", **data}
-        return data
+        kind = _KINDS.get(type(value))
+        return {"kind": kind, **data} if kind else data
     if isinstance(value, Mapping):
         return {str(key): as_json(one) for key, one in value.items()}
     if isinstance(value, tuple | list):
@@ -27,9 +44,52 @@ def as_json(value: object) -> Any:
 
 def as_text(plan: Plan) -> str:
     """The plan in aligned lines, most important first."""
-    pairs = list(_sweep(plan) if isinstance(plan, SweepPlan) else _command(plan))
-    width = max(len(name) for name, _ in pairs)
-    return "\n".join(f"{name:<{width}}  {text}".rstrip() for name, text in pairs)
+    return "\n".join(_aligned(_pairs(plan)))
+
+
+def _aligned(pairs: Iterable[tuple[str, str]]) -> list[str]:
+    listed = list(pairs)
+    width = max((len(name) for name, _ in listed), default=0)
+    return [f"{name:<{width}}  {text}".rstrip() for name, text in listed]
+
+
+def _pairs(plan: Plan) -> Iterator[tuple[str, str]]:
+    if isinstance(plan, PipelinePlan):
+        return _pipeline(plan)
+    return _sweep(plan) if isinstance(plan, SweepPlan) else _command(plan)
+
+
+def _pipeline(plan: PipelinePlan) -> Iterator[tuple[str, str]]:
+    """The pipeline's own fields, then each step after those that it waits for."""
+    yield "pipeline", f"{plan.display_name} ({plan.place})"
+    yield "experiment", plan.experiment
+    for name, data in plan.inputs.items():
+        yield f"input {name}", _input(data)
+    for name, output in plan.outputs.items():
+        yield f"output {name}", f"{plan.origins.get(name, 'no step writes it')} ({output.type})"
+    going_on = "the others go on" if plan.continue_on_step_failure else "the pipeline stops"
+    yield "when a step fails", going_on
+    yield "unchanged steps", "run again (force_rerun)" if plan.force_rerun else "are reused"
+    for name, step in plan.steps.items():
+        yield f"step {name}", f"after {', '.join(step.after)}" if step.after else "at once"
+        for what, text in _step(step):
+            yield f"  {what}", text
+
+
+def _step(step: StepPlan) -> Iterator[tuple[str, str]]:
+    """A step without what is the pipeline's: how it is called and its experiment."""
+    for what, text in _pairs(step.plan):
+        source = step.sources.get(what.removeprefix("input "))
+        if what in {"job", "sweep", "pipeline"}:
+            yield what, str(step.place)
+        elif what.startswith("input ") and source is not None:
+            yield what, str(source)
+        elif what != "experiment":
+            yield what, text
+    for output, promoted in step.promoted.items():
+        yield f"output {output}", f"is the pipeline's `{promoted}`"
+    if not step.is_deterministic:
+        yield "is_deterministic", "false: never reused"
 
 
 def _sweep(plan: SweepPlan) -> Iterator[tuple[str, str]]:
@@ -70,7 +130,9 @@ def _command(plan: CommandPlan) -> Iterator[tuple[str, str]]:
 
 def _input(data: InputPlan) -> str:
     if data.is_literal:
-        return f"{data.value} ({data.type})"
+        return f"{'not given' if data.value is None else data.value} ({data.type})"
+    if not data.source:
+        return f"not given ({data.type})"
     where = shown(data.path) if data.path else "not on this machine"
     digest = f", {data.asset.digest[:19]}…" if data.asset and data.asset.digest else ""
     return f"{data.source} → {where} ({data.type}{digest})"

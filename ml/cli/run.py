@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -30,22 +31,23 @@ def command(
         from ml.backends.local.tracking import prepare
 
         prepare()
-    from ml.backends.local.backend import LocalBackend
+    from ml.backends.local.backend import DATA_NOT_HERE, LocalBackend
     from ml.cli import live, planned
     from ml.specs import check, load, planning
-    from ml.specs.plan import SweepPlan
+    from ml.specs.plan import CommandPlan
 
     loaded = load.load(spec, overrides)
     _say(*(problem for problem in check.check(loaded) if problem.severity == "warning"))
     plan = planning.plan(loaded)
     show = not quiet and not as_json
-    backend = LocalBackend(
-        echo=sys.stderr if show and not isinstance(plan, SweepPlan) else None,
-    )
+    backend = LocalBackend(echo=sys.stderr if show and isinstance(plan, CommandPlan) else None)
     refusals = backend.refusals(plan)
-    if refusals:
+    lacking = [problem for problem in refusals if problem.code == DATA_NOT_HERE]
+    if refusals and not (dry_run and len(lacking) == len(refusals)):
         raise Refused(*refusals, exit_code=Exit.CANNOT_HONOUR)
     if dry_run:
+        # What it would do can be shown all the same; to run it, the data has to be here.
+        _say(*(replace(problem, severity="warning") for problem in lacking))
         text = json.dumps(planned.as_json(plan), indent=1) if as_json else planned.as_text(plan)
         sys.stdout.write(f"{text}\n")
         _say(*backend.differences(plan))

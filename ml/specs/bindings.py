@@ -2,30 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from ml.specs import assets, repository
+from ml.specs.fields import Written
 from ml.specs.lines import Key
-from ml.specs.load import Spec
 from ml.specs.plan import Asset, Environment, InputPlan, OutputPlan
 from ml.specs.problems import Place, Problem
 
 # What Azure ML takes where the spec says nothing (reference-yaml-job-command).
-_DATA_TYPE = "uri_folder"
-_INPUT_MODE = "ro_mount"
-_OUTPUT_MODE = "rw_mount"
-_LITERALS = {bool: "boolean", int: "integer", float: "number"}
+DATA_TYPE = "uri_folder"
+INPUT_MODE = "ro_mount"
+OUTPUT_MODE = "rw_mount"
+LITERAL_TYPES = {bool: "boolean", int: "integer", float: "number"}
 
 
 class Bindings:
     """Resolves the references of one spec; `problems` gathers what is not to be found.
 
-    `root` is the repository whose specs define `azureml:` assets.
+    `root` is the repository whose specs define `azureml:` assets; `prefix` is what leads from the
+    job to the spec (`jobs.train.` of a step), for the hints.
     """
 
-    def __init__(self, spec: Spec, root: Path) -> None:
-        self.spec, self.root = spec, root
+    def __init__(self, spec: Written, root: Path, prefix: str = "") -> None:
+        self.spec, self.root, self.prefix = spec, root, prefix
         self.problems: list[Problem] = []
 
     def input(self, name: str) -> InputPlan:
@@ -33,10 +35,15 @@ class Bindings:
         spec, place = self.spec, self.spec.place("inputs", name)
         written = spec.get("inputs", name)
         if not isinstance(written, dict):
-            kind = _LITERALS.get(type(written), "string")
+            kind = LITERAL_TYPES.get(type(written), "string")
             return InputPlan(name, kind, place, value=written)
-        source, place = str(written.get("path") or ""), spec.place("inputs", name, "path")
-        kind = str(written.get("type") or _DATA_TYPE)
+        return self.data(name, written, self.spec.place("inputs", name, "path"))
+
+    def data(self, name: str, written: Mapping[str, Any], place: Place) -> InputPlan:
+        """Data as an input: its local path and, of an asset, its digest."""
+        spec = self.spec
+        source = str(written.get("path") or "")
+        kind = str(written.get("type") or DATA_TYPE)
         path, asset = assets.local(source, spec.folder), None
         reference = assets.parse(source)
         if reference is not None:
@@ -49,10 +56,10 @@ class Bindings:
         if path is not None:
             path = path.resolve()
             if not path.exists():
-                self.problems.append(missing(path, place, name))
+                self.problems.append(missing(path, place, f"{self.prefix}inputs.{name}"))
             elif asset is not None:
                 asset = Asset(asset.name, asset.version, assets.digest(path))
-        mode = str(written.get("mode") or _INPUT_MODE)
+        mode = str(written.get("mode") or INPUT_MODE)
         return InputPlan(name, kind, place, source=source, path=path, asset=asset, mode=mode)
 
     def _data(self, reference: str) -> assets.AssetSpec | None:
@@ -66,7 +73,7 @@ class Bindings:
         asset = None
         if written.get("name"):
             asset = Asset(str(written["name"]), str(written.get("version") or ""))
-        kind, mode = written.get("type") or _DATA_TYPE, written.get("mode") or _OUTPUT_MODE
+        kind, mode = written.get("type") or DATA_TYPE, written.get("mode") or OUTPUT_MODE
         return OutputPlan(name, str(kind), place, str(mode), asset)
 
     def code(self, *keys: Key) -> Path | None:
@@ -105,12 +112,12 @@ def _environment(name: str, written: dict[str, Any], folder: Path) -> Environmen
     return Environment(name, str(written.get("image") or ""), file.resolve() if file else None)
 
 
-def missing(path: Path, place: Place, name: str) -> Problem:
+def missing(path: Path, place: Place, field: str) -> Problem:
     """The problem of local data that is not there."""
     return Problem(
         "missing-file",
         f"`{repository.shown(path)}` does not exist",
         "a file or folder on this machine",
-        f"make it, or name another with `--set inputs.{name}=PATH`",
+        f"make it, or name another with `--set {field}=PATH`",
         place,
     )

@@ -6,7 +6,7 @@ A plan says everything that a backend needs to run the job and nothing about whe
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -158,4 +158,111 @@ class SweepPlan:
     places: Mapping[str, Place] = field(default_factory=dict)
 
 
-Plan = CommandPlan | SweepPlan
+@dataclass(frozen=True)
+class FromPipeline:
+    """The value of a step's input is the input of that name of the pipeline around it."""
+
+    input: str
+
+    def __str__(self) -> str:
+        return f"${{{{parent.inputs.{self.input}}}}}"
+
+
+@dataclass(frozen=True)
+class FromStep:
+    """The value of a step's input is what another step wrote."""
+
+    step: str
+    output: str
+
+    def __str__(self) -> str:
+        return f"${{{{parent.jobs.{self.step}.outputs.{self.output}}}}}"
+
+
+Source = FromPipeline | FromStep
+
+
+@dataclass(frozen=True)
+class StepPlan:
+    """A step of a pipeline: what it runs, and how it hangs together with the others.
+
+    Inputs of `plan` that are in `sources` get their value or path from there; the others have
+    theirs. `promoted` maps outputs of the step to outputs of the pipeline. `after` are the steps
+    that must have completed before. A step that is not deterministic is never reused.
+    """
+
+    place: Place
+    plan: CommandPlan | SweepPlan | PipelinePlan
+    sources: Mapping[str, Source] = field(default_factory=dict)
+    promoted: Mapping[str, str] = field(default_factory=dict)
+    after: tuple[str, ...] = ()
+    is_deterministic: bool = True
+
+
+@dataclass(frozen=True)
+class PipelinePlan:
+    """A pipeline: steps by name, each after those that it waits for.
+
+    `outputs` are the pipeline's own; `origins` says which step writes each. An input without a
+    value and without data is one of a pipeline component, which the step that runs it fills in.
+    """
+
+    place: Place
+    display_name: str
+    experiment: str
+    steps: Mapping[str, StepPlan]
+    inputs: Mapping[str, InputPlan] = field(default_factory=dict)
+    outputs: Mapping[str, OutputPlan] = field(default_factory=dict)
+    origins: Mapping[str, FromStep] = field(default_factory=dict)
+    # "By default, the pipeline continues to run even if one step fails": what does not depend on
+    # that step is still carried out (reference-yaml-job-pipeline, settings).
+    continue_on_step_failure: bool = True
+    force_rerun: bool = False
+    tags: Mapping[str, str] = field(default_factory=dict)
+    places: Mapping[str, Place] = field(default_factory=dict)
+
+
+Plan = CommandPlan | SweepPlan | PipelinePlan
+
+
+def commands(plan: Plan) -> Iterator[CommandPlan]:
+    """Every command that carrying out the plan may start: its own, its trial's, its steps'."""
+    if isinstance(plan, PipelinePlan):
+        for step in plan.steps.values():
+            yield from commands(step.plan)
+    else:
+        yield plan.trial if isinstance(plan, SweepPlan) else plan
+
+
+def sweeps(plan: Plan) -> Iterator[SweepPlan]:
+    """Every sweep in the plan."""
+    if isinstance(plan, PipelinePlan):
+        for step in plan.steps.values():
+            yield from sweeps(step.plan)
+    elif isinstance(plan, SweepPlan):
+        yield plan
+
+
+def given(
+    plan: Plan, at: str = "", besides: Container[str] = frozenset()
+) -> Iterator[tuple[str, InputPlan]]:
+    """Every input that the spec itself gives, by the field that says so (`jobs.train.inputs.x`).
+
+    `besides` are inputs that come from somewhere else.
+    """
+    for name, data in inputs_of(plan).items():
+        if name not in besides:
+            yield f"{at}inputs.{name}", data
+    if isinstance(plan, PipelinePlan):
+        for name, step in plan.steps.items():
+            yield from given(step.plan, f"{at}jobs.{name}.", step.sources)
+
+
+def inputs_of(plan: Plan) -> Mapping[str, InputPlan]:
+    """What goes into the plan; a sweep's inputs are its trial's."""
+    return plan.trial.inputs if isinstance(plan, SweepPlan) else plan.inputs
+
+
+def outputs_of(plan: Plan) -> Mapping[str, OutputPlan]:
+    """What comes out of it; a sweep's outputs are those of its best trial."""
+    return plan.trial.outputs if isinstance(plan, SweepPlan) else plan.outputs

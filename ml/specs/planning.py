@@ -2,40 +2,57 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
 from ml.specs import check, fields, repository
 from ml.specs.bindings import Bindings
+from ml.specs.components import whole
 from ml.specs.frozen import Frozen
 from ml.specs.lines import Key
 from ml.specs.load import Spec
+from ml.specs.pipelines import RUNNABLE, Planner
 from ml.specs.plan import CommandPlan, Plan
 from ml.specs.problems import Exit, Problem, Refused, errors
 
+# Problems that no change of the spec's values mends: what it names is in another place.
+ELSEWHERE = frozenset({"remote-code", "component-not-here", "unsupported-step"})
+
 
 def plan(spec: Spec, root: Path | None = None) -> Plan:
-    """The plan of a command or sweep job; Refused with every error at once.
+    """The plan of a command, sweep or pipeline job; Refused with every error at once.
 
-    `root` is the repository whose specs define `azureml:` assets. A kind of job that nothing here
-    can run, and code of another machine, are refused with exit code 33.
+    `root` is the repository whose specs define `azureml:` assets. What nothing here can run (a
+    kind of job or step, code and components of another place) is refused with exit code 33.
     """
     found = errors(check.check(spec))
     if found:
         raise Refused(*found)
-    if not spec.kind.is_job or spec.kind.type not in {"command", "sweep"}:
+    if not spec.kind.is_job or spec.kind.type not in RUNNABLE:
         _refuse_kind(spec)
-    bindings = Bindings(spec, root or repository.root(spec.file))
+    root = root or repository.root(spec.file)
+    if spec.kind.type == "pipeline":
+        planner = Planner(root, _experiment(spec))
+        pipeline = planner.job(whole(spec), _display_name(spec))
+        _refuse(planner.problems)
+        return pipeline
+    bindings = Bindings(spec, root)
     made = (
         fields.sweep(spec, _command(spec, bindings, "trial"))
         if spec.kind.type == "sweep"
         else _command(spec, bindings)
     )
-    if bindings.problems:
-        remote = all(problem.code == "remote-code" for problem in bindings.problems)
-        code = Exit.CANNOT_HONOUR if remote else Exit.WRONG_CALL
-        raise Refused(*bindings.problems, exit_code=code)
+    _refuse(bindings.problems)
     return made
+
+
+def _refuse(problems: Sequence[Problem]) -> None:
+    """Raise Refused for problems; what another place has cannot be honoured (exit code 33)."""
+    if problems:
+        elsewhere = any(problem.code in ELSEWHERE for problem in problems)
+        code = Exit.CANNOT_HONOUR if elsewhere else Exit.WRONG_CALL
+        raise Refused(*problems, exit_code=code)
 
 
 def _refuse_kind(spec: Spec) -> NoReturn:
@@ -44,7 +61,9 @@ def _refuse_kind(spec: Spec) -> NoReturn:
     else:
         found, code = f"this is the spec of {spec.kind.with_article}, not of a job", Exit.WRONG_CALL
     hint = f"`ml check {spec.document.shown}` checks it all the same"
-    problem = Problem("unsupported-kind", found, "a command or sweep job", hint, spec.place("type"))
+    problem = Problem(
+        "unsupported-kind", found, "a command, sweep or pipeline job", hint, spec.place("type")
+    )
     raise Refused(problem, exit_code=code)
 
 

@@ -41,6 +41,11 @@ def snapshots() -> Path:
     return home() / "snapshots"
 
 
+def reusable() -> Path:
+    """One file a completed step, named by everything that it depended on."""
+    return home() / "reusable"
+
+
 def live() -> Path:
     """One lock file a run that is going on; its lock is held for as long as the executor lives."""
     return home() / "live"

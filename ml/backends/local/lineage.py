@@ -3,41 +3,55 @@
 from __future__ import annotations
 
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from ml.backends.local.snapshot import Snapshot
-from ml.specs.plan import CommandPlan
+from ml.specs.plan import CommandPlan, InputPlan
 
 
-def of(plan: CommandPlan, snapshot: Snapshot | None) -> dict[str, Any]:
+def of(
+    plan: CommandPlan, snapshot: Snapshot | None, code: dict[str, Any] | None = None
+) -> dict[str, Any]:
     """The lineage of a run of `plan`, as job.json keeps it (JSON values alone).
 
-    `parent`, the MLflow run id of its sweep, is for a trial to fill in. `commit` is "" and `dirty`
-    true outside of a git work tree: what cannot be told is not clean.
+    `parent`, the MLflow run id of its sweep, is for a trial to fill in. `code` is `code_of` that
+    folder, where that is known already.
     """
     folder = plan.code if plan.code and plan.code.is_dir() else Path(plan.place.path).parent
+    return {
+        "spec": str(plan.place),
+        "code": code or code_of(folder, snapshot),
+        "data": data_of(plan.inputs),
+        "environment": plan.environment.reference,
+        "parent": None,
+    }
+
+
+def data_of(inputs: Mapping[str, InputPlan]) -> dict[str, Any]:
+    """Which data goes in."""
+    return {
+        name: {
+            "asset": str(data.asset) if data.asset else "",
+            "source": data.source,
+            "digest": data.asset.digest if data.asset else "",
+        }
+        for name, data in inputs.items()
+        if not data.is_literal
+    }
+
+
+def code_of(folder: Path, snapshot: Snapshot | None) -> dict[str, Any]:
+    """Which code a folder holds. `commit` is "" and `dirty` true outside of a git work tree: what
+    cannot be told is not clean."""
     commit = _git(folder, "rev-parse", "HEAD")
     changes = _git(folder, "status", "--porcelain")
     return {
-        "spec": str(plan.place),
-        "code": {
-            "commit": commit or "",
-            "branch": _git(folder, "rev-parse", "--abbrev-ref", "HEAD") or "",
-            "dirty": not commit or changes is None or bool(changes),
-            "digest": snapshot.digest if snapshot else "",
-        },
-        "data": {
-            name: {
-                "asset": str(data.asset) if data.asset else "",
-                "source": data.source,
-                "digest": data.asset.digest if data.asset else "",
-            }
-            for name, data in plan.inputs.items()
-            if not data.is_literal
-        },
-        "environment": plan.environment.reference,
-        "parent": None,
+        "commit": commit or "",
+        "branch": _git(folder, "rev-parse", "--abbrev-ref", "HEAD") or "",
+        "dirty": not commit or changes is None or bool(changes),
+        "digest": snapshot.digest if snapshot else "",
     }
 
 

@@ -21,6 +21,7 @@ REASONS = {
     "SIGINT": "interrupted from the keyboard (SIGINT)",
     "SIGTERM": "ended by SIGTERM",
     "SIGHUP": "the terminal went away (SIGHUP)",
+    "step_failed": "another step of the pipeline failed",
 }
 
 

@@ -14,6 +14,8 @@ from ml.backends.base import Run
 from ml.specs.problems import Place, Problem
 
 FILE = "job.json"
+# The kinds of runs that have parts, and the folder where those are.
+PARTS = {"sweep": "trials", "pipeline": "steps"}
 
 
 def write(run: Run, lineage: Mapping[str, Any]) -> None:
@@ -28,17 +30,22 @@ def write(run: Run, lineage: Mapping[str, Any]) -> None:
 
 
 def read(folder: Path) -> Run:
-    """The run whose folder this is; a sweep that is going on has the trials that have begun.
+    """The run whose folder this is; one that is going on has the trials and steps that have begun.
 
     Raises OSError or ValueError when there is no record or it cannot be read.
     """
-    data = json.loads((folder / FILE).read_text())
-    if data["kind"] == "sweep" and not data["trials"]:
-        data["trials"] = [
-            json.loads(path.read_text())
-            for path in sorted(folder.glob(f"trials/*/{FILE}"), key=lambda p: int(p.parent.name))
-        ]
-    return from_json(folder, data)
+    return from_json(folder, _current(folder))
+
+
+def _current(folder: Path) -> dict[str, Any]:
+    """The record; while the run goes on, with what its trials and steps last wrote themselves."""
+    data: dict[str, Any] = json.loads((folder / FILE).read_text())
+    if data["ended"] is None:
+        trials = sorted(folder.glob(f"trials/*/{FILE}"), key=lambda path: int(path.parent.name))
+        data["trials"] = [_current(path.parent) for path in trials]
+        steps = [_current(path.parent) for path in folder.glob(f"steps/*/{FILE}")]
+        data["steps"] = sorted(steps, key=lambda step: float(step["started"]))
+    return data
 
 
 def lineage(folder: Path) -> dict[str, Any]:
@@ -51,7 +58,7 @@ def to_json(run: Run) -> dict[str, Any]:
     """The run as plain JSON; paths relative to its folder, NaN and infinities as text."""
     return {
         "schema_version": 1,
-        "kind": "sweep" if (run.folder / "trials").is_dir() else "command",
+        "kind": next((k for k, parts in PARTS.items() if (run.folder / parts).is_dir()), "command"),
         "id": run.id,
         "name": run.name,
         "status": run.status,
@@ -66,6 +73,8 @@ def to_json(run: Run) -> dict[str, Any]:
         "error": asdict(run.error) if run.error else None,
         "warnings": [asdict(problem) for problem in run.warnings],
         "trials": [to_json(trial) for trial in run.trials],
+        "steps": [to_json(step) for step in run.steps],
+        "reused_from": run.reused_from,
     }
 
 
@@ -74,6 +83,10 @@ def from_json(folder: Path, data: Mapping[str, Any]) -> Run:
     trials = tuple(
         from_json(folder / "trials" / trial["name"].rpartition("_")[2], trial)
         for trial in data["trials"]
+    )
+    steps = tuple(
+        from_json(folder / "steps" / step["name"].rpartition(".")[2], step)
+        for step in data.get("steps", ())
     )
     return Run(
         id=data["id"],
@@ -91,6 +104,8 @@ def from_json(folder: Path, data: Mapping[str, Any]) -> Run:
         ended_by=data["ended_by"],
         error=_problem(data["error"]) if data["error"] else None,
         warnings=tuple(_problem(problem) for problem in data["warnings"]),
+        steps=steps,
+        reused_from=data.get("reused_from", ""),
     )
 
 

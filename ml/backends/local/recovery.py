@@ -47,7 +47,7 @@ def _records(folder: Path) -> dict[str, Run]:
         run = records.read(folder)
     except (FileNotFoundError, ValueError):
         return {}
-    return {one.id: one for one in (*run.trials, run)}
+    return {one.id: one for one in (*run.below(), run)}
 
 
 def _closed(run: Run, ended: float) -> Run:
@@ -57,6 +57,7 @@ def _closed(run: Run, ended: float) -> Run:
         ended=ended,
         ended_by="executor-gone",
         trials=tuple(_closed(t, ended) if t.status in OPEN else t for t in run.trials),
+        steps=tuple(_closed(s, ended) if s.status in OPEN else s for s in run.steps),
         error=Problem(
             "executor-gone",
             f"the program that ran {run.name} was killed before it could close the run",

@@ -13,7 +13,8 @@ from ml.specs.problems import Problem, Refused
 def find(wanted: str, experiment: str | None = None) -> Run:
     """The run of that name or MLflow id, or the `latest` that was started (of the experiment).
 
-    A trial is found by its own name (`calm_river_03_7`). Raises Refused (exit code 2) when there
+    A trial is found by its own name (`calm_river_03_7`), a step by its own
+    (`calm_river_03.prepare`). Raises Refused (exit code 2) when there
     is none.
     """
     found = [run for run in every() if experiment in {None, run.experiment}]
@@ -22,7 +23,7 @@ def find(wanted: str, experiment: str | None = None) -> Run:
             return max(found, key=lambda run: run.started)
     else:
         for run in found:
-            for one in (run, *run.trials):
+            for one in (run, *run.below()):
                 if wanted in {one.name, one.id}:
                     return one
     raise Refused(_none(wanted, experiment, found))

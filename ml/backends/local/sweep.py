@@ -54,11 +54,19 @@ def run_sweep(plan: SweepPlan, session: Session, interruption: Interruption, wat
 class Sweep:
     """The state of one sweep; `go` drives it."""
 
-    def __init__(self, plan: SweepPlan, session: Session, folder: Path, watch: Watch) -> None:
+    def __init__(
+        self,
+        plan: SweepPlan,
+        session: Session,
+        folder: Path,
+        watch: Watch,
+        name: str = "",
+        at_once: int | None = None,
+    ) -> None:
         self._plan, self._session, self._watch = plan, session, watch
         seed = plan.seed if plan.seed is not None else secrets.randbelow(2**32)
         self._sampler = samplers.make(plan, seed)
-        self._limit = concurrency(plan)
+        self._limit = min(at_once or cores(), concurrency(plan))
         self._running: dict[str, tuple[Execution, samplers.Suggestion]] = {}
         self._board = Board(plan)
         self._cut_short = ""
@@ -67,16 +75,17 @@ class Sweep:
             "sampling": {"algorithm": plan.algorithm, "rule": plan.rule, "seed": seed},
             "objective": {"primary_metric": plan.primary_metric, "goal": plan.goal},
         }
-        (folder / "trials").mkdir()
+        (folder / "trials").mkdir(parents=True)
+        name = name or folder.name
         run_id = session.tracking.start(
             plan.experiment,
             folder,
-            folder.name,
+            name,
             {**plan.tags, **lineage.tags(self._lineage), "sampling.seed": str(seed)},
         )
         self.run = Run(
             id=run_id,
-            name=folder.name,
+            name=name,
             status="Running",
             experiment=plan.experiment,
             folder=folder,
@@ -89,25 +98,33 @@ class Sweep:
     def go(self, interruption: Interruption) -> None:
         """Start, watch and close trials until none is left to run."""
         self._watch(Event("started", self.run))
-        while True:
-            reason = interruption.name or (SWEEP_TIMEOUT if self._out_of_time() else "")
-            for execution, _ in self._running.values():
-                if reason:
-                    execution.stop(reason)
-                if interruption.impatient:
-                    execution.kill()
-            if reason and (self._running or len(self._board) < self._plan.max_total_trials):
-                self._cut_short = reason
-            while not reason and len(self._running) < self._limit and self._start_trial():
-                pass
-            if not self._running:
-                return
-            if time.monotonic() - self._looked > METRICS_S:
-                self._look()
-            for name in [n for n, (execution, _) in self._running.items() if execution.poll()]:
-                self._look()
-                self._close(name)
+        while not self.turn(interruption.name, interruption.impatient):
             time.sleep(POLL_S)
+
+    def turn(self, stop: str, at_once: bool) -> bool:
+        """Do what is to be done now; whether the sweep has ended.
+
+        `stop` says why no more may start and what runs is to end, "" to go on; `at_once` that it
+        is to end without grace.
+        """
+        reason = stop or (SWEEP_TIMEOUT if self._out_of_time() else "")
+        for execution, _ in self._running.values():
+            if reason:
+                execution.stop(reason)
+            if at_once:
+                execution.kill()
+        if reason and (self._running or len(self._board) < self._plan.max_total_trials):
+            self._cut_short = reason
+        while not reason and len(self._running) < self._limit and self._start_trial():
+            pass
+        if not self._running:
+            return True
+        if time.monotonic() - self._looked > METRICS_S:
+            self._look()
+        for name in [n for n, (execution, _) in self._running.items() if execution.poll()]:
+            self._look()
+            self._close(name)
+        return False
 
     def _out_of_time(self) -> bool:
         limit = self._plan.timeout_s

@@ -118,6 +118,13 @@ class Tracking:
 
         self._client.log_batch(run_id, tags=[RunTag(key, value) for key, value in tags.items()])
 
+    def metrics(self, run_id: str, metrics: Mapping[str, float]) -> None:
+        """Log the last values of metrics that another run has logged."""
+        from mlflow.entities import Metric
+
+        now = int(time.time() * 1000)
+        self._client.log_batch(run_id, [Metric(key, v, now, 0) for key, v in metrics.items()])
+
     def end(self, run_id: str, status: Status, parameters: Mapping[str, Value]) -> None:
         """Close the run. Parameters that the script did not log itself are added, as text.
 

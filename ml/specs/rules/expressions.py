@@ -65,7 +65,8 @@ def unknown_expression(node: Node) -> Iterator[Finding]:
     for keys, text in templates(node):
         found = expressions.references(text)
         for reference in found:
-            if reference.source not in _SOURCES:
+            is_bound = reference.source == "parent" and "environment_variables" in keys
+            if reference.source not in _SOURCES and not (is_bound and node.parent):
                 yield Finding(
                     keys,
                     f"`{reference.text}` is left as it is in a command",

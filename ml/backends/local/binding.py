@@ -1,0 +1,92 @@
+"""A step's plan with the values and paths that its bindings came to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from ml.specs.expressions import references
+from ml.specs.frozen import Frozen
+from ml.specs.plan import (
+    LITERALS,
+    CommandPlan,
+    FromStep,
+    InputPlan,
+    PipelinePlan,
+    Source,
+    StepPlan,
+    SweepPlan,
+    inputs_of,
+)
+
+
+def bound(
+    step: StepPlan, inputs: Mapping[str, InputPlan], written: Mapping[FromStep, Path]
+) -> CommandPlan | SweepPlan | PipelinePlan:
+    """The step's plan, with no input that comes from elsewhere left open.
+
+    `inputs` are those of the pipeline, `written` is what the steps before have written.
+    """
+    found = {
+        name: _input(data, step.sources[name], inputs, written) if name in step.sources else data
+        for name, data in inputs_of(step.plan).items()
+    }
+    texts = _texts(inputs, written)
+    found = {
+        name: replace(data, value=_filled(data.value, texts))
+        if isinstance(data.value, str)
+        else data
+        for name, data in found.items()
+    }
+    plan = step.plan
+    if isinstance(plan, SweepPlan):
+        return replace(plan, trial=_command(plan.trial, found, texts))
+    if isinstance(plan, CommandPlan):
+        return _command(plan, found, texts)
+    return replace(plan, inputs=Frozen(found))
+
+
+def _command(
+    plan: CommandPlan, inputs: Mapping[str, InputPlan], texts: Mapping[str, str | None]
+) -> CommandPlan:
+    variables = {k: _filled(v, texts) for k, v in plan.environment_variables.items()}
+    return replace(plan, inputs=Frozen(inputs), environment_variables=Frozen(variables))
+
+
+def _input(
+    data: InputPlan,
+    source: Source,
+    inputs: Mapping[str, InputPlan],
+    written: Mapping[FromStep, Path],
+) -> InputPlan:
+    if isinstance(source, FromStep):
+        kind = "uri_folder" if data.type in LITERALS or not data.type else data.type
+        return replace(data, type=kind, path=written[source])
+    outer = inputs[source.input]
+    if outer.is_literal:
+        kind = data.type if data.type in LITERALS else outer.type
+        return replace(data, type=kind, value=outer.value)
+    kind = outer.type if data.type in LITERALS or not data.type else data.type
+    return replace(data, type=kind, path=outer.path, source=outer.source, asset=outer.asset)
+
+
+def _texts(
+    inputs: Mapping[str, InputPlan], written: Mapping[FromStep, Path]
+) -> dict[str, str | None]:
+    """What a binding inside a longer text stands for, by the parts of its path."""
+    found = {f"inputs.{k}": _text(data) for k, data in inputs.items()}
+    return found | {f"jobs.{s.step}.outputs.{s.output}": str(p) for s, p in written.items()}
+
+
+def _text(data: InputPlan) -> str | None:
+    value = data.value if data.is_literal else data.path
+    return None if value is None else str(value)
+
+
+def _filled(text: str, texts: Mapping[str, str | None]) -> str:
+    for reference in reversed(references(text)):
+        value = texts.get(reference.name) if reference.source == "parent" else None
+        if value is not None:
+            text = text[: reference.start] + value + text[reference.end :]
+    return text

@@ -1,0 +1,113 @@
+"""A pipeline shown while it goes on: a table of steps on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import TYPE_CHECKING
+
+from ml.backends.base import Event, Run
+from ml.specs.plan import PipelinePlan, Plan, SweepPlan
+from ml.specs.repository import shown
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+
+class StepLines:
+    """A line when a step starts, and one when it has ended."""
+
+    def __init__(self, plan: PipelinePlan) -> None:
+        self._plan = plan
+
+    def __call__(self, event: Event) -> None:
+        """Write the line, if the event is worth one."""
+        if event.kind == "started":
+            sys.stderr.write(f"{event.run.name}: {len(self._plan.steps)} steps\n")
+        if event.step is None:
+            return
+        name = event.step.name.removeprefix(f"{event.run.name}.")
+        if event.kind == "step_started":
+            sys.stderr.write(f"{name} started\n")
+        elif event.kind == "step_ended":
+            sys.stderr.write(f"{name} {said_of(event.step)}\n")
+        elif event.kind == "trial_ended" and event.trial is not None:
+            trials = event.step.trials
+            ended = sum(trial.ended is not None for trial in trials)
+            best = f", best so far {event.step.best}" if event.step.best else ""
+            sys.stderr.write(f"{name} {ended} trials ended{best}\n")
+        sys.stderr.flush()
+
+
+class StepRows:
+    """The table: every step in its order, whether it waits, runs or has ended."""
+
+    def __init__(self, plan: PipelinePlan) -> None:
+        self._plan = plan
+        self._run: Run | None = None
+
+    def __call__(self, event: Event) -> None:
+        """Remember the state; the terminal is redrawn a few times a second."""
+        self._run = event.run
+
+    def render(self) -> Table:
+        """The table as of now."""
+        from rich.table import Table
+
+        run = self._run
+        steps = {step.name: step for step in (run.below() if run else ()) if "." in step.name}
+        table = Table(title=run.name if run else self._plan.display_name, title_justify="left")
+        for column in ("step", "status", "trials", "time"):
+            table.add_column(column, overflow="fold")
+        for name, plan in _named(self._plan, f"{run.name}." if run else ""):
+            short = name.partition(".")[2] if run else name
+            table.add_row(*_cells(short, plan, steps.get(name)))
+        return table
+
+
+def _named(plan: PipelinePlan, at: str) -> list[tuple[str, Plan]]:
+    found: list[tuple[str, Plan]] = []
+    for name, step in plan.steps.items():
+        found.append((at + name, step.plan))
+        if isinstance(step.plan, PipelinePlan):
+            found += _named(step.plan, f"{at}{name}.")
+    return found
+
+
+def _cells(name: str, plan: Plan, step: Run | None) -> tuple[str, str, str, str]:
+    if step is None:
+        return name, "waits", "", ""
+    trials = ""
+    if isinstance(plan, SweepPlan) and step.trials:
+        ended = sum(trial.ended is not None for trial in step.trials)
+        trials = f"{ended} of {plan.max_total_trials}"
+    took = (step.ended or time.time()) - step.started
+    return name, outcome_of(step), trials, f"{took:.0f} s"
+
+
+def outcome_of(step: Run) -> str:
+    """The status of a step, and what it owes it to."""
+    if step.reused_from:
+        return f"reused from {step.reused_from}"
+    return f"{step.status} ({step.ended_by})" if step.ended_by else step.status
+
+
+def said_of(step: Run) -> str:
+    """How a step ended, with how long it took and why it did not complete."""
+    said = [outcome_of(step)]
+    if not step.reused_from and step.id:
+        said.append(f"in {(step.ended or time.time()) - step.started:.1f} s")
+    if step.error:
+        said.append(f"[{step.error.code}] see {shown(step.folder)}")
+    said += [warning.found for warning in step.warnings if not step.id]
+    said += [f"[{warning.code}]" for warning in step.warnings if step.id]
+    return " ".join(said)
+
+
+def counts(run: Run) -> str:
+    """`3 Completed (1 reused), 1 Failed`."""
+    found: dict[str, int] = {}
+    for step in run.steps:
+        status = "reused" if step.reused_from else outcome_of(step)
+        found[status] = found.get(status, 0) + 1
+    return ", ".join(f"{count} {status}" for status, count in found.items())

@@ -1,0 +1,58 @@
+"""The component that a step runs: written in place, in a file, or registered by the repository."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ml.specs import assets
+from ml.specs.layers import Part
+from ml.specs.lines import Key
+from ml.specs.load import Spec
+from ml.specs.problems import Problem
+from ml.specs.sdk_tree import included
+
+SOURCE = "reference-yaml-job-pipeline: jobs.<name>.component"
+
+
+def whole(spec: Spec) -> Part:
+    """The spec as one part."""
+    return Part(spec.document, spec.file)
+
+
+def component_of(owner: Part, key: Key, root: Path) -> Part | Problem:
+    """The component named at `key` (`component` or `trial`); a Problem when it is not here.
+
+    `root` is the repository whose specs define `azureml:` components.
+    """
+    written = owner.get(key)
+    if isinstance(written, dict):
+        return owner.at(key)
+    text = str(written)
+    inside = included(text, owner.folder)
+    if inside is not None:
+        return Part(*inside)
+    found = assets.find(text, "component", root)
+    if found is not None:
+        return Part(found.document, found.file)
+    where = "a registry" if text.startswith("azureml://registries") else "the workspace"
+    return Problem(
+        "component-not-here",
+        f"`{key}: {text}` is in {where}, not on this machine",
+        "a component file, or one that a spec of this repository defines",
+        "export it beside the spec (`az ml component show`) and name the file",
+        owner.place(key),
+        source=SOURCE,
+    )
+
+
+def refused(step: Part, name: str, kind: str) -> Problem:
+    """The problem of a kind of step that this machine has nothing to run with."""
+    article = "an" if kind[:1] in "aeiou" else "a"
+    return Problem(
+        "unsupported-step",
+        f"step `{name}` is {article} {kind} step, which this machine has nothing to run with",
+        "command, sweep and pipeline steps",
+        "the other steps can be tried as a pipeline of their own",
+        step.place("type") if step.get("type") is not None else step.place(),
+        source=SOURCE,
+    )
