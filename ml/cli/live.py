@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -176,9 +175,7 @@ def summary(plan: Plan, run: Run) -> str:
     what, where = _LOGS[type(plan)]
     lines.append(f"  {what}: {shown(run.folder / where)}")
     if run.status == "Completed":
-        from ml.backends.local.home import tracking_uri
-
-        lines.append(f"next: mlflow ui --backend-store-uri {shlex.quote(tracking_uri())}")
+        lines.append(f"next: ml report {run.name}, or ml ui for MLflow's pages")
     return "\n".join(lines)
 
 

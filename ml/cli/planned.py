@@ -114,7 +114,8 @@ def _sweep(plan: SweepPlan) -> Iterator[tuple[str, str]]:
 def _command(plan: CommandPlan) -> Iterator[tuple[str, str]]:
     yield "job", f"{plan.display_name} ({plan.place})"
     yield "experiment", plan.experiment
-    yield "command", " ".join(plan.command.split())
+    for number, line in enumerate(plan.command.strip().splitlines()):
+        yield "" if number else "command", line
     yield "code", shown(plan.code) if plan.code else "none"
     yield "environment", plan.environment.reference
     yield "compute", plan.compute or "none"

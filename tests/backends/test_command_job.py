@@ -64,14 +64,14 @@ def test_a_script_that_changes_its_own_code_changes_no_snapshot(home: Path, comm
 def test_outputs_and_logs_of_the_working_folder_become_artifacts(
     home: Path, command: Plans
 ) -> None:
-    """As on Azure ML, where `./outputs` and `./logs` are uploaded."""
-    run = LocalBackend().run(
-        command("import os\nfor d in ('outputs', 'logs'):\n  os.mkdir(d); open(d + '/a', 'w')")
-    )
+    """As on Azure ML, where `./outputs` and `./logs` are there from the start and uploaded."""
+    run = LocalBackend().run(command("for folder in ('outputs', 'logs'): open(folder + '/a', 'w')"))
     client = MlflowClient(tracking_uri())
     found = {file.path for file in client.list_artifacts(run.id)}
     assert found == {"outputs", "logs"}
     assert [file.path for file in client.list_artifacts(run.id, "outputs")] == ["outputs/a"]
+    silent = LocalBackend().run(command("print(1)"))
+    assert client.list_artifacts(silent.id) == []
 
 
 def test_an_output_left_empty_is_a_warning(home: Path, command: Plans) -> None:

@@ -55,9 +55,25 @@ def test_every_fault_has_a_problem(error: Exception, code: str) -> None:
         assert problem.hint
 
 
+@pytest.mark.parametrize("below", ["", "x", "x/y"])
+def test_a_home_that_is_a_file(
+    command: Plans, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, below: str
+) -> None:
+    """Or is under one: the file is left as it is, and the variable that names it is told."""
+    (tmp_path / "file").write_text("mine")
+    monkeypatch.setenv("MLOPS_HOME", str(tmp_path / "file" / below))
+    with pytest.raises(Refused) as refused:
+        LocalBackend().run(command("print(1)"))
+    assert refused.value.problems[0].code == "no-access"
+    assert str(tmp_path / "file") in refused.value.problems[0].found
+    assert "MLOPS_HOME" in refused.value.problems[0].hint
+    assert (tmp_path / "file").read_text() == "mine"
+
+
 def test_a_bug_is_not_explained_away() -> None:
     """What nobody knows goes on as it is."""
     assert faults.explain(KeyError("x")) is None
+    assert faults.explain(FileNotFoundError(errno.ENOENT, "none", "/somewhere/else")) is None
     with pytest.raises(KeyError), faults.told():
         raise KeyError("x")
 

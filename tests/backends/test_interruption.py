@@ -81,7 +81,13 @@ def wait_for(what: Callable[[], object], executor: subprocess.Popen[str]) -> Non
 
 def trial_logs(home: Path) -> list[Path]:
     """The logs of trials and commands that have said that they are ready."""
-    return [p for p in (home / "jobs").rglob("std_log.txt") if "ready" in p.read_text()]
+    # Not by rglob: working folders vanish while it walks.
+    found = (
+        path
+        for folder in ("*", "*/trials/*")
+        for path in (home / "jobs").glob(f"{folder}/logs/std_log.txt")
+    )
+    return [path for path in found if "ready" in path.read_text()]
 
 
 def everything(run: Run) -> list[Run]:

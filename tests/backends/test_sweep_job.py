@@ -77,6 +77,24 @@ def test_a_nan_is_not_ranked(home: Path, sweep: Sweeps) -> None:
     assert run.status == "Completed"
     assert run.best is not None
     assert run.trial(run.best).parameters["x"] <= 0.5
+    (warning,) = run.warnings
+    assert warning.code == "metric-not-finite"
+    assert warning.found.startswith(f"{len(diverged)} of 4 trials: {diverged[0].name} logged nan")
+
+
+def test_what_failed_beside_the_best_is_told(home: Path, sweep: Sweeps) -> None:
+    """A sweep that completed says of each kind of fault how many trials had it, and one log."""
+    script = LOG + "x = float(sys.argv[1])\nif x > 0.5: sys.exit('too large')\nlog('score', x)"
+    run = LocalBackend().run(sweep(script, {"model": "custom_model"}, max_total_trials=4))
+    assert (run.status, run.error) == ("Completed", None)
+    failed = [trial for trial in run.trials if trial.status == "Failed"]
+    told = {warning.code: warning for warning in run.warnings}
+    assert told.keys() == {"script-failed", "output-empty"}
+    assert all(warning.severity == "warning" for warning in run.warnings)
+    assert told["script-failed"].found.startswith(f"{len(failed)} of 4 trials: the command exited")
+    assert "too large" in told["script-failed"].found
+    assert str(failed[0].folder) in told["script-failed"].hint
+    assert records.read(run.folder) == run
 
 
 @pytest.mark.parametrize("value", ["nan", "inf", "-inf"])
@@ -102,6 +120,7 @@ def test_a_trial_that_never_logs(home: Path, sweep: Sweeps) -> None:
     error = failure(LocalBackend().run(sweep("print('I log nothing')")))
     assert error.code == "metric-missing"
     assert "no metric at all" in error.found
+    assert "std_log.txt" in error.hint
 
 
 def test_when_every_trial_fails_the_first_cause_is_told(home: Path, sweep: Sweeps) -> None:

@@ -13,8 +13,10 @@ from pathlib import Path
 import pytest
 
 from ml.cli.live import number, parameters
+from ml.cli.planned import as_text
 from ml.cli.run import parse_changes
-from ml.specs.problems import Refused
+from ml.specs.plan import CommandPlan, Environment
+from ml.specs.problems import Place, Refused
 from tests.conftest import ROOT
 
 SPEC = """$schema: https://azuremlschemas.azureedge.net/latest/commandJob.schema.json
@@ -75,7 +77,7 @@ def test_a_job_that_completes(ml: Ml) -> None:
     assert "friend\n" in done.stderr
     assert "local: compute `azureml:cpu-cluster` → this machine" in done.stderr
     assert "Completed in" in done.stderr
-    assert "next: mlflow ui" in done.stderr
+    assert "next: ml report " in done.stderr
 
 
 @pytest.mark.slow
@@ -146,6 +148,17 @@ def test_two_first_runs_at_the_same_moment(ml: Ml, own_home: Path) -> None:
     names = {json.loads(one.stdout)["name"] for one in done}
     assert {path.name for path in (own_home / "jobs").iterdir()} == names
     assert len(names) == 2
+
+
+def test_a_command_is_shown_as_the_shell_gets_it() -> None:
+    """Its lines and its blanks: joined into one line it would be another command."""
+    place = Place("job.yml", 1)
+    text = "echo 'a  b' && \\\n  train\nls\n"
+    plan = CommandPlan(place, "n", "e", text, None, Environment("azureml:e:1"))
+    lines = as_text(plan).splitlines()
+    at = next(n for n, line in enumerate(lines) if line.startswith("command"))
+    start = len(lines[at]) - len("echo 'a  b' && \\")
+    assert [line[start:] for line in lines[at : at + 3]] == ["echo 'a  b' && \\", "  train", "ls"]
 
 
 def test_changes() -> None:

@@ -12,6 +12,8 @@ from pathlib import Path
 from ml.backends.local.home import database, home
 from ml.specs.problems import Exit, Problem, Refused
 
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+_BARRED = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 _BROKEN = ("not a database", "malformed", "unable to open", "no such table: alembic_version")
 KEPT = "earlier runs, models and endpoints are as they were"
 
@@ -19,7 +21,8 @@ KEPT = "earlier runs, models and endpoints are as they were"
 def explain(error: BaseException) -> Problem | None:
     """The problem behind an error of the file system or of the tracking store; None for others."""
     message = _messages(error)
-    if _errno(error) in {errno.ENOSPC, errno.EDQUOT, errno.EFBIG} or "disk is full" in message:
+    fault = _os_error(error)
+    if (fault and fault.errno in _FULL) or "disk is full" in message:
         return disk_full()
     if "database is locked" in message or "database table is locked" in message:
         return Problem(
@@ -42,10 +45,10 @@ def explain(error: BaseException) -> Problem | None:
             f"the tracking store {database()} was written by another version of MLflow",
             hint=f"copy it, then: mlflow db upgrade sqlite:///{database()}",
         )
-    if _errno(error) in {errno.EACCES, errno.EPERM, errno.EROFS}:
+    if fault and (fault.errno in _BARRED or _is_no_home(fault)):
         return Problem(
             "no-access",
-            message.splitlines()[-1],
+            f"{fault.filename or 'a file'}: {fault.strerror}",
             "files that this user may read, and a home for runs that it may write to",
             "MLOPS_HOME=/some/other/folder moves everything that runs leave behind",
         )
@@ -89,13 +92,20 @@ def probe(path: Path, patience_s: float) -> None:
         connection.close()
 
 
-def _errno(error: BaseException | None) -> int | None:
-    """The first errno in the chain of causes."""
+def _os_error(error: BaseException | None) -> OSError | None:
+    """The first error of the system in the chain of causes."""
     while error is not None:
         if isinstance(error, OSError) and error.errno is not None:
-            return error.errno
+            return error
         error = error.__cause__ or error.__context__
     return None
+
+
+def _is_no_home(error: OSError) -> bool:
+    """Whether there is no home and none could be made: a file is in its place, or above it."""
+    if home().is_dir() or not isinstance(error.filename, str):
+        return False
+    return home().is_relative_to(error.filename) or Path(error.filename).is_relative_to(home())
 
 
 def _messages(error: BaseException | None) -> str:

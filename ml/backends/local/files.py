@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from contextlib import suppress
 from pathlib import Path, PurePath
 
 from ml.backends.local.snapshot import Snapshot, working_copy
@@ -10,6 +11,8 @@ from ml.specs.plan import CommandPlan, InputPlan
 
 # Modes in which the job may write into its input: it gets a copy, the original stays as it is.
 COPIED = frozenset({"download", "rw_mount", "eval_download"})
+# Folders of the working folder that a node makes before the command starts, and uploads after.
+UPLOADED = ("outputs", "logs")
 
 
 def inputs(plan: CommandPlan, folder: Path) -> dict[str, str | PurePath | None]:
@@ -53,15 +56,20 @@ def lay_out(plan: CommandPlan, folder: Path, snapshot: Snapshot | None) -> Path:
                 shutil.copytree(data.path, copy)
             else:
                 shutil.copy2(data.path, copy)
-    return working_copy(snapshot, folder / "work")
+    work = working_copy(snapshot, folder / "work")
+    for name in UPLOADED:
+        with suppress(FileExistsError):  # the code has something of that name
+            (work / name).mkdir()
+    return work
 
 
 def written_artifacts(folder: Path, snapshot: Snapshot | None) -> list[Path]:
-    """`./outputs` and `./logs`, which Azure ML uploads, where the command made them."""
+    """`./outputs` and `./logs`, where the command wrote to them."""
     return [
         folder / "work" / name
-        for name in ("outputs", "logs")
+        for name in UPLOADED
         if (folder / "work" / name).is_dir()
+        and any((folder / "work" / name).iterdir())
         and not (snapshot is not None and (snapshot.folder / name).exists())
     ]
 

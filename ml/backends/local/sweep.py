@@ -207,6 +207,7 @@ class Sweep:
             outputs=outputs,
             ended_by="timeout" if self._cut_short == SWEEP_TIMEOUT else self._cut_short,
             error=error,
+            warnings=() if error else sweep_outcome.of_trials(self._board.trials),
         )
         self._session.tracking.end(self.run.id, status, {})
         records.write(self.run, self._lineage)

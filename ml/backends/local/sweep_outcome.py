@@ -19,6 +19,7 @@ from ml.specs.repository import shown
 def of_metric(plan: SweepPlan, trial: Run, curve: Sequence[float]) -> tuple[Problem, ...]:
     """A warning when the trial cannot be ranked: it never logged the metric, or not as a number."""
     metric, place = plan.primary_metric, _metric_place(plan)
+    look = f"see what it did: less {shlex.quote(shown(trial.folder / 'logs' / 'std_log.txt'))}"
     if not curve:
         logged = sorted(history.latest(trial.id))
         near = difflib.get_close_matches(metric, logged, n=1)
@@ -32,7 +33,7 @@ def of_metric(plan: SweepPlan, trial: Run, curve: Sequence[float]) -> tuple[Prob
                     else "no metric at all"
                 ),
                 f'mlflow.log_metric("{metric}", value) in the script',
-                f"did you mean `primary_metric: {near[0]}`?" if near else "",
+                f"did you mean `primary_metric: {near[0]}`?" if near else look,
                 place,
                 severity="warning",
             ),
@@ -46,10 +47,27 @@ def of_metric(plan: SweepPlan, trial: Run, curve: Sequence[float]) -> tuple[Prob
             "metric-not-finite",
             f"{trial.name} logged {value} as `{metric}` (value {step} of {len(curve)})",
             "a finite number every time: the trial has diverged and is not ranked",
-            f"see what it did: less {shlex.quote(shown(trial.folder / 'logs' / 'std_log.txt'))}",
+            look,
             place,
             severity="warning",
         ),
+    )
+
+
+def of_trials(trials: Sequence[Run]) -> tuple[Problem, ...]:
+    """What went wrong in single trials of a sweep that completed: each kind once, as a warning."""
+    kinds: dict[str, list[Problem]] = {}
+    for trial in trials:
+        for problem in (*trial.warnings, trial.error):
+            if problem:
+                kinds.setdefault(problem.code, []).append(problem)
+    return tuple(
+        replace(
+            found[0],
+            severity="warning",
+            found=f"{len(found)} of {len(trials)} trials: {found[0].found}",
+        )
+        for found in kinds.values()
     )
 
 
