@@ -41,6 +41,13 @@ def test_the_same_seed_draws_the_same_trials(home: Path, sweep: Sweeps) -> None:
     assert [t.parameters for t in again.trials] == [t.parameters for t in drawn.trials]
 
 
+def test_of_equal_trials_the_first_wins(home: Path, sweep: Sweeps) -> None:
+    """The first that was started, so that a seed gives the same best whatever ends first."""
+    script = LOG + "log('score', 1.0); time.sleep(0.5 * os.getcwd().endswith('/0/work'))"
+    run = LocalBackend().run(sweep(script, max_total_trials=2))
+    assert run.best == run.trials[0].name
+
+
 def test_trials_share_the_cores(home: Path, sweep: Sweeps) -> None:
     """Each gets its part of the threads, and its values also as AZUREML_SWEEP_…"""
     script = LOG + "log('score', float(os.environ['OMP_NUM_THREADS']))\n"

@@ -32,8 +32,9 @@ class Board:
 
     @property
     def best(self) -> str | None:
-        """The leader among the trials that completed."""
-        return objective.leader(self._scores, self._plan.goal)
+        """The leader among the trials that completed; of equals the one that started first."""
+        scores = {name: self._scores.get(name) for name in self._runs}
+        return objective.leader(scores, self._plan.goal)
 
     def curve(self, name: str) -> list[float]:
         """What the trial has logged of the primary metric so far."""
