@@ -17,6 +17,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "release": ("ml.cli.release", "Propose a candidate; bring an environment to what is declared."),
     "report": ("ml.cli.report", "Write a run as one page of HTML that needs no network."),
     "run": ("ml.cli.run", "Run a job spec on this machine."),
+    "runs": ("ml.cli.runs", "Runs of this machine: list, show, logs, diff, best, cancel, clean."),
     "serve": ("ml.cli.serve", "Start, show or stop a model server on this machine."),
     "ui": ("ml.cli.ui", "Open MLflow on the runs of this machine."),
 }

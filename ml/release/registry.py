@@ -7,6 +7,7 @@ environment (`local`) names the champion there.
 from __future__ import annotations
 
 import errno
+import os
 import re
 import shutil
 import tempfile
@@ -45,7 +46,7 @@ class Version:
     @property
     def folder(self) -> Path:
         """The model's files, in the registry's own store."""
-        return _place(self.digest)
+        return place(self.digest)
 
     @property
     def papers(self) -> Path:
@@ -61,18 +62,19 @@ def store(folder: Path) -> str:
     """
     with faults.told(), _sound(folder):
         digest = verify(folder)
-        place = _place(digest)
-        if place.is_dir():
-            verify(place, digest)
+        kept = place(digest)
+        if kept.is_dir():
+            verify(kept, digest)
+            os.utime(kept)  # cleaning leaves what may be about to be registered
             return digest
-        place.parent.mkdir(parents=True, exist_ok=True)
-        unfinished = Path(tempfile.mkdtemp(prefix=".unfinished-", dir=place.parent))
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        unfinished = Path(tempfile.mkdtemp(prefix=".unfinished-", dir=kept.parent))
         try:
             _copy(folder, unfinished)
             verify(unfinished, digest)
             unfinished.chmod(0o755)
             try:
-                unfinished.rename(place)
+                unfinished.rename(kept)
             except OSError as error:
                 if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):  # somebody was faster
                     raise
@@ -101,7 +103,7 @@ class Registry:
                 self._client.create_registered_model(model, tags={PROJECT: project})
             made = self._client.create_model_version(
                 model,
-                source=str(_place(digest)),
+                source=str(place(digest)),
                 run_id=run,
                 tags={DIGEST: digest, PROJECT: project},
             )
@@ -186,8 +188,14 @@ def _version(found: ModelVersion) -> Version:
     )
 
 
-def _place(digest: str) -> Path:
-    return home.home() / "models" / digest.removeprefix(DIGEST_PREFIX)
+def stored() -> Path:
+    """One folder a model, named by its digest."""
+    return home.home() / "models"
+
+
+def place(digest: str) -> Path:
+    """Where the files of that digest are kept."""
+    return stored() / digest.removeprefix(DIGEST_PREFIX)
 
 
 def _copy(folder: Path, to: Path) -> None:

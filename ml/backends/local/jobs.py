@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import os
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -34,6 +35,8 @@ def new() -> Iterator[Path]:
     path = home.live() / folder.name
     with path.open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
+        lock.write(f"{os.getpid()}\n")
+        lock.flush()
         try:
             yield folder
         except BaseException:
@@ -54,6 +57,15 @@ def is_alive(name: str) -> bool:
     except BlockingIOError:
         return True
     return False
+
+
+def executor(name: str) -> int | None:
+    """The process that runs the run; None when nobody does."""
+    try:
+        number = int((home.live() / name).read_text())
+    except (FileNotFoundError, ValueError):
+        return None
+    return number if is_alive(name) else None
 
 
 def abandoned() -> list[str]:

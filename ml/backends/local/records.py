@@ -34,16 +34,19 @@ def read(folder: Path) -> Run:
 
     Raises OSError or ValueError when there is no record or it cannot be read.
     """
-    return from_json(folder, _current(folder))
+    return from_json(folder, document(folder))
 
 
-def _current(folder: Path) -> dict[str, Any]:
-    """The record; while the run goes on, with what its trials and steps last wrote themselves."""
+def document(folder: Path) -> dict[str, Any]:
+    """The record; while the run goes on, with what its trials and steps last wrote themselves.
+
+    Raises as `read`.
+    """
     data: dict[str, Any] = json.loads((folder / FILE).read_text())
     if data["ended"] is None:
         trials = sorted(folder.glob(f"trials/*/{FILE}"), key=lambda path: int(path.parent.name))
-        data["trials"] = [_current(path.parent) for path in trials]
-        steps = [_current(path.parent) for path in folder.glob(f"steps/*/{FILE}")]
+        data["trials"] = [document(path.parent) for path in trials]
+        steps = [document(path.parent) for path in folder.glob(f"steps/*/{FILE}")]
         data["steps"] = sorted(steps, key=lambda step: float(step["started"]))
     return data
 

@@ -34,7 +34,10 @@ def take(code: Path | None) -> Snapshot | None:
     else:
         files = list(IgnoreFile(code).files(besides=home.home()))
     digest = _digest(files)
-    if not _place(digest).is_dir():
+    try:
+        # When it was last taken: cleaning leaves what a run may be about to work with.
+        os.utime(_place(digest))
+    except FileNotFoundError:
         digest = _copy(files)
     return Snapshot(_place(digest), digest)
 

@@ -1,0 +1,85 @@
+"""The logs of a run and of its parts, whole or while they grow."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import BinaryIO
+
+from ml.backends.base import Run
+from ml.backends.local import files, runs
+from ml.backends.local.recovery import OPEN
+
+POLL_S = 0.2
+BLOCK_BYTES = 1 << 16
+
+
+def write(run: Run, tail: int | None, follow: bool) -> bool:
+    """Write what the run and its parts printed to stdout; whether that was anything.
+
+    `tail` is the number of lines of each log to begin with, None for all; with `follow` a run that
+    goes on is followed until it has ended.
+    """
+    printed = Printed(sys.stdout.buffer)
+    while True:
+        printed.headed = printed.headed or bool(run.steps or run.trials)
+        for part in _logged(run):
+            printed.pump(part.name, files.log(part.folder), tail)
+        if not follow or run.status not in OPEN:
+            return printed.last != ""
+        time.sleep(POLL_S)
+        run = runs.find(run.id)
+
+
+def _logged(run: Run) -> Iterator[Run]:
+    return (one for one in (run, *run.below()) if files.log(one.folder).is_file())
+
+
+@dataclass
+class Printed:
+    """What was printed so far; `==> name <==` stands where another log goes on, as `tail` does."""
+
+    sink: BinaryIO
+    headed: bool = False
+    last: str = ""
+    _at: dict[str, int] = field(default_factory=dict)
+
+    def pump(self, name: str, log: Path, tail: int | None) -> None:
+        """Print what the log of that name has gained; at first its last `tail` lines."""
+        with log.open("rb") as file:
+            if name not in self._at:
+                self._at[name] = 0 if tail is None else beginning(file, tail)
+            file.seek(self._at[name])
+            while gained := file.read(BLOCK_BYTES):
+                if self.headed and self.last != name:
+                    blank = "\n" if self.last else ""
+                    self.sink.write(f"{blank}==> {name} <==\n".encode())
+                self.last = name
+                self.sink.write(gained)
+            self._at[name] = file.tell()
+        self.sink.flush()
+
+
+def beginning(file: BinaryIO, lines: int) -> int:
+    """Where the last so many lines of the file begin; a log of gigabytes is not read whole."""
+    end = at = file.seek(0, os.SEEK_END)
+    if lines == 0:
+        return end
+    wanted = lines
+    while at > 0:
+        start = max(0, at - BLOCK_BYTES)
+        file.seek(start)
+        block = file.read(at - start)
+        if at == end:
+            block = block[:-1]  # the end of the last line begins no other
+        while (found := block.rfind(b"\n")) >= 0:
+            wanted -= 1
+            if wanted == 0:
+                return start + found + 1
+            block = block[:found]
+        at = start
+    return 0

@@ -1,0 +1,286 @@
+"""`ml runs list | show | logs | diff | best | cancel | clean`: the runs of this machine at hand."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ml.specs.problems import Problem, Refused
+
+if TYPE_CHECKING:
+    from ml.backends.base import Run
+    from ml.backends.local.listing import Entry
+
+app = typer.Typer(help="The runs of this machine.", no_args_is_help=True)
+
+RunName = Annotated[str, typer.Argument(metavar="RUN", help="A name or id, or `latest`.")]
+Experiment = Annotated[str | None, typer.Option(help="Of this experiment alone.")]
+Project = Annotated[str | None, typer.Option(help="Of this folder under ml/projects alone.")]
+Since = Annotated[str | None, typer.Option(help="Started since: 7d, 12h, 2026-11-20.")]
+AsJson = Annotated[bool, typer.Option("--json", help="The result as JSON on stdout.")]
+
+
+@app.command("list")
+def list_(
+    experiment: Experiment = None,
+    project: Project = None,
+    status: Annotated[
+        list[str] | None, typer.Option(help="Completed, Failed, Canceled, Running; repeatable.")
+    ] = None,
+    since: Since = None,
+    limit: Annotated[int, typer.Option(min=0, help="At most so many; 0 for all.")] = 20,
+    with_size: Annotated[bool, typer.Option("--size", help="What each takes on the disk.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """The runs, the latest first."""
+    from ml.backends.local import disk
+    from ml.cli import runs_text, spans, tables
+
+    found = _chosen(experiment, project, since, status)
+    shown = found[:limit] if limit else found
+    if as_json:
+        _print(
+            [
+                _line(entry) | ({"bytes": disk.taken(entry.run.folder)} if with_size else {})
+                for entry in shown
+            ]
+        )
+        return
+    if not found:
+        typer.echo("no run; start one: ml run SPEC", err=True)
+        return
+    rows = [runs_text.row(entry) for entry in shown]
+    columns: tuple[str, ...] = runs_text.COLUMNS
+    if with_size:
+        columns = (*columns, "size")
+        sizes = [spans.size(disk.taken(entry.run.folder)) for entry in shown]
+        rows = [[*row, taken] for row, taken in zip(rows, sizes, strict=True)]
+    tables.write(columns, rows)
+    if len(shown) < len(found):
+        typer.echo(f"{len(shown)} of {len(found)} runs; all: --limit 0", err=True)
+
+
+@app.command()
+def show(run: RunName = "latest", experiment: Experiment = None, as_json: AsJson = False) -> None:
+    """One run, and its lineage: data, code, run, model versions, where they serve."""
+    from ml.backends.local import disk, recovery
+    from ml.backends.local.comparison import snapshot_of
+    from ml.cli import live, runs_text, tables
+    from ml.release.descent import descendants
+
+    entry = _entry(run, experiment)
+    came = descendants(entry.run)
+    above = entry.run.folder.parent.parent
+    parent = ""
+    if entry.lineage.get("parent") and (above / "job.json").exists():
+        from ml.backends.local import records
+
+        parent = records.read(above).name
+    if as_json:
+        _print(
+            {
+                **_plain(live.as_json(entry.run)),
+                "kind": entry.kind,
+                "project": entry.project,
+                "part_of": parent or None,
+                "bytes": disk.taken(entry.run.folder),
+                "lineage": entry.lineage,
+                "code_kept": _path(snapshot_of(entry.lineage)),
+                "models": [version.to_json() for version in came],
+            }
+        )
+        return
+    lines = runs_text.told(entry, parent, came)
+    typer.echo(runs_text.aligned((label, tables.plain(text)) for label, text in lines))
+    for problem in (*((entry.run.error,) if entry.run.error else ()), *entry.run.warnings):
+        typer.echo(str(problem), err=True)
+    if entry.run.status in recovery.OPEN:
+        typer.echo(f"follow it: ml runs logs --follow {entry.run.name}", err=True)
+
+
+@app.command()
+def logs(
+    run: RunName = "latest",
+    tail: Annotated[int | None, typer.Option(min=0, help="The last so many lines.")] = None,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Go on until the run has ended.")
+    ] = False,
+) -> None:
+    """What a run printed; of a sweep or a pipeline, each trial's and step's after its name."""
+    from ml.backends.local import runs
+    from ml.cli.run_logs import write
+
+    if not write(runs.find(run), tail, follow):
+        typer.echo("it printed nothing", err=True)
+
+
+@app.command()
+def diff(one: RunName, other: RunName, as_json: AsJson = False) -> None:
+    """Where two runs differ: data, code and its files, parameters, metrics."""
+    from ml.backends.local.comparison import differences
+    from ml.cli import runs_text, tables
+
+    entries = _entry(one), _entry(other)
+    found = differences(*entries)
+    names = [entry.run.name for entry in entries]
+    if as_json:
+        said = [_plain(asdict(difference)) for difference in found]
+        _print({"one": names[0], "other": names[1], "differences": said})
+        return
+    if not found:
+        typer.echo("no difference", err=True)
+        return
+    tables.write(("", "", *names, "change"), [runs_text.cells(one) for one in found])
+
+
+@app.command()
+def best(
+    run: Annotated[
+        str | None, typer.Argument(metavar="[RUN]", help="Among the parts of this run alone.")
+    ] = None,
+    metric: Annotated[str | None, typer.Option(help="Default: the latest sweep's.")] = None,
+    goal: Annotated[str | None, typer.Option(help="maximize or minimize; as --metric.")] = None,
+    experiment: Experiment = None,
+    project: Project = None,
+    since: Since = None,
+    limit: Annotated[int, typer.Option(min=1, help="Show so many.")] = 5,
+    as_json: AsJson = False,
+) -> None:
+    """The best completed runs and trials by a metric, the best first."""
+    from ml.backends.local import ranking
+    from ml.cli import live, tables
+
+    if goal not in (None, *ranking.GOALS):
+        raise Refused(Problem("no-such-goal", f"--goal {goal}", " or ".join(ranking.GOALS)))
+    found = [_entry(run)] if run else _chosen(experiment, project, since, None)
+    ranked = ranking.rank(found, metric, goal)
+    shown = ranked.runs[:limit]
+    if as_json:
+        said = [{"value": one.metrics[ranked.metric], **_plain(live.as_json(one))} for one in shown]
+        _print({"metric": ranked.metric, "goal": ranked.goal, "runs": said})
+    else:
+        tables.write(
+            ("run", ranked.metric, "experiment", "parameters"),
+            [
+                [
+                    one.name,
+                    live.number(one.metrics[ranked.metric]),
+                    one.experiment,
+                    live.parameters(one.parameters),
+                ]
+                for one in shown
+            ],
+        )
+        typer.echo(f"{ranked.goal} {ranked.metric}, of {len(ranked.runs)} measured", err=True)
+    if ranking.different_data(shown):
+        typer.echo("note: they were not all made from the same data (ml runs diff A B)", err=True)
+
+
+@app.command()
+def cancel(
+    run: Annotated[list[str], typer.Argument(metavar="RUN…", help="Names or ids.")],
+    as_json: AsJson = False,
+) -> None:
+    """End runs that go on, with all that they started; what they wrote is kept."""
+    from ml.backends.local.cancellation import cancel as end
+    from ml.cli import live
+
+    ended = [end(one) for one in run]
+    if as_json:
+        _print([_plain(live.as_json(one)) for one in ended])
+        return
+    for one in ended:
+        typer.echo(f"{one.name}: {live.outcome(one)}", err=True)
+
+
+@app.command()
+def clean(
+    keep: Annotated[
+        int | None, typer.Option(min=0, help="Runs beyond the latest so many go.")
+    ] = None,
+    older_than: Annotated[str | None, typer.Option(help="Runs that ended before go: 7d.")] = None,
+    experiment: Experiment = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say it; remove nothing.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Make room: runs that are asked for, and copies that nothing refers to any more.
+
+    What a registered version, a declared release, a live endpoint or a running run needs stays.
+    The metrics of removed runs stay in MLflow's store.
+    """
+    from ml.cli.runs_clean import clean as go
+    from ml.cli.spans import moment
+
+    before = moment("--older-than", older_than) if older_than else None
+    go(keep, before, experiment, dry_run=dry_run, yes=yes, as_json=as_json)
+
+
+def _chosen(
+    experiment: str | None, project: str | None, since: str | None, status: list[str] | None
+) -> list[Entry]:
+    from ml.backends.local import listing
+    from ml.cli.spans import moment
+
+    known = {name.lower(): name for name in listing.STATUSES}
+    for one in status or []:
+        if one.lower() not in known:
+            raise Refused(
+                Problem("no-such-status", f"--status {one}", f"one of: {', '.join(known.values())}")
+            )
+    return listing.chosen(
+        listing.entries(),
+        experiment=experiment,
+        project=project,
+        statuses={known[one.lower()] for one in status or []},
+        since=moment("--since", since) if since else None,
+    )
+
+
+def _entry(wanted: str, experiment: str | None = None) -> Entry:
+    from ml.backends.local import listing, runs
+
+    return listing.entry_of(listing.with_latest_metrics(runs.find(wanted, experiment)))
+
+
+def _line(entry: Entry) -> dict[str, Any]:
+    run: Run = entry.run
+    return {
+        "name": run.name,
+        "id": run.id,
+        "kind": entry.kind,
+        "status": run.status,
+        "ended_by": run.ended_by,
+        "experiment": run.experiment,
+        "project": entry.project,
+        "spec": entry.lineage.get("spec"),
+        "started": run.started,
+        "ended": run.ended,
+        "parameters": dict(run.parameters),
+        "metrics": _plain(dict(run.metrics)),
+        "best": run.best,
+        "trials": len(run.trials),
+        "steps": len(run.steps),
+        "error": run.error.code if run.error else None,
+        "folder": str(run.folder),
+    }
+
+
+def _plain(value: Any) -> Any:
+    """JSON has no NaN and no infinities: they are text, as in job.json."""
+    if isinstance(value, dict):
+        return {key: _plain(one) for key, one in value.items()}
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _path(path: object) -> str | None:
+    return str(path) if path else None
+
+
+def _print(value: Any) -> None:
+    sys.stdout.write(json.dumps(value, indent=1) + "\n")

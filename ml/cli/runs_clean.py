@@ -1,0 +1,101 @@
+"""`ml runs clean`: what would go, the question, the removal."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+import typer
+
+from ml.backends.local import cleaning, faults
+from ml.backends.local.cleaning import Cleaning
+from ml.backends.local.keeping import GRACE_S
+from ml.cli import spans, tables
+from ml.release.needed import needed
+from ml.specs.problems import Exit, Problem, Refused
+
+ROWS = 20  # a person reads; --json has all
+
+
+def clean(
+    keep: int | None,
+    before: float | None,
+    experiment: str | None,
+    *,
+    dry_run: bool,
+    yes: bool,
+    as_json: bool,
+) -> None:
+    """Plan, show, ask, remove; see `ml runs clean --help`."""
+
+    def plan() -> Cleaning:
+        with faults.told():
+            return cleaning.plan(needed(), keep=keep, older_than=before, experiment=experiment)
+
+    found, used = plan(), cleaning.usage()
+    freed = found.frees
+    wrong: list[str] = []
+    if not as_json:
+        _show(found, used)
+    if not dry_run and found.items:
+        if not yes:
+            _ask(found)
+        # What became needed while the person was thinking stays.
+        with faults.told():
+            freed, wrong = cleaning.remove(found, plan())
+    if as_json:
+        sys.stdout.write(json.dumps(_as_json(found, used, freed, dry_run), indent=1) + "\n")
+    elif not dry_run and found.items:
+        typer.echo(f"freed {spans.size(freed)}", err=True)
+    if wrong:
+        raise Refused(
+            *(Problem("not-removed", one, hint="see who owns it: ls -l") for one in wrong),
+            exit_code=Exit.RUN_FAILED,
+        )
+
+
+def _show(found: Cleaning, used: dict[str, int]) -> None:
+    parts = ", ".join(f"{name} {spans.size(taken)}" for name, taken in list(used.items())[:5])
+    typer.echo(f"on the disk: {spans.size(sum(used.values()))} ({parts})", err=True)
+    if found.items:
+        rows = [[i.kind, i.name, spans.size(i.size), i.why] for i in found.items[:ROWS]]
+        tables.write(("what", "name", "size", "why"), rows)
+    if len(found.items) > ROWS:
+        typer.echo(f"and {len(found.items) - ROWS} more (--json has all)", err=True)
+    for name, why in list(found.stay.items())[:ROWS]:
+        typer.echo(f"{name} stays: {why}", err=True)
+    if len(found.stay) > ROWS:
+        typer.echo(f"{len(found.stay) - ROWS} more stay (--json has all)", err=True)
+    grace = f"copies used in the last {GRACE_S / 60:.0f} minutes stay"
+    if found.items:
+        typer.echo(f"would free {spans.size(found.frees)}; {grace}", err=True)
+    else:
+        typer.echo(f"nothing to remove; {grace}; --keep N or --older-than 7d names runs", err=True)
+
+
+def _ask(found: Cleaning) -> None:
+    if not sys.stdin.isatty():
+        raise Refused(
+            Problem(
+                "not-confirmed",
+                f"{len(found.items)} things would be removed and nobody is here to ask",
+                "--yes, or --dry-run to look alone",
+                "add --yes to remove them",
+            )
+        )
+    typer.confirm("remove them?", abort=True, err=True)
+
+
+def _as_json(found: Cleaning, used: dict[str, int], freed: int, dry_run: bool) -> dict[str, Any]:
+    return {
+        "dry_run": dry_run,
+        "freed_bytes": freed,
+        "removed": [
+            {"kind": one.kind, "name": one.name, "bytes": one.size, "why": one.why}
+            | {"paths": [str(path) for path in one.paths]}
+            for one in found.items
+        ],
+        "stay": dict(found.stay),
+        "used_bytes": used,
+    }

@@ -1,0 +1,159 @@
+"""Runs as a person reads them: rows of the list, one run with its lineage, differences."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ml.backends.base import Run
+from ml.backends.local import disk, files
+from ml.backends.local.comparison import Difference, snapshot_of
+from ml.backends.local.listing import Entry
+from ml.cli.live import number, outcome, parameters
+from ml.cli.spans import ago, size, span
+from ml.specs.repository import shown
+
+if TYPE_CHECKING:
+    from ml.release.descent import Descendant
+
+COLUMNS = ("run", "kind", "status", "experiment", "started", "took", "result")
+# Trials and steps of one run that are shown; a sweep may have a thousand.
+PARTS = 10
+_SHA = 19  # of "sha256:…": enough to tell two apart
+
+
+def row(entry: Entry) -> list[str]:
+    """A run as a row under COLUMNS."""
+    run = entry.run
+    took = span((run.ended or time.time()) - run.started)
+    where = [run.name, entry.kind, outcome(run), run.experiment, ago(run.started), took]
+    return [*where, _result(entry)]
+
+
+def _result(entry: Entry) -> str:
+    """What it came to, in a few words."""
+    run = entry.run
+    if run.error and run.status == "Failed":
+        return f"[{run.error.code}]"
+    done = sum(part.status == "Completed" for part in (*run.steps, *run.trials))
+    said = []
+    if run.steps or run.trials:
+        said.append(f"{done}/{len(run.steps or run.trials)} {'steps' if run.steps else 'trials'}")
+    shown_first = [entry.objective[0]] if entry.objective else sorted(run.metrics)[:2]
+    said += [f"{name}={number(run.metrics[name])}" for name in shown_first if name in run.metrics]
+    return ", ".join(said)
+
+
+def told(entry: Entry, parent: str, came: Sequence[Descendant]) -> Iterator[tuple[str, str]]:
+    """(label, text) lines about one run, what it came from before what came of it."""
+    run, lineage = entry.run, entry.lineage
+    yield "run", f"{run.name} ({entry.kind}, {run.id or 'never started'})"
+    yield "status", outcome(run)
+    yield "experiment", run.experiment
+    yield "started", f"{ago(run.started)}, took {span((run.ended or time.time()) - run.started)}"
+    yield "disk", f"{size(disk.taken(run.folder))} in {shown(run.folder)}"
+    if files.log(run.folder).exists():
+        yield "log", shown(files.log(run.folder))
+    for name, value in run.parameters.items():
+        yield f"parameter {name}", str(value)
+    for name, found in run.metrics.items():
+        yield f"metric {name}", number(found)
+    yield from _parts(entry)
+    yield "", ""
+    yield from _origin(lineage)
+    yield "→ run", run.name + (f", part of {parent}" if parent else "")
+    if run.reused_from:
+        yield "  reused from", run.reused_from
+    for name, path in run.outputs.items():
+        yield f"  output {name}", shown(path) + ("" if path.exists() else " (gone)")
+    for version in came:
+        yield from _came(version)
+
+
+def _origin(lineage: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    for name, data in (lineage.get("data") or {}).items():
+        digest = str(data.get("digest", ""))[:_SHA]
+        where = str(data.get("asset") or data.get("source") or "not given")
+        yield f"data {name}", where + (f" ({digest})" if digest else "")
+    code = lineage.get("code") or {}
+    if code:
+        commit = str(code.get("commit", ""))[:12] or "no commit"
+        dirty = ", with uncommitted changes" if code.get("dirty") and code.get("commit") else ""
+        yield "→ code", f"{commit}{dirty}"
+    if code.get("digest"):
+        kept = snapshot_of(lineage)
+        yield "  snapshot", f"{code['digest'][:_SHA]} ({shown(kept) if kept else 'removed'})"
+    for what in ("spec", "environment"):
+        if lineage.get(what):
+            yield f"  {what}", str(lineage[what])
+
+
+def _came(version: Descendant) -> Iterator[tuple[str, str]]:
+    how = {"made": "", "same files": ", first made by another run", "evaluated": ", measured here"}
+    name = f"{version.model} {version.version}"
+    yield "→ model", f"{name} ({version.digest[:_SHA]}{how[version.relation]})"
+    states = [f"declared in {one}" for one in version.declared]
+    states += [f"champion in {one}" for one in version.champion]
+    if states:
+        yield "  release", ", ".join(states)
+    for one in version.serving:
+        yield "→ serves", f"{one.endpoint} at {one.url}" if one.url else f"{one.endpoint} (stopped)"
+
+
+def _parts(entry: Entry) -> Iterator[tuple[str, str]]:
+    run = entry.run
+    for what, parts in (("step", run.steps), ("trial", _ranked(entry))):
+        for part in parts[:PARTS]:
+            best = ", the best" if part.name == run.best else ""
+            metrics = dict(sorted(part.metrics.items())[:2])
+            if entry.objective and entry.objective[0] in part.metrics:
+                metrics = {entry.objective[0]: part.metrics[entry.objective[0]]}
+            said = [outcome(part) + best, parameters(metrics)]
+            said.append(f"({parameters(part.parameters)})" if what == "trial" else "")
+            reused = f"reused from {part.reused_from}" if part.reused_from else ""
+            name = f"{what} {part.name.removeprefix(run.name)[1:]}"
+            yield name, "  ".join(one for one in (*said, reused) if one)
+        if len(parts) > PARTS:
+            yield f"{what}s", f"and {len(parts) - PARTS} more (--json has all)"
+
+
+def _ranked(entry: Entry) -> Sequence[Run]:
+    """Trials: the best first, those that were not measured last."""
+    if entry.objective is None:
+        return entry.run.trials
+    metric, goal = entry.objective
+    sign = -1 if goal == "maximize" else 1
+
+    def rank(trial: Run) -> tuple[bool, bool, float]:
+        found = trial.metrics.get(metric, float("nan"))
+        return trial.status != "Completed", found != found, sign * found
+
+    return sorted(entry.run.trials, key=rank)
+
+
+def aligned(pairs: Iterable[tuple[str, str]]) -> str:
+    """Label and text in two columns."""
+    listed = list(pairs)
+    width = max((len(label) for label, _ in listed), default=0)
+    return "\n".join(f"{label:<{width}}  {text}".rstrip() for label, text in listed)
+
+
+def cells(difference: Difference) -> list[str]:
+    """A difference as a row: section, name, the one, the other, by how much."""
+    one, other = difference.one, difference.other
+    said = [_cell(difference, value) for value in (one, other)]
+    by = ""
+    if difference.section == "metrics" and None not in (one, other):
+        by = f"{other - one:+.5g}"
+    return [difference.section, difference.name, *said, by]
+
+
+def _cell(difference: Difference, value: Any) -> str:
+    if value is None or value == "":
+        return "–"
+    if isinstance(value, float):
+        return number(value)
+    is_hash = difference.section in {"data", "code"} and len(str(value)) > 2 * _SHA
+    is_hash = is_hash and " " not in str(value) and "/" not in str(value)
+    return str(value)[:_SHA] if is_hash else str(value)
