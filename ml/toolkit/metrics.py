@@ -75,7 +75,7 @@ def resampled_means(values: Values, seed: int = 0, samples: int = SAMPLES) -> Va
 
 
 def _bounds(drawn: Values) -> tuple[float, float]:
-    """The percentiles, outwards to the next draw: nothing is interpolated, so infinity may occur."""
+    """The percentiles, outwards to the next draw: not interpolated, so infinity may occur."""
     ordered = np.sort(drawn)
     last = len(ordered) - 1
     low, high = math.floor((1 - LEVEL) / 2 * last), math.ceil((1 + LEVEL) / 2 * last)

@@ -22,8 +22,8 @@ from ml.toolkit.boosting import lightgbm
 
 MATCHES = 40
 BLOCK = 256
-# What lightgbm.LGBMClassifier passes to lightgbm.train; a test holds the two against each other. The
-# class itself needs LightGBM's wrappers of scikit-learn, which `ml.toolkit.boosting` leaves out.
+# What lightgbm.LGBMClassifier passes to lightgbm.train; a test holds the two against each other.
+# The class needs LightGBM's wrappers of scikit-learn, which `ml.toolkit.boosting` leaves out.
 CLASSIFIER = {
     "objective": "binary",
     "min_child_samples": 20,

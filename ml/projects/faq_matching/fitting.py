@@ -36,7 +36,8 @@ def fit(
 ) -> FaqModel:
     """Train on the questions `rows`; nothing else of the data but the known entries is looked at.
 
-    Every `every` trees `report` is told how the questions `watched` are ranked. `pairs` (question,
+    Every `every` trees `report` is told how the questions `watched` are ranked, and the trees up to
+    the best report are kept: a sweep compares trials by their best. `pairs` (question,
     entry; indices into `rows` and entries) replace the pairs that would be drawn.
     """
     began = time.perf_counter()
@@ -111,16 +112,23 @@ def _boost(
             label > 0, len(label) / (2 * matches), len(label) / (2 * (len(label) - matches))
         )
     data = lgb.Dataset(features, label, group=group, weight=weight, feature_name=list(NAMES))
-    return lgb.train(
+    booster = lgb.train(
         parameters,
         data,
         num_boost_round=settings.trees,
         callbacks=[watch] if watch else None,
     )
+    if watch and watch.best_trees < settings.trees:
+        kept = booster.model_to_string(num_iteration=watch.best_trees)
+        booster = lgb.Booster(model_str=kept)
+    return booster
 
 
 class _Watch:
-    """Scores the watched questions with the trees of the last rounds and reports their ranks."""
+    """Scores the watched questions with the trees of the last rounds and reports their ranks.
+
+    `best_trees` is the latest report whose gain@3 no other exceeds.
+    """
 
     def __init__(
         self, model: FaqModel, faq: Faq, watched: Index, report: Report, every: int
@@ -130,6 +138,7 @@ class _Watch:
         self.features = model.features(texts).reshape(-1, len(NAMES))
         self.scores = np.zeros(len(self.features))
         self.report, self.every, self.done = report, every, 0
+        self.best, self.best_trees = -1.0, 0
 
     def __call__(self, environment: Any) -> None:
         trees = environment.iteration + 1
@@ -143,6 +152,8 @@ class _Watch:
         )
         self.done = trees
         found = ranks(self.scores.reshape(len(self.expected), -1), self.expected)
+        if (gain := gain_at(found, 3)) >= self.best:
+            self.best, self.best_trees = gain, trees
         self.report(trees, validation_metrics(found))
 
 

@@ -26,7 +26,7 @@ class Hyperparameters:
     min_child_samples: int = 50
     feature_fraction: float = 0.5
     objective: Objective = "binary"
-    weighted: bool = False  # matches weigh as much as all non-matches together
+    weighted: bool = True  # matches weigh as much as all non-matches together
 
     def __post_init__(self) -> None:
         for name, low, high in _BOUNDS:

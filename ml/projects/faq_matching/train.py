@@ -45,20 +45,22 @@ def main(arguments: Sequence[str] | None = None) -> None:
             watched=validation,
             every=given.report_every,
         )
+        texts, expected = texts_of(faq, validation), entries_of(faq, validation)
+        kept = validation_metrics(ranks(model.scores(texts), expected))
         # The same questions as if their entries were new: nobody asked about them before.
-        expected = entries_of(faq, validation)
-        new = ranks(model.scores(texts_of(faq, validation), forget=expected), expected)
+        new = ranks(model.scores(texts, forget=expected), expected)
         tracker.metrics(
             {
+                **kept,
                 "validation_new_gain_at_1": gain_at(new, 1),
                 "validation_new_gain_at_3": gain_at(new, 3),
+                "trees": model.booster.num_trees(),
                 **model.seconds,
             },
-            settings.trees,
+            settings.trees + 1,
         )
         digest = model.save(given.model)
-    found = ranks(model.scores(texts_of(faq, validation)), expected)
-    print(" ".join(f"{name}={value:.4f}" for name, value in validation_metrics(found).items()))
+    print(" ".join(f"{name}={value:.4f}" for name, value in kept.items()))
     print(f"model {given.model} {digest}")
 
 

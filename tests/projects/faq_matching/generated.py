@@ -8,8 +8,8 @@ from pathlib import Path
 import yaml
 
 ENTRIES, QUESTIONS = 24, 14
-OPENINGS = "how do i|please|can we|what about|why does it|i want to|tell me|where to".split("|")
-FILLERS = "today really with my account again for us now slowly here still too".split()
+OPENINGS = ["how do i", "please", "can we", "what about", "why does it", "i want to", "where to"]
+FILLERS = ["today", "really", "with", "my", "account", "again", "for", "us", "now", "here", "still"]
 
 
 def wordings(seed: int = 0) -> list[tuple[str, str, list[str]]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import re
 from collections import Counter
 from pathlib import Path
@@ -11,7 +12,7 @@ import yaml
 
 from ml.projects.faq_matching.loading import DEFAULT_SCHEMA, read
 from ml.projects.faq_matching.prepare import asset_of
-from ml.projects.faq_matching.settings import Hyperparameters
+from ml.projects.faq_matching.settings import Hyperparameters, add_arguments
 from ml.projects.faq_matching.text import normalise
 from ml.specs.load import load
 from ml.specs.planning import plan
@@ -62,13 +63,17 @@ def test_the_jobs_can_be_planned(path: Path, tmp_path: Path):
 @pytest.mark.parametrize("name", ["sweep-random", "sweep-bayesian"])
 def test_what_is_swept_is_a_hyperparameter(name: str):
     """Each dimension is an argument of train.py, and its values are within the bounds."""
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
     spec = yaml.safe_load((PROJECT / f"jobs/{name}.yml").read_text())
     assert spec["objective"] == {"goal": "maximize", "primary_metric": "validation_gain_at_3"}
     for dimension, space in spec["search_space"].items():
         argument = f"--{dimension.replace('_', '-')} ${{{{search_space.{dimension}}}}}"
         assert argument in spec["trial"]["command"]
         for value in space.get("values") or [space["min_value"], space["max_value"]]:
-            assert Hyperparameters.of({dimension: value}).as_dict()[dimension] == value
+            # As on the command line: Azure ML's choice takes no booleans, hence "true".
+            parsed = vars(parser.parse_args([argument.split()[0], str(value)]))
+            assert str(Hyperparameters.of(parsed).as_dict()[dimension]).lower() == str(value)
     assert ("early_termination" in spec) == (name == "sweep-random")
 
 

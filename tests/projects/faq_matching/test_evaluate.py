@@ -24,6 +24,8 @@ from ml.release import predictions as release
 from ml.toolkit.evaluation import read_evaluation
 from ml.toolkit.metrics import estimates
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def saved(model: FaqModel, tmp_path_factory: pytest.TempPathFactory) -> Path:

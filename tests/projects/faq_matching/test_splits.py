@@ -110,7 +110,7 @@ def test_no_test_question_is_a_printed_one(faq: Faq, seed: int):
 
 
 def test_our_faq_straddles_nowhere():
-    """The real data: nothing apart, nothing left out, and every split is large enough to measure."""
+    """The real data: nothing apart, hardly any left out, every split large enough to measure."""
     ours = read(OURS, DEFAULT_SCHEMA)
     parts = split(ours)
     assert straddling(ours, parts) == []
