@@ -15,7 +15,7 @@ from ml.backends.local.files import COPIED
 from ml.backends.local.interruption import Interruption
 from ml.backends.local.pipeline import run_pipeline
 from ml.backends.local.preparation import Preparation
-from ml.backends.local.process import Reaper, cores
+from ml.backends.local.process import Watchman, cores
 from ml.backends.local.sweep import concurrency, run_sweep
 from ml.backends.local.tracking import Tracking
 from ml.specs.plan import CommandPlan, PipelinePlan, Plan, SweepPlan, commands, given, sweeps
@@ -103,7 +103,7 @@ class LocalBackend:
             snapshots = {one.code: snapshot.take(one.code) for one in commands(plan)}
             tracking = Tracking()
             recovery.close_abandoned(tracking)
-            watchman = Reaper()
+            watchman = Watchman()
             stack.callback(watchman.close)
             if isinstance(plan, PipelinePlan):
                 preparation = Preparation(tracking, watchman, snapshots)

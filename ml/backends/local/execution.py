@@ -10,7 +10,7 @@ from typing import Any
 
 from ml.backends.base import Run, Status
 from ml.backends.local import environment, faults, files, history, lineage, outcome, records
-from ml.backends.local.process import Reaper, RunProcess
+from ml.backends.local.process import RunProcess, Watchman
 from ml.backends.local.snapshot import Snapshot
 from ml.backends.local.tracking import Tracking
 from ml.specs.expressions import resolve_command, resolve_value
@@ -23,7 +23,7 @@ class Session:
     """What the executions of one `ml run` share."""
 
     tracking: Tracking
-    watchman: Reaper
+    watchman: Watchman
     snapshot: Snapshot | None
     lineage: dict[str, Any]
     threads: int
@@ -157,9 +157,9 @@ class Execution:
             else (),
         )
         records.write(self.run, self._lineage)
-        written = files.written_artifacts(self.folder, self.session.snapshot)
-        artifacts = self.session.tracking.artifacts_of(self.run.id) if written else None
-        files.clear_up(self.folder, self.session.snapshot, artifacts)
+        for written in files.artifacts(self.folder, self.session.snapshot):
+            files.keep(written, self.session.tracking.artifacts_of(self.run.id))
+        files.clear_up(self.folder)
         self.session.tracking.end(self.run.id, status, self.run.parameters)
         return self.run
 

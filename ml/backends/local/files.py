@@ -7,6 +7,7 @@ from contextlib import suppress
 from pathlib import Path, PurePath
 
 from ml.backends.local.snapshot import Snapshot, working_copy
+from ml.specs.expressions import literal
 from ml.specs.plan import CommandPlan, InputPlan
 
 # Modes in which the job may write into its input: it gets a copy, the original stays as it is.
@@ -22,7 +23,7 @@ def inputs(plan: CommandPlan, folder: Path) -> dict[str, str | PurePath | None]:
 
 def _input(name: str, data: InputPlan, folder: Path) -> str | PurePath | None:
     if data.is_literal:
-        return None if data.value is None else str(data.value)
+        return None if data.value is None else literal(data.value)
     if data.path is None or data.mode not in COPIED:
         return data.path
     return folder / "inputs" / name / data.path.name
@@ -63,7 +64,7 @@ def lay_out(plan: CommandPlan, folder: Path, snapshot: Snapshot | None) -> Path:
     return work
 
 
-def written_artifacts(folder: Path, snapshot: Snapshot | None) -> list[Path]:
+def artifacts(folder: Path, snapshot: Snapshot | None) -> list[Path]:
     """`./outputs` and `./logs`, where the command wrote to them."""
     return [
         folder / "work" / name
@@ -74,9 +75,11 @@ def written_artifacts(folder: Path, snapshot: Snapshot | None) -> list[Path]:
     ]
 
 
-def clear_up(folder: Path, snapshot: Snapshot | None, artifacts: Path | None) -> None:
-    """Keep what the command wrote for keeping; the rest of its working copy goes."""
-    if artifacts:
-        for written in written_artifacts(folder, snapshot):
-            shutil.copytree(written, artifacts / written.name, dirs_exist_ok=True)
+def keep(written: Path, artifacts: Path) -> None:
+    """Copy a folder of the working copy to the run's artifacts."""
+    shutil.copytree(written, artifacts / written.name, dirs_exist_ok=True)
+
+
+def clear_up(folder: Path) -> None:
+    """The working copy goes."""
     shutil.rmtree(folder / "work", ignore_errors=True)

@@ -9,7 +9,7 @@ from typing import Any
 
 from ml.backends.local import lineage
 from ml.backends.local.execution import Session
-from ml.backends.local.process import Reaper
+from ml.backends.local.process import Watchman
 from ml.backends.local.snapshot import Snapshot
 from ml.backends.local.tracking import Tracking
 from ml.specs import assets
@@ -21,7 +21,7 @@ class Preparation:
     """Code is taken once, before the first step: a file that is saved later changes no step."""
 
     tracking: Tracking
-    watchman: Reaper
+    watchman: Watchman
     snapshots: Mapping[Path | None, Snapshot | None]
     _code: dict[Path | None, dict[str, Any]] = field(default_factory=dict)
     _digests: dict[Path, str] = field(default_factory=dict)

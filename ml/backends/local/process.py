@@ -13,12 +13,8 @@ from pathlib import Path
 
 from ml.backends.local import reaper
 
-# Between SIGTERM and SIGKILL. Azure ML's own is not documented; Kubernetes gives 30 s, a person
-# at a terminal waits less.
-GRACE_S = 5.0
 
-
-class Reaper:
+class Watchman:
     """The watchman of this executor's processes (see `ml.backends.local.reaper`)."""
 
     def __init__(self) -> None:
@@ -62,7 +58,7 @@ class RunProcess:
         cwd: Path,
         environment: Mapping[str, str],
         log: Path,
-        watchman: Reaper,
+        watchman: Watchman,
     ) -> None:
         self._run_id = run_id
         self._watchman = watchman
@@ -107,7 +103,7 @@ class RunProcess:
     def terminate(self) -> None:
         """Ask every process of the run to end; `poll` insists after the grace period."""
         if self._returncode is None and self._kill_at is None:
-            self._kill_at = time.monotonic() + GRACE_S
+            self._kill_at = time.monotonic() + reaper.GRACE_S
             reaper.send(signal.SIGTERM, self._run_id, self.group)
 
     def kill(self) -> None:

@@ -17,6 +17,8 @@ import sys
 import time
 from pathlib import Path
 
+# Between SIGTERM and SIGKILL. Azure ML's own is not documented; Kubernetes gives 30 s, a person
+# at a terminal waits less.
 GRACE_S = 5.0
 
 
