@@ -54,7 +54,9 @@ def list_(
     if not found:
         typer.echo("no run; start one: ml run SPEC", err=True)
         return
-    rows = [runs_text.row(entry) for entry in shown]
+    swept = [entry for entry in reversed(found) if entry.objective]
+    primary = {entry.run.experiment: entry.objective[0] for entry in swept if entry.objective}
+    rows = [runs_text.row(entry, primary) for entry in shown]
     columns: tuple[str, ...] = runs_text.COLUMNS
     if with_size:
         columns = (*columns, "size")

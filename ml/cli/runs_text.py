@@ -23,15 +23,15 @@ PARTS = 10
 _SHA = 19  # of "sha256:…": enough to tell two apart
 
 
-def row(entry: Entry) -> list[str]:
-    """A run as a row under COLUMNS."""
+def row(entry: Entry, primary: Mapping[str, str]) -> list[str]:
+    """A run as a row under COLUMNS; `primary` is the metric that each experiment's sweeps rank."""
     run = entry.run
     took = span((run.ended or time.time()) - run.started)
     where = [run.name, entry.kind, outcome(run), run.experiment, ago(run.started), took]
-    return [*where, _result(entry)]
+    return [*where, _result(entry, primary.get(run.experiment, ""))]
 
 
-def _result(entry: Entry) -> str:
+def _result(entry: Entry, primary: str) -> str:
     """What it came to, in a few words."""
     run = entry.run
     if run.error and run.status == "Failed":
@@ -40,8 +40,8 @@ def _result(entry: Entry) -> str:
     said = []
     if run.steps or run.trials:
         said.append(f"{done}/{len(run.steps or run.trials)} {'steps' if run.steps else 'trials'}")
-    shown_first = [entry.objective[0]] if entry.objective else sorted(run.metrics)[:2]
-    said += [f"{name}={number(run.metrics[name])}" for name in shown_first if name in run.metrics]
+    names = [primary] if primary in run.metrics else sorted(run.metrics)[:2]
+    said += [f"{name}={number(run.metrics[name])}" for name in names]
     return ", ".join(said)
 
 
@@ -154,6 +154,6 @@ def _cell(difference: Difference, value: Any) -> str:
         return "–"
     if isinstance(value, float):
         return number(value)
-    is_hash = difference.section in {"data", "code"} and len(str(value)) > 2 * _SHA
+    is_hash = difference.section in {"data", "code", "files"} and len(str(value)) > 2 * _SHA
     is_hash = is_hash and " " not in str(value) and "/" not in str(value)
     return str(value)[:_SHA] if is_hash else str(value)

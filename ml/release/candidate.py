@@ -9,12 +9,13 @@ from ml.backends.base import Run, Watch, unwatched
 from ml.backends.local import runs
 from ml.backends.local.backend import LocalBackend
 from ml.release.project import Project
+from ml.release.registry import MODEL_OUTPUT
 from ml.specs.load import load
 from ml.specs.plan import CommandPlan
 from ml.specs.planning import plan
 from ml.specs.problems import Exit, Problem, Refused
 
-MODEL = "model"
+MODEL = MODEL_OUTPUT
 EVALUATION = "evaluation"
 
 

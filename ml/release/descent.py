@@ -8,9 +8,8 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from ml.backends.base import Run
-from ml.release import desired, evidence, index
-from ml.release.candidate import MODEL
-from ml.release.registry import Version
+from ml.release import desired, index
+from ml.release.registry import EVIDENCE_FILE, MODEL_OUTPUT, Version
 from ml.serving import endpoint, server
 from ml.serving.scoring.manifest import ManifestError, verify
 
@@ -91,21 +90,21 @@ def _descendant(version: Version, relation: Relation) -> Descendant:
 
 def _with_model(run: Run) -> list[Run]:
     """The run, and the steps below it, that have a model; a sweep has its best trial's."""
-    own = [run] if MODEL in run.outputs else []
+    own = [run] if MODEL_OUTPUT in run.outputs else []
     return own + [part for step in run.steps for part in _with_model(step)]
 
 
 def _digest(run: Run) -> str:
     """The digest of the run's model, "" when it has none or its files were changed."""
     try:
-        return verify(run.outputs[MODEL])
+        return verify(run.outputs[MODEL_OUTPUT])
     except (ManifestError, OSError):
         return ""
 
 
 def _evaluation_run(version: Version) -> str:
     try:
-        document = json.loads((version.papers / evidence.FILE).read_text(encoding="utf-8"))
+        document = json.loads((version.papers / EVIDENCE_FILE).read_text(encoding="utf-8"))
         return str(document["lineage"]["evaluation_run"])
     except (OSError, ValueError, KeyError, TypeError):
         return ""

@@ -14,7 +14,7 @@ from ml.backends.base import Run
 from ml.backends.local import faults, records
 from ml.release import predictions
 from ml.release.candidate import EVALUATION, MODEL
-from ml.release.registry import Registry, Version
+from ml.release.registry import EVIDENCE_FILE, Registry, Version
 from ml.serving import files
 from ml.serving.client import Timing
 from ml.serving.scoring.manifest import ManifestError, verify
@@ -23,7 +23,7 @@ from ml.toolkit.evaluation import PREDICTIONS, EvaluationRefused, read_evaluatio
 from policies.promotion.evidence import SCHEMA_VERSION, Evidence, parse
 from policies.supply_chain.formats import formats
 
-FILE = "evidence.json"
+FILE = EVIDENCE_FILE
 # What evidence.json takes over from evaluation.json as it is.
 _KEPT = (
     *("primary_metric", "goal", "unit", "metrics", "baseline", "slices", "contributions"),

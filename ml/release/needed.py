@@ -9,8 +9,8 @@ from typing import Any
 
 from ml.backends.local import home
 from ml.backends.local.keeping import Needed
-from ml.release import desired, evidence, index
-from ml.release.registry import Version, place, stored
+from ml.release import desired, index
+from ml.release.registry import EVIDENCE_FILE, Version, place, stored
 from ml.serving import endpoint
 from ml.specs.problems import Exit, Problem, Refused
 
@@ -71,7 +71,7 @@ def _demand_registry() -> None:
 
 def _lineage(version: Version) -> dict[str, Any]:
     try:
-        document = json.loads((version.papers / evidence.FILE).read_text(encoding="utf-8"))
+        document = json.loads((version.papers / EVIDENCE_FILE).read_text(encoding="utf-8"))
         return dict(document["lineage"])
     except FileNotFoundError:
         return {}  # killed between registering and keeping: it passes no gate
@@ -80,7 +80,7 @@ def _lineage(version: Version) -> dict[str, Any]:
             Problem(
                 "evidence-unreadable",
                 f"the evidence of {version.model} {version.version} cannot be read: {error}",
-                f"{version.papers / evidence.FILE} as it was written",
+                f"{version.papers / EVIDENCE_FILE} as it was written",
                 "restore it; what the version needs is not known without it, nothing was removed",
             ),
             exit_code=Exit.RUN_FAILED,

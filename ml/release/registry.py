@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 DIGEST = "digest"
 PROJECT = "project"
 EVIDENCE = "evidence"
+# The output of a run that is a model, and the file that is kept with a version of it.
+MODEL_OUTPUT = "model"
+EVIDENCE_FILE = "evidence.json"
 _NAME = re.compile(r"[\w.-]+")
 
 

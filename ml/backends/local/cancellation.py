@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ml.backends.base import Run
 from ml.backends.local import home, jobs, runs
-from ml.backends.local.process import GRACE_S
+from ml.backends.local.reaper import GRACE_S
 from ml.specs.problems import Exit, Problem, Refused
 
 # The grace that a stubborn command gets, and the time to close a run on a busy machine.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -69,11 +70,11 @@ def _files(one: Entry, other: Entry) -> Iterator[tuple[str, str | None, str | No
         here, there = ours / name, theirs / name
         both = here.is_file() and there.is_file()
         if not both or here.read_bytes() != there.read_bytes():
-            yield str(name), _size(here), _size(there)
+            yield str(name), _digest(here), _digest(there)
 
 
-def _size(path: Path) -> str | None:
-    return f"{path.stat().st_size} bytes" if path.is_file() else None
+def _digest(path: Path) -> str | None:
+    return f"sha256:{sha256(path.read_bytes()).hexdigest()}" if path.is_file() else None
 
 
 def snapshot_of(lineage: Mapping[str, Any]) -> Path | None:

@@ -1,0 +1,143 @@
+"""Finding, filtering, ranking and comparing runs by their records."""
+
+from __future__ import annotations
+
+import math
+import sys
+from pathlib import Path
+
+import pytest
+
+from ml.backends.local import comparison, listing, ranking, records
+from ml.backends.local.comparison import differences
+from ml.backends.local.listing import Entry, chosen, entries
+from ml.specs.problems import Refused
+from tests.backends.made_runs import DAY_S, made, made_snapshot, made_sweep
+
+
+def names(found: list[Entry]) -> list[str]:
+    return [entry.run.name for entry in found]
+
+
+def test_the_latest_come_first() -> None:
+    """A folder without a record, or with half of one, hides no other run."""
+    assert entries() == []
+    made("old_oak_01", days_ago=3)
+    made("new_oak_02")
+    torn = made("torn_oak_03")
+    (torn.folder / "job.json").write_text('{"kind": ')
+    (torn.folder.parent / "being_made_04").mkdir()
+    assert names(entries()) == ["new_oak_02", "old_oak_01"]
+
+
+def test_each_filter_lets_pass_and_holds_back() -> None:
+    """Experiment, project (by the spec, or from inside it by the experiment), status, time."""
+    made("faq_oak_01", days_ago=2)
+    made("other_oak_02", experiment="faq-matching", lineage={"spec": "jobs/train.yml:1"})
+    failed = made("fraud_oak_03", status="Failed", lineage={"spec": "ml/projects/fraud/x.yml:1"})
+    found = entries()
+    assert names(chosen(found, project="faq_matching")) == ["other_oak_02", "faq_oak_01"]
+    assert names(chosen(found, project="fraud")) == ["fraud_oak_03"]
+    assert names(chosen(found, experiment="faq-matching")) == ["other_oak_02"]
+    assert names(chosen(found, statuses={"Failed"})) == ["fraud_oak_03"]
+    assert names(chosen(found, since=failed.started - DAY_S, statuses={"Completed"})) == [
+        "other_oak_02"
+    ]
+    assert chosen(found, project="fraud", statuses={"Completed"}) == []
+
+
+def test_a_sweep_and_its_trial_are_entries() -> None:
+    """With their kind, their objective and where they came from."""
+    sweep = made_sweep("sweep_oak_01", 0.5, 0.7)
+    (entry,) = entries()
+    assert (entry.kind, entry.objective, entry.project) == (
+        "sweep",
+        ("score", "maximize"),
+        "faq_matching",
+    )
+    trial = listing.entry_of(sweep.trials[1])
+    assert (trial.kind, trial.lineage["parent"]) == ("command", "id-sweep_oak_01")
+
+
+def test_mlflow_is_not_imported() -> None:
+    """It takes seconds; records and SQLite do."""
+    import subprocess
+
+    made("lone_oak_01", metrics={"score": 1.0})
+    for words in (["list"], ["show"], ["best", "--metric", "score", "--goal", "maximize"]):
+        code = (
+            "import sys\nfrom ml.cli.app import main\n"
+            f"try: main(['runs', *{words}])\nexcept SystemExit as end: assert not end.code\n"
+            "heavy = {'mlflow', 'numpy', 'pandas', 'azure', 'rich', 'optuna'} & set(sys.modules)\n"
+            "sys.exit(str(heavy) if heavy else 0)\n"
+        )
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+
+
+def test_the_best_is_by_the_latest_sweeps_objective() -> None:
+    """Trials count themselves; the sweep, whose metrics are its best trial's, does not twice."""
+    made_sweep("max_oak_01", 0.5, 0.7)
+    made("lone_oak_02", metrics={"score": 0.6})
+    ranked = ranking.rank(entries(), None, None)
+    assert (ranked.metric, ranked.goal) == ("score", "maximize")
+    assert [run.name for run in ranked.runs] == ["max_oak_01_1", "lone_oak_02", "max_oak_01_0"]
+    least = ranking.rank(entries(), "score", "minimize")
+    assert least.runs[0].name == "max_oak_01_0"
+
+
+@pytest.mark.parametrize(
+    ("metric", "goal", "code", "hint"),
+    [
+        (None, None, "which-metric", "they logged: score"),
+        ("score", None, "which-goal", "--goal maximize"),
+        ("scor", "maximize", "nothing-to-rank", "--metric score"),
+    ],
+)
+def test_what_does_not_settle_the_best(
+    metric: str | None, goal: str | None, code: str, hint: str
+) -> None:
+    """Each says what to add."""
+    made("lone_oak_01", metrics={"score": 0.6})
+    with pytest.raises(Refused) as refused:
+        ranking.rank(entries(), metric, goal)
+    assert refused.value.problems[0].code == code
+    assert hint in refused.value.problems[0].hint
+
+
+def test_a_diverged_or_failed_run_is_never_the_best() -> None:
+    """NaN, infinity, a run that failed: not ranked."""
+    made("nan_oak_01", metrics={"score": math.nan})
+    made("inf_oak_02", metrics={"score": math.inf})
+    made("bad_oak_03", status="Failed", metrics={"score": 9.0})
+    made("good_oak_04", metrics={"score": 0.1})
+    ranked = ranking.rank(entries(), "score", "maximize")
+    assert [run.name for run in ranked.runs] == ["good_oak_04"]
+
+
+def test_runs_of_different_data_do_not_compare() -> None:
+    """Told, since their metrics were measured on different things."""
+    one, same = made("one_oak_01"), made("same_oak_02")
+    other = made("two_oak_03", lineage={"data": {"faq": {"asset": "azureml:faq:2", "digest": "e"}}})
+    assert not ranking.different_data([one, same])
+    assert ranking.different_data([one, other])
+
+
+def test_differences(own_home: Path) -> None:
+    """Values, data, and the files of the code; what is alike is left out, NaN is alike to NaN."""
+    made_snapshot("s1", same="same", changed="a", gone="x")
+    made_snapshot("s2", same="same", changed="b", new="y")
+    made("one_oak_01", snapshot="s1", parameters={"lr": 0.1}, metrics={"m": 1.0, "n": math.nan})
+    made("two_oak_02", snapshot="s2", parameters={"lr": 0.2}, metrics={"m": 1.5, "n": math.nan})
+    two, one = entries()
+    found = {(d.section, d.name): (d.one, d.other) for d in differences(one, two)}
+    assert found.pop(("parameters", "lr")) == (0.1, 0.2)
+    assert found.pop(("metrics", "m")) == (1.0, 1.5)
+    assert found.pop(("code", "digest")) == ("sha256:s1", "sha256:s2")
+    assert found.pop(("files", "gone.txt"))[1] is None
+    assert found.pop(("files", "new.txt"))[0] is None
+    before, after = found.pop(("files", "changed.txt"))
+    assert before != after
+    assert found == {}
+    assert differences(one, one) == []
+    assert comparison.snapshot_of(records.lineage(one.run.folder)) == own_home / "snapshots" / "s1"
