@@ -2,7 +2,8 @@
 
     python -m ml.projects.faq_matching.prepare --faq ml/projects/faq_matching/data/faq
 
-prints how many entries and questions there are in each split, as JSON.
+prints how many entries and questions there are in each split, as JSON. With --prepared, the data
+that passed are copied there: the steps after it in a pipeline read what was checked.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -58,9 +60,10 @@ def threads() -> int:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Print a summary of the data."""
+    """Print a summary of the data, and hand them on."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else None)
     add_data_arguments(parser)
+    parser.add_argument("--prepared", type=Path, help="the folder to copy the checked data to")
     given = parser.parse_args(arguments)
     faq, parts = prepare(given.faq, given.schema, given.split_seed)
     summary = {
@@ -69,6 +72,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "sha256": faq.sha256,
     }
     print(json.dumps(summary, indent=2))
+    if given.prepared is not None:
+        shutil.copytree(given.faq, given.prepared, dirs_exist_ok=True)
 
 
 if __name__ == "__main__":
