@@ -26,6 +26,8 @@ from ml.specs.ports import Ports, waits_for
 from ml.specs.problems import Problem
 
 RUNNABLE = frozenset({"command", "sweep", "pipeline"})
+# An output that every step has without writing to it: what it left in `./outputs` and `./logs`.
+_IMPLICIT = frozenset({"default", "artifacts"})
 
 
 @dataclass(frozen=True)
@@ -128,6 +130,7 @@ class Planner:
             if kind == "sweep" and declared is component:
                 declared = trial.at("trial")
             command = self._command(Layers(own, declared), name, around.compute)
+            made = Frozen((k, v) for k, v in made.items() if not _is_implicit(k, command))
             command = replace(command, inputs=inputs, outputs=made)
             plan = self._sweep(layers, command) if kind == "sweep" else command
         after = tuple(dict.fromkeys(waits_for(own)))
@@ -211,6 +214,16 @@ def _sampled(command: str, names: set[str]) -> str:
             text = f"${{{{search_space.{reference.name}}}}}"
             command = command[: reference.start] + text + command[reference.end :]
     return command
+
+
+def _is_implicit(output: str, command: CommandPlan) -> bool:
+    """Whether an output is the implicit one: a command that names it writes it itself."""
+    named = [command.command, *command.environment_variables.values()]
+    return output in _IMPLICIT and not any(
+        (reference.source, reference.name) == ("outputs", output)
+        for text in named
+        for reference in expressions.references(text)
+    )
 
 
 def _in_order(steps: Mapping[str, StepPlan]) -> dict[str, StepPlan]:

@@ -198,7 +198,8 @@ class Pipeline:
     def _end(self, name: str, run: Run, key: str = "", kept: reuse.Kept | None = None) -> None:
         """Take in a step that has ended: what it wrote, for the steps that wait for it."""
         self._ended[name] = run
-        paths = dict(run.outputs)
+        # A sweep's outputs are links to its best trial's; MLflow refuses to read through one.
+        paths = {output: path.resolve() for output, path in run.outputs.items()}
         for output in self._asked_of(name) - set(paths):
             # Azure ML's implicit output: what the step left in ./outputs and ./logs.
             former = kept.paths.get(output) if kept else None
