@@ -8,6 +8,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Sequence
 from contextlib import closing
+from typing import Any
 
 from ml.backends.local import faults
 from ml.backends.local.home import database
@@ -21,30 +22,25 @@ def versions() -> Sequence[Version]:
 
     Raises Refused when the store is there and cannot be read.
     """
-    if not database().is_file():
-        return []
-    with faults.told(), closing(_open()) as connection:
-        tags: dict[tuple[str, int], dict[str, str]] = {}
-        for model, number, key, value in connection.execute(
-            "SELECT name, version, key, value FROM model_version_tags"
-        ):
-            tags.setdefault((model, number), {})[key] = value
-        found = connection.execute(
-            "SELECT name, version, run_id FROM model_versions WHERE current_stage IS NOT ?"
-            " ORDER BY name, version",
-            (_DELETED,),
-        ).fetchall()
-    return [
-        Version(
-            model=model,
-            version=str(number),
-            digest=tags.get((model, number), {}).get(DIGEST, ""),
-            project=tags.get((model, number), {}).get(PROJECT, ""),
-            run=run or "",
-            evidence=tags.get((model, number), {}).get(EVIDENCE, ""),
+    tags: dict[tuple[str, int], dict[str, str]] = {}
+    for model, number, key, value in _rows(
+        "SELECT name, version, key, value FROM model_version_tags"
+    ):
+        tags.setdefault((model, number), {})[key] = value
+    found = []
+    for model, number, run, _ in _registered():
+        own = tags.get((model, number), {})
+        found.append(
+            Version(
+                model=model,
+                version=str(number),
+                digest=own.get(DIGEST, ""),
+                project=own.get(PROJECT, ""),
+                run=run or "",
+                evidence=own.get(EVIDENCE, ""),
+            )
         )
-        for model, number, run in found
-    ]
+    return found
 
 
 def sources() -> Sequence[tuple[str, str]]:
@@ -52,31 +48,35 @@ def sources() -> Sequence[tuple[str, str]]:
 
     The Registry's own lie in its store; MLflow lets a person register any folder.
     """
-    if not database().is_file():
-        return []
-    with faults.told(), closing(_open()) as connection:
-        return [
-            (f"{model} {number}", source.removeprefix("file://"))
-            for model, number, source in connection.execute(
-                "SELECT name, version, source FROM model_versions WHERE current_stage IS NOT ?",
-                (_DELETED,),
-            )
-            if source
-        ]
+    return [
+        (f"{model} {number}", source.removeprefix("file://"))
+        for model, number, _, source in _registered()
+        if source
+    ]
 
 
 def champions() -> Sequence[tuple[str, str, str]]:
     """(environment, model, version) of every alias; raises as `versions`."""
+    return [
+        (alias, model, str(number))
+        for alias, model, number in _rows(
+            "SELECT alias, name, version FROM registered_model_aliases ORDER BY name, alias"
+        )
+    ]
+
+
+def _registered() -> list[Any]:
+    """Model, version, run id and source of what nobody has deleted."""
+    return _rows(
+        "SELECT name, version, run_id, source FROM model_versions WHERE current_stage IS NOT ?"
+        " ORDER BY name, version",
+        _DELETED,
+    )
+
+
+def _rows(statement: str, *values: str) -> list[Any]:
     if not database().is_file():
         return []
-    with faults.told(), closing(_open()) as connection:
-        return [
-            (alias, model, str(number))
-            for alias, model, number in connection.execute(
-                "SELECT alias, name, version FROM registered_model_aliases ORDER BY name, alias"
-            )
-        ]
-
-
-def _open() -> sqlite3.Connection:
-    return sqlite3.connect(f"file:{database()}?mode=ro", uri=True, timeout=10)
+    uri = f"file:{database()}?mode=ro"
+    with faults.told(), closing(sqlite3.connect(uri, uri=True, timeout=10)) as connection:
+        return connection.execute(statement, values).fetchall()

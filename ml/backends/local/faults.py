@@ -14,7 +14,7 @@ from ml.specs.problems import Exit, Problem, Refused
 
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _BARRED = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
-_BROKEN = ("not a database", "malformed", "unable to open", "no such table: alembic_version")
+_BROKEN = ("not a database", "malformed", "unable to open", "no such table")
 KEPT = "earlier runs, models and endpoints are as they were"
 
 

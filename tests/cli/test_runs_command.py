@@ -1,0 +1,282 @@
+"""`ml runs …` as a person types it: streams, JSON, exit codes; a thousand runs are quick."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ml.backends.local import home, jobs, listing, records
+from ml.cli.run_logs import BLOCK_BYTES, beginning
+from ml.cli.runs_text import COLUMNS
+from ml.cli.spans import moment, size, span
+from ml.cli.tables import plain
+from ml.specs.problems import Problem, Refused
+from tests.backends.made_runs import made, made_model, made_snapshot, made_sweep
+
+Ml = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture
+def ml() -> Ml:
+    """Runs `ml runs …`; nobody is at the keyboard."""
+
+    def call(*words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-c", "from ml.cli.app import main; main()", "runs", *words],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+        )
+
+    return call
+
+
+def test_the_list(ml: Ml) -> None:
+    """A table on stdout, what was left out on stderr; the sweep's metric and not any metric."""
+    made("old_oak_01", days_ago=3, metrics={"a": 1.0, "b": 2.0, "score": 0.25})
+    made("bad_oak_02", status="Failed", error=Problem("script-failed", "it exited with 1"))
+    made_sweep("sweep_oak_03", 0.5, 0.75)
+    done = ml("list")
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[0].split() == [*COLUMNS]
+    assert [line.split()[0] for line in lines[1:]] == ["sweep_oak_03", "bad_oak_02", "old_oak_01"]
+    assert lines[1].endswith("2/2 trials, score=0.75")
+    assert lines[2].endswith("[script-failed]")
+    assert lines[3].endswith("score=0.25") and "3 d ago" in lines[3]
+    assert done.stderr == ""
+    few = ml("list", "--limit", "1", "--size")
+    assert len(few.stdout.splitlines()) == 2 and few.stdout.rstrip().endswith("kB")
+    assert "1 of 3 runs" in few.stderr
+
+
+def test_the_list_for_a_program(ml: Ml) -> None:
+    """JSON alone on stdout; a diverged metric is text, as JSON has no NaN."""
+    made("nan_oak_01", metrics={"loss": float("nan")})
+    made("bad_oak_02", status="Failed", experiment="other")
+    said = json.loads(ml("list", "--json").stdout, parse_constant=pytest.fail)
+    assert {one["name"]: one["status"] for one in said} == {
+        "nan_oak_01": "Completed",
+        "bad_oak_02": "Failed",
+    }
+    filtered = ml("list", "--json", "--status", "failed", "--since", "1h", "--experiment", "other")
+    assert [one["name"] for one in json.loads(filtered.stdout)] == ["bad_oak_02"]
+    assert json.loads(ml("list", "--json", "--project", "none").stdout) == []
+
+
+def test_nothing_to_list(ml: Ml) -> None:
+    """Says how to begin; a program gets an empty list."""
+    done = ml("list")
+    assert (done.returncode, done.stdout) == (0, "")
+    assert "ml run SPEC" in done.stderr
+    assert json.loads(ml("list", "--json").stdout) == []
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["list", "--status", "done"], 2, "no-such-status"),
+        (["list", "--since", "yesterday"], 2, "not-a-time"),
+        (["show", "no_such_run_00"], 2, "no-such-run"),
+        (["logs", "no_such_run_00"], 2, "no-such-run"),
+        (["diff", "one_oak_01", "no_such_run_00"], 2, "no-such-run"),
+        (["best"], 2, "which-metric"),
+        (["best", "--goal", "most"], 2, "no-such-goal"),
+        (["cancel", "one_oak_01"], 2, "not-running"),
+        (["clean", "--keep", "0"], 2, "not-confirmed"),
+        (["clean", "--older-than", "soon"], 2, "not-a-time"),
+    ],
+)
+def test_what_is_refused(ml: Ml, words: list[str], code: int, said: str) -> None:
+    """Each with its exit code and a name, without a traceback; nothing is touched."""
+    run = made("one_oak_01")
+    done = ml(*words)
+    assert done.returncode == code, done.stderr
+    assert f"error[{said}]" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert (run.folder / "job.json").exists()
+
+
+def test_show_tells_the_lineage(ml: Ml) -> None:
+    """Data with its digest, code, run; the best trials first; a removed snapshot is said to be."""
+    made_sweep("sweep_oak_01", *(number / 100 for number in range(30)))
+    done = ml("show", "sweep_oak_01")
+    assert done.returncode == 0, done.stderr
+    text = done.stdout
+    order = [text.index(word) for word in ("data faq", "→ code", "→ run")]
+    assert order == sorted(order)
+    assert "azureml:faq:1 (ddddddd" in text and "cccccccccccc" in text
+    assert text.index("trial 29") < text.index("trial 28") < text.index("and 20 more")
+    said = json.loads(ml("show", "sweep_oak_01_3", "--json").stdout)
+    assert said["part_of"] == "sweep_oak_01"
+    assert said["lineage"]["data"]["faq"]["digest"] == "d" * 64
+    assert said["models"] == [] and said["bytes"] > 0
+
+
+def test_what_a_job_logged_does_not_steer_a_terminal(ml: Ml) -> None:
+    """Escape sequences in values are spelt out."""
+    made("odd_oak_01", parameters={"word": "\x1b[2J\nboo"})
+    assert "\x1b" not in ml("show", "odd_oak_01").stdout
+    assert plain("a\x1b[0m\nb") == r"a\x1b[0m\nb"
+
+
+def test_logs(ml: Ml) -> None:
+    """One run's as it is; each trial's after its name; the last lines."""
+    run = made("one_oak_01")
+    made_sweep("sweep_oak_02", 0.5, 0.75)
+    assert ml("logs", run.name).stdout == "one_oak_01 says hello\n"
+    assert ml("logs", "sweep_oak_02_1").stdout == "trial sweep_oak_02_1\n"
+    parts = ml("logs", "sweep_oak_02").stdout
+    assert "==> sweep_oak_02_0 <==\ntrial sweep_oak_02_0\n\n==> sweep_oak_02_1 <==\n" in parts
+    (run.folder / "logs" / "std_log.txt").write_text("1\n2\n3\n")
+    assert ml("logs", run.name, "--tail", "2").stdout == "2\n3\n"
+    (run.folder / "logs" / "std_log.txt").unlink()
+    silent = ml("logs", run.name)
+    assert (silent.returncode, silent.stdout) == (0, "") and "nothing" in silent.stderr
+
+
+@pytest.mark.parametrize("text", ["", "a", "a\n", "a\nb", "a\nb\n", "\n\n\n", "x" * 9 + "\n" + "y"])
+@pytest.mark.parametrize("lines", [0, 1, 2, 5])
+@pytest.mark.parametrize("block", [1, 3, BLOCK_BYTES])
+def test_where_the_last_lines_begin(
+    monkeypatch: pytest.MonkeyPatch, text: str, lines: int, block: int
+) -> None:
+    """As cutting the whole text into lines tells, however the file is read."""
+    monkeypatch.setattr("ml.cli.run_logs.BLOCK_BYTES", block)
+    wanted = "".join(text.splitlines(keepends=True)[-lines:]) if lines else ""
+    assert text[beginning(io.BytesIO(text.encode()), lines) :] == wanted
+
+
+def test_a_log_is_followed_until_its_run_has_ended(
+    capfdbinary: pytest.CaptureFixture[bytes],
+) -> None:
+    """What is written meanwhile appears, and the command ends with the run."""
+    from ml.backends.local import runs
+    from ml.cli.run_logs import write
+
+    with jobs.new() as folder:
+        folder.rmdir()
+        run = made(folder.name, status="Running", ended=None)
+        lineage = records.lineage(run.folder)
+        follower = threading.Thread(target=write, args=(runs.find(run.name), 1, True))
+        follower.start()
+        with (run.folder / "logs" / "std_log.txt").open("a") as log:
+            log.write("and goodbye\n")
+        from dataclasses import replace
+
+        records.write(replace(run, status="Completed", ended=time.time()), lineage)
+        follower.join(timeout=30)
+        assert not follower.is_alive()
+    assert capfdbinary.readouterr().out.endswith(b"and goodbye\n")
+
+
+def test_diff_and_best(ml: Ml) -> None:
+    """Columns for a person, JSON for a program."""
+    made("one_oak_01", parameters={"lr": 0.1}, metrics={"score": 0.5})
+    made("two_oak_02", parameters={"lr": 0.2}, metrics={"score": 0.75})
+    lines = ml("diff", "one_oak_01", "two_oak_02").stdout.splitlines()
+    assert lines[1].split() == ["parameters", "lr", "0.1", "0.2"]
+    assert lines[2].split() == ["metrics", "score", "0.5", "0.75", "+0.25"]
+    same = ml("diff", "one_oak_01", "one_oak_01")
+    assert (same.returncode, same.stdout) == (0, "") and "no difference" in same.stderr
+    said = json.loads(ml("diff", "one_oak_01", "two_oak_02", "--json").stdout)
+    assert said["differences"][0] == {
+        "section": "parameters",
+        "name": "lr",
+        "one": 0.1,
+        "other": 0.2,
+    }
+    made_sweep("sweep_oak_03", 0.3, 0.9)
+    best = json.loads(ml("best", "--json", "--limit", "2").stdout)
+    assert (best["metric"], best["goal"]) == ("score", "maximize")
+    assert [one["name"] for one in best["runs"]] == ["sweep_oak_03_1", "two_oak_02"]
+    assert [one["value"] for one in best["runs"]] == [0.9, 0.75]
+    inside = ml("best", "sweep_oak_03").stdout
+    assert "sweep_oak_03_0" in inside and "two_oak_02" not in inside
+
+
+def test_clean(ml: Ml) -> None:
+    """A dry run touches nothing and says the same as the real one; what stays says why."""
+    gone, kept = made("gone_oak_01", days_ago=9), made("kept_oak_02")
+    made_snapshot("orphan")
+    dry = ml("clean", "--older-than", "7d", "--dry-run", "--json")
+    assert dry.returncode == 0, dry.stderr
+    planned = json.loads(dry.stdout)
+    assert [one["name"] for one in planned["removed"]] == ["gone_oak_01", "orphan"]
+    assert gone.folder.exists()
+    said = ml("clean", "--older-than", "7d", "--dry-run")
+    assert "gone_oak_01" in said.stdout and "would free" in said.stderr
+    assert gone.folder.exists()
+    real = ml("clean", "--older-than", "7d", "--yes")
+    assert real.returncode == 0, real.stderr
+    assert "freed" in real.stderr
+    assert not gone.folder.exists() and kept.folder.exists()
+    assert list(home.snapshots().iterdir()) == []
+    assert "nothing to remove" in ml("clean").stderr
+
+
+def test_models_without_a_registry_are_not_cleaned(ml: Ml) -> None:
+    """The store may have been moved aside: nobody can tell what is registered in it."""
+    made_model("precious")
+    done = ml("clean", "--keep", "0", "--yes")
+    assert done.returncode == 1
+    assert "registry-missing" in done.stderr
+    assert (home.home() / "models" / "precious").exists()
+
+
+def test_a_store_without_tables_is_told(ml: Ml) -> None:
+    """Nothing is known of the registry then: nothing is removed, and no traceback is shown."""
+    made("one_oak_01")
+    (home.home() / "mlflow.db").touch()
+    done = ml("clean", "--keep", "0", "--yes")
+    assert done.returncode == 1
+    assert "database-corrupt" in done.stderr and "Traceback" not in done.stderr
+    assert (home.jobs() / "one_oak_01").exists()
+
+
+def test_a_thousand_runs_are_read_at_once(own_home: Path) -> None:
+    """Each record is opened once, whatever is asked of the list."""
+    for number in range(1000):
+        made(f"oak_oak_{number:04}", days_ago=number, metrics={"score": number / 1000})
+    opened: list[str] = []
+    sys.addaudithook(
+        lambda event, of: (
+            opened.append(str(of[0])) if event == "open" and str(own_home) in str(of[0]) else None
+        )
+    )
+    found = listing.chosen(listing.entries(), project="faq_matching", statuses={"Completed"})
+    assert len(found) == 1000
+    assert len(opened) == 1000
+
+
+def test_times_spans_and_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a person types, and what is shown to one."""
+    monkeypatch.setattr(time, "time", lambda: 1_000_000.0)
+    assert moment("--since", "2h") == 1_000_000 - 7200
+    assert moment("--since", "1.5d") == 1_000_000 - 129_600
+    assert moment("--since", "2026-11-20T14:00+00:00") == 1795183200
+    for wrong in ("", "7", "7 days", "-1d", "d"):
+        with pytest.raises(Refused):
+            moment("--since", wrong)
+    assert [span(s) for s in (0.44, 59, 185, 7800)] == ["0.4 s", "59 s", "3 min 05 s", "2 h 10 min"]
+    assert [size(b) for b in (0, 999, 1_500, 2e9)] == ["0 B", "999 B", "1.5 kB", "2.0 GB"]
+
+
+def test_the_command_is_known() -> None:
+    """`ml --help` names it."""
+    done = subprocess.run(
+        [sys.executable, "-c", "from ml.cli.app import main; main()", "--help"],
+        env={**os.environ, "NO_COLOR": "1", "COLUMNS": "120"},
+        capture_output=True,
+        text=True,
+    )
+    assert "Runs of this machine: list, show, logs" in done.stdout

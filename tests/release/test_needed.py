@@ -1,0 +1,93 @@
+"""What cleaning must leave of releases, and the lineage of a run to where it serves."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import pytest
+
+from ml.backends.local import cleaning, home
+from ml.release import desired, index
+from ml.release.descent import descendants
+from ml.release.needed import needed
+from ml.release.registry import Registry, place, store
+from ml.serving import endpoint
+from ml.specs.problems import Refused
+from tests.release.conftest import World
+
+pytestmark = pytest.mark.slow
+
+
+def test_the_index_is_the_registry(challenged: World) -> None:
+    """What is read straight from the tables is what MLflow's client tells."""
+    registry = Registry()
+    assert list(index.versions()) == list(registry.versions("tiny"))
+    champion = registry.champion("tiny", "local")
+    assert champion is not None
+    assert index.champions() == [("local", "tiny", champion.version)]
+    assert {source for _, source in index.sources()} == {
+        str(version.folder) for version in index.versions()
+    }
+
+
+def test_a_run_is_followed_to_where_it_serves(challenged: World) -> None:
+    """Made, declared, champion, serving; a run of the same files; the evaluation; and none."""
+    (first,) = descendants(challenged.runs[0.8])
+    assert (first.version, first.relation, first.champion) == ("1", "made", ["local"])
+    assert [one.endpoint for one in first.serving] == ["tiny"]
+    assert first.serving[0].url and first.declared == []
+    (second,) = descendants(challenged.runs[0.95])
+    assert (second.version, second.declared, second.serving) == ("2", ["local"], [])
+    assert descendants(challenged.runs[0.7]) == []
+    again = challenged.project.train(0.8)
+    assert [(one.version, one.relation) for one in descendants(again)] == [("1", "same files")]
+    document = json.loads((index.versions()[0].papers / "evidence.json").read_text())
+    evaluation = [
+        entry
+        for entry in cleaning.listing.entries()
+        if entry.run.id == document["lineage"]["evaluation_run"]
+    ]
+    assert [one.relation for one in descendants(evaluation[0].run)] == ["evaluated"]
+    endpoint.stop("tiny")
+    assert descendants(challenged.runs[0.8])[0].serving[0].url is None
+
+
+def test_a_release_survives_the_hardest_cleaning(challenged: World) -> None:
+    """Runs that nobody registered go; the rest serves, is declared and is judged as before."""
+    stray = challenged.runs[0.7]
+    copy = place(store(stray.outputs["model"]))
+    for folder in (*home.snapshots().iterdir(), *copy.parent.iterdir()):
+        os.utime(folder, (0, 0))
+    found = cleaning.plan(needed(), keep=0)
+    kinds = {item.name: item.kind for item in found.items}
+    assert kinds[stray.name] == "run" and kinds[copy.name[:12]] == "model"
+    assert challenged.runs[0.8].name in found.stay and challenged.runs[0.95].name in found.stay
+    assert cleaning.remove(found, cleaning.plan(needed(), keep=0))[1] == []
+    assert not stray.folder.exists() and not copy.exists()
+    live = endpoint.live("tiny")
+    assert live is not None and live.launch.code.is_dir()
+    endpoint.check_model(live.launch)
+    endpoint.stop("tiny")
+    endpoint.ensure("tiny")
+    from ml.release.apply import apply
+
+    assert apply("tiny", "local", "ana").outcome == "applied"
+    assert cleaning.plan(needed(), keep=0).items == ()
+
+
+def test_nothing_is_touched_while_a_project_is_being_released(world: World) -> None:
+    """A model that was stored and is not registered yet is no orphan."""
+    copy = place(store(world.runs[0.8].outputs["model"]))
+    os.utime(copy, (0, 0))
+    assert [item.kind for item in cleaning.plan(needed()).items] == ["model"]
+    with desired.locked("tiny"):
+        assert cleaning.plan(needed()).items == ()
+
+
+def test_unreadable_evidence_stops_the_cleaning(challenged: World) -> None:
+    """What the version needs is not known: nothing is safe to remove."""
+    (index.versions()[0].papers / "evidence.json").write_text("{")
+    with pytest.raises(Refused) as refused:
+        needed()
+    assert refused.value.problems[0].code == "evidence-unreadable"
