@@ -1,0 +1,339 @@
+"""Plans of pipelines: bindings in every form, components, sweep steps, nested pipelines."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from ml.cli.planned import as_json, as_text
+from ml.specs.load import load
+from ml.specs.plan import (
+    CommandPlan,
+    FromPipeline,
+    FromStep,
+    PipelinePlan,
+    StepPlan,
+    SweepPlan,
+    commands,
+    given,
+)
+from ml.specs.planning import plan
+from ml.specs.ports import source_of
+from ml.specs.problems import Exit, Refused
+
+
+def pipeline(repo: Path, text: str, **overrides: str) -> PipelinePlan:
+    (repo / "jobs.yml").write_text(text)
+    made = plan(load(Path("jobs.yml"), {k.replace("__", "."): v for k, v in overrides.items()}))
+    assert isinstance(made, PipelinePlan)
+    return made
+
+
+def refused(repo: Path, text: str) -> Refused:
+    with pytest.raises(Refused) as error:
+        pipeline(repo, text)
+    return error.value
+
+
+def command(step: StepPlan) -> CommandPlan:
+    assert isinstance(step.plan, CommandPlan)
+    return step.plan
+
+
+STEP = "type: command, command: echo, environment: azureml:e:1"
+TWO = """\
+type: pipeline
+experiment_name: tests
+compute: azureml:big
+settings: {default_compute: azureml:small, continue_on_step_failure: false, force_rerun: true}
+inputs:
+  faq: {type: uri_folder, path: ./data}
+  rate: 0.5
+outputs:
+  model: {mode: upload}
+jobs:
+  last:
+    type: command
+    command: cat ${{inputs.model}}
+    environment: azureml:e:1
+    environment_variables: {RATE: "x${{parent.inputs.rate}}"}
+    compute: azureml:own
+    inputs:
+      model: {path: "${{parent.jobs.train.outputs.model}}", mode: download}
+      note: ${{jobs.train.outputs.extra}}
+  train:
+    type: command
+    component: ./component.yml
+    inputs: {data: "${{parent.inputs.faq}}", rate: "${{parent.inputs.rate}}", kind: fancy}
+    outputs: {model: "${{parent.outputs.model}}", extra: {type: uri_file, name: e, version: "2"}}
+"""
+
+
+def test_steps_and_their_sources(repo: Path) -> None:
+    """Each step after those that it waits for; every form of a binding leads to its source."""
+    made = pipeline(repo, TWO)
+    assert list(made.steps) == ["train", "last"]
+    assert made.steps["last"].after == ("train",)
+    assert made.steps["last"].sources == {
+        "model": FromStep("train", "model"),
+        "note": FromStep("train", "extra"),
+    }
+    assert made.steps["train"].sources["data"] == FromPipeline("faq")
+    assert command(made.steps["last"]).inputs["model"].mode == "download"
+    assert made.inputs["faq"].path == repo / "data"
+    assert (made.continue_on_step_failure, made.force_rerun) == (False, True)
+
+
+def test_a_component_gives_defaults_and_types(repo: Path) -> None:
+    """What the step leaves out has the component's default, or no value where it is optional."""
+    train = command(pipeline(repo, TWO).steps["train"])
+    assert train.inputs["rounds"].value == 10
+    assert train.inputs["fast"].value is False
+    assert (train.inputs["note"].type, train.inputs["note"].value) == ("string", None)
+    assert train.inputs["kind"].value == "fancy"
+    assert train.inputs["data"].type == "uri_folder"
+    assert train.outputs["model"].type == "custom_model"
+    assert str(train.outputs["extra"].asset) == "azureml:e:2"
+    assert str(train.place).startswith("component.yml:")
+
+
+def test_the_compute_that_is_nearest(repo: Path) -> None:
+    """The step's own, else the pipeline's, else the default of its settings."""
+    steps = pipeline(repo, TWO).steps
+    assert command(steps["last"]).compute == "azureml:own"
+    assert command(steps["train"]).compute == "azureml:big"
+    without = TWO.replace("compute: azureml:big\n", "", 1)
+    assert command(pipeline(repo, without).steps["train"]).compute == "azureml:small"
+
+
+def test_promoted_outputs_have_the_type_of_the_step(repo: Path) -> None:
+    """And the other way round, where only the pipeline says it."""
+    made = pipeline(repo, TWO)
+    assert made.outputs["model"].type == "custom_model"
+    assert made.origins == {"model": FromStep("train", "model")}
+    inline = (
+        "type: pipeline\noutputs: {o: {type: uri_file, path: 'azureml://datastores/"
+        "${{default_datastore}}/paths/${{name}}/o.txt'}}\njobs:\n"
+        f"  a: {{{STEP}, outputs: {{x: '${{{{parent.outputs.o}}}}', y: null}}}}\n"
+    )
+    step = command(pipeline(repo, inline).steps["a"])
+    assert [output.type for output in step.outputs.values()] == ["uri_file", "uri_folder"]
+
+
+def test_registered_and_inline_components(repo: Path) -> None:
+    """By asset (a version, or the newest), by `file:`, and written in place."""
+    (repo / "newer.yml").write_text(
+        (repo / "component.yml").read_text().replace('version: "1"', 'version: "10"')
+    )
+    inputs = "inputs: {data: {type: uri_folder, path: ./data}, rate: 0.1}"
+    for written, file in (
+        ("azureml:train:1", "component.yml"),
+        ("azureml:train@latest", "newer.yml"),
+        ("file:./component.yml", "component.yml"),
+    ):
+        text = f"type: pipeline\njobs:\n  a: {{type: command, component: '{written}', {inputs}}}\n"
+        step = command(pipeline(repo, text).steps["a"])
+        assert step.place.path == file
+        assert step.inputs["rounds"].value == 10
+    inline = (
+        "type: pipeline\njobs:\n  a:\n    type: command\n    component:\n      type: command\n"
+        "      command: echo ${{inputs.n}}\n      environment: azureml:e:1\n"
+        "      is_deterministic: false\n      inputs: {n: {type: integer, default: 3}}\n"
+    )
+    made = pipeline(repo, inline).steps["a"]
+    assert command(made).inputs["n"].value == 3
+    assert not made.is_deterministic
+
+
+SWEEP_STEP = """\
+type: pipeline
+jobs:
+  sweep:
+    type: sweep
+    trial: ./component.yml
+    sampling_algorithm: {type: random, seed: 4}
+    search_space:
+      rate: {type: uniform, min_value: 0, max_value: 1}
+      note: {type: choice, values: [a, b]}
+    objective: {goal: minimize, primary_metric: loss}
+    limits: {max_total_trials: 5, trial_timeout: 60}
+    inputs: {data: {type: uri_folder, path: ./data}, rounds: 3}
+    outputs: {model: null}
+"""
+
+
+def test_a_sweep_step(repo: Path) -> None:
+    """The component's inputs that are sampled come from the search space, optional ones too."""
+    swept = pipeline(repo, SWEEP_STEP).steps["sweep"].plan
+    assert isinstance(swept, SweepPlan)
+    assert (swept.goal, swept.seed, swept.max_total_trials) == ("minimize", 4, 5)
+    assert "${{search_space.rate}}" in swept.trial.command
+    assert "$[[--note ${{search_space.note}}]]" in swept.trial.command
+    assert "${{inputs.rounds}}" in swept.trial.command
+    assert "rate" not in swept.trial.inputs
+    assert swept.trial.inputs["rounds"].value == 3
+    assert swept.trial.outputs["model"].type == "custom_model"
+    assert swept.trial.timeout_s == 60
+
+
+NESTED = """\
+type: pipeline
+name: inner
+version: "1"
+inputs: {data: {type: uri_folder}, rounds: {type: integer, default: 7}}
+outputs: {model: {type: custom_model}}
+jobs:
+  train:
+    type: command
+    component: ../component.yml
+    inputs: {data: "${{parent.inputs.data}}", rate: 0.5, rounds: "${{parent.inputs.rounds}}"}
+    outputs: {model: "${{parent.outputs.model}}"}
+"""
+OUTER = """\
+type: pipeline
+compute: azureml:big
+settings: {force_rerun: true}
+outputs: {best: {type: custom_model}}
+jobs:
+  one:
+    type: pipeline
+    component: ./inner/inner.yml
+    inputs: {data: {type: uri_folder, path: ./data}}
+    outputs: {model: "${{parent.outputs.best}}"}
+"""
+
+
+def nested(repo: Path) -> PipelinePlan:
+    (repo / "inner").mkdir()
+    (repo / "inner" / "inner.yml").write_text(NESTED)
+    return pipeline(repo, OUTER)
+
+
+def test_a_nested_pipeline(repo: Path) -> None:
+    """Its own plan, with the compute and the settings of the one around, and its defaults."""
+    made = nested(repo)
+    inner = made.steps["one"].plan
+    assert isinstance(inner, PipelinePlan)
+    assert inner.force_rerun
+    assert inner.inputs["rounds"].value == 7
+    assert inner.inputs["data"].path == repo / "data"
+    assert command(inner.steps["train"]).compute == "azureml:big"
+    assert inner.origins == {"model": FromStep("train", "model")}
+    assert made.origins == {"best": FromStep("one", "model")}
+    assert made.outputs["best"].type == "custom_model"
+    (only,) = commands(made)
+    assert only.inputs["rate"].value == 0.5
+    assert "jobs.one.inputs.data" in dict(given(made))
+    assert "jobs.one.jobs.train.inputs.data" not in dict(given(made))
+
+
+def test_a_job_that_is_a_component(repo: Path) -> None:
+    """A pipeline job may name a pipeline component and give it inputs."""
+    (repo / "inner").mkdir()
+    (repo / "inner" / "inner.yml").write_text(NESTED)
+    text = (
+        "type: pipeline\ncomponent: ./inner/inner.yml\n"
+        "inputs: {data: {type: uri_folder, path: ./data}}\n"
+    )
+    made = pipeline(repo, text)
+    assert list(made.steps) == ["train"]
+    assert made.inputs["rounds"].value == 7
+
+
+@pytest.mark.parametrize("name", ["default", "artifacts"])
+def test_the_implicit_output(repo: Path, name: str) -> None:
+    """What a step leaves in ./outputs is an output that its command does not name."""
+    text = (
+        f"type: pipeline\njobs:\n  a: {{{STEP}, outputs: {{{name}: null}}}}\n"
+        f"  b: {{{STEP}, inputs: {{x: '${{{{parent.jobs.a.outputs.{name}}}}}'}}}}\n"
+    )
+    made = pipeline(repo, text)
+    assert name not in command(made.steps["a"]).outputs
+    named = text.replace("command: echo", f"command: 'echo ${{{{outputs.{name}}}}}'", 1)
+    assert name in command(pipeline(repo, named).steps["a"]).outputs
+
+
+@pytest.mark.parametrize(
+    ("step", "line", "said"),
+    [
+        ("{type: command, component: 'azureml:nobody:1'}", 3, "component-not-here"),
+        ("{type: command, component: 'azureml://registries/r/components/c/versions/1'}", 3, "regi"),
+        (f"{{{STEP}, code: 'git+https://example.org/x'}}", 3, "remote-code"),
+        (
+            "{type: spark, code: ./src, entry: {file: file.txt}, environment: azureml:e:1, "
+            "compute: azureml:s, conf: {spark.driver.cores: 1, spark.driver.memory: 2g, "
+            "spark.executor.cores: 1, spark.executor.memory: 2g, spark.executor.instances: 1}}",
+            3,
+            "spark",
+        ),
+    ],
+)
+def test_what_is_in_another_place(repo: Path, step: str, line: int, said: str) -> None:
+    """Refused with 33, the line and the reason, though other steps could be planned."""
+    error = refused(repo, f"type: pipeline\njobs:\n  a: {step}\n  b: {{{STEP}}}\n")
+    assert error.exit_code == Exit.CANNOT_HONOUR
+    assert said in str(error)
+    assert error.problems[0].place is not None
+    assert error.problems[0].place.line == line
+
+
+def test_a_source_that_is_nowhere(repo: Path) -> None:
+    """Also in the older spelling, which the SDK takes for a literal."""
+    for text in ("${{jobs.nobody.outputs.x}}", "${{inputs.nobody}}"):
+        error = refused(repo, f"type: pipeline\njobs:\n  a: {{{STEP}, inputs: {{x: '{text}'}}}}\n")
+        assert error.exit_code == Exit.WRONG_CALL
+        assert "unknown-source" in str(error)
+
+
+def test_missing_data_names_the_override(repo: Path) -> None:
+    """The hint is what to type for that step."""
+    inputs = "inputs: {d: {type: uri_folder, path: ./nowhere}}"
+    error = refused(repo, f"type: pipeline\njobs:\n  a: {{{STEP}, {inputs}}}\n")
+    assert "--set jobs.a.inputs.d=PATH" in str(error)
+
+
+def test_overrides_reach_steps_and_settings(repo: Path) -> None:
+    """`--set` of an input, of a step's input and of a setting."""
+    changes = {"inputs__rate": "0.9", "jobs__train__inputs__kind": "plain"}
+    made = pipeline(repo, TWO, **changes, settings__force_rerun="false")
+    assert made.inputs["rate"].value == 0.9
+    assert command(made.steps["train"]).inputs["kind"].value == "plain"
+    assert not made.force_rerun
+
+
+@pytest.mark.parametrize(
+    ("text", "source"),
+    [
+        ("${{parent.inputs.a}}", FromPipeline("a")),
+        (" ${{ parent.inputs.a }} ", FromPipeline("a")),
+        ("${{parent.inputs.group.a}}", None),
+        ("${{inputs.a}}", FromPipeline("a")),
+        ("${{parent.jobs.s.outputs.o}}", FromStep("s", "o")),
+        ("${{jobs.s.outputs.o}}", FromStep("s", "o")),
+        ("x${{parent.inputs.a}}", None),
+        ("${{parent.outputs.a}}", None),
+        ("${{search_space.a}}", None),
+        ("plain", None),
+    ],
+)
+def test_sources(text: str, source: object) -> None:
+    """A text is a binding only when it is one reference and nothing else."""
+    assert source_of(text) == source
+
+
+def test_a_plan_can_be_printed(repo: Path) -> None:
+    """As text with every step and what it waits for; as JSON with the kinds."""
+    made = pipeline(repo, TWO)
+    text = as_text(made)
+    assert "after train" in text
+    assert "${{parent.jobs.train.outputs.model}}" in text
+    data = json.loads(json.dumps(as_json(made)))
+    assert data["kind"] == "pipeline"
+    assert data["steps"]["train"]["plan"]["kind"] == "command"
+    assert data["steps"]["last"]["sources"]["model"] == {
+        "kind": "output",
+        "step": "train",
+        "output": "model",
+    }
