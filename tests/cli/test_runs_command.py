@@ -15,10 +15,12 @@ from pathlib import Path
 import pytest
 
 from ml.backends.local import home, jobs, listing, records
+from ml.cli import runs_text
 from ml.cli.run_logs import BLOCK_BYTES, beginning
 from ml.cli.runs_text import COLUMNS
 from ml.cli.spans import moment, size, span
 from ml.cli.tables import plain
+from ml.release.descent import Descendant, Serving
 from ml.specs.problems import Problem, Refused
 from tests.backends.made_runs import made, made_model, made_snapshot, made_sweep
 
@@ -122,6 +124,28 @@ def test_show_tells_the_lineage(ml: Ml) -> None:
     assert said["models"] == [] and said["bytes"] > 0
 
 
+def test_show_ends_where_the_model_serves() -> None:
+    """Version, release and endpoint after the run; a stopped server is said to be."""
+    run = made("one_oak_01")
+    came = Descendant(
+        "faq",
+        "3",
+        "sha256:" + "a" * 64,
+        "made",
+        ["local"],
+        ["local"],
+        [Serving("faq", "http://127.0.0.1:1/score"), Serving("old", None)],
+    )
+    told = list(runs_text.told(listing.entry_of(run), "", [came]))
+    assert told[-5:] == [
+        ("→ run", "one_oak_01"),
+        ("→ model", f"faq 3 (sha256:{'a' * 12})"),
+        ("  release", "declared in local, champion in local"),
+        ("→ serves", "faq at http://127.0.0.1:1/score"),
+        ("→ serves", "old (stopped)"),
+    ]
+
+
 def test_what_a_job_logged_does_not_steer_a_terminal(ml: Ml) -> None:
     """Escape sequences in values are spelt out."""
     made("odd_oak_01", parameters={"word": "\x1b[2J\nboo"})
@@ -161,7 +185,8 @@ def test_a_log_is_followed_until_its_run_has_ended(
 ) -> None:
     """What is written meanwhile appears, and the command ends with the run."""
     from ml.backends.local import runs
-    from ml.cli.run_logs import write
+    from ml.cli import runs_text
+from ml.cli.run_logs import write
 
     with jobs.new() as folder:
         folder.rmdir()
