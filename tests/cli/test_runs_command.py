@@ -185,8 +185,7 @@ def test_a_log_is_followed_until_its_run_has_ended(
 ) -> None:
     """What is written meanwhile appears, and the command ends with the run."""
     from ml.backends.local import runs
-    from ml.cli import runs_text
-from ml.cli.run_logs import write
+    from ml.cli.run_logs import write
 
     with jobs.new() as folder:
         folder.rmdir()
