@@ -69,7 +69,7 @@ def _show(found: Cleaning, used: dict[str, int]) -> None:
         typer.echo(f"{len(found.stay) - ROWS} more stay (--json has all)", err=True)
     grace = f"copies used in the last {GRACE_S / 60:.0f} minutes stay"
     if found.items:
-        typer.echo(f"would free {spans.size(found.frees)}; {grace}", err=True)
+        typer.echo(f"this frees {spans.size(found.frees)}; {grace}", err=True)
     else:
         typer.echo(f"nothing to remove; {grace}; --keep N or --older-than 7d names runs", err=True)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import subprocess
 import sys
 from pathlib import Path
 
@@ -61,8 +62,6 @@ def test_a_sweep_and_its_trial_are_entries() -> None:
 
 def test_mlflow_is_not_imported() -> None:
     """It takes seconds; records and SQLite do."""
-    import subprocess
-
     made("lone_oak_01", metrics={"score": 1.0})
     for words in (["list"], ["show"], ["best", "--metric", "score", "--goal", "maximize"]):
         code = (

@@ -10,14 +10,14 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from ml.backends.local import home, jobs, listing, records
+from ml.backends.local import home, jobs, listing, records, runs
 from ml.cli import runs_text
-from ml.cli.run_logs import BLOCK_BYTES, beginning
-from ml.cli.runs_text import COLUMNS
+from ml.cli.run_logs import BLOCK_BYTES, beginning, write
 from ml.cli.spans import moment, size, span
 from ml.cli.tables import plain
 from ml.release.descent import Descendant, Serving
@@ -50,7 +50,7 @@ def test_the_list(ml: Ml) -> None:
     done = ml("list")
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
-    assert lines[0].split() == [*COLUMNS]
+    assert lines[0].split() == [*runs_text.COLUMNS]
     assert [line.split()[0] for line in lines[1:]] == ["sweep_oak_03", "bad_oak_02", "old_oak_01"]
     assert lines[1].endswith("2/2 trials, score=0.75")
     assert lines[2].endswith("[script-failed]")
@@ -184,9 +184,6 @@ def test_a_log_is_followed_until_its_run_has_ended(
     capfdbinary: pytest.CaptureFixture[bytes],
 ) -> None:
     """What is written meanwhile appears, and the command ends with the run."""
-    from ml.backends.local import runs
-    from ml.cli.run_logs import write
-
     with jobs.new() as folder:
         folder.rmdir()
         run = made(folder.name, status="Running", ended=None)
@@ -195,8 +192,6 @@ def test_a_log_is_followed_until_its_run_has_ended(
         follower.start()
         with (run.folder / "logs" / "std_log.txt").open("a") as log:
             log.write("and goodbye\n")
-        from dataclasses import replace
-
         records.write(replace(run, status="Completed", ended=time.time()), lineage)
         follower.join(timeout=30)
         assert not follower.is_alive()
@@ -238,7 +233,7 @@ def test_clean(ml: Ml) -> None:
     assert [one["name"] for one in planned["removed"]] == ["gone_oak_01", "orphan"]
     assert gone.folder.exists()
     said = ml("clean", "--older-than", "7d", "--dry-run")
-    assert "gone_oak_01" in said.stdout and "would free" in said.stderr
+    assert "gone_oak_01" in said.stdout and "this frees" in said.stderr
     assert gone.folder.exists()
     real = ml("clean", "--older-than", "7d", "--yes")
     assert real.returncode == 0, real.stderr

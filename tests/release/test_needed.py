@@ -7,8 +7,9 @@ import os
 
 import pytest
 
-from ml.backends.local import cleaning, home
+from ml.backends.local import cleaning, home, listing
 from ml.release import desired, index
+from ml.release.apply import apply
 from ml.release.descent import descendants
 from ml.release.needed import needed
 from ml.release.registry import Registry, place, store
@@ -46,7 +47,7 @@ def test_a_run_is_followed_to_where_it_serves(challenged: World) -> None:
     document = json.loads((index.versions()[0].papers / "evidence.json").read_text())
     evaluation = [
         entry
-        for entry in cleaning.listing.entries()
+        for entry in listing.entries()
         if entry.run.id == document["lineage"]["evaluation_run"]
     ]
     assert [one.relation for one in descendants(evaluation[0].run)] == ["evaluated"]
@@ -71,8 +72,6 @@ def test_a_release_survives_the_hardest_cleaning(challenged: World) -> None:
     endpoint.check_model(live.launch)
     endpoint.stop("tiny")
     endpoint.ensure("tiny")
-    from ml.release.apply import apply
-
     assert apply("tiny", "local", "ana").outcome == "applied"
     assert cleaning.plan(needed(), keep=0).items == ()
 
