@@ -13,6 +13,8 @@ from tests.conftest import ROOT
 README = (ROOT / "README.md").read_text()
 # Not run from here: `make test` runs this test.
 SKIPPED = {"make test"}
+# A gate may say no to four trials after the demo's sixteen; the README says so.
+MAY_BE_REFUSED = ".venv/bin/ml release propose"
 
 
 def commands(text: str) -> list[str]:
@@ -33,7 +35,8 @@ def test_every_command_of_the_readme_runs(own_home: object) -> None:
             done = subprocess.run(
                 command, shell=True, cwd=ROOT, env=environment, capture_output=True, text=True
             )
-            assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
+            fine = {0, 3} if command.startswith(MAY_BE_REFUSED) else {0}
+            assert done.returncode in fine, f"{command}\n{done.stdout}\n{done.stderr}"
     finally:
         subprocess.run([ROOT / ".venv/bin/ml", "serve", "--stop-all"], cwd=ROOT, env=environment)
 
