@@ -14,6 +14,9 @@ from ml.specs.lines import Key
 from ml.specs.load import Spec
 from ml.specs.sdk_tree import included
 
+# What a trial that is written in place has only when it is a component.
+_PORTS = frozenset({"inputs", "outputs"})
+
 
 @dataclass(frozen=True, eq=False)
 class Node:
@@ -52,7 +55,7 @@ class Node:
     def component(self) -> Mapping[str, Any] | None:
         """The data of the component that the node runs, when it names one that is here."""
         written = self.data.get("trial" if self.type == "sweep" else "component")
-        if isinstance(written, dict) and self.type != "sweep":
+        if isinstance(written, dict) and (self.type != "sweep" or written.keys() & _PORTS):
             return written
         if not isinstance(written, str):
             return None

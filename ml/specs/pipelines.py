@@ -108,7 +108,7 @@ class Planner:
         prefix = f"{around.prefix}jobs.{name}."
         trial = layers.owner("trial")
         declared = component
-        if kind == "sweep" and isinstance(trial.get("trial"), str):
+        if kind == "sweep":
             declared = self._component(trial, "trial")
             if declared is None:
                 return None
@@ -127,8 +127,6 @@ class Planner:
             plan = replace(plan, outputs=made)
         else:
             self.problems += ports.problems
-            if kind == "sweep" and declared is component:
-                declared = trial.at("trial")
             command = self._command(Layers(own, declared), name, around.compute)
             made = Frozen((k, v) for k, v in made.items() if not _is_implicit(k, command))
             command = replace(command, inputs=inputs, outputs=made)

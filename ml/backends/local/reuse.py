@@ -52,8 +52,9 @@ def find(name: str) -> Kept | None:
         data = json.loads((home.reusable() / name).read_text())
         run = records.read(Path(data["folder"]))
         paths = {name: Path(path) for name, (path, _) in data["outputs"].items()}
-        intact = all(assets.digest(Path(p)) == digest for p, digest in data["outputs"].values())
-    except (OSError, ValueError, KeyError):
+        digests = {name: digest for name, (_, digest) in data["outputs"].items()}
+        intact = all(p.exists() and assets.digest(p) == digests[name] for name, p in paths.items())
+    except (OSError, ValueError, KeyError, TypeError):
         return None
     return Kept(run, paths) if intact and run.status == "Completed" else None
 
