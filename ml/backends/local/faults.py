@@ -13,6 +13,8 @@ from ml.backends.local.home import database, home
 from ml.specs.problems import Exit, Problem, Refused
 
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+# A file is where the home, or a folder above it, should be; or nothing can be made there.
+_NO_FOLDER = frozenset({errno.ENOTDIR, errno.EEXIST, errno.ENOENT})
 _BARRED = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 _BROKEN = ("not a database", "malformed", "unable to open", "no such table")
 KEPT = "earlier runs, models and endpoints are as they were"
@@ -45,10 +47,10 @@ def explain(error: BaseException) -> Problem | None:
             f"the tracking store {database()} was written by another version of MLflow",
             hint=f"copy it, then: mlflow db upgrade sqlite:///{database()}",
         )
-    if fault and (fault.errno in _BARRED or _is_no_home(fault)):
+    if fault and (fault.errno in _BARRED or (fault.errno in _NO_FOLDER and not home().is_dir())):
         return Problem(
             "no-access",
-            f"{fault.filename or 'a file'}: {fault.strerror}",
+            f"{fault.filename or home()}: {fault.strerror}",
             "files that this user may read, and a home for runs that it may write to",
             "MLOPS_HOME=/some/other/folder moves everything that runs leave behind",
         )
@@ -99,13 +101,6 @@ def _os_error(error: BaseException | None) -> OSError | None:
             return error
         error = error.__cause__ or error.__context__
     return None
-
-
-def _is_no_home(error: OSError) -> bool:
-    """Whether there is no home and none could be made: a file is in its place, or above it."""
-    if home().is_dir() or not isinstance(error.filename, str):
-        return False
-    return home().is_relative_to(error.filename) or Path(error.filename).is_relative_to(home())
 
 
 def _messages(error: BaseException | None) -> str:
