@@ -22,9 +22,9 @@ from ml.specs.problems import Place, Problem, Refused
 Key = str | int
 LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 # Where libyaml reads text otherwise than PyYAML's own reader, which the SDK uses: tabs, a bare
-# `!`, marks of byte order inside, directives, a comment right after `|` (found by comparing the
+# `!`, marks of byte order, directives, a comment right after `|` (found by comparing the
 # two on random text, as a test does).
-_QUIRKS = re.compile(r"\t|(?:^|[\s\[{,:?-])!(?:\s|$)|.\ufeff|\n\ufeff|^%|[|>][-+\d]*#", re.M | re.S)
+_QUIRKS = re.compile(r"\t|(?:^|[\s\[{,:?-])!(?:\s|$)|\ufeff|^%|[|>][-+\d]*#", re.M)
 
 MAX_BYTES = 1_000_000
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from ml.specs.ambiguity import MAX_DEPTH
@@ -138,6 +138,7 @@ FRAGMENTS = st.sampled_from(
 
 @settings(max_examples=1500, deadline=None)
 @given(st.lists(FRAGMENTS, max_size=9).map("".join))
+@example("\ufeff!")
 def test_text_is_read_as_pyyaml_reads_it(text: str) -> None:
     """What is read is what the SDK's own reader makes of it; what that refuses is refused."""
     try:
