@@ -35,7 +35,8 @@ class StepLines:
             trials = event.step.trials
             ended = sum(trial.ended is not None for trial in trials)
             best = f", best so far {event.step.best}" if event.step.best else ""
-            sys.stderr.write(f"{name} {ended} trials ended{best}\n")
+            many = "trial" if ended == 1 else "trials"
+            sys.stderr.write(f"{name} {ended} {many} ended{best}\n")
         sys.stderr.flush()
 
 
