@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.util
 import io
 import json
+import zipfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -42,7 +44,35 @@ def test_the_environment_is_a_nodes(
     assert seen["TEAM"] == "faq"
     assert seen["OMP_NUM_THREADS"] == str(cores())
     assert seen["OMP_WAIT_POLICY"] == "PASSIVE"
-    assert not {"GITHUB_TOKEN", "PYTHONPATH", "PYTEST_CURRENT_TEST"} & seen.keys()
+    assert "/somewhere" not in seen["PYTHONPATH"]
+    assert not {"GITHUB_TOKEN", "PYTEST_CURRENT_TEST"} & seen.keys()
+
+
+def test_what_a_job_installs_stays_in_the_job(home: Path, command: Plans, tmp_path: Path) -> None:
+    """`pip install` works for the job that calls it, and this interpreter is as it was."""
+    wheel = tmp_path / "installed_by_a_job-1.0-py3-none-any.whl"
+    info = "installed_by_a_job-1.0.dist-info"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr("installed_by_a_job.py", "WORD = 'there'")
+        archive.writestr(
+            f"{info}/METADATA", "Metadata-Version: 2.1\nName: installed-by-a-job\nVersion: 1.0\n"
+        )
+        archive.writestr(
+            f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        )
+        archive.writestr(f"{info}/RECORD", "")
+    run = LocalBackend().run(
+        command(
+            "import subprocess, sys\n"
+            f"subprocess.run([sys.executable, '-m', 'pip', 'install', '--no-index', {str(wheel)!r}]"
+            ", check=True)\n"
+            "print(subprocess.run([sys.executable, '-c', "
+            "'import installed_by_a_job; print(installed_by_a_job.WORD)'], check=True))\n"
+        )
+    )
+    assert run.status == "Completed", printed(run.folder)
+    assert "there" in printed(run.folder)
+    assert importlib.util.find_spec("installed_by_a_job") is None
 
 
 def test_the_jobs_own_thread_budget_wins(home: Path, command: Plans) -> None:

@@ -177,7 +177,9 @@ def test_a_trial_that_ended_in_time_is_not_ended_by_the_policy(
     monkeypatch.setattr("ml.backends.local.sweep.METRICS_S", 3600)
     policy = EarlyTermination("median_stopping", HERE)
     script = LOG + "log('score', float(sys.argv[1]))"
-    run = LocalBackend().run(sweep(script, early_termination=policy, max_total_trials=5))
+    # One at a time: beside another, a trial that has logged but not yet ended may be ended rightly.
+    plan = sweep(script, early_termination=policy, max_total_trials=5, max_concurrent_trials=1)
+    run = LocalBackend().run(plan)
     assert {(trial.status, trial.ended_by) for trial in run.trials} == {("Completed", "")}
 
 

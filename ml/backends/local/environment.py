@@ -19,6 +19,8 @@ PASSED = (
     *("http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"),
     *("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE"),
 )
+# Where `pip install` in a job puts things, in the job's working copy.
+PACKAGES = ".packages"
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
@@ -28,14 +30,17 @@ def variables(
     threads: int,
     own: Mapping[str, str],
     sampled: Mapping[str, object],
+    work: Path,
 ) -> dict[str, str]:
     """The environment of one run; `own` (the job's environment_variables) wins over everything.
 
     The three MLFLOW variables are what Azure ML sets. `threads` is this run's share of the cores:
     two LightGBM fits that take two threads each on two cores are a hundred times slower than with
     one each, since waiting OpenMP threads spin (OMP_WAIT_POLICY lets them sleep). A sweep's values
-    are there as AZUREML_SWEEP_<name> (azure-ai-ml's SweepJob documents them).
+    are there as AZUREML_SWEEP_<name> (azure-ai-ml's SweepJob documents them). What the job installs
+    by pip lands in its working copy `work`, as on a node of its own, and never in this interpreter.
     """
+    packages = str(work / PACKAGES)
     passed = {name: os.environ[name] for name in PASSED if name in os.environ}
     passed |= {name: value for name, value in os.environ.items() if name.startswith("LC_")}
     found = os.environ.get("PATH", os.defpath)
@@ -44,6 +49,8 @@ def variables(
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{found}",
         # A log file is not a terminal: without this the last lines of a killed script are lost.
         "PYTHONUNBUFFERED": "1",
+        "PIP_TARGET": packages,
+        "PYTHONPATH": packages,
         **dict.fromkeys(THREADS, str(threads)),
         "OMP_WAIT_POLICY": "PASSIVE",
         "MLFLOW_DISABLE_TELEMETRY": "true",

@@ -100,7 +100,7 @@ class Execution:
     def _launch(self, command: str, own: Mapping[str, str]) -> None:
         work = files.lay_out(self.plan, self.folder, self.session.snapshot)
         seen = environment.variables(
-            self.run.id, self.plan.experiment, self.session.threads, own, self.sampled
+            self.run.id, self.plan.experiment, self.session.threads, own, self.sampled, work
         )
         self._process = RunProcess(
             command, self.run.id, work, seen, self.log, self.session.watchman

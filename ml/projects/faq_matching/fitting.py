@@ -55,7 +55,9 @@ def fit(
             entry, known, settings.matches, rng, catalogue.alike, settings.hard_negatives
         )
     descent = (settings.discriminant_steps, settings.discriminant_rate)
-    features = training_features(asked, entry, split.group[rows], pairs, catalogue, descent, seed)
+    features = training_features(
+        asked, entry, split.group[rows], pairs, catalogue, descent, seed, threads=threads
+    )
     memory = Memory.learn(asked, entry, catalogue, *descent)
     featured = time.perf_counter()
     label = (pairs[1] == entry[pairs[0]]).astype(np.float32)

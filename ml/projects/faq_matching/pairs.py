@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 
 from ml.projects.faq_matching.features import (
@@ -53,6 +55,7 @@ def training_features(
     options: tuple[int, float],
     seed: int,
     fold_count: int = FOLDS,
+    threads: int = 1,
 ) -> Array:
     """(pairs, features) of training questions, each seen as a new question would be.
 
@@ -65,10 +68,15 @@ def training_features(
     fold = folds(group, fold_count, seed)
     forgotten = np.random.default_rng([seed, 13]).permutation(len(catalogue.answers.words))
     forgotten %= FORGOTTEN
-    for number in range(fold_count):
+
+    def fill(number: int) -> None:
         kept = (fold != number) & (forgotten[entry] != number)
         memory = Memory.learn(texts[np.flatnonzero(kept)], entry[kept], catalogue, *options)
         _fill(out, texts, np.flatnonzero(fold == number), pairs, catalogue, memory)
+
+    # SciPy's sparse products let go of the interpreter's lock.
+    with ThreadPoolExecutor(threads) as pool:
+        list(pool.map(fill, range(fold_count)))
     return out
 
 
