@@ -20,8 +20,8 @@ class Hyperparameters:
     hard_negatives: int = 0  # of those, how many are the entries most alike to the match
     discriminant_steps: int = 20
     discriminant_rate: float = 30.0
-    trees: int = 100
-    learning_rate: float = 0.08
+    trees: int = 60
+    learning_rate: float = 0.13
     leaves: int = 15
     min_child_samples: int = 50
     feature_fraction: float = 0.5
