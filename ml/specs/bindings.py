@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ml.specs import assets, repository
+from ml.specs import assets, conda, repository
 from ml.specs.fields import Written
+from ml.specs.layers import Part
 from ml.specs.lines import Key
 from ml.specs.plan import Asset, Environment, InputPlan, OutputPlan
 from ml.specs.problems import Place, Problem
@@ -94,22 +95,30 @@ class Bindings:
 
     def environment(self, *keys: Key) -> Environment:
         """The environment: found in the repository, written in place, or only by its name."""
-        written: Any = self.spec.get(*keys)
+        written, place = self.spec.get(*keys), self.spec.place(*keys)
         if not isinstance(written, str):
-            written = written if isinstance(written, dict) else {}
-            name = str(written.get("name") or "inline")
-            return _environment(name, written, self.spec.folder)
+            name = self.spec.get(*keys, "name") if isinstance(written, dict) else None
+            return self._environment(str(name or "inline"), self.spec, keys, place)
         found = assets.find(written, "environment", self.root)
         if found is not None:
             name = f"azureml:{found.name}:{found.version}"
-            return _environment(name, found.document.data, found.file.parent)
-        return Environment(written)
+            return self._environment(name, Part(found.document, found.file), (), place)
+        return Environment(written, place=place)
 
-
-def _environment(name: str, written: dict[str, Any], folder: Path) -> Environment:
-    conda = written.get("conda_file")
-    file = assets.local(conda, folder) if isinstance(conda, str) else None
-    return Environment(name, str(written.get("image") or ""), file.resolve() if file else None)
+    def _environment(
+        self, name: str, written: Written, at: tuple[Key, ...], place: Place
+    ) -> Environment:
+        image, given = written.get(*at, "image"), written.get(*at, "conda_file")
+        file, found = None, None
+        if isinstance(given, str):
+            file = assets.local(given, written.folder)
+            file = file.resolve() if file is not None else None
+            found = conda.of_file(file) if file is not None and file.is_file() else None
+        elif isinstance(given, dict):
+            found = conda.of_mapping(written, *at, "conda_file")
+        self.problems += found.problems if found else ()
+        dependencies = found.dependencies if found else None
+        return Environment(name, str(image or ""), file, dependencies, place)
 
 
 def missing(path: Path, place: Place, field: str) -> Problem:

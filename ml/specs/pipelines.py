@@ -165,7 +165,7 @@ class Planner:
             tags=fields.tags(layers),
             places=fields.places(layers),
         )
-        self.problems += code.problems
+        self.problems += [*code.problems, *environment.problems]
         return made
 
     def _sweep(self, layers: Layers, trial: CommandPlan) -> SweepPlan:

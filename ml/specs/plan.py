@@ -77,12 +77,27 @@ class Distribution:
 
 
 @dataclass(frozen=True)
+class Dependency:
+    """A line of a conda file, as written; `manager` is who installs it on Azure ML."""
+
+    text: str
+    manager: Literal["conda", "pip"]
+    place: Place
+
+
+@dataclass(frozen=True)
 class Environment:
-    """The environment a job asks for: an asset, a name, or an inline definition."""
+    """The environment a job asks for: an asset, a name, or an inline definition.
+
+    `dependencies` are those of its conda file (or of the mapping in its place), with what the file
+    includes by `-r`; None where it has none, or it is not on this machine.
+    """
 
     reference: str
     image: str = ""
     conda_file: Path | None = None
+    dependencies: tuple[Dependency, ...] | None = None
+    place: Place | None = None
 
 
 @dataclass(frozen=True)
@@ -214,8 +229,10 @@ class PipelinePlan:
     inputs: Mapping[str, InputPlan] = field(default_factory=dict)
     outputs: Mapping[str, OutputPlan] = field(default_factory=dict)
     origins: Mapping[str, FromStep] = field(default_factory=dict)
-    # "By default, the pipeline continues to run even if one step fails": what does not depend on
-    # that step is still carried out (reference-yaml-job-pipeline, settings).
+    # "By default, the pipeline will continue to run even if one step fails": what does not depend
+    # on that step is still carried out. The default value is `True`; "if you change this setting
+    # to False, … steps that are currently running will be canceled" (reference-yaml-job-pipeline,
+    # attributes of the `settings` key).
     continue_on_step_failure: bool = True
     force_rerun: bool = False
     tags: Mapping[str, str] = field(default_factory=dict)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 
 from ml.backends.local.home import tracking_uri
+from ml.backends.local.interpreters import HERE, Interpreter
 from ml.specs.plan import Value
 
 # Passed through from the caller. Everything else stays outside, as on a node: a token in a shell
@@ -31,6 +31,7 @@ def variables(
     own: Mapping[str, str],
     sampled: Mapping[str, object],
     work: Path,
+    interpreter: Interpreter = HERE,
 ) -> dict[str, str]:
     """The environment of one run; `own` (the job's environment_variables) wins over everything.
 
@@ -38,7 +39,8 @@ def variables(
     two LightGBM fits that take two threads each on two cores are a hundred times slower than with
     one each, since waiting OpenMP threads spin (OMP_WAIT_POLICY lets them sleep). A sweep's values
     are there as AZUREML_SWEEP_<name> (azure-ai-ml's SweepJob documents them). What the job installs
-    by pip lands in its working copy `work`, as on a node of its own, and never in this interpreter.
+    by pip lands in its working copy `work`, as on a node of its own, and never in the interpreter.
+    `python` on PATH is `interpreter`'s.
     """
     packages = str(work / PACKAGES)
     passed = {name: os.environ[name] for name in PASSED if name in os.environ}
@@ -46,7 +48,7 @@ def variables(
     found = os.environ.get("PATH", os.defpath)
     return {
         **passed,
-        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{found}",
+        "PATH": f"{interpreter.bin}{os.pathsep}{found}",
         # A log file is not a terminal: without this the last lines of a killed script are lost.
         "PYTHONUNBUFFERED": "1",
         "PIP_TARGET": packages,
@@ -57,7 +59,7 @@ def variables(
         "GIT_PYTHON_REFRESH": "quiet",
         **{f"AZUREML_SWEEP_{name}": text(value) for name, value in sampled.items()},
         **own,
-        "MLFLOW_TRACKING_URI": tracking_uri(),
+        "MLFLOW_TRACKING_URI": interpreter.tracking_uri or tracking_uri(),
         "MLFLOW_RUN_ID": run_id,
         "MLFLOW_EXPERIMENT_NAME": experiment,
     }

@@ -10,6 +10,7 @@ from typing import Any
 
 from ml.backends.base import Run, Status
 from ml.backends.local import environment, faults, files, history, lineage, outcome, records
+from ml.backends.local.interpreters import HERE, Interpreter
 from ml.backends.local.process import RunProcess, Watchman
 from ml.backends.local.snapshot import Snapshot
 from ml.backends.local.tracking import Tracking
@@ -27,6 +28,7 @@ class Session:
     snapshot: Snapshot | None
     lineage: dict[str, Any]
     threads: int
+    interpreter: Interpreter = HERE
 
 
 @dataclass
@@ -100,7 +102,13 @@ class Execution:
     def _launch(self, command: str, own: Mapping[str, str]) -> None:
         work = files.lay_out(self.plan, self.folder, self.session.snapshot)
         seen = environment.variables(
-            self.run.id, self.plan.experiment, self.session.threads, own, self.sampled, work
+            self.run.id,
+            self.plan.experiment,
+            self.session.threads,
+            own,
+            self.sampled,
+            work,
+            self.session.interpreter,
         )
         self._process = RunProcess(
             command, self.run.id, work, seen, self.log, self.session.watchman

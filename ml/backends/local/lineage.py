@@ -4,27 +4,36 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Mapping
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from ml.backends.local.interpreters import HERE, Interpreter
 from ml.backends.local.snapshot import Snapshot
 from ml.specs.plan import CommandPlan, InputPlan
 
 
 def of(
-    plan: CommandPlan, snapshot: Snapshot | None, code: dict[str, Any] | None = None
+    plan: CommandPlan,
+    snapshot: Snapshot | None,
+    code: dict[str, Any] | None = None,
+    interpreter: Interpreter = HERE,
 ) -> dict[str, Any]:
     """The lineage of a run of `plan`, as job.json keeps it (JSON values alone).
 
     `parent`, the MLflow run id of its sweep, is for a trial to fill in. `code` is `code_of` that
     folder, where that is known already.
     """
+    asked = plan.environment.dependencies
+    said = "\n".join(f"{one.manager} {one.text}" for one in asked or ())
     folder = plan.code if plan.code and plan.code.is_dir() else Path(plan.place.path).parent
     return {
         "spec": str(plan.place),
         "code": code or code_of(folder, snapshot),
         "data": data_of(plan.inputs),
         "environment": plan.environment.reference,
+        "environment_digest": f"sha256:{sha256(said.encode()).hexdigest()}" if asked else "",
+        "interpreter": {"python": interpreter.version, "built": interpreter.built},
         "parent": None,
     }
 

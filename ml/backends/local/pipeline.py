@@ -160,7 +160,7 @@ class Pipeline:
                 session = self._session(plan, share)
                 if step.is_deterministic:
                     code = session.snapshot.digest if session.snapshot else ""
-                    key = reuse.key(plan, code, self._preparation.digest)
+                    key = reuse.key(plan, code, self._preparation.digest, session.interpreter)
                 kept = reuse.find(key) if key and not self._plan.force_rerun else None
                 if kept is not None:
                     self._end(name, reuse.take_over(kept, folder, label, plan, session), key, kept)

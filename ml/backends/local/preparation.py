@@ -9,6 +9,7 @@ from typing import Any
 
 from ml.backends.local import lineage
 from ml.backends.local.execution import Session
+from ml.backends.local.interpreters import Interpreters
 from ml.backends.local.process import Watchman
 from ml.backends.local.snapshot import Snapshot
 from ml.backends.local.tracking import Tracking
@@ -23,18 +24,21 @@ class Preparation:
     tracking: Tracking
     watchman: Watchman
     snapshots: Mapping[Path | None, Snapshot | None]
+    interpreters: Interpreters = field(default_factory=Interpreters)
     _code: dict[Path | None, dict[str, Any]] = field(default_factory=dict)
     _digests: dict[Path, str] = field(default_factory=dict)
 
     def session(self, plan: CommandPlan, parent: str, threads: int) -> Session:
         """What a step runs with: its code, its share of the cores, and where it comes from."""
         taken = self.snapshots[plan.code]
-        origin = lineage.of(plan, taken, self._code.get(plan.code))
+        interpreter = self.interpreters.of(plan)
+        origin = lineage.of(plan, taken, self._code.get(plan.code), interpreter)
         self._code[plan.code] = origin["code"]
         for name, data in plan.inputs.items():
             if data.path is not None and not data.is_literal:
                 origin["data"][name]["digest"] = self.digest(data.path)
-        return Session(self.tracking, self.watchman, taken, origin | {"parent": parent}, threads)
+        origin["parent"] = parent
+        return Session(self.tracking, self.watchman, taken, origin, threads, interpreter)
 
     def digest(self, path: Path) -> str:
         """sha256 of data as it was when it was first asked for; "" of what is not there.

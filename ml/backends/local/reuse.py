@@ -6,19 +6,17 @@ import hashlib
 import json
 import os
 import shutil
-import sys
-import sysconfig
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, fields, is_dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 from ml.backends.base import Run
 from ml.backends.local import home, lineage, records
 from ml.backends.local.execution import Session
+from ml.backends.local.interpreters import HERE, Interpreter
 from ml.specs import assets
 from ml.specs.plan import CommandPlan, Environment, InputPlan, SweepPlan
 
@@ -36,13 +34,18 @@ class Kept:
     paths: Mapping[str, Path]
 
 
-def key(plan: CommandPlan | SweepPlan, code: str, digest: Callable[[Path], str]) -> str:
+def key(
+    plan: CommandPlan | SweepPlan,
+    code: str,
+    digest: Callable[[Path], str],
+    interpreter: Interpreter = HERE,
+) -> str:
     """The name of everything that the step's result depends on; `code` is its snapshot's digest.
 
-    The environment is the spec's (with the content of its conda file) and this interpreter with
+    The environment is the spec's (with the content of its conda file) and the interpreter with
     the packages that are installed in it, since that is what runs the step.
     """
-    said = [_said(plan, digest), code, _interpreter()]
+    said = [_said(plan, digest), code, interpreter.identity()]
     return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
 
 
@@ -141,8 +144,8 @@ def _said(value: Any, digest: Callable[[Path], str]) -> Any:
         path = value.path
         return [value.type, value.mode, path.name if path else "", digest(path) if path else ""]
     if isinstance(value, Environment):
-        conda = value.conda_file
-        return [value.reference, value.image, digest(conda) if conda else ""]
+        asked = [f"{one.manager} {one.text}" for one in value.dependencies or ()]
+        return [value.reference, value.image, *asked]
     if is_dataclass(value):
         apart = {one.name for one in fields(value)} & _APART
         names = [one.name for one in fields(value) if one.name not in apart]
@@ -152,10 +155,3 @@ def _said(value: Any, digest: Callable[[Path], str]) -> Any:
     if isinstance(value, tuple | list):
         return [_said(one, digest) for one in value]
     return value if isinstance(value, str | int | float | None) else str(value)
-
-
-@cache
-def _interpreter() -> list[str]:
-    """This Python and the names and versions of what is installed for it."""
-    site = Path(sysconfig.get_path("purelib"))
-    return [sys.version, *sorted(path.name for path in site.glob("*.dist-info"))]
