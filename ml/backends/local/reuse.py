@@ -145,7 +145,8 @@ def _said(value: Any, digest: Callable[[Path], str]) -> Any:
         return [value.type, value.mode, path.name if path else "", digest(path) if path else ""]
     if isinstance(value, Environment):
         asked = [f"{one.manager} {one.text}" for one in value.dependencies or ()]
-        return [value.reference, value.image, *asked]
+        conda = value.conda_file if value.conda_file and value.conda_file.exists() else None
+        return [value.reference, value.image, digest(conda) if conda else "", *asked]
     if is_dataclass(value):
         apart = {one.name for one in fields(value)} & _APART
         names = [one.name for one in fields(value) if one.name not in apart]
