@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from ml.specs.plan import Dimension, SweepPlan
@@ -13,9 +13,14 @@ from ml.sweeps.space import draw, points
 
 @dataclass(frozen=True)
 class Suggestion:
-    """The values of one trial, and the sampler's own handle to it."""
+    """The values of one trial, where they came from, and the sampler's own handle to it.
+
+    `origin` is JSON; its `kind` is random, sobol, grid or tpe. What Optuna was asked for is in
+    `drawn`, in its own coordinates.
+    """
 
     values: Mapping[str, object]
+    origin: Mapping[str, Any] = field(default_factory=dict)
     handle: Any = None
 
 
@@ -38,22 +43,22 @@ def make(plan: SweepPlan, seed: int) -> Sampler:
     what it suggests: only one at a time repeats exactly.
     """
     if plan.algorithm == "grid":
-        return Listed(points(plan.search_space))
+        return Listed(points(plan.search_space), "grid")
     if plan.algorithm == "random" and plan.rule == "sobol":
-        return Listed(sobol(plan.search_space, seed))
+        return Listed(sobol(plan.search_space, seed), "sobol")
     return Optuna(plan.search_space, plan.algorithm, plan.goal, seed, plan.max_concurrent_trials)
 
 
 class Listed:
     """Trials that are known before the sweep begins: a grid, a low-discrepancy sequence."""
 
-    def __init__(self, values: Iterator[dict[str, object]]) -> None:
-        self._values = values
+    def __init__(self, values: Iterator[dict[str, object]], kind: str) -> None:
+        self._values, self._kind = values, kind
 
     def ask(self) -> Suggestion | None:
         """The next of the list."""
         values = next(self._values, None)
-        return None if values is None else Suggestion(values)
+        return None if values is None else Suggestion(values, {"kind": self._kind})
 
     def tell(self, suggestion: Suggestion, curve: Sequence[float], score: float | None) -> None:
         """Nothing is learnt."""
@@ -74,6 +79,7 @@ class Optuna:
 
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         self._space = space
+        self._kind = "random" if algorithm == "random" else "tpe"
         sampler: Any
         if algorithm == "random":
             sampler = optuna.samplers.RandomSampler(seed=seed)
@@ -86,7 +92,8 @@ class Optuna:
     def ask(self) -> Suggestion:
         """A point that the sampler chose."""
         trial = self._study.ask()
-        return Suggestion(draw(self._space, trial), trial)
+        values = draw(self._space, trial)
+        return Suggestion(values, {"kind": self._kind, "drawn": trial.params}, trial)
 
     def tell(self, suggestion: Suggestion, curve: Sequence[float], score: float | None) -> None:
         """A score completes the trial; one that was ended early is pruned at its last value."""

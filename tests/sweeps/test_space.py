@@ -121,7 +121,7 @@ def test_grid_is_the_product_with_nested_branches() -> None:
 def test_grid_refuses_a_continuous_dimension() -> None:
     """It names the dimension and its line."""
     with pytest.raises(Refused) as refused:
-        Listed(points({"x": dim("uniform", 0, 1)})).ask()
+        Listed(points({"x": dim("uniform", 0, 1)}), "grid").ask()
     assert refused.value.problems[0].code == "grid-needs-choices"
     assert refused.value.problems[0].place == HERE
 

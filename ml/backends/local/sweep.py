@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Literal
 
 from ml.backends.base import Event, Run, Status, Watch
-from ml.backends.local import faults, history, jobs, lineage, records, sweep_outcome
+from ml.backends.local import faults, history, jobs, lineage, records, sampled, sweep_outcome
 from ml.backends.local.board import Board
 from ml.backends.local.execution import Execution, Session
 from ml.backends.local.interruption import Interruption
 from ml.backends.local.process import cores
+from ml.backends.local.sampled import Sample
 from ml.specs.plan import SweepPlan
 from ml.specs.problems import Problem, Refused
 from ml.sweeps import samplers
@@ -136,11 +137,14 @@ class Sweep:
         suggestion = None if number >= self._plan.max_total_trials else self._sampler.ask()
         if suggestion is None:
             return False
+        folder = self.run.folder / "trials" / str(number)
+        told = number - len(self._running)
+        sampled.write(folder, Sample(number, suggestion.values, suggestion.origin, told))
         limit, trial = self._plan.trial_timeout_s, self._plan.trial
         execution = Execution(
             self._session,
             replace(trial, timeout_s=limit) if limit is not None else trial,
-            self.run.folder / "trials" / str(number),
+            folder,
             f"{self.run.name}_{number}",
             suggestion.values,
             self.run.id,

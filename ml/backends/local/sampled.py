@@ -1,0 +1,44 @@
+"""`sampling.json`: what a trial was given and where that came from, kept beside its record.
+
+It is written before the trial's process starts, so that a trial that is cut off can be run again
+with the very same values.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+FILE = "sampling.json"
+
+
+@dataclass(frozen=True)
+class Sample:
+    """The values of trial `number`, typed and nested as they were sampled.
+
+    `origin` says who chose them: its `kind` is given, random, sobol, grid or tpe, the rest is the
+    sampler's own. `told` is how many trials the sampler knew the end of when it was asked.
+    """
+
+    number: int
+    values: Mapping[str, object]
+    origin: Mapping[str, Any] = field(default_factory=dict)
+    told: int = 0
+
+
+def write(folder: Path, sample: Sample) -> None:
+    """Keep the sample in a trial's folder, which is made when it is not there."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / FILE).write_text(json.dumps(asdict(sample), indent=1) + "\n")
+
+
+def read(folder: Path) -> Sample | None:
+    """The sample of a trial's folder; None when it was not written, or not to its end."""
+    try:
+        data = json.loads((folder / FILE).read_text())
+        return Sample(data["number"], data["values"], data["origin"], data["told"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
