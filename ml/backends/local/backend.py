@@ -102,6 +102,7 @@ class LocalBackend:
             interruption = stack.enter_context(Interruption())
             snapshots = {one.code: snapshot.take(one.code) for one in commands(plan)}
             tracking = Tracking()
+            stack.callback(tracking.close)
             recovery.close_abandoned(tracking)
             watchman = Watchman()
             stack.callback(watchman.close)

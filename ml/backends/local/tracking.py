@@ -1,4 +1,8 @@
-"""MLflow's part in a run: made first, handed to the script, closed with its status."""
+"""MLflow's part in a run: made first, handed to the script, closed with its status.
+
+The store is a plain MLflow store. What the executor writes goes straight into its tables where
+their version is known (`ml.backends.local.tables`), and by MlflowClient everywhere else.
+"""
 
 from __future__ import annotations
 
@@ -10,17 +14,21 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
-from contextlib import closing
+from collections.abc import Callable, Mapping
+from contextlib import closing, suppress
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from ml.backends.base import Status
 from ml.backends.local import faults, home
+from ml.backends.local.tables import Tables, Unusual
 from ml.specs.plan import Value
 
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
+
+T = TypeVar("T")
 
 # MLflow's word for each way in which a run ends.
 ENDED: dict[Status, str] = {"Completed": "FINISHED", "Failed": "FAILED", "Canceled": "KILLED"}
@@ -46,41 +54,52 @@ def prepare() -> subprocess.Popen[bytes] | None:
 
 
 class Tracking:
-    """The local MLflow store, opened for writing.
+    """The local MLflow store, opened for writing. `by_client`: never past MLflow's own client.
 
     Raises what `ml.backends.local.faults` explains when the store is locked, broken or full.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, by_client: bool = False) -> None:
+        # For whoever imports MLflow in this process.
+        os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+        os.environ.setdefault("GIT_PYTHON_REFRESH", "quiet")
         home.home().mkdir(parents=True, exist_ok=True)
         with (home.home() / ".store.lock").open("w") as lock:
             # Two first runs at the same moment: one creates the tables, the other waits.
             fcntl.flock(lock, fcntl.LOCK_EX)
-            self._client = self._open()
+            if home.database().exists():
+                faults.probe(home.database(), PATIENCE_S)
+            else:
+                self._create()
+        self._tables: Tables | None = None
+        if not by_client:
+            with suppress(Unusual):
+                self._tables = Tables(home.database(), PATIENCE_S)
+        if self._tables is None:
+            # Now, not at the first write: an outdated store is refused before anything is made.
+            self._client.search_experiments(max_results=1)
         self._experiments: dict[str, str] = {}
 
-    def _open(self) -> MlflowClient:
-        if home.database().exists():
-            faults.probe(home.database(), PATIENCE_S)
-        os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
-        os.environ.setdefault("GIT_PYTHON_REFRESH", "quiet")
-        from mlflow.tracking import MlflowClient
+    def close(self) -> None:
+        """Let go of the store."""
+        if self._tables is not None:
+            self._tables.close()
 
-        # What goes wrong is told by `faults`, not by a traceback in the middle of a table.
-        for name in ("mlflow.store.db.utils", "alembic"):
-            logging.getLogger(name).setLevel(logging.CRITICAL)
-        if not home.database().exists():
-            self._create()
-        return MlflowClient(home.tracking_uri(), home.tracking_uri())
+    @property
+    def is_direct(self) -> bool:
+        """Whether runs are written past MLflow's client."""
+        return self._tables is not None
+
+    @cached_property
+    def _client(self) -> MlflowClient:
+        return _client_of(home.tracking_uri())
 
     def _create(self) -> None:
         """Make the tables under another name first: a creation that is killed leaves no store."""
-        from mlflow.tracking import MlflowClient
-
         unfinished = home.database().with_suffix(".unfinished")
         unfinished.unlink(missing_ok=True)
         try:
-            MlflowClient(f"sqlite:///{unfinished}").search_experiments(max_results=1)
+            _client_of(f"sqlite:///{unfinished}").search_experiments(max_results=1)
             # Readers (the watcher of a sweep) and writers (its trials) do not wait for each other.
             with closing(sqlite3.connect(unfinished)) as connection:
                 connection.execute("PRAGMA journal_mode=WAL")
@@ -88,42 +107,62 @@ class Tracking:
         finally:
             unfinished.unlink(missing_ok=True)
 
+    def _written(self, write: Callable[[Tables], T], otherwise: Callable[[], T]) -> T:
+        """What `write` does with the tables, or `otherwise` where they are not to be used."""
+        if self._tables is not None:
+            with suppress(Unusual):
+                return write(self._tables)
+        return otherwise()
+
     def _experiment(self, name: str) -> str:
         if name not in self._experiments:
-            found = self._client.get_experiment_by_name(name)
-            if found is None:
-                place = str(home.artifacts() / name)
-                self._experiments[name] = self._client.create_experiment(name, place)
-            else:
-                self._experiments[name] = found.experiment_id
+            place = home.artifacts() / name
+            self._experiments[name] = self._written(
+                lambda tables: tables.experiment(name, place),
+                lambda: self._experiment_by_client(name, place),
+            )
         return self._experiments[name]
+
+    def _experiment_by_client(self, name: str, place: Path) -> str:
+        found = self._client.get_experiment_by_name(name)
+        if found is None:
+            return str(self._client.create_experiment(name, str(place)))
+        return str(found.experiment_id)
 
     def start(self, experiment: str, folder: Path, name: str, tags: Mapping[str, str]) -> str:
         """The id of a new run that is RUNNING under `name` in the job folder `folder`."""
-        run = self._client.create_run(
-            self._experiment(experiment),
-            run_name=name,
-            tags={
-                "mlflow.user": _user(),
-                "mlflow.source.type": "JOB",
-                JOB_FOLDER: str(folder),
-                **tags,
-            },
+        user, where = _user(), self._experiment(experiment)
+        tags = {
+            "mlflow.user": user,
+            "mlflow.source.type": "JOB",
+            JOB_FOLDER: str(folder),
+            **tags,
+        }
+        return self._written(
+            lambda tables: tables.start(where, name, tags["mlflow.user"], tags),
+            lambda: str(self._client.create_run(where, run_name=name, tags=tags).info.run_id),
         )
-        return str(run.info.run_id)
 
     def tag(self, run_id: str, tags: Mapping[str, str]) -> None:
         """Set tags of a run."""
-        from mlflow.entities import RunTag
 
-        self._client.log_batch(run_id, tags=[RunTag(key, value) for key, value in tags.items()])
+        def by_client() -> None:
+            from mlflow.entities import RunTag
+
+            self._client.log_batch(run_id, tags=[RunTag(key, value) for key, value in tags.items()])
+
+        self._written(lambda tables: tables.tag(run_id, tags), by_client)
 
     def metrics(self, run_id: str, metrics: Mapping[str, float]) -> None:
         """Log the last values of metrics that another run has logged."""
-        from mlflow.entities import Metric
 
-        now = int(time.time() * 1000)
-        self._client.log_batch(run_id, [Metric(key, v, now, 0) for key, v in metrics.items()])
+        def by_client() -> None:
+            from mlflow.entities import Metric
+
+            now = int(time.time() * 1000)
+            self._client.log_batch(run_id, [Metric(key, v, now, 0) for key, v in metrics.items()])
+
+        self._written(lambda tables: tables.metrics(run_id, metrics), by_client)
 
     def end(self, run_id: str, status: Status, parameters: Mapping[str, Value]) -> None:
         """Close the run. Parameters that the script did not log itself are added, as text.
@@ -131,29 +170,47 @@ class Tracking:
         They come last because MLflow refuses a second value: a script that logs `31.0` for the
         `31` it was given must not fail here when it would not on Azure ML.
         """
-        from mlflow.entities import Param
+        texts = {key: str(value) for key, value in parameters.items()}
 
-        logged = self._client.get_run(run_id).data.params
-        missing = [Param(key, str(v)) for key, v in parameters.items() if key not in logged]
-        if missing:
-            self._client.log_batch(run_id, params=missing)
-        self._client.set_terminated(run_id, ENDED[status], int(time.time() * 1000))
+        def by_client() -> None:
+            from mlflow.entities import Param
+
+            logged = self._client.get_run(run_id).data.params
+            missing = [Param(key, text) for key, text in texts.items() if key not in logged]
+            if missing:
+                self._client.log_batch(run_id, params=missing)
+            self._client.set_terminated(run_id, ENDED[status], int(time.time() * 1000))
+
+        self._written(lambda tables: tables.end(run_id, ENDED[status], texts), by_client)
 
     def running(self, job: Path) -> list[str]:
         """The ids of the runs of that job folder, trials included, that nobody has closed."""
+        found = self._written(lambda tables: tables.running(JOB_FOLDER), self._running_by_client)
+        return [run_id for run_id, folder in found if Path(folder).is_relative_to(job)]
+
+    def _running_by_client(self) -> list[tuple[str, str]]:
         everywhere = [one.experiment_id for one in self._client.search_experiments()]
         found = self._client.search_runs(
             everywhere, "attributes.status = 'RUNNING'", max_results=_MOST
         )
-        return [
-            str(run.info.run_id)
-            for run in found
-            if Path(run.data.tags.get(JOB_FOLDER, "/")).is_relative_to(job)
-        ]
+        return [(str(run.info.run_id), run.data.tags.get(JOB_FOLDER, "/")) for run in found]
 
     def artifacts_of(self, run_id: str) -> Path:
         """Where the run's artifacts lie on this machine."""
-        return Path(str(self._client.get_run(run_id).info.artifact_uri))
+        found = self._written(
+            lambda tables: tables.artifacts_of(run_id),
+            lambda: str(self._client.get_run(run_id).info.artifact_uri),
+        )
+        return Path(found)
+
+
+def _client_of(uri: str) -> MlflowClient:
+    from mlflow.tracking import MlflowClient
+
+    # What goes wrong is told by `faults`, not by a traceback in the middle of a table.
+    for name in ("mlflow.store.db.utils", "alembic"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+    return MlflowClient(uri, uri)
 
 
 def _user() -> str:
