@@ -72,17 +72,19 @@ class Spaces:
     char: Vectoriser
 
     @classmethod
-    def fit(cls, texts: Sequence[str], word_ngrams: int, char_ngrams: int) -> Spaces:
-        """Learn from the texts that training may see."""
-        return cls(
-            Vectoriser.fit(texts, "word", 1, word_ngrams),
-            Vectoriser.fit(texts, "char", 3, char_ngrams),
-        )
+    def fit(cls, texts: Sequence[str], word_ngrams: int, char_ngrams: int) -> tuple[Spaces, Texts]:
+        """Learn from the texts that training may see; returns their vectors too."""
+        word, of_words = Vectoriser.fit(texts, "word", 1, word_ngrams)
+        char, of_chars = Vectoriser.fit(texts, "char", 3, char_ngrams)
+        return cls(word, char), Texts(of_words, of_chars, _lengths(texts))
 
     def embed(self, texts: Sequence[str]) -> Texts:
         """The texts in both spaces."""
-        words = np.array([len(text.split()) for text in texts], np.float32)
-        return Texts(self.word.transform(texts), self.char.transform(texts), words)
+        return Texts(self.word.transform(texts), self.char.transform(texts), _lengths(texts))
+
+
+def _lengths(texts: Sequence[str]) -> Array:
+    return np.array([len(text.split()) for text in texts], np.float32)
 
 
 @dataclass(frozen=True)

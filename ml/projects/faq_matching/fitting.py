@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
@@ -46,19 +47,22 @@ def fit(
     known = np.flatnonzero(~split.unseen)
     printed = [faq.entries[at] for at in known]
     visible = [*texts, *(e.text for e in printed), *(answer_text(e) for e in printed)]
-    spaces = Spaces.fit(visible, settings.word_ngrams, settings.char_ngrams)
+    spaces, seen = Spaces.fit(visible, settings.word_ngrams, settings.char_ngrams)
+    asked = seen[: len(texts)]
     catalogue = catalogue_of(spaces, faq.entries)
-    asked = spaces.embed(texts)
     rng = np.random.default_rng([seed, 17])
     if pairs is None:
         pairs = sample_pairs(
             entry, known, settings.matches, rng, catalogue.alike, settings.hard_negatives
         )
     descent = (settings.discriminant_steps, settings.discriminant_rate)
-    features = training_features(
-        asked, entry, split.group[rows], pairs, catalogue, descent, seed, threads=threads
-    )
-    memory = Memory.learn(asked, entry, catalogue, *descent)
+    # SciPy's sparse products let go of the interpreter's lock.
+    with ThreadPoolExecutor(threads) as pool:
+        learnt = pool.submit(Memory.learn, asked, entry, catalogue, *descent)
+        features = training_features(
+            asked, entry, split.group[rows], pairs, catalogue, descent, seed, pool
+        )
+        memory = learnt.result()
     featured = time.perf_counter()
     label = (pairs[1] == entry[pairs[0]]).astype(np.float32)
     watch = None
@@ -95,7 +99,7 @@ def _boost(
         "min_child_samples": settings.min_child_samples,
         "feature_fraction": settings.feature_fraction,
         "max_bin": 127,
-        "bin_construct_sample_cnt": 20000,
+        "bin_construct_sample_cnt": 5000,
         "seed": seed,
         # The same trees for the same seed whatever the machine has to do besides.
         "deterministic": True,

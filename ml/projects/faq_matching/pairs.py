@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor
 
 import numpy as np
 
@@ -54,8 +54,8 @@ def training_features(
     catalogue: Catalogue,
     options: tuple[int, float],
     seed: int,
+    pool: Executor,
     fold_count: int = FOLDS,
-    threads: int = 1,
 ) -> Array:
     """(pairs, features) of training questions, each seen as a new question would be.
 
@@ -74,9 +74,7 @@ def training_features(
         memory = Memory.learn(texts[np.flatnonzero(kept)], entry[kept], catalogue, *options)
         _fill(out, texts, np.flatnonzero(fold == number), pairs, catalogue, memory)
 
-    # SciPy's sparse products let go of the interpreter's lock.
-    with ThreadPoolExecutor(threads) as pool:
-        list(pool.map(fill, range(fold_count)))
+    list(pool.map(fill, range(fold_count)))
     return out
 
 

@@ -88,15 +88,19 @@ class Vectoriser:
     @classmethod
     def fit(
         cls, texts: Sequence[str], analyser: Literal["word", "char"], low: int, high: int
-    ) -> Vectoriser:
-        """Learn the n-grams of `texts`; idf is smoothed as scikit-learn's: ln((1+n)/(1+df)) + 1."""
+    ) -> tuple[Vectoriser, Matrix]:
+        """Learn the n-grams of `texts`; idf is smoothed as scikit-learn's: ln((1+n)/(1+df)) + 1.
+
+        Returns the texts' own vectors too (what `transform` would make of them): the n-grams are
+        cut once.
+        """
         rows, found = _grams(analyser, low, high, texts)
         keys, columns = np.unique(found, return_inverse=True)
-        seen = sparse.csc_matrix(
-            (np.ones(len(rows), np.int32), (rows, columns)), shape=(len(texts), len(keys))
-        )
-        idf = np.log((1 + len(texts)) / (1 + np.diff(seen.indptr))) + 1
-        return cls(analyser, low, high, keys, idf.astype(np.float32))
+        counts = _count(rows, columns, (len(texts), len(keys)))
+        seen = np.bincount(counts.indices, minlength=len(keys))
+        idf = (np.log((1 + len(texts)) / (1 + seen)) + 1).astype(np.float32)
+        fitted = cls(analyser, low, high, keys, idf)
+        return fitted, fitted._weigh(counts, np.zeros(len(texts)))
 
     def transform(self, texts: Sequence[str]) -> Matrix:
         """CSR of float32, one row a text: (1 + ln count)·idf, scaled to length 1.
@@ -110,16 +114,25 @@ class Vectoriser:
             return sparse.csr_matrix(np.zeros(shape, np.float32))
         columns = np.minimum(np.searchsorted(self.keys, found), len(self.keys) - 1)
         known = self.keys[columns] == found
-        ones = np.ones(int(known.sum()), np.float32)
-        weighed = sparse.csr_matrix((ones, (rows[known], columns[known])), shape=shape)
-        weighed.sort_indices()
-        weighed.data = (1 + np.log(weighed.data)) * self.idf[weighed.indices]
-        unknown = np.bincount(rows[~known], minlength=len(texts)) * float(self.idf.max()) ** 2
-        size = np.diff(weighed.indptr)
-        row_of = np.repeat(np.arange(len(texts)), size)
-        length = np.sqrt(np.bincount(row_of, weighed.data**2, minlength=len(texts)) + unknown)
-        weighed.data = (weighed.data / np.repeat(length, size)).astype(np.float32)
-        return weighed
+        counts = _count(rows[known], columns[known], shape)
+        return self._weigh(counts, np.bincount(rows[~known], minlength=len(texts)))
+
+    def _weigh(self, counts: Matrix, unknown: NDArray[Any]) -> Matrix:
+        """Counts to weights, in place; `unknown`: each text's n-grams that have no column."""
+        counts.data = (1 + np.log(counts.data)) * self.idf[counts.indices]
+        size = np.diff(counts.indptr)
+        row_of = np.repeat(np.arange(len(size)), size)
+        rarest = float(self.idf.max(initial=0)) ** 2
+        length = np.bincount(row_of, counts.data**2, minlength=len(size)) + unknown * rarest
+        counts.data = (counts.data / np.repeat(np.sqrt(length), size)).astype(np.float32)
+        return counts
+
+
+def _count(rows: Rows, columns: Rows, shape: tuple[int, int]) -> Matrix:
+    """How often each n-gram (column) is in each text (row)."""
+    counts = sparse.csr_matrix((np.ones(len(rows), np.float32), (rows, columns)), shape=shape)
+    counts.sort_indices()
+    return counts
 
 
 def _grams(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import numpy as np
@@ -73,7 +74,8 @@ ASKED = ["spot nodes cost what?", "unheard words only", "nodes nodes nodes", "",
 )
 def test_vectors_are_the_formula(analyser, low: int, high: int):
     """Cosines of hashed vectors against dictionaries of strings."""
-    fast = Vectoriser.fit(CORPUS, analyser, low, high)
+    fast, of_corpus = Vectoriser.fit(CORPUS, analyser, low, high)
+    np.testing.assert_allclose(of_corpus.toarray(), fast.transform(CORPUS).toarray(), rtol=1e-6)
     got = (fast.transform(ASKED) @ fast.transform(CORPUS).T).toarray()
     asked, corpus = (slow_tfidf(CORPUS, texts, analyser, low, high) for texts in (ASKED, CORPUS))
     want = [[dot(a, b) for b in corpus] for a in asked]
@@ -83,7 +85,7 @@ def test_vectors_are_the_formula(analyser, low: int, high: int):
 @given(st.lists(st.text(min_size=0, max_size=30), min_size=1, max_size=8))
 def test_any_text_has_a_vector(texts: list[str]):
     """Whatever people type: rows of length at most 1, all finite."""
-    found = Vectoriser.fit(CORPUS, "char", 3, 4).transform(texts)
+    found = Vectoriser.fit(CORPUS, "char", 3, 4)[0].transform(texts)
     norms = np.sqrt(np.asarray(found.multiply(found).sum(axis=1)).ravel())
     assert found.shape[0] == len(texts) and np.isfinite(norms).all() and (norms <= 1 + 1e-5).all()
 
@@ -171,20 +173,22 @@ class Training:
         known = np.flatnonzero(~parts.unseen)
         printed = [faq.entries[at] for at in known]
         visible = [*self.texts, *(e.text for e in printed), *(answer_text(e) for e in printed)]
-        self.spaces = Spaces.fit(visible, 1, 4)
+        self.spaces, _ = Spaces.fit(visible, 1, 4)
         self.catalogue = catalogue_of(self.spaces, faq.entries)
         self.pairs = sample_pairs(self.entry, known, 12, np.random.default_rng(0))
 
     def features(self, entry=None, texts=None) -> Array:
-        return training_features(
-            self.spaces.embed(texts or self.texts),
-            self.entry if entry is None else entry,
-            self.group,
-            self.pairs,
-            self.catalogue,
-            DESCENT,
-            0,
-        )
+        with ThreadPoolExecutor(2) as pool:
+            return training_features(
+                self.spaces.embed(texts or self.texts),
+                self.entry if entry is None else entry,
+                self.group,
+                self.pairs,
+                self.catalogue,
+                DESCENT,
+                0,
+                pool,
+            )
 
 
 def test_a_training_row_does_not_know_its_own_label(faq: Faq, parts: Split):
