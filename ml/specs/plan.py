@@ -151,6 +151,36 @@ class EarlyTermination:
 
 
 @dataclass(frozen=True)
+class Point:
+    """A point to try first, whole or partial, and why; `place` is its line in the hints."""
+
+    values: Mapping[str, object]
+    place: Place
+    because: str = ""
+
+
+@dataclass(frozen=True)
+class Constraint:
+    """What the values of every trial have to fulfil, as an expression over their names."""
+
+    expression: str
+    place: Place
+    because: str = ""
+
+
+@dataclass(frozen=True)
+class Hints:
+    """What somebody knows of a search space; see `ml.specs.hints` for the file that holds it."""
+
+    points: tuple[Point, ...] = ()
+    constraints: tuple[Constraint, ...] = ()
+    file: str = ""
+
+    def __bool__(self) -> bool:
+        return bool(self.points or self.constraints)
+
+
+@dataclass(frozen=True)
 class SweepPlan:
     """A sweep job: the trial's command, the space, how it is sampled, and when to stop."""
 
@@ -169,6 +199,7 @@ class SweepPlan:
     timeout_s: float | None = None
     trial_timeout_s: float | None = None
     early_termination: EarlyTermination | None = None
+    hints: Hints = field(default_factory=Hints)
     tags: Mapping[str, str] = field(default_factory=dict)
     places: Mapping[str, Place] = field(default_factory=dict)
 

@@ -1,106 +1,89 @@
-"""Azure ML's search spaces: what each distribution yields.
-
-Definitions as Azure ML documents them ("Hyperparameter tuning a model (v2)", learn.microsoft.com):
-quniform is `round(uniform(min, max) / q) * q`, loguniform is `exp(uniform(min, max))`, so that its
-range is e^min … e^max, and likewise for the others; randint(upper) is an integer in [0, upper).
-"""
+"""Points of a search space: drawn one choice after the other, or listed as a grid."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from statistics import NormalDist
-from typing import Any, Protocol
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 
+from ml.specs import distributions
+from ml.specs.distributions import Known, Space, Variable, dimensions
 from ml.specs.plan import Dimension
-from ml.specs.problems import Exit, Problem, Refused
+from ml.specs.problems import Problem, Refused
 
-# The tails of a normal distribution that are never drawn: |z| stays below 6.
-_TAIL = 1e-9
-
-
-class Suggest(Protocol):
-    """Who chooses: an Optuna trial, or a point of a sequence, in the same words."""
-
-    def suggest_float(self, name: str, low: float, high: float) -> float:
-        """A number in [low, high]."""
-        ...
-
-    def suggest_int(self, name: str, low: int, high: int) -> int:
-        """An integer in [low, high]."""
-        ...
-
-    def suggest_categorical(self, name: str, choices: Sequence[Any]) -> Any:
-        """One of the choices."""
-        ...
+# Chooses for a variable: a number between its bounds, the index of a choice.
+Choose = Callable[[Variable], float]
 
 
-def draw(space: Mapping[str, Dimension], chooser: Suggest, prefix: str = "") -> dict[str, object]:
+@dataclass(frozen=True)
+class Drawn:
+    """A point: the values that a trial gets, and what was chosen for each variable by its path."""
+
+    values: Mapping[str, object]
+    raw: Mapping[str, float]
+
+
+def draw(space: Space, choose: Choose, known: Mapping[str, Known] | None = None) -> Drawn:
     """One point of the space: a value a dimension, a mapping for a nested choice.
 
     In a conditional space only the branch that was chosen is drawn, under names of its own
     (`model.1.depth`), so that a sampler does not mix the `depth` of one branch with another's.
+    What is `known` is not chosen.
     """
-    return {name: _value(f"{prefix}{name}", one, chooser) for name, one in space.items()}
+    raw: dict[str, float] = {}
+    given = known or {}
+
+    def level(inside: Mapping[str, object], prefix: str) -> dict[str, object]:
+        return {
+            name: one_value(f"{prefix}{name}", one) if isinstance(one, Dimension) else one
+            for name, one in inside.items()
+        }
+
+    def one_value(path: str, dimension: Dimension) -> object:
+        settled = given.get(path)
+        raw[path] = settled.raw if settled else choose(distributions.variable(path, dimension))
+        chosen = distributions.value(dimension, raw[path])
+        if isinstance(chosen, Mapping):
+            return level(chosen, f"{path}.{int(raw[path])}.")
+        return settled.value if settled else chosen
+
+    return Drawn(level(space, ""), raw)
 
 
-def _value(path: str, dimension: Dimension, chooser: Suggest) -> object:
-    kind, args = dimension.kind, dimension.args
-    if kind == "choice":
-        index = chooser.suggest_categorical(path, range(len(args)))
-        return _chosen(f"{path}.{index}.", args[index], chooser)
-    if kind == "randint":
-        return chooser.suggest_int(path, 0, int(_number(args[0])) - 1)
-    first, second = _number(args[0]), _number(args[1])
-    if kind.endswith("uniform"):
-        value = chooser.suggest_float(path, first, second)
-    elif kind.endswith("normal"):
-        share = chooser.suggest_float(path, _TAIL, 1 - _TAIL)
-        value = first + second * NormalDist().inv_cdf(share)
-    else:
-        raise unknown_kind(dimension)
-    if "log" in kind:
-        value = math.exp(value)
-    return _quantised(value, args[2]) if kind.startswith("q") else value
+def cells(
+    space: Space, known: Mapping[str, Known] | None = None, prefix: str = ""
+) -> Iterator[Drawn]:
+    """Every point of a space of choices, the last dimension changing fastest (grid sampling).
 
-
-def _chosen(prefix: str, value: object, chooser: Suggest) -> object:
-    """A choice's value; a mapping is a nested space whose plain members are constants."""
-    if not isinstance(value, Mapping):
-        return value
-    return {
-        name: _value(f"{prefix}{name}", one, chooser) if isinstance(one, Dimension) else one
-        for name, one in value.items()
-    }
-
-
-def _quantised(value: float, q: object) -> float:
-    """`round(value / q) * q`: an integer for an integral q, no binary noise for a decimal one."""
-    step = _number(q)
-    nearest = round(value / step)
-    if step == int(step):
-        return nearest * int(step)
-    return float(format(nearest * step, ".12g"))
-
-
-def _number(value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TypeError(f"a distribution's argument is a number, not {value!r}")
-    return value
-
-
-def points(space: Mapping[str, Dimension]) -> Iterator[dict[str, object]]:
-    """Every point of a space of choices, the last dimension changing fastest (grid sampling)."""
+    With `known`, those alone in which it is so.
+    """
     if not space:
-        yield {}
+        yield Drawn({}, {})
         return
     name, *rest = space
-    for value in _values(space[name]):
-        for point in points({key: space[key] for key in rest}):
-            yield {name: value, **point}
+    path = f"{prefix}{name}"
+    settled = (known or {}).get(path)
+    for index, value in enumerate(_choices(space[name])):
+        if settled is not None and index != int(settled.raw):
+            continue
+        nested = dimensions(value) if isinstance(value, Mapping) else {}
+        for inside in cells(nested, known, f"{path}.{index}."):
+            chosen = {**value, **inside.values} if isinstance(value, Mapping) else value
+            for others in cells({key: space[key] for key in rest}, known, prefix):
+                yield Drawn(
+                    {name: chosen, **others.values}, {path: index, **inside.raw, **others.raw}
+                )
 
 
-def _values(dimension: Dimension) -> Iterator[object]:
+def size(space: Space) -> int:
+    """How many points `cells` yields."""
+    return math.prod(
+        sum(size(dimensions(one)) if isinstance(one, Mapping) else 1 for one in _choices(dimension))
+        for dimension in space.values()
+    )
+
+
+def _choices(dimension: Dimension) -> tuple[object, ...]:
     if dimension.kind != "choice":
         raise Refused(
             Problem(
@@ -111,23 +94,4 @@ def _values(dimension: Dimension) -> Iterator[object]:
                 dimension.place,
             )
         )
-    for value in dimension.args:
-        if isinstance(value, Mapping):
-            nested = {key: one for key, one in value.items() if isinstance(one, Dimension)}
-            for point in points(nested):
-                yield {key: point.get(key, one) for key, one in value.items()}
-        else:
-            yield value
-
-
-def unknown_kind(dimension: Dimension) -> Refused:
-    """A distribution that nobody here knows (exit code 33)."""
-    return Refused(
-        Problem(
-            "unknown-distribution",
-            f"`search_space.{dimension.name}` is `{dimension.kind}`",
-            "choice, randint, [q][log]uniform or [q][log]normal",
-            place=dimension.place,
-        ),
-        exit_code=Exit.CANNOT_HONOUR,
-    )
+    return dimension.args

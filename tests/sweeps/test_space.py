@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import math
+import re
 from statistics import fmean, pstdev
 
 import pytest
 from scipy import stats
+from scipy.stats import qmc
 
-from ml.specs.plan import Dimension
+from ml.specs.distributions import Misfit, Variable, locate
+from ml.specs.plan import CommandPlan, Dimension, Environment, SweepPlan
 from ml.specs.problems import Exit, Place, Refused
-from ml.sweeps.samplers import Listed, Optuna, sobol
-from ml.sweeps.space import draw, points
+from ml.sweeps.samplers import make
+from ml.sweeps.space import Drawn, cells, draw, size
 
 HERE = Place("sweep.yml", 4)
 
@@ -20,9 +23,16 @@ def dim(kind: str, *args: object, name: str = "x") -> Dimension:
     return Dimension(name, kind, args, HERE)
 
 
-def sample(dimension: Dimension, count: int = 400, seed: int = 0) -> list[float]:
-    """Values of one dimension by random sampling."""
-    sampler = Optuna({"x": dimension}, "random", "maximize", seed, 1)
+def sweep(space: dict[str, Dimension], **changes: object) -> SweepPlan:
+    """A sweep over a space, random unless told otherwise."""
+    trial = CommandPlan(HERE, "t", "e", "true", None, Environment("e"))
+    given = {"algorithm": "random", "goal": "minimize", "primary_metric": "loss", **changes}
+    return SweepPlan(HERE, "s", "e", trial, space, **given)
+
+
+def sample(dimension: Dimension, count: int = 2000, seed: int = 0, **changes: object) -> list:
+    """Values of one dimension, by random sampling unless told otherwise."""
+    sampler = make(sweep({"x": dimension}, **changes), seed)
     return [sampler.ask().values["x"] for _ in range(count)]
 
 
@@ -98,7 +108,7 @@ NESTED = dim(
 
 def test_a_nested_choice_draws_its_own_branch_alone() -> None:
     """A conditional space: `depth` belongs to trees, `penalty` to linear models; constants stay."""
-    sampler = Optuna({"model": NESTED}, "random", "maximize", 1, 1)
+    sampler = make(sweep({"model": NESTED}), 1)
     seen = [sampler.ask().values["model"] for _ in range(30)]
     assert {tuple(sorted(value)) for value in seen} == {
         ("depth", "name"),
@@ -112,8 +122,9 @@ def test_grid_is_the_product_with_nested_branches() -> None:
     model = dim(
         "choice", {"name": "tree", "depth": dim("choice", 3, 5, name="depth")}, "linear", name="m"
     )
-    found = list(points({"size": dim("choice", 1, 2, name="size"), "model": model}))
-    assert len(found) == 6
+    space = {"size": dim("choice", 1, 2, name="size"), "model": model}
+    found = [cell.values for cell in cells(space)]
+    assert len(found) == size(space) == 6
     assert found[0] == {"size": 1, "model": {"name": "tree", "depth": 3}}
     assert found[-1] == {"size": 2, "model": "linear"}
 
@@ -121,7 +132,7 @@ def test_grid_is_the_product_with_nested_branches() -> None:
 def test_grid_refuses_a_continuous_dimension() -> None:
     """It names the dimension and its line."""
     with pytest.raises(Refused) as refused:
-        Listed(points({"x": dim("uniform", 0, 1)}), "grid").ask()
+        make(sweep({"x": dim("uniform", 0, 1)}, algorithm="grid"), 0).ask()
     assert refused.value.problems[0].code == "grid-needs-choices"
     assert refused.value.problems[0].place == HERE
 
@@ -135,14 +146,28 @@ def test_an_unknown_distribution_is_refused() -> None:
 
 def test_sobol_covers_the_space_more_evenly_than_chance() -> None:
     """64 points fill 64 equal cells of a unit interval: each holds exactly one."""
-    sequence = sobol({"x": dim("uniform", 0, 64)}, seed=3)
-    assert sorted(int(next(sequence)["x"]) for _ in range(64)) == list(range(64))
+    values = sample(dim("uniform", 0, 64), 64, seed=3, rule="sobol")
+    assert sorted(int(value) for value in values) == list(range(64))
+
+
+def test_sobol_has_a_lower_discrepancy_than_chance() -> None:
+    """In three dimensions, of 128 points, by the centred L2 discrepancy; for ten seeds of ten."""
+    space = {name: dim("uniform", 0.0, 1.0, name=name) for name in "abc"}
+
+    def discrepancy(rule: str, seed: int) -> float:
+        sampler = make(sweep(space, rule=rule), seed)
+        rows = [list(sampler.ask().values.values()) for _ in range(128)]
+        return qmc.discrepancy(rows)
+
+    for seed in range(10):
+        assert discrepancy("sobol", seed) < 0.2 * discrepancy("random", seed)
 
 
 def test_sobol_takes_every_distribution() -> None:
     """Also those that are not uniform, and nested choices."""
     space = {"model": NESTED, "x": dim("normal", 0, 1), "n": dim("randint", 3)}
-    drawn = [one for one, _ in zip(sobol(space, 0), range(64), strict=False)]
+    sampler = make(sweep(space, rule="sobol"), 0)
+    drawn = [sampler.ask().values for _ in range(64)]
     normals = [one["x"] for one in drawn]
     assert fmean(normals) == pytest.approx(0, abs=0.2)
     assert pstdev(normals) == pytest.approx(1, abs=0.2)
@@ -153,18 +178,87 @@ def test_draw_names_branches_apart() -> None:
     """Two branches with a parameter of the same name are two parameters to the sampler."""
     asked = []
 
-    class Recorder:
-        def suggest_categorical(self, name: str, choices: object) -> int:
-            asked.append(name)
-            return 1
-
-        def suggest_float(self, name: str, low: float, high: float) -> float:
-            asked.append(name)
-            return low
-
-        def suggest_int(self, name: str, low: int, high: int) -> int:
-            raise AssertionError
+    def last(one: Variable) -> float:
+        asked.append(one.path)
+        return one.high if one.kind == "choice" else one.low
 
     same = dim("choice", {"d": dim("uniform", 0, 1)}, {"d": dim("uniform", 5, 9)}, name="m")
-    assert draw({"m": same}, Recorder()) == {"m": {"d": 5}}
+    assert draw({"m": same}, last) == Drawn({"m": {"d": 5}}, {"m": 1, "m.1.d": 5})
     assert asked == ["m", "m.1.d"]
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize(
+    "dimension",
+    [
+        dim("choice", "gbdt", 7, 0.5, True),
+        dim("randint", 5),
+        dim("uniform", -2.0, 3.0),
+        dim("quniform", 0.1, 1.0, 0.05),
+        dim("loguniform", -7.0, 2.0),
+        dim("qloguniform", 0.0, 4.0, 2),
+        dim("normal", 10.0, 3.0),
+        dim("qnormal", 50, 10, 5),
+        dim("lognormal", 0.5, 0.25),
+        dim("qlognormal", 1.0, 0.5, 0.5),
+        NESTED,
+    ],
+    ids=lambda value: value.kind if isinstance(value, Dimension) else "",
+)
+def test_what_is_drawn_can_be_given(dimension: Dimension, seed: int) -> None:
+    """Every value that a sampler draws is one that may be given, and comes back as it was given."""
+    for value in sample(dimension, 20, seed):
+        known = locate({"x": dimension}, {"x": value})
+        again = draw({"x": dimension}, lambda one: pytest.fail(f"{one} was asked for"), known)
+        assert again.values["x"] == value
+        assert type(again.values["x"]) is type(value)
+
+
+@pytest.mark.parametrize(
+    ("dimension", "value", "allowed", "found"),
+    [
+        (dim("choice", 1, 2), 2, True, ""),
+        (dim("choice", 1, 2), 3, False, "no choice of `x`"),
+        (dim("choice", 1, 2), True, False, "no choice of `x`"),
+        (dim("choice", "1"), 1, False, "no choice of `x`"),
+        (dim("uniform", 0, 1), 1.0, True, ""),
+        (dim("uniform", 0, 1), 1.01, False, "outside of its uniform(0, 1)"),
+        (dim("uniform", 0, 1), "0.5", False, "`x` is '0.5'"),
+        (dim("uniform", 0, 1), math.nan, False, "nan"),
+        (dim("loguniform", -3, 0), math.exp(-3), True, ""),
+        (dim("loguniform", -3, 0), -1, False, "outside"),
+        (dim("loguniform", -3, 0), 0, False, "outside"),
+        (dim("quniform", 20, 100, 5), 35, True, ""),
+        (dim("quniform", 20, 100, 5), 36, False, "never yields"),
+        (dim("randint", 4), 3, True, ""),
+        (dim("randint", 4), 4, False, "outside"),
+        (dim("randint", 4), 1.5, False, "never yields"),
+        (dim("normal", 0, 1), 5.9, True, ""),
+        (dim("normal", 0, 1), 7, False, "outside"),
+        (dim("lognormal", 0, 1), 0, False, "outside"),
+        (NESTED, {"name": "tree"}, True, ""),
+        (NESTED, {"penalty": 0.5}, True, ""),
+        (NESTED, {"penalty": 2}, False, "outside"),
+        (NESTED, {"name": "forest"}, False, "no branch"),
+        (NESTED, {}, False, "2 branches"),
+        (NESTED, "tree", False, "no choice"),
+    ],
+)
+def test_which_values_may_be_given(
+    dimension: Dimension, value: object, allowed: bool, found: str
+) -> None:
+    """Those that the distribution can yield, of its types."""
+    if allowed:
+        assert "x" in locate({"x": dimension}, {"x": value})
+        return
+    with pytest.raises(Misfit, match=re.escape(found)) as misfit:
+        locate({"x": dimension}, {"x": value})
+    assert misfit.value.expected
+
+
+def test_branches_are_told_apart_by_what_they_yield() -> None:
+    """Two branches with the same name: 7 lies in the second alone; 5.5 in both says too little."""
+    both = dim("choice", {"d": dim("uniform", 0, 6)}, {"d": dim("uniform", 5, 9)}, name="m")
+    assert locate({"m": both}, {"m": {"d": 7}})["m"].raw == 1
+    with pytest.raises(Misfit, match="2 branches"):
+        locate({"m": both}, {"m": {"d": 5.5}})

@@ -1,0 +1,215 @@
+"""Bayesian sampling: the tree-structured Parzen estimator, and what it saw when it chose.
+
+The densities are Optuna's (`_ParzenEstimator`, pinned by the lock), and so are the settings: 10
+random trials first, 24 candidates, the best tenth (at most 25) are good, trials that still run
+count as bad ones, so that two at a time do not get the same point. The history is kept here, as
+rows of numbers: Optuna's own sampler reads it out of trial objects again for every parameter and
+takes 17 ms a trial after a thousand; and it keeps to itself what is recorded here. A test compares
+with Optuna's sampler, point by point.
+"""
+
+from __future__ import annotations
+
+import bisect
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ml.specs import distributions
+from ml.specs.distributions import Known, Space, Variable, walk
+from ml.specs.plan import Dimension
+from ml.sweeps.chance import choose, of_trial
+from ml.sweeps.objective import Goal
+from ml.sweeps.space import Drawn, draw
+
+if TYPE_CHECKING:
+    from numpy import ndarray
+    from numpy.random import RandomState
+
+STARTUP, CANDIDATES = 10, 24
+# So many points in a row that break a constraint, and the next is drawn at random.
+PATIENCE = 20
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """A point, and where it came from (JSON values alone)."""
+
+    drawn: Drawn
+    origin: dict[str, Any]
+
+
+class _Level:
+    """The variables that are always chosen together, and what earlier trials had for them."""
+
+    def __init__(self, variables: Mapping[str, Variable], space: Space) -> None:
+        import numpy as np
+
+        self.variables = variables
+        self.dimensions = dict(zip(variables, space.values(), strict=True))
+        self.distributions = {p: _distribution(v) for p, v in variables.items() if v.low < v.high}
+        self._numbers = np.zeros(8, dtype=int)
+        self._rows = np.zeros((8, len(self.distributions)))
+        self._count = 0
+
+    def add(self, number: int, drawn: Mapping[str, float]) -> None:
+        """What trial `number` had; trials come in the order of their numbers."""
+        import numpy as np
+
+        if self._count == len(self._numbers):
+            self._numbers = np.concatenate([self._numbers, np.zeros_like(self._numbers)])
+            self._rows = np.concatenate([self._rows, np.zeros_like(self._rows)])
+        self._numbers[self._count] = number
+        self._rows[self._count] = [drawn[path] for path in self.distributions]
+        self._count += 1
+
+    def split(self, good: Sequence[int], failed: Sequence[int]) -> tuple[ndarray, ndarray]:
+        """The rows of the good trials, and those of all others that say something."""
+        import numpy as np
+
+        numbers, rows = self._numbers[: self._count], self._rows[: self._count]
+        chosen = np.isin(numbers, good)
+        return rows[chosen], rows[~chosen & ~np.isin(numbers, failed)]
+
+
+class Tpe:
+    """Points by density: likely among good trials, unlikely among the others."""
+
+    def __init__(self, space: Space, goal: Goal, seed: int) -> None:
+        self._space, self._seed = space, seed
+        self._sign = -1.0 if goal == "maximize" else 1.0
+        self._levels = {
+            prefix: _Level(variables, inside) for prefix, variables, inside in walk(space)
+        }
+        self._level_of = {
+            path: prefix for prefix, level in self._levels.items() for path in level.variables
+        }
+        # Trials that ended, best first: those that completed by their score, then those that were
+        # ended early, the longest first, by their last value (as Optuna ranks them).
+        self._ranked: list[tuple[int, float, float, int]] = []
+        self._running: set[int] = set()
+        self._failed: list[int] = []
+        self._best: dict[int, float] = {}
+
+    def propose(self, number: int, attempt: int, known: Mapping[str, Known]) -> Proposal:
+        """A point for trial `number`; another one for each attempt."""
+        stream = of_trial(self._seed, number, attempt)
+        if len(self._ranked) < STARTUP:
+            drawn = draw(self._space, lambda one: choose(one, stream), known)
+            return Proposal(drawn, {"kind": "random", "startup": True, "ended": len(self._ranked)})
+        if attempt >= PATIENCE:
+            drawn = draw(self._space, lambda one: choose(one, stream), known)
+            return Proposal(drawn, {"kind": "random", "instead_of": "tpe"})
+        count = min(math.ceil(0.1 * len(self._ranked)), 25)
+        good = sorted(one[-1] for one in self._ranked[:count])
+        picked: dict[str, float] = {}
+        said: dict[str, Any] = {}
+
+        def pick(one: Variable) -> float:
+            if one.path not in picked:
+                level = self._levels[self._level_of[one.path]]
+                found, why = self._pick(level, good, stream, known)
+                picked.update(found)
+                said.update(why)
+            return picked[one.path]
+
+        drawn = draw(self._space, pick, known)
+        scores = [self._best[one] for one in good if one in self._best]
+        origin = {
+            "kind": "tpe",
+            "good": good,
+            "bad": len(self._ranked) - len(good),
+            "running": sorted(self._running),
+            "good_until": max(scores, key=lambda score: self._sign * score) if scores else None,
+            "parameters": said,
+        }
+        return Proposal(drawn, origin)
+
+    def started(self, number: int, drawn: Mapping[str, float]) -> None:
+        """Trial `number` runs with what was chosen for its variables."""
+        self._running.add(number)
+        for level in self._levels.values():
+            if level.variables.keys() <= drawn.keys():
+                level.add(number, drawn)
+
+    def ended(self, number: int, curve: Sequence[float], score: float | None) -> None:
+        """A score completes the trial; one that was ended early counts by its last value."""
+        self._running.discard(number)
+        if score is not None:
+            self._best[number] = score
+            bisect.insort(self._ranked, (0, self._sign * score, 0.0, number))
+        elif curve and all(math.isfinite(value) for value in curve):
+            key = (1, -float(len(curve)), self._sign * curve[-1], number)
+            bisect.insort(self._ranked, key)
+        else:
+            self._failed.append(number)  # it says nothing of the metric
+
+    def _pick(
+        self, level: _Level, good: Sequence[int], stream: RandomState, known: Mapping[str, Known]
+    ) -> tuple[dict[str, float], dict[str, Any]]:
+        """What to choose for the variables of a level, and why."""
+        import numpy as np
+
+        single = {p: one.low for p, one in level.variables.items() if one.low == one.high}
+        if not level.distributions:
+            return single, {}
+        good_rows, bad_rows = level.split(good, self._failed)
+        below, above = _density(level, good_rows), _density(level, bad_rows)
+        candidates = below.sample(stream, CANDIDATES)
+        for path in known.keys() & candidates.keys():
+            candidates[path][:] = known[path].raw
+        gain = below.log_pdf(candidates) - above.log_pdf(candidates)
+        best = int(np.argmax(gain))
+        point = {path: column[best].item() for path, column in candidates.items()}
+        ratios = _ratios(below, above, point)
+        why = {
+            path: {
+                "likelier": ratios[at],
+                "good": _range(level.dimensions[path], level.variables[path], good_rows[:, at]),
+            }
+            for at, path in enumerate(level.distributions)
+        }
+        return single | point, why
+
+
+def _density(level: _Level, rows: ndarray) -> Any:
+    from optuna.samplers._tpe.parzen_estimator import _ParzenEstimator, _ParzenEstimatorParameters
+    from optuna.samplers._tpe.sampler import default_weights
+
+    settings = _ParzenEstimatorParameters(1.0, True, False, default_weights, True)
+    columns = {path: rows[:, at] for at, path in enumerate(level.distributions)}
+    return _ParzenEstimator(columns, level.distributions, settings)
+
+
+def _ratios(below: Any, above: Any, point: Mapping[str, float]) -> list[float]:
+    """For each parameter by itself, how much likelier its value is among the good trials."""
+    import numpy as np
+
+    found = []
+    for at, value in enumerate(point.values()):
+        logs = []
+        for mixture in (below._mixture_distribution, above._mixture_distribution):
+            alone = type(mixture)(mixture.weights, [mixture.distributions[at]])
+            logs.append(float(alone.log_pdf(np.array([[value]]))[0]))
+        found.append(round(math.exp(min(700.0, logs[0] - logs[1])), 6))
+    return found
+
+
+def _range(dimension: Dimension, one: Variable, column: ndarray) -> list[object]:
+    """What the good trials had: the least and the largest number, or their choices."""
+    if one.kind == "choice":
+        chosen = (distributions.value(dimension, index) for index in sorted(set(column.tolist())))
+        return [sorted(found) if isinstance(found, Mapping) else found for found in chosen]
+    ends = (float(column.min()), float(column.max())) if len(column) else ()
+    return [distributions.value(dimension, end) for end in ends]
+
+
+def _distribution(one: Variable) -> Any:
+    from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+
+    if one.kind == "choice":
+        return CategoricalDistribution(range(one.choices))
+    if one.kind == "int":
+        return IntDistribution(int(one.low), int(one.high))
+    return FloatDistribution(one.low, one.high)
