@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from ml.specs.domain import Hints
 from ml.specs.problems import Place
 
 Value = str | int | float | bool
@@ -148,36 +149,6 @@ class EarlyTermination:
     slack_factor: float | None = None
     slack_amount: float | None = None
     truncation_percentage: int | None = None
-
-
-@dataclass(frozen=True)
-class Point:
-    """A point to try first, whole or partial, and why; `place` is its line in the hints."""
-
-    values: Mapping[str, object]
-    place: Place
-    because: str = ""
-
-
-@dataclass(frozen=True)
-class Constraint:
-    """What the values of every trial have to fulfil, as an expression over their names."""
-
-    expression: str
-    place: Place
-    because: str = ""
-
-
-@dataclass(frozen=True)
-class Hints:
-    """What somebody knows of a search space; see `ml.specs.hints` for the file that holds it."""
-
-    points: tuple[Point, ...] = ()
-    constraints: tuple[Constraint, ...] = ()
-    file: str = ""
-
-    def __bool__(self) -> bool:
-        return bool(self.points or self.constraints)
 
 
 @dataclass(frozen=True)

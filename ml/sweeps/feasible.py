@@ -12,7 +12,8 @@ from itertools import islice
 
 from ml.specs import constraints
 from ml.specs.constraints import Expression, Unclear
-from ml.specs.plan import Constraint, SweepPlan
+from ml.specs.domain import Constraint
+from ml.specs.plan import SweepPlan
 from ml.specs.problems import Problem, Refused
 from ml.sweeps import chance
 from ml.sweeps.space import cells, draw
