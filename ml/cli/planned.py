@@ -7,6 +7,7 @@ from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
+from ml.specs.domain import Hints
 from ml.specs.plan import (
     CommandPlan,
     Dimension,
@@ -100,6 +101,7 @@ def _sweep(plan: SweepPlan) -> Iterator[tuple[str, str]]:
     yield "sampling", (plan.rule if plan.rule == "sobol" else plan.algorithm) + seed
     for name, dimension in plan.search_space.items():
         yield f"  {name}", _dimension(dimension)
+    yield from _hints(plan.hints)
     yield "trials", f"{plan.max_total_trials}, {plan.max_concurrent_trials} at once"
     if plan.early_termination:
         policy = plan.early_termination
@@ -109,6 +111,17 @@ def _sweep(plan: SweepPlan) -> Iterator[tuple[str, str]]:
         if seconds is not None:
             yield what, f"{seconds:g} s"
     yield from list(_command(plan.trial))[2:]
+
+
+def _hints(hints: Hints) -> Iterator[tuple[str, str]]:
+    """What is known beforehand, in the words of the file beside the spec."""
+    if hints:
+        yield "hints", f"{hints.file} (this machine's alone: Azure ML does not read it)"
+    for point in hints.points:
+        given = ", ".join(f"{name}={value}" for name, value in point.values.items())
+        yield "  try first", given + (f" – {point.because}" if point.because else "")
+    for one in hints.constraints:
+        yield "  require", one.expression + (f" – {one.because}" if one.because else "")
 
 
 def _command(plan: CommandPlan) -> Iterator[tuple[str, str]]:

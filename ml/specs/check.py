@@ -6,6 +6,7 @@ import importlib
 from collections.abc import Iterator
 from dataclasses import replace
 
+from ml.specs import hints
 from ml.specs.links import Links
 from ml.specs.load import Spec
 from ml.specs.nodes import Node, nodes
@@ -39,6 +40,8 @@ def check(spec: Spec, links: Links | None = None) -> list[Problem]:
     told = {(problem.code, problem.place) for problem in kept}
     found = kept + [one for one in found if (one.code, one.place) not in told]
     found.sort(key=lambda problem: problem.place.line if problem.place else 0)
+    if not errors(found):
+        found += hints.problems(spec)  # they are read against a search space that is right
     return list(dict.fromkeys(map(_printable, found)))
 
 

@@ -55,8 +55,8 @@ _UNARY: Mapping[type, Callable[[Any], Any]] = {
     ast.UAdd: operator.pos,
     ast.Not: operator.not_,
 }
-# Longer expressions and larger powers are no constraint that a person can read.
-MAX_LETTERS = 500
+# What is longer or deeper is no constraint that a person can read.
+MAX_LETTERS, MAX_DEPTH = 500, 50
 _MAX_POWER = 1000
 
 
@@ -76,18 +76,26 @@ class Expression:
     names: frozenset[str]
     _tree: ast.expr
 
-    def holds(self, values: Mapping[str, object]) -> bool:
+    @property
+    def meaning(self) -> str:
+        """The same for two texts that differ in nothing but blanks and brackets."""
+        return ast.unparse(self._tree)
+
+    def holds(self, values: Mapping[str, object], partial: bool = False) -> bool:
         """Whether the values fulfil it.
 
-        A constraint that names a parameter which these values do not have (one of another branch
-        of a nested choice) says nothing about them: it holds, unless it asks `given(name)`.
-        Raises Unclear when it has no value for them: a division by zero, a logarithm of nothing.
+        A constraint that needs a parameter which these values do not have (one of another branch
+        of a nested choice) says nothing about them: it holds. `given(name)` asks whether they do;
+        of a `partial` point nobody knows, and what asks so holds too. Raises Unclear when it has
+        no value for them: a division by zero, a logarithm of nothing.
         """
+        if partial and not self.names <= values.keys():
+            return True
         try:
             return bool(_value(self._tree, values))
         except _Absent:
             return True
-        except (ArithmeticError, ValueError, TypeError, RecursionError) as error:
+        except (ArithmeticError, ValueError, TypeError) as error:
             looked = ", ".join(f"{name}={values.get(name)}" for name in sorted(self.names))
             found = f"`{self.text}` has no value for {looked}: {error}"
             hint = "let it hold there by saying so first: `x == 0 or 1 / x > 2`"
@@ -129,19 +137,16 @@ def parse(text: str, known: Collection[str]) -> Expression:
         found = f"`{text}` is no expression: {said}"
         raise Unclear(found, "for example: depth * width <= 4096") from None
     names: set[str] = set()
-    try:
-        _demand(tree, set(known), names, text)
-    except RecursionError:
-        raise Unclear(
-            "a constraint of that depth", "an expression that a person can read"
-        ) from None
+    _demand(tree, set(known), names, text, MAX_DEPTH)
     if not names:
         raise Unclear(f"`{text}` names no hyperparameter", f"one of {_listed(known)}")
     return Expression(text.strip(), frozenset(names), tree)
 
 
-def _demand(node: ast.AST, known: set[str], names: set[str], text: str) -> None:
+def _demand(node: ast.AST, known: set[str], names: set[str], text: str, depth: int) -> None:
     """Raise Unclear for what is not on the list; collect the names."""
+    if not depth:
+        raise Unclear(f"`{text}` is nested more than {MAX_DEPTH} deep", "a simpler expression")
     name = _name(node)
     if name is not None:
         if name in known:
@@ -163,19 +168,19 @@ def _demand(node: ast.AST, known: set[str], names: set[str], text: str) -> None:
         if called == "given" and not (len(node.args) == 1 and _name(node.args[0])):
             raise Unclear(f"`{ast.unparse(node)}` asks for no name", "given(NAME)")
         for argument in node.args:
-            _demand(argument, known, names, text)
+            _demand(argument, known, names, text, depth - 1)
     elif isinstance(node, ast.BinOp) and type(node.op) in _BINARY:
-        _demand(node.left, known, names, text)
-        _demand(node.right, known, names, text)
+        _demand(node.left, known, names, text, depth - 1)
+        _demand(node.right, known, names, text, depth - 1)
     elif isinstance(node, ast.UnaryOp) and type(node.op) in _UNARY:
-        _demand(node.operand, known, names, text)
+        _demand(node.operand, known, names, text, depth - 1)
     elif isinstance(node, ast.Compare) and all(type(one) in _COMPARED for one in node.ops):
         for part in (node.left, *node.comparators):
-            _demand(part, known, names, text)
+            _demand(part, known, names, text, depth - 1)
     elif isinstance(node, ast.BoolOp | ast.IfExp | ast.List | ast.Tuple):
         for child in ast.iter_child_nodes(node):
             if isinstance(child, ast.expr):
-                _demand(child, known, names, text)
+                _demand(child, known, names, text, depth - 1)
     else:
         raise Unclear(
             f"`{text}` holds `{ast.unparse(node)}`",

@@ -1,4 +1,4 @@
-"""What somebody knows of a search space before a sweep begins: domain knowledge, as a plan has it."""
+"""What somebody knows of a search space before a sweep begins, as a plan has it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Constraint:
 
 @dataclass(frozen=True)
 class Hints:
-    """What somebody knows of a search space; `ml.specs.hints` reads it from a file beside the spec."""
+    """Points and constraints, and the `file` beside the spec that holds them (`ml.specs.hints`)."""
 
     points: tuple[Point, ...] = ()
     constraints: tuple[Constraint, ...] = ()

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from ml.specs import expressions, fields
+from ml.specs import expressions, fields, hints
 from ml.specs.bindings import Bindings
 from ml.specs.components import component_of, refused
 from ml.specs.frozen import Frozen
@@ -23,7 +23,7 @@ from ml.specs.plan import (
     outputs_of,
 )
 from ml.specs.ports import Ports, waits_for
-from ml.specs.problems import Problem
+from ml.specs.problems import Problem, errors
 
 RUNNABLE = frozenset({"command", "sweep", "pipeline"})
 # An output that every step has without writing to it: what it left in `./outputs` and `./logs`.
@@ -178,7 +178,10 @@ class Planner:
             inputs=Frozen((k, v) for k, v in trial.inputs.items() if k not in names),
             timeout_s=fields.seconds(limits.get("trial_timeout")),
         )
-        return fields.sweep(layers, trial)
+        owner = layers.owner("search_space")
+        plan, wrong = hints.attach(fields.sweep(layers, trial), owner.file, owner.keys)
+        self.problems += errors(wrong)
+        return plan
 
     def _component(self, owner: Part, key: str) -> Part | None:
         found = component_of(owner, key, self._root)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from ml.specs import check, fields, repository
+from ml.specs import check, fields, hints, repository
 from ml.specs.bindings import Bindings
 from ml.specs.components import whole
 from ml.specs.frozen import Frozen
@@ -38,13 +38,14 @@ def plan(spec: Spec, root: Path | None = None) -> Plan:
         _refuse(planner.problems)
         return pipeline
     bindings = Bindings(spec, root)
-    made = (
-        fields.sweep(spec, _command(spec, bindings, "trial"))
-        if spec.kind.type == "sweep"
-        else _command(spec, bindings)
-    )
-    _refuse(bindings.problems)
-    return made
+    if spec.kind.type != "sweep":
+        made = _command(spec, bindings)
+        _refuse(bindings.problems)
+        return made
+    sweep = fields.sweep(spec, _command(spec, bindings, "trial"))
+    sweep, wrong = hints.attach(sweep, spec.file, ())
+    _refuse([*bindings.problems, *errors(wrong)])
+    return sweep
 
 
 def _refuse(problems: Sequence[Problem]) -> None:

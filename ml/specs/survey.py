@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ml.specs import kinds, repository
+from ml.specs import hints, kinds, repository
 from ml.specs.check import check
 from ml.specs.lines import read
 from ml.specs.links import Links
@@ -68,6 +68,9 @@ def survey(paths: Sequence[Path]) -> Survey:
     specs = skipped = 0
     with quiet():
         for path, named in _files(paths or [repository.root()]).items():
+            if hints.is_hints(path) and hints.spec_of(path) is None and path.is_file():
+                problems.append(hints.without_spec(path))
+                continue
             try:
                 document = read(path, repository.shown(path))
                 if named or kinds.kind_of(document.data) is not None:
@@ -85,14 +88,15 @@ def survey(paths: Sequence[Path]) -> Survey:
 
 
 def _files(paths: Sequence[Path]) -> dict[Path, bool]:
-    """The files to read, each once, and whether it was named."""
+    """The files to read, each once, and whether it was named; hints stand for their spec."""
     files: dict[Path, bool] = {}
     for path in paths:
         if path.is_dir():
             for file in repository.yaml_files(path):
-                files.setdefault(file, False)
+                if not hints.is_hints(file) or hints.spec_of(file) is None:
+                    files.setdefault(file, False)
         else:
-            files[path] = True
+            files[(hints.spec_of(path) if hints.is_hints(path) else None) or path] = True
     return files
 
 

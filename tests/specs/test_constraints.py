@@ -1,0 +1,126 @@
+"""Constraints: what they can say, what they cannot, and what they mean."""
+
+from __future__ import annotations
+
+import pytest
+
+from ml.specs.constraints import Unclear, names_in, names_of, parse
+from ml.specs.plan import Dimension
+from ml.specs.problems import Place
+
+HERE = Place("sweep.hints.yml", 1)
+VALUES = {"a": 3, "b": 0.5, "kind": "tree", "on": True, "model.depth": 7}
+KNOWN = {*VALUES, "model.penalty"}
+
+
+@pytest.mark.parametrize(
+    ("text", "holds"),
+    [
+        ("a < 4", True),
+        ("a < 3", False),
+        ("a <= 3 <= 3 < model.depth", True),
+        ("a * b == 1.5", True),
+        ("a ** 2 - 1 >= 8 and not a % 2 == 0", True),
+        ("kind == 'tree'", True),
+        ("kind in ['linear', 'forest']", False),
+        ("kind not in ('linear', 'forest')", True),
+        ("on", True),
+        ("on == false", False),
+        ("on != True", False),
+        ("log(a) < 1.1 < exp(b)", True),
+        ("max(a, b) / min(a, b) == 6", True),
+        ("abs(-a) == 3 and round(b + 0.1) == 1 and sqrt(a + 1) == 2", True),
+        ("log2(a + 1) == 2 and log10(a + 7) == 1 and a // 2 == 1", True),
+        ("(a if kind == 'tree' else 100) < 10", True),
+        ("model.penalty > 100", True),  # says nothing of a point of another branch
+        ("a < 4 and model.penalty > 100", True),
+        ("a > 4 and model.penalty > 100", False),
+        ("given(model.depth)", True),
+        ("given(model.penalty)", False),
+        ("not given(model.penalty) or a > 5", True),
+    ],
+)
+def test_what_an_expression_means(text: str, holds: bool) -> None:
+    """Arithmetic as Python's; a parameter of another branch leaves the matter open: it holds."""
+    assert parse(text, KNOWN).holds(VALUES) is holds
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("a.real < 1", "`a.real`"),
+        ("a.__class__", "`a.__class__`"),
+        ("model.depth.real > 1", "`model.depth.real`"),
+        ("().__class__.__bases__", "holds"),
+        ("open('x')", "calls `open`"),
+        ("log(a, base=2)", "calls `log`"),
+        ("kind.upper() == 'TREE'", "calls `kind.upper`"),
+        ("a[0] == 1", "holds `a[0]`"),
+        ("{a: 1}", "holds"),
+        ("f'{a}' == '3'", "holds"),
+        ("(x := a) > 2", "holds"),
+        ("[a for _ in (1,)]", "holds"),
+        ("lambda: a", "holds"),
+        ("a is 3", "holds"),
+        ("a @ b", "holds"),
+        ("a << 99999999", "holds"),
+        ("~a < 0", "holds"),
+        ("a == 1j", "holds 1j"),
+        ("a == None", "None"),
+        ("kind == tree", "`tree` in `kind == tree` is no hyperparameter"),
+        ("given(3)", "asks for no name"),
+        ("a = 3", "no expression"),
+        ("a; b", "no expression"),
+        ("a < 1\nimport os", "no expression"),
+        ("", "no expression"),
+        ("3 < 4", "names no hyperparameter"),
+        ("(" * 220 + "a" + ")" * 220, "no expression"),
+        ("a" + " + a" * 200, "letters"),
+        ("-" * 60 + "a", "deep"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore::SyntaxWarning")
+def test_what_is_no_constraint(text: str, found: str) -> None:
+    """Whatever is not on the list is refused when it is read, and nothing of it is carried out."""
+    with pytest.raises(Unclear) as unclear:
+        parse(text, KNOWN)
+    assert found in unclear.value.found
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["1 / (a - 3) > 0", "log(b - 0.5) > 0", "kind < 3", "kind * a == 1", "9 ** 9 ** 9 > a",
+     "(a + 999999999) ** 900 ** 2 > 0", "10.0 ** 400 > a", "a % 0 == 1", "[a] * 99 == kind",
+     "kind + 'x' == 'treex'"],
+)  # fmt: skip
+def test_what_has_no_value(text: str) -> None:
+    """It is told with the values that it met, and costs neither time nor memory."""
+    with pytest.raises(Unclear, match="has no value for") as unclear:
+        parse(text, KNOWN).holds(VALUES)
+    assert (
+        "a=3" in unclear.value.found
+        or "kind=tree" in unclear.value.found
+        or "b=0.5" in str(unclear.value.found)
+    )
+
+
+def test_what_is_decided_before_is_not_computed() -> None:
+    """`and`, `or` and `if` stop where the answer is known, so that a division can be guarded."""
+    assert parse("a == 3 or 1 / (a - 3) > 0", KNOWN).holds(VALUES)
+    assert not parse("a != 3 and 1 / (a - 3) > 0", KNOWN).holds(VALUES)
+
+
+def test_names_of_nested_choices() -> None:
+    """A name in a branch is spelt with a point, in spaces and in values."""
+    inner = Dimension("depth", "choice", (3, 5), HERE)
+    model = Dimension("model", "choice", ({"name": "tree", "depth": inner}, "linear"), HERE)
+    rate = Dimension("rate", "uniform", (0, 1), HERE)
+    assert names_in({"model": model, "rate": rate}) == {
+        "model", "model.name", "model.depth", "rate"
+    }  # fmt: skip
+    assert names_of({"model": {"name": "tree", "depth": 3}, "rate": 0.1}) == {
+        "model.name": "tree",
+        "model.depth": 3,
+        "rate": 0.1,
+    }
+    assert names_of({"model": "linear"}) == {"model": "linear"}

@@ -1,0 +1,250 @@
+"""Points to try first and constraints, in a file beside the spec."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import pytest
+
+from ml.cli.planned import as_json, as_text
+from ml.specs import planning
+from ml.specs.check import check
+from ml.specs.domain import Constraint, Point
+from ml.specs.load import load
+from ml.specs.plan import SweepPlan, sweeps
+from ml.specs.problems import Place, Problem, Refused
+from ml.specs.survey import survey
+
+SPACE = """\
+  rate: {type: uniform, min_value: 0.01, max_value: 0.3}
+  depth: {type: choice, values: [2, 4, 8]}
+  model:
+    type: choice
+    values:
+      - {name: tree, leaves: {type: choice, values: [7, 15]}}
+      - {name: linear, penalty: {type: loguniform, min_value: -3, max_value: 0}}
+"""
+SWEEP = (
+    """\
+type: sweep
+trial:
+  command: train ${{search_space.rate}} ${{search_space.depth}} '${{search_space.model}}'
+  environment: azureml:e@latest
+compute: azureml:cpu-cluster
+sampling_algorithm: {type: random, seed: 7}
+objective: {goal: maximize, primary_metric: gain}
+limits: {max_total_trials: 4, max_concurrent_trials: 2}
+search_space:
+"""
+    + SPACE
+)
+
+
+@pytest.fixture
+def spec(repo: Path) -> Path:
+    """A sweep without hints."""
+    (repo / "sweep.yml").write_text(SWEEP)
+    return repo / "sweep.yml"
+
+
+def said(spec: Path, text: str, name: str = "sweep.hints.yml") -> list[Problem]:
+    """What is wrong once these hints are beside the spec."""
+    (spec.parent / name).write_text(text)
+    try:
+        return check(load(spec))
+    except Refused as refused:
+        return list(refused.problems)
+
+
+GOOD = """\
+try_first:
+  - values: {rate: 0.1, depth: 4, model: {name: tree, leaves: 7}}
+    because: the best in May
+  - values: {model: {penalty: 0.5}}
+constraints:
+  - rate * depth <= 2
+  - require: model.leaves > 3 or depth == 2
+    because: small trees are weak
+"""
+
+
+def test_hints_are_part_of_the_plan(spec: Path) -> None:
+    """With their lines and reasons; without a file there are none, and the spec is untouched."""
+    bare = planning.plan(load(spec))
+    assert isinstance(bare, SweepPlan)
+    assert not bare.hints
+    before = hashlib.sha256(spec.read_bytes()).hexdigest()
+    assert said(spec, GOOD) == []
+    plan = planning.plan(load(spec))
+    assert isinstance(plan, SweepPlan)
+    first = {"rate": 0.1, "depth": 4, "model": {"name": "tree", "leaves": 7}}
+    assert plan.hints.points == (
+        Point(first, Place("sweep.hints.yml", 2), "the best in May"),
+        Point({"model": {"penalty": 0.5}}, Place("sweep.hints.yml", 4)),
+    )
+    assert plan.hints.constraints == (
+        Constraint("rate * depth <= 2", Place("sweep.hints.yml", 6)),
+        Constraint(
+            "model.leaves > 3 or depth == 2", Place("sweep.hints.yml", 7), "small trees are weak"
+        ),
+    )
+    assert hashlib.sha256(spec.read_bytes()).hexdigest() == before
+
+
+def test_a_dry_run_shows_hints(spec: Path) -> None:
+    """As text and as JSON."""
+    said(spec, GOOD)
+    plan = planning.plan(load(spec))
+    text = as_text(plan)
+    assert "first" in text
+    assert "rate=0.1, depth=4" in text
+    assert "the best in May" in text
+    assert "rate * depth <= 2" in text
+    assert as_json(plan)["hints"]["constraints"][0]["expression"] == "rate * depth <= 2"
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "line", "found"),
+    [
+        ("try_first: [{values: {rate: 0.5}}]", "hint-value", 1, "`rate` is 0.5, outside"),
+        ("try_first:\n  - values:\n      depth: 3\n", "hint-value", 3, "no choice of `depth`"),
+        ("try_first: [{values: {rate: fast}}]", "hint-value", 1, "`rate` is 'fast'"),
+        ("try_first: [{values: {rat: 0.1}}]", "hint-value", 1, "`rat` is no hyperparameter"),
+        ("try_first: [{values: {model: {leaves: 8}}}]", "hint-value", 1, "no choice of `leaves`"),
+        ("try_first: [{values: {model: tree}}]", "hint-value", 1, "no choice of `model`"),
+        ("try_first: [{values: {}}]", "hint-shape", 1, "a point is"),
+        ("try_first: [{rate: 0.1}]", "unknown-hint", 1, "`rate` is none"),
+        ("try_first: {rate: 0.1}", "hint-shape", 1, "try_first is"),
+        ("try_frist: []", "unknown-hint", 1, "`try_frist`"),
+        (
+            "try_first:\n  - values: {rate: 0.1}\n  - values: {rate: 0.10}\n",
+            "duplicate-hint",
+            3,
+            "the same as point 1",
+        ),
+        (
+            "constraints: [rate < 0.1]\ntry_first:\n  - values: {rate: 0.2}\n",
+            "point-breaks-constraint",
+            3,
+            "`rate < 0.1`",
+        ),
+        ("constraints: [speed < 3]", "constraint", 1, "`speed` in `speed < 3` is no hyperparam"),
+        ("constraints: [leaves < 3]", "constraint", 1, "`leaves` in `leaves < 3` is no hyper"),
+        ("constraints: ['rate <']", "constraint", 1, "is no expression"),
+        ("constraints: [1 < 2]", "constraint", 1, "names no hyperparameter"),
+        ("constraints: ['__import__(rate)']", "constraint", 1, "calls `__import__`"),
+        ("constraints: ['rate.real < 1']", "constraint", 1, "`rate.real`"),
+        ("constraints: ['[rate for x in depth]']", "constraint", 1, "holds"),
+        ("constraints: ['(lambda: rate)()']", "constraint", 1, "calls"),
+        ("constraints: ['\"a\".join(rate)']", "constraint", 1, "calls"),
+        ("constraints: [rate < 0.2, rate  <  0.2]", "duplicate-hint", 1, "twice"),
+        ("constraints: [3]", "hint-shape", 1, "a constraint is 3"),
+        ("constraints: [{requires: rate < 1}]", "unknown-hint", 1, "`requires`"),
+        ("jobs: {tune: {}}", "unknown-hint", 1, "`tune`"),
+        ("[]", "hint-shape", 1, "hints is []"),
+    ],
+)
+def test_what_is_wrong_with_hints(spec: Path, text: str, code: str, line: int, found: str) -> None:
+    """Each with its line in the hints; the plan is refused for the same, and mended hints pass."""
+    problems = said(spec, text)
+    first = problems[0]
+    assert (first.code, first.place) == (code, Place("sweep.hints.yml", line))
+    assert found in first.found
+    assert first.expected
+    with pytest.raises(Refused) as refused:
+        planning.plan(load(spec))
+    assert code in {problem.code for problem in refused.value.problems}
+    assert said(spec, GOOD) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        ("try_first: [{values: {rat: 0.1}}]", "did you mean `rate`?"),
+        ("constraints: [dept < 3]", "did you mean `depth`?"),
+        ("try_frist: []", "did you mean `try_first`?"),
+        ("constraints: [{requires: rate < 1}]", "did you mean `require`?"),
+        ("constraints: [depth < 3]\ntry_first: [{values: {depth: 4}}]", ""),
+    ],
+)
+def test_misspelt_names_are_suggested(spec: Path, text: str, hint: str) -> None:
+    """As everywhere else."""
+    assert said(spec, text)[0].hint == hint
+
+
+def test_more_points_than_trials_are_a_warning(spec: Path) -> None:
+    """Some would never be tried; as many as trials are fine."""
+    points = [f"  - values: {{rate: 0.1{number}}}\n" for number in range(5)]
+    assert said(spec, "try_first:\n" + "".join(points[:4])) == []
+    (problem,) = said(spec, "try_first:\n" + "".join(points))
+    assert (problem.code, problem.severity) == ("more-points-than-trials", "warning")
+    assert "5 points to try first, and 4 trials" in problem.found
+
+
+def test_two_files_of_hints_are_refused(spec: Path) -> None:
+    """One would be ignored silently."""
+    (spec.parent / "sweep.hints.yaml").write_text(GOOD)
+    assert [problem.code for problem in said(spec, GOOD)] == ["hints-twice"]
+    (spec.parent / "sweep.hints.yml").unlink()
+    plan = planning.plan(load(spec))
+    assert isinstance(plan, SweepPlan)
+    assert len(plan.hints.points) == 2
+
+
+def test_hints_of_a_job_without_a_sweep_are_a_warning(repo: Path) -> None:
+    """They would do nothing."""
+    (repo / "train.yml").write_text(
+        "type: command\ncommand: train\nenvironment: azureml:e@latest\ncompute: azureml:c\n"
+    )
+    (problem,) = said(repo / "train.yml", GOOD, "train.hints.yml")
+    assert (problem.code, problem.severity) == ("hints-without-sweep", "warning")
+
+
+def test_the_survey_takes_hints_for_their_spec(spec: Path) -> None:
+    """A folder counts the spec alone; hints that are named stand for it; orphans are an error."""
+    (spec.parent / "sweep.hints.yml").write_text("constraints: [speed < 3]")
+    for paths in ([spec.parent], [spec], [spec.parent / "sweep.hints.yml"]):
+        found = survey(paths)
+        assert [problem.code for problem in found.problems] == ["constraint"]
+    assert survey([spec]).specs == survey([spec.parent / "sweep.hints.yml"]).specs == 1
+    (spec.parent / "sweep.hints.yml").rename(spec.parent / "sweeps.hints.yml")
+    assert [one.code for one in survey([spec.parent]).problems] == ["hints-without-spec"]
+
+
+PIPELINE = """\
+type: pipeline
+settings: {default_compute: azureml:cpu-cluster}
+jobs:
+  tune:
+    type: sweep
+    trial: {command: "train ${{search_space.rate}}", environment: "azureml:e@latest"}
+    sampling_algorithm: random
+    objective: {goal: maximize, primary_metric: gain}
+    limits: {max_total_trials: 4, max_concurrent_trials: 2}
+    search_space:
+""" + "".join(f"    {line}\n" for line in SPACE.splitlines())
+
+
+def test_hints_of_a_pipeline_name_the_step(repo: Path) -> None:
+    """Below `jobs:`, as in the spec; what stands at the top belongs to no sweep."""
+    spec = repo / "pipeline.yml"
+    spec.write_text(PIPELINE)
+    text = "jobs:\n  tune:\n    constraints: [rate < 0.2]\n    try_first: [{values: {rate: 0.1}}]\n"
+    assert [p for p in said(spec, text, "pipeline.hints.yml") if p.severity == "error"] == []
+    (sweep,) = sweeps(planning.plan(load(spec)))
+    assert [one.expression for one in sweep.hints.constraints] == ["rate < 0.2"]
+    assert sweep.hints.points[0].place == Place("pipeline.hints.yml", 4)
+    wrong = said(spec, "jobs: {tuna: {constraints: [rate < 0.2]}}", "pipeline.hints.yml")
+    assert [(p.code, p.hint) for p in wrong if p.severity == "error"] == [
+        ("unknown-hint", "did you mean `tune`?")
+    ]
+    misplaced = said(spec, "constraints: [rate < 0.2]", "pipeline.hints.yml")
+    assert "hint-misplaced" in {problem.code for problem in misplaced}
+
+
+def test_hints_are_read_against_a_changed_space(spec: Path) -> None:
+    """`--set` that moves the space may leave a point outside."""
+    said(spec, "try_first: [{values: {rate: 0.1}}]")
+    changed = load(spec, {"search_space.rate.min_value": "0.2"})
+    assert [problem.code for problem in check(changed)] == ["hint-value"]
