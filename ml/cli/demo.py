@@ -1,4 +1,4 @@
-"""`ml demo`: from a sweep to an answered question, each step the command that it stands for.
+"""`ml demo`: from a pipeline to an answered question, each step the command that it stands for.
 
 The steps are the ones that a person can type; each is named before it runs.
 """
@@ -32,8 +32,8 @@ METRICS = {
 
 def command(
     project: Annotated[str, typer.Argument(help="A folder under ml/projects.")] = "faq_matching",
-    spec: Annotated[str, typer.Option(help="The sweep, in the project's jobs/.")] = (
-        "sweep-random.yml"
+    spec: Annotated[str, typer.Option(help="A sweep or pipeline, in the project's jobs/.")] = (
+        "pipeline.yml"
     ),
     question: Annotated[str, typer.Option(help="What to ask the served model.")] = QUESTION,
 ) -> None:
@@ -52,9 +52,9 @@ def command(
     found = projects.find(project)
     path = found.folder / "jobs" / spec
     _step(1, f"ml run {_relative(path)}")
-    swept = _sweep(path)
-    _step(2, f"ml release propose {found.name} --run {swept.name}")
-    proposal = propose(found.name, swept.name)
+    done = _run(path)
+    _step(2, f"ml release propose {found.name} --run {done.name}")
+    proposal = propose(found.name, done.name)
     _quality(proposal.evidence)
     verdicts.show(proposal.decision)
     if proposal.decision.allowed:
@@ -83,7 +83,7 @@ def command(
     typer.echo("  make demo        again: promoted only if better", err=True)
 
 
-def _sweep(path: Path) -> Run:
+def _run(path: Path) -> Run:
     from ml.backends.local.backend import LocalBackend
     from ml.cli import live
     from ml.specs import load, planning

@@ -24,7 +24,8 @@ AsJson = Annotated[bool, typer.Option("--json", help="The result as JSON.")]
 def propose(
     project: Project,
     run: Annotated[
-        str | None, typer.Option(help="A run or sweep; without it, the latest completed sweep.")
+        str | None,
+        typer.Option(help="A run, sweep or pipeline; without it, the latest that completed."),
     ] = None,
     to: To = "local",
     reason: Annotated[

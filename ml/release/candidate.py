@@ -35,21 +35,46 @@ def evaluation_plan(project: Project, model: Path) -> CommandPlan:
 
 
 def choose(project: Project, wanted: str | None) -> Run:
-    """The run to propose: the one asked for, else the best trial of the latest completed sweep.
+    """The run to propose: the one asked for, else the latest sweep or pipeline that completed.
 
-    A sweep that is asked for by name stands for its best trial. Raises Refused when there is none,
-    when it did not complete, or when it left no model.
+    A sweep stands for its best trial, and a pipeline for the run that wrote its `model`. Raises
+    Refused when there is none, when it did not complete, or when it left no model.
     """
-    run = runs.find(wanted) if wanted else _latest_sweep(project)
-    if run.trials:
-        if run.best is None:
-            raise _unfit(run, "has no completed trial")
+    run = runs.find(wanted) if wanted else _latest(project)
+    if run.trials and run.best is None:
+        raise _unfit(run, "has no completed trial")
+    if run.steps and run.status == "Completed" and MODEL in run.outputs:
+        run = _writer(run)
+    if run.trials and run.best is not None:
         run = run.trial(run.best)
     if run.status != "Completed":
         raise _unfit(run, f"is {run.status}")
     if MODEL not in run.outputs:
         raise _unfit(run, "has no output `model`")
     return run
+
+
+def _writer(pipeline: Run) -> Run:
+    """The step (the trial, of a sweep) that wrote the pipeline's model; the first to do so."""
+    model = pipeline.outputs[MODEL].resolve()
+    for run in pipeline.below():
+        if MODEL in run.outputs and run.outputs[MODEL].resolve() == model and not run.steps:
+            if not run.reused_from:
+                return run
+            try:
+                return runs.find(run.reused_from)
+            except Refused:  # cleaned away since: the step that took it over has all that it had
+                return run
+    return pipeline
+
+
+def evaluated_before(project: Project, model: Path) -> Run | None:
+    """A pipeline's step that was this very evaluation of this very model; None when none was.
+
+    The same command, code, environment and data, by their content: to run it again would say the
+    same.
+    """
+    return LocalBackend().kept(evaluation_plan(project, model))
 
 
 def evaluate(project: Project, model: Path, watch: Watch = unwatched) -> Run:
@@ -66,25 +91,28 @@ def evaluate(project: Project, model: Path, watch: Watch = unwatched) -> Run:
     return run
 
 
-def _latest_sweep(project: Project) -> Run:
-    # The sweep is one of the project when its experiment is the evaluation's.
+def _latest(project: Project) -> Run:
+    # A run is one of the project when its experiment is the evaluation's.
     experiment = str(load(project.evaluate).get("experiment_name"))
-    sweeps = [
+    found = [
         run
         for run in runs.every()
-        if run.experiment == experiment and run.trials and run.status == "Completed"
+        if run.experiment == experiment
+        and (run.trials or (run.steps and MODEL in run.outputs))
+        and run.status == "Completed"
     ]
-    if not sweeps:
+    if not found:
         job = project.folder / "jobs" / "sweep-random.yml"
         raise Refused(
             Problem(
                 "no-candidate",
-                f"no sweep of the experiment `{experiment}` has completed on this machine",
-                "a completed sweep, or a run named with --run",
+                f"no sweep or pipeline of the experiment `{experiment}` has completed on this "
+                "machine",
+                "a completed one, or a run named with --run",
                 f"ml run {job}",
             )
         )
-    return max(sweeps, key=lambda run: run.started)
+    return max(found, key=lambda run: run.started)
 
 
 def _unfit(run: Run, why: str) -> Refused:

@@ -53,7 +53,7 @@ def propose(
     reason: str = "",
     watch: Watch = unwatched,
 ) -> Proposal:
-    """Propose the run's model, or the best of the latest completed sweep, for an environment.
+    """Propose the run's model, or that of the latest completed sweep or pipeline.
 
     `reason` is why a champion should be replaced by a model that is not shown to beat it. A refusal
     by a gate is in the Proposal; Refused is raised for what is wrong with the call or the machine.
@@ -109,7 +109,9 @@ def _registered(
 ) -> Version:
     """The version with its evidence, everything measured before it is registered."""
     kept = Version(deployment.endpoint, "", digest, project.name, chosen.id, "")
-    evaluated = candidate.evaluate(project, kept.folder, watch)
+    evaluated = candidate.evaluated_before(
+        project, chosen.outputs[candidate.MODEL]
+    ) or candidate.evaluate(project, kept.folder, watch)
     stated = evidence.evaluation_of(evaluated).get("model")
     if stated != deployment.endpoint:
         raise Refused(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 from pathlib import Path
 
@@ -261,6 +262,33 @@ def test_the_best_trial_of_the_latest_sweep_is_proposed(world: World) -> None:
     assert made.evidence.lineage.parent_run == swept.id != made.evidence.lineage.run
     assert propose("tiny", swept.name).digest == made.digest
     assert len(Registry().versions("tiny")) == 1
+
+
+def test_a_pipeline_stands_for_the_model_it_left(world: World) -> None:
+    """Its sweep's best trial is proposed; its evaluation is taken over while it says the same.
+
+    The data that the evaluation read was handed on by a step, unchanged: it is the asset's.
+    """
+    done = world.project.pipeline()
+    made = propose("tiny")
+    assert made.run.name == done.step("sweep").best and made.decision.allowed, made.decision
+    document = json.loads((Registry().find("tiny", "1").papers / "evidence.json").read_text())
+    assert document["lineage"]["evaluation_run"] == done.step("evaluate").id
+    assert document["data"]["data"]["asset"] == "azureml:tiny:1"
+    # Run again, every step is reused, and the same trial is proposed again.
+    again = world.project.pipeline()
+    assert {step.reused_from for step in again.steps} == {step.name for step in done.steps}
+    assert propose("tiny", again.name).run.name == made.run.name
+
+
+def test_another_evaluation_is_not_taken_over(world: World) -> None:
+    """The script was edited since the pipeline ran: the model is evaluated anew."""
+    done = world.project.pipeline()
+    script = world.project.folder / "evaluate.py"
+    script.write_text(script.read_text() + "\n# edited\n")
+    propose("tiny", done.name)
+    document = json.loads((Registry().find("tiny", "1").papers / "evidence.json").read_text())
+    assert document["lineage"]["evaluation_run"] not in {step.id for step in done.steps}
 
 
 def test_nothing_declared_is_told(world: World) -> None:

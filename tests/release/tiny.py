@@ -164,6 +164,60 @@ inputs:
 outputs:
   evaluation: {type: uri_folder}
 """,
+    "ml/projects/tiny/jobs/pipeline.yml": """
+$schema: https://azuremlschemas.azureedge.net/latest/pipelineJob.schema.json
+type: pipeline
+experiment_name: tiny
+inputs:
+  data: {type: uri_folder, path: "azureml:tiny:1"}
+outputs:
+  model: {type: custom_model}
+  evaluation: {type: uri_folder}
+settings: {default_compute: "azureml:cpu-cluster"}
+jobs:
+  copy:
+    type: command
+    command: cp -r ${{inputs.data}}/. ${{outputs.files}}
+    environment: azureml:ml-cpu:1
+    inputs: {data: "${{parent.inputs.data}}"}
+    outputs: {files: {type: uri_folder}}
+  sweep:
+    type: sweep
+    trial: ./trial.yml
+    inputs: {data: "${{parent.jobs.copy.outputs.files}}"}
+    outputs: {model: "${{parent.outputs.model}}"}
+    sampling_algorithm: grid
+    objective: {goal: maximize, primary_metric: skill}
+    search_space:
+      skill: {type: choice, values: [0.7, 0.9]}
+    limits: {max_total_trials: 2, max_concurrent_trials: 1}
+  evaluate:
+    type: command
+    code: ..
+    command: >-
+      python evaluate.py --data ${{inputs.data}} --model ${{inputs.model}}
+      --evaluation ${{outputs.evaluation}}
+    environment: azureml:ml-cpu:1
+    inputs:
+      data: ${{parent.jobs.copy.outputs.files}}
+      model: ${{parent.jobs.sweep.outputs.model}}
+    outputs: {evaluation: "${{parent.outputs.evaluation}}"}
+""",
+    "ml/projects/tiny/jobs/trial.yml": """
+$schema: https://azuremlschemas.azureedge.net/latest/commandComponent.schema.json
+type: command
+name: tiny_trial
+version: 1
+code: ..
+command: >-
+  python train.py --data ${{inputs.data}} --skill ${{inputs.skill}} --model ${{outputs.model}} --log
+environment: azureml:ml-cpu:1
+inputs:
+  data: {type: uri_folder}
+  skill: {type: number}
+outputs:
+  model: {type: custom_model}
+""",
     "ml/projects/tiny/endpoint/endpoint.yml": """
 $schema: https://azuremlschemas.azureedge.net/latest/managedOnlineEndpoint.schema.json
 name: tiny
@@ -212,7 +266,14 @@ class Tiny:
 
     def sweep(self) -> Run:
         """A completed sweep over two skills."""
-        run = LocalBackend().run(plan(load(self.folder / "jobs" / "sweep-random.yml")))
+        return self._run("sweep-random.yml")
+
+    def pipeline(self) -> Run:
+        """A completed pipeline: the data copied, the same sweep, the best model evaluated."""
+        return self._run("pipeline.yml")
+
+    def _run(self, job: str) -> Run:
+        run = LocalBackend().run(plan(load(self.folder / "jobs" / job)))
         assert run.status == "Completed", run.error
         return run
 

@@ -8,16 +8,17 @@ from contextlib import ExitStack
 from typing import TextIO
 
 from ml.backends.base import Run, Watch, unwatched
-from ml.backends.local import faults, lineage, recovery, snapshot
+from ml.backends.local import faults, lineage, recovery, reuse, snapshot
 from ml.backends.local.command import run_command
 from ml.backends.local.execution import Session
 from ml.backends.local.files import COPIED
 from ml.backends.local.interruption import Interruption
 from ml.backends.local.pipeline import run_pipeline
-from ml.backends.local.preparation import Preparation
+from ml.backends.local.preparation import Preparation, assets_of
 from ml.backends.local.process import Watchman, cores
 from ml.backends.local.sweep import concurrency, run_sweep
 from ml.backends.local.tracking import Tracking
+from ml.specs import assets
 from ml.specs.plan import CommandPlan, PipelinePlan, Plan, SweepPlan, commands, given, sweeps
 from ml.specs.problems import Exit, Place, Problem, Refused
 
@@ -107,7 +108,7 @@ class LocalBackend:
             watchman = Watchman()
             stack.callback(watchman.close)
             if isinstance(plan, PipelinePlan):
-                preparation = Preparation(tracking, watchman, snapshots)
+                preparation = Preparation(tracking, watchman, snapshots, assets=assets_of(plan))
                 return run_pipeline(plan, preparation, interruption, watch)
             (command,) = commands(plan)
             at_once = concurrency(plan) if isinstance(plan, SweepPlan) else 1
@@ -116,6 +117,13 @@ class LocalBackend:
             if isinstance(plan, SweepPlan):
                 return run_sweep(plan, session, interruption, watch)
             return run_command(plan, session, interruption, watch, self._echo)
+
+    def kept(self, plan: CommandPlan) -> Run | None:
+        """A completed step of a pipeline with this very command, code, environment and data."""
+        taken = snapshot.take(plan.code)
+        name = reuse.key(plan, taken.digest if taken else "", assets.digest)
+        found = reuse.find(name)
+        return found.run if found else None
 
 
 def _launching(command: CommandPlan) -> Iterator[Problem]:

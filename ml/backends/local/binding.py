@@ -18,21 +18,22 @@ from ml.specs.plan import (
     StepPlan,
     SweepPlan,
     inputs_of,
+    outputs_of,
 )
 
 
 def bound(
-    step: StepPlan, inputs: Mapping[str, InputPlan], written: Mapping[FromStep, Path]
+    step: StepPlan, pipeline: PipelinePlan, written: Mapping[FromStep, Path]
 ) -> CommandPlan | SweepPlan | PipelinePlan:
     """The step's plan, with no input that comes from elsewhere left open.
 
-    `inputs` are those of the pipeline, `written` is what the steps before have written.
+    `written` is what the steps of the pipeline before it have written.
     """
     found = {
-        name: _input(data, step.sources[name], inputs, written) if name in step.sources else data
+        name: _input(data, step.sources[name], pipeline, written) if name in step.sources else data
         for name, data in inputs_of(step.plan).items()
     }
-    texts = _texts(inputs, written)
+    texts = _texts(pipeline.inputs, written)
     found = {
         name: replace(data, value=_filled(data.value, texts))
         if isinstance(data.value, str)
@@ -57,13 +58,15 @@ def _command(
 def _input(
     data: InputPlan,
     source: Source,
-    inputs: Mapping[str, InputPlan],
+    pipeline: PipelinePlan,
     written: Mapping[FromStep, Path],
 ) -> InputPlan:
     if isinstance(source, FromStep):
-        kind = "uri_folder" if data.type in LITERALS or not data.type else data.type
+        output = outputs_of(pipeline.steps[source.step].plan).get(source.output)
+        kind = output.type if output else "uri_folder"
+        kind = kind if data.type in LITERALS or not data.type else data.type
         return replace(data, type=kind, path=written[source])
-    outer = inputs[source.input]
+    outer = pipeline.inputs[source.input]
     if outer.is_literal:
         kind = data.type if data.type in LITERALS else outer.type
         return replace(data, type=kind, value=outer.value)

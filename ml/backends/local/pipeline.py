@@ -149,7 +149,7 @@ class Pipeline:
 
     def _start(self, name: str, step: StepPlan, share: int) -> None:
         """Start a step with its share of the cores, or take over what it came to before."""
-        plan = bound(step, self._plan.inputs, self._written)
+        plan = bound(step, self._plan, self._written)
         folder, label, key = self.run.folder / "steps" / name, f"{self.run.name}.{name}", ""
         try:
             if isinstance(plan, PipelinePlan):

@@ -14,7 +14,7 @@ from ml.backends.local.process import Watchman
 from ml.backends.local.snapshot import Snapshot
 from ml.backends.local.tracking import Tracking
 from ml.specs import assets
-from ml.specs.plan import CommandPlan
+from ml.specs.plan import CommandPlan, Plan, given
 
 
 @dataclass
@@ -25,6 +25,9 @@ class Preparation:
     watchman: Watchman
     snapshots: Mapping[Path | None, Snapshot | None]
     interpreters: Interpreters = field(default_factory=Interpreters)
+    # The assets that the pipeline was given, by content: a step that hands one on unchanged (one
+    # that checks the data) does not make other data of it.
+    assets: Mapping[str, str] = field(default_factory=dict)
     _code: dict[Path | None, dict[str, Any]] = field(default_factory=dict)
     _digests: dict[Path, str] = field(default_factory=dict)
 
@@ -36,7 +39,9 @@ class Preparation:
         self._code[plan.code] = origin["code"]
         for name, data in plan.inputs.items():
             if data.path is not None and not data.is_literal:
-                origin["data"][name]["digest"] = self.digest(data.path)
+                content = self.digest(data.path)
+                origin["data"][name]["digest"] = content
+                origin["data"][name]["asset"] = str(data.asset or self.assets.get(content, ""))
         origin["parent"] = parent
         return Session(self.tracking, self.watchman, taken, origin, threads, interpreter)
 
@@ -48,3 +53,9 @@ class Preparation:
         if path not in self._digests:
             self._digests[path] = assets.digest(path) if path.exists() else ""
         return self._digests[path]
+
+
+def assets_of(plan: Plan) -> dict[str, str]:
+    """The assets that a plan is given: digest of the content → `azureml:name:version`."""
+    found = (data.asset for _, data in given(plan) if data.asset)
+    return {asset.digest: str(asset) for asset in found if asset.digest}

@@ -1,0 +1,49 @@
+"""The project's jobs, held against each other: several files say the same things."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ml.specs.load import load
+from ml.specs.plan import CommandPlan, PipelinePlan, SweepPlan
+from ml.specs.planning import plan
+
+JOBS = Path(__file__).parents[3] / "ml/projects/faq_matching/jobs"
+
+
+@pytest.fixture(scope="module")
+def pipeline() -> PipelinePlan:
+    """The pipeline that `make demo` runs."""
+    made = plan(load(JOBS / "pipeline.yml"))
+    assert isinstance(made, PipelinePlan)
+    return made
+
+
+@pytest.mark.parametrize("name", ["sweep-random.yml", "sweep-bayesian.yml"])
+def test_every_sweep_has_one_space(name: str, pipeline: PipelinePlan) -> None:
+    """The space and the trial's command of each sweep are those of the pipeline's."""
+    alone, step = plan(load(JOBS / name)), pipeline.steps["sweep"].plan
+    assert isinstance(alone, SweepPlan) and isinstance(step, SweepPlan)
+
+    def space(sweep: SweepPlan) -> dict[str, tuple[str, tuple[object, ...]]]:
+        return {key: (one.kind, one.args) for key, one in sweep.search_space.items()}
+
+    assert space(alone) == space(step)
+    words = step.trial.command.replace("$[[", "").replace("]]", "").split()
+    assert alone.trial.command.split() == words
+    assert (alone.primary_metric, alone.goal) == (step.primary_metric, step.goal)
+
+
+def test_the_pipeline_evaluates_as_a_proposal_does(pipeline: PipelinePlan, tmp_path: Path) -> None:
+    """What `ml release propose` would run is what the pipeline ran: it is taken over."""
+    alone = plan(load(JOBS / "evaluate.yml", {"inputs.model": str(tmp_path)}))
+    step = pipeline.steps["evaluate"].plan
+    assert isinstance(alone, CommandPlan) and isinstance(step, CommandPlan)
+
+    def matters(job: CommandPlan) -> list[object]:
+        ports = (sorted(job.inputs), {name: out.type for name, out in job.outputs.items()})
+        return [job.command, job.code, job.environment.reference, job.environment_variables, ports]
+
+    assert matters(alone) == matters(step)
