@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,6 +25,15 @@ Status = Literal["Queued", "Running", "Completed", "Failed", "Canceled"]
 
 
 @dataclass(frozen=True)
+class Pause:
+    """When a run stood still: from its stop (for the reason `ended_by`) until it was resumed."""
+
+    since: float
+    until: float
+    ended_by: str
+
+
+@dataclass(frozen=True)
 class Run:
     """A job that was started, with Azure ML's status names.
 
@@ -34,6 +44,8 @@ class Run:
     what a person should know of a run that did not fail for it (an empty output, a NaN metric).
     A pipeline's `steps` are in the order in which they were started; one that never was has the id
     "" (its `ended_by` says why). `reused_from` names the run whose outputs a step took over.
+    One that was stopped and resumed has `pauses`; a trial or step that was cut off then and run
+    again has its `former` attempts, which count for nothing.
     """
 
     id: str
@@ -53,6 +65,17 @@ class Run:
     warnings: tuple[Problem, ...] = ()
     steps: tuple[Run, ...] = ()
     reused_from: str = ""
+    pauses: tuple[Pause, ...] = ()
+    former: tuple[Run, ...] = ()
+
+    @property
+    def active_s(self) -> float:
+        """The seconds that it has been worked on, until it ended or, while it goes on, until now.
+
+        Pauses do not count.
+        """
+        whole = (self.ended or time.time()) - self.started
+        return whole - sum(pause.until - pause.since for pause in self.pauses)
 
     def trial(self, name: str) -> Run:
         """The trial of that name; KeyError when the sweep has none."""

@@ -1,11 +1,16 @@
-"""The entry point: imports the command that was asked for and no other, so that help is instant."""
+"""The entry point: imports the command that was asked for and no other, so that help is instant.
+
+It imports nothing itself, so that Ctrl-C during the imports finds somebody who knows of it.
+"""
 
 from __future__ import annotations
 
 import importlib
 import sys
+from typing import TYPE_CHECKING
 
-import typer
+if TYPE_CHECKING:
+    import typer
 
 # name → (module, its line in `ml --help`). The module exposes `command`, a function, or `app`, a
 # typer.Typer with commands of its own.
@@ -17,14 +22,20 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "release": ("ml.cli.release", "Propose a candidate; bring an environment to what is declared."),
     "report": ("ml.cli.report", "Write a run as one page of HTML that needs no network."),
     "run": ("ml.cli.run", "Run a job spec on this machine."),
-    "runs": ("ml.cli.runs", "Runs of this machine: list, show, logs, diff, best, cancel, clean."),
+    "runs": ("ml.cli.runs", "Runs of this machine: list, show, logs, diff, best, resume, …"),
     "serve": ("ml.cli.serve", "Start, show or stop a model server on this machine."),
     "ui": ("ml.cli.ui", "Open MLflow on the runs of this machine."),
 }
 
 
+# What a shell says of a program that Ctrl-C ended, and typer of a command.
+INTERRUPTED = 130
+
+
 def build(wanted: str | None) -> typer.Typer:
     """The app with the wanted command imported and a line of help for each of the others."""
+    import typer
+
     app = typer.Typer(
         name="ml",
         help="Azure ML jobs, gates and releases; on this machine unless told otherwise.",
@@ -52,6 +63,8 @@ def main(argv: list[str] | None = None) -> None:
     wanted = next((word for word in arguments if not word.startswith("-")), None)
     try:
         build(wanted)(arguments)
+    except KeyboardInterrupt:
+        raise SystemExit(INTERRUPTED) from None
     except Exception as error:
         from ml.specs.problems import Refused
 

@@ -58,7 +58,10 @@ class Lines:
     def __call__(self, event: Event) -> None:
         """Write the line, if the event is worth one."""
         if event.kind == "started":
-            sys.stderr.write(f"{event.run.name}: {self._plan.max_total_trials} trials\n")
+            trials = f"{self._plan.max_total_trials} trials"
+            if event.run.pauses:
+                trials += f", {len(event.run.trials)} of them begun: it goes on"
+            sys.stderr.write(f"{event.run.name}: {trials}\n")
         if event.kind != "trial_ended" or event.trial is None:
             return
         trial, metric = event.trial, self._plan.primary_metric
@@ -157,12 +160,18 @@ def as_json(run: Run) -> dict[str, Any]:
     return {**records.to_json(run), "folder": str(run.folder), "outputs": outputs}
 
 
-def summary(plan: Plan, run: Run) -> str:
-    """How it went, where everything lies, and what to type next."""
-    took = (run.ended or time.time()) - run.started
+def summary(plan: Plan, run: Run, echoed: bool = False) -> str:
+    """How it went, where everything lies, and what to type next.
+
+    `echoed`: what it printed was shown already, and is not shown again.
+    """
+    from ml.backends.local import resumption
+    from ml.backends.local.outcome import without_log
+
+    took = run.active_s
     lines = [str(warning) for warning in run.warnings]
     if run.error:
-        lines.append(str(run.error))
+        lines.append(str(without_log(run.error) if echoed else run.error))
     lines += ["", f"{run.name}: {outcome(run)} in {took:.0f} s"]
     if isinstance(plan, SweepPlan):
         lines += [f"  trials   {_counts(run)}"]
@@ -176,6 +185,9 @@ def summary(plan: Plan, run: Run) -> str:
     lines.append(f"  {what}: {shown(run.folder / where)}")
     if run.status == "Completed":
         lines.append(f"next: ml report {run.name}, or ml ui for MLflow's pages")
+    elif resumption.was_stopped(run) and not isinstance(plan, CommandPlan):
+        more = " --timeout SECONDS" if run.ended_by == "timeout" else ""
+        lines.append(f"go on with it: ml runs resume {run.name}{more}")
     return "\n".join(lines)
 
 

@@ -23,7 +23,10 @@ class StepLines:
     def __call__(self, event: Event) -> None:
         """Write the line, if the event is worth one."""
         if event.kind == "started":
-            sys.stderr.write(f"{event.run.name}: {len(self._plan.steps)} steps\n")
+            said = f"{len(self._plan.steps)} steps"
+            if event.run.pauses:
+                said += f", {len(event.run.steps)} of them done: it goes on"
+            sys.stderr.write(f"{event.run.name}: {said}\n")
         if event.step is None:
             return
         name = event.step.name.removeprefix(f"{event.run.name}.")

@@ -40,7 +40,8 @@ def command(
     _say(*(problem for problem in check.check(loaded) if problem.severity == "warning"))
     plan = planning.plan(loaded)
     show = not quiet and not as_json
-    backend = LocalBackend(echo=sys.stderr if show and isinstance(plan, CommandPlan) else None)
+    echoed = show and isinstance(plan, CommandPlan)
+    backend = LocalBackend(echo=sys.stderr if echoed else None)
     refusals = backend.refusals(plan)
     lacking = [problem for problem in refusals if problem.code == DATA_NOT_HERE]
     if refusals and not (dry_run and len(lacking) == len(refusals)):
@@ -58,7 +59,7 @@ def command(
     if as_json:
         sys.stdout.write(json.dumps(live.as_json(run), indent=1) + "\n")
     else:
-        _say(live.summary(plan, run))
+        _say(live.summary(plan, run, echoed))
     raise typer.Exit(Exit.DONE if run.status == "Completed" else Exit.RUN_FAILED)
 
 

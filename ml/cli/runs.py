@@ -1,15 +1,14 @@
-"""`ml runs list | show | logs | diff | best | cancel | clean`: the runs of this machine at hand."""
+"""`ml runs list | show | logs | diff | best | …`: the runs of this machine at hand."""
 
 from __future__ import annotations
 
-import json
-import math
-import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ml.cli import json_out, runs_acts
+from ml.cli.options import AsJson, Experiment, Project, RunName, Since
 from ml.specs.problems import Problem, Refused
 
 if TYPE_CHECKING:
@@ -17,12 +16,6 @@ if TYPE_CHECKING:
     from ml.backends.local.listing import Entry
 
 app = typer.Typer(help="The runs of this machine.", no_args_is_help=True)
-
-RunName = Annotated[str, typer.Argument(metavar="RUN", help="A name or id, or `latest`.")]
-Experiment = Annotated[str | None, typer.Option(help="Of this experiment alone.")]
-Project = Annotated[str | None, typer.Option(help="Of this folder under ml/projects alone.")]
-Since = Annotated[str | None, typer.Option(help="Started since: 7d, 12h, 2026-11-20.")]
-AsJson = Annotated[bool, typer.Option("--json", help="The result as JSON on stdout.")]
 
 
 @app.command("list")
@@ -44,7 +37,7 @@ def list_(
     found = _chosen(experiment, project, since, status)
     shown = found[:limit] if limit else found
     if as_json:
-        _print(
+        json_out.write(
             [
                 _line(entry) | ({"bytes": disk.taken(entry.run.folder)} if with_size else {})
                 for entry in shown
@@ -84,9 +77,9 @@ def show(run: RunName = "latest", experiment: Experiment = None, as_json: AsJson
 
         parent = records.read(above).name
     if as_json:
-        _print(
+        json_out.write(
             {
-                **_plain(live.as_json(entry.run)),
+                **json_out.plain(live.as_json(entry.run)),
                 "kind": entry.kind,
                 "project": entry.project,
                 "part_of": parent or None,
@@ -131,8 +124,8 @@ def diff(one: RunName, other: RunName, as_json: AsJson = False) -> None:
     found = differences(*entries)
     names = [entry.run.name for entry in entries]
     if as_json:
-        said = [_plain(asdict(difference)) for difference in found]
-        _print({"one": names[0], "other": names[1], "differences": said})
+        said = [json_out.plain(asdict(difference)) for difference in found]
+        json_out.write({"one": names[0], "other": names[1], "differences": said})
         return
     if not found:
         typer.echo("no difference", err=True)
@@ -163,8 +156,11 @@ def best(
     ranked = ranking.rank(found, metric, goal)
     shown = ranked.runs[:limit]
     if as_json:
-        said = [{"value": one.metrics[ranked.metric], **_plain(live.as_json(one))} for one in shown]
-        _print({"metric": ranked.metric, "goal": ranked.goal, "runs": said})
+        said = [
+            {"value": one.metrics[ranked.metric], **json_out.plain(live.as_json(one))}
+            for one in shown
+        ]
+        json_out.write({"metric": ranked.metric, "goal": ranked.goal, "runs": said})
     else:
         tables.write(
             ("run", ranked.metric, "experiment", "parameters"),
@@ -183,44 +179,9 @@ def best(
         typer.echo("note: they were not all made from the same data (ml runs diff A B)", err=True)
 
 
-@app.command()
-def cancel(
-    run: Annotated[list[str], typer.Argument(metavar="RUN…", help="Names or ids.")],
-    as_json: AsJson = False,
-) -> None:
-    """End runs that go on, with all that they started; what they wrote is kept."""
-    from ml.backends.local.cancellation import cancel as end
-    from ml.cli import live
-
-    ended = [end(one) for one in run]
-    if as_json:
-        _print([_plain(live.as_json(one)) for one in ended])
-        return
-    for one in ended:
-        typer.echo(f"{one.name}: {live.outcome(one)}", err=True)
-
-
-@app.command()
-def clean(
-    keep: Annotated[
-        int | None, typer.Option(min=0, help="Runs beyond the latest so many go.")
-    ] = None,
-    older_than: Annotated[str | None, typer.Option(help="Runs that ended before go: 7d.")] = None,
-    experiment: Experiment = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say it; remove nothing.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
-    as_json: AsJson = False,
-) -> None:
-    """Make room: runs that are asked for, and copies that nothing refers to any more.
-
-    What a registered version, a declared release, a live endpoint or a running run needs stays.
-    The metrics of removed runs stay in MLflow's store.
-    """
-    from ml.cli.runs_clean import clean as go
-    from ml.cli.spans import moment
-
-    before = moment("--older-than", older_than) if older_than else None
-    go(keep, before, experiment, dry_run=dry_run, yes=yes, as_json=as_json)
+app.command()(runs_acts.cancel)
+app.command()(runs_acts.resume)
+app.command()(runs_acts.clean)
 
 
 def _chosen(
@@ -235,8 +196,11 @@ def _chosen(
             raise Refused(
                 Problem("no-such-status", f"--status {one}", f"one of: {', '.join(known.values())}")
             )
+    every = listing.entries()
+    for name in listing.torn(every):
+        typer.echo(f"{name} has a record that cannot be read: ml runs resume {name}", err=True)
     return listing.chosen(
-        listing.entries(),
+        every,
         experiment=experiment,
         project=project,
         statuses={known[one.lower()] for one in status or []},
@@ -264,7 +228,7 @@ def _line(entry: Entry) -> dict[str, Any]:
         "started": run.started,
         "ended": run.ended,
         "parameters": dict(run.parameters),
-        "metrics": _plain(dict(run.metrics)),
+        "metrics": json_out.plain(dict(run.metrics)),
         "best": run.best,
         "trials": len(run.trials),
         "steps": len(run.steps),
@@ -273,16 +237,5 @@ def _line(entry: Entry) -> dict[str, Any]:
     }
 
 
-def _plain(value: Any) -> Any:
-    """JSON has no NaN and no infinities: they are text, as in job.json."""
-    if isinstance(value, dict):
-        return {key: _plain(one) for key, one in value.items()}
-    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
-
-
 def _path(path: object) -> str | None:
     return str(path) if path else None
-
-
-def _print(value: Any) -> None:
-    sys.stdout.write(json.dumps(value, indent=1) + "\n")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +25,7 @@ _SHA = 19  # of "sha256:…": enough to tell two apart
 def row(entry: Entry, primary: Mapping[str, str]) -> list[str]:
     """A run as a row under COLUMNS; `primary` is the metric that each experiment's sweeps rank."""
     run = entry.run
-    took = span((run.ended or time.time()) - run.started)
+    took = span(run.active_s)
     where = [run.name, entry.kind, outcome(run), run.experiment, ago(run.started), took]
     return [*where, _result(entry, primary.get(run.experiment, ""))]
 
@@ -51,7 +50,16 @@ def told(entry: Entry, parent: str, came: Sequence[Descendant]) -> Iterator[tupl
     yield "run", f"{run.name} ({entry.kind}, {run.id or 'never started'})"
     yield "status", outcome(run)
     yield "experiment", run.experiment
-    yield "started", f"{ago(run.started)}, took {span((run.ended or time.time()) - run.started)}"
+    yield "started", f"{ago(run.started)}, took {span(run.active_s)}"
+    if run.pauses:
+        times = "once" if len(run.pauses) == 1 else f"{len(run.pauses)} times"
+        yield "resumed", f"{times}; it stood still for {span(_stood_still(run))} in all"
+    for pause in run.pauses:
+        stopped = f"stopped {ago(pause.since)} ({pause.ended_by})"
+        yield "", f"{stopped}, went on {ago(pause.until)}"
+    for count, attempt in enumerate(run.former, 1):
+        where = f"{outcome(attempt)}, kept in {shown(attempt.folder)}"
+        yield f"attempt {count}", f"{where}, counts for nothing"
     yield "disk", f"{size(disk.taken(run.folder))} in {shown(run.folder)}"
     if files.log(run.folder).exists():
         yield "log", shown(files.log(run.folder))
@@ -69,6 +77,10 @@ def told(entry: Entry, parent: str, came: Sequence[Descendant]) -> Iterator[tupl
         yield f"  output {name}", shown(path) + ("" if path.exists() else " (gone)")
     for version in came:
         yield from _came(version)
+
+
+def _stood_still(run: Run) -> float:
+    return sum(pause.until - pause.since for pause in run.pauses)
 
 
 def _origin(lineage: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

@@ -16,7 +16,7 @@ from tests.backends.conftest import LOG, Sweeps
 def test_values_come_back_with_their_types(tmp_path: Path) -> None:
     """Numbers, truth values, texts and nested choices."""
     values = {"a": 1, "b": 0.1 + 0.2, "c": True, "d": "1", "e": {"kind": "x", "depth": 3}}
-    sample = Sample(7, values, {"kind": "tpe"}, 4)
+    sample = Sample(7, values, {"kind": "tpe"})
     sampled.write(tmp_path / "trials" / "7", sample)
     assert sampled.read(tmp_path / "trials" / "7") == sample
 

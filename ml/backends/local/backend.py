@@ -7,19 +7,17 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import TextIO
 
-from ml.backends.base import Run, Watch, unwatched
-from ml.backends.local import faults, lineage, recovery, reuse, snapshot
+from ml.backends.base import Event, Run, Watch, unwatched
+from ml.backends.local import faults, jobs, recovery, reuse, snapshot, whole
 from ml.backends.local.command import run_command
-from ml.backends.local.execution import Session
 from ml.backends.local.files import COPIED
 from ml.backends.local.interruption import Interruption
-from ml.backends.local.pipeline import run_pipeline
 from ml.backends.local.preparation import Preparation, assets_of
 from ml.backends.local.process import Watchman, cores
-from ml.backends.local.sweep import concurrency, run_sweep
+from ml.backends.local.sweep import concurrency
 from ml.backends.local.tracking import Tracking
 from ml.specs import assets
-from ml.specs.plan import CommandPlan, PipelinePlan, Plan, SweepPlan, commands, given, sweeps
+from ml.specs.plan import CommandPlan, Plan, commands, given, sweeps
 from ml.specs.problems import Exit, Place, Problem, Refused
 
 # Fields that say something about Azure's machines or services and nothing about the job itself.
@@ -107,16 +105,16 @@ class LocalBackend:
             recovery.close_abandoned(tracking)
             watchman = Watchman()
             stack.callback(watchman.close)
-            if isinstance(plan, PipelinePlan):
-                preparation = Preparation(tracking, watchman, snapshots, assets=assets_of(plan))
-                return run_pipeline(plan, preparation, interruption, watch)
-            (command,) = commands(plan)
-            at_once = concurrency(plan) if isinstance(plan, SweepPlan) else 1
-            threads, code = max(1, cores() // at_once), snapshots[command.code]
-            session = Session(tracking, watchman, code, lineage.of(command, code), threads)
-            if isinstance(plan, SweepPlan):
-                return run_sweep(plan, session, interruption, watch)
-            return run_command(plan, session, interruption, watch, self._echo)
+            preparation = Preparation(tracking, watchman, snapshots, assets=assets_of(plan))
+            if isinstance(plan, CommandPlan):
+                session = preparation.session(plan, None, cores())
+                return run_command(plan, session, interruption, watch, self._echo)
+            plan = whole.seeded(plan)
+            with jobs.new() as folder:
+                preparation.keep(folder, plan)
+                run = whole.carry_out(plan, preparation, folder, interruption, watch)
+        watch(Event("ended", run))
+        return run
 
     def kept(self, plan: CommandPlan) -> Run | None:
         """A completed step of a pipeline with this very command, code, environment and data."""

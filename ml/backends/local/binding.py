@@ -93,3 +93,10 @@ def _filled(text: str, texts: Mapping[str, str | None]) -> str:
         if value is not None:
             text = text[: reference.start] + value + text[reference.end :]
     return text
+
+
+def asked_of(plan: PipelinePlan, name: str) -> set[str]:
+    """The outputs of a step that other steps, or the pipeline, take."""
+    sources = [s for step in plan.steps.values() for s in step.sources.values()]
+    taken = [*sources, *plan.origins.values()]
+    return {s.output for s in taken if isinstance(s, FromStep) and s.step == name}

@@ -44,10 +44,14 @@ class Board:
         """The trial's best value, once it has completed and can be ranked."""
         return self._scores.get(name)
 
-    def put(self, run: Run) -> None:
-        """A trial that has started, or one that has ended and counts from now on."""
+    def put(self, run: Run, logged: Iterable[float] = ()) -> None:
+        """A trial that has started, or one that has ended and counts from now on.
+
+        `logged` is what one of an earlier day has logged of the primary metric.
+        """
         self._runs[run.name] = run
         curve = self._curves.setdefault(run.name, [])
+        curve += logged
         if run.ended is not None:
             ranked = run.status == "Completed"
             self._scores[run.name] = objective.score(curve, self._plan.goal) if ranked else None

@@ -35,8 +35,8 @@ class Session:
 class Execution:
     """A run of `plan` in `folder`. `start`, then `poll` until it says True, then `finish`.
 
-    `sampled` are a trial's hyperparameters, `parent` is its sweep's run id, and `time_limit` the
-    field that set its timeout.
+    `sampled` are a trial's hyperparameters, `parent` is its sweep's run id, `time_limit` the field
+    that set its timeout, and `former` are attempts at the same trial or step that were cut off.
     """
 
     session: Session
@@ -46,6 +46,7 @@ class Execution:
     sampled: Mapping[str, object] = field(default_factory=dict)
     parent: str | None = None
     time_limit: str = "timeout"
+    former: tuple[Run, ...] = ()
     ended_by: str = field(init=False, default="")
     run: Run = field(init=False)
     _lineage: dict[str, Any] = field(init=False)
@@ -88,6 +89,7 @@ class Execution:
             started=time.time(),
             parameters=given | environment.literals(self.sampled),
             outputs=outputs,
+            former=self.former,
         )
         records.write(self.run, self._lineage)
         self._began = time.monotonic()

@@ -17,6 +17,8 @@ _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _NO_FOLDER = frozenset({errno.ENOTDIR, errno.EEXIST, errno.ENOENT})
 _BARRED = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 _BROKEN = ("not a database", "malformed", "unable to open", "no such table")
+# What it is called when this machine failed a run, and not the run itself.
+CODES = frozenset({"disk-full", "database-locked", "database-corrupt", "no-access"})
 KEPT = "earlier runs, models and endpoints are as they were"
 
 

@@ -80,6 +80,19 @@ def keep(written: Path, artifacts: Path) -> None:
     shutil.copytree(written, artifacts / written.name, dirs_exist_ok=True)
 
 
+def promote(folder: Path, name: str, path: Path) -> Path:
+    """What a part of a run wrote, among the outputs of the whole: a link.
+
+    To something inside of the run's folder it is relative, so that it survives a move of both.
+    """
+    link = folder / "outputs" / name
+    link.parent.mkdir(exist_ok=True)
+    inside = path.is_relative_to(folder)
+    link.unlink(missing_ok=True)  # of the time before the run was stopped
+    link.symlink_to(Path("..") / path.relative_to(folder) if inside else path)
+    return link
+
+
 def clear_up(folder: Path) -> None:
     """The working copy goes."""
     shutil.rmtree(folder / "work", ignore_errors=True)

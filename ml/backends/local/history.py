@@ -42,6 +42,16 @@ def latest(run_id: str) -> dict[str, float]:
         return {key: value(stored, is_nan) for key, stored, is_nan in rows}
 
 
+def curve(run_id: str, metric: str) -> list[float]:
+    """Every value that the run has logged of the metric, in the order of their arrival."""
+    with _reading() as connection:
+        rows = connection.execute(
+            "SELECT value, is_nan FROM metrics WHERE run_uuid = ? AND key = ? ORDER BY rowid",
+            (run_id, metric),
+        )
+        return [value(stored, is_nan) for stored, is_nan in rows]
+
+
 class Feed:
     """The values of one metric as runs log them, in the order of their arrival."""
 

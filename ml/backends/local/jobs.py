@@ -5,11 +5,17 @@ from __future__ import annotations
 import fcntl
 import os
 import random
+import shutil
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TextIO
 
 from ml.backends.local import home
+
+# The plan of a run with parts, kept in its folder before anything else is.
+PLAN = "plan.json"
 
 _ADJECTIVES = (
     "amber azure bold brave bright brisk calm clear clever cool crisp eager fair fine gentle "
@@ -23,35 +29,94 @@ _NOUNS = (
 )
 
 
+# Whoever asks whether a run lives holds its lock for some microseconds.
+_PATIENCE_S = 1.0
+
+
+class Held(Exception):
+    """Another process runs this run: its number, None when it cannot be told."""
+
+    def __init__(self, executor: int | None) -> None:
+        super().__init__(f"process {executor}")
+        self.executor = executor
+
+
 @contextmanager
 def new() -> Iterator[Path]:
     """The empty folder of a new run, and its lock, which the system frees when this process ends.
 
     The lock file goes when the run was closed: one that stays behind unlocked is abandoned. A run
-    that was refused before it wrote anything leaves nothing behind.
+    that was refused before it wrote anything but its plan leaves nothing behind.
     """
     folder = _new_folder()
-    home.live().mkdir(parents=True, exist_ok=True)
-    path = home.live() / folder.name
-    with path.open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        lock.write(f"{os.getpid()}\n")
-        lock.flush()
+    with hold(folder.name):
         try:
             yield folder
         except BaseException:
-            with suppress(OSError):
-                folder.rmdir()
-                path.unlink()
+            if {path.name for path in folder.iterdir()} <= {PLAN}:
+                shutil.rmtree(folder, ignore_errors=True)
+                forget(folder.name)
             raise
+
+
+@contextmanager
+def hold(name: str) -> Iterator[float | None]:
+    """The lock of a run, for as long as it is worked on; raises Held when somebody else does.
+
+    Yields the last sign of life of an executor that was killed and left its lock behind; None when
+    there is nothing of it. An error inside leaves the lock file as the mark of an abandoned run.
+    """
+    home.live().mkdir(parents=True, exist_ok=True)
+    path = home.live() / name
+    left = last_sign(name)
+    with _locked(path) as lock:
+        lock.truncate(0)
+        lock.write(f"{os.getpid()}\n")
+        lock.flush()
+        yield left
         path.unlink(missing_ok=True)
+
+
+def _locked(path: Path) -> TextIO:
+    """The lock file, locked by this process, and still the one that others find at `path`."""
+    deadline = time.monotonic() + _PATIENCE_S
+    while True:
+        lock = path.open("a+")
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # Whoever had it may have ended, and removed the file, since it was opened.
+            if os.path.samestat(path.stat(), os.fstat(lock.fileno())):
+                return lock
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                found = executor(path.name)
+                lock.close()
+                raise Held(found) from None
+            time.sleep(0.01)
+        except FileNotFoundError:
+            pass
+        lock.close()
+
+
+def beat(name: str) -> None:
+    """Leave a sign of life: what stops now was worked on until now."""
+    with suppress(FileNotFoundError):
+        os.utime(home.live() / name)
+
+
+def last_sign(name: str) -> float | None:
+    """When the run's executor last left a sign of life; None when its lock file is gone."""
+    try:
+        return (home.live() / name).stat().st_mtime
+    except FileNotFoundError:
+        return None
 
 
 def is_alive(name: str) -> bool:
     """Whether some process holds the run's lock."""
     try:
         with (home.live() / name).open() as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except FileNotFoundError:
         return False
     except BlockingIOError:

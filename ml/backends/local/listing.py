@@ -60,6 +60,13 @@ def entries() -> list[Entry]:
     return sorted(found, key=lambda entry: (-entry.run.started, entry.run.name))
 
 
+def torn(listed: Iterable[Entry]) -> list[str]:
+    """The names of the runs that are not among the entries because their record is not whole."""
+    known = {entry.run.name for entry in listed}
+    found = (folder.name for folder in home.jobs().glob("*") if folder.name not in known)
+    return sorted(name for name in found if records.is_torn(home.jobs() / name))
+
+
 def entry_of(run: Run) -> Entry:
     """The entry of a run that was found before; a step or a trial has one too.
 

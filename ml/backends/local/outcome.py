@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import signal
+from dataclasses import replace
 from pathlib import Path
 
 from ml.backends.base import Run
@@ -14,6 +15,7 @@ from ml.specs.problems import Problem
 from ml.specs.repository import shown
 
 LAST_LINES = 12
+_LOG_FOLLOWS = "; the end of its log:"
 # Below this much free space a failing script has most likely failed for want of more.
 NO_ROOM_BYTES = 1 << 20
 
@@ -42,11 +44,17 @@ def script_failed(code: int, plan: CommandPlan, log: Path) -> Problem:
     said = "".join(f"\n    | {line}" for line in last_lines(log)) or "\n    | (it printed nothing)"
     return Problem(
         "script-failed",
-        f"the command {_ended(code)}; the end of its log:{said}",
+        f"the command {_ended(code)}{_LOG_FOLLOWS}{said}",
         "exit code 0",
         f"{_advice(code)}read it whole: less {shlex.quote(shown(log))}",
         plan.places.get("command", plan.place),
     )
+
+
+def without_log(problem: Problem) -> Problem:
+    """The problem for somebody who has the end of the log before their eyes."""
+    found, follows, _ = problem.found.partition(_LOG_FOLLOWS)
+    return replace(problem, found=found) if follows else problem
 
 
 def _ended(code: int) -> str:

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from ml.backends.base import Event, Kind, Run, Watch
 from ml.backends.local import (
+    attempts,
+    files,
     jobs,
     lineage,
     pipeline_outcome,
     records,
+    recovery,
     reuse,
 )
-from ml.backends.local.binding import bound
+from ml.backends.local.binding import asked_of, bound
 from ml.backends.local.execution import Execution, Session
 from ml.backends.local.interruption import Interruption
+from ml.backends.local.past import past_of
 from ml.backends.local.preparation import Preparation
 from ml.backends.local.process import cores
 from ml.backends.local.sweep import Sweep, concurrency
@@ -36,17 +41,20 @@ POLL_S = 0.02
 
 
 def run_pipeline(
-    plan: PipelinePlan, preparation: Preparation, interruption: Interruption, watch: Watch
+    plan: PipelinePlan,
+    preparation: Preparation,
+    folder: Path,
+    interruption: Interruption,
+    watch: Watch,
+    past: Run | None = None,
 ) -> Run:
     """Run the steps until every one has ended, or none may start any more."""
-    with jobs.new() as folder:
-        pipeline = Pipeline(plan, preparation, folder, watch, cores=cores())
-        watch(Event("started", pipeline.run))
-        while not pipeline.turn(interruption.name, interruption.impatient):
-            time.sleep(POLL_S)
-        run = pipeline.finish()
-    watch(Event("ended", run))
-    return run
+    pipeline = Pipeline(plan, preparation, folder, watch, cores=cores(), past=past)
+    watch(Event("started", pipeline.run))
+    while not pipeline.turn(interruption.name, interruption.impatient):
+        jobs.beat(folder.name)
+        time.sleep(POLL_S)
+    return pipeline.finish()
 
 
 class Pipeline:
@@ -65,6 +73,7 @@ class Pipeline:
         name: str = "",
         parent: str | None = None,
         cores: int = 1,
+        past: Run | None = None,
     ) -> None:
         self._plan, self._preparation, self._watch = plan, preparation, watch
         self._free = cores
@@ -73,7 +82,12 @@ class Pipeline:
         self._ended: dict[str, Run] = {}
         self._written: dict[FromStep, Path] = {}
         self._cut_short = self._stop = ""
-        self._lineage = _lineage(plan, parent)
+        if past:
+            self._lineage = records.lineage(folder)
+            self.run = recovery.reopen(preparation.tracking, past, self._lineage)
+            self._retake(past)
+            return
+        self._lineage = lineage_of(plan, parent)
         name = name or folder.name
         (folder / "steps").mkdir(parents=True)
         run_id = preparation.tracking.start(
@@ -90,6 +104,18 @@ class Pipeline:
             parameters={key: value for key, value in literals.items() if value is not None},
         )
         records.write(self.run, self._lineage)
+
+    def _retake(self, past: Run) -> None:
+        """Take in the steps that had ended; the others wait, and go on where they were."""
+        for run in sorted(past.steps, key=lambda step: step.ended or 0.0):
+            name = run.folder.name
+            wrote = reuse.writer(run)
+            if not run.id or attempts.was_cut_off(run) or attempts.has_lost(run) or not wrote:
+                continue
+            del self._waiting[name]
+            artifacts = self._preparation.tracking.artifacts_of(wrote.id)
+            self._take_in(name, run, dict.fromkeys(asked_of(self._plan, name), artifacts))
+        self._refresh()
 
     def turn(self, stop: str, at_once: bool) -> bool:
         """See Task."""
@@ -114,7 +140,7 @@ class Pipeline:
         for name, origin in self._plan.origins.items():
             path = self._written.get(origin)
             if path is not None and name in self._plan.outputs:
-                outputs[name] = self._promote(name, path)
+                outputs[name] = files.promote(self.run.folder, name, path)
         self.run = replace(
             self.run,
             status=status,
@@ -151,21 +177,24 @@ class Pipeline:
         """Start a step with its share of the cores, or take over what it came to before."""
         plan = bound(step, self._plan, self._written)
         folder, label, key = self.run.folder / "steps" / name, f"{self.run.name}.{name}", ""
+        past = None if isinstance(plan, CommandPlan) else records.read_if_whole(folder)
+        former = () if past else attempts.set_aside(self._preparation.tracking, folder, label)
         try:
             if isinstance(plan, PipelinePlan):
                 task: Task = Pipeline(
-                    plan, self._preparation, folder, self._relay, label, self.run.id, share
+                    plan, self._preparation, folder, self._relay, label, self.run.id, share, past
                 )
             else:
                 session = self._session(plan, share)
                 if step.is_deterministic:
                     code = session.snapshot.digest if session.snapshot else ""
                     key = reuse.key(plan, code, self._preparation.digest, session.interpreter)
-                kept = reuse.find(key) if key and not self._plan.force_rerun else None
+                may_reuse = key and not past and not self._plan.force_rerun
+                kept = reuse.find(key) if may_reuse else None
                 if kept is not None:
                     self._end(name, reuse.take_over(kept, folder, label, plan, session), key, kept)
                     return
-                task = self._task(plan, session, folder, label, share)
+                task = self._task(plan, session, folder, label, share, former)
         except Refused as refused:
             problem = refused.problems[0]
             run = pipeline_outcome.refused(label, self._plan.experiment, folder, step, problem)
@@ -182,11 +211,18 @@ class Pipeline:
         return self._preparation.session(plan.trial, self.run.id, threads)
 
     def _task(
-        self, plan: CommandPlan | SweepPlan, session: Session, folder: Path, label: str, share: int
+        self,
+        plan: CommandPlan | SweepPlan,
+        session: Session,
+        folder: Path,
+        label: str,
+        share: int,
+        former: tuple[Run, ...],
     ) -> Task:
         if isinstance(plan, SweepPlan):
-            return SweepTask(Sweep(plan, session, folder, self._relay, label, share))
-        execution = Execution(session, plan, folder, label, parent=self.run.id)
+            stopped = past_of(folder) if (folder / records.FILE).exists() else None
+            return SweepTask(Sweep(plan, session, folder, self._relay, label, share, stopped))
+        execution = Execution(session, plan, folder, label, parent=self.run.id, former=former)
         execution.start()
         return CommandTask(execution)
 
@@ -196,27 +232,28 @@ class Pipeline:
         self._end(name, task.finish(), key)
 
     def _end(self, name: str, run: Run, key: str = "", kept: reuse.Kept | None = None) -> None:
-        """Take in a step that has ended: what it wrote, for the steps that wait for it."""
+        paths = self._take_in(name, run, kept.paths if kept else {})
+        if run.status == "Completed" and key:
+            reuse.keep(key, run, paths, self._preparation.digest)
+        self._tell("step_ended", run)
+
+    def _take_in(self, name: str, run: Run, former: Mapping[str, Path]) -> dict[str, Path]:
+        """A step that has ended: what it wrote, for the steps that wait for it.
+
+        `former` is where outputs lie that are not its own.
+        """
         self._ended[name] = run
         # A sweep's outputs are links to its best trial's; MLflow refuses to read through one.
         paths = {output: path.resolve() for output, path in run.outputs.items()}
-        for output in self._asked_of(name) - set(paths):
+        for output in asked_of(self._plan, name) - set(paths):
             # Azure ML's implicit output: what the step left in ./outputs and ./logs.
-            former = kept.paths.get(output) if kept else None
-            if former or run.id:
-                paths[output] = former or self._preparation.tracking.artifacts_of(run.id)
+            if output in former or run.id:
+                own = self._preparation.tracking.artifacts_of
+                paths[output] = former.get(output) or own(run.id)
         self._written |= {FromStep(name, output): path for output, path in paths.items()}
-        if run.status == "Completed" and key:
-            reuse.keep(key, run, paths, self._preparation.digest)
         if run.status != "Completed" and not self._plan.continue_on_step_failure:
             self._stop = pipeline_outcome.STEP_FAILED
-        self._tell("step_ended", run)
-
-    def _asked_of(self, name: str) -> set[str]:
-        """The outputs of a step that other steps, or the pipeline, take."""
-        sources = [s for step in self._plan.steps.values() for s in step.sources.values()]
-        taken = [*sources, *self._plan.origins.values()]
-        return {s.output for s in taken if isinstance(s, FromStep) and s.step == name}
+        return paths
 
     def _leave_out(self, name: str, why: str) -> None:
         del self._waiting[name]
@@ -243,16 +280,8 @@ class Pipeline:
         steps = sorted([*self._ended.values(), *going], key=lambda step: step.started)
         self.run = replace(self.run, steps=tuple(steps))
 
-    def _promote(self, name: str, path: Path) -> Path:
-        """The step's output among the pipeline's own, as a link that survives a move of both."""
-        link = self.run.folder / "outputs" / name
-        link.parent.mkdir(exist_ok=True)
-        inside = path.is_relative_to(self.run.folder)
-        link.symlink_to(Path("..") / path.relative_to(self.run.folder) if inside else path)
-        return link
 
-
-def _lineage(plan: PipelinePlan, parent: str | None) -> dict[str, Any]:
+def lineage_of(plan: PipelinePlan, parent: str | None) -> dict[str, Any]:
     """Where the pipeline came from; its steps have the code and the environment."""
     folder = next((c.code for c in commands(plan) if c.code), Path(plan.place.path).parent)
     return {

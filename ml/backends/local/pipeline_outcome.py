@@ -62,7 +62,7 @@ def of(
             "canceled",
             f"{why}; every step that was running was ended, {done} of {len(plan.steps)} had "
             "completed",
-            hint=f"run it again: what had completed is reused; see ls {shlex.quote(_there(run))}",
+            hint=f"look at them: ls {shlex.quote(_there(run))}",
         )
     consequences = {NOT_STARTED, STEP_FAILED}
     failed = [s for s in steps if s.status != "Completed" and s.ended_by not in consequences]

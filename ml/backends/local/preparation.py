@@ -1,4 +1,4 @@
-"""What the steps of a pipeline share, and the session that each of them gets."""
+"""What the parts of a run share, and the session that each of them gets."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ml.backends.local import lineage
+from ml.backends.local import begun, lineage
 from ml.backends.local.execution import Session
 from ml.backends.local.interpreters import Interpreters
 from ml.backends.local.process import Watchman
 from ml.backends.local.snapshot import Snapshot
 from ml.backends.local.tracking import Tracking
 from ml.specs import assets
-from ml.specs.plan import CommandPlan, Plan, given
+from ml.specs.plan import CommandPlan, PipelinePlan, Plan, SweepPlan, commands, given
 
 
 @dataclass
@@ -28,22 +28,38 @@ class Preparation:
     # The assets that the pipeline was given, by content: a step that hands one on unchanged (one
     # that checks the data) does not make other data of it.
     assets: Mapping[str, str] = field(default_factory=dict)
-    _code: dict[Path | None, dict[str, Any]] = field(default_factory=dict)
+    # The lineage of every folder of code, as far as it is known.
+    code: dict[Path | None, dict[str, Any]] = field(default_factory=dict)
     _digests: dict[Path, str] = field(default_factory=dict)
 
-    def session(self, plan: CommandPlan, parent: str, threads: int) -> Session:
-        """What a step runs with: its code, its share of the cores, and where it comes from."""
+    def session(self, plan: CommandPlan, parent: str | None, threads: int) -> Session:
+        """What a part runs with: its code, its share of the cores, and where it comes from.
+
+        `parent` is the run above; a whole has none, and its data is read for its digest only where
+        it was to be written down anyway.
+        """
         taken = self.snapshots[plan.code]
         interpreter = self.interpreters.of(plan)
-        origin = lineage.of(plan, taken, self._code.get(plan.code), interpreter)
-        self._code[plan.code] = origin["code"]
+        origin = lineage.of(plan, taken, self.code.get(plan.code), interpreter)
+        self.code[plan.code] = origin["code"]
         for name, data in plan.inputs.items():
-            if data.path is not None and not data.is_literal:
+            if data.path is None or data.is_literal:
+                continue
+            if parent is not None or data.path in self._digests:
                 content = self.digest(data.path)
                 origin["data"][name]["digest"] = content
                 origin["data"][name]["asset"] = str(data.asset or self.assets.get(content, ""))
         origin["parent"] = parent
         return Session(self.tracking, self.watchman, taken, origin, threads, interpreter)
+
+    def keep(self, folder: Path, plan: SweepPlan | PipelinePlan) -> None:
+        """Write down what a run is begun with, so that it can be gone on with."""
+        for command in commands(plan):
+            if command.code not in self.code:
+                taken = self.snapshots[command.code]
+                origin = lineage.of(command, taken, None, self.interpreters.of(command))
+                self.code[command.code] = origin["code"]
+        begun.keep(folder, plan, self.code, self.digest)
 
     def digest(self, path: Path) -> str:
         """sha256 of data as it was when it was first asked for; "" of what is not there.

@@ -5,25 +5,44 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from ml.backends.base import Run
+from ml.backends.base import Pause, Run
 from ml.specs.problems import Place, Problem
 
 FILE = "job.json"
 # The kinds of runs that have parts, and the folder where those are.
 PARTS = {"sweep": "trials", "pipeline": "steps"}
+# Beside them: what attempts at trials and steps left that were cut off, as `<part>.<attempt>`.
+ATTEMPTS = "attempts"
+# What reading a record raises that is not there, or not whole.
+UNREADABLE = (OSError, ValueError, KeyError, TypeError, AttributeError)
 
 
 def write(run: Run, lineage: Mapping[str, Any]) -> None:
-    """Replace the run's record in one step: a reader sees the old one or the new one."""
-    path = run.folder / FILE
+    """Replace the run's record in one step: a reader sees the old one or the new one.
+
+    A whole run's is on the disk when this returns. A trial's or step's may be torn when the machine
+    goes off: waiting for the disk takes longer than all else that is done for a trial, and what is
+    torn is run again (see `ml.backends.local.resumption`).
+    """
+    has_parts = any((run.folder / parts).is_dir() for parts in PARTS.values())
+    replace(run.folder / FILE, to_json(run) | {"lineage": lineage}, durable=has_parts)
+
+
+def replace(path: Path, data: Any, *, durable: bool) -> None:
+    """Write JSON to a file in one step; `durable`: a machine that goes off then leaves it whole."""
     unfinished = path.with_suffix(f".{os.getpid()}.tmp")
     try:
-        unfinished.write_text(json.dumps(to_json(run) | {"lineage": lineage}, indent=1) + "\n")
+        with unfinished.open("w") as file:
+            file.write(json.dumps(data, indent=1) + "\n")
+            if durable:
+                file.flush()
+                os.fsync(file.fileno())
         unfinished.replace(path)
     finally:
         unfinished.unlink(missing_ok=True)
@@ -37,6 +56,13 @@ def read(folder: Path) -> Run:
     return from_json(folder, document(folder))
 
 
+def read_if_whole(folder: Path) -> Run | None:
+    """The run whose folder this is; None when it has no record that can be read."""
+    with suppress(*UNREADABLE):
+        return read(folder)
+    return None
+
+
 def document(folder: Path) -> dict[str, Any]:
     """The record; while the run goes on, with what its trials and steps last wrote themselves.
 
@@ -44,11 +70,35 @@ def document(folder: Path) -> dict[str, Any]:
     """
     data: dict[str, Any] = json.loads((folder / FILE).read_text())
     if data["ended"] is None:
-        trials = sorted(folder.glob(f"trials/*/{FILE}"), key=lambda path: int(path.parent.name))
-        data["trials"] = [document(path.parent) for path in trials]
-        steps = [document(path.parent) for path in folder.glob(f"steps/*/{FILE}")]
-        data["steps"] = sorted(steps, key=lambda step: float(step["started"]))
+        data["trials"] = sorted(_parts(folder / "trials"), key=lambda one: _number(one["name"]))
+        data["steps"] = sorted(_parts(folder / "steps"), key=lambda one: float(one["started"]))
     return data
+
+
+def _parts(folder: Path) -> Iterator[dict[str, Any]]:
+    """The records of trials or steps; one that cannot be read is left out."""
+    for path in folder.glob(f"*/{FILE}"):
+        with suppress(*UNREADABLE):
+            yield document(path.parent)
+
+
+def _number(name: str) -> int:
+    """The trial's: its name is its sweep's, an underscore and the number."""
+    return int(name.rpartition("_")[2])
+
+
+def within(folder: Path) -> Iterator[Run]:
+    """Every run of a job folder whose record can be read, parts and attempts before the whole."""
+    for kind in (*PARTS.values(), ATTEMPTS):
+        for part in sorted((folder / kind).glob("*")):
+            yield from within(part)
+    with suppress(*UNREADABLE):
+        yield read(folder)
+
+
+def is_torn(folder: Path) -> bool:
+    """Whether the folder has a record, and that cannot be read."""
+    return (folder / FILE).exists() and read_if_whole(folder) is None
 
 
 def lineage(folder: Path) -> dict[str, Any]:
@@ -78,6 +128,8 @@ def to_json(run: Run) -> dict[str, Any]:
         "trials": [to_json(trial) for trial in run.trials],
         "steps": [to_json(step) for step in run.steps],
         "reused_from": run.reused_from,
+        "pauses": [asdict(pause) for pause in run.pauses],
+        "former": [to_json(attempt) for attempt in run.former],
     }
 
 
@@ -109,7 +161,17 @@ def from_json(folder: Path, data: Mapping[str, Any]) -> Run:
         warnings=tuple(_problem(problem) for problem in data["warnings"]),
         steps=steps,
         reused_from=data.get("reused_from", ""),
+        pauses=tuple(Pause(**pause) for pause in data.get("pauses", ())),
+        former=tuple(
+            from_json(attempt_folder(folder, number), attempt)
+            for number, attempt in enumerate(data.get("former", ()), 1)
+        ),
     )
+
+
+def attempt_folder(part: Path, number: int) -> Path:
+    """Where attempt `number` (from 1) at a trial or step lies once it was set aside."""
+    return part.parent.parent / ATTEMPTS / f"{part.name}.{number}"
 
 
 def _problem(data: Mapping[str, Any]) -> Problem:

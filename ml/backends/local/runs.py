@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import PurePath
 
 from ml.backends.base import Run
 from ml.backends.local import home, records
@@ -26,6 +27,8 @@ def find(wanted: str, experiment: str | None = None) -> Run:
             for one in (run, *run.below()):
                 if wanted in {one.name, one.id}:
                     return one
+    if records.is_torn(home.jobs() / PurePath(wanted).name):
+        raise Refused(_torn(wanted))
     raise Refused(_none(wanted, experiment, found))
 
 
@@ -39,6 +42,16 @@ def every() -> Iterator[Run]:
         except (OSError, ValueError, KeyError):
             # Being made at this moment, or killed before its first record.
             continue
+
+
+def _torn(name: str) -> Problem:
+    return Problem(
+        "record-unreadable",
+        f"{home.jobs() / name / records.FILE} cannot be read: the machine went off, or the disk "
+        "was full, while it was written",
+        "a whole record",
+        f"ml runs resume {name} writes it anew and goes on, if it is a sweep or a pipeline",
+    )
 
 
 def _none(wanted: str, experiment: str | None, found: list[Run]) -> Problem:

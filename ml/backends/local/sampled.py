@@ -20,13 +20,12 @@ class Sample:
     """The values of trial `number`, typed and nested as they were sampled.
 
     `origin` says who chose them: its `kind` is given, random, sobol, grid or tpe, the rest is the
-    sampler's own. `told` is how many trials the sampler knew the end of when it was asked.
+    sampler's own.
     """
 
     number: int
     values: Mapping[str, object]
     origin: Mapping[str, Any] = field(default_factory=dict)
-    told: int = 0
 
 
 def write(folder: Path, sample: Sample) -> None:
@@ -39,6 +38,6 @@ def read(folder: Path) -> Sample | None:
     """The sample of a trial's folder; None when it was not written, or not to its end."""
     try:
         data = json.loads((folder / FILE).read_text())
-        return Sample(data["number"], data["values"], data["origin"], data["told"])
+        return Sample(data["number"], data["values"], data["origin"])
     except (OSError, ValueError, KeyError, TypeError):
         return None

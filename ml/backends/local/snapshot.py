@@ -6,6 +6,7 @@ import hashlib
 import os
 import shutil
 import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -42,6 +43,11 @@ def take(code: Path | None) -> Snapshot | None:
     return Snapshot(_place(digest), digest)
 
 
+def is_whole(snapshot: Snapshot) -> bool:
+    """Whether the copy still has the content that its digest says."""
+    return _digest(list(_files(snapshot.folder, ""))) == snapshot.digest
+
+
 def working_copy(snapshot: Snapshot | None, into: Path) -> Path:
     """A folder for one run to work in, as a node has one.
 
@@ -64,6 +70,15 @@ def _digest(files: list[tuple[str, Path]]) -> str:
         whole.update(f"{relative}\0{runs}\0{len(content)}\0".encode())
         whole.update(content)
     return f"sha256:{whole.hexdigest()}"
+
+
+def _files(folder: Path, prefix: str) -> Iterator[tuple[str, Path]]:
+    """Every file of a copy, in the order in which `IgnoreFile` yields them."""
+    for path in sorted(folder.iterdir(), key=lambda one: one.name):
+        if path.is_dir():
+            yield from _files(path, f"{prefix}{path.name}/")
+        else:
+            yield f"{prefix}{path.name}", path
 
 
 def _place(digest: str) -> Path:

@@ -4,15 +4,29 @@ from __future__ import annotations
 
 import secrets
 import time
+from collections import deque
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from ml.backends.base import Event, Run, Status, Watch
-from ml.backends.local import faults, history, jobs, lineage, records, sampled, sweep_outcome
+from ml.backends.local import (
+    attempts,
+    faults,
+    files,
+    history,
+    jobs,
+    lineage,
+    records,
+    recovery,
+    sampled,
+    sweep_outcome,
+)
 from ml.backends.local.board import Board
 from ml.backends.local.execution import Execution, Session
 from ml.backends.local.interruption import Interruption
+from ml.backends.local.past import Past
 from ml.backends.local.process import cores
 from ml.backends.local.sampled import Sample
 from ml.specs.plan import SweepPlan
@@ -36,24 +50,28 @@ def concurrency(plan: SweepPlan) -> int:
     return max(1, min(plan.max_concurrent_trials, plan.max_total_trials, cores()))
 
 
-def run_sweep(plan: SweepPlan, session: Session, interruption: Interruption, watch: Watch) -> Run:
+def run_sweep(
+    plan: SweepPlan,
+    session: Session,
+    folder: Path,
+    interruption: Interruption,
+    watch: Watch,
+    past: Past | None = None,
+) -> Run:
     """Run trials until the limits, the space, the time or the person's patience is used up."""
-    with jobs.new() as folder:
-        sweep = Sweep(plan, session, folder, watch)
-        failure = None
-        try:
-            with faults.told():
-                sweep.go(interruption)
-        except Refused as refused:
-            failure = refused.problems[0]
-            sweep.end_trials()
-        run = sweep.finish(failure)
-    watch(Event("ended", run))
-    return run
+    sweep = Sweep(plan, session, folder, watch, past=past)
+    failure = None
+    try:
+        with faults.told():
+            sweep.go(interruption)
+    except Refused as refused:
+        failure = refused.problems[0]
+        sweep.end_trials()
+    return sweep.finish(failure)
 
 
 class Sweep:
-    """The state of one sweep; `go` drives it."""
+    """The state of one sweep; `go` drives it. With a `past` it goes on where that one stopped."""
 
     def __init__(
         self,
@@ -63,43 +81,38 @@ class Sweep:
         watch: Watch,
         name: str = "",
         at_once: int | None = None,
+        past: Past | None = None,
     ) -> None:
         self._plan, self._session, self._watch = plan, session, watch
-        seed = plan.seed if plan.seed is not None else secrets.randbelow(2**32)
-        self._sampler = samplers.make(plan, seed)
         self._limit = min(at_once or cores(), concurrency(plan))
         self._running: dict[str, tuple[Execution, samplers.Suggestion]] = {}
         self._board = Board(plan)
+        self._again: deque[tuple[Sample, samplers.Suggestion]] = deque()
         self._cut_short = ""
-        self._lineage = session.lineage | {
-            "spec": str(plan.place),
-            "sampling": {"algorithm": plan.algorithm, "rule": plan.rule, "seed": seed},
-            "objective": {"primary_metric": plan.primary_metric, "goal": plan.goal},
-        }
-        (folder / "trials").mkdir(parents=True)
-        name = name or folder.name
-        run_id = session.tracking.start(
-            plan.experiment,
-            folder,
-            name,
-            {**plan.tags, **lineage.tags(self._lineage), "sampling.seed": str(seed)},
-        )
-        self.run = Run(
-            id=run_id,
-            name=name,
-            status="Running",
-            experiment=plan.experiment,
-            folder=folder,
-            started=time.time(),
-        )
-        records.write(self.run, self._lineage)
+        self._lineage = past.lineage if past else lineage_of(plan, session.lineage)
+        seed = self._lineage["sampling"]["seed"]
+        self._sampler = samplers.make(plan, seed)
+        if past:
+            self.run = recovery.reopen(session.tracking, past.run, self._lineage)
+            self._again = past.retake(self._board, self._sampler, plan.primary_metric)
+        else:
+            (folder / "trials").mkdir(parents=True)
+            name = name or folder.name
+            tags = {**plan.tags, **lineage.tags(self._lineage), "sampling.seed": str(seed)}
+            run_id = session.tracking.start(plan.experiment, folder, name, tags)
+            now = time.time()
+            self.run = Run(run_id, name, "Running", plan.experiment, folder, started=now)
+            records.write(self.run, self._lineage)
+        self.run = replace(self.run, trials=self._board.trials, best=self._board.best)
         self._feed = history.Feed(plan.primary_metric)
-        self._began = self._looked = time.monotonic()
+        self._looked = time.monotonic()
+        self._began = self._looked - self.run.active_s
 
     def go(self, interruption: Interruption) -> None:
         """Start, watch and close trials until none is left to run."""
         self._watch(Event("started", self.run))
         while not self.turn(interruption.name, interruption.impatient):
+            jobs.beat(self.run.folder.name)
             time.sleep(POLL_S)
 
     def turn(self, stop: str, at_once: bool) -> bool:
@@ -114,7 +127,8 @@ class Sweep:
                 execution.stop(reason)
             if at_once:
                 execution.kill()
-        if reason and (self._running or len(self._board) < self._plan.max_total_trials):
+        left = self._running or self._again or len(self._board) < self._plan.max_total_trials
+        if reason and left:
             self._cut_short = reason
         while not reason and len(self._running) < self._limit and self._start_trial():
             pass
@@ -133,27 +147,39 @@ class Sweep:
 
     def _start_trial(self) -> bool:
         """Whether there was one more to start."""
-        number = len(self._board)
-        suggestion = None if number >= self._plan.max_total_trials else self._sampler.ask()
-        if suggestion is None:
+        found = self._next()
+        if found is None:
             return False
-        folder = self.run.folder / "trials" / str(number)
-        told = number - len(self._running)
-        sampled.write(folder, Sample(number, suggestion.values, suggestion.origin, told))
+        sample, suggestion = found
+        name = f"{self.run.name}_{sample.number}"
+        folder = self.run.folder / "trials" / str(sample.number)
+        former = attempts.set_aside(self._session.tracking, folder, name)
+        sampled.write(folder, sample)
         limit, trial = self._plan.trial_timeout_s, self._plan.trial
         execution = Execution(
             self._session,
             replace(trial, timeout_s=limit) if limit is not None else trial,
             folder,
-            f"{self.run.name}_{number}",
+            name,
             suggestion.values,
             self.run.id,
             "trial_timeout" if limit is not None else "timeout",
+            former=former,
         )
         self._board.put(execution.start())
         self._running[execution.name] = execution, suggestion
         self._tell("trial_started", execution.name)
         return True
+
+    def _next(self) -> tuple[Sample, samplers.Suggestion] | None:
+        """What the next trial is given: first those that were cut off, then new ones."""
+        if self._again:
+            return self._again.popleft()
+        number = len(self._board)
+        found = None if number >= self._plan.max_total_trials else self._sampler.ask()
+        if found is None:
+            return None
+        return Sample(number, found.values, found.origin), found
 
     def _look(self) -> None:
         """Take in what trials have logged since the last look, and apply the policy to it."""
@@ -201,7 +227,7 @@ class Sweep:
             score = self._board.score(best.name)
             tags = {"best_child_run_id": best.id, "best_child": best.name, "score": repr(score)}
             self._session.tracking.tag(self.run.id, tags)
-            outputs = {name: self._promote(best, name) for name in best.outputs}
+            outputs = {k: files.promote(self.run.folder, k, v) for k, v in best.outputs.items()}
         self.run = replace(
             self.run,
             status=status,
@@ -226,8 +252,13 @@ class Sweep:
             return "Failed", sweep_outcome.nothing_to_rank(self._plan, self._board.trials)
         return "Completed", None
 
-    def _promote(self, best: Run, name: str) -> Path:
-        link = self.run.folder / "outputs" / name
-        link.parent.mkdir(exist_ok=True)
-        link.symlink_to(Path("..") / best.outputs[name].relative_to(self.run.folder))
-        return link
+
+def lineage_of(plan: SweepPlan, origin: Mapping[str, Any]) -> dict[str, Any]:
+    """Where a sweep came from: what its trials did (`origin`), and how they are sampled."""
+    seed = plan.seed if plan.seed is not None else secrets.randbelow(2**32)
+    return {
+        **origin,
+        "spec": str(plan.place),
+        "sampling": {"algorithm": plan.algorithm, "rule": plan.rule, "seed": seed},
+        "objective": {"primary_metric": plan.primary_metric, "goal": plan.goal},
+    }

@@ -162,6 +162,33 @@ class Tables:
                 (status, _now(), run_id),
             )
 
+    def reopen(self, run_id: str) -> None:
+        """Let a closed run be RUNNING again, without an end time."""
+        with self._writing() as connection:
+            _demand_active(connection, run_id)
+            connection.execute(
+                "UPDATE runs SET status = 'RUNNING', end_time = NULL WHERE run_uuid = ?", (run_id,)
+            )
+
+    def rename(self, run_id: str, name: str) -> None:
+        """Give a run another name."""
+        _demand_plain({"name": name})
+        if len(name) > 250:
+            raise Unusual(name)
+        with self._writing() as connection:
+            _demand_active(connection, run_id)
+            connection.execute("UPDATE runs SET name = ? WHERE run_uuid = ?", (name, run_id))
+            _put_tags(connection, run_id, {"mlflow.runName": name})
+
+    def tagged(self, tag: str, value: str) -> list[str]:
+        """The ids of the runs whose tag has that value."""
+        found = self._connection.execute(
+            "SELECT run_uuid FROM runs JOIN tags USING (run_uuid)"
+            " WHERE key = ? AND tags.value = ? AND lifecycle_stage = 'active'",
+            (tag, value),
+        )
+        return [run_id for (run_id,) in found]
+
     def running(self, tag: str) -> list[tuple[str, str]]:
         """(run id, value of that tag) of every run that nobody has closed."""
         return self._connection.execute(

@@ -183,6 +183,41 @@ class Tracking:
 
         self._written(lambda tables: tables.end(run_id, ENDED[status], texts), by_client)
 
+    def reopen(self, run_id: str, tags: Mapping[str, str]) -> None:
+        """Let a closed run be RUNNING again.
+
+        By MLflow's client it keeps its former end time until the next.
+        """
+        self._written(
+            lambda tables: tables.reopen(run_id),
+            lambda: self._client.update_run(run_id, "RUNNING"),
+        )
+        self.tag(run_id, tags)
+
+    def set_aside(self, run_id: str, name: str, folder: Path) -> None:
+        """Close a run as an attempt that counts for nothing: KILLED, under a name of its own."""
+        self._written(
+            lambda tables: tables.rename(run_id, name),
+            lambda: self._client.update_run(run_id, name=name),
+        )
+        self.end(run_id, "Canceled", {})
+        self.tag(run_id, {JOB_FOLDER: str(folder), "attempt": "cut off"})
+
+    def runs_in(self, folder: Path) -> list[str]:
+        """The ids of the runs whose job folder is exactly this one."""
+        return self._written(
+            lambda tables: tables.tagged(JOB_FOLDER, str(folder)),
+            lambda: self._runs_in_by_client(folder),
+        )
+
+    def _runs_in_by_client(self, folder: Path) -> list[str]:
+        everywhere = [one.experiment_id for one in self._client.search_experiments()]
+        quote = '"' if "'" in str(folder) else "'"
+        found = self._client.search_runs(
+            everywhere, f"tags.`{JOB_FOLDER}` = {quote}{folder}{quote}", max_results=_MOST
+        )
+        return [str(run.info.run_id) for run in found]
+
     def running(self, job: Path) -> list[str]:
         """The ids of the runs of that job folder, trials included, that nobody has closed."""
         found = self._written(lambda tables: tables.running(JOB_FOLDER), self._running_by_client)

@@ -1,0 +1,82 @@
+"""`ml runs cancel | resume | clean`: what changes runs of this machine."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from ml.cli import json_out
+from ml.cli.options import AsJson, Experiment, RunName
+from ml.specs.problems import Exit
+
+
+def cancel(
+    run: Annotated[list[str], typer.Argument(metavar="RUN…", help="Names or ids.")],
+    as_json: AsJson = False,
+) -> None:
+    """End runs that go on, with all that they started; what they wrote is kept."""
+    from ml.backends.local.cancellation import cancel as end
+    from ml.cli import live
+
+    ended = [end(one) for one in run]
+    if as_json:
+        json_out.write([json_out.plain(live.as_json(one)) for one in ended])
+        return
+    for one in ended:
+        typer.echo(f"{one.name}: {live.outcome(one)}", err=True)
+
+
+def resume(
+    run: RunName,
+    timeout: Annotated[
+        float | None,
+        typer.Option(min=0, metavar="SECONDS", help="A sweep's limit from now on, all in all."),
+    ] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", help="No progress, only the summary.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Go on with a sweep or a pipeline that was killed, interrupted or failed for want of room.
+
+    What had come to its end is kept; what was cut off runs again. The plan, the code and the data
+    are those that it was begun with.
+    """
+    from ml.backends.local import resumption
+    from ml.cli import live
+
+    found = resumption.find(run)
+    plan = resumption.plan_of(found, timeout)
+    if resumption.is_complete(found):
+        typer.echo(f"{found.name} is complete: there is nothing to go on with", err=True)
+        ended = found
+    else:
+        with live.watching(plan, not quiet and not as_json) as watch:
+            ended = resumption.resume(found, watch, timeout)
+    if as_json:
+        json_out.write(json_out.plain(live.as_json(ended)))
+    elif ended is not found:
+        sys.stderr.write(f"{live.summary(plan, ended)}\n")
+    raise typer.Exit(Exit.DONE if ended.status == "Completed" else Exit.RUN_FAILED)
+
+
+def clean(
+    keep: Annotated[
+        int | None, typer.Option(min=0, help="Runs beyond the latest so many go.")
+    ] = None,
+    older_than: Annotated[str | None, typer.Option(help="Runs that ended before go: 7d.")] = None,
+    experiment: Experiment = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say it; remove nothing.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Make room: runs that are asked for, and copies that nothing refers to any more.
+
+    What a registered version, a declared release, a live endpoint or a running run needs stays.
+    The metrics of removed runs stay in MLflow's store.
+    """
+    from ml.cli.runs_clean import clean as go
+    from ml.cli.spans import moment
+
+    before = moment("--older-than", older_than) if older_than else None
+    go(keep, before, experiment, dry_run=dry_run, yes=yes, as_json=as_json)

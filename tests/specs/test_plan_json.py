@@ -1,0 +1,81 @@
+"""A plan that is written and read again is the same plan."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import is_dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ml.specs import domain
+from ml.specs import plan as plans
+from ml.specs.check import check
+from ml.specs.domain import Constraint, Hints, Point
+from ml.specs.frozen import Frozen
+from ml.specs.load import load
+from ml.specs.plan import CommandPlan, Dimension, Environment, SweepPlan
+from ml.specs.plan_json import from_json, kinds, to_json
+from ml.specs.planning import plan
+from ml.specs.problems import Place
+from tests.conftest import ROOT
+
+JOBS = sorted((ROOT / "ml" / "projects").glob("*/jobs/*.yml"))
+
+
+@pytest.mark.parametrize("spec", JOBS, ids=lambda path: path.name)
+def test_every_plan_of_the_repository_comes_back(spec: Path) -> None:
+    """Commands, sweeps and pipelines, through text."""
+    loaded = load(spec)
+    assert not [one for one in check(loaded) if one.severity == "error"]
+    made = plan(loaded)
+    again = from_json(json.loads(json.dumps(to_json(made))))
+    assert again == made
+    assert isinstance(getattr(again, "tags", None), Frozen)
+
+
+def test_types_survive(tmp_path: Path) -> None:
+    """Truth values, whole numbers, lists, tuples and nested spaces of a choice."""
+    place = Place("a.yml", 3)
+    inner = Dimension("depth", "randint", (5,), place)
+    args = (True, 1, 1.0, "1", [1, "b"], {"name": "tree", "depth": inner}, {1: None})
+    space = {"x": Dimension("x", "choice", args, place)}
+    trial = CommandPlan(place, "a", "tests", "true", tmp_path, Environment("azureml:e:1"))
+    hints = Hints((Point({"x": 1}, place),), (Constraint("x > 0", place),), "a.hints.yml")
+    made = SweepPlan(place, "a", "tests", trial, space, "random", "maximize", "m", hints=hints)
+    found = from_json(json.loads(json.dumps(to_json(made))))
+    assert found == made
+    assert isinstance(found, SweepPlan)
+    assert [type(one) for one in found.search_space["x"].args[:5]] == [bool, int, float, str, list]
+    assert found.trial.code == tmp_path
+
+
+def test_every_kind_of_plan_is_known() -> None:
+    """A dataclass that is added to the plans can be written and read."""
+    defined = {name for module in (plans, domain) for name, one in vars(module).items()}
+    known = {name for name in defined if is_dataclass(getattr(plans, name, None))}
+    assert known | {"Place", "Point", "Constraint"} <= set(kinds())
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        None,
+        "text",
+        {"is": "InputPlan", "with": {}},
+        {"is": "os.system", "with": "ls"},
+        {"is": "CommandPlan", "with": {"unknown": 1}},
+        {"with": 1},
+    ],
+)
+def test_anything_else_is_refused(data: Any) -> None:
+    """What another version wrote, or somebody changed, is a ValueError and nothing else."""
+    with pytest.raises(ValueError, match="no plan"):
+        from_json(data)
+
+
+def test_what_no_plan_holds_is_not_written() -> None:
+    """Nothing is turned into text that would not come back."""
+    with pytest.raises(TypeError, match="a plan holds no"):
+        to_json({"x": object()})
