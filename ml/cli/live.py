@@ -178,7 +178,7 @@ def summary(plan: Plan, run: Run, echoed: bool = False) -> str:
         if run.best:
             lines += [f"  best     {run.best} ({parameters(sampled(plan, run))})"]
     if isinstance(plan, PipelinePlan):
-        lines += [f"  steps    {counts(run)}"]
+        lines += [f"  steps    {counts(run)}", *_best_of_sweeps(plan, run)]
     lines += [f"  {name} = {number(value)}" for name, value in run.metrics.items()]
     lines += [f"  output {name}: {shown(path)}" for name, path in run.outputs.items()]
     what, where = _LOGS[type(plan)]
@@ -189,6 +189,20 @@ def summary(plan: Plan, run: Run, echoed: bool = False) -> str:
         more = " --timeout SECONDS" if run.ended_by == "timeout" else ""
         lines.append(f"go on with it: ml runs resume {run.name}{more}")
     return "\n".join(lines)
+
+
+def _best_of_sweeps(plan: PipelinePlan, run: Run) -> list[str]:
+    """A line for each sweep step that has a best trial, or took one over."""
+    said = []
+    for name, step in plan.steps.items():
+        found = next((one for one in run.steps if one.name == f"{run.name}.{name}"), None)
+        if not isinstance(step.plan, SweepPlan) or found is None or found.status != "Completed":
+            continue
+        metric = step.plan.primary_metric
+        score = f"{metric} {number(found.metrics[metric])}, " if metric in found.metrics else ""
+        values = parameters(sampled(step.plan, found))
+        said.append(f"  best of {name}: {found.best or found.reused_from} ({score}{values})")
+    return said
 
 
 def _counts(run: Run) -> str:

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from ml.backends.base import Event, Run
 from ml.cli.live import BEST_ROWS, Lines, Rows, summary
-from ml.specs.plan import CommandPlan, Dimension, Environment, SweepPlan
+from ml.specs.plan import CommandPlan, Dimension, Environment, PipelinePlan, StepPlan, SweepPlan
 from ml.specs.problems import Place, Problem
 
 HERE = Place("sweep.yml", 1)
@@ -95,3 +95,14 @@ def test_the_summary_of_a_failure_ends_with_its_cause() -> None:
     assert "did you mean `scores`?" in said
     assert "calm_river_03: Failed in 9 s" in said
     assert "next:" not in said
+
+
+def test_the_summary_of_a_pipeline_names_the_best_of_its_sweeps() -> None:
+    """With its score and its own values; a sweep without a best trial has no such line."""
+    plan = PipelinePlan(HERE, "p", "e", {"tune": StepPlan(HERE, PLAN)})
+    won = replace(sweep(trial(0, 0.5), best="p.tune_0"), name="p.tune", status="Completed")
+    won = replace(won, metrics={"score": 0.5}, parameters={"lr": 0.125, "seed": 0})
+    whole = Run("id", "p", "Completed", "e", Path("/x"), 0.0, 9.0, steps=(won,))
+    assert "  best of tune: p.tune_0 (score 0.5, lr=0.125)" in summary(plan, whole).splitlines()
+    lost = replace(won, status="Failed", best=None)
+    assert "best of" not in summary(plan, replace(whole, steps=(lost,)))
