@@ -12,6 +12,7 @@ from ml.backends.local import faults, jobs, recovery, reuse, snapshot, whole
 from ml.backends.local.command import run_command
 from ml.backends.local.files import COPIED
 from ml.backends.local.interruption import Interruption
+from ml.backends.local.pool import Pool
 from ml.backends.local.preparation import Preparation, assets_of
 from ml.backends.local.process import Watchman, cores
 from ml.backends.local.sweep import concurrency
@@ -105,7 +106,9 @@ class LocalBackend:
             recovery.close_abandoned(tracking)
             watchman = Watchman()
             stack.callback(watchman.close)
-            preparation = Preparation(tracking, watchman, snapshots, assets=assets_of(plan))
+            pool = Pool(watchman)
+            stack.callback(pool.close)
+            preparation = Preparation(tracking, pool, snapshots, assets=assets_of(plan))
             if isinstance(plan, CommandPlan):
                 session = preparation.session(plan, None, cores())
                 return run_command(plan, session, interruption, watch, self._echo)

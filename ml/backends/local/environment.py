@@ -21,6 +21,9 @@ PASSED = (
 )
 # Where `pip install` in a job puts things, in the job's working copy.
 PACKAGES = ".packages"
+# The variables of which every run has its own.
+OF_A_RUN = frozenset({"MLFLOW_RUN_ID", "PIP_TARGET", "PYTHONPATH"})
+_SWEEP = "AZUREML_SWEEP_"
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
@@ -57,12 +60,17 @@ def variables(
         "OMP_WAIT_POLICY": "PASSIVE",
         "MLFLOW_DISABLE_TELEMETRY": "true",
         "GIT_PYTHON_REFRESH": "quiet",
-        **{f"AZUREML_SWEEP_{name}": text(value) for name, value in sampled.items()},
+        **{f"{_SWEEP}{name}": text(value) for name, value in sampled.items()},
         **own,
         "MLFLOW_TRACKING_URI": interpreter.tracking_uri or tracking_uri(),
         "MLFLOW_RUN_ID": run_id,
         "MLFLOW_EXPERIMENT_NAME": experiment,
     }
+
+
+def is_of_a_run(name: str) -> bool:
+    """Whether every run has its own value of that variable."""
+    return name in OF_A_RUN or name.startswith(_SWEEP)
 
 
 def text(value: object) -> str:

@@ -11,7 +11,8 @@ from typing import Any
 from ml.backends.base import Run, Status
 from ml.backends.local import environment, faults, files, history, lineage, outcome, records
 from ml.backends.local.interpreters import HERE, Interpreter
-from ml.backends.local.process import RunProcess, Watchman
+from ml.backends.local.pool import Job, Pool
+from ml.backends.local.process import RunProcess
 from ml.backends.local.snapshot import Snapshot
 from ml.backends.local.tracking import Tracking
 from ml.specs.expressions import resolve_command, resolve_value
@@ -24,7 +25,7 @@ class Session:
     """What the executions of one `ml run` share."""
 
     tracking: Tracking
-    watchman: Watchman
+    pool: Pool
     snapshot: Snapshot | None
     lineage: dict[str, Any]
     threads: int
@@ -112,9 +113,13 @@ class Execution:
             work,
             self.session.interpreter,
         )
-        self._process = RunProcess(
-            command, self.run.id, work, seen, self.log, self.session.watchman
-        )
+        job = Job(command, self.run.id, work, seen, self.log)
+        self._process = self.session.pool.start(job, self.session.snapshot, self.is_one_of_many)
+
+    @property
+    def is_one_of_many(self) -> bool:
+        """Whether others with the same imports follow: only then it pays to warm an interpreter."""
+        return bool(self.sampled)
 
     @property
     def log(self) -> Path:
@@ -166,6 +171,8 @@ class Execution:
             if status == "Completed"
             else (),
         )
+        if self._process is not None:
+            self._lineage["process"] = self._process.way
         records.write(self.run, self._lineage)
         for written in files.artifacts(self.folder, self.session.snapshot):
             files.keep(written, self.session.tracking.artifacts_of(self.run.id))

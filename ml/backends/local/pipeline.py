@@ -53,7 +53,7 @@ def run_pipeline(
     watch(Event("started", pipeline.run))
     while not pipeline.turn(interruption.name, interruption.impatient):
         jobs.beat(folder.name)
-        time.sleep(POLL_S)
+        preparation.pool.wait(POLL_S)
     return pipeline.finish()
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from ml.backends.local import begun, lineage
 from ml.backends.local.execution import Session
 from ml.backends.local.interpreters import Interpreters
-from ml.backends.local.process import Watchman
+from ml.backends.local.pool import Pool
 from ml.backends.local.snapshot import Snapshot
 from ml.backends.local.tracking import Tracking
 from ml.specs import assets
@@ -22,7 +22,7 @@ class Preparation:
     """Code is taken once, before the first step: a file that is saved later changes no step."""
 
     tracking: Tracking
-    watchman: Watchman
+    pool: Pool
     snapshots: Mapping[Path | None, Snapshot | None]
     interpreters: Interpreters = field(default_factory=Interpreters)
     # The assets that the pipeline was given, by content: a step that hands one on unchanged (one
@@ -50,7 +50,7 @@ class Preparation:
                 origin["data"][name]["digest"] = content
                 origin["data"][name]["asset"] = str(data.asset or self.assets.get(content, ""))
         origin["parent"] = parent
-        return Session(self.tracking, self.watchman, taken, origin, threads, interpreter)
+        return Session(self.tracking, self.pool, taken, origin, threads, interpreter)
 
     def keep(self, folder: Path, plan: SweepPlan | PipelinePlan) -> None:
         """Write down what a run is begun with, so that it can be gone on with."""

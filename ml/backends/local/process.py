@@ -13,6 +13,9 @@ from pathlib import Path
 
 from ml.backends.local import reaper
 
+# How a run was started that no warm interpreter has forked; the reason follows.
+ALONE = "started by itself: "
+
 
 class Watchman:
     """The watchman of this executor's processes (see `ml.backends.local.reaper`)."""
@@ -45,42 +48,36 @@ class Watchman:
 
 
 class RunProcess:
-    """`bash -c COMMAND` for one run, its output in `log`.
+    """A run's first process, and whatever comes of it (see `Shell` and `ml.backends.local.pool`).
 
     `poll` has to be called now and then: it sees the end and sends SIGKILL when SIGTERM was not
     enough. Whatever the command leaves running in the background ends with it, as a node would.
     """
 
-    def __init__(
-        self,
-        command: str,
-        run_id: str,
-        cwd: Path,
-        environment: Mapping[str, str],
-        log: Path,
-        watchman: Watchman,
-    ) -> None:
+    def __init__(self, run_id: str, watchman: Watchman) -> None:
         self._run_id = run_id
         self._watchman = watchman
         self._kill_at: float | None = None
         self._returncode: int | None = None
         watchman.tell("+", run_id)
-        with log.open("ab") as sink:
-            self._process = subprocess.Popen(
-                ["bash", "-c", command],
-                cwd=cwd,
-                env=dict(environment),
-                stdin=subprocess.DEVNULL,
-                stdout=sink,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-        watchman.tell("+", run_id, self._process.pid)
 
     @property
-    def group(self) -> int:
-        """The process group, which is the shell's process id."""
-        return self._process.pid
+    def way(self) -> str:
+        """How it was started, for the record."""
+        raise NotImplementedError
+
+    @property
+    def group(self) -> int | None:
+        """The process group, which is the first process's id; None when it is not known yet."""
+        raise NotImplementedError
+
+    def _first(self) -> int | None:
+        """The exit code of the first process, None while it goes on."""
+        raise NotImplementedError
+
+    def _may_have_left_something(self) -> bool:
+        """Whether processes may be there that the first has left behind."""
+        return True
 
     def poll(self) -> int | None:
         """The exit code (−N: ended by signal N), or None while the command goes on.
@@ -89,13 +86,14 @@ class RunProcess:
         """
         if self._returncode is not None:
             return self._returncode
-        code = self._process.poll()
+        code = self._first()
         asked, late = self._kill_at is not None, time.monotonic() >= (self._kill_at or 0.0)
         if code is None or (asked and not late and reaper.processes_of(self._run_id)):
             if asked and late:
                 reaper.send(signal.SIGKILL, self._run_id, self.group)
             return None
-        reaper.send(signal.SIGKILL, self._run_id, self.group)
+        if self._may_have_left_something():
+            reaper.send(signal.SIGKILL, self._run_id, self.group)
         self._watchman.tell("-", self._run_id)
         self._returncode = code
         return code
@@ -110,6 +108,47 @@ class RunProcess:
         """End every process of the run at once."""
         self._kill_at = time.monotonic()
         reaper.send(signal.SIGKILL, self._run_id, self.group)
+
+
+class Shell(RunProcess):
+    """`bash -c COMMAND` for one run, its output in `log`."""
+
+    def __init__(
+        self,
+        command: str,
+        run_id: str,
+        cwd: Path,
+        environment: Mapping[str, str],
+        log: Path,
+        watchman: Watchman,
+        why: str = "",
+    ) -> None:
+        super().__init__(run_id, watchman)
+        self._why = why
+        with log.open("ab") as sink:
+            self._process = subprocess.Popen(
+                ["bash", "-c", command],
+                cwd=cwd,
+                env=dict(environment),
+                stdin=subprocess.DEVNULL,
+                stdout=sink,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        watchman.tell("+", run_id, self._process.pid)
+
+    @property
+    def way(self) -> str:
+        """See RunProcess."""
+        return f"{ALONE}{self._why}"
+
+    @property
+    def group(self) -> int:
+        """See RunProcess."""
+        return self._process.pid
+
+    def _first(self) -> int | None:
+        return self._process.poll()
 
 
 def cores() -> int:

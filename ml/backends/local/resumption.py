@@ -17,6 +17,7 @@ from ml.backends.local import attempts, begun, faults, home, jobs, records, reco
 from ml.backends.local.begun import Begun
 from ml.backends.local.interruption import Interruption
 from ml.backends.local.pipeline_outcome import NOT_STARTED, STEP_FAILED
+from ml.backends.local.pool import Pool
 from ml.backends.local.preparation import Preparation, assets_of
 from ml.backends.local.process import Watchman
 from ml.backends.local.tracking import Tracking
@@ -69,9 +70,11 @@ def resume(run: Run, watch: Watch = unwatched, timeout_s: float | None = None) -
         recovery.close_abandoned(tracking)
         watchman = Watchman()
         stack.callback(watchman.close)
+        pool = Pool(watchman)
+        stack.callback(pool.close)
         attempts.end_processes(one.id for one in records.within(run.folder) if one.id)
         preparation = Preparation(
-            tracking, watchman, snapshots, assets=assets_of(plan), code=dict(former.code)
+            tracking, pool, snapshots, assets=assets_of(plan), code=dict(former.code)
         )
         run = whole.carry_out(plan, preparation, run.folder, interruption, watch, goes_on=True)
     watch(Event("ended", run))

@@ -113,7 +113,7 @@ class Sweep:
         self._watch(Event("started", self.run))
         while not self.turn(interruption.name, interruption.impatient):
             jobs.beat(self.run.folder.name)
-            time.sleep(POLL_S)
+            self._session.pool.wait(POLL_S)
 
     def turn(self, stop: str, at_once: bool) -> bool:
         """Do what is to be done now; whether the sweep has ended.
