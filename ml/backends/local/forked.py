@@ -7,17 +7,19 @@ What differs from a fresh start all the same is listed in tests/backends/test_po
 # Of the standard library only what a start of Python imports anyway, or nearly so.
 # ruff: noqa: PTH109, PTH118, PTH120, PTH123, SIM105
 
-from __future__ import annotations
-
 import builtins
 import gc
 import io
+import itertools
 import os
 import signal
 import sys
 from importlib.machinery import ModuleSpec, SourceFileLoader
 from types import CodeType, ModuleType, TracebackType
-from typing import Any
+
+MYPY = False
+if MYPY:
+    from typing import Any
 
 Modules = dict[str, ModuleType]
 
@@ -26,19 +28,20 @@ class Warm:
     """Hands out modules that are imported already when the script imports them, and not before.
 
     `segments` are the modules that each import of the zygote brought in, in its order, which is the
-    script's: importing one makes its whole segment, and those before it, visible. `own` are what
-    the zygote needs for itself.
+    script's: importing one makes its whole segment, and those before it, visible.
     """
 
-    def __init__(self, own: Modules, segments: list[Modules]) -> None:
-        self._own, self._segments = own, segments
+    def __init__(self, segments: list[Modules]) -> None:
+        self._segments = segments
         self._where = {name: at for at, found in enumerate(segments) for name in found}
         self._shown = 0
 
-    def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
+    def find_spec(
+        self, name: str, path: object = None, target: object = None
+    ) -> "ModuleSpec | None":
         """See importlib.abc.MetaPathFinder; asking does not import."""
         at = self._where.get(name)
-        module = self._own.get(name) if at is None else self._segments[at][name]
+        module = None if at is None else self._segments[at][name]
         known: ModuleSpec | None = getattr(module, "__spec__", None)
         if known is None:
             return None
@@ -57,10 +60,8 @@ class Warm:
         """Nothing is executed a second time."""
         assert module.__spec__ is not None
         name, module.__spec__ = module.__spec__.name, module.__spec__.loader_state[1]
-        at = self._where.get(name)
-        if at is None:
-            return
-        for found in (*self._segments[self._shown : at + 1], self._own):
+        at = self._where[name]
+        for found in self._segments[self._shown : at + 1]:
             for key, one in found.items():
                 sys.modules.setdefault(key, one)
         self._shown = max(self._shown, at + 1)
@@ -68,9 +69,26 @@ class Warm:
             sys.meta_path.remove(self)
 
 
-def become(
-    request: dict[str, Any], base: Modules, own: Modules, segments: list[Modules], pad: str
-) -> None:
+class Known:
+    """The modules of the zygote.
+
+    To look at an object is to write to its memory (its reference count), and memory that a fork
+    shares is copied, page by page, when it is written to: 5 µs for each of thousands of modules.
+    """
+
+    def __init__(self) -> None:
+        self._ids = {id(module) for module in sys.modules.values()}
+        self.visible = len(sys.modules)
+
+    def others(self) -> list[ModuleType]:
+        """The modules that came later, the newest first."""
+        later = itertools.islice(reversed(sys.modules.values()), len(sys.modules) - self.visible)
+        found = [one for one in later if id(one) not in self._ids and isinstance(one, ModuleType)]
+        main = sys.modules.get("__main__")
+        return [*found, main] if isinstance(main, ModuleType) else found
+
+
+def become(request: "dict[str, Any]", warm: "Warm | None", pad: str) -> None:
     """Take on the output, the environment, the folder and the search path of a trial."""
     os.setsid()
     log = os.open(request["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
@@ -89,9 +107,9 @@ def become(
     sys.orig_argv[:] = request["started"]
     sys.argv[:] = [request["target"], *request["arguments"]]
     refresh()
-    sys.modules.clear()
-    sys.modules.update(base)
-    sys.meta_path.insert(0, Warm(own, segments))
+    if warm is not None:
+        finder: Any = warm
+        sys.meta_path.insert(0, finder)
 
 
 def refresh() -> None:
@@ -130,7 +148,7 @@ def environment_area() -> tuple[int, int]:
     return int(fields[47]), int(fields[48])
 
 
-def run(request: dict[str, Any]) -> int:
+def run(request: "dict[str, Any]") -> int:
     """What Python itself does with `python FILE` and `python -m MODULE`; the exit code."""
     main = ModuleType("__main__")
     main.__dict__.update(__builtins__=builtins, __annotations__={})
@@ -175,7 +193,7 @@ def _asked_for(code: object) -> int:
     return 1
 
 
-def _uncaught(error: BaseException, inside: TracebackType | None) -> int:
+def _uncaught(error: BaseException, inside: "TracebackType | None") -> int:
     sys.last_type, sys.last_value, sys.last_traceback = type(error), error, inside
     error.__traceback__ = inside
     try:
@@ -190,11 +208,11 @@ def _uncaught(error: BaseException, inside: TracebackType | None) -> int:
     return 1
 
 
-def leave(code: int, warm: set[int]) -> None:
+def leave(code: int, warm: "Known") -> None:
     """End the process as Python does: threads joined, atexit called, files closed and flushed.
 
-    What is not done is to take apart the packages that the zygote had imported (`warm`, by id),
-    which takes a fifth of a second and changes nothing outside of the process.
+    What is not done is to take apart the packages that the zygote had imported, which takes a fifth
+    of a second and changes nothing outside of the process.
     """
     if threading := sys.modules.get("threading"):
         threading._shutdown()
@@ -205,11 +223,9 @@ def leave(code: int, warm: set[int]) -> None:
     # A daemon thread still runs here, where Python would have stopped it: leave it its globals.
     alone = threading is None or threading.active_count() == 1
     # As Py_FinalizeEx clears modules: names with one underscore first, the newest module first.
-    own = [m for m in sys.modules.values() if isinstance(m, ModuleType) and id(m) not in warm]
+    own = warm.others()
     sys.last_type = sys.last_value = sys.last_traceback = None
-    for module in reversed(own if alone else []):
-        if module is sys or module is builtins:
-            continue
+    for module in own if alone else []:
         for underscored in (True, False):
             for name in list(module.__dict__):
                 single = name.startswith("_") and not name.startswith("__")

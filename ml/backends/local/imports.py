@@ -8,7 +8,7 @@ from __future__ import annotations
 import ast
 import sys
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 # `import a.b` is ("a.b", ()); `from a.b import c` is ("a.b", ("c",)).
@@ -25,14 +25,22 @@ class Imports:
     the top of its search path, and could therefore stand in front of anything of the same name.
 
     `cold` are packages that a module imports which also writes into `sys.modules`: it wants them
-    imported then and there. `obstacle` says why nothing may be imported before the script itself
+    imported then and there. The first `certain` of the entries are imported before the script does
+    anything else. `obstacle` says why nothing may be imported before the script itself
     does it, "" if it may.
     """
 
     entries: dict[Entry, None] = field(default_factory=dict)
     names: frozenset[str] = frozenset()
     cold: set[str] = field(default_factory=set)
+    certain: int = 0
     obstacle: str = ""
+
+    def without(self, packages: set[str]) -> Imports:
+        """The same, but for imports from these packages."""
+        kept = [one[0].partition(".")[0] not in packages for one in self.entries]
+        entries = [one for one, keep in zip(self.entries, kept, strict=True) if keep]
+        return replace(self, entries=dict.fromkeys(entries), certain=sum(kept[: self.certain]))
 
 
 def of(root: Path, target: str, is_module: bool) -> Imports:
@@ -47,8 +55,7 @@ def of(root: Path, target: str, is_module: bool) -> Imports:
         walk.follow(target)
         walk.follow(f"{target}.__main__")
     walk.rest()
-    for entry in [one for one in found.entries if one[0].partition(".")[0] in found.cold]:
-        del found.entries[entry]
+    found = found.without(found.cold)
     if walk.searches:
         # It looks for modules elsewhere, too: anything in the snapshot may come in front.
         found.names |= {name for folder in root.rglob("*/") for name in _offered(folder)}
@@ -70,6 +77,7 @@ class _Walk:
         self._seen: set[Path] = set()
         self._later: list[tuple[list[ast.stmt], str, Path]] = []
         self.searches = False
+        self._only_imports = True
 
     def follow(self, name: str) -> None:
         """Visit the module of that name and the packages that it is in, if the snapshot has it."""
@@ -96,12 +104,18 @@ class _Walk:
 
     def rest(self) -> None:
         """What functions import when they are called."""
+        if self._only_imports:
+            self._only_imports = False
+            self._found.certain = len(self._found.entries)
         while self._later:
             body, package, path = self._later.pop(0)
             self._statements(body, package, path)
 
     def _statements(self, body: Iterable[ast.stmt], package: str, path: Path) -> None:
         for node in body:
+            if self._only_imports and not _only_imports(node):
+                self._only_imports = False
+                self._found.certain = len(self._found.entries)
             if isinstance(node, ast.Import):
                 for alias in node.names:
                     self._take(alias.name, ())
@@ -153,6 +167,16 @@ class _Walk:
         if blocks:
             tops = {name.partition(".")[0] for name in named_here}
             self._found.cold |= tops - sys.stdlib_module_names
+
+
+def _only_imports(node: ast.stmt) -> bool:
+    """Whether the statement imports something, or does nothing when it is executed."""
+    match node:
+        case ast.Import() | ast.ImportFrom() | ast.Expr(value=ast.Constant()):
+            return True
+        case ast.If(test=test, orelse=[]):
+            return _is_for_types(test)
+    return False
 
 
 def _is_for_types(test: ast.expr) -> bool:

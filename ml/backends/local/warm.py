@@ -52,7 +52,7 @@ class Ask:
         """`variables` are one run's: those that every run has its own of are left out."""
         same = {k: v for k, v in variables.items() if not environment.is_of_a_run(k)}
         key = (program, called.flags, tuple(found.entries), found.names, frozenset(same.items()))
-        return Ask(called, program, found, same, (*key, frozenset(found.cold)))
+        return Ask(called, program, found, same, (*key, found.certain, frozenset(found.cold)))
 
     def request(self, log: str, cwd: str, variables: Mapping[str, str]) -> dict[str, Any]:
         """What the forked process has to know."""
@@ -121,8 +121,16 @@ class Interpreter:
             )
         self.watchman.tell("+", self._name, self._process.pid)
         needs = self.ask.imports
-        entries = [(name, list(parts)) for name, parts in needs.entries]
-        self._say("prepare", entries, sorted(needs.cold), sorted(needs.names), PAD)
+        self._say(
+            "prepare",
+            {
+                "entries": [(name, list(parts)) for name, parts in needs.entries],
+                "certain": needs.certain,
+                "cold": sorted(needs.cold),
+                "names": sorted(needs.names),
+                "pad": PAD,
+            },
+        )
 
     def _say(self, *message: Any) -> None:
         try:
@@ -195,8 +203,7 @@ class Interpreter:
         if len(self.left_out) > TRIES:
             self._gone(f"importing `{top}` {why}")
             return
-        entries = {one: None for one in self.ask.imports.entries if one[0].partition(".")[0] != top}
-        self.ask = replace(self.ask, imports=replace(self.ask.imports, entries=entries))
+        self.ask = replace(self.ask, imports=self.ask.imports.without({top}))
         self._open()
         for child in self._children.values():
             self._say("start", child.name, child.request)

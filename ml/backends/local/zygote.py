@@ -16,12 +16,15 @@ import forked  # type: ignore[import-not-found]
 sys.path.remove(HERE)  # its modules must stand in front of nothing
 sys.path_importer_cache.pop(HERE, None)
 
-import ctypes
+import _ctypes
 import gc
 import marshal
 import os
 import select
-from typing import Any
+
+MYPY = False
+if MYPY:
+    from typing import Any
 
 PR_SET_CHILD_SUBREAPER = 36
 LARGEST = 1 << 20
@@ -34,12 +37,11 @@ class Zygote:
 
     def __init__(self, socket: int) -> None:
         self._socket = socket
-        self._own: forked.Modules = {}
-        self._segments: list[forked.Modules] = []
+        self._hidden: forked.Warm | None = None
         self._pad = ""
         self._children: dict[int, tuple[str, int]] = {}  # pid → (id, pidfd)
         self._poll = select.poll()
-        self._warm: set[int] = set()
+        self._known = forked.Known()
 
     def serve(self) -> None:
         """Answer ("prepare", …) once, then ("start", id, request) and ("drop", id) until the end.
@@ -57,10 +59,10 @@ class Zygote:
                     self._answer(*marshal.loads(packet))
             self._reap()
 
-    def _say(self, *message: Any) -> None:
+    def _say(self, *message: "Any") -> None:
         os.write(self._socket, marshal.dumps(message))
 
-    def _answer(self, what: str, *said: Any) -> None:
+    def _answer(self, what: str, *said: "Any") -> None:
         if what == "prepare":
             self._prepare(*said)
         elif what == "start":
@@ -70,37 +72,45 @@ class Zygote:
                 if name == said[0]:
                     os.kill(pid, 9)
 
-    def _prepare(
-        self, entries: list[tuple[str, list[str]]], cold: list[str], names: list[str], pad: str
-    ) -> None:
-        self._pad = pad
-        known = set(sys.modules)
-        self._own = {name: sys.modules[name] for name in known - set(BASE) - {"forked"}}
-        for name, parts in entries:
+    def _prepare(self, needs: "dict[str, Any]") -> None:
+        """Import what is needed, and hide all but the `certain` first of it."""
+        self._pad = needs["pad"]
+        # What this program has for itself, the script imports for itself.
+        for name in set(sys.modules) - set(BASE):
+            del sys.modules[name]
+        known, segments = set(sys.modules), []
+        for at, (name, parts) in enumerate(needs["entries"]):
             before = _state()
             try:
                 __import__(name, fromlist=parts)
             except BaseException:  # the script will see it, too
                 pass
-            after = _state()
-            found = {key: sys.modules[key] for key in list(sys.modules) if key not in known}
-            known |= found.keys()
-            found = {key: one for key, one in found.items() if key.partition(".")[0] not in cold}
-            if found:
-                self._segments.append(found)
-            if harm := _harm(before, after):
+            if harm := _harm(before, _state()):
                 self._say("unfit", name, harm)
                 os._exit(0)
+            found = {key: sys.modules[key] for key in list(sys.modules) if key not in known}
+            known |= found.keys()
+            if at >= needs["certain"] and found:
+                segments.append(found)
         tops = {name.partition(".")[0] for name in known - set(BASE)}
-        if shadowed := sorted(tops & set(names)):
+        if shadowed := sorted(tops & set(needs["names"])):
             self._say("unusable", f"`{shadowed[0]}` of the code may stand in front of another")
             os._exit(0)
-        self._warm = {id(module) for module in sys.modules.values()}
+        self._known = forked.Known()
+        for found in segments:
+            for name in found:
+                del sys.modules[name]
+        self._known.visible = len(sys.modules)
+        cold = set(needs["cold"])
+        offered = [
+            {k: m for k, m in s.items() if k.partition(".")[0] not in cold} for s in segments
+        ]
+        self._hidden = forked.Warm([one for one in offered if one]) if any(offered) else None
         gc.collect()
         gc.freeze()
-        self._say("ready", len(self._warm))
+        self._say("ready", len(known))
 
-    def _start(self, name: str, request: dict[str, Any]) -> None:
+    def _start(self, name: str, request: "dict[str, Any]") -> None:
         pid = os.fork()
         if pid == 0:
             self._be(request)
@@ -109,16 +119,16 @@ class Zygote:
         self._poll.register(handle, select.POLLIN)
         self._say("started", name, pid)
 
-    def _be(self, request: dict[str, Any]) -> None:
+    def _be(self, request: "dict[str, Any]") -> None:
         for descriptor in (self._socket, *(handle for _, handle in self._children.values())):
             os.close(descriptor)
         try:
-            forked.become(request, BASE, self._own, self._segments, self._pad)
+            forked.become(request, self._hidden, self._pad)
             code = forked.run(request)
         except BaseException as error:
             sys.__excepthook__(type(error), error, error.__traceback__)
             code = 1
-        forked.leave(code, self._warm)
+        forked.leave(code, self._known)
 
     def _reap(self) -> None:
         """Collect every child that has ended, also those that trials have left behind."""
@@ -166,7 +176,7 @@ def _state() -> tuple[int, set[str], int, int]:
     return os.fstat(1).st_size, threads, len(blas), opened
 
 
-def _harm(before: Any, after: Any) -> str:
+def _harm(before: "Any", after: "Any") -> str:
     """What an import did that it may not do, "" when it did nothing of the kind."""
     if before[0] != after[0]:
         return "prints something"
@@ -177,5 +187,7 @@ def _harm(before: Any, after: Any) -> str:
 
 
 if __name__ == "__main__":
-    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    program: "Any" = None  # this one, and with it the C library
+    prctl = _ctypes.dlsym(_ctypes.dlopen(program, 0), "prctl")
+    _ctypes.call_function(prctl, (PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0))
     Zygote(int(sys.argv[1])).serve()
