@@ -11,9 +11,17 @@ BENCHMARKS = {
         "benchmarks.faq_recipe",
         "our error at rank 1 over the reference recipe's, the worst data set; at most 0.7",
     ),
+    "small-trials": (
+        "benchmarks.small_trials",
+        "a subprocess for each no-op trial over a sweep of them; at least 50",
+    ),
     "spec-check": (
         "benchmarks.spec_check",
         "checking 100 specs over bare SDK loads of the same files; at most 1.25",
+    ),
+    "sweep-overhead": (
+        "benchmarks.sweep_overhead",
+        "24 trials of 0.5 s in a sweep over two forked workers; at most 1.25",
     ),
     "startup": ("benchmarks.startup", "`ml --help` over starting Python alone"),
 }
@@ -28,7 +36,7 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.list or arguments.name is None:
         for name, (_, sentence) in sorted(BENCHMARKS.items()):
-            print(f"{name:12} {sentence}")
+            print(f"{name:14} {sentence}")
         return
     module, _ = BENCHMARKS[arguments.name]
     ratio = importlib.import_module(module).main(quick=arguments.quick)
