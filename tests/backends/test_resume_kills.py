@@ -137,10 +137,15 @@ def finish(work: Callable[[], object], moments: Callable[[], float | None]) -> i
         else:
             assert executor.exitcode == -9, executor.exitcode
             kills += 1
-        if any((folder / "job.json").exists() for folder in homes.jobs().glob("*")):
-            work = go_on
-        else:
-            shutil.rmtree(homes.jobs(), ignore_errors=True)
+        work = then(work)
+
+
+def then(work: Callable[[], object]) -> Callable[[], object]:
+    """What a person does after the kill: goes on, or begins anew where nothing was begun."""
+    if list(homes.jobs().glob("*/job.json")):
+        return go_on
+    shutil.rmtree(homes.jobs(), ignore_errors=True)
+    return work
 
 
 def expected_of(plan: SweepPlan) -> list[object]:
@@ -273,7 +278,7 @@ def test_a_kill_before_every_change(
         executor.join()
         assert executor.exitcode in (0, -9)
         hit = executor.exitcode == -9
-        finish(go_on if list(home.glob("jobs/*/job.json")) else begin(plan), lambda: None)
+        finish(then(begin(plan)), lambda: None)
         run = only()
         check_sweep(run, expected)
         check_store(run, home)

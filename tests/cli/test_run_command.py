@@ -94,6 +94,18 @@ def test_a_job_that_fails(ml: Ml) -> None:
 
 
 @pytest.mark.slow
+def test_what_a_failing_job_printed_is_shown_once(ml: Ml) -> None:
+    """While it ran; without progress, in the problem; the record has it in any case."""
+    words = ("run", "jobs/job.yml", "--set", "inputs.code=3", "--set", "inputs.word=unlucky")
+    for more in ((), ("--quiet",)):
+        done = ml(*words, *more)
+        assert done.returncode == 1
+        assert done.stderr.count("unlucky") == 1
+        assert "error[script-failed]: jobs/job.yml:4: the command exited with 3" in done.stderr
+    assert "    | unlucky" in ml("runs", "show").stderr
+
+
+@pytest.mark.slow
 def test_a_sweep_says_its_trials_in_plain_lines(ml: Ml) -> None:
     """Off a terminal: a line a trial, then the best."""
     done = ml("run", "jobs/sweep.yml")
