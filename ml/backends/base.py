@@ -46,6 +46,7 @@ class Run:
     "" (its `ended_by` says why). `reused_from` names the run whose outputs a step took over.
     One that was stopped and resumed has `pauses`; a trial or step that was cut off then and run
     again has its `former` attempts, which count for nothing.
+    `registered` are the assets that outputs became (`azureml:name:version`), by the output's name.
     """
 
     id: str
@@ -65,6 +66,7 @@ class Run:
     warnings: tuple[Problem, ...] = ()
     steps: tuple[Run, ...] = ()
     reused_from: str = ""
+    registered: Mapping[str, str] = field(default_factory=dict)
     pauses: tuple[Pause, ...] = ()
     former: tuple[Run, ...] = ()
 

@@ -180,7 +180,9 @@ def summary(plan: Plan, run: Run, echoed: bool = False) -> str:
     if isinstance(plan, PipelinePlan):
         lines += [f"  steps    {counts(run)}", *_best_of_sweeps(plan, run)]
     lines += [f"  {name} = {number(value)}" for name, value in run.metrics.items()]
-    lines += [f"  output {name}: {shown(path)}" for name, path in run.outputs.items()]
+    for name, path in run.outputs.items():
+        asset = f", registered as {run.registered[name]}" if name in run.registered else ""
+        lines.append(f"  output {name}: {shown(path)}{asset}")
     what, where = _LOGS[type(plan)]
     lines.append(f"  {what}: {shown(run.folder / where)}")
     if run.status == "Completed":

@@ -6,11 +6,14 @@ import json
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ml.specs.problems import Exit, Problem, Refused
+
+if TYPE_CHECKING:
+    from ml.backends.base import Event, Watch
 
 
 def command(
@@ -22,6 +25,12 @@ def command(
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan; run nothing.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="The result as JSON on stdout.")] = False,
+    isolated: Annotated[
+        bool, typer.Option("--isolated", help="In an environment that uv builds from conda files.")
+    ] = False,
+    keep: Annotated[
+        bool, typer.Option("--keep", help="What it writes never makes room for other runs.")
+    ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress, only the summary.")] = False,
 ) -> None:
     """Run a job spec: exit 0 completed, 1 failed, 2 the spec is wrong, 33 not possible here."""
@@ -31,17 +40,19 @@ def command(
         from ml.backends.local.tracking import prepare
 
         prepare()
+    from ml.backends.local import home
     from ml.backends.local.backend import DATA_NOT_HERE, LocalBackend
-    from ml.cli import live, planned
+    from ml.cli import bound, environments, live, planned
     from ml.specs import check, load, planning
-    from ml.specs.plan import CommandPlan
+    from ml.specs.plan import CommandPlan, given
 
     loaded = load.load(spec, overrides)
     _say(*(problem for problem in check.check(loaded) if problem.severity == "warning"))
-    plan = planning.plan(loaded)
+    plan = planning.plan(loaded, registered=home.assets())
     show = not quiet and not as_json
     echoed = show and isinstance(plan, CommandPlan)
-    backend = LocalBackend(echo=sys.stderr if echoed else None)
+    echo = sys.stderr if echoed else None
+    backend = LocalBackend(echo, isolated, _say if not quiet else lambda line: None)
     refusals = backend.refusals(plan)
     lacking = [problem for problem in refusals if problem.code == DATA_NOT_HERE]
     if refusals and not (dry_run and len(lacking) == len(refusals)):
@@ -49,18 +60,37 @@ def command(
     if dry_run:
         # What it would do can be shown all the same; to run it, the data has to be here.
         _say(*(replace(problem, severity="warning") for problem in lacking))
-        text = json.dumps(planned.as_json(plan), indent=1) if as_json else planned.as_text(plan)
+        compared = environments.as_json(plan)
+        said = {**planned.as_json(plan), "environments": compared}
+        text = json.dumps(said, indent=1) if as_json else planned.as_text(plan)
         sys.stdout.write(f"{text}\n")
-        _say(*backend.differences(plan))
+        _say(*backend.differences(plan), *(() if isolated else environments.as_lines(plan)))
         return
     _say(*backend.differences(plan))
+    say = _say if not quiet else lambda line: None
+    bound.hold(say, [data.path for _, data in given(plan) if data.path is not None])
+    keep = keep or str(plan.tags.get("keep", "")).lower() in {"true", "yes", "1"}
     with live.watching(plan, show) as watch:
-        run = backend.run(plan, watch)
+        run = backend.run(plan, keeping(watch) if keep else watch)
+    bound.hold(say)
     if as_json:
-        sys.stdout.write(json.dumps(live.as_json(run), indent=1) + "\n")
+        said = {**live.as_json(run), "environments": environments.as_json(plan)}
+        sys.stdout.write(json.dumps(said, indent=1) + "\n")
     else:
         _say(live.summary(plan, run, echoed))
     raise typer.Exit(Exit.DONE if run.status == "Completed" else Exit.RUN_FAILED)
+
+
+def keeping(watch: Watch) -> Watch:
+    """A watcher that protects the run as soon as it has a folder, besides what `watch` does."""
+    from ml.backends.local.keeping import keep
+
+    def see(event: Event) -> None:
+        if event.kind == "started":
+            keep(event.run, True)
+        watch(event)
+
+    return see
 
 
 def parse_changes(changes: list[str]) -> dict[str, str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,7 +12,6 @@ from ml.cli.options import AsJson, Experiment, Project, RunName, Since
 from ml.specs.problems import Problem, Refused
 
 if TYPE_CHECKING:
-    from ml.backends.base import Run
     from ml.backends.local.listing import Entry
 
 app = typer.Typer(help="The runs of this machine.", no_args_is_help=True)
@@ -32,17 +31,14 @@ def list_(
 ) -> None:
     """The runs, the latest first."""
     from ml.backends.local import disk
-    from ml.cli import runs_text, spans, tables
+    from ml.cli import bound, runs_text, spans, tables
 
     found = _chosen(experiment, project, since, status)
     shown = found[:limit] if limit else found
     if as_json:
-        json_out.write(
-            [
-                _line(entry) | ({"bytes": disk.taken(entry.run.folder)} if with_size else {})
-                for entry in shown
-            ]
-        )
+        sizes = [{"bytes": disk.taken(one.run.folder)} if with_size else {} for one in shown]
+        lines = [runs_text.as_json(one) | size for one, size in zip(shown, sizes, strict=True)]
+        json_out.write(lines)
         return
     if not found:
         typer.echo("no run; start one: ml run SPEC", err=True)
@@ -53,11 +49,12 @@ def list_(
     columns: tuple[str, ...] = runs_text.COLUMNS
     if with_size:
         columns = (*columns, "size")
-        sizes = [spans.size(disk.taken(entry.run.folder)) for entry in shown]
-        rows = [[*row, taken] for row, taken in zip(rows, sizes, strict=True)]
+        texts = [spans.size(disk.taken(entry.run.folder)) for entry in shown]
+        rows = [[*row, taken] for row, taken in zip(rows, texts, strict=True)]
     tables.write(columns, rows)
     if len(shown) < len(found):
         typer.echo(f"{len(shown)} of {len(found)} runs; all: --limit 0", err=True)
+    typer.echo(bound.shown(), err=True)
 
 
 @app.command()
@@ -181,6 +178,7 @@ def best(
 
 app.command()(runs_acts.cancel)
 app.command()(runs_acts.resume)
+app.command()(runs_acts.keep)
 app.command()(runs_acts.clean)
 
 
@@ -212,29 +210,6 @@ def _entry(wanted: str, experiment: str | None = None) -> Entry:
     from ml.backends.local import listing, runs
 
     return listing.entry_of(listing.with_latest_metrics(runs.find(wanted, experiment)))
-
-
-def _line(entry: Entry) -> dict[str, Any]:
-    run: Run = entry.run
-    return {
-        "name": run.name,
-        "id": run.id,
-        "kind": entry.kind,
-        "status": run.status,
-        "ended_by": run.ended_by,
-        "experiment": run.experiment,
-        "project": entry.project,
-        "spec": entry.lineage.get("spec"),
-        "started": run.started,
-        "ended": run.ended,
-        "parameters": dict(run.parameters),
-        "metrics": json_out.plain(dict(run.metrics)),
-        "best": run.best,
-        "trials": len(run.trials),
-        "steps": len(run.steps),
-        "error": run.error.code if run.error else None,
-        "folder": str(run.folder),
-    }
 
 
 def _path(path: object) -> str | None:

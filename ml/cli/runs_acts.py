@@ -1,4 +1,4 @@
-"""`ml runs cancel | resume | clean`: what changes runs of this machine."""
+"""`ml runs cancel | resume | keep | clean`: what changes runs of this machine."""
 
 from __future__ import annotations
 
@@ -52,12 +52,25 @@ def resume(
         ended = found
     else:
         with live.watching(plan, not quiet and not as_json) as watch:
-            ended = resumption.resume(found, watch, timeout)
+            ended = resumption.resume(
+                found, watch, timeout, lambda line: typer.echo(line, err=True)
+            )
     if as_json:
         json_out.write(json_out.plain(live.as_json(ended)))
     elif ended is not found:
         sys.stderr.write(f"{live.summary(plan, ended)}\n")
     raise typer.Exit(Exit.DONE if ended.status == "Completed" else Exit.RUN_FAILED)
+
+
+def keep(
+    run: Annotated[list[str], typer.Argument(metavar="RUN…", help="Names or ids.")],
+    undo: Annotated[bool, typer.Option("--undo", help="Protect them no more.")] = False,
+) -> None:
+    """Protect runs: their outputs never make room for others, and `clean` leaves them."""
+    from ml.backends.local import keeping, runs
+
+    for found in [runs.find(one) for one in run]:
+        keeping.keep(found, not undo)
 
 
 def clean(
@@ -80,3 +93,7 @@ def clean(
 
     before = moment("--older-than", older_than) if older_than else None
     go(keep, before, experiment, dry_run=dry_run, yes=yes, as_json=as_json)
+
+
+def _say(line: str) -> None:
+    typer.echo(line, err=True)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ml.backends.base import Run
-from ml.backends.local import disk, files
+from ml.backends.local import bounding, disk, files, keeping
 from ml.backends.local.comparison import Difference, snapshot_of
 from ml.backends.local.listing import Entry
 from ml.cli.live import number, outcome, parameters
@@ -28,6 +29,34 @@ def row(entry: Entry, primary: Mapping[str, str]) -> list[str]:
     took = span(run.active_s)
     where = [run.name, entry.kind, outcome(run), run.experiment, ago(run.started), took]
     return [*where, _result(entry, primary.get(run.experiment, ""))]
+
+
+def as_json(entry: Entry) -> dict[str, Any]:
+    """A run as an element of the list."""
+    run = entry.run
+    return {
+        "name": run.name,
+        "id": run.id,
+        "kind": entry.kind,
+        "status": run.status,
+        "ended_by": run.ended_by,
+        "experiment": run.experiment,
+        "project": entry.project,
+        "spec": entry.lineage.get("spec"),
+        "started": run.started,
+        "ended": run.ended,
+        "parameters": dict(run.parameters),
+        "metrics": {key: _finite(one) for key, one in run.metrics.items()},
+        "best": run.best,
+        "trials": len(run.trials),
+        "steps": len(run.steps),
+        "error": run.error.code if run.error else None,
+        "folder": str(run.folder),
+    }
+
+
+def _finite(number: float) -> float | str:
+    return number if math.isfinite(number) else str(number)
 
 
 def _result(entry: Entry, primary: str) -> str:
@@ -61,6 +90,10 @@ def told(entry: Entry, parent: str, came: Sequence[Descendant]) -> Iterator[tupl
         where = f"{outcome(attempt)}, kept in {shown(attempt.folder)}"
         yield f"attempt {count}", f"{where}, counts for nothing"
     yield "disk", f"{size(disk.taken(run.folder))} in {shown(run.folder)}"
+    if (went := bounding.evicted(run)) is not None:
+        yield "outputs", f"some went {ago(went)} to keep the disk within its bound"
+    if keeping.is_kept(run):
+        yield "kept", f"never makes room (ml runs keep --undo {run.name})"
     if files.log(run.folder).exists():
         yield "log", shown(files.log(run.folder))
     for name, value in run.parameters.items():
@@ -74,7 +107,8 @@ def told(entry: Entry, parent: str, came: Sequence[Descendant]) -> Iterator[tupl
     if run.reused_from:
         yield "  reused from", run.reused_from
     for name, path in run.outputs.items():
-        yield f"  output {name}", shown(path) + ("" if path.exists() else " (gone)")
+        asset = f", registered as {run.registered[name]}" if name in run.registered else ""
+        yield f"  output {name}", shown(path) + ("" if path.exists() else " (gone)") + asset
     for version in came:
         yield from _came(version)
 

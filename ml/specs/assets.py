@@ -18,6 +18,11 @@ from ml.specs.problems import Place, Refused
 KINDS = frozenset({"data", "environment", "model", "component"})
 
 _SHORT = re.compile(r"azureml:(?P<name>[^:@/]+)(?::(?P<version>[^:@/]+)|@(?P<label>[^:@/]+))?$")
+# "letters, numbers, dashes and underscores", as Azure ML's data, models and versions are named;
+# dots are in versions and in names of older assets.
+_NAME = re.compile(r"[A-Za-z0-9_][\w.\-]{0,254}$", re.ASCII)
+# The file that describes an asset which a run registered, in a folder kind/name/version.
+REGISTERED = "asset.yml"
 _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:(?!\\)")
 
 
@@ -49,6 +54,10 @@ class AssetSpec:
     def get(self, *keys: str) -> Any:
         """A field of the spec as it is written."""
         return self.document.get(*keys)
+
+    def tag(self, name: str) -> str:
+        """One of its tags, "" where it has none of the name."""
+        return str((self.document.get("tags") or {}).get(name) or "")
 
     def place(self, *keys: str) -> Place:
         """Where that field stands."""
@@ -82,6 +91,25 @@ def find(text: str, kind: str, root: Path) -> AssetSpec | None:
     versions = [spec for spec in known(root) if (spec.kind, spec.name) == (kind, reference.name)]
     if reference.version:
         versions = [spec for spec in versions if spec.version == reference.version]
+    return max(versions, key=lambda spec: newness(spec.version), default=None)
+
+
+def is_name(text: str) -> bool:
+    """Whether an asset or a version of one may be called that."""
+    return _NAME.match(text) is not None
+
+
+def registered(text: str, kind: str, store: Path | None) -> AssetSpec | None:
+    """As `find`, among those that runs on this machine registered in the folder `store`."""
+    reference = parse(text)
+    if store is None or reference is None or reference.label not in {"", "latest"}:
+        return None
+    if not is_name(reference.name) or not is_name(reference.version or "1"):
+        return None
+    versions = [
+        AssetSpec(kind, reference.name, path.parent.name, read(path, repository.shown(path)), path)
+        for path in store.glob(f"{kind}/{reference.name}/{reference.version or '*'}/{REGISTERED}")
+    ]
     return max(versions, key=lambda spec: newness(spec.version), default=None)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +25,14 @@ class Bindings:
     """Resolves the references of one spec; `problems` gathers what is not to be found.
 
     `root` is the repository whose specs define `azureml:` assets; `prefix` is what leads from the
-    job to the spec (`jobs.train.` of a step), for the hints.
+    job to the spec (`jobs.train.` of a step), for the hints. `registered` is the folder of the
+    assets that runs on this machine have made; they come after the repository's.
     """
 
-    def __init__(self, spec: Written, root: Path, prefix: str = "") -> None:
-        self.spec, self.root, self.prefix = spec, root, prefix
+    def __init__(
+        self, spec: Written, root: Path, prefix: str = "", registered: Path | None = None
+    ) -> None:
+        self.spec, self.root, self.prefix, self.registered = spec, root, prefix, registered
         self.problems: list[Problem] = []
 
     def input(self, name: str) -> InputPlan:
@@ -48,32 +52,44 @@ class Bindings:
         path, asset = assets.local(source, spec.folder), None
         reference = assets.parse(source)
         if reference is not None:
-            found = self._data(source)
+            found = self._data(source, reference)
             path, version = None, reference.version or f"@{reference.label or 'latest'}"
             if found is not None:
                 path, version = found.path, found.version
                 kind = str(found.get("type") or kind)
-            asset = Asset(reference.name, version)
+            made_by = found.tag("run") if found is not None else ""
+            asset = Asset(reference.name, version, made_by=made_by)
         if path is not None:
             path = path.resolve()
             if not path.exists():
                 self.problems.append(missing(path, place, f"{self.prefix}inputs.{name}"))
             elif asset is not None:
-                asset = Asset(asset.name, asset.version, assets.digest(path))
+                asset = replace(asset, digest=assets.digest(path))
+                if found is not None and asset.made_by and found.tag("digest") != asset.digest:
+                    self.problems.append(_changed(asset, path, place))
         mode = str(written.get("mode") or INPUT_MODE)
         return InputPlan(name, kind, place, source=source, path=path, asset=asset, mode=mode)
 
-    def _data(self, reference: str) -> assets.AssetSpec | None:
-        """The data asset of that name, or the model."""
-        found = (assets.find(reference, kind, self.root) for kind in ("data", "model"))
-        return next(filter(None, found), None)
+    def _data(self, text: str, reference: assets.Reference) -> assets.AssetSpec | None:
+        """The data asset of that name, or the model; of two that will do the newer one, and the
+        repository's when they are the same version."""
+        for kind in ("data", "model"):
+            own = assets.find(text, kind, self.root)
+            made = assets.registered(text, kind, self.registered)
+            if own is None or made is None:
+                found = own or made
+            else:
+                is_newer = assets.newness(made.version) > assets.newness(own.version)
+                found = made if is_newer else own
+            if found is not None:
+                return found
+        return None
 
     def output(self, name: str) -> OutputPlan:
         """An output; `name:` in it registers what is written as an asset."""
         place, written = self.spec.place("outputs", name), self.spec.get("outputs", name) or {}
-        asset = None
-        if written.get("name"):
-            asset = Asset(str(written["name"]), str(written.get("version") or ""))
+        asset, problem = named(written, place)
+        self.problems += [problem] if problem else []
         kind, mode = written.get("type") or DATA_TYPE, written.get("mode") or OUTPUT_MODE
         return OutputPlan(name, str(kind), place, str(mode), asset)
 
@@ -118,7 +134,8 @@ class Bindings:
             found = conda.of_mapping(written, *at, "conda_file")
         self.problems += found.problems if found else ()
         dependencies = found.dependencies if found else None
-        return Environment(name, str(image or ""), file, dependencies, place)
+        is_built = isinstance(written.get(*at, "build"), dict)
+        return Environment(name, str(image or ""), is_built, file, dependencies, place)
 
 
 def missing(path: Path, place: Place, field: str) -> Problem:
@@ -128,5 +145,33 @@ def missing(path: Path, place: Place, field: str) -> Problem:
         f"`{repository.shown(path)}` does not exist",
         "a file or folder on this machine",
         f"make it, or name another with `--set {field}=PATH`",
+        place,
+    )
+
+
+def named(written: Mapping[str, Any], place: Place) -> tuple[Asset | None, Problem | None]:
+    """The asset that an output is registered as, if any, and what is wrong with its name."""
+    if not written.get("name"):
+        return None, None
+    asset = Asset(str(written["name"]), str(written.get("version") or ""))
+    for text in (asset.name, *([asset.version] if asset.version else [])):
+        if not assets.is_name(text):
+            found = f"`{text}` is no name for an asset or a version"
+            return None, Problem(
+                "bad-asset-name",
+                found,
+                "letters, digits, `-`, `_` and `.`, at most 255, no sign at the start",
+                place=place,
+                source="azure-ai-ml: assets are named so",
+            )
+    return asset, None
+
+
+def _changed(asset: Asset, path: Path, place: Place) -> Problem:
+    return Problem(
+        "asset-changed",
+        f"{repository.shown(path)} is not what {asset.made_by} registered as `{asset}`",
+        "the content as it was registered: assets do not change",
+        f"remove {repository.shown(path.parent.parent)} and register it again by a run",
         place,
     )

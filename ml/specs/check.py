@@ -9,7 +9,7 @@ from dataclasses import replace
 from ml.specs import hints
 from ml.specs.links import Links
 from ml.specs.load import Spec
-from ml.specs.nodes import Node, nodes
+from ml.specs.nodes import Node, inside, nodes
 from ml.specs.problems import Problem, errors
 from ml.specs.rules.registry import RULES, Rule, Subject
 
@@ -27,8 +27,9 @@ def check(spec: Spec, links: Links | None = None) -> list[Problem]:
     pieces = nodes(spec)
     subject = Subject(spec, links or Links(), pieces)
     found: list[Problem] = []
+    every = [*pieces, *inside(pieces)]
     for rule in RULES.values():
-        for target in _targets(rule, subject, pieces):
+        for target in _targets(rule, subject, every):
             try:
                 found += rule.apply(target)
             except (AttributeError, KeyError, TypeError, ValueError):
@@ -39,10 +40,18 @@ def check(spec: Spec, links: Links | None = None) -> list[Problem]:
     kept = [one for one in spec.problems if one.code != "invalid-field" or one.place not in ruled]
     told = {(problem.code, problem.place) for problem in kept}
     found = kept + [one for one in found if (one.code, one.place) not in told]
-    found.sort(key=lambda problem: problem.place.line if problem.place else 0)
+    found.sort(key=lambda problem: _order(problem, spec))
     if not errors(found):
         found += hints.problems(spec)  # they are read against a search space that is right
     return list(dict.fromkeys(map(_printable, found)))
+
+
+def _order(problem: Problem, spec: Spec) -> tuple[bool, str, int]:
+    """Its own lines in their order, then those of the components that it runs."""
+    if problem.place is None:
+        return False, "", 0
+    is_elsewhere = problem.place.path != spec.document.shown and problem.place.line > 0
+    return is_elsewhere, problem.place.path if is_elsewhere else "", problem.place.line
 
 
 def _printable(problem: Problem) -> Problem:

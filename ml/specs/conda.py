@@ -92,7 +92,7 @@ def _line(
     include = _INCLUDE.match(text)
     if include is None:
         if text:
-            yield Dependency(text, "pip", place)
+            yield Dependency(" ".join(text.split()), "pip", place)
         return
     path = Path(folder, include["file"].strip("\"'"))
     if path in above:

@@ -114,6 +114,7 @@ def parse(text: str, shown: str) -> Document:
     if "\0" in text:
         line = text.count("\n", 0, text.index("\0")) + 1
         raise Refused(ambiguity.nul(Place(shown, line)))
+    root: yaml.Node | None = None
     try:
         loader_class = yaml.SafeLoader if _QUIRKS.search(text) else LOADER
         ambiguity.refuse_depth(text, shown, loader_class)
@@ -135,9 +136,7 @@ def parse(text: str, shown: str) -> Document:
         raise Refused(unreadable.yaml_text(error, text, shown)) from None
     except (ValueError, TypeError, OverflowError, RecursionError) as error:
         # PyYAML's constructors of dates, integers and keys raise these as they are.
-        raise Refused(
-            Problem("unreadable-yaml", str(error), "YAML that loads", place=Place(shown, 1))
-        ) from None
+        raise Refused(unreadable.value(error, root, shown)) from None
     return Document(shown, data, root)
 
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from ml.specs import assets, repository
-from ml.specs.kinds import kind_of
+from ml.specs.kinds import Kind, kind_of
 from ml.specs.lines import Key
 from ml.specs.load import Spec
 from ml.specs.sdk_tree import included
@@ -24,6 +24,7 @@ class Node:
 
     `keys` lead to it in the spec's document. `ports` is the component that declares its inputs
     and outputs, None when it is one of another place, and the node's own data when inline.
+    `declares` says that it is a component inside another spec.
     """
 
     spec: Spec
@@ -31,6 +32,7 @@ class Node:
     type: str
     data: Mapping[str, Any]
     parent: Node | None = None
+    declares: bool = False
 
     @property
     def name(self) -> str:
@@ -40,7 +42,7 @@ class Node:
     @property
     def is_component(self) -> bool:
         """Whether inputs are declarations of ports, not values."""
-        return not self.keys and self.spec.kind.family == "component"
+        return self.declares or (not self.keys and self.spec.kind.family == "component")
 
     def get(self, *keys: Key) -> Any:
         """A field of the node, None where there is none."""
@@ -77,6 +79,26 @@ class Node:
                 keys = (*self.keys, "jobs", name)
                 found[str(name)] = Node(self.spec, keys, str(kind).lower(), step, self)
         return found
+
+    @cached_property
+    def inner(self) -> Node | None:
+        """The pipeline component that the step runs, in the file where it is written."""
+        written = self.data.get("component")
+        if self.type != "pipeline" or not isinstance(self.component, dict):
+            return None
+        if isinstance(written, dict):
+            keys = (*self.keys, "component")
+            return Node(self.spec, keys, self.type, written, declares=True)
+        found = included(str(written), self.spec.folder)
+        if found is None:
+            asset = assets.find(str(written), "component", repository.root(self.spec.file))
+            found = (asset.document, asset.file) if asset else None
+        if found is None or not isinstance(found[0].data, dict):
+            return None
+        document, file = found
+        kind = Kind("component", self.type)
+        spec = Spec(file, kind, document, None, (), repository.boundary(file))
+        return Node(spec, (), self.type, document.data)
 
     @property
     def is_remote(self) -> bool:
@@ -125,6 +147,17 @@ def nodes(spec: Spec) -> list[Node]:
         kind = kind_of(inline)
         return list(_below(Node(spec, ("create_job",), kind.type if kind else "", inline)))
     return []
+
+
+def inside(pieces: Iterable[Node], above: frozenset[Path] = frozenset()) -> Iterator[Node]:
+    """The pipeline components that the nodes run, their steps, and those that these run."""
+    for node in pieces:
+        inner = node.inner
+        # A component that contains itself is the planner's to refuse.
+        if inner is not None and (inner.keys or inner.spec.file not in above):
+            below = list(_below(inner))
+            yield from below
+            yield from inside(below, above | {inner.spec.file})
 
 
 def _below(node: Node) -> Iterator[Node]:

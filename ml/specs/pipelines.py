@@ -44,19 +44,19 @@ class _Around:
 class Planner:
     """Plans one pipeline job; `problems` gathers what is wrong with all of its steps.
 
-    `root` is the repository whose specs define `azureml:` assets. Names, experiment and compute
-    are the job's and go down to every step.
+    `root` is the repository whose specs define `azureml:` assets, `registered` the folder of those
+    that runs have made. Names, experiment and compute are the job's and go down to every step.
     """
 
-    def __init__(self, root: Path, experiment: str) -> None:
-        self._root, self._experiment = root, experiment
+    def __init__(self, root: Path, experiment: str, registered: Path | None = None) -> None:
+        self._root, self._experiment, self._registered = root, experiment, registered
         self.problems: list[Problem] = []
 
     def job(self, own: Part, display_name: str) -> PipelinePlan:
         """The plan of the pipeline job written at `own`; of no use when there are `problems`."""
         component = self._component(own, "component") if own.get("component") is not None else None
         layers = Layers(own, component)
-        ports = Ports(own, component, self._root)
+        ports = Ports(own, component, self._root, registered=self._registered)
         return self._pipeline(layers, ports, display_name, _Around((own.file,)))
 
     def _pipeline(self, layers: Layers, ports: Ports, name: str, around: _Around) -> PipelinePlan:
@@ -112,7 +112,7 @@ class Planner:
             declared = self._component(trial, "trial")
             if declared is None:
                 return None
-        ports = Ports(own, declared, self._root, prefix)
+        ports = Ports(own, declared, self._root, prefix, self._registered)
         inputs, sources = ports.inputs()
         made, promoted = ports.outputs(around.outputs)
         plan: CommandPlan | SweepPlan | PipelinePlan

@@ -24,11 +24,15 @@ LITERALS = frozenset({"string", "number", "integer", "boolean"})
 
 @dataclass(frozen=True)
 class Asset:
-    """A named, versioned thing: `azureml:name:version`; the digest is sha256 of its content."""
+    """A named, versioned thing: `azureml:name:version`; the digest is sha256 of its content.
+
+    `made_by` is the run that registered it on this machine, "" of one that a spec defines.
+    """
 
     name: str
     version: str
     digest: str = ""
+    made_by: str = ""
 
     def __str__(self) -> str:
         return f"azureml:{self.name}:{self.version}"
@@ -59,7 +63,10 @@ class InputPlan:
 
 @dataclass(frozen=True)
 class OutputPlan:
-    """A path that the job may write, kept when it ends; registered when `asset` is set."""
+    """A path that the job may write, kept when it ends; registered when `asset` is set.
+
+    An `asset` without a version gets the next one that is free.
+    """
 
     name: str
     type: str
@@ -90,12 +97,14 @@ class Dependency:
 class Environment:
     """The environment a job asks for: an asset, a name, or an inline definition.
 
-    `dependencies` are those of its conda file (or of the mapping in its place), with what the file
-    includes by `-r`; None where it has none, or it is not on this machine.
+    With `dockerfile` its image is built from one. `dependencies` are those of its conda file (or of
+    the mapping in its place), with what the file includes by `-r`; None where it has none, or it
+    is not on this machine.
     """
 
     reference: str
     image: str = ""
+    dockerfile: bool = False
     conda_file: Path | None = None
     dependencies: tuple[Dependency, ...] | None = None
     place: Place | None = None

@@ -20,10 +20,11 @@ from ml.specs.problems import Exit, Problem, Refused, errors
 ELSEWHERE = frozenset({"remote-code", "component-not-here", "unsupported-step"})
 
 
-def plan(spec: Spec, root: Path | None = None) -> Plan:
+def plan(spec: Spec, root: Path | None = None, registered: Path | None = None) -> Plan:
     """The plan of a command, sweep or pipeline job; Refused with every error at once.
 
-    `root` is the repository whose specs define `azureml:` assets. What nothing here can run (a
+    `root` is the repository whose specs define `azureml:` assets, `registered` the folder of those
+    that runs on this machine have made. What nothing here can run (a
     kind of job or step, code and components of another place) is refused with exit code 33.
     """
     found = errors(check.check(spec))
@@ -33,11 +34,11 @@ def plan(spec: Spec, root: Path | None = None) -> Plan:
         _refuse_kind(spec)
     root = root or repository.root(spec.file)
     if spec.kind.type == "pipeline":
-        planner = Planner(root, _experiment(spec))
+        planner = Planner(root, _experiment(spec), registered)
         pipeline = planner.job(whole(spec), _display_name(spec))
         _refuse(planner.problems)
         return pipeline
-    bindings = Bindings(spec, root)
+    bindings = Bindings(spec, root, registered=registered)
     if spec.kind.type != "sweep":
         made = _command(spec, bindings)
         _refuse(bindings.problems)
@@ -53,7 +54,7 @@ def _refuse(problems: Sequence[Problem]) -> None:
     if problems:
         elsewhere = any(problem.code in ELSEWHERE for problem in problems)
         code = Exit.CANNOT_HONOUR if elsewhere else Exit.WRONG_CALL
-        raise Refused(*problems, exit_code=code)
+        raise Refused(*dict.fromkeys(problems), exit_code=code)
 
 
 def _refuse_kind(spec: Spec) -> NoReturn:

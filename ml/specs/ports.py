@@ -7,13 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from ml.specs import expressions
-from ml.specs.bindings import DATA_TYPE, INPUT_MODE, LITERAL_TYPES, OUTPUT_MODE, Bindings
+from ml.specs.bindings import DATA_TYPE, INPUT_MODE, LITERAL_TYPES, OUTPUT_MODE, Bindings, named
 from ml.specs.frozen import Frozen
 from ml.specs.layers import Part
 from ml.specs.lines import strings
 from ml.specs.plan import (
     LITERALS,
-    Asset,
     FromPipeline,
     FromStep,
     InputPlan,
@@ -30,9 +29,16 @@ class Ports:
     `prefix` leads from the job to `own` (`jobs.train.`); `problems` gathers what is missing.
     """
 
-    def __init__(self, own: Part, component: Part | None, root: Path, prefix: str = "") -> None:
+    def __init__(
+        self,
+        own: Part,
+        component: Part | None,
+        root: Path,
+        prefix: str = "",
+        registered: Path | None = None,
+    ) -> None:
         self._own, self._component = own, component
-        self._root, self._prefix = root, prefix
+        self._root, self._prefix, self._registered = root, prefix, registered
         self.problems: list[Problem] = []
 
     def inputs(self) -> tuple[Mapping[str, InputPlan], Mapping[str, Source]]:
@@ -63,9 +69,8 @@ class Ports:
             if target:
                 promoted[name] = target
             kind = fields.get("type") or port.get("type") or (outer.type if outer else "")
-            asset = None
-            if fields.get("name"):
-                asset = Asset(str(fields["name"]), str(fields.get("version") or ""))
+            asset, problem = named(fields, self._own.place("outputs", name))
+            self.problems += [problem] if problem else []
             owner = self._own if name in self._own.mapping("outputs") else self._component
             found[name] = OutputPlan(
                 name,
@@ -115,7 +120,7 @@ class Ports:
         return InputPlan(name, kind, owner.place("inputs", name), value=default)
 
     def _data(self, name: str, fields: Mapping[str, Any], owner: Part) -> InputPlan:
-        bindings = Bindings(owner, self._root, self._prefix)
+        bindings = Bindings(owner, self._root, self._prefix, self._registered)
         made = bindings.data(name, fields, owner.place("inputs", name, "path"))
         self.problems += bindings.problems
         return made

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Iterator
 from pathlib import Path
 
 import yaml
@@ -58,6 +59,38 @@ def yaml_text(error: yaml.YAMLError, text: str, shown: str) -> Problem:
     if line > 1 and "\t" in lines[min(line, len(lines)) - 1]:
         hint = "indent with spaces, not tabs"
     return Problem("unreadable-yaml", str(found), "YAML that loads", hint, Place(shown, line))
+
+
+def value(error: Exception, root: yaml.Node | None, shown: str) -> Problem:
+    """The problem of a value that looks like a date or a number and is none, at its line."""
+    for node in _scalars(root, set()):
+        try:
+            yaml.constructor.SafeConstructor().construct_object(node)
+        except (ValueError, TypeError, OverflowError) as wrong:
+            found = f"`{node.value}` is read as {_WORDS.get(node.tag, 'a value')}: {wrong}"
+            hint = "put it in quotes if it is a text, else correct it"
+            place = Place(shown, node.start_mark.line + 1)
+            return Problem("unreadable-yaml", found, "a value that exists", hint, place)
+    return Problem("unreadable-yaml", str(error), "YAML that loads", _LOOK, Place(shown, 1))
+
+
+_WORDS = {"tag:yaml.org,2002:timestamp": "a date", "tag:yaml.org,2002:int": "a number"}
+
+
+def _scalars(node: yaml.Node | None, met: set[int]) -> Iterator[yaml.Node]:
+    """Every scalar, keys too, each once."""
+    if node is None or id(node) in met:
+        return
+    met.add(id(node))
+    if isinstance(node, yaml.ScalarNode):
+        yield node
+    elif isinstance(node, yaml.SequenceNode):
+        for child in node.value:
+            yield from _scalars(child, met)
+    elif isinstance(node, yaml.MappingNode):
+        for pair in node.value:
+            for child in pair:
+                yield from _scalars(child, met)
 
 
 def _beside(path: Path) -> dict[str, str]:

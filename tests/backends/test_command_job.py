@@ -156,6 +156,7 @@ def test_lineage_is_kept(home: Path, command: Plans, tmp_path: Path) -> None:
         "asset": "azureml:faq:3",
         "source": "azureml:faq:3",
         "digest": "ab" * 32,
+        "made_by": "",
     }
     assert kept["code"]["dirty"] is True  # outside of git nothing can be told
     assert kept["code"]["digest"].startswith("sha256:")

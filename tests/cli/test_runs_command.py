@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -55,7 +56,7 @@ def test_the_list(ml: Ml) -> None:
     assert lines[1].endswith("2/2 trials, score=0.75")
     assert lines[2].endswith("[script-failed]")
     assert lines[3].endswith("score=0.25") and "3 d ago" in lines[3]
-    assert done.stderr == ""
+    assert re.fullmatch(r"on the disk: [\d.]+ kB of at most .*\(MLOPS_DISK_LIMIT\)\n", done.stderr)
     few = ml("list", "--limit", "1", "--size")
     assert len(few.stdout.splitlines()) == 2 and few.stdout.rstrip().endswith("kB")
     assert "1 of 3 runs" in few.stderr

@@ -126,6 +126,27 @@ def test_unreadable_text(text: str, code: str) -> None:
     assert codes(text) == [code]
 
 
+@pytest.mark.parametrize(
+    ("text", "line", "said"),
+    [
+        ("a: 1\nb:\n  - x\n  - 2024-13-01\n", 4, "`2024-13-01` is read as a date: month"),
+        ("a: 1\n2024-02-30: b\n", 2, "`2024-02-30` is read as a date: day is out of range"),
+        (
+            "a: {b: 1,\n  c: 99:99:0x}\nd: 2024-01-01 25:00:00\n",
+            3,
+            "is read as a date: hour must be",
+        ),
+    ],
+)
+def test_a_value_that_does_not_exist_is_at_its_line(text: str, line: int, said: str) -> None:
+    """With what to do about it."""
+    with pytest.raises(Refused) as refused:
+        parse(text, "x.yml")
+    (problem,) = refused.value.problems
+    assert problem.place is not None and problem.place.line == line
+    assert said in problem.found and "quotes" in problem.hint
+
+
 FRAGMENTS = st.sampled_from(
     [
         *"ab\n\t#[]{},'\"|? !%@`\\é😀\u0085\u2028\ufeff1~=\x7f\xa0",

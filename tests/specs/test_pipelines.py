@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import textwrap
 from pathlib import Path
 
 import pytest
 
 from ml.cli.planned import as_json, as_text
+from ml.specs.check import check
 from ml.specs.load import load
 from ml.specs.plan import (
     CommandPlan,
@@ -337,3 +339,70 @@ def test_a_plan_can_be_printed(repo: Path) -> None:
         "step": "train",
         "output": "model",
     }
+
+
+AROUND = """\
+type: pipeline
+jobs:
+  outer:
+    type: pipeline
+    component: ./nested.yml
+    compute: azureml:c
+"""
+DEEP = """\
+type: pipeline
+name: nested
+jobs:
+  first:
+    type: command
+    component: ./component.yml
+    compute: azureml:c
+    inputs: {{data: {{path: ./data}}, rate: 0.5}}
+  second:
+    type: command
+    command: cat ${{{{inputs.i}}}}
+    environment: azureml:e:1
+    compute: azureml:c
+    inputs: {{i: "{binding}"}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("binding", "code"),
+    [
+        ("${{parent.jobs.first.outputs.model}}", None),
+        ("${{parent.jobs.none.outputs.model}}", "unknown-step"),
+        ("${{parent.jobs.first.outputs.none}}", "unknown-output"),
+        ("${{parent.inputs.none}}", "unknown-parent"),
+    ],
+)
+def test_the_steps_of_a_nested_pipeline_are_checked(
+    repo: Path, binding: str, code: str | None
+) -> None:
+    """At the line of the component's file; once, however many steps run it."""
+    (repo / "nested.yml").write_text(DEEP.format(binding=binding))
+    again = AROUND.partition("jobs:\n")[2].replace("outer", "again")
+    (repo / "job.yml").write_text(AROUND + again)
+    found = [(one.code, str(one.place)) for one in check(load(Path("job.yml")))]
+    # The SDK says of some that the component is wrong, and not where.
+    expected = [(code, "nested.yml:14")] if code else []
+    assert [one for one in found if one[1] != "job.yml:5" and one[1] != "job.yml:9"] == expected
+
+
+def test_a_component_written_in_place_is_checked(repo: Path) -> None:
+    """Its lines are those of the pipeline's own file."""
+    inner = DEEP.format(binding="${{parent.jobs.none.outputs.o}}")
+    written = "component:\n" + textwrap.indent(inner, "      ").rstrip()
+    (repo / "job.yml").write_text(AROUND.replace("component: ./nested.yml", written))
+    found = {(one.code, str(one.place)) for one in check(load(Path("job.yml")))}
+    assert ("unknown-step", "job.yml:19") in found
+
+
+def test_a_pipeline_that_contains_itself_ends(repo: Path) -> None:
+    """The check follows it once; the planner refuses it."""
+    (repo / "nested.yml").write_text(
+        "type: pipeline\nname: nested\njobs:\n  a:\n    type: pipeline\n"
+        "    component: ./nested.yml\n    compute: azureml:c\n"
+    )
+    (repo / "job.yml").write_text(AROUND)
+    assert all(problem.code != "unknown-step" for problem in check(load(Path("job.yml"))))

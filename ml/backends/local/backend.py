@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import TextIO
 
 from ml.backends.base import Event, Run, Watch, unwatched
-from ml.backends.local import faults, jobs, recovery, reuse, snapshot, whole
+from ml.backends.local import (
+    environment_building,
+    environment_differences,
+    faults,
+    isolation,
+    jobs,
+    recovery,
+    registration,
+    reuse,
+    snapshot,
+    whole,
+)
 from ml.backends.local.command import run_command
 from ml.backends.local.files import COPIED
+from ml.backends.local.interpreters import Interpreters
 from ml.backends.local.interruption import Interruption
 from ml.backends.local.pool import Pool
 from ml.backends.local.preparation import Preparation, assets_of
@@ -18,7 +30,7 @@ from ml.backends.local.process import Watchman, cores
 from ml.backends.local.sweep import concurrency
 from ml.backends.local.tracking import Tracking
 from ml.specs import assets
-from ml.specs.plan import CommandPlan, Plan, commands, given, sweeps
+from ml.specs.plan import CommandPlan, Environment, Plan, commands, given, sweeps
 from ml.specs.problems import Exit, Place, Problem, Refused
 
 # Fields that say something about Azure's machines or services and nothing about the job itself.
@@ -35,17 +47,24 @@ class LocalBackend:
 
     `echo` is where the output of a command job is shown while it runs; a sweep's trials write to
     their logs alone. Not honoured, and said so: compute, environment, resources, the isolation of
-    a node (a script can read whatever its user can).
+    a node (a script can read whatever its user can). `isolated` runs every command in an
+    environment that is built from its conda file; `say` is told how that goes.
     """
 
     name = "local"
 
-    def __init__(self, echo: TextIO | None = None) -> None:
-        self._echo = echo
+    def __init__(
+        self,
+        echo: TextIO | None = None,
+        isolated: bool = False,
+        say: Callable[[str], None] = lambda line: None,
+    ) -> None:
+        self._echo, self._isolated, self._say = echo, isolated, say
 
     def refusals(self, plan: Plan) -> tuple[Problem, ...]:
         """What this machine cannot honour: several nodes, launchers, data that is not here."""
         found = [problem for command in commands(plan) for problem in _launching(command)]
+        found += isolation.refusals(plan) if self._isolated else ()
         found += [
             Problem(
                 DATA_NOT_HERE,
@@ -63,11 +82,10 @@ class LocalBackend:
         """What a person should know before the run, one line each."""
         said: list[str] = []
         for command in commands(plan):
-            said += [
-                f"local: compute `{command.compute or 'none'}` → this machine, {_cores(cores())}",
-                f"local: environment `{command.environment.reference or 'inline'}` → this "
-                f"interpreter, Python {platform.python_version()}",
-            ]
+            said.append(
+                f"local: compute `{command.compute or 'none'}` → this machine, {_cores(cores())}"
+            )
+        said += [self._where(environment) for environment in isolation.environments(plan)]
         for sweep in sweeps(plan):
             if concurrency(sweep) < sweep.max_concurrent_trials:
                 said.append(
@@ -80,12 +98,7 @@ class LocalBackend:
                 for name, data in command.inputs.items()
                 if not data.is_literal and (data.path or data.source) and data.mode in COPIED
             ]
-            said += [
-                f"local: output `{name}` → kept in the job's folder, not registered as "
-                f"`{output.asset}`"
-                for name, output in command.outputs.items()
-                if output.asset is not None
-            ]
+        said += registration.said(plan)
         for places in (plan.places, *(command.places for command in commands(plan))):
             said += [
                 f"local: `{field}` ({place}) has no meaning here"
@@ -94,21 +107,34 @@ class LocalBackend:
             ]
         return tuple(dict.fromkeys(said))
 
+    def _where(self, environment: Environment) -> str:
+        """Which Python stands for an environment, and how far that is what was asked for."""
+        name = f"local: environment `{environment.reference or 'inline'}`"
+        if self._isolated and environment.dependencies is not None:
+            made = environment_building.recipe(environment)
+            return f"{name} → built by uv, {len(made.requirements)} packages, Python {made.python}"
+        said = environment_differences.compared(environment)
+        return f"{name} → this interpreter, Python {platform.python_version()}; {said}"
+
     def run(self, plan: Plan, watch: Watch = unwatched) -> Run:
         """Carry the plan out; see the protocol. Raises Refused when the disk or the store fails."""
         _demand_inputs(plan)
         with ExitStack() as stack:
             stack.enter_context(faults.told())
+            watchman = Watchman()
+            stack.callback(watchman.close)
+            interpreters = Interpreters()
+            if self._isolated:
+                ready = isolation.ready(plan, watchman, self._say)
+                interpreters = stack.enter_context(ready)
             interruption = stack.enter_context(Interruption())
             snapshots = {one.code: snapshot.take(one.code) for one in commands(plan)}
             tracking = Tracking()
             stack.callback(tracking.close)
             recovery.close_abandoned(tracking)
-            watchman = Watchman()
-            stack.callback(watchman.close)
             pool = Pool(watchman)
             stack.callback(pool.close)
-            preparation = Preparation(tracking, pool, snapshots, assets=assets_of(plan))
+            preparation = Preparation(tracking, pool, snapshots, interpreters, assets_of(plan))
             if isinstance(plan, CommandPlan):
                 session = preparation.session(plan, None, cores())
                 return run_command(plan, session, interruption, watch, self._echo)

@@ -33,11 +33,15 @@ class Data:
 
 @dataclass(frozen=True)
 class Begun:
-    """What a run was begun with; `code` has the lineage of every folder of code."""
+    """What a run was begun with; `code` has the lineage of every folder of code.
+
+    `isolated` says that its commands ran in environments that were built for them.
+    """
 
     plan: SweepPlan | PipelinePlan
     code: Mapping[Path | None, dict[str, Any]]
     data: tuple[Data, ...]
+    isolated: bool = False
 
     def snapshots(self) -> dict[Path | None, Snapshot | None]:
         """The code as it was; Refused when it, or the data, is not what it was any more."""
@@ -86,6 +90,7 @@ def keep(
     plan: SweepPlan | PipelinePlan,
     code: Mapping[Path | None, dict[str, Any]],
     digest: Callable[[Path], str] = assets.digest,
+    isolated: bool = False,
 ) -> None:
     """Write down what a run is begun with, in its job folder. Data is read once for its digest."""
     data = [
@@ -95,6 +100,7 @@ def keep(
     ]
     codes = [{"folder": str(path) if path else None, "code": one} for path, one in code.items()]
     document = {"schema_version": 1, "plan": to_json(plan), "code": codes, "data": data}
+    document["isolated"] = isolated
     records.replace(folder / PLAN, document, durable=True)
 
 
@@ -109,6 +115,7 @@ def read(folder: Path) -> Begun:
             plan,
             {_path(one["folder"]): one["code"] for one in document["code"]},
             tuple(Data(one["field"], Path(one["path"]), one["digest"]) for one in document["data"]),
+            bool(document.get("isolated")),
         )
     except FileNotFoundError:
         found = f"{folder.name} was begun by a version that kept no plans"

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from ml.backends.local import disk, home, jobs, listing
+from ml.backends.local import disk, environment_building, home, jobs, listing
 from ml.backends.local.keeping import Keeping, Needed, references
 from ml.backends.local.listing import Entry
 
-Kind = Literal["run", "snapshot", "model", "reuse", "leftover"]
+Kind = Literal["run", "outputs", "snapshot", "environment", "model", "reuse", "leftover"]
 _REMOVING, _UNFINISHED = ".removing-", ".unfinished-"
 
 
@@ -76,9 +76,9 @@ def remove(cleaning: Cleaning, still: Cleaning) -> tuple[int, list[str]]:
     trash = Path(tempfile.mkdtemp(prefix=_REMOVING, dir=home.home()))
     for number, item in enumerate(cleaning.items):
         for path in item.paths:
-            if path in going and not (item.kind == "run" and jobs.is_alive(item.name)):
+            if path in going and not _is_busy(item):
                 try:
-                    path.rename(trash / f"{number}-{path.name}")
+                    _move(item, path, trash / f"{number}-{len(list(trash.iterdir()))}-{path.name}")
                 except FileNotFoundError:
                     continue
                 except OSError as error:
@@ -99,6 +99,17 @@ def usage() -> dict[str, int]:
         name = home.database().name if path.name.startswith(home.database().name) else path.name
         found[name] = found.get(name, 0) + disk.taken(path)
     return dict(sorted(found.items(), key=lambda one: -one[1]))
+
+
+def _is_busy(item: Item) -> bool:
+    return item.kind in {"run", "outputs"} and jobs.is_alive(item.name)
+
+
+def _move(item: Item, path: Path, to: Path) -> None:
+    if item.kind == "environment":
+        environment_building.move(path, to)
+    else:
+        path.rename(to)
 
 
 def _asked(found: Sequence[Entry], keep: int | None, older_than: float | None) -> list[Entry]:
@@ -124,9 +135,13 @@ def _run(entry: Entry, keep: int | None, older_than: float | None) -> Item:
 
 def _orphans(keeping: Keeping, left: Iterable[Entry]) -> Iterator[Item]:
     """Snapshots and stored models that nothing refers to."""
-    used = {digest for entry in left for digest in references(entry).snapshots}
+    found = [references(entry) for entry in left]
+    used = {digest for one in found for digest in one.snapshots}
+    built = {digest for one in found for digest in one.environments}
+    gone = "no run is left of it"
     stores: list[tuple[Kind, Path, Callable[[Path], bool], str]] = [
-        ("snapshot", home.snapshots(), lambda path: path.name in used, "no run is left of it"),
+        ("snapshot", home.snapshots(), lambda path: path.name in used, gone),
+        ("environment", home.environments(), lambda path: _works(path, built), gone),
         ("model", keeping.needed.models, lambda path: False, "it is no registered version"),
     ]
     for kind, store, is_used, why in stores:
@@ -134,6 +149,10 @@ def _orphans(keeping: Keeping, left: Iterable[Entry]) -> Iterator[Item]:
             if is_used(path) or path.name.startswith(".") or keeping.is_held(path):
                 continue
             yield Item(kind, path.name[:12], (path,), disk.taken(path), why)
+
+
+def _works(environment: Path, built: set[str]) -> bool:
+    return environment.name in built or environment_building.is_used(environment.name)
 
 
 def _forgotten(gone: set[str]) -> Iterator[Item]:
@@ -148,7 +167,7 @@ def _forgotten(gone: set[str]) -> Iterator[Item]:
 
 def _leftovers(keeping: Keeping, known: set[str]) -> Iterator[Item]:
     """What programs that were killed left half done."""
-    for folder in (home.snapshots(), keeping.needed.models, home.home()):
+    for folder in (home.snapshots(), keeping.needed.models, home.assets(), home.home()):
         for path in _listed(folder):
             half = path.name.startswith((_REMOVING, _UNFINISHED))
             if half and keeping.is_settled(path):

@@ -51,7 +51,8 @@ def variables(
     found = os.environ.get("PATH", os.defpath)
     return {
         **passed,
-        "PATH": f"{interpreter.bin}{os.pathsep}{found}",
+        # The first is relative to the working copy, so that every run has the same PATH.
+        "PATH": os.pathsep.join([f"{PACKAGES}/bin", str(interpreter.bin), found]),
         # A log file is not a terminal: without this the last lines of a killed script are lost.
         "PYTHONUNBUFFERED": "1",
         "PIP_TARGET": packages,

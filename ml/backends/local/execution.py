@@ -9,7 +9,16 @@ from pathlib import Path
 from typing import Any
 
 from ml.backends.base import Run, Status
-from ml.backends.local import environment, faults, files, history, lineage, outcome, records
+from ml.backends.local import (
+    environment,
+    faults,
+    files,
+    history,
+    lineage,
+    outcome,
+    records,
+    registration,
+)
 from ml.backends.local.interpreters import HERE, Interpreter
 from ml.backends.local.pool import Job, Pool
 from ml.backends.local.process import RunProcess
@@ -173,11 +182,12 @@ class Execution:
         )
         if self._process is not None:
             self._lineage["process"] = self._process.way
+        self.run = registration.closed(self.plan.outputs, self.run)
         records.write(self.run, self._lineage)
         for written in files.artifacts(self.folder, self.session.snapshot):
             files.keep(written, self.session.tracking.artifacts_of(self.run.id))
         files.clear_up(self.folder)
-        self.session.tracking.end(self.run.id, status, self.run.parameters)
+        self.session.tracking.end(self.run.id, self.run.status, self.run.parameters)
         return self.run
 
     def _verdict(self) -> tuple[Status, Problem | None]:
@@ -187,4 +197,5 @@ class Execution:
             return "Canceled", outcome.canceled(self.ended_by, self.plan, self.log)
         if self._code == 0:
             return "Completed", None
-        return "Failed", outcome.script_failed(self._code or 0, self.plan, self.log)
+        is_built = bool(self.session.interpreter.built)
+        return "Failed", outcome.script_failed(self._code or 0, self.plan, self.log, is_built)

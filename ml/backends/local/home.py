@@ -46,6 +46,16 @@ def reusable() -> Path:
     return home() / "reusable"
 
 
+def environments() -> Path:
+    """One folder an environment that was built from a conda file, named by its recipe."""
+    return home() / "environments"
+
+
+def assets() -> Path:
+    """What runs registered: `<data or model>/<name>/<version>/{asset.yml, content}`."""
+    return home() / "assets"
+
+
 def live() -> Path:
     """One lock file a run that is going on; its lock is held for as long as the executor lives."""
     return home() / "live"

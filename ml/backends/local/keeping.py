@@ -29,17 +29,35 @@ class Needed:
 
 @dataclass(frozen=True)
 class References:
-    """What a run refers to: snapshots by name, runs by name, and paths outside of its folder."""
+    """What a run refers to: snapshots, environments and runs by name, paths outside its folder."""
 
     snapshots: frozenset[str]
     runs: frozenset[str]
     paths: frozenset[Path]
+    environments: frozenset[str]
+
+
+# In a run's folder: a person wants all of it to stay.
+KEPT = "kept"
+
+
+def keep(run: Run, yes: bool) -> None:
+    """Protect a run, with all that belongs to it, from cleaning, or no more."""
+    if yes:
+        (run.folder / KEPT).touch()
+    else:
+        (run.folder / KEPT).unlink(missing_ok=True)
+
+
+def is_kept(run: Run) -> bool:
+    """Whether a person protects it."""
+    return (run.folder / KEPT).exists()
 
 
 def references(entry: Entry) -> References:
     """What the run and its parts refer to. A run that has ended needs no other run's folder: what
     its steps reuse is linked into its own."""
-    snapshots, runs, paths = set(), set(), set()
+    snapshots, runs, paths, built = set(), set(), set(), set()
     for run in (entry.run, *entry.run.below()):
         for path in run.outputs.values():
             if path.is_symlink() and not path.resolve().is_relative_to(entry.run.folder.resolve()):
@@ -48,13 +66,14 @@ def references(entry: Entry) -> References:
     for part in _own_lineages(entry):
         code = part.lineage.get("code") or {}
         snapshots.add(str(code.get("digest", "")).removeprefix("sha256:"))
+        built.add(str((part.lineage.get("interpreter") or {}).get("built", "")))
         if goes_on:
             data = (part.lineage.get("data") or {}).values()
             said = [str(one.get("source", "")) for one in data]
             said += [str(value) for value in part.run.parameters.values()]
             runs |= {name for text in said for name in PurePath(text).parts}
             runs.add(part.run.reused_from.partition(".")[0])
-    return References(frozenset(snapshots), frozenset(runs), frozenset(paths))
+    return References(frozenset(snapshots), frozenset(runs), frozenset(paths), frozenset(built))
 
 
 def _own_lineages(entry: Entry) -> Iterator[Entry]:
@@ -116,6 +135,8 @@ class Keeping:
     def _why_run(self, entry: Entry) -> str:
         if jobs.is_alive(entry.run.name):
             return "it goes on"
+        if is_kept(entry.run):
+            return f"it is kept (ml runs keep --undo {entry.run.name})"
         for run in (entry.run, *entry.run.below()):
             if run.id in self.needed.runs:
                 return self.needed.runs[run.id]

@@ -45,6 +45,7 @@ def data_of(inputs: Mapping[str, InputPlan]) -> dict[str, Any]:
             "asset": str(data.asset) if data.asset else "",
             "source": data.source,
             "digest": data.asset.digest if data.asset else "",
+            "made_by": data.asset.made_by if data.asset else "",
         }
         for name, data in inputs.items()
         if not data.is_literal

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import signal
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,6 +18,10 @@ from ml.specs.repository import shown
 
 LAST_LINES = 12
 _LOG_FOLLOWS = "; the end of its log:"
+# What a script, and what bash, says of a package that is not there.
+_NO_MODULE = re.compile(
+    r"ModuleNotFoundError: No module named '([^']+)'|bash: line \d+: (\S+): command not found"
+)
 # Below this much free space a failing script has most likely failed for want of more.
 NO_ROOM_BYTES = 1 << 20
 
@@ -36,17 +42,22 @@ def last_lines(log: Path, count: int = LAST_LINES) -> list[str]:
         return file.read().decode(errors="replace").splitlines()[-count:]
 
 
-def script_failed(code: int, plan: CommandPlan, log: Path) -> Problem:
-    """The command ended with `code` (−N: by signal N): its last lines, and what to look at."""
+def script_failed(code: int, plan: CommandPlan, log: Path, is_built: bool = False) -> Problem:
+    """The command ended with `code` (−N: by signal N): its last lines, and what to look at.
+
+    `is_built` says that it ran in an environment made from its conda file.
+    """
     disk = os.statvfs(log.parent)
     if disk.f_bavail * disk.f_frsize < NO_ROOM_BYTES:
         return faults.disk_full()
-    said = "".join(f"\n    | {line}" for line in last_lines(log)) or "\n    | (it printed nothing)"
+    lines = last_lines(log)
+    said = "".join(f"\n    | {line}" for line in lines) or "\n    | (it printed nothing)"
+    advice = _advice(code) + _missing(lines, plan, is_built)
     return Problem(
         "script-failed",
         f"the command {_ended(code)}{_LOG_FOLLOWS}{said}",
         "exit code 0",
-        f"{_advice(code)}read it whole: less {shlex.quote(shown(log))}",
+        f"{advice}read it whole: less {shlex.quote(shown(log))}",
         plan.places.get("command", plan.place),
     )
 
@@ -74,6 +85,25 @@ def _advice(code: int) -> str:
     if code in {-signal.SIGKILL, 128 + signal.SIGKILL}:
         return "nobody here sent it: the system may have run out of memory; "
     return ""
+
+
+def _missing(lines: Sequence[str], plan: CommandPlan, is_built: bool) -> str:
+    """What to do about a module or program that is not there; "" when that is not it."""
+    found = [match[1] or match[2] for line in lines if (match := _NO_MODULE.match(line))]
+    if not found:
+        return ""
+    environment = plan.environment
+    if is_built:
+        return f"the environment has no `{found[-1]}` either: add it to the conda file; "
+    if environment.dependencies is not None:
+        return (
+            f"this interpreter has no `{found[-1]}`, the environment {environment.reference} may: "
+            "run it with --isolated; "
+        )
+    return (
+        f"this interpreter has no `{found[-1]}`, and nothing here says what "
+        f"{environment.reference} holds: install it, or give the job a conda file and --isolated; "
+    )
 
 
 def canceled(ended_by: str, plan: CommandPlan, log: Path) -> Problem | None:

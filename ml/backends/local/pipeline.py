@@ -17,6 +17,7 @@ from ml.backends.local import (
     pipeline_outcome,
     records,
     recovery,
+    registration,
     reuse,
 )
 from ml.backends.local.binding import asked_of, bound
@@ -150,7 +151,8 @@ class Pipeline:
             error=error,
             steps=steps,
         )
-        self._preparation.tracking.end(self.run.id, status, self.run.parameters)
+        self.run = registration.closed(self._plan.outputs, self.run)
+        self._preparation.tracking.end(self.run.id, self.run.status, self.run.parameters)
         records.write(self.run, self._lineage)
         return self.run
 

@@ -122,7 +122,9 @@ class Pool:
             if (snapshot.folder / name).exists():
                 return f"the code has {name}, which is read before the script"
         program = shutil.which(called.program, path=job.environment["PATH"])
-        if program is None or not Path(program).samefile(sys.executable):
+        # Environments that were built have links to the same Python: the folder tells them apart.
+        here = Path(sys.executable).parent
+        if program is None or not Path(program).parent.samefile(here):
             return f"`{called.program}` is another interpreter"
         found = self._imports(snapshot, called)
         return found.obstacle or Ask.of(called, program, found, job.environment)

@@ -59,7 +59,7 @@ class Preparation:
                 taken = self.snapshots[command.code]
                 origin = lineage.of(command, taken, None, self.interpreters.of(command))
                 self.code[command.code] = origin["code"]
-        begun.keep(folder, plan, self.code, self.digest)
+        begun.keep(folder, plan, self.code, self.digest, bool(self.interpreters.built))
 
     def digest(self, path: Path) -> str:
         """sha256 of data as it was when it was first asked for; "" of what is not there.

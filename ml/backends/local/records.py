@@ -130,6 +130,7 @@ def to_json(run: Run) -> dict[str, Any]:
         "reused_from": run.reused_from,
         "pauses": [asdict(pause) for pause in run.pauses],
         "former": [to_json(attempt) for attempt in run.former],
+        "registered": dict(run.registered),
     }
 
 
@@ -166,6 +167,7 @@ def from_json(folder: Path, data: Mapping[str, Any]) -> Run:
             from_json(attempt_folder(folder, number), attempt)
             for number, attempt in enumerate(data.get("former", ()), 1)
         ),
+        registered=data.get("registered", {}),
     )
 
 

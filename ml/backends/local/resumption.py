@@ -7,14 +7,26 @@ aside: kept, and counted nowhere.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 from ml.backends.base import Event, Run, Watch, unwatched
-from ml.backends.local import attempts, begun, faults, home, jobs, records, recovery, runs, whole
+from ml.backends.local import (
+    attempts,
+    begun,
+    faults,
+    home,
+    isolation,
+    jobs,
+    records,
+    recovery,
+    runs,
+    whole,
+)
 from ml.backends.local.begun import Begun
+from ml.backends.local.interpreters import Interpreters
 from ml.backends.local.interruption import Interruption
 from ml.backends.local.pipeline_outcome import NOT_STARTED, STEP_FAILED
 from ml.backends.local.pool import Pool
@@ -50,7 +62,12 @@ def was_stopped(run: Run) -> bool:
     return any(was_stopped(step) for step in run.steps if step.ended_by not in consequences)
 
 
-def resume(run: Run, watch: Watch = unwatched, timeout_s: float | None = None) -> Run:
+def resume(
+    run: Run,
+    watch: Watch = unwatched,
+    timeout_s: float | None = None,
+    say: Callable[[str], None] = lambda line: None,
+) -> Run:
     """Go on with the run until it ends; the run as it ended. Refused as `plan_of` says.
 
     Of two that do it at once one is refused. What another has completed meanwhile is returned.
@@ -72,9 +89,12 @@ def resume(run: Run, watch: Watch = unwatched, timeout_s: float | None = None) -
         stack.callback(watchman.close)
         pool = Pool(watchman)
         stack.callback(pool.close)
+        interpreters = Interpreters()
+        if former.isolated:
+            interpreters = stack.enter_context(isolation.ready(plan, watchman, say))
         attempts.end_processes(one.id for one in records.within(run.folder) if one.id)
         preparation = Preparation(
-            tracking, pool, snapshots, assets=assets_of(plan), code=dict(former.code)
+            tracking, pool, snapshots, interpreters, assets_of(plan), dict(former.code)
         )
         run = whole.carry_out(plan, preparation, run.folder, interruption, watch, goes_on=True)
     watch(Event("ended", run))

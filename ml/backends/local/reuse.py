@@ -106,6 +106,7 @@ def take_over(
         metrics=kept.run.metrics,
         outputs=outputs,
         reused_from=former,
+        registered=kept.run.registered,
     )
     records.write(run, session.lineage)
     return run

@@ -20,6 +20,7 @@ from ml.backends.local import (
     lineage,
     records,
     recovery,
+    registration,
     sampled,
     sweep_outcome,
 )
@@ -156,6 +157,7 @@ class Sweep:
         former = attempts.set_aside(self._session.tracking, folder, name)
         sampled.write(folder, sample)
         limit, trial = self._plan.trial_timeout_s, self._plan.trial
+        trial = replace(trial, outputs=registration.unnamed(trial.outputs))
         execution = Execution(
             self._session,
             replace(trial, timeout_s=limit) if limit is not None else trial,
@@ -239,7 +241,8 @@ class Sweep:
             error=error,
             warnings=() if error else sweep_outcome.of_trials(self._board.trials),
         )
-        self._session.tracking.end(self.run.id, status, {})
+        self.run = registration.closed(self._plan.trial.outputs, self.run)
+        self._session.tracking.end(self.run.id, self.run.status, {})
         records.write(self.run, self._lineage)
         return self.run
 

@@ -1,0 +1,223 @@
+"""Outputs that name an asset: registered on this machine when the run completes, as on Azure ML.
+
+An asset is an Azure ML spec (`az ml data create -f`, `az ml model create -f` take it) beside the
+content that it names. It does not change: the files are the run's own, with a second name here and
+without the right to write, and whoever uses them compares their digest. "A name can be set without
+setting a version" (azure.ai.ml.Output): then it is the next number.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+import stat
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+
+from ml.backends.base import Run
+from ml.backends.local import faults, home
+from ml.specs import assets, repository
+from ml.specs.lines import read
+from ml.specs.plan import Asset, InputPlan, OutputPlan, PipelinePlan, Plan, given, outputs_of
+from ml.specs.problems import Problem
+
+MODELS = frozenset({"custom_model", "mlflow_model", "triton_model"})
+CONTENT = "content"
+_SCHEMA = "https://azuremlschemas.azureedge.net/latest/{}.schema.json"
+_UNFINISHED = ".unfinished-"
+
+
+def closed(outputs: Mapping[str, OutputPlan], run: Run) -> Run:
+    """The run with the named outputs registered if it completed; Failed when that went wrong.
+
+    An output that was not written is left out: the run warns of it. A version that is there stays
+    as it is: the same content is that version, any other is a problem.
+    """
+    if run.status != "Completed":
+        return run
+    done, problem = _registered(outputs, run)
+    if problem is not None:
+        return replace(run, status="Failed", error=problem, registered=done, warnings=())
+    return replace(run, registered=done)
+
+
+def _registered(
+    outputs: Mapping[str, OutputPlan], run: Run
+) -> tuple[dict[str, str], Problem | None]:
+    done: dict[str, str] = {}
+    for name, output in outputs.items():
+        path = run.outputs.get(name)
+        if output.asset is None or path is None or not _is_written(path):
+            continue
+        try:
+            made = _register(output, output.asset, path.resolve(), run, name)
+        except OSError as error:
+            problem = faults.explain(error)
+            if problem is None:
+                raise
+            return done, problem
+        if isinstance(made, Problem):
+            return done, made
+        done[name] = str(made)
+    return done, None
+
+
+def unnamed(outputs: Mapping[str, OutputPlan]) -> dict[str, OutputPlan]:
+    """The same outputs without assets: of a sweep's trials, the best one's are registered."""
+    return {name: replace(output, asset=None) for name, output in outputs.items()}
+
+
+def said(plan: Plan) -> Iterator[str]:
+    """What a person should know of the assets of a plan before it runs."""
+    for field, data in given(plan):
+        if data.asset is None or data.asset.version.startswith("@"):
+            continue
+        if data.asset.made_by:
+            yield f"local: `{field}` → {data.asset}, which {data.asset.made_by} registered here"
+        elif other := _other(data):
+            yield (
+                f"local: `{field}` → {data.asset} as the repository defines it; {other} registered "
+                "another of that name and version here"
+            )
+    for name, output in _outputs(plan):
+        if output.asset is None:
+            continue
+        version = output.asset.version
+        which = f"`{output.asset}`" if version else f"the next version of `{output.asset.name}`"
+        line = f"local: output `{name}` → registered here as {which}"
+        if version and _place(output, output.asset).exists():
+            by = _spec(_place(output, output.asset)).tag("run")
+            line += f", which {by} has registered already: other content fails the run"
+        yield line
+
+
+def _outputs(plan: Plan) -> Iterator[tuple[str, OutputPlan]]:
+    yield from outputs_of(plan).items()
+    if isinstance(plan, PipelinePlan):
+        for step in plan.steps.values():
+            yield from _outputs(step.plan)
+
+
+def kind_of(type_: str) -> str:
+    """Whether an output of that type is a data asset or a model."""
+    return "model" if type_ in MODELS else "data"
+
+
+def _register(output: OutputPlan, asset: Asset, path: Path, run: Run, name: str) -> Asset | Problem:
+    home.assets().mkdir(parents=True, exist_ok=True)
+    digest = assets.digest(path)
+    with _alone():
+        if not asset.version:
+            asset = Asset(asset.name, _next(output, asset.name))
+        place = _place(output, asset)
+        if place.exists():
+            known = _spec(place)
+            if known.tag("digest") == digest:
+                return asset
+            return _immutable(output, asset, known, path)
+        unfinished = Path(tempfile.mkdtemp(prefix=_UNFINISHED, dir=home.assets()))
+        try:
+            content = unfinished / CONTENT
+            if path.is_dir():
+                shutil.copytree(path, content, copy_function=_link)
+                written = f"./{CONTENT}"
+            else:
+                content.mkdir()
+                _link(str(path), str(content / path.name))
+                written = f"./{CONTENT}/{path.name}"
+            _write(unfinished, output, asset, written, run, name, digest)
+            unfinished.chmod(0o755)
+            place.parent.mkdir(parents=True, exist_ok=True)
+            unfinished.rename(place)
+        finally:
+            shutil.rmtree(unfinished, ignore_errors=True)
+    return asset
+
+
+def _write(
+    folder: Path, output: OutputPlan, asset: Asset, path: str, run: Run, name: str, digest: str
+) -> None:
+    """The asset's spec. JSON is YAML; what a person reads has one field a line."""
+    spec = {
+        "$schema": _SCHEMA.format(kind_of(output.type)),
+        "name": asset.name,
+        "version": asset.version,
+        "type": output.type,
+        "path": path,
+        "tags": {"run": run.name, "run_id": run.id, "output": name, "digest": digest},
+    }
+    lines = (f"{key}: {json.dumps(value)}\n" for key, value in spec.items())
+    (folder / assets.REGISTERED).write_text("".join(lines))
+
+
+def _next(output: OutputPlan, name: str) -> str:
+    """The number after the greatest that is registered here or defined by the repository."""
+    kind, root = kind_of(output.type), repository.root(Path(output.place.path).absolute())
+    taken = [path.name for path in (home.assets() / kind / name).glob("*")]
+    taken += [one.version for one in assets.known(root) if (one.kind, one.name) == (kind, name)]
+    return str(max((int(one) for one in taken if one.isdecimal()), default=0) + 1)
+
+
+def _place(output: OutputPlan, asset: Asset) -> Path:
+    return home.assets() / kind_of(output.type) / asset.name / asset.version
+
+
+def _spec(place: Path) -> assets.AssetSpec:
+    file = place / assets.REGISTERED
+    document = read(file, repository.shown(file))
+    return assets.AssetSpec(place.parts[-3], place.parts[-2], place.name, document, file)
+
+
+def _other(data: InputPlan) -> str:
+    """The run that registered other content under the name and version of an input's asset."""
+    asset = data.asset
+    if asset is None:
+        return ""
+    found = home.assets() / kind_of(data.type) / asset.name / asset.version
+    known = _spec(found) if (found / assets.REGISTERED).is_file() else None
+    return known.tag("run") if known and known.tag("digest") != asset.digest else ""
+
+
+def _immutable(output: OutputPlan, asset: Asset, known: assets.AssetSpec, path: Path) -> Problem:
+    return Problem(
+        "asset-immutable",
+        f"`{asset}` is registered already, by {known.tag('run')}, with other content",
+        "a version that is free: assets do not change",
+        f"give `outputs.{output.name}` another `version:`, or none for the next one; "
+        f"what the run wrote is kept in {repository.shown(path)}",
+        output.place,
+    )
+
+
+@contextmanager
+def _alone() -> Iterator[None]:
+    """Two runs that register at once get two versions."""
+    with (home.assets() / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _is_written(path: Path) -> bool:
+    return path.is_file() or (path.is_dir() and any(path.iterdir()))
+
+
+def _link(source: str, target: str) -> None:
+    """A second name for the file, which nobody may write to from now on.
+
+    A copy of one that has other names, or is a link: it may be somebody's data.
+    """
+    found = os.lstat(source)
+    try:
+        if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:
+            raise OSError
+        os.link(source, target)
+    except OSError:  # another disk, or more links than the file system allows
+        shutil.copy2(source, target)
+    with suppress(OSError):  # a file of somebody else's: the digest tells all the same
+        mode = Path(target).stat().st_mode
+        Path(target).chmod(mode & ~(stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH))

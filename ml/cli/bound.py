@@ -1,0 +1,63 @@
+"""The disk bound around a run: looked at before and after, said when something goes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from ml.backends.local import bounding, faults
+from ml.backends.local.bounding import Bound
+from ml.cli import spans
+from ml.specs.problems import Refused
+
+NAMED = 3
+
+
+def hold(say: Callable[[str], None], reads: Iterable[Path] = ()) -> None:
+    """Make room if more is taken than may be; one line says what went, or why nothing could.
+
+    A registry that cannot be read stops no run: then nothing goes, since nothing is known to be
+    free to.
+    """
+    measured = bounding.measure()
+    if not measured.is_passed:
+        return
+    from ml.release.needed import needed
+
+    try:
+        with faults.told():
+            found = bounding.plan(measured, needed(), reads)
+            freed, wrong = bounding.carry_out(found, bounding.plan(measured, needed(), reads))
+    except Refused as refused:
+        say(f"disk: {_of(measured)}, and nothing may go: {refused.problems[0].found}")
+        return
+    say(_said(found, freed))
+    for one in wrong:
+        say(f"disk: {one}")
+
+
+def shown() -> str:
+    """What is taken and what may be."""
+    return f"on the disk: {_of(bounding.measure())}"
+
+
+def _of(bound: Bound) -> str:
+    if bound.limit is None:
+        return f"{spans.size(bound.taken)}, without a bound"
+    return f"{spans.size(bound.taken)} of at most {spans.size(bound.limit)} ({bounding.VARIABLE})"
+
+
+def _said(found: Bound, freed: int) -> str:
+    runs = [item.name for item in found.cleaning.items if item.kind == "outputs"]
+    others = len(found.cleaning.items) - len(runs)
+    went = []
+    if runs:
+        more = f" and {len(runs) - NAMED} more" if len(runs) > NAMED else ""
+        went.append(f"the outputs of {', '.join(runs[:NAMED])}{more}")
+    if others:
+        went.append(f"{others} cop{'ies' if others > 1 else 'y'} that nothing uses")
+    line = f"disk: {_of(found)}; "
+    line += f"{' and '.join(went)} went, {spans.size(freed)}" if went else "nothing may go"
+    if found.limit is not None and found.taken - freed > found.limit:
+        return f"{line}; what is left is needed or kept: {bounding.VARIABLE} raises the bound"
+    return f"{line}; ml runs keep RUN protects one"

@@ -1,0 +1,251 @@
+"""The disk bound: what goes when it is passed, what never does, and what is said."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ml.backends.base import Run
+from ml.backends.local import bounding, cleaning, disk, home, jobs, keeping
+from ml.backends.local import environment_building as building
+from ml.backends.local.bounding import Bound
+from ml.backends.local.keeping import Needed
+from ml.cli import bound
+from ml.specs.problems import Refused
+from tests.backends.made_runs import made, made_model, made_snapshot, made_sweep
+
+BIG = 100_000
+
+
+def bulky(run: Run, size: int = BIG, name: str = "model") -> Run:
+    """The run with an output of `size` bytes."""
+    folder = run.folder / "outputs" / name
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "weights.bin").write_bytes(b"x" * size)
+    return run
+
+
+def environment(name: str, days_ago: float = 1.0, size: int = BIG) -> Path:
+    """A built environment, last used so long ago."""
+    place = home.environments() / name
+    place.mkdir(parents=True)
+    (place / "torch.so").write_bytes(b"x" * size)
+    (home.environments() / building.LOCKS).mkdir(exist_ok=True)
+    then = place.stat().st_mtime - days_ago * 86400
+    os.utime(place, (then, then))
+    return place
+
+
+def needed(paths: dict[Path, str] | None = None, **runs: str) -> Needed:
+    return Needed(paths or {}, runs, home.home() / "models")
+
+
+def hold(
+    monkeypatch: pytest.MonkeyPatch,
+    share: float,
+    what: Needed | None = None,
+    reads: Path | None = None,
+) -> Bound:
+    """Keep the home within that share of what it takes now; what was planned."""
+    monkeypatch.setenv(bounding.VARIABLE, f"{int(disk.taken(home.home()) * share)}B")
+
+    def plan() -> Bound:
+        return bounding.plan(bounding.measure(), what or needed(), [reads] if reads else [])
+
+    found = plan()
+    assert bounding.carry_out(found, plan())[1] == []
+    return found
+
+
+def has_output(run: Run) -> bool:
+    return (run.folder / "outputs" / "model" / "weights.bin").exists()
+
+
+def test_nothing_goes_below_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not even what nobody would miss."""
+    run = bulky(made("old_oak_01", days_ago=9))
+    bulky(made("new_oak_02"))
+    assert hold(monkeypatch, 1.1).cleaning.items == ()
+    assert has_output(run)
+
+
+def test_the_oldest_outputs_go_and_no_more_than_has_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Logs and the record stay, and the run says what became of the rest."""
+    runs = [bulky(made(f"oak_oak_0{number}", days_ago=9 - number)) for number in range(5)]
+    found = hold(monkeypatch, 0.8)
+    assert [item.name for item in found.cleaning.items] == ["oak_oak_00", "oak_oak_01"]
+    assert [has_output(run) for run in runs] == [False, False, True, True, True]
+    assert (runs[0].folder / "logs" / "std_log.txt").exists()
+    assert bounding.evicted(runs[0]) is not None and bounding.evicted(runs[2]) is None
+    assert disk.taken(home.home()) <= 0.8 * found.taken
+
+
+def test_a_runs_artifacts_go_with_its_outputs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """MLflow's folder for it is bulky too."""
+    run = made("old_oak_01", days_ago=9)
+    made("new_oak_02")
+    plot = home.artifacts() / "1" / run.id / "plot.png"
+    plot.parent.mkdir(parents=True)
+    plot.write_bytes(b"x" * BIG)
+    hold(monkeypatch, 0.5)
+    assert not plot.exists()
+
+
+@pytest.mark.parametrize(
+    "protect",
+    [
+        lambda run: needed(**{run.id: "faq 1 is registered"}),
+        lambda run: needed({run.folder / "outputs" / "model": "the endpoint serves from it"}),
+        lambda run: keeping.keep(run, True),
+    ],
+    ids=["registered", "served", "kept"],
+)
+def test_what_is_needed_or_kept_stays(
+    monkeypatch: pytest.MonkeyPatch, protect: Callable[[Run], Needed | None]
+) -> None:
+    """The next oldest goes in its place."""
+    old = bulky(made("old_oak_01", days_ago=9))
+    other = bulky(made("other_oak_02", days_ago=8))
+    bulky(made("new_oak_03"))
+    what = protect(old)
+    hold(monkeypatch, 0.7, what)
+    assert (has_output(old), has_output(other)) == (True, False)
+
+
+def test_a_run_that_is_kept_no_more_goes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And `ml runs clean` leaves a kept one as well."""
+    old = bulky(made("old_oak_01", days_ago=9))
+    made("new_oak_02")
+    keeping.keep(old, True)
+    assert list(cleaning.plan(needed(), keep=1).stay) == [old.name]
+    keeping.keep(old, False)
+    hold(monkeypatch, 0.5)
+    assert not has_output(old)
+
+
+def test_what_the_next_run_reads_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its input may be another run's output."""
+    old = bulky(made("old_oak_01", days_ago=9))
+    made("new_oak_02")
+    hold(monkeypatch, 0.5, reads=old.folder / "outputs" / "model")
+    assert has_output(old)
+    hold(monkeypatch, 0.5)
+    assert not has_output(old)
+
+
+def test_a_run_that_goes_on_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As long as its executor lives."""
+    with jobs.new() as folder:
+        folder.rmdir()
+        run = bulky(made(folder.name, days_ago=9, status="Running", ended=None))
+        made("new_oak_02")
+        hold(monkeypatch, 0.5)
+        assert has_output(run)
+    hold(monkeypatch, 0.5)
+    assert not has_output(run)
+
+
+def test_the_best_and_the_latest_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of every experiment; of a sweep the best trial, while its other trials may go."""
+    best = made_sweep("best_oak_01", 0.1, 0.9, 0.2, days_ago=9)
+    worse = made_sweep("worse_oak_02", 0.3, 0.4, days_ago=5)
+    latest = bulky(made("last_oak_03", experiment="other"))
+    for sweep in (best, worse):
+        for trial in sweep.trials:
+            bulky(trial)
+    hold(monkeypatch, 0.01)
+    assert [has_output(trial) for trial in best.trials] == [False, True, False]
+    assert [has_output(trial) for trial in worse.trials] == [False, False]
+    assert has_output(latest)
+
+
+def test_orphans_go_first_and_environments_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What nothing refers to is missed least; what is built again costs minutes."""
+    made_snapshot("orphan", script="x" * BIG)
+    built = environment("built")
+    lineage = {"interpreter": {"python": "3.11", "built": "built"}}
+    old = bulky(made("old_oak_01", days_ago=9, lineage=lineage))
+    made("new_oak_02")
+    found = hold(monkeypatch, 0.8)
+    assert [item.kind for item in found.cleaning.items] == ["snapshot"]
+    found = hold(monkeypatch, 0.7)
+    assert [item.kind for item in found.cleaning.items] == ["outputs"]
+    assert built.exists() and not has_output(old)
+    found = hold(monkeypatch, 0.5)
+    assert [item.kind for item in found.cleaning.items] == ["environment"]
+    assert not built.exists()
+
+
+def test_an_environment_that_is_worked_in_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its lock tells; a registered model's copy and a registered asset are never in question."""
+    place = environment("used")
+    model = made_model("registered")
+    asset = home.assets() / "data" / "words" / "1"
+    asset.mkdir(parents=True)
+    (asset / "asset.yml").write_text("x" * BIG)
+    what = needed({model: "faq 1 is registered"})
+    with (home.environments() / building.LOCKS / "used").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_SH)
+        hold(monkeypatch, 0.1, what)
+        assert place.exists()
+    hold(monkeypatch, 0.1, what)
+    assert not place.exists()
+    assert model.exists() and (asset / "asset.yml").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("500MB", 5e8), ("2.5 gb", 2.5e9), ("1000", 1000.0), ("1tb", 1e12), ("none", None)],
+)
+def test_sizes(monkeypatch: pytest.MonkeyPatch, text: str, size: float | None) -> None:
+    """As a person writes them; `none` takes the bound away."""
+    monkeypatch.setenv(bounding.VARIABLE, text)
+    assert bounding.limit() == size
+
+
+def test_a_size_that_is_none_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No bound out of a typing mistake."""
+    monkeypatch.setenv(bounding.VARIABLE, "20 bytes or so")
+    with pytest.raises(Refused) as error:
+        bounding.limit()
+    assert error.value.problems[0].code == "not-a-size"
+
+
+def test_without_a_setting_it_is_a_share_of_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between what a project needs and what nobody would miss."""
+    monkeypatch.delenv(bounding.VARIABLE, raising=False)
+    found = bounding.limit()
+    assert found is not None and bounding.LEAST <= found <= bounding.MOST
+
+
+def test_one_line_says_what_went(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or that nothing may; and nothing at all below the bound."""
+    said: list[str] = []
+    old = bulky(made("old_oak_01", days_ago=9))
+    bulky(made("new_oak_02"))
+    bound.hold(said.append)
+    assert said == []
+    monkeypatch.setenv(bounding.VARIABLE, "150kB")
+    bound.hold(said.append)
+    (line,) = said
+    assert "the outputs of old_oak_01 went" in line and "ml runs keep" in line
+    assert not has_output(old)
+    monkeypatch.setenv(bounding.VARIABLE, "1kB")
+    bound.hold(said.append)
+    assert "nothing may go" in said[1] and bounding.VARIABLE in said[1]
+
+
+def test_nothing_goes_while_the_registry_cannot_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stored models and no registry: what they are needed for is not known."""
+    made_model("stored")
+    old = bulky(made("old_oak_01", days_ago=9))
+    made("new_oak_02")
+    monkeypatch.setenv(bounding.VARIABLE, "1kB")
+    said: list[str] = []
+    bound.hold(said.append)
+    assert "nothing may go" in said[0]
+    assert has_output(old)

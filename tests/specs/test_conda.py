@@ -1,0 +1,108 @@
+"""Conda files: every line that an environment asks for, with where it stands."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ml.specs.load import load
+from ml.specs.plan import CommandPlan, Environment
+from ml.specs.planning import plan
+from ml.specs.problems import Exit, Refused
+
+JOB = """\
+command: python -c 1
+environment:
+  image: mcr.microsoft.com/azureml/base:1
+  conda_file: {}
+compute: azureml:cpu
+"""
+
+
+def environment(repo: Path, conda: str) -> Environment:
+    """The environment of a job whose `conda_file:` is written as `conda`."""
+    (repo / "job.yml").write_text(JOB.format(conda))
+    made = plan(load(Path("job.yml")))
+    assert isinstance(made, CommandPlan)
+    return made.environment
+
+
+def asked(found: Environment) -> list[tuple[str, str, str]]:
+    return [(one.text, one.manager, str(one.place)) for one in found.dependencies or ()]
+
+
+def test_a_file_and_what_it_includes(repo: Path) -> None:
+    """`-r` is followed, from the folder of the file that says it; comments go, lines are kept."""
+    (repo / "env").mkdir()
+    (repo / "env" / "conda.yml").write_text(
+        "name: e\ndependencies:\n  - python=3.11\n  - pip:\n    - numpy>=1  # arrays\n"
+        "    - -r more/req.txt\n"
+    )
+    (repo / "env" / "more").mkdir()
+    (repo / "env" / "more" / "req.txt").write_text("# top\n\ntqdm \\\n  >=4\n-r last.txt\n")
+    (repo / "env" / "more" / "last.txt").write_text("-r req.txt\nrich\n")
+    assert asked(environment(repo, "env/conda.yml")) == [
+        ("python=3.11", "conda", "env/conda.yml:3"),
+        ("numpy>=1", "pip", "env/conda.yml:5"),
+        ("tqdm >=4", "pip", "env/more/req.txt:3"),
+        ("rich", "pip", "env/more/last.txt:2"),
+    ]
+
+
+def test_a_mapping_in_place(repo: Path) -> None:
+    """A conda file may be written where its name would stand."""
+    found = environment(repo, "{dependencies: [python=3.10, {pip: [rich]}]}")
+    assert asked(found) == [
+        ("python=3.10", "conda", "job.yml:4"),
+        ("rich", "pip", "job.yml:4"),
+    ]
+
+
+def test_an_asset_of_the_repository(repo: Path) -> None:
+    """Its conda file is read beside its own spec."""
+    (repo / "assets" / "env.yml").write_text("name: e\nversion: 2\nconda_file: conda.yml\n")
+    (repo / "assets" / "conda.yml").write_text("dependencies: [rich]\n")
+    (repo / "job.yml").write_text("command: x\nenvironment: azureml:e@latest\ncompute: azureml:c\n")
+    made = plan(load(Path("job.yml")))
+    assert isinstance(made, CommandPlan)
+    assert asked(made.environment) == [("rich", "conda", "assets/conda.yml:1")]
+    assert str(made.environment.place) == "job.yml:2"
+
+
+def test_without_a_conda_file(repo: Path) -> None:
+    """An image, or what another place defines, asks for nothing that is known here."""
+    (repo / "job.yml").write_text("command: x\nenvironment: azureml:e:1\ncompute: azureml:c\n")
+    made = plan(load(Path("job.yml")))
+    assert isinstance(made, CommandPlan)
+    assert made.environment.dependencies is None
+
+
+@pytest.mark.parametrize(
+    ("content", "code", "line"),
+    [
+        ("dependencies: numpy\n", "bad-conda-file", "conda.yml:1"),
+        ("dependencies:\n  - numpy\n  - 3\n", "bad-conda-file", "conda.yml:3"),
+        ("dependencies:\n  - pip:\n    - {a: 1}\n", "bad-conda-file", "conda.yml:3"),
+        ("dependencies:\n  - pip:\n    - -r none.txt\n", "missing-file", "conda.yml:3"),
+    ],
+)
+def test_what_is_wrong_is_named_by_its_line(repo: Path, content: str, code: str, line: str) -> None:
+    """Of a file that conda could not read either."""
+    (repo / "conda.yml").write_text(content)
+    with pytest.raises(Refused) as error:
+        environment(repo, "conda.yml")
+    (problem,) = error.value.problems
+    assert (problem.code, str(problem.place)) == (code, line)
+    assert error.value.exit_code == Exit.WRONG_CALL
+
+
+def test_an_unreadable_file_of_an_asset(repo: Path) -> None:
+    """Its own line is named; the SDK reads only what the job itself names."""
+    (repo / "assets" / "env.yml").write_text("name: e\nconda_file: conda.yml\n")
+    (repo / "assets" / "conda.yml").write_text("name: e\ndependencies: [\n")
+    (repo / "job.yml").write_text("command: x\nenvironment: azureml:e:1\ncompute: azureml:c\n")
+    with pytest.raises(Refused) as error:
+        plan(load(Path("job.yml")))
+    (problem,) = error.value.problems
+    assert (problem.code, str(problem.place)) == ("unreadable-yaml", "assets/conda.yml:3")
