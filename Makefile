@@ -28,8 +28,15 @@ $(VENV)/dev.stamp: requirements/dev.lock $(VENV)/main.stamp
 	@$(INSTALL) --require-hashes -r requirements/dev.lock
 	@touch $@
 
+$(VENV)/torch.stamp: requirements/torch.txt $(VENV)/main.stamp
+	@$(INSTALL) -r requirements/torch.txt
+	@touch $@
+
 .PHONY: setup
 setup: $(VENV)/main.stamp ## install what the main job needs
+
+.PHONY: torch
+torch: $(VENV)/torch.stamp ## install PyTorch, which distributed jobs need and the main job does not
 
 .PHONY: demo
 demo: setup ## the main job: sweep, evaluate, gate, serve, ask
@@ -47,7 +54,7 @@ lint: $(VENV)/dev.stamp ## ruff, mypy and the checks of every spec
 	@$(BIN)/ml check
 
 .PHONY: test
-test: lint ## lint, the quick tests, then the slow ones
+test: lint torch ## lint, the quick tests, then the slow ones
 	@$(BIN)/pytest $(ARGS)
 	@$(BIN)/pytest -m slow $(ARGS)
 

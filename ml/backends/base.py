@@ -47,6 +47,7 @@ class Run:
     One that was stopped and resumed has `pauses`; a trial or step that was cut off then and run
     again has its `former` attempts, which count for nothing.
     `registered` are the assets that outputs became (`azureml:name:version`), by the output's name.
+    `restarts` are the times (epoch seconds) at which it was started again after an eviction.
     """
 
     id: str
@@ -67,6 +68,7 @@ class Run:
     steps: tuple[Run, ...] = ()
     reused_from: str = ""
     registered: Mapping[str, str] = field(default_factory=dict)
+    restarts: tuple[float, ...] = ()
     pauses: tuple[Pause, ...] = ()
     former: tuple[Run, ...] = ()
 

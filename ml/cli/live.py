@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ml.backends.base import Event, Run, Watch, unwatched
 from ml.cli.live_steps import StepLines, StepRows, counts
+from ml.cli.live_steps import outcome as outcome
 from ml.specs.plan import CommandPlan, PipelinePlan, Plan, SweepPlan
 from ml.specs.repository import shown
 
@@ -126,11 +127,6 @@ class Rows:
         took = (trial.ended or time.time()) - trial.started
         shown_metric = "" if found is None else number(found)
         return [trial.name, outcome(trial), shown_metric, *values, f"{took:.0f} s"]
-
-
-def outcome(run: Run) -> str:
-    """The status, and what ended it when something did."""
-    return f"{run.status} ({run.ended_by})" if run.ended_by else run.status
 
 
 def number(value: float) -> str:

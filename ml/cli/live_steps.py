@@ -89,11 +89,18 @@ def _cells(name: str, plan: Plan, step: Run | None) -> tuple[str, str, str, str]
     return name, outcome_of(step), trials, f"{took:.0f} s"
 
 
+def outcome(run: Run) -> str:
+    """The status, what ended it when something did, and how often it was started again."""
+    said = [run.ended_by] if run.ended_by else []
+    if run.restarts:
+        count = len(run.restarts)
+        said.append(f"evicted, restarted {'once' if count == 1 else f'{count} times'}")
+    return f"{run.status} ({', '.join(said)})" if said else run.status
+
+
 def outcome_of(step: Run) -> str:
     """The status of a step, and what it owes it to."""
-    if step.reused_from:
-        return f"reused from {step.reused_from}"
-    return f"{step.status} ({step.ended_by})" if step.ended_by else step.status
+    return f"reused from {step.reused_from}" if step.reused_from else outcome(step)
 
 
 def said_of(step: Run) -> str:

@@ -14,6 +14,7 @@ from ml.specs.plan import (
     FromPipeline,
     FromStep,
     InputPlan,
+    Parallel,
     PipelinePlan,
     Plan,
     StepPlan,
@@ -127,11 +128,16 @@ def _hints(hints: Hints) -> Iterator[tuple[str, str]]:
 def _command(plan: CommandPlan) -> Iterator[tuple[str, str]]:
     yield "job", f"{plan.display_name} ({plan.place})"
     yield "experiment", plan.experiment
+    if plan.parallel is not None:
+        yield from _parallel(plan, plan.parallel)
+    what = "arguments" if plan.parallel is not None else "command"
     for number, line in enumerate(plan.command.strip().splitlines()):
-        yield "" if number else "command", line
+        yield "" if number else what, line
     yield "code", shown(plan.code) if plan.code else "none"
     yield "environment", plan.environment.reference
     yield "compute", plan.compute or "none"
+    if plan.distribution is not None:
+        yield "distribution", _distribution(plan)
     for name, data in plan.inputs.items():
         yield f"input {name}", _input(data)
     for name, output in plan.outputs.items():
@@ -140,6 +146,40 @@ def _command(plan: CommandPlan) -> Iterator[tuple[str, str]]:
         yield f"variable {name}", value
     if plan.timeout_s is not None:
         yield "timeout", f"{plan.timeout_s:g} s"
+
+
+def _distribution(plan: CommandPlan) -> str:
+    launcher, nodes = plan.distribution, plan.instance_count
+    if launcher is None:
+        return "none"
+    if launcher.type == "tensorflow":
+        servers = launcher.parameter_server_count
+        said = ["tensorflow", _many(launcher.workers(nodes), "worker")]
+        return ", ".join([*said, _many(servers, "parameter server")] if servers else said)
+    each = _many(launcher.process_count_per_instance, "process", "processes")
+    return f"{launcher.type}, {_many(nodes, 'node')} × {each}"
+
+
+def _parallel(plan: CommandPlan, task: Parallel) -> Iterator[tuple[str, str]]:
+    number = task.mini_batch_size
+    size = _many(number, "file") if number < 1 << 10 else f"{number >> 10} kB of a table"
+    size = size if number else "of the default size"
+    yield "entry script", task.entry_script
+    keys = ", ".join(task.partition_keys)
+    yield "mini-batches", f"of `{task.input}`, " + (f"one for each {keys}" if keys else size)
+    each = task.max_concurrency_per_instance
+    on_each = _many(each, "process", "processes") if each else "one process a core"
+    yield "processes", f"{_many(plan.instance_count, 'node')} × {on_each}"
+    yield "tries", f"{task.max_retries + 1} of {task.run_timeout_s:g} s each"
+    for what, allowed in (
+        ("failed mini-batches", task.mini_batch_error_threshold),
+        ("failed items", task.error_threshold),
+    ):
+        yield what, "any number" if allowed < 0 else f"at most {allowed}"
+
+
+def _many(count: int, one: str, several: str = "") -> str:
+    return f"{count} {one if count == 1 else several or f'{one}s'}"
 
 
 def _input(data: InputPlan) -> str:

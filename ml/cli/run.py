@@ -23,6 +23,15 @@ def command(
         list[str] | None,
         typer.Option("--set", metavar="FIELD=VALUE", help="Change a field, e.g. inputs.lr=0.1."),
     ] = None,
+    evict_after: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="20s", help="Kill it so long after its start, as a spot node; repeatable."
+        ),
+    ] = None,
+    evict_notice: Annotated[
+        str, typer.Option(metavar="30s", help="SIGTERM so long before an eviction kills.")
+    ] = "0s",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan; run nothing.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="The result as JSON on stdout.")] = False,
     isolated: Annotated[
@@ -42,7 +51,8 @@ def command(
         prepare()
     from ml.backends.local import home
     from ml.backends.local.backend import DATA_NOT_HERE, LocalBackend
-    from ml.cli import bound, environments, live, planned
+    from ml.backends.local.eviction import Evictions
+    from ml.cli import bound, environments, live, planned, spans
     from ml.specs import check, load, planning
     from ml.specs.plan import CommandPlan, given
 
@@ -50,9 +60,13 @@ def command(
     _say(*(problem for problem in check.check(loaded) if problem.severity == "warning"))
     plan = planning.plan(loaded, registered=home.assets())
     show = not quiet and not as_json
+    evictions = Evictions(
+        tuple(spans.seconds("--evict-after", text) for text in evict_after or ()),
+        spans.seconds("--evict-notice", evict_notice),
+    )
     echoed = show and isinstance(plan, CommandPlan)
     echo = sys.stderr if echoed else None
-    backend = LocalBackend(echo, isolated, _say if not quiet else lambda line: None)
+    backend = LocalBackend(echo, isolated, _say if not quiet else lambda line: None, evictions)
     refusals = backend.refusals(plan)
     lacking = [problem for problem in refusals if problem.code == DATA_NOT_HERE]
     if refusals and not (dry_run and len(lacking) == len(refusals)):

@@ -13,30 +13,47 @@ from typing import BinaryIO
 from ml.backends.base import Run
 from ml.backends.local import files, runs
 from ml.backends.local.recovery import OPEN
+from ml.specs.problems import Problem, Refused
 
 POLL_S = 0.2
 BLOCK_BYTES = 1 << 16
 
 
-def write(run: Run, tail: int | None, follow: bool) -> bool:
+def write(run: Run, tail: int | None, follow: bool, rank: str = "0") -> bool:
     """Write what the run and its parts printed to stdout; whether that was anything.
 
     `tail` is the number of lines of each log to begin with, None for all; with `follow` a run that
-    goes on is followed until it has ended.
+    goes on is followed until it has ended. `rank` is the process of a distributed job whose log it
+    is (Refused when no part has one).
     """
     printed = Printed(sys.stdout.buffer)
     while True:
         printed.headed = printed.headed or bool(run.steps or run.trials)
-        for part in _logged(run):
-            printed.pump(part.name, files.log(part.folder), tail)
+        for part in _logged(run, rank):
+            printed.pump(part.name, files.log(part.folder, rank), tail)
         if not follow or run.status not in OPEN:
+            if not printed.last:
+                _demand_rank(run, rank)
             return printed.last != ""
         time.sleep(POLL_S)
         run = runs.find(run.id)
 
 
-def _logged(run: Run) -> Iterator[Run]:
-    return (one for one in (run, *run.below()) if files.log(one.folder).is_file())
+def _logged(run: Run, rank: str) -> Iterator[Run]:
+    return (one for one in (run, *run.below()) if files.log(one.folder, rank).is_file())
+
+
+def _demand_rank(run: Run, rank: str) -> None:
+    if rank == "0" or any(_logged(run, rank)):
+        return
+    there = {path.stem for one in (run, *run.below()) for path in one.folder.glob("logs/*_*.txt")}
+    ranks = sorted(name.removeprefix("rank_") for name in there - {"std_log"})
+    problem = Problem(
+        "no-such-rank",
+        f"{run.name} has no process {rank}",
+        f"one of {', '.join(ranks)}" if ranks else "no --rank: it was one process",
+    )
+    raise Refused(problem)
 
 
 @dataclass

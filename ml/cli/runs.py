@@ -102,12 +102,15 @@ def logs(
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Go on until the run has ended.")
     ] = False,
+    rank: Annotated[
+        str, typer.Option(help="Of one process of a distributed job: 0, 1 … or ps_0.")
+    ] = "0",
 ) -> None:
     """What a run printed; of a sweep or a pipeline, each trial's and step's after its name."""
     from ml.backends.local import runs
     from ml.cli.run_logs import write
 
-    if not write(runs.find(run), tail, follow):
+    if not write(runs.find(run), tail, follow, rank):
         typer.echo("it printed nothing", err=True)
 
 

@@ -96,6 +96,8 @@ def told(entry: Entry, parent: str, came: Sequence[Descendant]) -> Iterator[tupl
         yield "kept", f"never makes room (ml runs keep --undo {run.name})"
     if files.log(run.folder).exists():
         yield "log", shown(files.log(run.folder))
+    for number_of, moment in enumerate(run.restarts, 1):
+        yield f"restart {number_of}", f"{ago(moment)}, after an eviction"
     for name, value in run.parameters.items():
         yield f"parameter {name}", str(value)
     for name, found in run.metrics.items():

@@ -33,6 +33,18 @@ def moment(option: str, text: str) -> float:
         ) from None
 
 
+def seconds(option: str, text: str) -> float:
+    """The seconds of `20s`, `5m` or `20`; Refused, naming the option, for anything else."""
+    found = _SPAN.fullmatch(text.strip())
+    if found:
+        return float(found[1]) * _SECONDS[found[2]]
+    if re.fullmatch(r"\d+(\.\d+)?", text.strip()):
+        return float(text)
+    raise Refused(
+        Problem("not-a-span", f"{option} {text}", "a span of time", f"for example: {option} 20s")
+    )
+
+
 def ago(then: float) -> str:
     """`5 min ago`, and the date for what is older than a month."""
     seconds = max(0.0, time.time() - then)

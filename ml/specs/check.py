@@ -13,9 +13,10 @@ from ml.specs.nodes import Node, inside, nodes
 from ml.specs.problems import Problem, errors
 from ml.specs.rules.registry import RULES, Rule, Subject
 
-for _module in ("attacks", "expressions", "numbers", "paths", "pipeline", "ports", "schedule"):
+for _module in ("attacks", "expressions", "numbers", "parallel", "paths", "pipeline"):
     importlib.import_module(f"ml.specs.rules.{_module}")
-importlib.import_module("ml.specs.rules.sweep")
+for _module in ("ports", "schedule", "sweep"):
+    importlib.import_module(f"ml.specs.rules.{_module}")
 
 
 def check(spec: Spec, links: Links | None = None) -> list[Problem]:

@@ -91,8 +91,14 @@ def distribution(written: Written, *keys: Key) -> Distribution | None:
     given = written.get(*keys)
     if not isinstance(given, dict):
         return None
-    count = int(given.get("process_count_per_instance") or 1)
-    return Distribution(str(given.get("type", "")).lower(), count, written.place(*keys))
+    workers = given.get("worker_count")
+    return Distribution(
+        type=str(given.get("type", "")).strip().lower(),
+        process_count_per_instance=int(given.get("process_count_per_instance") or 1),
+        place=written.place(*keys),
+        worker_count=None if workers is None else int(workers),
+        parameter_server_count=int(given.get("parameter_server_count") or 0),
+    )
 
 
 def early_termination(written: Written) -> EarlyTermination | None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from ml.specs import expressions, fields, hints
+from ml.specs import expressions, fields, hints, parallel
 from ml.specs.bindings import Bindings
 from ml.specs.components import component_of, refused
 from ml.specs.frozen import Frozen
@@ -25,7 +25,7 @@ from ml.specs.plan import (
 from ml.specs.ports import Ports, waits_for
 from ml.specs.problems import Problem, errors
 
-RUNNABLE = frozenset({"command", "sweep", "pipeline"})
+RUNNABLE = frozenset({"command", "sweep", "pipeline", "parallel"})
 # An output that every step has without writing to it: what it left in `./outputs` and `./logs`.
 _IMPLICIT = frozenset({"default", "artifacts"})
 
@@ -127,7 +127,8 @@ class Planner:
             plan = replace(plan, outputs=made)
         else:
             self.problems += ports.problems
-            command = self._command(Layers(own, declared), name, around.compute)
+            task = layers.owner("task") if kind == "parallel" else None
+            command = self._command(Layers(own, declared), name, around.compute, task)
             made = Frozen((k, v) for k, v in made.items() if not _is_implicit(k, command))
             command = replace(command, inputs=inputs, outputs=made)
             plan = self._sweep(layers, command) if kind == "sweep" else command
@@ -141,10 +142,17 @@ class Planner:
             is_deterministic=(declared or own).get("is_deterministic") is not False,
         )
 
-    def _command(self, layers: Layers, name: str, compute: str) -> CommandPlan:
-        """The command of a step or of a trial; its inputs and outputs are for the caller."""
-        code = Bindings(layers.owner("code"), self._root)
-        environment = Bindings(layers.owner("environment"), self._root)
+    def _command(
+        self, layers: Layers, name: str, compute: str, task: Part | None = None
+    ) -> CommandPlan:
+        """The command of a step or of a trial; its inputs and outputs are for the caller.
+
+        `task` is the part that says what a parallel step runs: the arguments of an entry script.
+        """
+        at = ("task",) if task is not None else ()
+        command = task.get("task", "program_arguments") or "" if task else layers.get("command")
+        code = Bindings(task or layers.owner("code"), self._root)
+        environment = Bindings(task or layers.owner("environment"), self._root)
         variables = {
             **(layers.component.mapping("environment_variables") if layers.component else {}),
             **layers.own.mapping("environment_variables"),
@@ -154,9 +162,9 @@ class Planner:
             place=layers.owner("command").place(),
             display_name=name,
             experiment=self._experiment,
-            command=str(layers.get("command")),
-            code=code.code("code"),
-            environment=environment.environment("environment"),
+            command=str(command),
+            code=code.code(*at, "code"),
+            environment=environment.environment(*at, "environment"),
             compute=str(layers.own.get("compute") or compute),
             environment_variables=Frozen((str(k), fields.text(v)) for k, v in variables.items()),
             timeout_s=fields.seconds(layers.own.get("limits", "timeout")),
@@ -166,7 +174,13 @@ class Planner:
             places=fields.places(layers),
         )
         self.problems += [*code.problems, *environment.problems]
-        return made
+        if task is None:
+            return made
+        found = parallel.planned(layers, made.code)
+        if isinstance(found, list):
+            self.problems += found
+            return made
+        return replace(made, parallel=found)
 
     def _sweep(self, layers: Layers, trial: CommandPlan) -> SweepPlan:
         """A sweep step: its component takes the sampled values as inputs of the same names."""

@@ -13,6 +13,8 @@ from typing import Literal
 
 from ml.specs.domain import Hints
 from ml.specs.problems import Place
+from ml.specs.processes import Distribution as Distribution
+from ml.specs.processes import Parallel as Parallel
 
 Value = str | int | float | bool
 Mode = Literal[
@@ -76,15 +78,6 @@ class OutputPlan:
 
 
 @dataclass(frozen=True)
-class Distribution:
-    """How many processes a node starts, and by which launcher (pytorch, mpi, tensorflow)."""
-
-    type: str
-    process_count_per_instance: int
-    place: Place
-
-
-@dataclass(frozen=True)
 class Dependency:
     """A line of a conda file, as written; `manager` is who installs it on Azure ML."""
 
@@ -127,9 +120,16 @@ class CommandPlan:
     timeout_s: float | None = None
     instance_count: int = 1
     distribution: Distribution | None = None
+    # Of a parallel step, whose `command` is the arguments of its entry script.
+    parallel: Parallel | None = None
     tags: Mapping[str, str] = field(default_factory=dict)
     # The lines of fields that a backend may have to refuse or comment on: "compute" → Place.
     places: Mapping[str, Place] = field(default_factory=dict)
+
+    @property
+    def processes(self) -> int:
+        """How many processes run the command at the same time, on all nodes together."""
+        return self.distribution.processes(self.instance_count) if self.distribution else 1
 
 
 @dataclass(frozen=True)

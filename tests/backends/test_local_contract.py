@@ -32,9 +32,7 @@ class TestLocal(BackendContract):
 @pytest.mark.parametrize(
     ("changes", "code"),
     [
-        ({"instance_count": 2}, "several-nodes"),
-        ({"distribution": Distribution("pytorch", 2, HERE)}, "distribution"),
-        ({"distribution": Distribution("mpi", 1, HERE)}, "distribution"),
+        ({"distribution": Distribution("ray", 1, HERE)}, "distribution"),
         (
             {"inputs": {"d": InputPlan("d", "uri_folder", HERE, source="azureml://datastores/x")}},
             "data-not-here",
@@ -54,6 +52,8 @@ def test_refusals(command: Plans, changes: dict[str, object], code: str) -> None
     [
         {"inputs": {"d": InputPlan("d", "uri_folder", HERE, source="x", path=Path("/"))}},
         {"inputs": {"d": InputPlan("d", "uri_folder", HERE)}},  # an optional input, not given
+        {"instance_count": 2, "distribution": Distribution("pytorch", 2, HERE)},
+        {"instance_count": 2},
     ],
 )
 def test_what_is_not_refused(command: Plans, changes: dict[str, object]) -> None:

@@ -330,14 +330,10 @@ def test_what_a_step_asks_for_that_is_not_here(repository: Path) -> None:
 inputs: {far: {type: uri_file, path: "https://example.org/x.csv"}}
 jobs:
   a: {@, command: echo, inputs: {x: {type: uri_folder, path: "azureml://datastores/d/paths/p"}}}
-  b: {@, command: echo, inputs: {x: "${{parent.inputs.far}}"}, resources: {instance_count: 2}}
+  b: {@, command: echo, inputs: {x: "${{parent.inputs.far}}"}}
 """
     found = LocalBackend().refusals(planned(repository, text))
-    assert [problem.code for problem in found] == [
-        "several-nodes",
-        "data-not-here",
-        "data-not-here",
-    ]
-    assert "--set inputs.far=PATH" in found[1].hint
-    assert "--set jobs.a.inputs.x=PATH" in found[2].hint
+    assert [problem.code for problem in found] == ["data-not-here", "data-not-here"]
+    assert "--set inputs.far=PATH" in found[0].hint
+    assert "--set jobs.a.inputs.x=PATH" in found[1].hint
     assert all(problem.place and problem.place.path == "pipeline.yml" for problem in found)

@@ -138,7 +138,6 @@ def test_a_dry_run_makes_nothing(ml: Ml, own_home: Path) -> None:
         (["jobs/job.yml", "--on", "moon"], 2, "unknown-place"),
         (["jobs/job.yml", "--set", "inputs.word"], 2, "not-a-change"),
         (["jobs/job.yml", "--set", "inputs.word=a;b"], 2, "inputs.word"),
-        (["jobs/job.yml", "--set", "resources.instance_count=2"], 33, "several-nodes"),
     ],
 )
 def test_what_is_refused(ml: Ml, own_home: Path, words: list[str], code: int, said: str) -> None:

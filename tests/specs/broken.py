@@ -344,6 +344,37 @@ SCHEDULES = {
     "  frequency: day\n  interval: 0  # error: bad-recurrence\n",
 }
 
+_BATCH = """\
+type: pipeline
+jobs:
+  batch:
+    type: parallel
+    inputs: {rows: {type: uri_folder, path: data}}
+    outputs: {scored: {type: uri_file}}
+"""
+_TASK = """\
+    task:
+      type: run_function
+      code: src
+      entry_script: file.txt
+      environment: azureml:e:1
+"""
+PARALLEL = {
+    "parallel-input-unnamed": _BATCH + "    input_data: rows  # error: parallel-input\n" + _TASK,
+    "parallel-input-with-more": _BATCH
+    + "    input_data: ${{inputs.rows}}/part  # error: parallel-input\n"
+    + _TASK,
+    "parallel-output-unknown": _BATCH
+    + "    input_data: ${{inputs.rows}}\n"
+    + _TASK
+    + "      append_row_to: ${{outputs.score}}  # error: parallel-output\n",
+    "parallel-output-file": _BATCH
+    + "    input_data: ${{inputs.rows}}\n"
+    + _TASK
+    + "      append_row_to: rows.txt  # error: parallel-output\n",
+}
+
 CASES = {
-    **LOADING, **YAML, **EXPRESSIONS, **SWEEPS, **NUMBERS, **PIPELINES, **ATTACKS, **SCHEDULES
+    **LOADING, **YAML, **EXPRESSIONS, **SWEEPS, **NUMBERS, **PIPELINES, **ATTACKS, **SCHEDULES,
+    **PARALLEL,
 }  # fmt: skip

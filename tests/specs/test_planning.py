@@ -57,6 +57,20 @@ def test_command_plan(repo: Path) -> None:
     assert str(made.inputs["faq"].place) == "jobs.yml:15"
 
 
+def test_distributions(repo: Path) -> None:
+    """How many processes, by launcher; a tensorflow job has a worker a node unless it says so."""
+    said = {
+        "{type: PyTorch, process_count_per_instance: 4}": 8,
+        "{type: mpi}": 2,
+        "{type: tensorflow, parameter_server_count: 1}": 3,
+        "{type: tensorflow, worker_count: 5}": 5,
+    }
+    for text, processes in said.items():
+        spec = f"{COMMAND}resources: {{instance_count: 2}}\ndistribution: {text}\n"
+        assert command(repo, spec).processes == processes
+    assert command(repo, COMMAND).processes == 1
+
+
 def test_inputs(repo: Path) -> None:
     """Literals keep value and type; data has a path here, or only a source."""
     inputs = command(repo, SAMPLES["command"][2]).inputs

@@ -9,11 +9,14 @@ from typing import TextIO
 
 from ml.backends.base import Event, Run, Watch, unwatched
 from ml.backends.local import (
+    distribution,
     environment_building,
     environment_differences,
     faults,
     isolation,
     jobs,
+    launchers,
+    parallel,
     recovery,
     registration,
     reuse,
@@ -21,6 +24,7 @@ from ml.backends.local import (
     whole,
 )
 from ml.backends.local.command import run_command
+from ml.backends.local.eviction import Evictions
 from ml.backends.local.files import COPIED
 from ml.backends.local.interpreters import Interpreters
 from ml.backends.local.interruption import Interruption
@@ -31,7 +35,7 @@ from ml.backends.local.sweep import concurrency
 from ml.backends.local.tracking import Tracking
 from ml.specs import assets
 from ml.specs.plan import CommandPlan, Environment, Plan, commands, given, sweeps
-from ml.specs.problems import Exit, Place, Problem, Refused
+from ml.specs.problems import Exit, Problem, Refused
 
 # Fields that say something about Azure's machines or services and nothing about the job itself.
 MEANINGLESS = frozenset(
@@ -48,7 +52,8 @@ class LocalBackend:
     `echo` is where the output of a command job is shown while it runs; a sweep's trials write to
     their logs alone. Not honoured, and said so: compute, environment, resources, the isolation of
     a node (a script can read whatever its user can). `isolated` runs every command in an
-    environment that is built from its conda file; `say` is told how that goes.
+    environment that is built from its conda file; `say` is told how that goes. `evictions` are for
+    every command that it starts.
     """
 
     name = "local"
@@ -58,13 +63,16 @@ class LocalBackend:
         echo: TextIO | None = None,
         isolated: bool = False,
         say: Callable[[str], None] = lambda line: None,
+        evictions: Evictions | None = None,
     ) -> None:
         self._echo, self._isolated, self._say = echo, isolated, say
+        self._evictions = evictions or Evictions()
 
     def refusals(self, plan: Plan) -> tuple[Problem, ...]:
-        """What this machine cannot honour: several nodes, launchers, data that is not here."""
+        """What this machine cannot honour: launchers that it lacks, data that is not here."""
         found = [problem for command in commands(plan) for problem in _launching(command)]
         found += isolation.refusals(plan) if self._isolated else ()
+        found += [problem for command in commands(plan) for problem in parallel.refusals(command)]
         found += [
             Problem(
                 DATA_NOT_HERE,
@@ -85,6 +93,8 @@ class LocalBackend:
             said.append(
                 f"local: compute `{command.compute or 'none'}` → this machine, {_cores(cores())}"
             )
+            said += distribution.differences(command)
+            said += parallel.differences(command)
         said += [self._where(environment) for environment in isolation.environments(plan)]
         for sweep in sweeps(plan):
             if concurrency(sweep) < sweep.max_concurrent_trials:
@@ -135,6 +145,7 @@ class LocalBackend:
             pool = Pool(watchman)
             stack.callback(pool.close)
             preparation = Preparation(tracking, pool, snapshots, interpreters, assets_of(plan))
+            preparation.evictions = self._evictions
             if isinstance(plan, CommandPlan):
                 session = preparation.session(plan, None, cores())
                 return run_command(plan, session, interruption, watch, self._echo)
@@ -154,21 +165,14 @@ class LocalBackend:
 
 
 def _launching(command: CommandPlan) -> Iterator[Problem]:
-    if command.instance_count > 1:
-        yield Problem(
-            "several-nodes",
-            f"the job asks for {command.instance_count} nodes",
-            "one node: this machine",
-            "run it with `--set resources.instance_count=1`",
-            _place(command, "resources.instance_count", "resources"),
-        )
-    if command.distribution is not None:
+    launcher = command.distribution
+    if launcher is not None and launcher.type not in launchers.BY_TYPE:
         yield Problem(
             "distribution",
-            f"the job is launched by {command.distribution.type}",
-            "a plain command: this backend has no launchers yet",
+            f"the job is launched by {launcher.type}",
+            f"one of {', '.join(sorted(launchers.BY_TYPE))}: this machine has no other",
             "leave `distribution:` out for one process",
-            command.distribution.place,
+            launcher.place,
         )
 
 
@@ -191,7 +195,3 @@ def _demand_inputs(plan: Plan) -> None:
     ]
     if missing:
         raise Refused(*missing, exit_code=Exit.WRONG_CALL)
-
-
-def _place(plan: CommandPlan, *fields: str) -> Place:
-    return next((plan.places[name] for name in fields if name in plan.places), plan.place)

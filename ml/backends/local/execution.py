@@ -5,17 +5,21 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from ml.backends.base import Run, Status
 from ml.backends.local import (
+    distribution,
     environment,
+    eviction,
     faults,
     files,
     history,
     lineage,
     outcome,
+    parallel,
     records,
     registration,
 )
@@ -39,6 +43,7 @@ class Session:
     lineage: dict[str, Any]
     threads: int
     interpreter: Interpreter = HERE
+    evictions: eviction.Evictions = field(default_factory=eviction.Evictions)
 
 
 @dataclass
@@ -61,7 +66,7 @@ class Execution:
     run: Run = field(init=False)
     _lineage: dict[str, Any] = field(init=False)
     _began: float = field(init=False)
-    _process: RunProcess | None = field(init=False, default=None)
+    _process: eviction.Process | None = field(init=False, default=None)
     _code: int | None = field(init=False, default=None)
     _fault: Problem | None = field(init=False, default=None)
 
@@ -112,23 +117,43 @@ class Execution:
         return self.run
 
     def _launch(self, command: str, own: Mapping[str, str]) -> None:
-        work = files.lay_out(self.plan, self.folder, self.session.snapshot)
+        files.lay_out(self.plan, self.folder, self.session.snapshot)
+        evictions, start = self.session.evictions, partial(self._start, command, own)
+        self._process = (
+            eviction.SpotProcess(self.run.id, start, self._restart, evictions)
+            if evictions.after_s
+            else start()
+        )
+
+    def _start(self, command: str, own: Mapping[str, str]) -> RunProcess:
+        work = files.work(self.folder)
+        threads = max(1, self.session.threads // self.plan.processes)
         seen = environment.variables(
             self.run.id,
             self.plan.experiment,
-            self.session.threads,
+            threads,
             own,
             self.sampled,
             work,
             self.session.interpreter,
         )
+        if self.plan.parallel is not None:
+            command = parallel.launched(self.plan, command, self.folder, seen, threads)
+        else:
+            command = distribution.launched(self.plan, command, self.folder, seen)
         job = Job(command, self.run.id, work, seen, self.log)
-        self._process = self.session.pool.start(job, self.session.snapshot, self.is_one_of_many)
+        return self.session.pool.start(job, self.session.snapshot, self.is_one_of_many)
 
     @property
     def is_one_of_many(self) -> bool:
         """Whether others with the same imports follow: only then it pays to warm an interpreter."""
         return bool(self.sampled)
+
+    def _restart(self, after_s: float) -> None:
+        eviction.lay_out_again(self.plan, self.folder, self.session.snapshot)
+        self.run = eviction.restarted(self.run, self.log, after_s)
+        records.write(self.run, self._lineage)
+        self.session.tracking.tag(self.run.id, {"restarts": str(len(self.run.restarts))})
 
     @property
     def log(self) -> Path:
@@ -142,7 +167,13 @@ class Execution:
         limit = self.plan.timeout_s
         if limit is not None and time.monotonic() - self._began > limit:
             self.stop(self.time_limit)
-        self._code = self._process.poll()
+        try:
+            self._code = self._process.poll()
+        except OSError as error:  # what a restart needs has no room
+            self._fault = faults.explain(error)
+            if self._fault is None:
+                raise
+            return True
         return self._code is not None
 
     def stop(self, ended_by: str) -> bool:
@@ -176,7 +207,10 @@ class Execution:
             metrics=metrics,
             ended_by=self.ended_by,
             error=error,
-            warnings=warnings + outcome.empty_outputs(self.plan, self.run)
+            warnings=warnings
+            + outcome.empty_outputs(self.plan, self.run)
+            + eviction.missed(self.run, self.session.evictions)
+            + parallel.warnings(self.plan, self.folder)
             if status == "Completed"
             else (),
         )
@@ -194,8 +228,10 @@ class Execution:
         if self._fault is not None:
             return "Failed", self._fault
         if self.ended_by:
-            return "Canceled", outcome.canceled(self.ended_by, self.plan, self.log)
+            problem = outcome.canceled(self.ended_by, self.plan, self.log)
+            return "Canceled", eviction.told(problem, self.run)
         if self._code == 0:
             return "Completed", None
+        log, who = distribution.culprit(self.folder)
         is_built = bool(self.session.interpreter.built)
-        return "Failed", outcome.script_failed(self._code or 0, self.plan, self.log, is_built)
+        return "Failed", outcome.script_failed(self._code or 0, self.plan, log, who, is_built)

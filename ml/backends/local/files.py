@@ -34,9 +34,19 @@ def outputs(plan: CommandPlan, folder: Path) -> dict[str, Path]:
     return {name: folder / "outputs" / name for name in plan.outputs}
 
 
-def log(folder: Path) -> Path:
-    """What the command prints, both streams (Azure ML: user_logs/std_log.txt)."""
-    return folder / "logs" / "std_log.txt"
+def work(folder: Path) -> Path:
+    """Where the command works: a copy of the code, which goes when the run has ended."""
+    return folder / "work"
+
+
+def log(folder: Path, rank: str = "0") -> Path:
+    """What the command prints, both streams (Azure ML: user_logs/std_log.txt).
+
+    `rank` is another process of a distributed job: its number, or a parameter server (`ps_0`).
+    """
+    if rank == "0":
+        return folder / "logs" / "std_log.txt"
+    return folder / "logs" / f"{f'rank_{rank}' if rank.isdecimal() else rank}.txt"
 
 
 def lay_out(plan: CommandPlan, folder: Path, snapshot: Snapshot | None) -> Path:
@@ -44,7 +54,7 @@ def lay_out(plan: CommandPlan, folder: Path, snapshot: Snapshot | None) -> Path:
 
     A folder that is an output exists before the command starts, as on Azure ML; a file does not.
     """
-    if snapshot:
+    if snapshot and not (folder / "snapshot").is_symlink():
         (folder / "snapshot").symlink_to(snapshot.folder)
     for name, path in outputs(plan, folder).items():
         is_file = plan.outputs[name].type == "uri_file"
@@ -52,7 +62,9 @@ def lay_out(plan: CommandPlan, folder: Path, snapshot: Snapshot | None) -> Path:
     for name, data in plan.inputs.items():
         if data.path is not None and data.mode in COPIED:
             copy = folder / "inputs" / name / data.path.name
-            copy.parent.mkdir(parents=True)
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            if copy.exists():
+                continue  # it was written to before a restart
             if data.path.is_dir():
                 shutil.copytree(data.path, copy)
             else:

@@ -42,10 +42,13 @@ def last_lines(log: Path, count: int = LAST_LINES) -> list[str]:
         return file.read().decode(errors="replace").splitlines()[-count:]
 
 
-def script_failed(code: int, plan: CommandPlan, log: Path, is_built: bool = False) -> Problem:
+def script_failed(
+    code: int, plan: CommandPlan, log: Path, who: str = "the command", is_built: bool = False
+) -> Problem:
     """The command ended with `code` (−N: by signal N): its last lines, and what to look at.
 
-    `is_built` says that it ran in an environment made from its conda file.
+    `who` is the process that failed first, and `log` its log. `is_built` says that it ran in an
+    environment made from its conda file.
     """
     disk = os.statvfs(log.parent)
     if disk.f_bavail * disk.f_frsize < NO_ROOM_BYTES:
@@ -55,7 +58,7 @@ def script_failed(code: int, plan: CommandPlan, log: Path, is_built: bool = Fals
     advice = _advice(code) + _missing(lines, plan, is_built)
     return Problem(
         "script-failed",
-        f"the command {_ended(code)}{_LOG_FOLLOWS}{said}",
+        f"{who} {_ended(code)}{_LOG_FOLLOWS}{said}",
         "exit code 0",
         f"{advice}read it whole: less {shlex.quote(shown(log))}",
         plan.places.get("command", plan.place),
@@ -93,6 +96,8 @@ def _missing(lines: Sequence[str], plan: CommandPlan, is_built: bool) -> str:
     if not found:
         return ""
     environment = plan.environment
+    if found[-1] == "torch" and not is_built:
+        return "torch is not installed for this interpreter: make torch; "
     if is_built:
         return f"the environment has no `{found[-1]}` either: add it to the conda file; "
     if environment.dependencies is not None:

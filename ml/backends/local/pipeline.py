@@ -191,8 +191,9 @@ class Pipeline:
                 if step.is_deterministic:
                     code = session.snapshot.digest if session.snapshot else ""
                     key = reuse.key(plan, code, self._preparation.digest, session.interpreter)
-                may_reuse = key and not past and not self._plan.force_rerun
-                kept = reuse.find(key) if may_reuse else None
+                # What is to be evicted has to run.
+                again = self._plan.force_rerun or self._preparation.evictions.after_s
+                kept = reuse.find(key) if key and not past and not again else None
                 if kept is not None:
                     self._end(name, reuse.take_over(kept, folder, label, plan, session), key, kept)
                     return

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ml.backends.local import begun, lineage
+from ml.backends.local.eviction import Evictions
 from ml.backends.local.execution import Session
 from ml.backends.local.interpreters import Interpreters
 from ml.backends.local.pool import Pool
@@ -31,6 +32,8 @@ class Preparation:
     # The lineage of every folder of code, as far as it is known.
     code: dict[Path | None, dict[str, Any]] = field(default_factory=dict)
     _digests: dict[Path, str] = field(default_factory=dict)
+    # For every command that is started.
+    evictions: Evictions = field(default_factory=Evictions)
 
     def session(self, plan: CommandPlan, parent: str | None, threads: int) -> Session:
         """What a part runs with: its code, its share of the cores, and where it comes from.
@@ -50,7 +53,9 @@ class Preparation:
                 origin["data"][name]["digest"] = content
                 origin["data"][name]["asset"] = str(data.asset or self.assets.get(content, ""))
         origin["parent"] = parent
-        return Session(self.tracking, self.pool, taken, origin, threads, interpreter)
+        return Session(
+            self.tracking, self.pool, taken, origin, threads, interpreter, self.evictions
+        )
 
     def keep(self, folder: Path, plan: SweepPlan | PipelinePlan) -> None:
         """Write down what a run is begun with, so that it can be gone on with."""

@@ -131,6 +131,7 @@ def to_json(run: Run) -> dict[str, Any]:
         "pauses": [asdict(pause) for pause in run.pauses],
         "former": [to_json(attempt) for attempt in run.former],
         "registered": dict(run.registered),
+        "restarts": list(run.restarts),
     }
 
 
@@ -168,6 +169,7 @@ def from_json(folder: Path, data: Mapping[str, Any]) -> Run:
             for number, attempt in enumerate(data.get("former", ()), 1)
         ),
         registered=data.get("registered", {}),
+        restarts=tuple(data.get("restarts", ())),
     )
 
 

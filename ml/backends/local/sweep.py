@@ -44,11 +44,12 @@ SWEEP_TIMEOUT = "sweep_timeout"
 
 
 def concurrency(plan: SweepPlan) -> int:
-    """Trials at once: as many as the plan allows, and no more than there are cores.
+    """Trials at once: as many as the plan allows, with a core for each process where there are.
 
     Azure ML gates it on the compute target's resources in the same way.
     """
-    return max(1, min(plan.max_concurrent_trials, plan.max_total_trials, cores()))
+    most = cores() // plan.trial.processes
+    return max(1, min(plan.max_concurrent_trials, plan.max_total_trials, most))
 
 
 def run_sweep(

@@ -1,0 +1,199 @@
+"""MLTable: which files a table is made of, and how they are read (reference-yaml-mltable).
+
+`described` makes of the file MLTable a plain description, and refuses what is not read here;
+`frame` reads a part of it. Needs pandas, and nothing of the repository: the processes of a parallel
+job load this file by its path, with the interpreter that the job asks for.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+FILE = "MLTable"
+READS = frozenset({"read_delimited", "read_parquet", "read_json_lines"})
+# Of these the whole table is needed: which rows they are is not known in one file alone.
+WHOLE = frozenset({"take", "skip"})
+OTHERS = frozenset({"drop_columns", "keep_columns", "convert_column_types"})
+PARTITIONS = "extract_columns_from_partition_format"
+ENCODINGS = {
+    "utf8": "utf-8",
+    "utf8bom": "utf-8-sig",
+    "iso88591": "latin-1",
+    "windows1252": "cp1252",
+}
+_KNOWN = {
+    "read_delimited": frozenset(
+        {"delimiter", "encoding", "header", "empty_as_string", "include_path_column"}
+        | {"infer_column_types", "support_multi_line"}
+    ),
+    "read_json_lines": frozenset({"encoding", "include_path_column", "invalid_lines"}),
+    "read_parquet": frozenset({"include_path_column"}),
+}
+
+
+class Unreadable(ValueError):
+    """The table needs something that is not built here, or is not there."""
+
+
+def described(folder: Path, document: Mapping[str, Any]) -> dict[str, Any]:
+    """{files, steps}: absolute paths of the table's files, and what is done with them in order."""
+    steps = []
+    for one in document.get("transformations") or []:
+        name, options = (one, {}) if isinstance(one, str) else next(iter(one.items()))
+        if name not in READS | WHOLE | OTHERS | {PARTITIONS}:
+            raise Unreadable(f"{folder / FILE}: the transformation `{name}` is not built here")
+        unknown = sorted(set(options or {}) - _KNOWN[name]) if name in READS else []
+        if unknown:
+            raise Unreadable(f"{folder / FILE}: `{unknown[0]}` of `{name}` is not built here")
+        if name == PARTITIONS and re.search(r"\{[^{}]*:[^{}]*\}", str(options)):
+            raise Unreadable(f"{folder / FILE}: dates in `{name}` are not built here")
+        steps.append([name, options])
+    files: list[Path] = []
+    for entry in document.get("paths") or []:
+        kind, text = next(iter(entry.items()))
+        if re.match(r"[a-z]+://", str(text)) or str(text).startswith("azureml:"):
+            raise Unreadable(f"{folder / FILE}: {text} is not on this machine")
+        if kind == "pattern":
+            found = sorted(folder.glob(str(text).removeprefix("./")))
+        elif kind == "folder":
+            found = sorted((folder / str(text)).rglob("*"))
+        else:
+            found = [folder / str(text)]
+        files += [path for path in found if path.is_file() or kind == "file"]
+    missing = [path for path in files if not path.exists()]
+    if missing:
+        raise Unreadable(f"{folder / FILE}: there is no file {missing[0]}")
+    return {"files": [str(path.resolve()) for path in files], "steps": steps}
+
+
+def is_tabular(table: Mapping[str, Any]) -> bool:
+    """Whether the table has rows; without a way to read them it is a list of files."""
+    return any(name in READS for name, _ in table["steps"])
+
+
+def parts(table: Mapping[str, Any]) -> list[int | None]:
+    """What can be read by itself: each file, or (None) only all of them together."""
+    if any(name in WHOLE for name, _ in table["steps"]):
+        return [None]
+    return list(range(len(table["files"])))
+
+
+def frame(table: Mapping[str, Any], part: int | None) -> pd.DataFrame:
+    """The rows of a part, None for all of the table."""
+    import pandas as pd
+
+    numbers = range(len(table["files"])) if part is None else [part]
+    read = [_file(table, number) for number in numbers]
+    found = pd.concat(read, ignore_index=True) if len(read) != 1 else read[0]
+    for name, options in table["steps"]:
+        if name == "take":
+            found = found.head(int(options))
+        elif name == "skip":
+            found = found.iloc[int(options) :]
+        elif name in OTHERS:
+            found = _changed(found, name, options)
+    return found.reset_index(drop=True)
+
+
+def partitions(path: str, step: str) -> dict[str, str]:
+    """The values that a path has for a partition format such as `/{store}/{brand}.csv`.
+
+    Raises Unreadable for a path that does not have the format.
+    """
+    pattern = re.sub(r"\\\{(\w+)\\\}", r"(?P<\1>[^/]+)", re.escape(step.lstrip("/")))
+    found = re.search(rf"(?:^|/){pattern}$", path)
+    if found is None:
+        raise Unreadable(f"{path} does not have the partition format `{step}`")
+    return found.groupdict()
+
+
+def _file(table: Mapping[str, Any], number: int) -> pd.DataFrame:
+    import pandas as pd
+
+    path, found = table["files"][number], pd.DataFrame()
+    for name, options in table["steps"]:
+        options = options or {}
+        if name == "read_delimited":
+            found = _delimited(table["files"], number, options)
+        elif name == "read_parquet":
+            found = pd.read_parquet(path)
+        elif name == "read_json_lines":
+            found = _json_lines(Path(path), options)
+        elif name == PARTITIONS:
+            found = found.assign(**partitions(path, str(options)))
+        if name in READS and options.get("include_path_column"):
+            found.insert(0, "Path", path)
+    return found
+
+
+def _delimited(files: Sequence[str], number: int, options: Mapping[str, Any]) -> pd.DataFrame:
+    import pandas as pd
+
+    header = str(options.get("header") or "all_files_same_headers")
+    own = header.startswith("all_files") or (header == "from_first_file" and number == 0)
+    encoding = str(options.get("encoding") or "utf8")
+    shared: dict[str, Any] = {
+        "sep": options.get("delimiter") or ",",
+        "encoding": ENCODINGS.get(encoding, encoding),
+        "keep_default_na": not options.get("empty_as_string"),
+        "dtype": str if options.get("infer_column_types") is False else None,
+    }
+    found: pd.DataFrame = pd.read_csv(files[number], header=0 if own else None, **shared)
+    if header == "no_header":
+        found.columns = pd.Index([f"Column{place + 1}" for place in range(found.shape[1])])
+    elif not own:
+        found.columns = pd.read_csv(files[0], nrows=0, **shared).columns
+    return found
+
+
+def _json_lines(path: Path, options: Mapping[str, Any]) -> pd.DataFrame:
+    import pandas as pd
+
+    encoding = str(options.get("encoding") or "utf8")
+    rows = []
+    for line in path.read_text(ENCODINGS.get(encoding, encoding)).splitlines():
+        try:
+            rows += [json.loads(line)] if line.strip() else []
+        except ValueError as error:
+            if options.get("invalid_lines") != "drop":
+                raise Unreadable(f"{path}: {error}: {line[:60]}") from None
+    return pd.DataFrame(rows)
+
+
+def _changed(found: pd.DataFrame, name: str, options: Any) -> pd.DataFrame:
+    columns = [options] if isinstance(options, str) else options
+    if name == "drop_columns":
+        return found.drop(columns=columns)
+    if name == "keep_columns":
+        return found[columns]
+    for change in options:
+        named = change["columns"]
+        for column in [named] if isinstance(named, str) else named:
+            found = found.assign(**{column: _converted(found[column], change["column_type"])})
+    return found
+
+
+def _converted(values: pd.Series[Any], kind: Any) -> pd.Series[Any]:
+    import pandas as pd
+
+    options: Any = {}
+    if isinstance(kind, dict):
+        kind, options = next(iter(kind.items()))
+    if kind == "datetime":
+        formats = (options or {}).get("formats") or [None]
+        return pd.to_datetime(values, format=formats[0])
+    if kind == "boolean":
+        truths = {str(one).lower() for one in (options or {}).get("true_values") or ["true", "1"]}
+        return values.map(lambda value: str(value).lower() in truths)
+    plain: dict[Any, Any] = {"int": "int64", "float": "float64", "string": "str"}
+    if kind not in plain:
+        raise Unreadable(f"the column type `{kind}` is not built here")
+    converted: pd.Series[Any] = values.astype(plain[kind])
+    return converted

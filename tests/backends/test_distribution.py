@@ -1,0 +1,340 @@
+"""Distributed jobs on one machine: what every process finds, and that they end together."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ml.backends.base import Run
+from ml.backends.local import files, launchers, runs
+from ml.backends.local.backend import LocalBackend
+from ml.backends.local.process import cores
+from ml.backends.local.reaper import processes_of
+from ml.specs.plan import CommandPlan, Distribution
+from ml.specs.problems import Place
+from tests.backends.conftest import LOG, Plans, Sweeps
+from tests.backends.pipelines import RunPipeline, repository, run_pipeline, statuses
+from tests.backends.test_interruption import STUBBORN, ml_run, trial_logs, wait_for
+
+__all__ = ["ml_run", "repository", "run_pipeline"]
+
+PLACE = Place("jobs/job.yml", 12)
+PRINT = "import json, os; print(json.dumps(dict(os.environ)))"
+# Ranks 0 and 2 wait for ever, rank 1 fails.
+ONE_FAILS = """
+import os, subprocess, sys, time
+if os.environ["RANK"] == "1":
+    print("the cause")
+    sys.exit(7)
+subprocess.Popen(["sleep", "600"], start_new_session=True)
+time.sleep(600)
+"""
+# An mpirun as Open MPI's is called, with what it sets: one node, so every rank is a local one.
+OPEN_MPI = """#!/bin/bash
+[ "$1" = --version ] && echo "mpirun (Open MPI) 5.0.11" && exit
+while [ "$1" != -np ]; do shift; done
+count=$2; shift 2
+for ((rank = 0; rank < count; rank++)); do
+    OMPI_COMM_WORLD_RANK=$rank OMPI_COMM_WORLD_SIZE=$count OMPI_COMM_WORLD_LOCAL_RANK=$rank \\
+        STARTED_BY_MPIRUN=yes "$@" &
+done
+wait
+"""
+
+
+@pytest.fixture
+def without_torchrun(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where torch is not installed."""
+    monkeypatch.setattr(launchers, "_torchrun", lambda environment: None)
+
+
+def distributed(plan: CommandPlan, kind: str, nodes: int = 2, each: int = 2) -> CommandPlan:
+    """The plan with a launcher."""
+    return replace(plan, instance_count=nodes, distribution=Distribution(kind, each, PLACE))
+
+
+def printed(run: Run, rank: str) -> dict[str, str]:
+    """The environment that the rank printed."""
+    assert run.status == "Completed", run.error
+    found: dict[str, str] = json.loads(files.log(run.folder, rank).read_text())
+    return found
+
+
+@pytest.mark.usefixtures("without_torchrun")
+def test_what_a_pytorch_process_finds(home: Path, command: Plans) -> None:
+    """Azure ML's six variables, the one MLflow run, and its share of the cores."""
+    run = LocalBackend().run(distributed(command(PRINT), "pytorch"))
+    seen = [printed(run, str(rank)) for rank in range(4)]
+    names = ("RANK", "LOCAL_RANK", "NODE_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
+    assert [[int(one[name]) for name in names] for one in seen] == [
+        [0, 0, 0, 4, 2],
+        [1, 1, 0, 4, 2],
+        [2, 0, 1, 4, 2],
+        [3, 1, 1, 4, 2],
+    ]
+    assert len({one["MASTER_PORT"] for one in seen}) == 1
+    assert {one["MASTER_ADDR"] for one in seen} == {"127.0.0.1"}
+    assert {one["MLFLOW_RUN_ID"] for one in seen} == {run.id}
+    assert {one["OMP_NUM_THREADS"] for one in seen} == {str(max(1, cores() // 4))}
+    first = run.folder / "logs" / "rank_0.txt"
+    assert first.read_text() == files.log(run.folder).read_text()
+
+
+@pytest.mark.parametrize(
+    ("mpirun", "starts"), [(OPEN_MPI, True), ("#!/bin/bash\necho HYDRA; exit 1\n", False)]
+)
+def test_what_an_mpi_process_finds(
+    home: Path,
+    command: Plans,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    mpirun: str,
+    starts: bool,
+) -> None:
+    """Open MPI's variables as on two nodes, whether its mpirun is there or another or none."""
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "mpirun").write_text(mpirun)
+    (tmp_path / "bin" / "mpirun").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}")
+    run = LocalBackend().run(distributed(command(PRINT), "mpi"))
+    seen = [printed(run, str(rank)) for rank in range(4)]
+    found = [
+        [int(one[f"OMPI_COMM_WORLD_{name}"]) for name in ("RANK", "LOCAL_RANK", "SIZE")]
+        for one in seen
+    ]
+    assert found == [[0, 0, 4], [1, 1, 4], [2, 0, 4], [3, 1, 4]]
+    assert {one["OMPI_COMM_WORLD_LOCAL_SIZE"] for one in seen} == {"2"}
+    assert len({one["AZ_BATCH_MASTER_NODE"] for one in seen}) == 1
+    assert all(("STARTED_BY_MPIRUN" in one) is starts for one in seen)
+
+
+def test_what_a_tensorflow_process_finds(home: Path, command: Plans) -> None:
+    """TF_CONFIG by kind and number; a parameter server that never ends is ended with the job."""
+    script = (
+        "import json, os, time\n"
+        "config = json.loads(os.environ['TF_CONFIG']); print(json.dumps(config), flush=True)\n"
+        "time.sleep(600 if config['task']['type'] == 'ps' else 0)\n"
+    )
+    plan = command(script)
+    launcher = Distribution("tensorflow", 1, PLACE, parameter_server_count=1)
+    run = LocalBackend().run(replace(plan, instance_count=2, distribution=launcher))
+    assert run.status == "Completed", run.error
+    seen = [json.loads(files.log(run.folder, rank).read_text()) for rank in ("0", "1", "ps_0")]
+    assert [one["task"] for one in seen] == [
+        {"type": "worker", "index": 0},
+        {"type": "worker", "index": 1},
+        {"type": "ps", "index": 0},
+    ]
+    clusters = [one["cluster"] for one in seen]
+    assert clusters[0] == clusters[1] == clusters[2]
+    assert [len(clusters[0][kind]) for kind in ("worker", "ps")] == [2, 1]
+    assert len({*clusters[0]["worker"], *clusters[0]["ps"]}) == 3
+    assert processes_of(run.id) == []
+
+
+def test_workers_by_number(command: Plans) -> None:
+    """`worker_count` counts, whatever the nodes; without it there is one a node."""
+    plan = replace(command(), instance_count=3)
+    of = [Distribution("tensorflow", 1, PLACE, count, 2) for count in (None, 1)]
+    assert [replace(plan, distribution=one).processes for one in of] == [5, 3]
+
+
+@pytest.mark.usefixtures("without_torchrun")
+def test_a_process_that_fails_ends_the_others(home: Path, command: Plans) -> None:
+    """The error is the rank's that failed first: its number, its code, the end of its log."""
+    run = LocalBackend().run(distributed(command(ONE_FAILS), "pytorch", 3, 1))
+    assert run.status == "Failed"
+    assert run.error is not None
+    assert "rank 1 exited with 7" in run.error.found
+    assert "the cause" in run.error.found
+    assert "rank_1.txt" in run.error.hint
+    assert processes_of(run.id) == []
+
+
+@pytest.mark.usefixtures("without_torchrun")
+def test_a_process_that_is_killed_ends_the_others(home: Path, command: Plans) -> None:
+    """By a signal, as the system does when memory runs out."""
+    script = ONE_FAILS.replace("sys.exit(7)", "os.kill(os.getpid(), 9)")
+    run = LocalBackend().run(distributed(command(script), "pytorch", 1, 2))
+    assert run.error is not None
+    assert "rank 1 was ended by SIGKILL" in run.error.found
+    assert processes_of(run.id) == []
+
+
+@pytest.mark.usefixtures("without_torchrun")
+def test_a_distributed_job_that_takes_too_long(home: Path, command: Plans) -> None:
+    """The time limit ends every process and what it started in sessions of its own."""
+    script = "import subprocess, time; subprocess.Popen(['setsid', 'sleep', '600']); time.sleep(60)"
+    run = LocalBackend().run(replace(distributed(command(script), "pytorch"), timeout_s=0.5))
+    assert run.status == "Canceled"
+    assert run.error is not None and run.error.code == "timed-out"
+    assert processes_of(run.id) == []
+
+
+@pytest.mark.usefixtures("without_torchrun")
+def test_a_launcher_that_is_killed_leaves_no_rank(home: Path, command: Plans) -> None:
+    """SIGKILL of what started the ranks fails the run and ends them."""
+    script = (
+        "import os, signal, time\n"
+        "if os.environ['RANK'] == '1': os.kill(os.getpgid(0), signal.SIGKILL)\n"
+        "time.sleep(600)\n"
+    )
+    run = LocalBackend().run(distributed(command(script), "pytorch", 1, 2))
+    assert run.status == "Failed"
+    assert run.error is not None and "SIGKILL" in run.error.found
+    assert processes_of(run.id) == []
+
+
+@pytest.mark.usefixtures("without_torchrun")
+def test_trials_are_distributed_too(home: Path, sweep: Sweeps) -> None:
+    """Each trial is all of its processes, which log to the one run of the trial."""
+    script = LOG + "log('score', float(sys.argv[1]) * (os.environ['RANK'] == '0'))"
+    plan = sweep(script, max_total_trials=2)
+    run = LocalBackend().run(replace(plan, trial=distributed(plan.trial, "pytorch", 1, 2)))
+    assert run.status == "Completed", run.error
+    for trial in run.trials:
+        assert (trial.folder / "logs" / "rank_1.txt").is_file()
+
+
+def test_steps_are_distributed_too(run_pipeline: RunPipeline) -> None:
+    """With what the component says of its nodes; the next step finds what rank 0 wrote."""
+    run = run_pipeline(
+        "jobs:\n"
+        "  train:\n"
+        "    type: command\n"
+        "    environment: azureml:e:1\n"
+        "    command: echo $OMPI_COMM_WORLD_SIZE > ${{outputs.out}}/$OMPI_COMM_WORLD_RANK\n"
+        "    outputs: {out: {type: uri_folder}}\n"
+        "    resources: {instance_count: 3}\n"
+        "    distribution: {type: mpi, process_count_per_instance: 1}\n"
+        "  read: {@, command: 'cat ${{inputs.x}}/*', "
+        "inputs: {x: '${{parent.jobs.train.outputs.out}}'}}\n"
+    )
+    assert statuses(run) == {"train": "Completed", "read": "Completed"}
+    assert files.log(run.step("read").folder).read_text() == "3\n3\n3\n"
+
+
+def test_a_launcher_of_its_own_is_left_alone(
+    home: Path, command: Plans, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A command that is torchrun itself runs once a node with MASTER_PORT free for it to bind."""
+    monkeypatch.setattr(launchers, "_torchrun", lambda environment: "/bin/torchrun")
+    words = "torchrun --nnodes 2 --node_rank $NODE_RANK --master_port $MASTER_PORT train.py"
+    for line, starter in ((words, "bash"), ("python train.py", "/bin/torchrun")):
+        plan = distributed(command(command=line), "pytorch", 2, 1)
+        found = list(launchers.pytorch(plan, line, tmp_path, {}))
+        assert [process.argv[0] for process in found] == [starter] * 2
+        assert [process.environment["NODE_RANK"] for process in found] == ["0", "1"]
+
+
+def test_what_is_said_before(command: Plans, monkeypatch: pytest.MonkeyPatch) -> None:
+    """How many processes stand for how many nodes, and which launcher is not there."""
+    monkeypatch.setenv("PATH", "/nowhere")
+    launchers.open_mpi.cache_clear()
+    told = {
+        kind: " ".join(LocalBackend().differences(distributed(command(), kind)))
+        for kind in launchers.BY_TYPE
+    }
+    launchers.open_mpi.cache_clear()
+    assert all("standing for 2 nodes" in one for one in told.values())
+    assert "mpirun of Open MPI → not on this machine" in told["mpi"]
+    alone = LocalBackend().differences(replace(command(), instance_count=2))
+    assert any("2 nodes without `distribution` → the command runs once" in one for one in alone)
+
+
+def test_other_launchers_are_refused(command: Plans) -> None:
+    """Ray has nothing to run with here; the three others do."""
+    refused = LocalBackend().refusals(distributed(command(), "ray"))
+    assert [(one.code, one.place) for one in refused] == [("distribution", PLACE)]
+    for kind in launchers.BY_TYPE:
+        assert LocalBackend().refusals(distributed(command(), kind)) == ()
+
+
+def test_ports_are_not_shared() -> None:
+    """Several at a time are different ones."""
+    found = launchers.free_ports(20)
+    assert len(set(found)) == 20
+
+
+ALL_REDUCE = """
+import os, torch
+import torch.distributed as ranks
+ranks.init_process_group("gloo")
+total = torch.tensor([float(ranks.get_rank() + 1)])
+ranks.all_reduce(total)
+print(ranks.get_rank(), ranks.get_world_size(), os.environ["NODE_RANK"], int(total.item()))
+if os.environ.get("FAILS") == os.environ["RANK"]:
+    raise SystemExit("this rank has had enough")
+ranks.barrier()
+ranks.destroy_process_group()
+"""
+
+
+@pytest.mark.slow
+def test_processes_reduce_with_torch(home: Path, command: Plans) -> None:
+    """torchrun once a node, gloo between the processes: 1 + 2 + 3 + 4 everywhere.
+
+    Needs torch, which `make torch` installs (`make test` has done so).
+    """
+    import torch
+
+    assert torch.distributed.is_gloo_available()
+    plan = distributed(command(ALL_REDUCE), "pytorch")
+    run = LocalBackend().run(plan)
+    assert run.status == "Completed", run.error
+    said = [files.log(run.folder, str(rank)).read_text().split() for rank in range(4)]
+    assert said == [[str(rank), "4", str(rank // 2), "10"] for rank in range(4)]
+    launch = json.loads((run.folder / "launch.json").read_text())
+    assert [Path(one["argv"][0]).name for one in launch["processes"]] == ["torchrun"] * 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("launch", ["torchrun", "alone"])
+def test_a_rank_that_fails_under_torch(
+    home: Path, command: Plans, monkeypatch: pytest.MonkeyPatch, launch: str
+) -> None:
+    """The others hang in a barrier and are ended; the error is the rank's, not torchrun's."""
+    if launch == "alone":
+        monkeypatch.setattr(launchers, "_torchrun", lambda environment: None)
+    plan = distributed(command(ALL_REDUCE), "pytorch", 2, 1)
+    run = LocalBackend().run(replace(plan, environment_variables={"FAILS": "1"}))
+    assert run.status == "Failed"
+    assert run.error is not None
+    assert "rank 1 exited with 1" in run.error.found
+    assert "this rank has had enough" in run.error.found
+    assert processes_of(run.id) == []
+
+
+SPEC = """
+type: command
+code: ../code
+command: python script.py
+environment: azureml:ml-cpu:1
+experiment_name: tests
+resources: {instance_count: 2}
+distribution: {type: mpi, process_count_per_instance: 2}
+"""
+
+
+@pytest.mark.slow
+def test_a_killed_executor_leaves_no_rank(
+    home: Path, ml_run: Callable[..., subprocess.Popen[str]]
+) -> None:
+    """SIGKILL of `ml run`: the watchman ends every process."""
+    executor = ml_run(SPEC, STUBBORN)
+    wait_for(lambda: trial_logs(home), executor)
+    run = runs.find("latest")
+    assert len(processes_of(run.id)) > 4
+    executor.kill()
+    executor.wait()
+    deadline = time.monotonic() + 30
+    while processes_of(run.id):
+        assert time.monotonic() < deadline, "orphans"
+        time.sleep(0.1)

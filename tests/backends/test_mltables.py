@@ -1,0 +1,144 @@
+"""MLTable files: which files they name, how their rows are read, what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from ml.backends.local import division, mltables
+
+
+def table(folder: Path, text: str, **contents: str) -> dict[str, object]:
+    """The description of a table whose MLTable has this text, beside the files given."""
+    for name, content in contents.items():
+        (folder / name.replace("_", ".", 1)).write_text(content)
+    (folder / mltables.FILE).write_text(text)
+    return division.described(folder)
+
+
+def read(folder: Path, steps: str, **contents: str) -> pd.DataFrame:
+    """All rows of a table of `a.csv` and `b.csv`."""
+    text = "paths:\n  - pattern: ./*.csv\ntransformations:\n" + steps
+    return mltables.frame(table(folder, text, **contents), None)
+
+
+def test_paths(tmp_path: Path) -> None:
+    """Files, folders and patterns, in the order of the document."""
+    (tmp_path / "more").mkdir()
+    (tmp_path / "more" / "d.txt").touch()
+    text = "paths:\n  - pattern: ./*.csv\n  - folder: ./more\n  - file: z.txt\n"
+    found = table(tmp_path, text, b_csv="", a_csv="", z_txt="")
+    assert [Path(path).name for path in found["files"]] == ["a.csv", "b.csv", "d.txt", "z.txt"]
+    assert not mltables.is_tabular(found)
+
+
+@pytest.mark.parametrize(
+    ("options", "columns", "rows"),
+    [
+        ("{}", ["x", "y"], 2),
+        ("{header: all_files_different_headers}", ["x", "y", "1", "2"], 2),
+        ("{header: from_first_file}", ["x", "y"], 3),
+        ("{header: no_header}", ["Column1", "Column2"], 4),
+        ("{include_path_column: true}", ["Path", "x", "y"], 2),
+    ],
+)
+def test_headers(tmp_path: Path, options: str, columns: list[str], rows: int) -> None:
+    """By each of Azure ML's words for them."""
+    other = "1,2\n3,4\n" if "different" in options or "first" in options else "x,y\n3,4\n"
+    found = read(tmp_path, f"  - read_delimited: {options}\n", a_csv="x,y\n1,2\n", b_csv=other)
+    assert (list(found.columns), len(found)) == (columns, rows)
+
+
+def test_values(tmp_path: Path) -> None:
+    """Delimiter, encoding, empty fields, types that are not guessed."""
+    (tmp_path / "a.csv").write_bytes("n;s\n01;\n02;é\n".encode("latin-1"))
+    options = "delimiter: ';', encoding: latin1"
+    plain = read(tmp_path, f"  - read_delimited: {{{options}}}\n")
+    assert list(plain["n"]) == [1, 2] and plain["s"].isna()[0] and plain["s"][1] == "é"
+    kept = f"  - read_delimited: {{{options}, empty_as_string: true, infer_column_types: false}}\n"
+    assert read(tmp_path, kept).to_dict("list") == {"n": ["01", "02"], "s": ["", "é"]}
+
+
+def test_columns(tmp_path: Path) -> None:
+    """Dropped, kept, converted."""
+    steps = (
+        "  - read_delimited: {infer_column_types: false}\n  - drop_columns: [z]\n"
+        "  - keep_columns: [n, f, b, d]\n"
+        "  - convert_column_types:\n"
+        "      - {columns: [n], column_type: int}\n      - {columns: f, column_type: float}\n"
+        "      - {columns: b, column_type: {boolean: {true_values: ['yes']}}}\n"
+        "      - {columns: d, column_type: {datetime: {formats: ['%d/%m/%Y']}}}\n"
+    )
+    found = read(tmp_path, steps, a_csv="n,f,b,d,z,w\n1,1.5,yes,02/01/2026,0,0\n")
+    assert list(found.columns) == ["n", "f", "b", "d"]
+    assert found.iloc[0].to_list() == [1, 1.5, True, pd.Timestamp("2026-01-02")]
+
+
+def test_json_lines(tmp_path: Path) -> None:
+    """A line that is no JSON is an error, or dropped when the table says so."""
+    text = (
+        "paths: [{file: rows.jsonl}]\ntransformations:\n  - read_json_lines: {invalid_lines: %s}\n"
+    )
+    lines = {"rows_jsonl": '{"a": 1}\nnonsense\n\n{"a": 2}\n'}
+    found = mltables.frame(table(tmp_path, text % "drop", **lines), None)
+    assert list(found["a"]) == [1, 2]
+    with pytest.raises(mltables.Unreadable, match="nonsense"):
+        mltables.frame(table(tmp_path, text % "error", **lines), None)
+
+
+def test_parquet(tmp_path: Path) -> None:
+    """Columns keep their types."""
+    pd.DataFrame({"a": [1, 2], "s": ["x", "y"]}).to_parquet(tmp_path / "f.parquet")
+    text = "paths: [{file: f.parquet}]\ntransformations: [read_parquet]\n"
+    found = mltables.frame(table(tmp_path, text), None)
+    assert found.to_dict("list") == {"a": [1, 2], "s": ["x", "y"]}
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("paths: [{file: a.csv}]\ntransformations: [filter: 'col(1)']\n", "`filter`"),
+        ("paths: [{folder: .}]\ntransformations: [read_delta_lake: {}]\n", "`read_delta_lake`"),
+        ("paths: [{file: none.csv}]\n", "there is no file"),
+        ("paths: [{file: 'https://example.org/x.csv'}]\n", "not on this machine"),
+        ("paths: [{file: 'azureml:x:1'}]\n", "not on this machine"),
+        ("paths: []\ntransformations: [read_delimited: {quote: x}]\n", "`quote`"),
+        (
+            "paths: []\ntransformations: "
+            "[extract_columns_from_partition_format: '/{day:yyyy/MM/dd}/x.csv']\n",
+            "dates",
+        ),
+        ("paths: [\n", "MLTable"),
+    ],
+)
+def test_what_is_not_read_here(tmp_path: Path, text: str, said: str) -> None:
+    """Said with the file, before anything runs; never left out silently."""
+    with pytest.raises(mltables.Unreadable, match=said):
+        table(tmp_path, text, a_csv="x\n1\n")
+
+
+def test_a_folder_or_a_file_without_a_table(tmp_path: Path) -> None:
+    """All files below, sorted; a file is itself."""
+    (tmp_path / "x" / "y").mkdir(parents=True)
+    for name in ("b.txt", "x/y/a.txt"):
+        (tmp_path / name).touch()
+    names = [Path(path).name for path in division.described(tmp_path)["files"]]
+    assert names == ["b.txt", "a.txt"]
+    alone = division.described(tmp_path / "b.txt")["files"]
+    assert [Path(path).name for path in alone] == ["b.txt"]
+
+
+def test_files_in_mini_batches(tmp_path: Path) -> None:
+    """By number; one each when nothing is said."""
+    found = {"files": list("abcde"), "steps": []}
+    assert [one["files"] for one in division.divided(found, 2, [])] == [
+        ["a", "b"],
+        ["c", "d"],
+        ["e"],
+    ]
+    assert [one["items"] for one in division.divided(found, 0, [])] == [1] * 5
+    assert [one["id"] for one in division.divided(found, 3, [])] == [0, 1]
+    with pytest.raises(mltables.Unreadable, match="partition_format"):
+        division.divided(found, 2, ["store"])

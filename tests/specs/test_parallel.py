@@ -1,0 +1,148 @@
+"""Parallel steps as plans: mini-batches, thresholds and tries, of a step and of a component."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ml.cli.planned import as_text
+from ml.specs.load import load
+from ml.specs.plan import CommandPlan, Parallel, PipelinePlan
+from ml.specs.planning import plan
+from ml.specs.problems import Exit, Refused
+
+STEP = """\
+type: pipeline
+experiment_name: tests
+inputs: {size: 5}
+jobs:
+  batch:
+    type: parallel
+    compute: azureml:cpu
+    inputs: {rows: {type: uri_folder, path: data}, factor: 3}
+    outputs: {scored: {type: uri_file}}
+    input_data: ${{inputs.rows}}
+    SETTINGS
+    task:
+      type: run_function
+      code: src
+      entry_script: file.txt
+      environment: azureml:e:1
+      program_arguments: --factor ${{inputs.factor}}
+      append_row_to: ${{outputs.scored}}
+"""
+COMPONENT = """\
+$schema: https://azuremlschemas.azureedge.net/latest/parallelComponent.schema.json
+type: parallel
+name: scoring
+version: 1
+inputs: {rows: {type: uri_folder}, factor: {type: integer, default: 2}}
+outputs: {scored: {type: uri_file}}
+mini_batch_size: "4"
+resources: {instance_count: 2}
+mini_batch_error_threshold: 5
+input_data: ${{inputs.rows}}
+max_concurrency_per_instance: 2
+retry_settings: {max_retries: 1, timeout: 30}
+task:
+  type: run_function
+  code: .
+  entry_script: score.py
+  environment: {image: python, conda_file: ../conda.yml}
+  program_arguments: --factor ${{inputs.factor}}
+  append_row_to: ${{outputs.scored}}
+"""
+
+
+def planned(repo: Path, text: str) -> CommandPlan:
+    """The plan of the one step."""
+    (repo / "pipeline.yml").write_text(text)
+    made = plan(load(Path("pipeline.yml")))
+    assert isinstance(made, PipelinePlan)
+    assert "mini-batches" in as_text(made)
+    step = made.steps["batch"].plan
+    assert isinstance(step, CommandPlan)
+    return step
+
+
+def task(repo: Path, settings: str = "mini_batch_size: '5'") -> Parallel:
+    """What a step with these settings says of its mini-batches."""
+    found = planned(repo, STEP.replace("SETTINGS", settings)).parallel
+    assert found is not None
+    return found
+
+
+def refused(repo: Path, settings: str, script: str = "file.txt") -> Refused:
+    """The refusal of a step with these settings."""
+    with pytest.raises(Refused) as error:
+        planned(repo, STEP.replace("SETTINGS", settings).replace("file.txt", script))
+    return error.value
+
+
+def test_a_step_of_its_own(repo: Path) -> None:
+    """Defaults are the documents'; the command is the arguments of the entry script."""
+    step = planned(repo, STEP.replace("SETTINGS", "resources: {instance_count: 2}"))
+    assert step.command == "--factor ${{inputs.factor}}"
+    assert (step.code, step.instance_count) == (repo / "src", 2)
+    assert step.environment.reference == "azureml:e:1"
+    assert step.parallel is not None
+    place = step.parallel.place
+    assert step.parallel == Parallel("file.txt", "rows", place, append_row_to="scored")
+    assert (step.parallel.max_retries, step.parallel.run_timeout_s) == (2, 60)
+    assert (step.parallel.error_threshold, step.parallel.mini_batch_error_threshold) == (-1, -1)
+    assert str(place) == "pipeline.yml:12"
+
+
+def test_a_component(repo: Path) -> None:
+    """The step's settings stand over the component's; its code and environment are found by it."""
+    (repo / "components").mkdir()
+    (repo / "components" / "score.py").write_text("def run(batch): return batch\n")
+    (repo / "components" / "scoring.yml").write_text(COMPONENT)
+    text = (
+        "type: pipeline\nexperiment_name: tests\njobs:\n  batch:\n    type: parallel\n"
+        "    component: ./components/scoring.yml\n    compute: azureml:cpu\n"
+        "    inputs: {rows: {type: uri_folder, path: data}}\n"
+        "    mini_batch_error_threshold: 10\n    retry_settings: {max_retries: 3}\n"
+        "    environment_variables: {WHO: me}\n"
+    )
+    step = planned(repo, text)
+    assert step.parallel is not None
+    found = step.parallel
+    assert (found.mini_batch_size, found.max_concurrency_per_instance) == (4, 2)
+    assert (found.mini_batch_error_threshold, found.max_retries) == (10, 3)
+    assert found.run_timeout_s == 30
+    assert (step.instance_count, step.environment_variables) == (2, {"WHO": "me"})
+    assert step.code == repo / "components"
+    assert step.environment.conda_file == repo / "conda.yml"
+    assert step.inputs["factor"].value == 2
+
+
+@pytest.mark.parametrize(
+    ("written", "size"), [("'7'", 7), ("10kb", 10240), ("'2MB'", 2 << 20), ("1gb", 1 << 30)]
+)
+def test_sizes(repo: Path, written: str, size: int) -> None:
+    """A number of files, or of bytes with azure-ai-ml's factors."""
+    assert task(repo, f"mini_batch_size: {written}").mini_batch_size == size
+
+
+def test_partition_keys(repo: Path) -> None:
+    """They stand beside a size, and it is for the backend to prefer them."""
+    found = task(repo, "partition_keys: [Store, Brand]\n    mini_batch_size: '2'")
+    assert found.partition_keys == ("Store", "Brand")
+
+
+def test_an_entry_script_that_is_not_there(repo: Path) -> None:
+    """On its line, before anything runs."""
+    error = refused(repo, "mini_batch_size: '1'", "no.py")
+    (problem,) = error.problems
+    assert (problem.code, str(problem.place)) == ("entry-script-not-found", "pipeline.yml:15")
+    assert error.exit_code == Exit.WRONG_CALL
+
+
+def test_what_is_not_built(repo: Path) -> None:
+    """A number from an input of the pipeline is read too late here: 33, with its line."""
+    error = refused(repo, "retry_settings: {max_retries: '${{parent.inputs.size}}'}")
+    assert error.exit_code == Exit.CANNOT_HONOUR
+    assert [problem.code for problem in error.problems] == ["unsupported-step"]
+    assert str(error.problems[0].place) == "pipeline.yml:11"
