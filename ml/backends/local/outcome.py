@@ -66,9 +66,12 @@ def script_failed(
 
 
 def without_log(problem: Problem) -> Problem:
-    """The problem for somebody who has the end of the log before their eyes."""
+    """The problem for somebody who has the end of the command's log before their eyes.
+
+    A rank that failed has a log of its own.
+    """
     found, follows, _ = problem.found.partition(_LOG_FOLLOWS)
-    return replace(problem, found=found) if follows else problem
+    return replace(problem, found=found) if follows and found.startswith("the command") else problem
 
 
 def _ended(code: int) -> str:
