@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
 import signal
@@ -103,12 +104,22 @@ def _writes(arguments: tuple[Any, ...]) -> bool:
 
 
 def settled(run: Run) -> None:
-    """Wait until no process is left of any run in the job folder."""
+    """Wait until no process is left of any run in the job folder, nor of the home itself."""
     ids = [one.id for one in records.within(run.folder) if one.id]
     deadline = time.monotonic() + 30
-    while left := [one for one in ids if processes_of(one)]:
+    while left := [one for one in ids if processes_of(one)] or _of_this_home():
         assert time.monotonic() < deadline, f"orphans of {left}"
         time.sleep(0.02)
+
+
+def _of_this_home() -> list[int]:
+    """Processes that were told of this home (no test has it in the environment it started with)."""
+    found, mark = [], os.fsencode(home.home())
+    for entry in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if mark in (entry / "environ").read_bytes() + (entry / "cmdline").read_bytes():
+                found.append(int(entry.name))
+    return found
 
 
 def locks(home_folder: Path) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import signal
@@ -17,7 +18,7 @@ from ml.backends.base import Run
 from ml.backends.local import history, jobs, records, resumption, runs, sampled, snapshot
 from ml.backends.local import home as homes
 from ml.backends.local.backend import LocalBackend
-from ml.specs.plan import InputPlan, SweepPlan
+from ml.specs.plan import EarlyTermination, InputPlan, SweepPlan
 from ml.specs.problems import Exit, Place, Refused
 from tests.backends.conftest import LOG, Plans, Sweeps
 from tests.backends.executors import begin, kill, locks, only, settled, start
@@ -312,3 +313,68 @@ def test_a_copy_of_the_code_knows_whether_it_is_whole(tmp_path: Path, home: Path
     assert snapshot.is_whole(taken)
     (taken.folder / "a.py").chmod(0o755)
     assert not snapshot.is_whole(taken)
+
+
+# Trials 0 and 1 log well and complete; the others log badly, and stay until somebody ends them.
+POLICED = LOG + (
+    "number = int(Path.cwd().parent.name)\n"
+    "log('score', 10.0 if number < 2 else 1.0)\n"
+    "Path(f'HERE/begun-{number}').touch()\n"
+    "while number >= 2 and not Path('HERE/go').exists(): time.sleep(0.01)\n"
+    "log('score', 10.0 if number < 2 else 1.0, 1)\n"
+    "while number >= 2: time.sleep(0.01)\n"
+)
+
+
+def test_policies_know_the_curves_of_before(home: Path, sweep: Sweeps, tmp_path: Path) -> None:
+    """What had completed before the kill ends a trial that is worse after it."""
+    policy = EarlyTermination("bandit", Place("jobs/job.yml", 30), 1, 2, slack_amount=5.0)
+    plan = sweep(POLICED.replace("HERE", str(tmp_path)), max_total_trials=4)
+    dead = killed(replace(plan, early_termination=policy), tmp_path)
+    (tmp_path / "go").touch()
+    run = resumption.resume(dead)
+    assert [trial.ended_by for trial in run.trials] == ["", "", "bandit", "bandit"]
+    assert run.status == "Completed"
+
+
+def test_bayesian_sampling_knows_what_was_learnt(home: Path, sweep: Sweeps, tmp_path: Path) -> None:
+    """One trial at a time: it comes to the very values of a sweep that was not killed."""
+    script = LOG + (
+        "number = int(Path.cwd().parent.name)\n"
+        f"Path(f'{tmp_path}/begun-{{number}}').touch()\n"
+        f"while number == 12 and not Path('{tmp_path}/go').exists(): time.sleep(0.01)\n"
+        "log('score', -(float(sys.argv[1]) - 0.3) ** 2)\n"
+    )
+    plan = sweep(script, algorithm="bayesian", max_total_trials=14, max_concurrent_trials=1)
+    executor = start(begin(plan))
+    while not (tmp_path / "begun-12").exists():
+        assert executor.is_alive()
+        time.sleep(0.01)
+    kill(executor)
+    (tmp_path / "go").touch()
+    run = resumption.resume(only())
+    kinds = [sampled.read(trial.folder) for trial in run.trials]
+    assert [one.origin["kind"] for one in kinds if one][10:] == ["tpe"] * 4
+    assert values(run) == values(LocalBackend().run(plan))
+
+
+def test_a_sweep_that_ran_out_of_disk_goes_on(
+    home: Path, sweep: Sweeps, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once there is room: the trial that could not begin, and the one that was ended for it."""
+    real = records.write
+
+    def fills_up(run: Run, lineage: dict[str, object]) -> None:
+        if run.name.endswith("_2"):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        real(run, lineage)
+
+    plan = sweep(LOG + "log('score', float(sys.argv[1]))", max_total_trials=5)
+    with monkeypatch.context() as patch:
+        patch.setattr(records, "write", fills_up)
+        full = LocalBackend().run(plan)
+    assert (full.status, full.error and full.error.code) == ("Failed", "disk-full")
+    run = resumption.resume(full)
+    assert [trial.status for trial in run.trials] == ["Completed"] * 5
+    assert [pause.ended_by for pause in run.pauses] == ["disk-full"]
+    assert values(run) == values(LocalBackend().run(plan))

@@ -201,12 +201,15 @@ def test_a_sweep_that_is_killed_three_times_comes_to_the_same(
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("kind", ["random", "grid"])
+@pytest.mark.parametrize("kind", ["random", "grid", "from the warm pool"])
 def test_a_hundred_kills_of_a_sweep(
     home: Path, fresh_store: Path, sweep: Sweeps, undisturbed: Undisturbed, kind: str
 ) -> None:
     """At random moments, until as many have hit."""
     plan = grid(sweep) if kind == "grid" else quick(sweep, max_total_trials=8)
+    if kind == "from the warm pool":
+        plain = COMMAND.replace(" -S -E", "")
+        plan = replace(plan, trial=replace(plan.trial, command=plain))
     expected = undisturbed(plan)
     kills, seed = 0, 0
     while kills < KILLS // 2:

@@ -77,6 +77,7 @@ def resume(
         interruption = stack.enter_context(Interruption())
         last_sign = stack.enter_context(_held(run.name))
         tracking = Tracking()
+        stack.callback(tracking.close)
         recovery.close(tracking, run.name, last_sign)
         run = records.read(run.folder)
         if is_complete(run):
