@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import shutil
 import signal
@@ -15,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from ml.backends.base import Run
-from ml.backends.local import history, jobs, records, resumption, runs, sampled, snapshot
+from ml.backends.local import begun, history, jobs, records, resumption, runs, sampled, snapshot
 from ml.backends.local import home as homes
 from ml.backends.local.backend import LocalBackend
 from ml.specs.plan import EarlyTermination, InputPlan, SweepPlan
@@ -233,6 +234,20 @@ def test_code_that_is_gone_is_refused(home: Path, sweep: Sweeps, tmp_path: Path)
     (tmp_path / "go").touch()
     run = resumption.resume(dead)
     assert run.status == "Completed"
+
+
+def test_packages_that_changed_are_told(home: Path, sweep: Sweeps, tmp_path: Path) -> None:
+    """By name; it goes on all the same, and says nothing when nothing changed."""
+    dead = killed(waiting(sweep, tmp_path), tmp_path)
+    settled(dead)
+    assert list(begun.read(dead.folder).notes()) == []
+    plan = json.loads((dead.folder / jobs.PLAN).read_text())
+    plan["packages"].append("numpy-1.0.dist-info")
+    (dead.folder / jobs.PLAN).write_text(json.dumps(plan))
+    (tmp_path / "go").touch()
+    said: list[str] = []
+    assert resumption.resume(dead, say=said.append).status == "Completed"
+    assert said == ["this interpreter has changed since the run was begun: numpy-1.0"]
 
 
 def test_the_spec_may_change_meanwhile(home: Path, sweep: Sweeps, tmp_path: Path) -> None:

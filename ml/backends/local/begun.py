@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ml.backends.local import home, records, snapshot
+from ml.backends.local.interpreters import HERE
 from ml.backends.local.jobs import PLAN
 from ml.backends.local.snapshot import Snapshot
 from ml.specs import assets
@@ -20,6 +21,9 @@ from ml.specs.plan import CommandPlan, PipelinePlan, SweepPlan, given
 from ml.specs.plan_json import from_json, to_json
 from ml.specs.problems import Exit, Problem, Refused
 from ml.specs.repository import shown
+
+# So many packages are named that changed.
+_NAMED = 5
 
 
 @dataclass(frozen=True)
@@ -35,13 +39,23 @@ class Data:
 class Begun:
     """What a run was begun with; `code` has the lineage of every folder of code.
 
-    `isolated` says that its commands ran in environments that were built for them.
+    `isolated` says that its commands ran in environments that were built for them; `packages` are
+    those of this interpreter then.
     """
 
     plan: SweepPlan | PipelinePlan
     code: Mapping[Path | None, dict[str, Any]]
     data: tuple[Data, ...]
     isolated: bool = False
+    packages: tuple[str, ...] = ()
+
+    def notes(self) -> Iterator[str]:
+        """What else is not as it was, and no reason not to go on."""
+        changed = sorted(set(self.packages) ^ set(HERE.identity()))
+        if self.packages and not self.isolated and changed:
+            names = ", ".join(name.removesuffix(".dist-info") for name in changed[:_NAMED])
+            more = f" and {len(changed) - _NAMED} more" if len(changed) > _NAMED else ""
+            yield f"this interpreter has changed since the run was begun: {names}{more}"
 
     def snapshots(self) -> dict[Path | None, Snapshot | None]:
         """The code as it was; Refused when it, or the data, is not what it was any more."""
@@ -100,7 +114,7 @@ def keep(
     ]
     codes = [{"folder": str(path) if path else None, "code": one} for path, one in code.items()]
     document = {"schema_version": 1, "plan": to_json(plan), "code": codes, "data": data}
-    document["isolated"] = isolated
+    document |= {"isolated": isolated, "packages": HERE.identity()}
     records.replace(folder / PLAN, document, durable=True)
 
 
@@ -116,6 +130,7 @@ def read(folder: Path) -> Begun:
             {_path(one["folder"]): one["code"] for one in document["code"]},
             tuple(Data(one["field"], Path(one["path"]), one["digest"]) for one in document["data"]),
             bool(document.get("isolated")),
+            tuple(document.get("packages", ())),
         )
     except FileNotFoundError:
         found = f"{folder.name} was begun by a version that kept no plans"

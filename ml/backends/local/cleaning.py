@@ -124,7 +124,9 @@ def _asked(found: Sequence[Entry], keep: int | None, older_than: float | None) -
 
 
 def _run(entry: Entry, keep: int | None, older_than: float | None) -> Item:
-    ids = [run.id for run in (entry.run, *entry.run.below()) if run.id]
+    parts = [entry.run, *entry.run.below()]
+    parts += [attempt for part in parts for attempt in part.former]
+    ids = [run.id for run in parts if run.id]
     paths = tuple(path for run_id in ids for path in home.artifacts().glob(f"*/{run_id}"))
     # The folder last: while it is there, a later cleaning finds the artifacts.
     paths = (*paths, entry.run.folder)

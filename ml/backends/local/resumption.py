@@ -71,6 +71,7 @@ def resume(
     """Go on with the run until it ends; the run as it ended. Refused as `plan_of` says.
 
     Of two that do it at once one is refused. What another has completed meanwhile is returned.
+    `say` hears what a person should know of.
     """
     with ExitStack() as stack:
         stack.enter_context(faults.told())
@@ -85,6 +86,8 @@ def resume(
         former = begun.read(run.folder)
         plan = _plan(run, former, timeout_s)
         snapshots = former.snapshots()
+        for note in former.notes():
+            say(note)
         recovery.close_abandoned(tracking)
         watchman = Watchman()
         stack.callback(watchman.close)
