@@ -77,7 +77,7 @@ def test_differences_are_said(
         "`azureml:ml-cpu:1` → this interpreter",
         "8 trials at once → 2",
         "input `d` → a copy",
-        "not registered as `azureml:faq:3`",
+        "output `m` → registered here as `azureml:faq:3`",
         "`resources.shm_size` (jobs/job.yml:9) has no meaning here",
     ):
         assert part in said
