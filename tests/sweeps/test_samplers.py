@@ -8,13 +8,16 @@ from collections.abc import Callable
 from dataclasses import replace
 from statistics import median
 
+import numpy as np
 import optuna
 import pytest
 
+from ml.specs.distributions import walk
 from ml.specs.plan import CommandPlan, Dimension, Environment, SweepPlan
 from ml.specs.problems import Place
 from ml.sweeps.chance import of_trial
 from ml.sweeps.samplers import Sampler, make
+from ml.sweeps.tpe import _density, _Level, _marginals
 
 HERE = Place("sweep.yml", 1)
 SPACE = {
@@ -213,3 +216,51 @@ def test_bayesian_beats_random_over_thirty_seeds() -> None:
     pairs = [(regret("bayesian", seed), regret("random", seed)) for seed in range(30)]
     assert sum(tpe < chance for tpe, chance in pairs) >= 20
     assert median(tpe for tpe, _ in pairs) < 0.5 * median(chance for _, chance in pairs)
+
+
+def test_the_explained_densities_are_optunas() -> None:
+    """The marginal of each parameter is that of Optuna's mixture with this parameter alone."""
+    space = {
+        "x": Dimension("x", "uniform", (-2.0, 3.0), HERE),
+        "n": Dimension("n", "randint", (9,), HERE),
+        "c": Dimension("c", "choice", (1, 2, 4), HERE),
+    }
+    ((_, variables, dimensions),) = walk(space)
+    stream = np.random.RandomState(0)
+    columns = [stream.uniform(-2, 3, 40), stream.randint(0, 9, 40), stream.randint(0, 3, 40)]
+    level = _Level(variables, dimensions)
+    mixture = _density(level, np.column_stack(columns))._mixture_distribution
+    point = [0.7, 3, 1]
+    alone = [
+        type(mixture)(mixture.weights, [kernels]).log_pdf(np.array([[value]]))[0]
+        for kernels, value in zip(mixture.distributions, point, strict=True)
+    ]
+    assert _marginals(mixture, point) == pytest.approx(alone)
+
+
+def test_what_tpe_saw_is_recorded() -> None:
+    """Which trials were good and what they had, and how much likelier each value was in them."""
+    plan = replace(PLAN, algorithm="bayesian")
+    *history, last = told(make(plan, 3), 31)
+    origin = last.origin
+    by_loss = sorted(history, key=lambda one: (one.values["x"] - 1) ** 2 + one.values["y"])
+    assert origin["good"] == sorted(one.number for one in by_loss[:3])
+    assert (origin["bad"], origin["running"]) == (27, [])
+    worst_good = by_loss[2].values
+    assert origin["good_until"] == (worst_good["x"] - 1) ** 2 + worst_good["y"]
+    xs = [one.values["x"] for one in by_loss[:3]]
+    assert origin["parameters"]["x"]["good"] == [min(xs), max(xs)]
+    assert origin["parameters"]["y"]["good"] == sorted({one.values["y"] for one in by_loss[:3]})
+    # What is chosen is likelier than not among the good ones, in most trials and on the whole.
+    ratios = [
+        seen["likelier"] for one in history[12:] for seen in one.origin["parameters"].values()
+    ]
+    assert median(ratios) > 1.2
+    assert json.loads(json.dumps(origin)) == origin
+
+
+def test_what_is_recorded_of_a_trial_does_not_grow() -> None:
+    """The origin of the 400th TPE trial is as long as that of the 260th: 25 good trials at most."""
+    plan = replace(PLAN, algorithm="bayesian")
+    lengths = [len(json.dumps(one.origin)) for one in told(make(plan, 3), 400)]
+    assert max(lengths[-20:]) <= 1.1 * max(lengths[250:270])

@@ -102,6 +102,8 @@ class LocalBackend:
                     f"local: {sweep.max_concurrent_trials} trials at once → {concurrency(sweep)}, "
                     "one a core"
                 )
+            if sweep.hints:
+                said.append(f"local: {_hinted(sweep)}; Azure ML does not read them")
         for command in commands(plan):
             said += [
                 f"local: input `{name}` → a copy that the job may change"
@@ -174,6 +176,19 @@ def _launching(command: CommandPlan) -> Iterator[Problem]:
             "leave `distribution:` out for one process",
             launcher.place,
         )
+
+
+def _hinted(sweep: SweepPlan) -> str:
+    """What the hints come to; Refused when their constraints leave nothing of the space."""
+    from ml.sweeps import feasible
+
+    points, left = len(sweep.hints.points), len(sweep.hints.constraints)
+    said = [f"{points} point{'s' if points != 1 else ''} to try first"] if points else []
+    if left:
+        part = feasible.share(sweep)
+        constraints = f"{left} constraint{'s' if left != 1 else ''}"
+        said.append(f"{constraints} that leave{'s' if left == 1 else ''} {part:.2g} of the space")
+    return f"hints `{sweep.hints.file}` → {', '.join(said)}"
 
 
 def _cores(count: int) -> str:

@@ -1,0 +1,215 @@
+"""Points to try first and constraints, as samplers keep to them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from ml.specs.domain import Constraint, Hints, Point
+from ml.specs.plan import CommandPlan, Dimension, Environment, SweepPlan
+from ml.specs.problems import Exit, Place, Refused
+from ml.sweeps import feasible
+from ml.sweeps.samplers import Suggestion, make
+
+HERE = Place("sweep.yml", 1)
+
+
+def dim(name: str, kind: str, *args: object) -> Dimension:
+    return Dimension(name, kind, args, HERE)
+
+
+GRID = {"a": dim("a", "choice", 1, 2, 3), "b": dim("b", "choice", 10, 20)}
+MODEL = dim(
+    "model",
+    "choice",
+    {"name": "tree", "depth": dim("depth", "randint", 9)},
+    {"name": "linear", "penalty": dim("penalty", "loguniform", -3, 0)},
+)
+SPACE = {
+    "x": dim("x", "uniform", 0.0, 1.0),
+    "y": dim("y", "uniform", 0.0, 1.0),
+    "a": dim("a", "choice", 1, 2, 3),
+    "model": MODEL,
+}
+ALL = ["random", "sobol", "bayesian"]
+
+
+def plan(algorithm: str, points: list[dict], constraints: list[str], **changes) -> SweepPlan:
+    """A sweep with hints; a constraint's line is 10 and more, a point's 1 and more."""
+    hints = Hints(
+        tuple(Point(one, Place("s.hints.yml", 1 + at)) for at, one in enumerate(points)),
+        tuple(Constraint(c, Place("s.hints.yml", 10 + at)) for at, c in enumerate(constraints)),
+        "s.hints.yml",
+    )
+    trial = CommandPlan(HERE, "t", "e", "true", None, Environment("e"))
+    rule, kind = ("sobol", "random") if algorithm == "sobol" else ("random", algorithm)
+    space = GRID if algorithm == "grid" else SPACE
+    made = SweepPlan(HERE, "s", "e", trial, space, kind, "minimize", "loss", rule=rule, hints=hints)
+    return replace(made, **changes)
+
+
+def suggested(
+    asked: SweepPlan, count: int, seed: int = 1, loss: Callable[[dict], float] | None = None
+) -> list[Suggestion]:
+    """The first suggestions, each told its loss; fewer when the space has no more."""
+    sampler, found = make(asked, seed), []
+    while len(found) < count and (one := sampler.ask()) is not None:
+        value = loss(one.values) if loss else 0.5
+        sampler.tell(one, [value], value)
+        found.append(one)
+    return found
+
+
+FIRST = {"x": 0.25, "y": 0.5, "a": 2, "model": {"name": "linear", "penalty": 0.1}}
+
+
+@pytest.mark.parametrize("algorithm", ALL)
+def test_points_come_first_in_their_order(algorithm: str) -> None:
+    """A whole one as it is; what a partial one leaves open is sampled, in the branch it names."""
+    asked = plan(algorithm, [FIRST, {"a": 3, "model": {"name": "tree"}}], [])
+    first, second, third = suggested(asked, 3)
+    assert first.values == FIRST
+    assert first.origin | {"drawn": None} == {
+        "kind": "given",
+        "point": 0,
+        "place": "s.hints.yml:1",
+        "drawn": None,
+    }
+    assert second.values["a"] == 3
+    assert second.values["model"]["name"] == "tree"
+    assert second.origin["sampled"] == ["model.0.depth", "x", "y"]
+    assert second.origin["rest"]["kind"] == ("sobol" if algorithm == "sobol" else "random")
+    assert third.origin["kind"] in {"random", "sobol"}
+
+
+def test_points_move_nothing_that_is_sampled() -> None:
+    """After two whole points a seed gives the very trials that it gives without them."""
+    bare = [one.values for one in suggested(plan("random", [], []), 5)]
+    hinted = [one.values for one in suggested(plan("random", [FIRST, FIRST | {"a": 1}], []), 7)]
+    assert hinted[2:] == bare
+
+
+def test_a_grid_begins_with_the_points_and_has_every_cell_once() -> None:
+    """A partial point takes the first cell that is so; afterwards the others in their order."""
+    found = suggested(plan("grid", [{"a": 3, "b": 10}, {"b": 20}], []), 99)
+    assert [one.values for one in found] == [
+        {"a": 3, "b": 10},
+        {"a": 1, "b": 20},
+        {"a": 1, "b": 10},
+        {"a": 2, "b": 10},
+        {"a": 2, "b": 20},
+        {"a": 3, "b": 20},
+    ]
+    assert [one.origin["kind"] for one in found] == ["given"] * 2 + ["grid"] * 4
+    assert [one.origin.get("cell") for one in found[2:]] == [0, 2, 3, 5]
+    assert {one.origin["of"] for one in found[2:]} == {6}
+
+
+def test_a_point_that_no_cell_is_left_for_gives_way() -> None:
+    """Three partial points, two cells: the third trial is the grid's next."""
+    found = suggested(plan("grid", [{"a": 2}, {"a": 2}, {"a": 2}], []), 3)
+    assert [one.values["a"] for one in found] == [2, 2, 1]
+    assert found[2].origin["kind"] == "grid"
+
+
+def test_a_grid_leaves_out_what_breaks_a_constraint() -> None:
+    """And ends; how many cells were passed over is in the origin."""
+    found = suggested(plan("grid", [], ["a * b <= 40", "a != 1"]), 99)
+    assert [tuple(one.values.values()) for one in found] == [(2, 10), (2, 20), (3, 10)]
+    assert [one.origin.get("refused", 0) for one in found] == [2, 0, 0]
+
+
+CONSTRAINTS = ["x + y <= 0.5", "model.depth >= 5 or a == 1", "a < 3 or not given(model.penalty)"]
+
+
+@pytest.mark.parametrize("algorithm", ALL)
+def test_no_trial_breaks_a_constraint(algorithm: str) -> None:
+    """Over a space of which a ninth is left, also while TPE is drawn towards what is refused."""
+    asked = plan(algorithm, [{"x": 0.4}], CONSTRAINTS)
+    found = suggested(asked, 40, loss=lambda one: -one["x"] - one["y"])
+    assert len(found) == 40
+    refused = 0
+    for one in found:
+        values, model = one.values, one.values["model"]
+        assert values["x"] + values["y"] <= 0.5
+        assert model.get("depth", 9) >= 5 or values["a"] == 1
+        assert values["a"] < 3 or "penalty" not in model
+        refused += one.origin.get("refused", 0)
+    assert refused > 10
+    kinds = {one.origin["kind"] for one in found}
+    assert ("tpe" in kinds) is (algorithm == "bayesian")
+
+
+@pytest.mark.parametrize("algorithm", [*ALL, "grid"])
+def test_constraints_that_leave_nothing_end_the_sweep(algorithm: str) -> None:
+    """With the line of the one that refused most, how many points were tried, and no trial."""
+    asked = plan(algorithm, [], ["a > 0", "a > 5"])
+    for attempt in (lambda: suggested(asked, 1), lambda: feasible.share(asked)):
+        with pytest.raises(Refused) as refused:
+            attempt()
+        (problem,) = refused.value.problems
+        assert problem.code == "constraints-refuse-everything"
+        assert problem.place == Place("s.hints.yml", 11)
+        count = "6" if algorithm == "grid" else "10,000"
+        assert f"none of {count} points" in problem.found
+        assert f"`a > 5` refused {count}" in problem.found
+        assert refused.value.exit_code == Exit.WRONG_CALL
+
+
+def test_what_bayesian_sampling_never_reaches_is_drawn_at_random() -> None:
+    """A sliver that TPE leaves in its twenty points is found by chance, and it is said."""
+    asked = plan("bayesian", [], ["x < 0.01 or a == 1"], search_space={k: SPACE[k] for k in "xa"})
+    sampler = make(asked, 3)
+    for number in range(15):
+        one = sampler.ask()
+        sampler.tell(one, [float(number)], float(number))
+    seen = [sampler.ask() for _ in range(30)]
+    assert all(one.values["x"] < 0.01 or one.values["a"] == 1 for one in seen)
+
+
+@pytest.mark.parametrize("algorithm", ALL)
+def test_a_constraint_without_a_value_is_told(algorithm: str) -> None:
+    """A division by zero at some point of the space: its line, the values, the guard to write."""
+    asked = plan(algorithm, [], ["1 / (a - 2) < 9"])
+    for attempt in (lambda: suggested(asked, 50), lambda: feasible.share(asked)):
+        with pytest.raises(Refused) as refused:
+            attempt()
+        (problem,) = refused.value.problems
+        assert problem.code == "constraint"
+        assert problem.place == Place("s.hints.yml", 10)
+        assert "a=2" in problem.found
+        assert "x == 0 or" in problem.hint
+    guarded = plan(algorithm, [], ["a == 2 or 1 / (a - 2) < 9"])
+    assert len(suggested(guarded, 50)) == 50
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "constraint", "share"),
+    [("random", "x <= 0.25", 0.25), ("bayesian", "a == 1", 1 / 3), ("grid", "a == 1", 1 / 3)],
+)
+def test_the_share_that_is_left(algorithm: str, constraint: str, share: float) -> None:
+    """Estimated from a thousand points, and counted for a grid; all of it without constraints."""
+    assert feasible.share(plan(algorithm, [], [constraint])) == pytest.approx(share, abs=0.05)
+    assert feasible.share(plan(algorithm, [], [])) == 1
+
+
+@pytest.mark.parametrize("algorithm", [*ALL, "grid"])
+@pytest.mark.parametrize("after", [1, 2, 4])
+def test_a_resumed_sweep_keeps_to_its_hints(algorithm: str, after: int) -> None:
+    """Recalled trials count: a point is tried once, and a sequence goes on behind them."""
+    constraints = ["a < 3"] if algorithm == "grid" else CONSTRAINTS
+    asked = plan(algorithm, [{"a": 1}, {"a": 2}], constraints)
+    whole = suggested(asked, 4 if algorithm == "grid" else 30)
+    sampler = make(asked, 1)
+    for one in whole[:after]:
+        kept = json.loads(json.dumps({"values": one.values, "origin": one.origin}))
+        again = sampler.recall(kept["values"], kept["origin"])
+        assert again == one
+        sampler.tell(again, [0.5], 0.5)
+    for one in whole[after:]:
+        again = sampler.ask()
+        assert again == one
+        sampler.tell(again, [0.5], 0.5)
