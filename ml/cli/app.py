@@ -24,6 +24,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "run": ("ml.cli.run", "Run a job spec on this machine."),
     "runs": ("ml.cli.runs", "Runs of this machine: list, show, logs, diff, best, resume, …"),
     "serve": ("ml.cli.serve", "Start, show or stop a model server on this machine."),
+    "sweep": ("ml.cli.sweep", "Explain a sweep: where its trials came from, what mattered."),
     "ui": ("ml.cli.ui", "Open MLflow on the runs of this machine."),
 }
 

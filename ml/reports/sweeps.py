@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from ml.backends.base import Run
+from ml.backends.local import sampled
+from ml.backends.local.sampled import Sample
 from ml.reports import recorded
 from ml.reports.privacy import headline, shown
 from ml.reports.recorded import Curve
@@ -34,6 +36,12 @@ class Trial:
     curve: Curve
     value: float | None
     why: str = ""
+    sample: Sample | None = None
+
+    @property
+    def origin(self) -> Mapping[str, Any]:
+        """Where its values came from (see `ml.reports.origins`); empty when nobody recorded it."""
+        return self.sample.origin if self.sample else {}
 
     @property
     def seconds(self) -> float | None:
@@ -121,7 +129,8 @@ def _trial(
     problem = run.error or next(iter(run.warnings), None)
     if ended in {"failed", "unranked"} and problem:
         why = f"{problem.code}: {headline(problem)}"
-    return Trial(number, run, ended, curve, best(finite, goal) if finite else None, why)
+    value = best(finite, goal) if finite else None
+    return Trial(number, run, ended, curve, value, why, sampled.read(run.folder))
 
 
 def _parameters(trials: Sequence[Run]) -> tuple[tuple[str, ...], Mapping[str, Value]]:

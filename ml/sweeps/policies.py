@@ -29,6 +29,13 @@ class Verdict:
     value: float
     threshold: float
 
+    @property
+    def tags(self) -> dict[str, str]:
+        """As MLflow tags of the trial: the sentence, and its numbers for a program."""
+        numbers = {"interval": self.interval, "value": self.value, "threshold": self.threshold}
+        exact = {f"ended_by.{name}": repr(one) for name, one in numbers.items()}
+        return {"ended_by": str(self), **exact}
+
     def __str__(self) -> str:
         return (
             f"{self.policy} at interval {self.interval}: best so far {self.value:.6g}, "

@@ -172,7 +172,7 @@ class Tpe:
         why = {
             path: {
                 "likelier": ratios[at],
-                "good": _range(level.dimensions[path], level.variables[path], good_rows[:, at]),
+                **_had(level.dimensions[path], level.variables[path], good_rows[:, at]),
             }
             for at, path in enumerate(level.distributions)
         }
@@ -226,13 +226,19 @@ def _marginals(mixture: Any, point: Sequence[float]) -> list[float]:
     return found
 
 
-def _range(dimension: Dimension, one: Variable, column: ndarray) -> list[object]:
-    """What the good trials had: the least and the largest number, or their choices."""
+def _had(dimension: Dimension, one: Variable, column: ndarray) -> dict[str, list[object]]:
+    """What the good trials had: their choices, or the least and the largest number."""
     if one.kind == "choice":
         chosen = (distributions.value(dimension, index) for index in sorted(set(column.tolist())))
-        return [sorted(found) if isinstance(found, Mapping) else found for found in chosen]
+        return {"choices": [_branch(c) if isinstance(c, Mapping) else c for c in chosen]}
     ends = (float(column.min()), float(column.max())) if len(column) else ()
-    return [distributions.value(dimension, end) for end in ends]
+    return {"range": [distributions.value(dimension, end) for end in ends]}
+
+
+def _branch(branch: Mapping[str, object]) -> object:
+    """A branch of a nested choice by its constants, or by its names where it has none."""
+    constants = {k: one for k, one in branch.items() if not isinstance(one, Dimension)}
+    return constants or list(branch)
 
 
 def _distribution(one: Variable) -> Any:

@@ -10,13 +10,14 @@ import pytest
 from mlflow.tracking import MlflowClient
 
 from ml.backends.base import Run
-from ml.backends.local import records
+from ml.backends.local import records, sampled
 from ml.backends.local.backend import LocalBackend
 from ml.backends.local.home import tracking_uri
 from ml.backends.local.process import cores
 from ml.backends.local.sweep import concurrency
+from ml.specs.domain import Constraint, Hints, Point
 from ml.specs.plan import Dimension, EarlyTermination
-from ml.specs.problems import Place, Problem
+from ml.specs.problems import Place, Problem, Refused
 from tests.backends.conftest import LOG, Sweeps
 
 HERE = Place("jobs/job.yml", 9)
@@ -223,3 +224,61 @@ def test_a_sweep_of_real_mlflow_trials(home: Path, sweep: Sweeps, algorithm: str
         else:
             assert trial.ended_by == "median_stopping"
             assert 20 <= len(logged) <= 60
+
+
+def test_hints_reach_the_trials(home: Path, sweep: Sweeps) -> None:
+    """The point comes first, no trial breaks the constraint, and each says where it came from."""
+    hints = Hints(
+        (Point({"x": 0.25}, Place("s.hints.yml", 2), "known"),),
+        (Constraint("x <= 0.5", Place("s.hints.yml", 4)),),
+        "s.hints.yml",
+    )
+    plan = sweep(LOG + "log('score', float(sys.argv[1]))", hints=hints, max_total_trials=4)
+    (said,) = [line for line in LocalBackend().differences(plan) if "hints" in line]
+    assert "1 point to try first, 1 constraint that leaves 0." in said
+    assert "Azure ML does not read them" in said
+    run = LocalBackend().run(plan)
+    assert run.trials[0].parameters["x"] == 0.25
+    assert all(trial.parameters["x"] <= 0.5 for trial in run.trials)
+    kinds = [sampled.read(trial.folder).origin["kind"] for trial in run.trials]
+    assert kinds == ["given", "random", "random", "random"]
+    assert records.lineage(run.folder)["sampling"]["hints"] == "s.hints.yml"
+
+
+def test_constraints_that_leave_nothing_are_told_before_the_run(home: Path, sweep: Sweeps) -> None:
+    """And a caller that does not ask for the differences gets a failed sweep without trials."""
+    hints = Hints((), (Constraint("x > 2", Place("s.hints.yml", 4)),), "s.hints.yml")
+    plan = sweep("", hints=hints)
+    with pytest.raises(Refused, match="none of 10,000 points"):
+        LocalBackend().differences(plan)
+    run = LocalBackend().run(plan)
+    assert (run.status, run.trials) == ("Failed", ())
+    assert run.error is not None
+    assert run.error.place == Place("s.hints.yml", 4)
+
+
+def test_a_policys_verdict_is_kept_in_numbers(home: Path, sweep: Sweeps) -> None:
+    """As tags of the trial that it ended: what it had, and what it would have needed."""
+    policy = EarlyTermination("bandit", HERE, 1, 1, slack_amount=0.1)
+    script = LOG + (
+        "x = float(sys.argv[1])\nlog('score', 0.9 if x == 0.25 else 0.5, 0)\n"
+        "time.sleep(60 * (x != 0.25))"
+    )
+    hints = Hints((Point({"x": 0.25}, HERE), Point({"x": 0.5}, HERE)), (), "s.hints.yml")
+    plan = sweep(
+        script,
+        early_termination=policy,
+        hints=hints,
+        max_total_trials=2,
+        max_concurrent_trials=1,
+        trial_timeout_s=30.0,
+    )
+    run = LocalBackend().run(plan)
+    assert run.trials[1].ended_by == "bandit"
+    tags = MlflowClient(tracking_uri()).get_run(run.trials[1].id).data.tags
+    assert tags["ended_by"] == "bandit at interval 1: best so far 0.5, threshold 0.8"
+    assert [tags[f"ended_by.{name}"] for name in ("interval", "value", "threshold")] == [
+        "1",
+        "0.5",
+        "0.8",
+    ]

@@ -249,8 +249,8 @@ def test_what_tpe_saw_is_recorded() -> None:
     worst_good = by_loss[2].values
     assert origin["good_until"] == (worst_good["x"] - 1) ** 2 + worst_good["y"]
     xs = [one.values["x"] for one in by_loss[:3]]
-    assert origin["parameters"]["x"]["good"] == [min(xs), max(xs)]
-    assert origin["parameters"]["y"]["good"] == sorted({one.values["y"] for one in by_loss[:3]})
+    assert origin["parameters"]["x"]["range"] == [min(xs), max(xs)]
+    assert origin["parameters"]["y"]["choices"] == sorted({one.values["y"] for one in by_loss[:3]})
     # What is chosen is likelier than not among the good ones, in most trials and on the whole.
     ratios = [
         seen["likelier"] for one in history[12:] for seen in one.origin["parameters"].values()

@@ -192,7 +192,7 @@ class Sweep:
             found = self._board.judge(name, before)
             execution = self._running[name][0]
             if found and execution.stop(found.policy):
-                self._session.tracking.tag(execution.run.id, {"ended_by": str(found)})
+                self._session.tracking.tag(execution.run.id, found.tags)
 
     def _close(self, name: str) -> None:
         execution, suggestion = self._running[name]
@@ -263,6 +263,9 @@ def lineage_of(plan: SweepPlan, origin: Mapping[str, Any]) -> dict[str, Any]:
     return {
         **origin,
         "spec": str(plan.place),
-        "sampling": {"algorithm": plan.algorithm, "rule": plan.rule, "seed": seed},
+        "sampling": {
+            **{"algorithm": plan.algorithm, "rule": plan.rule, "seed": seed},
+            **({"hints": plan.hints.file} if plan.hints else {}),
+        },
         "objective": {"primary_metric": plan.primary_metric, "goal": plan.goal},
     }

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from ml.reports import origins
 from ml.reports.charts.frame import evenly
 from ml.reports.numbers import number, short
-from ml.reports.privacy import shown
+from ml.reports.privacy import plain, shown
 from ml.reports.sweeps import Sweep, Trial
 
 # Parameters under the pointer; the table has them all.
@@ -37,7 +38,8 @@ def words(sweep: Sweep, trial: Trial) -> str:
     ]
     ended = {"stopped": "stopped early", "unranked": "not ranked"}.get(trial.outcome, trial.outcome)
     why = f" ({trial.why[:LONGEST]})" if trial.why else ""
-    return f"trial {trial.number}: {value}, {ended}{why}\n{', '.join(given)}"
+    came = f"\n{plain(origins.sentence(trial.origin))[:LONGEST]}" if trial.origin else ""
+    return f"trial {trial.number}: {value}, {ended}{why}\n{', '.join(given)}{came}"
 
 
 def sample(sweep: Sweep, trials: Sequence[Trial], most: int) -> list[Trial]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ml.reports import origins
 from ml.reports.charts.bars import bars
 from ml.reports.charts.curves import learning
 from ml.reports.charts.history import history
@@ -12,7 +13,7 @@ from ml.reports.charts.trials import LONGEST as WHY
 from ml.reports.importance import Importance, importance
 from ml.reports.markup import Html, table, tag
 from ml.reports.numbers import count, duration, number, short
-from ml.reports.privacy import shown
+from ml.reports.privacy import plain, shown
 from ml.reports.sections.summary import OUTCOMES, outcomes
 from ml.reports.sweeps import Sweep, Trial
 
@@ -77,7 +78,7 @@ def _trials(found: Sweep) -> Html:
         tag("h3", "Trials"),
         tag("p", " ".join(notes), class_="note") if notes else None,
         table(
-            ["trial", found.metric, "outcome", *names, "took", "why"],
+            ["trial", found.metric, "outcome", "from", *names, "took", "why"],
             (list(_row(trial, names)) for trial in rows),
             "sortable",
             ("best" if trial is found.best else None for trial in rows),
@@ -92,6 +93,8 @@ def _row(trial: Trial, names: tuple[str, ...]) -> Iterator[object]:
     else:
         yield tag("td", number(trial.value), title=repr(trial.value), class_="n")
     yield OUTCOMES[trial.outcome]
+    came = plain(origins.sentence(trial.origin))
+    yield tag("td", origins.short(trial.origin), title=came[:WHY] or None)
     for name in names:
         if name not in trial.run.parameters:
             yield tag("td", "–", class_="n")

@@ -1,0 +1,178 @@
+"""`ml sweep explain`: why a sweep tried what it tried, and what it found out."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ml.specs.problems import Problem, Refused
+
+if TYPE_CHECKING:
+    from ml.backends.base import Run
+    from ml.reports.explanation import Explained, Explanation
+
+app = typer.Typer(help="Sweeps of this machine.", no_args_is_help=True)
+
+
+@app.callback()
+def _group() -> None:
+    """Keeps `ml sweep` a group while it has one command."""
+
+
+@app.command()
+def explain(
+    run: Annotated[
+        str, typer.Argument(metavar="[RUN]", help="A sweep, or one trial of it; `latest`.")
+    ] = "latest",
+    trial: Annotated[int | None, typer.Option(min=0, help="This trial alone, in full.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="The result as JSON on stdout.")] = False,
+) -> None:
+    """Where every trial came from, what made it likely, what ended it, and what mattered."""
+    from ml.reports import explanation
+
+    found, named = _sweep(run)
+    number = trial if trial is not None else named
+    explained = explanation.explain(found)
+    numbers = [one.number for one in explained.trials]
+    if number is not None and number not in numbers:
+        last = f"0 to {max(numbers)}" if numbers else "none has started yet"
+        raise Refused(Problem("no-such-trial", f"{found.name} has no trial {number}", last))
+    if as_json:
+        said = explanation.as_json(explained, number)
+        sys.stdout.write(json.dumps(said, indent=1) + "\n")
+        return
+    for note in explained.notes:
+        typer.echo(f"note: {note}", err=True)
+    if number is not None:
+        _one(explained, next(one for one in explained.trials if one.number == number))
+    else:
+        _all(explained)
+
+
+def _sweep(wanted: str) -> tuple[Run, int | None]:
+    """The sweep that is meant, and the number of the trial when one was named."""
+    from ml.backends.local import listing, records, runs
+
+    if wanted == "latest":
+        for entry in listing.entries():
+            for run in (entry.run, *entry.run.below()):
+                if run.trials:
+                    return run, None
+        raise Refused(
+            Problem(
+                "no-sweep",
+                "no sweep has been run on this machine",
+                "a run of a sweep job, or of a pipeline with a sweep step",
+                "start one: ml run SPEC",
+            )
+        )
+    run = runs.find(wanted)
+    if run.trials:
+        return run, None
+    if run.folder.parent.name == "trials":
+        return records.read(run.folder.parent.parent), int(run.folder.name)
+    swept = [step for step in run.below() if step.trials]
+    if len(swept) == 1:
+        return swept[0], None
+    names = ", ".join(step.name for step in swept)
+    found = f"{run.name} is no sweep" if not swept else f"{run.name} has {len(swept)} sweep steps"
+    hint = f"name one of them: {names}" if swept else "`ml runs list` shows what there is"
+    raise Refused(Problem("not-a-sweep", found, "a sweep, or one of its trials", hint))
+
+
+def _all(explained: Explanation) -> None:
+    from ml.cli import tables
+    from ml.reports.numbers import number
+    from ml.reports.origins import short
+
+    sweep = explained.sweep
+    typer.echo(f"{explained.run.name}: {sweep.goal} {sweep.metric}, {sweep.sampling}")
+    rows = []
+    for one in explained.trials:
+        value = "" if one.trial.value is None else number(one.trial.value)
+        best = "best" if one.trial.run.name == explained.run.best else one.trial.outcome
+        rows.append([str(one.number), value, best, short(one.origin) or "?", _reason(one)])
+    tables.write(("trial", sweep.metric, "outcome", "from", "why"), rows)
+    typer.echo("")
+    for line in _mattered(explained):
+        typer.echo(line)
+    typer.echo(f"one in full: ml sweep explain {explained.run.name} --trial N", err=True)
+
+
+def _reason(one: Explained) -> str:
+    """The most telling of what is known, in a line."""
+    from ml.reports.numbers import number
+
+    if one.ending:
+        return _ended(one)
+    if one.trial.outcome not in ("completed", "running"):
+        return one.trial.why
+    if one.choices:
+        first = one.choices[0]
+        value = one.flat.get(first.name)
+        said = f" {_spelt(value)}" if value is not None else ""
+        times = f"{number(first.likelier)} × as likely among the good"
+        return f"{first.name}{said}: {times} ({first.had})"
+    return one.said if one.origin.get("kind") == "given" else ""
+
+
+def _ended(one: Explained) -> str:
+    from ml.reports.numbers import number
+
+    assert one.ending is not None
+    ending = one.ending
+    return (
+        f"{ending.policy} at interval {ending.interval}: best so far {number(ending.value)}, "
+        f"threshold {number(ending.threshold)}, missed by {number(ending.missed_by)}"
+    )
+
+
+def _one(explained: Explanation, one: Explained) -> None:
+    from ml.cli import live, tables
+    from ml.reports.numbers import number
+
+    value = "no value" if one.trial.value is None else number(one.trial.value)
+    typer.echo(f"{one.trial.run.name}: {explained.sweep.metric} {value}, {one.trial.outcome}")
+    typer.echo(f"  values  {live.parameters({k: _spelt(v) for k, v in one.values.items()})}")
+    typer.echo(f"  from    {tables.plain(one.said)}")
+    if one.ending:
+        typer.echo(f"  ended   {_ended(one)}")
+    elif one.trial.why:
+        typer.echo(f"  why     {tables.plain(one.trial.why)}")
+    if one.choices:
+        typer.echo("")
+        rows = [
+            [
+                choice.name,
+                _spelt(one.flat.get(choice.name, one.values.get(choice.name, ""))),
+                f"{number(choice.likelier)} ×",
+                choice.had,
+            ]
+            for choice in one.choices
+        ]
+        tables.write(("parameter", "value", "likelier among the good", "the good had"), rows, 2)
+
+
+def _mattered(explained: Explanation) -> Iterator[str]:
+    """Which parameters mattered, and how far to believe it."""
+    found = explained.mattered()
+    if not found.shares:
+        yield f"what mattered: nothing can be said, {found.why}"
+        return
+    shares = ", ".join(f"{name} {share:.0%}" for name, share in found.shares)
+    believed = f"{max(0.0, found.explained):.0%} of the variance of trials it has not seen"
+    yield f"what mattered (fANOVA): {shares}"
+    doubt = ": too little to rely on the order" if found.is_weak else ""
+    yield f"  a random forest on {found.trials} trials predicts {believed}{doubt}"
+
+
+def _spelt(value: object) -> str:
+    from ml.reports.numbers import short
+
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key}: {_spelt(one)}" for key, one in value.items()) + "}"
+    return short(value)

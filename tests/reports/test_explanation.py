@@ -1,0 +1,237 @@
+"""A sweep explained: where its trials came from, what ended them, what mattered."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from ml.backends.base import Run
+from ml.backends.local import sampled
+from ml.backends.local.home import database
+from ml.backends.local.sampled import Sample
+from ml.cli.app import build
+from ml.cli.sweep import app
+from ml.reports import origins
+from ml.reports.explanation import explain
+from ml.reports.report import report
+from ml.specs.plan import EarlyTermination
+from ml.specs.problems import Place, Refused
+from ml.sweeps.policies import judge
+from tests.reports.made import Made, command, pipeline, sweep
+
+TPE = {
+    "kind": "tpe",
+    "good": [0, 2],
+    "bad": 9,
+    "running": [1],
+    "good_until": 0.75,
+    "parameters": {
+        "lr": {"likelier": 1.5, "range": [0.01, 0.1]},
+        "model": {"likelier": 0.5, "choices": [{"name": "tree"}]},
+        "model.0.depth": {"likelier": 4.25, "choices": [3, 5]},
+    },
+    "refused": 3,
+}
+GIVEN = {
+    "kind": "given",
+    "point": 0,
+    "place": "sweep.hints.yml:2",
+    "because": "the best in May",
+    "sampled": ["model.0.depth"],
+    "rest": {"kind": "random", "startup": True, "ended": 0},
+}
+SAMPLES: list[Mapping[str, Any]] = [
+    GIVEN,
+    {"kind": "random", "startup": True, "ended": 1},
+    TPE,
+]
+
+
+@pytest.fixture
+def made(home: Path) -> Run:
+    """Three trials: a given point, a random one that the bandit ended, one by TPE."""
+    run = sweep(
+        [
+            Made([0.5, 0.75], {"lr": 0.1}),
+            Made([0.2, 0.4], {"lr": 0.5}, "Canceled", "bandit"),
+            Made([0.6, 0.875], {"lr": 0.05}),
+        ]
+    )
+    for number, (trial, origin) in enumerate(zip(run.trials, SAMPLES, strict=True)):
+        values = {**trial.parameters, "model": {"name": "tree", "depth": 3}}
+        sampled.write(trial.folder, Sample(number, values, origin, number))
+    policy = EarlyTermination("bandit", Place("s.yml", 1), slack_amount=0.25)
+    verdict = judge(policy, "maximize", {"a": [0.5, 0.75], "b": [0.2, 0.4]}, "b", 2)
+    assert verdict is not None
+    with closing(sqlite3.connect(database())) as connection, connection:
+        connection.executemany(
+            "INSERT INTO tags (key, value, run_uuid) VALUES (?, ?, ?)",
+            [(key, value, run.trials[1].id) for key, value in verdict.tags.items()],
+        )
+    return run
+
+
+Explain = Callable[..., Result]
+
+
+@pytest.fixture
+def said() -> Explain:
+    """What `ml sweep explain` answers."""
+
+    def call(*words: str) -> Result:
+        return CliRunner().invoke(app, ["explain", *words])
+
+    return call
+
+
+def test_by_how_much_a_policy_was_missed(made: Run) -> None:
+    """The threshold against the value, exactly: 0.75 - 0.25 against 0.4, so by 0.1."""
+    ended = explain(made).trials[1].ending
+    assert ended is not None
+    assert (ended.policy, ended.interval) == ("bandit", 2)
+    assert (ended.value, ended.threshold) == (0.4, 0.5)
+    assert ended.missed_by == pytest.approx(0.1)
+    assert [one.ending for one in explain(made).trials[::2]] == [None, None]
+
+
+@pytest.mark.parametrize(
+    ("origin", "words", "in_a_table"),
+    [
+        (
+            GIVEN,
+            "point 1 of the hints (sweep.hints.yml:2): the best in May; "
+            "model.depth by random start",
+            "given 1",
+        ),
+        (SAMPLES[1], "at random, with 1 trial to learn from so far", "random start"),
+        ({"kind": "random"}, "at random", "random"),
+        (
+            {"kind": "random", "instead_of": "tpe"},
+            "at random, since what TPE chose broke a constraint again and again",
+            "random",
+        ),
+        ({"kind": "sobol", "index": 7}, "point 7 of the Sobol sequence", "sobol 7"),
+        ({"kind": "grid", "cell": 3, "of": 6}, "cell 3 of 6 of the grid", "cell 3"),
+        (
+            TPE,
+            "by TPE: likely among the 2 good trials (0.7500 or better), unlikely among the 9 "
+            "others, 1 still running; 3 points before it broke a constraint",
+            "TPE",
+        ),
+        ({"kind": "random", "refused": 1}, "at random; 1 point before it broke a constraint", ""),
+        ({}, "", ""),
+        ({"kind": "of tomorrow"}, "", "of tomorrow"),
+    ],
+)  # fmt: skip
+def test_origins_in_words(origin: Mapping[str, Any], words: str, in_a_table: str) -> None:
+    """Each kind that a sampler records; one that nobody knows is left unsaid."""
+    assert origins.sentence(origin) == words
+    if in_a_table:
+        assert origins.short(origin) == in_a_table
+
+
+def test_what_made_a_point_likely() -> None:
+    """The most telling parameter first, whether it speaks for the point or against it."""
+    found = origins.choices(TPE)
+    assert [(one.name, one.likelier, one.had) for one in found] == [
+        ("model.depth", 4.25, "3, 5"),
+        ("model", 0.5, "{name: tree}"),
+        ("lr", 1.5, "0.01000 … 0.1000"),
+    ]
+    assert origins.choices(GIVEN) == ()
+
+
+def test_all_trials_in_a_table(made: Run, said: Explain) -> None:
+    """A line each: its value, where it came from, and the most telling thing known of it."""
+    done = said(made.name)
+    assert done.exit_code == 0
+    lines = done.stdout.splitlines()
+    assert lines[0] == "brave_lake_01: maximize score, random, seed 7"
+    assert "given 1" in lines[2]
+    assert "the best in May" in lines[2]
+    assert "threshold 0.5000, missed by 0.1000" in lines[3]
+    assert "model.depth 3: 4.250 × as likely among the good (3, 5)" in lines[4]
+    assert "best" in lines[4]
+    assert "what mattered: nothing can be said, it takes 10 completed trials" in done.stdout
+
+
+@pytest.mark.parametrize("words", [["brave_lake_01", "--trial", "2"], ["brave_lake_01_2"]])
+def test_one_trial_in_full(made: Run, said: Explain, words: list[str]) -> None:
+    """By its number or by its own name: its values, and every parameter's density."""
+    done = said(*words)
+    assert done.exit_code == 0
+    assert "brave_lake_01_2: score 0.8750, completed" in done.stdout
+    assert "lr=0.05, model={name: tree, depth: 3}" in done.stdout
+    assert "by TPE: likely among the 2 good trials (0.7500 or better)" in done.stdout
+    rows = [line.split() for line in done.stdout.splitlines()[-3:]]
+    assert rows[0] == ["model.depth", "3", "4.250", "×", "3,", "5"]
+    assert rows[2][:2] == ["lr", "0.05"]
+
+
+def test_the_explanation_for_a_program(made: Run, said: Explain) -> None:
+    """Everything as it was recorded, and the sentence."""
+    everything = json.loads(said(made.name, "--json").stdout)
+    assert everything["objective"] == {"metric": "score", "goal": "maximize"}
+    assert [one["origin"] for one in everything["trials"]] == SAMPLES
+    assert [one["from"] for one in everything["trials"]] == [*map(origins.sentence, SAMPLES)]
+    assert everything["trials"][1]["ended_by"]["missed_by"] == pytest.approx(0.1)
+    assert everything["importance"]["shares"] == {}
+    (one,) = json.loads(said(made.name, "--trial", "1", "--json").stdout)["trials"]
+    assert one == everything["trials"][1]
+
+
+def test_the_latest_sweep_is_meant(made: Run, said: Explain) -> None:
+    """Also when a later run is no sweep, and when the sweep is a step."""
+    command()
+    assert said().stdout.startswith("brave_lake_01: ")
+    pipeline()
+    assert said("calm_lake_01").stdout.startswith("calm_lake_01.search: ")
+
+
+def test_what_was_not_recorded_is_said(home: Path, said: Explain) -> None:
+    """A sweep of before: the table has question marks, one trial says so."""
+    run = sweep([Made([0.5], {"lr": 0.1})])
+    assert "?" in said(run.name).stdout
+    assert "from    not recorded" in said(run.name, "--trial", "0").stdout
+
+
+def test_what_cannot_be_explained(home: Path, made: Run, said: Explain) -> None:
+    """No such trial, no sweep, no run at all: each is told with what to type."""
+    command("calm_river_01")
+    for words, code in (
+        ([made.name, "--trial", "3"], "no-such-trial"),
+        (["calm_river_01"], "not-a-sweep"),
+        (["nobody"], "no-such-run"),
+    ):
+        done = said(*words)
+        assert isinstance(done.exception, Refused)
+        assert done.exception.problems[0].code == code
+
+
+def test_without_any_sweep(home: Path, said: Explain) -> None:
+    """It says how to start one."""
+    done = said()
+    assert isinstance(done.exception, Refused)
+    assert done.exception.problems[0].code == "no-sweep"
+
+
+def test_the_command_is_found() -> None:
+    """`ml sweep` is a group with `explain` in it."""
+    done = CliRunner().invoke(build("sweep"), ["sweep", "--help"])
+    assert done.exit_code == 0
+    assert "explain" in done.stdout
+
+
+def test_the_page_says_where_trials_came_from(made: Run) -> None:
+    """In the table and under the pointer."""
+    html = report(made).html
+    assert "point 1 of the hints (sweep.hints.yml:2): the best in May" in html
+    assert ">TPE</td>" in html
+    assert "random start" in html
