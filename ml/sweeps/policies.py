@@ -9,13 +9,12 @@ TruncationSelectionPolicy on learn.microsoft.com; where they leave something ope
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean, median
 
 from ml.specs.plan import EarlyTermination
-from ml.sweeps.objective import Goal, best, is_better
+from ml.sweeps.objective import Goal, is_better
+from ml.sweeps.standing import Standing
 
 Curves = Mapping[str, Sequence[float]]
 
@@ -51,42 +50,46 @@ def judge(
     `curves` holds every trial of the sweep that has logged something, `trial` among them. A value
     that is not finite is the worst there is.
     """
-    due = interval % policy.evaluation_interval == 0 and interval >= policy.delay_evaluation
-    if not due:
+    standing = Standing(policy, goal)
+    for name, curve in curves.items():
+        for value in curve:
+            standing.add(name, value)
+    return verdict(policy, goal, standing, trial, interval)
+
+
+def verdict(
+    policy: EarlyTermination, goal: Goal, standing: Standing, trial: str, interval: int
+) -> Verdict | None:
+    """The same, of trials whose standing is kept."""
+    value = standing.reached(trial, interval)
+    if value is None:
         return None
-    worst = -math.inf if goal == "maximize" else math.inf
-    finite = {
-        name: [value if math.isfinite(value) else worst for value in curve]
-        for name, curve in curves.items()
-        if curve
-    }
-    value = best(finite[trial][:interval], goal)
     threshold = {
         "median_stopping": _median,
         "bandit": _bandit,
         "truncation_selection": _truncation,
-    }[policy.type](policy, goal, finite, interval)
+    }[policy.type](policy, goal, standing, interval)
     if threshold is None or not is_better(threshold, value, goal):
         return None
     return Verdict(policy.type, interval, value, threshold)
 
 
-def _median(policy: EarlyTermination, goal: Goal, curves: Curves, interval: int) -> float:
+def _median(policy: EarlyTermination, goal: Goal, standing: Standing, interval: int) -> float:
     """The median, over all trials, of each one's mean over its intervals 1 … `interval`.
 
     A trial that has logged fewer values counts with the mean of those: "all training runs" in Azure
     ML's words, "reported up to step s" in those of Google Vizier, from which the rule is taken.
     """
-    return median(fmean(curve[:interval]) for curve in curves.values())
+    return standing.median_of_means(interval)
 
 
-def _bandit(policy: EarlyTermination, goal: Goal, curves: Curves, interval: int) -> float:
+def _bandit(policy: EarlyTermination, goal: Goal, standing: Standing, interval: int) -> float:
     """The best at this interval, less the slack.
 
     The ratio is Azure ML's best / (1 + slack_factor) for a positive metric that is maximised; it is
     mirrored for minimising and for negative metrics, so that the best trial itself always stays.
     """
-    leader = best((best(curve[:interval], goal) for curve in curves.values()), goal)
+    leader = standing.leader(interval)
     sign = 1 if goal == "maximize" else -1
     if policy.slack_amount is not None:
         return leader - sign * policy.slack_amount
@@ -95,7 +98,7 @@ def _bandit(policy: EarlyTermination, goal: Goal, curves: Curves, interval: int)
 
 
 def _truncation(
-    policy: EarlyTermination, goal: Goal, curves: Curves, interval: int
+    policy: EarlyTermination, goal: Goal, standing: Standing, interval: int
 ) -> float | None:
     """The worst performance that is kept when the lowest percentage of all trials goes.
 
@@ -103,8 +106,8 @@ def _truncation(
     is compared with what older ones had reached at its age); the number to go is rounded down, and
     equals of the worst that is kept stay.
     """
-    reached = [best(curve[:interval], goal) for curve in curves.values() if len(curve) >= interval]
+    reached = standing.ranked(interval)
     going = len(reached) * (policy.truncation_percentage or 0) // 100
     if not going:
         return None
-    return sorted(reached, reverse=goal == "minimize")[going]
+    return reached[going] if goal == "maximize" else reached[-1 - going]
