@@ -34,7 +34,7 @@ from ml.backends.local.process import Watchman, cores
 from ml.backends.local.sweep import concurrency
 from ml.backends.local.tracking import Tracking
 from ml.specs import assets
-from ml.specs.plan import CommandPlan, Environment, Plan, commands, given, sweeps
+from ml.specs.plan import CommandPlan, Environment, Plan, SweepPlan, commands, given, sweeps
 from ml.specs.problems import Exit, Problem, Refused
 
 # Fields that say something about Azure's machines or services and nothing about the job itself.
