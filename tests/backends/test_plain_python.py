@@ -1,0 +1,187 @@
+"""Which commands are one start of Python, and what their scripts import."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from ml.backends.local import imports, plain_python
+from ml.backends.local.plain_python import Invocation
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "python script.py",
+        "python3 -u script.py --lr 0.1 --name=a_b-c@d:e,f+g%h",
+        "python -m pack.train --text 'a  b' \"c d\" 'it''s' --empty ''",
+        "python script.py \\\n  --x 1 \\\n  --y 2",
+        "  python -W ignore -B script.py a'b c'd ",
+        "python script.py 'a $HOME `x` \\ \"' ^ -- -",
+    ],
+)
+def test_what_is_read_is_what_bash_passes(command: str, tmp_path: Path) -> None:
+    """The words are those that a program gets from bash."""
+    found = plain_python.read(command)
+    assert isinstance(found, Invocation)
+    for name in ("python", "python3"):
+        (tmp_path / name).write_text("#!/bin/sh\nprintf '%s\\0' \"$@\"\n")
+        (tmp_path / name).chmod(0o755)
+    done = subprocess.run(
+        ["bash", "-c", command], env={"PATH": f"{tmp_path}:/usr/bin:/bin"}, capture_output=True
+    )
+    words = done.stdout.decode().split("\0")[:-1]
+    module = ["-m"] if found.is_module else []
+    assert words == [*found.flags, *module, found.target, *found.arguments]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "python script.py && echo done",
+        "python script.py; true",
+        "python a.py\npython b.py",
+        "python a.py | tee log",
+        "python a.py > log",
+        "python a.py &",
+        "python a.py $HOME",
+        'python a.py "$HOME"',
+        "python a.py `date`",
+        "python a.py *.csv",
+        "python a.py [ab]",
+        "python a.py ~/data",
+        "python a.py {1,2}",
+        "python a.py # note",
+        "python a.py a\\ b",
+        "python a.py 'open",
+        "python a.py !x",
+        "LR=1 python a.py",
+        "pip install x && python a.py",
+        "bash run.sh",
+        "/usr/bin/python a.py",
+        "python",
+        "python -c 'print(1)'",
+        "python -I a.py",
+        "python -X importtime a.py",
+        "python -",
+        "python folder",
+        "python -m",
+        "(python a.py)",
+        "",
+    ],
+)
+def test_what_is_left_to_a_shell(command: str) -> None:
+    """With a reason."""
+    why = plain_python.read(command)
+    assert isinstance(why, str)
+    assert why
+
+
+def learn(root: Path, files: dict[str, str], target: str = "train.py") -> imports.Imports:
+    for name, text in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+    return imports.of(root, target, not target.endswith(".py"))
+
+
+def test_imports_are_found_in_the_order_of_their_execution(tmp_path: Path) -> None:
+    """Through modules of the code, each once; those of functions come last; types do not count."""
+    found = learn(
+        tmp_path,
+        {
+            "train.py": "'''doc'''\nfrom __future__ import annotations\nimport numpy as np\n"
+            "import own\nfrom pack.part import thing\nfrom typing import TYPE_CHECKING\n"
+            "if TYPE_CHECKING:\n    import never\n"
+            "def f():\n    import late\n    import numpy\n"
+            "try:\n    import maybe\nexcept ImportError:\n    import otherwise\n"
+            "class C:\n    import inside\n"
+            "import importlib\nlater = importlib.import_module('named')\n",
+            "own.py": "import json\nimport train\n",
+            "pack/__init__.py": "import first\n",
+            "pack/part.py": "from . import sibling\nfrom .deep.er import x\nimport last.of\n",
+            "pack/sibling.py": "import from_sibling\n",
+            "pack/deep/__init__.py": "",
+            "pack/deep/er.py": "from three.four import five\n",
+        },
+    )
+    names = [name for name, _ in found.entries]
+    assert names == [
+        *("numpy", "json", "first", "from_sibling", "three.four", "last.of", "typing"),
+        *("maybe", "otherwise", "inside", "importlib", "named", "late"),
+    ]
+    assert ("three.four", ("five",)) in found.entries
+    assert found.certain == names.index("typing") + 1
+    assert found.obstacle == ""
+
+
+def test_a_module_of_a_package(tmp_path: Path) -> None:
+    """Its packages come first; relative imports are followed; the folder itself is the base."""
+    found = learn(
+        tmp_path,
+        {
+            "a/__init__.py": "import one\n",
+            "a/b/__init__.py": "import two\n",
+            "a/b/c.py": "from ..d import e\nfrom a import f\nimport four\n",
+            "a/d.py": "import three\nprint(1)\nimport five\n",
+            "a/f.py": "import six\n",
+        },
+        "a.b.c",
+    )
+    assert [name for name, _ in found.entries] == ["one", "two", "three", "five", "six", "four"]
+    assert found.certain == 3  # then something is printed
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "os.environ['X'] = '1'",
+        "os.environ.update(X='1')",
+        "os.environ.setdefault('X', '1')",
+        "environ['X'] = '1'",
+        "del os.environ['X']",
+        "os.putenv('X', '1')",
+        "load_dotenv()",
+        "os.environ |= {}",
+    ],
+)
+def test_who_changes_the_environment_imports_for_itself(tmp_path: Path, line: str) -> None:
+    """Packages read it while they are imported."""
+    assert "train.py:2 changes" in learn(tmp_path, {"train.py": f"import os\n{line}\n"}).obstacle
+
+
+@pytest.mark.parametrize(
+    "line", ["os.environ['X']", "print(os.environ.get('X'))", "os.getenv('X')"]
+)
+def test_who_reads_it_need_not(tmp_path: Path, line: str) -> None:
+    """Reading changes nothing."""
+    assert learn(tmp_path, {"train.py": f"import os\n{line}\n"}).obstacle == ""
+
+
+def test_who_writes_into_sys_modules_gets_its_packages_cold(tmp_path: Path) -> None:
+    """They are imported there and then; the others are warm, and so is the standard library."""
+    found = learn(
+        tmp_path,
+        {
+            "train.py": "import json, numpy\nimport light\n",
+            "light.py": "import sys, json, lightgbm\nsys.modules['pandas'] = None\n",
+        },
+    )
+    assert [name for name, _ in found.entries] == ["json", "numpy", "sys"]
+    assert found.cold == {"lightgbm"}
+    assert found.certain == 3
+
+
+def test_another_search_path_makes_every_name_of_the_code_count(tmp_path: Path) -> None:
+    """Otherwise only what lies beside the script could stand in front of a package."""
+    files = {"train.py": "import numpy\n", "src/numpy.py": ""}
+    assert "numpy" not in learn(tmp_path, files).names
+    files["train.py"] = "import sys\nsys.path.insert(0, 'src')\nimport numpy\n"
+    assert "numpy" in learn(tmp_path, files).names
+
+
+@pytest.mark.parametrize("text", ["import = 1", "\0", "import numpy\nx = ("])
+def test_a_script_that_cannot_be_parsed_says_so_itself(tmp_path: Path, text: str) -> None:
+    """Nothing is learnt of it."""
+    assert not learn(tmp_path, {"train.py": text}).entries

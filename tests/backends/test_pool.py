@@ -1,0 +1,295 @@
+"""The warm pool: what it leaves to a shell, what it survives, and that trials end as others do."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ml.backends.base import Event, Run
+from ml.backends.local import home as homes
+from ml.backends.local import reaper, warm
+from ml.backends.local.backend import LocalBackend
+from ml.backends.local.reaper import processes_of
+from ml.backends.local.warm import FORKED
+from ml.specs.plan import EarlyTermination, SweepPlan
+from tests.backends.conftest import LOG, Sweeps
+from tests.backends.executors import begin, kill, start
+from tests.backends.test_pool_faithful import log, way
+
+WAITS = "import os, time, numpy\nprint('ready', flush=True)\ntime.sleep(600)\n"
+
+
+def parent(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def until(what: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 60
+    while not what():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def variant(plan: SweepPlan, **files: str) -> SweepPlan:
+    assert plan.trial.code is not None
+    for name, text in files.items():
+        path = plan.trial.code / name.replace("__", "/").replace("_py", ".py")
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+    return plan
+
+
+@pytest.mark.parametrize(
+    ("script", "changes", "why"),
+    [
+        ("print(1)", {"command": "python script.py && true"}, "the command needs a shell"),
+        ("import os\nos.environ['A'] = '1'", {}, "script.py:2 changes the environment"),
+        ("print(1)", {"environment_variables": {"PYTHONPATH": "x"}}, "PYTHONPATH is set"),
+        ("print(1)", {"environment_variables": {"PYTHONOPTIMIZE": "1"}}, "PYTHONOPTIMIZE is set"),
+        ("print(1)", {"environment_variables": {"PATH": "/usr/bin:/bin"}}, "another interpreter"),
+        ("print(1)", {"command": "python none.py"}, "is not a file of the code"),
+        ("print(1)", {"command": "python ../script.py"}, "is not a file of the code"),
+    ],
+)
+def test_what_goes_the_plain_way(
+    home: Path, sweep: Sweeps, script: str, changes: dict[str, object], why: str
+) -> None:
+    """The record says why; the trial runs as it always did."""
+    plan = sweep(script, max_total_trials=1)
+    run = LocalBackend().run(replace(plan, trial=replace(plan.trial, **changes)))
+    assert why in way(run.trials[0])
+    assert way(run.trials[0]) != FORKED
+
+
+def test_a_single_job_warms_nothing(home: Path, sweep: Sweeps) -> None:
+    """It would wait for the same imports."""
+    trial = sweep("import numpy").trial
+    run = LocalBackend().run(replace(trial, command="python script.py"))
+    assert way(run) == "started by itself: no interpreter is warm for it"
+
+
+def test_code_that_stands_in_front_of_a_package(home: Path, sweep: Sweeps) -> None:
+    """`import numpy` means the code's own, and a package that imports `html` gets the code's."""
+    for name in ("numpy", "html"):
+        plan = variant(
+            sweep("import numpy\nimport pandas.io.html as t\nprint('own')", max_total_trials=1),
+            **{f"{name}_py": "print('mine')\n"},
+        )
+        run = LocalBackend().run(plan)
+        assert "mine" in log(run.trials[0])
+
+
+def test_what_may_not_be_imported_before_a_fork(
+    home: Path, sweep: Sweeps, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A package that starts a thread, or prints, is imported by every trial for itself."""
+    for name, text in {
+        "loud_package": "print('hello')",
+        "busy_package": "import threading, time\n"
+        "threading.Thread(target=time.sleep, args=(600,), daemon=True).start()",
+        "open_package": "import socket\nkept = socket.socket()",
+        "calm_package": "NUMBER = 1",
+    }.items():
+        (tmp_path / "site" / f"{name}.py").parent.mkdir(exist_ok=True)
+        (tmp_path / "site" / f"{name}.py").write_text(text)
+    original = warm.Interpreter._open
+
+    def opened(self: warm.Interpreter) -> None:
+        monkeypatch.setattr(warm, "PAD", str(tmp_path / "site"))
+        original(self)
+
+    monkeypatch.setattr(warm.Interpreter, "_open", opened)
+    run = LocalBackend().run(
+        sweep(
+            "import sys, numpy\n"
+            f"sys.path.append({str(tmp_path / 'site')!r})\n"
+            "import loud_package, busy_package, open_package, calm_package\nprint('end')",
+            max_total_trials=2,
+        )
+    )
+    for trial in run.trials:
+        assert log(trial) == "hello\nend\n"
+        said = way(trial)
+        assert "`loud_package` is not warm: it prints something" in said
+        assert "`busy_package` is not warm: it starts a thread" in said
+        assert "`open_package` is not warm: it opens a device or a connection" in said
+        assert "calm_package" not in said
+
+
+def test_a_package_that_cannot_be_imported(home: Path, sweep: Sweeps) -> None:
+    """The script meets the same error, and may go on without it."""
+    script = (
+        "try:\n    import no_such_package\nexcept ImportError as e:\n    print(e)\nimport numpy\n"
+    )
+    run = LocalBackend().run(sweep(script, max_total_trials=1))
+    assert way(run.trials[0]) == FORKED
+    assert log(run.trials[0]) == "No module named 'no_such_package'\n"
+
+
+def test_an_interpreter_that_ends_at_once(
+    home: Path, sweep: Sweeps, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No trial is lost: each is started by itself, and the record says what happened."""
+    (tmp_path / "zygote.py").write_text(
+        "import os, sys; print('out of memory', file=sys.stderr); os._exit(3)"
+    )
+    monkeypatch.setattr(warm, "ZYGOTE", tmp_path / "zygote.py")
+    run = LocalBackend().run(sweep("import numpy\nprint('fine')\n", max_total_trials=2))
+    assert [log(trial) for trial in run.trials] == ["fine\n"] * 2
+    expected = "started by itself: the warm interpreter ended (exit code 3: out of memory)"
+    assert {way(trial) for trial in run.trials} == {expected}
+
+
+def test_an_interpreter_that_is_killed_loses_no_trial(home: Path, sweep: Sweeps) -> None:
+    """Those that run go on and end as they do; later ones are started by themselves."""
+    script = (
+        "import sys, time, numpy\nfrom pathlib import Path\n"
+        "first = Path.cwd().parent.name == '0'\n"
+        "while first and not Path('../go').exists():\n    time.sleep(0.01)\n"
+        "sys.exit(7 if first else 0)\n"
+    )
+    plan = sweep(script, max_total_trials=4, max_concurrent_trials=1)
+    done: list[str] = []
+
+    def watch(event: Event) -> None:
+        if event.kind == "trial_started" and not done:
+            assert event.trial is not None
+            run = event.trial
+            done.append(run.name)
+            pid = os.fork()
+            if pid == 0:  # kills the interpreter from outside when the trial runs
+                until(lambda: processes_of(run.id))
+                (trial,) = processes_of(run.id)
+                interpreter = parent(trial)
+                os.kill(interpreter, signal.SIGKILL)
+                until(lambda: parent(trial) != interpreter)
+                (run.folder / "go").touch()
+                os._exit(0)
+
+    run = LocalBackend().run(plan, watch)
+    assert [trial.status for trial in run.trials] == ["Failed", *["Completed"] * 3]
+    assert run.trials[0].error is not None
+    assert "exited with 7" in run.trials[0].error.found
+    assert way(run.trials[0]) == FORKED
+    expected = "started by itself: the warm interpreter ended (exit code -9)"
+    assert {way(trial) for trial in run.trials[1:]} == {expected}
+
+
+def test_a_killed_executor_leaves_no_warm_process(home: Path, sweep: Sweeps) -> None:
+    """Neither a trial nor the interpreter that it was forked from."""
+    executor = start(begin(sweep(WAITS, max_total_trials=2)))
+
+    def logs() -> list[Path]:
+        found = homes.jobs().glob("*/trials/*/logs/std_log.txt")
+        return [path for path in found if "ready" in path.read_text()]
+
+    until(lambda: len(logs()) == 2)
+    assert executor.pid is not None
+    trials = {
+        pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if in_home(pid, home)
+    }
+    interpreter = {parent(pid) for pid in trials}
+    assert len(trials) == 2
+    assert len(interpreter) == 1
+    kill(executor)
+    until(lambda: not [pid for pid in trials | interpreter if alive(pid)])
+
+
+def in_home(pid: int, home: Path) -> bool:
+    try:
+        return Path(f"/proc/{pid}/cwd").resolve().is_relative_to(home / "jobs")
+    except OSError:
+        return False
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_a_forked_trial_holds_no_lock_of_the_executor(home: Path, sweep: Sweeps) -> None:
+    """A lock that outlived the executor would make the run look alive."""
+    script = "import os, numpy\nprint(len(os.listdir('/proc/self/fd')))\n"
+    run = LocalBackend().run(sweep(script, max_total_trials=1))
+    assert log(run.trials[0]) == "4\n"  # the three streams, and the listing's own
+    assert list(homes.live().iterdir()) == []
+
+
+def test_time_limits_and_policies_end_forked_trials(home: Path, sweep: Sweeps) -> None:
+    """SIGTERM, then SIGKILL for one that is deaf to it and has children elsewhere."""
+    stubborn = (
+        "import signal, subprocess, numpy, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "subprocess.Popen(['sleep', '600'], start_new_session=True)\ntime.sleep(600)\n"
+    )
+    plan = sweep(stubborn, max_total_trials=1, trial_timeout_s=1.0)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(reaper, "GRACE_S", 0.5)
+        run = LocalBackend().run(plan)
+    (trial,) = run.trials
+    assert (trial.status, trial.ended_by, way(trial)) == ("Canceled", "trial_timeout", FORKED)
+    assert processes_of(trial.id) == []
+    policy = EarlyTermination("median_stopping", plan.place)
+    script = LOG + (
+        "import numpy\nbad = Path.cwd().parent.name != '0'\n"
+        "for step in range(3):\n    log('score', 0.0 if bad else 1.0, step)\n"
+        "if bad:\n    time.sleep(600)\n"
+    )
+    plan = sweep(script, max_total_trials=2, max_concurrent_trials=1, early_termination=policy)
+    run = LocalBackend().run(plan)
+    assert [t.ended_by for t in run.trials] == ["", "median_stopping"]
+    assert {way(t) for t in run.trials} == {FORKED}
+
+
+def test_what_a_forked_trial_leaves_behind_ends_with_it(home: Path, sweep: Sweeps) -> None:
+    """Also a process that went its own way."""
+    script = (
+        "import subprocess, numpy\nsubprocess.Popen(['sleep', '600'], start_new_session=True)\n"
+        "subprocess.Popen(['bash', '-c', 'setsid sleep 600 & disown'])\n"
+    )
+    run = LocalBackend().run(sweep(script, max_total_trials=2))
+    assert [processes_of(trial.id) for trial in run.trials] == [[], []]
+    assert {way(trial) for trial in run.trials} == {FORKED}
+
+
+def test_two_sweeps_at_once(home: Path, sweep: Sweeps) -> None:
+    """Two executors in one home, each with an interpreter of its own."""
+    plan = sweep(LOG + "import numpy\nlog('score', float(sys.argv[1]))", max_total_trials=6)
+    executors = [start(begin(plan)) for _ in range(2)]
+    for executor in executors:
+        executor.join()
+    assert [executor.exitcode for executor in executors] == [0, 0]
+    from ml.backends.local import runs
+
+    found: list[Run] = [runs.find(folder.name) for folder in homes.jobs().iterdir()]
+    assert [len(run.trials) for run in found] == [6, 6]
+    assert {run.status for run in found} == {"Completed"}
+
+
+def test_trials_log_by_mlflow(home: Path, sweep: Sweeps) -> None:
+    """Parameters and metrics of four trials that log with one imported MLflow, each in its run."""
+    script = (
+        "import sys, mlflow\nfrom pathlib import Path\n"
+        "with mlflow.start_run():\n    mlflow.log_param('mine', Path.cwd().parent.name)\n"
+        "    for step in range(5):\n        mlflow.log_metric('score', step, step=step)\n"
+        "    mlflow.set_tag('tag', sys.argv[1])\n"
+    )
+    run = LocalBackend().run(sweep(script, max_total_trials=4))
+    assert run.status == "Completed", log(run.trials[0])
+    from mlflow.tracking import MlflowClient
+
+    client = MlflowClient(homes.tracking_uri())
+    for number, trial in enumerate(run.trials):
+        found = client.get_run(trial.id)
+        assert found.data.params["mine"] == str(number)
+        assert found.data.tags["tag"] == found.data.params["x"]
+        assert [m.value for m in client.get_metric_history(trial.id, "score")] == [0, 1, 2, 3, 4]
+        assert found.info.status == "FINISHED"
+        assert way(trial) == FORKED
