@@ -191,9 +191,8 @@ def test_a_killed_executor_leaves_no_warm_process(home: Path, sweep: Sweeps) -> 
 
     until(lambda: len(logs()) == 2)
     assert executor.pid is not None
-    trials = {
-        pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if in_home(pid, home)
-    }
+    running = [int(path.name) for path in Path("/proc").glob("[0-9]*")]
+    trials = {pid for pid in running if in_home(pid, home)}
     interpreter = {parent(pid) for pid in trials}
     assert len(trials) == 2
     assert len(interpreter) == 1

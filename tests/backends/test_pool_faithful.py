@@ -219,6 +219,14 @@ ENDINGS = {
     "fork": "import os, numpy\npid = os.fork()\n"
     "print('child' if pid == 0 else os.waitpid(pid, 0)[1])",
     "binary": "import sys, numpy\nsys.stdout.buffer.write(b'\\xff\\n')\nprint('ü')",
+    "mlflow": "import mlflow, os\nname = os.environ['MLFLOW_RUN_ID']\n"
+    "with mlflow.start_run() as run:\n"
+    "    mlflow.log_params({'a': 1}); mlflow.log_metrics({'m': 2.5}, step=3)\n"
+    "    print(run.info.status, mlflow.active_run().info.run_id == name)\n"
+    "mlflow.set_experiment('of-' + name)\n"
+    "found = mlflow.get_experiment_by_name('of-' + name)\n"
+    "print(found.artifact_location.rpartition('/')[0], mlflow.get_tracking_uri())\n"
+    "print(mlflow.get_run(name).data.to_dictionary()['metrics'], sorted(os.listdir()))",
     "closed": "import sys, numpy\nsys.stdout.close()",
 }
 
@@ -252,7 +260,9 @@ def test_a_script_ends_the_same(home: Path, sweep: Sweeps, monkeypatch: pytest.M
 def _plain(run: Run) -> tuple[str, str]:
     """The log and the error, without addresses and the names of the two runs."""
     found = log(run), run.error.found if run.error else ""
-    names = re.compile(rf"0x[0-9a-f]+|{run.name}|{run.name.rpartition('_')[0]}|\b\d{{3,7}}\b")
+    names = re.compile(
+        rf"0x[0-9a-f]+|[0-9a-f]{{{{32}}}}|{run.name}|{run.name.rpartition('_')[0]}|\b\d{{3,7}}\b"
+    )
     return names.sub("…", found[0]), names.sub("…", found[1].replace(str(run.folder), "HOME"))
 
 

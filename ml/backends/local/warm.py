@@ -28,6 +28,7 @@ PAD = "/.packages-of-a-run"
 ROOM = "MLOPS_ROOM"
 ZYGOTE = Path(__file__).with_name("zygote.py")
 LARGEST = 1 << 20  # bytes of a message
+STORE = "the tracking store"  # as the zygote calls it
 # How often one is made again without what it should not have imported.
 TRIES = 8
 
@@ -129,8 +130,13 @@ class Interpreter:
                 "cold": sorted(needs.cold),
                 "names": sorted(needs.names),
                 "pad": PAD,
+                "store": "" if STORE in self.left_out else self._store(),
             },
         )
+
+    def _store(self) -> str:
+        uri = self.ask.variables.get("MLFLOW_TRACKING_URI", "")
+        return uri if uri.startswith("sqlite:///") else ""
 
     def _say(self, *message: Any) -> None:
         try:
