@@ -261,7 +261,7 @@ def _plain(run: Run) -> tuple[str, str]:
     """The log and the error, without addresses and the names of the two runs."""
     found = log(run), run.error.found if run.error else ""
     names = re.compile(
-        rf"0x[0-9a-f]+|[0-9a-f]{{{{32}}}}|{run.name}|{run.name.rpartition('_')[0]}|\b\d{{3,7}}\b"
+        rf"0x[0-9a-f]+|[0-9a-f]{{32}}|\d\d:\d\d:\d\d|{run.name}|{run.name.rpartition('_')[0]}|\b\d{{3,7}}\b"
     )
     return names.sub("…", found[0]), names.sub("…", found[1].replace(str(run.folder), "HOME"))
 
