@@ -288,6 +288,26 @@ def test_torn_records_are_told_and_written_anew(home: Path, sweep: Sweeps, tmp_p
     assert values(run) == values(LocalBackend().run(waiting(sweep, tmp_path)))
 
 
+def test_what_the_store_has_lost_runs_again(home: Path, sweep: Sweeps, tmp_path: Path) -> None:
+    """A machine that goes off may take the store's last seconds: a trial, or the sweep itself."""
+    dead = killed(waiting(sweep, tmp_path), tmp_path)
+    settled(dead)
+    with sqlite3.connect(homes.database()) as store:
+        for table in ("metrics", "latest_metrics"):
+            store.execute(f"DELETE FROM {table} WHERE run_uuid = ?", (dead.trials[0].id,))
+    store.close()
+    (tmp_path / "go").touch()
+    run = resumption.resume(dead)
+    assert run.status == "Completed"
+    assert run.trials[0].former[0].id == dead.trials[0].id
+    assert run.trials[1].id == dead.trials[1].id
+    homes.database().rename(home / "elsewhere.db")
+    (run.folder / records.FILE).write_text(
+        json.dumps(records.document(run.folder) | {"status": "Canceled", "ended_by": "SIGINT"})
+    )
+    assert refused(runs.find(run.name)) == "not-tracked"
+
+
 @pytest.mark.parametrize("text", ["", '{"schema_version": 1', '{"plan": {"is": "x", "with": {}}}'])
 def test_a_plan_that_cannot_be_read_is_told(
     home: Path, sweep: Sweeps, tmp_path: Path, text: str

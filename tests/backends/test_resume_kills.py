@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, replace
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ from ml.backends.base import Run
 from ml.backends.local import home as homes
 from ml.backends.local import runs
 from ml.backends.local.backend import LocalBackend
-from ml.specs.plan import Dimension, PipelinePlan, Plan, SweepPlan
+from ml.specs.plan import Dimension, PipelinePlan, SweepPlan
 from ml.specs.problems import Place
 from tests.backends.conftest import Sweeps
 from tests.backends.executors import begin, dying_at, go_on, kill, locks, only, settled, start
@@ -264,30 +265,49 @@ def check_pipeline(run: Run, home: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("kind", ["sweep", "resumed sweep"])
-def test_a_kill_before_a_change(
+@pytest.mark.parametrize("kind", ["begun", "resumed"])
+def test_a_kill_before_a_change_of_a_sweep(
     home: Path, fresh_store: Path, sweep: Sweeps, undisturbed: Undisturbed, kind: str
 ) -> None:
     """Before the files, folders, processes and rows of the store that an executor changes."""
-    plan: Plan = quick(sweep, max_total_trials=2)
-    assert isinstance(plan, SweepPlan)
+    plan = quick(sweep, max_total_trials=2)
     expected = undisturbed(plan)
-    change, hit = 1, True
-    while hit:
-        if kind == "resumed sweep":
+    for change in count(1, EVERY):
+        if kind == "resumed":
             executor = start(begin(plan))
             while not list(home.glob("jobs/*/trials/0/job.json")):
                 time.sleep(0.005)
             kill(executor)
             settled(only())
-        executor = start(dying_at(change, go_on if kind != "sweep" else begin(plan)))
-        executor.join()
-        assert executor.exitcode in (0, -9)
-        hit = executor.exitcode == -9
-        finish(then(begin(plan)), lambda: None)
-        run = only()
-        check_sweep(run, expected)
-        check_store(run, home)
+        was_hit = hit(change, go_on if kind == "resumed" else begin(plan), begin(plan))
+        check_sweep(only(), expected)
+        check_store(only(), home)
         anew(home, fresh_store)
-        change += EVERY
-    assert change > 50
+        if not was_hit:
+            assert change > 50
+            return
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_a_kill_before_a_change_of_a_pipeline(
+    home: Path, fresh_store: Path, repository: Path
+) -> None:
+    """The same, with fewer of them: there are many."""
+    plan = pipeline(repository)
+    for change in count(1, 8 * EVERY):
+        was_hit = hit(change, begin(plan), begin(plan))
+        check_pipeline(only(), home)
+        anew(home, fresh_store)
+        if not was_hit:
+            assert change > 200
+            return
+
+
+def hit(change: int, work: Callable[[], object], anew: Callable[[], object]) -> bool:
+    """Do the work, killed before that change, then the rest; whether it came to the change."""
+    executor = start(dying_at(change, work))
+    executor.join()
+    assert executor.exitcode in (0, -9)
+    finish(then(anew), lambda: None)
+    return executor.exitcode == -9

@@ -33,6 +33,12 @@ def has_lost(run: Run) -> bool:
     return run.status == "Completed" and not is_here and not unwritten
 
 
+def begun(tracking: Tracking, part: Path) -> Run | None:
+    """The record of a sweep or pipeline in a pipeline that can go on; None when little is left."""
+    run = records.read_if_whole(part)
+    return run if run is not None and run.id in tracking.runs_in(part) else None
+
+
 def set_aside(tracking: Tracking, part: Path, name: str) -> tuple[Run, ...]:
     """Make room for another attempt at a trial or step; the earlier attempts, the first first.
 

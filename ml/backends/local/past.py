@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,16 +17,17 @@ from ml.sweeps.samplers import Sampler, Suggestion
 
 @dataclass(frozen=True)
 class Trial:
-    """A trial that was begun. `sample` is None when what it was given was lost with the machine."""
+    """A trial that was begun. `sample` is None when what it was given was lost with the machine.
+
+    `curve` is what it logged of the primary metric; `counts` whether it has come to its end, and
+    all that it logged is there. One that does not count is run again.
+    """
 
     number: int
     run: Run
     sample: Sample | None
-
-    @property
-    def counts(self) -> bool:
-        """Whether it has come to its end; one that was cut off is run again."""
-        return not attempts.was_cut_off(self.run)
+    curve: tuple[float, ...]
+    counts: bool
 
     def recalled(self, sampler: Sampler) -> Suggestion:
         """The trial as the sampler had suggested it."""
@@ -47,9 +47,7 @@ class Past:
     lineage: dict[str, Any]
     trials: tuple[Trial, ...]
 
-    def retake(
-        self, board: Board, sampler: Sampler, metric: str
-    ) -> deque[tuple[Sample, Suggestion]]:
+    def retake(self, board: Board, sampler: Sampler) -> deque[tuple[Sample, Suggestion]]:
         """Bring both to where they were; what the trials were given that are to be run again.
 
         The sampler recalls every trial in their order, then is told of the ends of those that count
@@ -57,7 +55,7 @@ class Past:
         """
         asked: dict[int, Suggestion] = {}
         for trial in self.trials:
-            board.put(trial.run, history.curve(trial.run.id, metric) if trial.counts else [])
+            board.put(trial.run, trial.curve)
             asked[trial.number] = trial.recalled(sampler)
         ended = (trial for trial in self.trials if trial.counts)
         for trial in sorted(ended, key=lambda one: one.run.ended or 0.0):
@@ -70,23 +68,33 @@ class Past:
         )
 
 
-def past_of(folder: Path) -> Past:
-    """The past of the sweep in that folder, whose record is closed."""
+def past_of(folder: Path, metric: str) -> Past:
+    """The past of the sweep in that folder, whose record is closed; `metric` is its primary one."""
     run = records.read(folder)
-    return Past(run, records.lineage(folder), tuple(_trials(run)))
+    found = (_trial(run, number, metric) for number in range(_begun(folder)))
+    return Past(run, records.lineage(folder), tuple(found))
 
 
-def _trials(sweep: Run) -> Iterator[Trial]:
-    """Every trial from 0 to the last that has left a trace."""
-    folder = sweep.folder
-    begun = [int(path.name) for path in (folder / "trials").glob("*")]
-    begun += [int(path.name.partition(".")[0]) for path in (folder / records.ATTEMPTS).glob("*")]
-    for number in range(max(begun, default=-1) + 1):
-        part = folder / "trials" / str(number)
-        samples = [sampled.read(one) for one in (part, *reversed(attempts.earlier(part)))]
-        name, began = f"{sweep.name}_{number}", sweep.started
-        lost = Run(
-            "", name, "Canceled", sweep.experiment, part, began, began, ended_by=EXECUTOR_GONE
-        )
-        run = records.read_if_whole(part) or lost
-        yield Trial(number, run, next((one for one in samples if one), None))
+def _begun(sweep: Path) -> int:
+    """How many trials have left a trace."""
+    traces = [*(sweep / "trials").glob("*"), *(sweep / records.ATTEMPTS).glob("*")]
+    numbers = [int(name) for one in traces if (name := one.name.partition(".")[0]).isdecimal()]
+    return max(numbers, default=-1) + 1
+
+
+def _trial(sweep: Run, number: int, metric: str) -> Trial:
+    part = sweep.folder / "trials" / str(number)
+    samples = [sampled.read(one) for one in (part, *reversed(attempts.earlier(part)))]
+    sample = next((one for one in samples if one), None)
+    run = records.read_if_whole(part) or _lost(sweep, number, part)
+    curve = tuple(history.curve(run.id, metric))
+    # A machine that went off may have taken the last seconds of the store with it.
+    is_there = bool(curve) or metric not in run.metrics
+    counts = is_there and not attempts.was_cut_off(run)
+    return Trial(number, run, sample, curve if counts else (), counts)
+
+
+def _lost(sweep: Run, number: int, part: Path) -> Run:
+    """A trial of which no record is left."""
+    name, began = f"{sweep.name}_{number}", sweep.started
+    return Run("", name, "Canceled", sweep.experiment, part, began, began, ended_by=EXECUTOR_GONE)

@@ -179,8 +179,9 @@ class Pipeline:
         """Start a step with its share of the cores, or take over what it came to before."""
         plan = bound(step, self._plan, self._written)
         folder, label, key = self.run.folder / "steps" / name, f"{self.run.name}.{name}", ""
-        past = None if isinstance(plan, CommandPlan) else records.read_if_whole(folder)
-        former = () if past else attempts.set_aside(self._preparation.tracking, folder, label)
+        tracking = self._preparation.tracking
+        past = None if isinstance(plan, CommandPlan) else attempts.begun(tracking, folder)
+        former = () if past else attempts.set_aside(tracking, folder, label)
         try:
             if isinstance(plan, PipelinePlan):
                 task: Task = Pipeline(
@@ -197,7 +198,7 @@ class Pipeline:
                 if kept is not None:
                     self._end(name, reuse.take_over(kept, folder, label, plan, session), key, kept)
                     return
-                task = self._task(plan, session, folder, label, share, former)
+                task = self._task(plan, session, folder, label, share, past, former)
         except Refused as refused:
             problem = refused.problems[0]
             run = pipeline_outcome.refused(label, self._plan.experiment, folder, step, problem)
@@ -220,10 +221,11 @@ class Pipeline:
         folder: Path,
         label: str,
         share: int,
+        past: Run | None,
         former: tuple[Run, ...],
     ) -> Task:
         if isinstance(plan, SweepPlan):
-            stopped = past_of(folder) if (folder / records.FILE).exists() else None
+            stopped = past_of(folder, plan.primary_metric) if past else None
             return SweepTask(Sweep(plan, session, folder, self._relay, label, share, stopped))
         execution = Execution(session, plan, folder, label, parent=self.run.id, former=former)
         execution.start()

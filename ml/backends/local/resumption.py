@@ -86,6 +86,8 @@ def resume(
         former = begun.read(run.folder)
         plan = _plan(run, former, timeout_s)
         snapshots = former.snapshots()
+        if run.id not in tracking.runs_in(run.folder):
+            raise Refused(_not_tracked(run))
         for note in former.notes():
             say(note)
         recovery.close_abandoned(tracking)
@@ -118,13 +120,8 @@ def find(wanted: str) -> Run:
         tracking = Tracking()
         ids = tracking.runs_in(folder)
         if not ids:
-            raise Refused(
-                Problem(
-                    "record-unreadable",
-                    f"{folder / records.FILE} cannot be read, and MLflow has no run of it",
-                    hint="run the spec again",
-                )
-            )
+            found = f"{folder / records.FILE} cannot be read, and MLflow has no run of it"
+            raise Refused(Problem("record-unreadable", found, hint="run the spec again"))
         seen = [path.stat().st_mtime for path in folder.glob(f"*/*/{records.FILE}")]
         began = (folder / jobs.PLAN).stat().st_mtime
         run = Run(
@@ -192,6 +189,15 @@ def _demand_whole(run: Run) -> None:
                 "run its spec again",
             )
         )
+
+
+def _not_tracked(run: Run) -> Problem:
+    return Problem(
+        "not-tracked",
+        f"MLflow's store has no run {run.id} of {run.name} any more",
+        f"the store that it was begun in: {home.database()}",
+        "put it back, or run the spec again",
+    )
 
 
 def _still_runs(name: str, number: int | None) -> Problem:

@@ -96,7 +96,7 @@ class Sweep:
         self._sampler = samplers.make(plan, seed)
         if past:
             self.run = recovery.reopen(session.tracking, past.run, self._lineage)
-            self._again = past.retake(self._board, self._sampler, plan.primary_metric)
+            self._again = past.retake(self._board, self._sampler)
         else:
             (folder / "trials").mkdir(parents=True)
             name = name or folder.name

@@ -31,7 +31,7 @@ def carry_out(
         return pipeline.run_pipeline(plan, preparation, folder, interruption, watch, past)
     threads = max(1, cores() // sweep.concurrency(plan))
     session = preparation.session(plan.trial, None, threads)
-    former = past_of(folder) if goes_on else None
+    former = past_of(folder, plan.primary_metric) if goes_on else None
     return sweep.run_sweep(plan, session, folder, interruption, watch, former)
 
 
