@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -110,3 +111,26 @@ def test_artifacts_lie_in_the_home(home: Path) -> None:
     tracking = Tracking()
     place = Path(tracking.artifacts_of(tracking.start("tests", home, "run", {})))
     assert place.is_relative_to(home / "artifacts" / "tests")
+
+
+def test_reading_follows_the_store(
+    home: Path, fresh_store: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Another home, another process, after it was closed: never what was open before."""
+    client, tracking = MlflowClient(tracking_uri()), Tracking()
+    run_id = tracking.start("tests", home, "run", {})
+    client.log_metric(run_id, "m", 1.0)
+    assert history.latest(run_id) == {"m": 1.0}
+    pid = os.fork()
+    if pid == 0:
+        os._exit(0 if history.latest(run_id) == {"m": 1.0} else 1)
+    assert os.waitpid(pid, 0)[1] == 0
+    client.log_metric(run_id, "m", 2.0, step=1)
+    assert history.latest(run_id) == {"m": 2.0}
+    with monkeypatch.context() as patch:
+        patch.setenv("MLOPS_HOME", str(tmp_path))
+        shutil.copy(fresh_store, tmp_path / "mlflow.db")
+        assert history.latest(run_id) == {}
+    assert history.latest(run_id) == {"m": 2.0}
+    tracking.close()
+    assert history.latest(run_id) == {"m": 2.0}

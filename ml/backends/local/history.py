@@ -6,6 +6,7 @@ The tables are MLflow 3.15's, which is pinned; a test compares what is read with
 from __future__ import annotations
 
 import math
+import os
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,13 +24,56 @@ def value(stored: float, is_nan: int) -> float:
     return math.copysign(math.inf, stored) if abs(stored) >= _LARGEST else stored
 
 
+class _Reader:
+    """A connection that stays open: reading the schema anew costs more than the query.
+
+    Another process or another file of that name gets another one. A connection that came over a
+    fork is not even closed, which would be using it.
+    """
+
+    def __init__(self) -> None:
+        self._known: tuple[object, ...] = ()
+        self._connection: sqlite3.Connection | None = None
+        self._inherited: list[sqlite3.Connection] = []
+
+    def connection(self) -> sqlite3.Connection:
+        """One that reads the store as it is now."""
+        path = database()
+        found = path.stat() if path.exists() else None
+        place = (os.getpid(), path, found and (found.st_dev, found.st_ino))
+        if self._connection is None or place != self._known:
+            self.close()
+            if self._connection is not None:
+                self._inherited.append(self._connection)
+            self._connection = None
+            self._connection = sqlite3.connect(
+                f"file:{path}?mode=ro", uri=True, timeout=10, check_same_thread=False
+            )
+            self._known = place
+        return self._connection
+
+    def close(self) -> None:
+        """Let go of the store."""
+        if self._connection is not None and self._known[:1] == (os.getpid(),):
+            self._connection.close()
+            self._connection = None
+
+
+_reader = _Reader()
+
+
+def close() -> None:
+    """Let go of the store, until something is read again."""
+    _reader.close()
+
+
 @contextmanager
 def _reading() -> Iterator[sqlite3.Connection]:
-    connection = sqlite3.connect(f"file:{database()}?mode=ro", uri=True, timeout=10)
     try:
-        yield connection
-    finally:
-        connection.close()
+        yield _reader.connection()
+    except sqlite3.Error:
+        _reader.close()
+        raise
 
 
 def latest(run_id: str) -> dict[str, float]:

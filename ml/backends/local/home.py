@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import cache
 from pathlib import Path
 
 
@@ -11,6 +12,11 @@ def home() -> Path:
     moved = os.environ.get("MLOPS_HOME")
     if moved:
         return Path(moved).expanduser().absolute()
+    return _of(os.getcwd())  # noqa: PTH109 - a text, quick to look up
+
+
+@cache
+def _of(working_folder: str) -> Path:
     from ml.specs.repository import root
 
     return root() / ".local"

@@ -14,7 +14,6 @@ import os
 import select
 import shutil
 import sys
-import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -92,11 +91,13 @@ class Pool:
 
     def wait(self, seconds: float) -> None:
         """Sleep, but not longer than until an interpreter has something to say."""
-        sockets = [one.socket for one in self._interpreters.values() if not one.failure]
-        if sockets:
-            select.select(sockets, [], [], seconds)
-        else:
-            time.sleep(seconds)
+        poll = select.poll()
+        for interpreter in self._interpreters.values():
+            if not interpreter.failure:
+                poll.register(interpreter.socket, select.POLLIN)
+        poll.poll(seconds * 1000)
+        for interpreter in self._interpreters.values():
+            interpreter.listen()  # also to the end of one that nobody waits for
 
     def close(self) -> None:
         """End the interpreters; runs have ended before."""

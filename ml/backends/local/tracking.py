@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from ml.backends.base import Status
-from ml.backends.local import faults, home
+from ml.backends.local import faults, history, home
 from ml.backends.local.tables import Tables, Unusual
 from ml.specs.plan import Value
 
@@ -84,6 +84,7 @@ class Tracking:
         """Let go of the store."""
         if self._tables is not None:
             self._tables.close()
+        history.close()
 
     @property
     def is_direct(self) -> bool:
