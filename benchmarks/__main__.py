@@ -19,6 +19,10 @@ BENCHMARKS = {
         "benchmarks.spec_check",
         "checking 100 specs over bare SDK loads of the same files; at most 1.25",
     ),
+    "sweep-bookkeeping": (
+        "benchmarks.sweep_bookkeeping",
+        "milliseconds a trial besides the trial, of 1,000, over 5; at most 1",
+    ),
     "sweep-overhead": (
         "benchmarks.sweep_overhead",
         "24 trials of 0.5 s in a sweep over two forked workers; at most 1.25",

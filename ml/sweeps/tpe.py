@@ -165,13 +165,15 @@ class Tpe:
         candidates = below.sample(stream, CANDIDATES)
         for path in known.keys() & candidates.keys():
             candidates[path][:] = known[path].raw
-        gain = below.log_pdf(candidates) - above.log_pdf(candidates)
+        columns = list(candidates.values())
+        good_logs, bad_logs = (_log_densities(one, columns) for one in (below, above))
+        gain = _joint(below, good_logs) - _joint(above, bad_logs)
         best = int(np.argmax(gain))
         point = {path: column[best].item() for path, column in candidates.items()}
-        ratios = _ratios(below, above, point)
+        ratios = _alone(below, good_logs[:, best]) - _alone(above, bad_logs[:, best])
         why = {
             path: {
-                "likelier": ratios[at],
+                "likelier": round(math.exp(min(700.0, float(ratios[at]))), 6),
                 **_had(level.dimensions[path], level.variables[path], good_rows[:, at]),
             }
             for at, path in enumerate(level.distributions)
@@ -188,42 +190,53 @@ def _density(level: _Level, rows: ndarray) -> Any:
     return _ParzenEstimator(columns, level.distributions, settings)
 
 
-def _ratios(below: Any, above: Any, point: Mapping[str, float]) -> list[float]:
-    """For each parameter by itself, how much likelier its value is among the good trials.
+def _log_densities(density: Any, columns: Sequence[ndarray]) -> ndarray:
+    """The logarithm of each kernel's density of each parameter: parameter × point × kernel.
 
-    The marginals of Optuna's two mixtures, all parameters in one go: asking it for each costs as
-    much as the choice itself.
+    What Optuna's own `log_pdf` adds up at once (a test compares), several times as fast: the means
+    lie between the bounds, so that scipy's `ndtr` loses nothing.
     """
-    good, bad = (
-        _marginals(one._mixture_distribution, list(point.values())) for one in (below, above)
-    )
-    return [
-        round(math.exp(min(700.0, one - other)), 6) for one, other in zip(good, bad, strict=True)
-    ]
-
-
-def _marginals(mixture: Any, point: Sequence[float]) -> list[float]:
-    """The logarithm of each parameter's density at its value of the point."""
     import numpy as np
     from scipy.special import ndtr
 
-    found = []
-    for kernels, value in zip(mixture.distributions, point, strict=True):
-        if not hasattr(kernels, "mu"):
-            density = kernels.weights[:, int(value)]
-        else:
-            half = kernels.step / 2
-            ends = (kernels.low - half, kernels.high + half)
-            low, high = ((end - kernels.mu) / kernels.sigma for end in ends)
-            at = (value - kernels.mu) / kernels.sigma
+    kernels = density._mixture_distribution.distributions
+    found = np.empty((len(columns), len(columns[0]), len(density._mixture_distribution.weights)))
+    with np.errstate(divide="ignore"):
+        for at, (kernel, column) in enumerate(zip(kernels, columns, strict=True)):
+            if not hasattr(kernel, "mu"):
+                found[at] = np.log(kernel.weights[:, column.astype(int)].T)
+                continue
+            half, sigma = kernel.step / 2, kernel.sigma
+            low, high = (
+                (end - kernel.mu) / sigma for end in (kernel.low - half, kernel.high + half)
+            )
+            mass = np.log(ndtr(high) - ndtr(low))
+            away = (column[:, np.newaxis] - kernel.mu) / sigma
             if half:
-                width = half / kernels.sigma
-                density = ndtr(at + width) - ndtr(at - width)
+                near = np.abs(away)  # on the left of the mean, where ndtr is exact
+                width = half / sigma
+                found[at] = np.log(ndtr(width - near) - ndtr(-width - near)) - mass
             else:
-                density = np.exp(-0.5 * at**2) / (math.sqrt(2 * math.pi) * kernels.sigma)
-            density = density / (ndtr(high) - ndtr(low))
-        found.append(math.log(max(1e-300, float(mixture.weights @ density))))
+                found[at] = -0.5 * away**2 - (0.5 * math.log(2 * math.pi) + np.log(sigma) + mass)
     return found
+
+
+def _joint(density: Any, logs: ndarray) -> ndarray:
+    """The logarithm of the density of whole points: parameter × point × kernel → point."""
+    import numpy as np
+    from scipy.special import logsumexp
+
+    weights = np.log(density._mixture_distribution.weights)
+    return np.asarray(logsumexp(logs.sum(axis=0) + weights, axis=-1))
+
+
+def _alone(density: Any, logs: ndarray) -> ndarray:
+    """The logarithm of each parameter's own density, at one point: (parameter, kernel) → each."""
+    import numpy as np
+    from scipy.special import logsumexp
+
+    weights = np.log(density._mixture_distribution.weights)
+    return np.asarray(logsumexp(logs + weights, axis=-1))
 
 
 def _had(dimension: Dimension, one: Variable, column: ndarray) -> dict[str, list[object]]:

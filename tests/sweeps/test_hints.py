@@ -202,7 +202,7 @@ def test_a_resumed_sweep_keeps_to_its_hints(algorithm: str, after: int) -> None:
     """Recalled trials count: a point is tried once, and a sequence goes on behind them."""
     constraints = ["a < 3"] if algorithm == "grid" else CONSTRAINTS
     asked = plan(algorithm, [{"a": 1}, {"a": 2}], constraints)
-    whole = suggested(asked, 4 if algorithm == "grid" else 30)
+    whole = suggested(asked, 4 if algorithm == "grid" else 14)
     sampler = make(asked, 1)
     for one in whole[:after]:
         kept = json.loads(json.dumps({"values": one.values, "origin": one.origin}))

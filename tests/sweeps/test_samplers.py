@@ -17,7 +17,7 @@ from ml.specs.plan import CommandPlan, Dimension, Environment, SweepPlan
 from ml.specs.problems import Place
 from ml.sweeps.chance import of_trial
 from ml.sweeps.samplers import Sampler, make
-from ml.sweeps.tpe import _density, _Level, _marginals
+from ml.sweeps.tpe import _alone, _density, _joint, _Level, _log_densities
 
 HERE = Place("sweep.yml", 1)
 SPACE = {
@@ -219,7 +219,7 @@ def test_bayesian_beats_random_over_thirty_seeds() -> None:
 
 
 def test_the_explained_densities_are_optunas() -> None:
-    """The marginal of each parameter is that of Optuna's mixture with this parameter alone."""
+    """Of whole points, and of each parameter by itself: Optuna's mixture with this one alone."""
     space = {
         "x": Dimension("x", "uniform", (-2.0, 3.0), HERE),
         "n": Dimension("n", "randint", (9,), HERE),
@@ -229,13 +229,15 @@ def test_the_explained_densities_are_optunas() -> None:
     stream = np.random.RandomState(0)
     columns = [stream.uniform(-2, 3, 40), stream.randint(0, 9, 40), stream.randint(0, 3, 40)]
     level = _Level(variables, dimensions)
-    mixture = _density(level, np.column_stack(columns))._mixture_distribution
-    point = [0.7, 3, 1]
-    alone = [
-        type(mixture)(mixture.weights, [kernels]).log_pdf(np.array([[value]]))[0]
-        for kernels, value in zip(mixture.distributions, point, strict=True)
-    ]
-    assert _marginals(mixture, point) == pytest.approx(alone)
+    density = _density(level, np.column_stack(columns))
+    mixture = density._mixture_distribution
+    points = [np.array([0.7, -2.0, 3.0]), np.array([3.0, 0.0, 8.0]), np.array([1.0, 0.0, 2.0])]
+    logs = _log_densities(density, points)
+    theirs = density.log_pdf(dict(zip(variables, points, strict=True)))
+    assert _joint(density, logs) == pytest.approx(theirs)
+    for at, kernels in enumerate(mixture.distributions):
+        alone = type(mixture)(mixture.weights, [kernels]).log_pdf(points[at][:, np.newaxis])
+        assert [_alone(density, logs[:, n])[at] for n in range(3)] == pytest.approx(list(alone))
 
 
 def test_what_tpe_saw_is_recorded() -> None:

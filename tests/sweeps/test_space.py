@@ -47,8 +47,11 @@ def sample(dimension: Dimension, count: int = 2000, seed: int = 0, **changes: ob
     ids=lambda value: value.kind if isinstance(value, Dimension) else "",
 )
 def test_continuous_distributions(dimension: Dimension, distribution: stats.rv_continuous) -> None:
-    """A Kolmogorov-Smirnov test against scipy's distribution of the documented definition."""
+    """A Kolmogorov-Smirnov test against scipy's distribution of the documented definition: "drawn
+    according to exp(Uniform(min_value, max_value))", "exp(Normal(mu, sigma))" and so on."""
     assert stats.kstest(sample(dimension), distribution.cdf).pvalue > 0.01
+    assert stats.kstest(sample(dimension, 512, rule="sobol"), distribution.cdf).pvalue > 0.01
+    assert sample(dimension, 5, seed=3) == sample(dimension, 5, seed=3) != sample(dimension, 5)
 
 
 @pytest.mark.parametrize(
@@ -71,6 +74,59 @@ def test_quantised_distributions(
     assert min(values) >= low
     assert max(values) <= high
     assert len(set(values)) > 5
+
+
+def shares(dimension: Dimension) -> dict[float, float]:
+    """How likely each value is: what of the exact law lies within half a step of it."""
+    args = dimension.args
+    if dimension.kind == "choice":
+        return dict.fromkeys(args, 1 / len(args))
+    if dimension.kind == "randint":
+        return dict.fromkeys(range(args[0]), 1 / args[0])
+    law = {
+        "quniform": lambda: stats.uniform(args[0], args[1] - args[0]),
+        "qloguniform": lambda: stats.loguniform(math.exp(args[0]), math.exp(args[1])),
+        "qnormal": lambda: stats.norm(args[0], args[1]),
+        "qlognormal": lambda: stats.lognorm(s=args[1], scale=math.exp(args[0])),
+    }[dimension.kind]()
+    q = args[2]
+    steps = range(round(law.ppf(1e-9) / q), round(law.ppf(1 - 1e-9) / q) + 1)
+    return {n * q: law.cdf((n + 0.5) * q) - law.cdf((n - 0.5) * q) for n in steps}
+
+
+@pytest.mark.parametrize("rule", ["random", "sobol"])
+@pytest.mark.parametrize(
+    "dimension",
+    [
+        dim("choice", 16, 32, 64, 128),
+        dim("randint", 7),
+        dim("quniform", 20, 100, 5),
+        dim("quniform", 0.1, 1.0, 0.05),
+        dim("quniform", 3, 11, 4),
+        dim("qloguniform", 0.0, 4.0, 2),
+        dim("qnormal", 50, 10, 5),
+        dim("qlognormal", 1.0, 0.5, 0.5),
+    ],
+    ids=lambda value: f"{value.kind}{value.args}" if isinstance(value, Dimension) else str(value),
+)
+def test_discrete_distributions(dimension: Dimension, rule: str) -> None:
+    """A chi-squared test of how often each value comes against the documented definition, such as
+    "QUniform(min_value, max_value, q) - Returns a value like round(Uniform(min_value, max_value) /
+    q) * q" (Hyperparameter tuning a model (v2)): the ends are as likely as what rounds to them."""
+    values = sample(dimension, 2048, rule=rule)
+    expected = shares(dimension)
+    close = {value: min(expected, key=lambda one: abs(one - value)) for value in set(values)}
+    assert all(abs(value - one) < 1e-9 for value, one in close.items())
+    often = [
+        (sum(close[v] == one for v in values), 2048 * share) for one, share in expected.items()
+    ]
+    rare = [pair for pair in often if pair[1] < 5]
+    counted = [pair for pair in often if pair[1] >= 5]
+    if sum(share for _, share in rare) > 1:
+        counted.append((sum(n for n, _ in rare), sum(share for _, share in rare)))
+    seen, wanted = zip(*counted, strict=True)
+    total = sum(seen) / sum(wanted)
+    assert stats.chisquare(seen, [one * total for one in wanted]).pvalue > 0.01
 
 
 def test_an_integral_step_yields_integers() -> None:

@@ -31,7 +31,8 @@ class Sample:
 def write(folder: Path, sample: Sample) -> None:
     """Keep the sample in a trial's folder, which is made when it is not there."""
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / FILE).write_text(json.dumps(asdict(sample), indent=1) + "\n")
+    # Without an indent it is C that writes it: a thousand of them are felt.
+    (folder / FILE).write_text(json.dumps(asdict(sample)) + "\n")
 
 
 def read(folder: Path) -> Sample | None:

@@ -1,0 +1,185 @@
+"""What a sweep of 1,000 trials costs besides its trials: time a trial, memory, bytes written.
+
+Everything is the local backend's own: sampling, records, MLflow's tables, early termination, the
+standing of the trials. Only the processes are stood in for: a trial has logged its values and ended
+by the time it is looked at. Time is the processor's, so that whoever else runs is not measured.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import sqlite3
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from ml.backends.base import Event, Run, Watch, unwatched
+
+VALUES = 20  # that each trial logs of the primary metric
+BUDGET_MS = 5.0
+PLACE = ("sweep.yml", 1)
+
+
+class Ended:
+    """A process that has done its work: it logged what `curve` says of its trial, and ended."""
+
+    way = "ended at once"
+
+    def poll(self) -> int:
+        """It was good."""
+        return 0
+
+    def terminate(self) -> None:
+        """It has ended."""
+
+    def kill(self) -> None:
+        """It has ended."""
+
+
+class Instant:
+    """Stands in for the pool: each job's values are rows in MLflow's tables when it is started."""
+
+    def __init__(self) -> None:
+        from ml.backends.local.home import database
+
+        self._store = sqlite3.connect(database(), timeout=20)
+        self._started = 0
+        self.seconds = 0.0  # of the processor, for what the scripts would have done
+
+    def start(self, job: Any, *how: object) -> Ended:
+        """Log the trial's curve: a saw that differs from trial to trial."""
+        began = time.process_time()
+        self._started += 1
+        level = (self._started * 37 % 101) / 101
+        rows = [("score", level + n / 1000, n, job.run_id, n, 0) for n in range(VALUES)]
+        names = "(key, value, timestamp, run_uuid, step, is_nan) VALUES (?, ?, ?, ?, ?, ?)"
+        with self._store:
+            self._store.executemany(f"INSERT INTO metrics {names}", rows)
+            self._store.execute(f"INSERT INTO latest_metrics {names}", rows[-1])
+        self.seconds += time.process_time() - began
+        return Ended()
+
+    def wait(self, seconds: float) -> None:
+        """There is nothing to wait for."""
+
+    def close(self) -> None:
+        """Close the store."""
+        self._store.close()
+
+
+@dataclass
+class Measured:
+    """A sweep of `trials`: milliseconds of each, memory (bytes) and files (bytes) after each."""
+
+    run: Run | None = None
+    milliseconds: list[float] = field(default_factory=list)
+    memory: list[int] = field(default_factory=list)
+    written: list[int] = field(default_factory=list)
+
+    def mean(self, first: int, last: int) -> float:
+        """Milliseconds a trial, of those from `first` to before `last`."""
+        chosen = self.milliseconds[first:last]
+        return sum(chosen) / len(chosen)
+
+
+@contextmanager
+def home() -> Iterator[Path]:
+    """A home of its own, with a store."""
+    with tempfile.TemporaryDirectory() as temporary:
+        before = os.environ.get("MLOPS_HOME")
+        os.environ["MLOPS_HOME"] = temporary
+        try:
+            yield Path(temporary)
+        finally:
+            del os.environ["MLOPS_HOME"]
+            if before is not None:
+                os.environ["MLOPS_HOME"] = before
+
+
+def plan(algorithm: str, trials: int) -> Any:
+    """A sweep over ten parameters, with a policy that looks at every value."""
+    from ml.specs.plan import CommandPlan, Dimension, EarlyTermination, Environment, SweepPlan
+    from ml.specs.problems import Place
+
+    here = Place(*PLACE)
+    numbers = {f"f{n}": Dimension(f"f{n}", "uniform", (0.0, 1.0), here) for n in range(6)}
+    words = {f"c{n}": Dimension(f"c{n}", "choice", (1, 2, 4, 8), here) for n in range(4)}
+    return SweepPlan(
+        here,
+        "bookkeeping",
+        "benchmark",
+        CommandPlan(here, "trial", "benchmark", "true", None, Environment("e")),
+        numbers | words,
+        algorithm,  # type: ignore[arg-type]
+        "maximize",
+        "score",
+        seed=1,
+        max_total_trials=trials,
+        max_concurrent_trials=1,
+        early_termination=EarlyTermination("median_stopping", here, 1, 5),
+    )
+
+
+def measure(algorithm: str, trials: int, also: Watch = unwatched) -> Measured:
+    """Run one sweep in the current home; `also` is told of everything, outside of what is timed."""
+    from ml.backends.local import jobs, lineage
+    from ml.backends.local.execution import Session
+    from ml.backends.local.sweep import Sweep
+    from ml.backends.local.tracking import Tracking
+
+    asked, found = plan(algorithm, trials), Measured()
+    process, began = psutil.Process(), 0.0
+
+    def watch(event: Event) -> None:
+        nonlocal began
+        if event.kind == "trial_ended" and event.trial is not None:
+            spent, pool.seconds = time.process_time() - began - pool.seconds, 0.0
+            found.milliseconds.append(1000 * spent)
+            found.memory.append(process.memory_info().rss)
+            folder = event.trial.folder
+            found.written.append(sum(one.stat().st_size for one in folder.rglob("*.json")))
+        also(event)
+        if event.kind == "trial_ended":
+            began = time.process_time()
+
+    tracking, pool = Tracking(), Instant()
+    with jobs.new() as folder, closing(pool):
+        origin = lineage.of(asked.trial, None)
+        session = Session(tracking, pool, None, origin, 1)  # type: ignore[arg-type]
+        sweep = Sweep(asked, session, folder, watch)
+        gc.collect()
+        began = time.process_time()
+        while not sweep.turn("", False):
+            pass
+        found.run = sweep.finish(None)
+    return found
+
+
+def main(quick: bool) -> float:
+    """Print both ways of sampling; the worse one's milliseconds a trial, over 5."""
+    trials = 300 if quick else 1000
+    part = trials // 10
+    worst = 0.0
+    head = f"{trials} trials, {VALUES} values"
+    print(f"{head:24} ms a trial  first tenth  last tenth  kB kept  kB written   last/first")
+    for algorithm in ("random", "bayesian"):
+        with home():
+            measure(algorithm, 30)  # imports, the first pages of the store
+            found = measure(algorithm, trials)
+        mean, first = found.mean(0, trials), found.mean(0, part)
+        last = found.mean(trials - part, trials)
+        kept = (found.memory[-1] - found.memory[part]) / (trials - part) / 1000
+        wrote = sum(found.written) / trials / 1000
+        print(
+            f"{algorithm:24} {mean:10.2f} {first:12.2f} {last:11.2f} {kept:8.1f} {wrote:11.1f}"
+            f" {last / first:12.2f}"
+        )
+        worst = max(worst, mean)
+    return worst / BUDGET_MS

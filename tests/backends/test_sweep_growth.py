@@ -1,0 +1,98 @@
+"""A long sweep: what a trial costs does not grow with the number of those before it.
+
+Counted, not timed: lines of this repository's code that run for a trial, objects that are kept of
+it, bytes that are written for it. `make bench ARGS="sweep-bookkeeping"` has the times.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+
+from benchmarks.sweep_bookkeeping import VALUES, measure
+from ml.backends.base import Event
+from tests.conftest import ROOT
+
+TRIALS, EARLY, LATE, SPAN = 110, 30, 100, 8
+
+
+class Counted:
+    """Watches a sweep: the lines that ran in two spans of trials, and the objects kept by then."""
+
+    def __init__(self) -> None:
+        self.lines: dict[int, int] = {}
+        self.blocks: dict[int, int] = {}
+        self.written: list[int] = []
+        self._count = 0
+
+    def __call__(self, event: Event) -> None:
+        """Begin to count after trial EARLY and LATE, and stop SPAN trials later."""
+        if event.kind != "trial_ended":
+            return
+        ended = len(event.run.trials)
+        if ended in (EARLY, LATE):
+            self._count = 0
+            sys.settrace(self._called)
+        elif ended in (EARLY + SPAN, LATE + SPAN):
+            sys.settrace(None)
+            self.lines[ended - SPAN] = self._count
+        if ended in (EARLY, (EARLY + LATE) // 2, LATE):
+            gc.collect()
+            self.blocks[ended] = sys.getallocatedblocks()
+
+    def _called(self, frame: FrameType, event: str, argument: Any) -> Callable[..., Any] | None:
+        return self._line if frame.f_code.co_filename.startswith(str(ROOT / "ml")) else None
+
+    def _line(self, frame: FrameType, event: str, argument: Any) -> Callable[..., Any]:
+        self._count += event == "line"
+        return self._line
+
+
+@pytest.fixture
+def counted(home: Path) -> Counted:
+    """A sweep of 110 trials at random, with a policy that looks at each of their 20 values."""
+    measure("random", 3)  # what is imported and cached once
+    watch = Counted()
+    found = measure("random", TRIALS, watch)
+    assert found.run is not None
+    assert len(found.run.trials) == TRIALS
+    watch.written = found.written
+    return watch
+
+
+@pytest.mark.slow
+def test_a_trial_costs_the_same_after_a_hundred(counted: Counted) -> None:
+    """Lines that ran, blocks that are kept, bytes of records: late trials as early ones."""
+    early, late = counted.lines[EARLY] / SPAN, counted.lines[LATE] / SPAN
+    assert early > VALUES  # every value is looked at: something was counted
+    assert late <= 1.05 * early
+    begin, middle, end = counted.blocks.values()
+    assert end - middle <= 1.2 * (middle - begin)
+    assert (end - middle) / ((LATE - EARLY) // 2) < 300
+    assert sum(counted.written[-20:]) <= 1.02 * sum(counted.written[20:40])
+
+
+@pytest.mark.slow
+def test_the_counting_sees_what_grows(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A board that looks at every trial for each of them would be found."""
+    from ml.backends.local.board import Board
+
+    known = Board.best
+
+    def slow(board: Board) -> str | None:
+        for name in board._runs:
+            board.score(name)
+        return known.fget(board)  # type: ignore[attr-defined]
+
+    monkeypatch.setattr(Board, "best", property(slow))
+    measure("random", 3)
+    watch = Counted()
+    measure("random", TRIALS, watch)
+    # The loop stands in a test: what it calls is of this repository and is counted.
+    assert watch.lines[LATE] > 1.05 * watch.lines[EARLY]
