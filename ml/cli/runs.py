@@ -103,7 +103,8 @@ def logs(
         bool, typer.Option("--follow", "-f", help="Go on until the run has ended.")
     ] = False,
     rank: Annotated[
-        str, typer.Option(help="Of one process of a distributed job: 0, 1 … or ps_0.")
+        str,
+        typer.Option(help="Of one process of a job: 0, 1 … or ps_0; process_0 of a parallel step."),
     ] = "0",
 ) -> None:
     """What a run printed; of a sweep or a pipeline, each trial's and step's after its name."""

@@ -15,6 +15,7 @@ import pytest
 from ml.backends.base import Run
 from ml.backends.local import files, launchers, runs
 from ml.backends.local.backend import LocalBackend
+from ml.backends.local.eviction import Evictions
 from ml.backends.local.process import cores
 from ml.backends.local.reaper import processes_of
 from ml.specs.plan import CommandPlan, Distribution
@@ -309,6 +310,32 @@ def test_a_rank_that_fails_under_torch(
     assert run.error is not None
     assert "rank 1 exited with 1" in run.error.found
     assert "this rank has had enough" in run.error.found
+    assert processes_of(run.id) == []
+
+
+@pytest.mark.usefixtures("without_torchrun")
+def test_every_rank_starts_again_after_an_eviction(home: Path, command: Plans) -> None:
+    """What rank 0 had written is there for all; the logs go on."""
+    script = (
+        "import os, time\nfrom pathlib import Path\n"
+        "note = Path('outputs', os.environ['RANK'])\n"
+        "print('start', note.exists(), flush=True)\n"
+        "if not note.exists(): note.touch(); time.sleep(600)\n"
+    )
+    plan = distributed(command(script), "pytorch", 2, 1)
+    run = LocalBackend(evictions=Evictions((1.5,))).run(plan)
+    assert run.status == "Completed", run.error
+    assert len(run.restarts) == 1
+    logs = [files.log(run.folder, str(rank)).read_text() for rank in range(2)]
+    assert all("start False" in log and "start True" in log for log in logs)
+
+
+@pytest.mark.slow
+def test_torchrun_is_ended_with_its_ranks(home: Path, command: Plans) -> None:
+    """A time limit while the ranks wait for each other in torch's rendezvous."""
+    script = ALL_REDUCE.replace("ranks.barrier()", "import time; time.sleep(600)")
+    run = LocalBackend().run(replace(distributed(command(script), "pytorch"), timeout_s=8))
+    assert run.error is not None and run.error.code == "timed-out"
     assert processes_of(run.id) == []
 
 

@@ -197,6 +197,17 @@ def test_trials_are_evicted_each(home: Path, sweep: Sweeps) -> None:
     }
 
 
+def test_trials_get_their_notice(home: Path, sweep: Sweeps) -> None:
+    """Also those that a warm interpreter has forked: SIGTERM reaches them."""
+    script = LOG + SAVES.replace("CODE", "0").replace(
+        "if note.exists(): sys.exit(note.read_text() != 'saved')",
+        "if note.exists():\n    log('score', float(note.read_text() == 'saved')); sys.exit()",
+    )
+    run = evicted(1.5, notice_s=30).run(sweep(script, max_total_trials=2))
+    assert run.status == "Completed", run.error
+    assert [(len(trial.restarts), trial.metrics["score"]) for trial in run.trials] == [(1, 1.0)] * 2
+
+
 PIPELINE = """
 jobs:
   a:
@@ -230,7 +241,7 @@ class Scripted:
     """A process that ends when it is told to, in the way that it was made for."""
 
     def __init__(self, code: int) -> None:
-        self.code, self.ended, self.way = code, False, ""
+        self.code, self.ended, self.way, self.group = code, False, "", None
 
     def poll(self) -> int | None:
         return self.code if self.ended else None

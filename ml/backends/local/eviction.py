@@ -46,6 +46,11 @@ class Process(Protocol):
         ...
 
     @property
+    def group(self) -> int | None:
+        """Its process group, None when it has none yet."""
+        ...
+
+    @property
     def way(self) -> str:
         """How it was started."""
         ...
@@ -92,7 +97,7 @@ class SpotProcess:
         if code is None and self._left and now - self._began >= self._left[0]:
             self._gone_at = now + self._notice_s
             if self._notice_s:
-                reaper.send(signal.SIGTERM, self._run_id, None)
+                reaper.send(signal.SIGTERM, self._run_id, self._process.group)
             else:
                 self._process.kill()
         return code
@@ -101,6 +106,11 @@ class SpotProcess:
         self._gone_at = None
         self._restart(self._left.pop(0))
         self._process, self._began = self._start(), time.monotonic()
+
+    @property
+    def group(self) -> int | None:
+        """See Process."""
+        return self._process.group
 
     @property
     def way(self) -> str:
