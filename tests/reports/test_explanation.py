@@ -66,7 +66,7 @@ def made(home: Path) -> Run:
     )
     for number, (trial, origin) in enumerate(zip(run.trials, SAMPLES, strict=True)):
         values = {**trial.parameters, "model": {"name": "tree", "depth": 3}}
-        sampled.write(trial.folder, Sample(number, values, origin, number))
+        sampled.write(trial.folder, Sample(number, values, origin))
     policy = EarlyTermination("bandit", Place("s.yml", 1), slack_amount=0.25)
     verdict = judge(policy, "maximize", {"a": [0.5, 0.75], "b": [0.2, 0.4]}, "b", 2)
     assert verdict is not None
