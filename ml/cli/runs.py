@@ -96,6 +96,22 @@ def show(run: RunName = "latest", experiment: Experiment = None, as_json: AsJson
 
 
 @app.command()
+def lineage(run: RunName = "latest", as_json: AsJson = False) -> None:
+    """The way from data to a run's models: every run on it, its code, environment, digests."""
+    from ml.backends.local.ancestry import ancestry
+    from ml.cli import runs_lineage, runs_text, tables
+    from ml.release.descent import descendants
+
+    found = _entry(run).run
+    links, came = ancestry(found), descendants(found)
+    if as_json:
+        json_out.write(json_out.plain(runs_lineage.as_json(links, came)))
+        return
+    lines = runs_lineage.told(links, came)
+    typer.echo(runs_text.aligned((label, tables.plain(text)) for label, text in lines))
+
+
+@app.command()
 def logs(
     run: RunName = "latest",
     tail: Annotated[int | None, typer.Option(min=0, help="The last so many lines.")] = None,

@@ -112,7 +112,7 @@ def told(entry: Entry, parent: str, came: Sequence[Descendant]) -> Iterator[tupl
         asset = f", registered as {run.registered[name]}" if name in run.registered else ""
         yield f"  output {name}", shown(path) + ("" if path.exists() else " (gone)") + asset
     for version in came:
-        yield from _came(version)
+        yield from release_of(version)
 
 
 def _stood_still(run: Run) -> float:
@@ -132,12 +132,31 @@ def _origin(lineage: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     if code.get("digest"):
         kept = snapshot_of(lineage)
         yield "  snapshot", f"{code['digest'][:_SHA]} ({shown(kept) if kept else 'removed'})"
-    for what in ("spec", "environment"):
-        if lineage.get(what):
-            yield f"  {what}", str(lineage[what])
+    if lineage.get("spec"):
+        yield "  spec", str(lineage["spec"])
+    if environment := environment_of(lineage):
+        yield "  environment", environment
 
 
-def _came(version: Descendant) -> Iterator[tuple[str, str]]:
+def environment_of(lineage: Mapping[str, Any]) -> str:
+    """The environment that was asked for, and the Python that stood for it."""
+    if not lineage.get("environment"):
+        return ""
+    asked = f"{lineage['environment']}{sha(str(lineage.get('environment_digest') or ''))}"
+    python = lineage.get("interpreter") or {}
+    if not python:
+        return asked
+    built = f"built as {python['built']}" if python.get("built") else "this interpreter"
+    return f"{asked} → {built}, Python {python.get('python')}"
+
+
+def sha(digest: str) -> str:
+    """The beginning of a digest in brackets, "" without one."""
+    return f" ({digest[:_SHA]})" if digest else ""
+
+
+def release_of(version: Descendant) -> Iterator[tuple[str, str]]:
+    """A model version that came of a run, its release and where it serves."""
     how = {"made": "", "same files": ", first made by another run", "evaluated": ", measured here"}
     name = f"{version.model} {version.version}"
     yield "→ model", f"{name} ({version.digest[:_SHA]}{how[version.relation]})"

@@ -6,7 +6,7 @@ import importlib
 from collections.abc import Iterator
 from dataclasses import replace
 
-from ml.specs import hints
+from ml.specs import hints, mltables
 from ml.specs.links import Links
 from ml.specs.load import Spec
 from ml.specs.nodes import Node, inside, nodes
@@ -36,6 +36,7 @@ def check(spec: Spec, links: Links | None = None) -> list[Problem]:
             except (AttributeError, KeyError, TypeError, ValueError):
                 if not spec.problems:
                     raise  # of a spec that the SDK refused nobody knows the shape
+    found += mltables.problems(spec)
     # Of two that say the same the better: a rule's before the SDK's own words, else the SDK's.
     ruled = {problem.place for problem in errors(found)}
     kept = [one for one in spec.problems if one.code != "invalid-field" or one.place not in ruled]

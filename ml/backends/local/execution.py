@@ -66,6 +66,7 @@ class Execution:
     run: Run = field(init=False)
     _lineage: dict[str, Any] = field(init=False)
     _began: float = field(init=False)
+    _mounted: outcome.States = field(init=False, default_factory=dict)
     _process: eviction.Process | None = field(init=False, default=None)
     _code: int | None = field(init=False, default=None)
     _fault: Problem | None = field(init=False, default=None)
@@ -118,6 +119,7 @@ class Execution:
 
     def _launch(self, command: str, own: Mapping[str, str]) -> None:
         files.lay_out(self.plan, self.folder, self.session.snapshot)
+        self._mounted = files.states(files.mounted(self.plan))
         evictions, start = self.session.evictions, partial(self._start, command, own)
         self._process = (
             eviction.SpotProcess(self.run.id, start, self._restart, evictions)
@@ -207,12 +209,7 @@ class Execution:
             metrics=metrics,
             ended_by=self.ended_by,
             error=error,
-            warnings=warnings
-            + outcome.empty_outputs(self.plan, self.run)
-            + eviction.missed(self.run, self.session.evictions)
-            + parallel.warnings(self.plan, self.folder)
-            if status == "Completed"
-            else (),
+            warnings=self._warnings(warnings, status),
         )
         if self._process is not None:
             self._lineage["process"] = self._process.way
@@ -223,6 +220,20 @@ class Execution:
         files.clear_up(self.folder)
         self.session.tracking.end(self.run.id, self.run.status, self.run.parameters)
         return self.run
+
+    def _warnings(self, given: tuple[Problem, ...], status: Status) -> tuple[Problem, ...]:
+        """`given` and empty outputs of a run that completed, changed inputs of any."""
+        now = files.states(files.mounted(self.plan))
+        changed = outcome.written_inputs(self.plan, self._mounted, now)
+        if status != "Completed":
+            return changed
+        return (
+            *changed,
+            *given,
+            *outcome.empty_outputs(self.plan, self.run),
+            *eviction.missed(self.run, self.session.evictions),
+            *parallel.warnings(self.plan, self.folder),
+        )
 
     def _verdict(self) -> tuple[Status, Problem | None]:
         if self._fault is not None:

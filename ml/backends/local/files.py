@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from itertools import islice
 from pathlib import Path, PurePath
 
 from ml.backends.local.snapshot import Snapshot, working_copy
@@ -12,6 +14,8 @@ from ml.specs.plan import CommandPlan, InputPlan
 
 # Modes in which the job may write into its input: it gets a copy, the original stays as it is.
 COPIED = frozenset({"download", "rw_mount", "eval_download"})
+# Files of an input whose state is compared before and after: 20,000 take a tenth of a second.
+LOOKED_AT = 20_000
 # Folders of the working folder that a node makes before the command starts, and uploads after.
 UPLOADED = ("outputs", "logs")
 
@@ -27,6 +31,30 @@ def _input(name: str, data: InputPlan, folder: Path) -> str | PurePath | None:
     if data.path is None or data.mode not in COPIED:
         return data.path
     return folder / "inputs" / name / data.path.name
+
+
+def mounted(plan: CommandPlan) -> dict[str, Path]:
+    """The inputs that the command reads where they lie, and may not write to (`ro_mount`)."""
+    return {
+        name: data.path
+        for name, data in plan.inputs.items()
+        if data.path is not None and not data.is_literal and data.mode not in COPIED
+    }
+
+
+def states(mounts: Mapping[str, Path]) -> dict[str, dict[str, tuple[int, int]]]:
+    """Size and time of the last change of the files of each, by relative name; of a folder with
+    more than anybody writes to by mistake, of so many."""
+    return {name: dict(_states(path)) for name, path in mounts.items()}
+
+
+def _states(path: Path) -> Iterator[tuple[str, tuple[int, int]]]:
+    files = [path] if path.is_file() else (one for one in path.rglob("*") if one.is_file())
+    for file in islice(files, LOOKED_AT):
+        with suppress(OSError):  # it may go while we look
+            found = file.stat()
+            name = file.name if file == path else str(file.relative_to(path))
+            yield name, (found.st_size, found.st_mtime_ns)
 
 
 def outputs(plan: CommandPlan, folder: Path) -> dict[str, Path]:

@@ -6,7 +6,7 @@ import os
 import re
 import shlex
 import signal
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,6 +17,8 @@ from ml.specs.problems import Problem
 from ml.specs.repository import shown
 
 LAST_LINES = 12
+# Of every input: file → its size and when it was last changed.
+States = Mapping[str, Mapping[str, tuple[int, int]]]
 _LOG_FOLLOWS = "; the end of its log:"
 # What a script, and what bash, says of a package that is not there.
 _NO_MODULE = re.compile(
@@ -131,6 +133,35 @@ def canceled(ended_by: str, plan: CommandPlan, log: Path) -> Problem | None:
             hint=f"what it logged and wrote is kept: ls {shlex.quote(shown(log.parent.parent))}",
         )
     return None
+
+
+def written_inputs(plan: CommandPlan, before: States, after: States) -> tuple[Problem, ...]:
+    """A warning for every input that is mounted read-only on Azure ML and was changed meanwhile.
+
+    There the command fails when it writes to one ("Read-only file system"); here nothing keeps it
+    from the data itself, so that it is told as loud as can be.
+    """
+    found = []
+    for name, then in before.items():
+        now = after.get(name, {})
+        changed = sorted(k for k in then.keys() | now.keys() if then.get(k) != now.get(k))
+        if changed:
+            more = f" and {len(changed) - 3} more" if len(changed) > 3 else ""
+            data = plan.inputs[name]
+            found.append(
+                Problem(
+                    "input-changed",
+                    f"`inputs.{name}` was changed while the command ran: "
+                    f"{', '.join(changed[:3])}{more} in {shown(data.path or Path())}",
+                    "an input that is only read: on Azure ML it is mounted read-only, and a "
+                    "command that writes to it fails",
+                    f"write to an output; with `mode: download` in `inputs.{name}` the command "
+                    "gets a copy that it may change",
+                    data.place,
+                    severity="warning",
+                )
+            )
+    return tuple(found)
 
 
 def empty_outputs(plan: CommandPlan, run: Run) -> tuple[Problem, ...]:

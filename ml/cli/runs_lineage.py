@@ -1,0 +1,85 @@
+"""`ml runs lineage`: the way from data to model, for a person and for a program."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ml.backends.local.ancestry import Link
+from ml.cli.live import outcome
+from ml.cli.runs_text import environment_of, release_of, sha
+from ml.specs.repository import shown
+
+if TYPE_CHECKING:
+    from ml.release.descent import Descendant
+
+
+def told(links: Sequence[Link], came: Sequence[Descendant]) -> Iterator[tuple[str, str]]:
+    """(label, text) lines: each run after those that it came from, then the versions of it."""
+    for number, link in enumerate(links):
+        if number:
+            yield "", ""
+        run = link.run
+        reused = f", reused from {run.reused_from}" if run.reused_from else ""
+        yield "run", f"{run.name} ({link.entry.kind}, {outcome(run)}{reused})"
+        for one in link.data:
+            origin = f"output `{one.output}` of {one.run}" if one.output else one.run
+            # A registered asset is named with the run that made it, a step's output by that alone.
+            what = one.what if not origin or "${{" not in one.what else ""
+            text = " ← ".join(part for part in (what, origin) if part)
+            yield f"  ← {one.name}", text + sha(one.digest)
+        commit = str(link.code.get("commit", ""))[:12]
+        if link.code:
+            dirty = " with uncommitted changes" if link.code.get("dirty") else ""
+            kept = f", kept in {shown(link.snapshot)}" if link.snapshot else ""
+            snapshot = str(link.code.get("digest", ""))
+            yield "  code", f"{commit or 'no commit'}{dirty}{sha(snapshot)}{kept}"
+        if environment := environment_of(link.entry.lineage):
+            yield "  environment", environment
+        for made in link.made:
+            state = " (gone)" if made.digest is None else sha(made.digest)
+            asset = f", registered as {made.asset}" if made.asset else ""
+            yield f"  → {made.name}", f"{shown(made.path)}{state}{asset}"
+    for version in came:
+        yield "", ""
+        yield from release_of(version)
+
+
+def as_json(links: Sequence[Link], came: Sequence[Descendant]) -> dict[str, Any]:
+    """The same for a program; `runs` are in order, the one that was asked for is the last."""
+    return {"runs": [_link(link) for link in links], "models": [one.to_json() for one in came]}
+
+
+def _link(link: Link) -> dict[str, Any]:
+    lineage = link.entry.lineage
+    return {
+        "run": link.run.name,
+        "id": link.run.id,
+        "kind": link.entry.kind,
+        "status": link.run.status,
+        "reused_from": link.run.reused_from or None,
+        "spec": lineage.get("spec"),
+        "data": {
+            one.name: {
+                "what": one.what,
+                "digest": one.digest,
+                "run": one.run or None,
+                "output": one.output or None,
+            }
+            for one in link.data
+        },
+        "code": {**link.code, "kept": str(link.snapshot) if link.snapshot else None},
+        "environment": {
+            "reference": lineage.get("environment"),
+            "digest": lineage.get("environment_digest"),
+            "interpreter": lineage.get("interpreter"),
+        },
+        "outputs": {
+            made.name: {
+                "path": str(made.path),
+                "digest": made.digest,
+                "registered": made.asset or None,
+            }
+            for made in link.made
+        },
+    }

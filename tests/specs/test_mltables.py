@@ -1,0 +1,67 @@
+"""MLTable files: found beside the data, wrong ones named by their own lines."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ml.specs.check import check
+from ml.specs.load import load
+
+JOB = (
+    "command: ls ${{inputs.t}}\ninputs:\n  t:\n    type: mltable\n    path: ./table\n"
+    "environment: azureml:e:1\ncompute: azureml:c\n"
+)
+GOOD = "paths:\n  - file: ./train.csv\ntransformations:\n  - read_delimited: {delimiter: ','}\n"
+
+
+def found(repo: Path, table: str | None) -> list[tuple[str, str, str]]:
+    """Severity, code and place of what is wrong with a job that reads the table."""
+    (repo / "table").mkdir()
+    (repo / "table" / "train.csv").write_text("a\n1\n")
+    (repo / "table" / "more").mkdir()
+    if table is not None:
+        (repo / "table" / "MLTable").write_text(table)
+    (repo / "job.yml").write_text(JOB)
+    problems = check(load(Path("job.yml")))
+    return [(one.severity, one.code, str(one.place)) for one in problems]
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        GOOD,
+        "paths: [{folder: ./more}]\n",
+        "paths: [{pattern: './*.csv'}]\n",
+        "paths: [{file: 'https://account.blob.core.windows.net/c/a.csv'}]\n",
+        "paths: [{file: 'azureml://datastores/d/paths/a.csv'}]\n",
+    ],
+)
+def test_a_table_that_can_be_read(repo: Path, table: str) -> None:
+    """Files, folders and patterns beside it, and addresses."""
+    assert found(repo, table) == []
+
+
+@pytest.mark.parametrize(
+    ("table", "severity", "code", "place"),
+    [
+        (None, "error", "no-mltable", "job.yml:5"),
+        ("type: mltable\n", "error", "bad-mltable", "table/MLTable:1"),
+        ("paths:\n  - file: a\n    folder: b\n", "error", "bad-mltable", "table/MLTable:2"),
+        ("paths:\n  - ./train.csv\n", "error", "bad-mltable", "table/MLTable:2"),
+        ("paths: [\n", "error", "unreadable-yaml", "table/MLTable:2"),
+        (
+            "paths:\n  - file: ./train.csv\n  - file: ./none.csv\n",
+            "warning",
+            "missing-file",
+            "table/MLTable:3",
+        ),
+        ("paths:\n  - pattern: ./*.parquet\n", "warning", "missing-file", "table/MLTable:2"),
+    ],
+)
+def test_a_table_that_cannot(
+    repo: Path, table: str | None, severity: str, code: str, place: str
+) -> None:
+    """At the line of the file that is wrong."""
+    assert found(repo, table) == [(severity, code, place)]
