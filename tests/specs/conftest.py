@@ -21,6 +21,7 @@ def repo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for folder in ("src", "data", "assets"):
         (root / folder).mkdir(parents=True)
         (root / folder / "file.txt").write_text(folder)
+    (root / "data" / "MLTable").write_text("paths: [{file: ./file.txt}]\n")
     (root / "pyproject.toml").write_text("")
     (root / "conda.yml").write_text("name: conda\ndependencies: [python=3.11]\n")
     (root / "component.yml").write_text(COMPONENT)
