@@ -146,6 +146,20 @@ def test_an_interpreter_that_ends_at_once(
     assert {way(trial) for trial in run.trials} == {expected}
 
 
+def test_an_interpreter_that_cannot_be_started(
+    home: Path, sweep: Sweeps, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk is full, say: what a warm interpreter would need, a trial may not."""
+
+    def full(self: warm.Interpreter) -> None:
+        raise OSError(28, os.strerror(28))
+
+    monkeypatch.setattr(warm.Interpreter, "_open", full)
+    run = LocalBackend().run(sweep("import numpy\nprint('fine')\n", max_total_trials=1))
+    assert log(run.trials[0]) == "fine\n"
+    assert way(run.trials[0]).endswith("could be warmed (No space left on device)")
+
+
 def test_an_interpreter_that_is_killed_loses_no_trial(home: Path, sweep: Sweeps) -> None:
     """Those that run go on and end as they do; later ones are started by themselves."""
     script = (

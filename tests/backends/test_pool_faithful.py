@@ -31,7 +31,8 @@ DIFFERENCES = {
     "frozen": "gc.get_freeze_count(): what was imported before is not collected again",
     "commandline": "/proc/PID/cmdline is the warm interpreter's; sys.orig_argv is the trial's",
 }
-# Beyond these: what only the packages of the warm interpreter hold is not taken apart at the end
+# Beyond these: what a package registers with atexit when it is imported is called even if a trial
+# does not get as far as importing it; what only the packages of the warm interpreter hold is not taken apart at the end
 # of the process (no `__del__`; files are flushed), and sys.modules may name modules that the script
 # would import later, where it imports them in another order than its source says.
 
@@ -266,10 +267,11 @@ def _plain(run: Run) -> tuple[str, str]:
     return names.sub("…", found[0]), names.sub("…", found[1].replace(str(run.folder), "HOME"))
 
 
-def test_random_numbers_are_each_trials_own(home: Path, sweep: Sweeps) -> None:
+@pytest.mark.parametrize("first", ["", "print(end='')\n"], ids=["at once", "later"])
+def test_random_numbers_are_each_trials_own(home: Path, sweep: Sweeps, first: str) -> None:
     """What is drawn without a seed differs from trial to trial, as after a fresh start."""
     script = (
-        "import random, uuid, numpy, secrets, tempfile\n"
+        f"{first}import random, uuid, numpy, secrets, tempfile\n"
         "print(random.random()); print(numpy.random.rand())\n"
         "print(numpy.random.default_rng().random()); print(uuid.uuid4()); print(secrets.token_hex())"
     )

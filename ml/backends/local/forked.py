@@ -17,6 +17,9 @@ import sys
 from importlib.machinery import ModuleSpec, SourceFileLoader
 from types import CodeType, ModuleType, TracebackType
 
+# Modules that have a state of their own in every process.
+STATEFUL = ("numpy.random", "logging", "multiprocessing.process")
+
 MYPY = False
 if MYPY:
     from typing import Any
@@ -78,7 +81,22 @@ class Known:
 
     def __init__(self) -> None:
         self._ids = {id(module) for module in sys.modules.values()}
+        self._stateful = {name: sys.modules[name] for name in STATEFUL if name in sys.modules}
         self.visible = len(sys.modules)
+
+    def refresh(self) -> None:
+        """Give what a module drew or noted when it was imported its own value in this process.
+
+        Also where the script has not imported it yet. `random` does it by itself after a fork.
+        """
+        if numpy := self._stateful.get("numpy.random"):
+            numpy.seed()
+        if logging := self._stateful.get("logging"):
+            logging._startTime = logging.time.time()  # type: ignore[attr-defined]
+        if process := self._stateful.get("multiprocessing.process"):
+            process.ORIGINAL_DIR = os.getcwd()  # type: ignore[attr-defined]
+            key = process.AuthenticationString(os.urandom(32))
+            process.current_process()._config["authkey"] = key
 
     def others(self) -> list[ModuleType]:
         """The modules that came later, the newest first."""
@@ -88,7 +106,7 @@ class Known:
         return [*found, main] if isinstance(main, ModuleType) else found
 
 
-def become(request: "dict[str, Any]", warm: "Warm | None", pad: str) -> None:
+def become(request: "dict[str, Any]", warm: "Warm | None", known: Known, pad: str) -> None:
     """Take on the output, the environment, the folder and the search path of a trial."""
     os.setsid()
     log = os.open(request["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
@@ -106,24 +124,10 @@ def become(request: "dict[str, Any]", warm: "Warm | None", pad: str) -> None:
     sys.path_importer_cache.pop(pad, None)
     sys.orig_argv[:] = request["started"]
     sys.argv[:] = [request["target"], *request["arguments"]]
-    refresh()
+    known.refresh()
     if warm is not None:
         finder: Any = warm
         sys.meta_path.insert(0, finder)
-
-
-def refresh() -> None:
-    """Give what a module draws or notes when it is imported its own value in this process.
-
-    `random` does it by itself after a fork.
-    """
-    if numpy := sys.modules.get("numpy.random"):
-        numpy.seed()
-    if logging := sys.modules.get("logging"):
-        logging._startTime = sys.modules["time"].time()  # type: ignore[attr-defined]
-    if process := sys.modules.get("multiprocessing.process"):
-        process.ORIGINAL_DIR = os.getcwd()  # type: ignore[attr-defined]
-        process.current_process()._config["authkey"] = process.AuthenticationString(os.urandom(32))
 
 
 def show_environment(environment: dict[str, str]) -> None:

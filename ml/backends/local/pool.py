@@ -78,7 +78,10 @@ class Pool:
             if not make or len(self._interpreters) >= MOST:
                 return self.shell(job, "no interpreter is warm for it")
             _adopt_orphans()
-            interpreter = Interpreter(ask, self._watchman)
+            try:
+                interpreter = Interpreter(ask, self._watchman)
+            except OSError as error:
+                return self.shell(job, f"no interpreter could be warmed ({error.strerror})")
             self._interpreters[ask.key] = interpreter
         if interpreter.failure:
             return self.shell(job, interpreter.failure)

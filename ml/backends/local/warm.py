@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import marshal
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -16,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from ml.backends.local import environment
+from ml.backends.local import environment, home
 from ml.backends.local.imports import Imports
 from ml.backends.local.plain_python import Invocation
 from ml.backends.local.process import Watchman
@@ -101,13 +100,13 @@ class Interpreter:
     def _open(self) -> None:
         self._name = f"pool-{uuid.uuid4().hex}"
         self.socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._folder = Path(tempfile.mkdtemp(prefix="warm-"))
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
         self.watchman.tell("+", self._name)
         size = sum(len(key) + len(value) + 2 for key, value in self.ask.variables.items())
-        with theirs, (self._folder / "log").open("ab") as log:
+        with theirs:
             self._process = subprocess.Popen(
                 [self.ask.program, *self.ask.called.flags, str(ZYGOTE), str(theirs.fileno())],
-                cwd=self._folder,
+                cwd=home.home(),
                 env={
                     **self.ask.variables,
                     "MLFLOW_RUN_ID": self._name,  # by which the watchman finds it
@@ -115,7 +114,7 @@ class Interpreter:
                     ROOM: "x" * (2 * size + 16384),
                 },
                 stdin=subprocess.DEVNULL,
-                stdout=log,
+                stdout=self._log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
                 pass_fds=(theirs.fileno(),),
@@ -184,7 +183,8 @@ class Interpreter:
     def _last_words(self) -> str:
         with contextlib.suppress(OSError, subprocess.TimeoutExpired):
             code = self._process.wait(5)
-            said = (self._folder / "log").read_text(errors="replace").splitlines()[-1:]
+            self._log.seek(0)
+            said = self._log.read().decode(errors="replace").splitlines()[-1:]
             return f" ({': '.join([f'exit code {code}', *said])})"
         return ""
 
@@ -248,4 +248,4 @@ class Interpreter:
             self._process.kill()
             self._process.wait()
         self.watchman.tell("-", self._name)
-        shutil.rmtree(self._folder, ignore_errors=True)
+        self._log.close()

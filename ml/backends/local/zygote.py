@@ -128,7 +128,7 @@ class Zygote:
         for descriptor in (self._socket, *(handle for _, handle in self._children.values())):
             os.close(descriptor)
         try:
-            forked.become(request, self._hidden, self._pad)
+            forked.become(request, self._hidden, self._known, self._pad)
             code = forked.run(request)
         except BaseException as error:
             sys.__excepthook__(type(error), error, error.__traceback__)
