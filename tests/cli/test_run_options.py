@@ -1,0 +1,123 @@
+"""`ml run --isolated`, `--keep`, what it says of environments; `ml runs keep` and `lineage`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ml.backends.local import home, keeping
+from ml.backends.local.bounding import VARIABLE
+from ml.cli.app import main
+from tests.backends.made_runs import made
+
+JOB = """\
+command: {command}
+environment:
+  image: mcr.microsoft.com/azureml/base:1
+  conda_file: conda.yml
+compute: azureml:c
+experiment_name: tests
+{more}
+"""
+CONDA = "dependencies:\n  - python\n  - pip:\n    - no-such-package==1\n"
+Ml = Callable[..., int]
+
+
+@pytest.fixture
+def ml(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ml:
+    """Runs `ml …` in a repository of one job; its exit code."""
+    (tmp_path / "pyproject.toml").touch()
+    (tmp_path / "conda.yml").write_text(CONDA)
+    monkeypatch.chdir(tmp_path)
+
+    def call(*words: str, command: str = "echo hi", more: str = "") -> int:
+        (tmp_path / "job.yml").write_text(JOB.format(command=command, more=more))
+        try:
+            main(list(words))
+        except SystemExit as ended:
+            return int(ended.code or 0)
+        return 0
+
+    return call
+
+
+def test_a_dry_run_names_every_difference(ml: Ml, capsys: pytest.CaptureFixture[str]) -> None:
+    """One line an environment, then each package with its place; all of it in JSON."""
+    assert ml("run", "job.yml", "--dry-run") == 0
+    said = capsys.readouterr().err
+    assert "1 of 2 packages differ: missing here: `no-such-package==1`" in said
+    assert "  conda.yml:4: missing here: `no-such-package==1`" in said
+    assert ml("run", "job.yml", "--dry-run", "--json") == 0
+    (environment,) = json.loads(capsys.readouterr().out)["environments"]
+    assert environment["differences"] == [
+        {"asked": "no-such-package==1", "manager": "pip", "place": "conda.yml:4", "here": ""}
+    ]
+
+
+def test_isolated_refuses_what_it_cannot_build(
+    ml: Ml, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Exit code 33 and the line of the conda file."""
+    (tmp_path / "conda.yml").write_text("dependencies:\n  - cudatoolkit=11.3\n")
+    assert ml("run", "job.yml", "--isolated", "--dry-run") == 33
+    assert "error[conda-only]: conda.yml:2:" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("words", "more", "kept"),
+    [
+        (("--keep",), "", True),
+        ((), "tags: {keep: 'true'}", True),
+        ((), "tags: {keep: 'false'}", False),
+    ],
+)
+def test_a_run_is_kept(ml: Ml, words: tuple[str, ...], more: str, kept: bool) -> None:
+    """By the option or by a tag of the spec."""
+    assert ml("run", "job.yml", "--quiet", *words, more=more) == 0
+    (folder,) = home.jobs().iterdir()
+    assert (folder / keeping.KEPT).exists() is kept
+
+
+@pytest.mark.slow
+def test_room_is_made_before_and_after(
+    ml: Ml, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One line says what went; the run itself is the latest and stays."""
+    old = made("old_oak_01", days_ago=9)
+    (old.folder / "outputs" / "model").mkdir(parents=True)
+    (old.folder / "outputs" / "model" / "weights").write_bytes(b"x" * 50_000_000)
+    made("new_oak_02", days_ago=1)
+    monkeypatch.setenv(VARIABLE, "40MB")
+    assert ml("run", "job.yml") == 0
+    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("disk:")]
+    assert len(lines) == 1 and "the outputs of old_oak_01 went" in lines[0]
+    assert not (old.folder / "outputs").exists()
+
+
+def test_runs_are_kept_and_no_more(ml: Ml, capsys: pytest.CaptureFixture[str]) -> None:
+    """`ml runs show` says so."""
+    run = made("old_oak_01")
+    assert ml("runs", "keep", run.name) == 0
+    assert keeping.is_kept(run)
+    assert ml("runs", "show", run.name) == 0
+    assert "never makes room" in capsys.readouterr().out
+    assert ml("runs", "keep", "--undo", run.name) == 0
+    assert not keeping.is_kept(run)
+    assert ml("runs", "keep", "no_such_00") == 2
+
+
+def test_the_lineage_of_a_run(ml: Ml, capsys: pytest.CaptureFixture[str]) -> None:
+    """Data with its digest, code, environment; the same in JSON."""
+    made("calm_oak_01")
+    assert ml("runs", "lineage", "calm_oak_01") == 0
+    text = capsys.readouterr().out
+    assert "← faq" in text and "azureml:faq:1 (" in text
+    assert "azureml:ml-cpu:1" in text
+    assert ml("runs", "lineage", "calm_oak_01", "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["runs"][-1]["data"]["faq"]["digest"] == "d" * 64
+    assert found["models"] == []
