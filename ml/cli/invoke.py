@@ -29,7 +29,7 @@ def command(
 
     reply = ask(endpoint, _body(request))
     if reply.started:
-        typer.echo(f"{endpoint} was not running; started it at {reply.server.url}", err=True)
+        typer.echo(f"{endpoint} was not running; started it at {reply.router.url}", err=True)
     if as_json:
         typer.echo(json.dumps(reply.body, indent=1))
         return

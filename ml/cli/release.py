@@ -82,15 +82,15 @@ def apply(
             "version": done.version,
             "digest": done.digest,
             "replaced": done.replaced,
-            "url": done.server.url if done.server else None,
+            "url": done.router.url if done.router else None,
             "decision": done.decision.to_json(),
         }
         typer.echo(json.dumps(found, indent=1))
     else:
         verdicts.show(done.decision)
-        if done.server:
+        if done.router:
             was = "serves now" if done.started else "was serving already"
-            typer.echo(f"{done.model} {done.version} {was}: {done.server.url}", err=True)
+            typer.echo(f"{done.model} {done.version} {was}: {done.router.url}", err=True)
             typer.echo(f'next: ml invoke {done.endpoint} "a question"', err=True)
         elif [one.gate for one in done.decision.blocking] == ["sign-off"]:
             typer.echo(f"next: ml release apply {project} --approved-by NAME", err=True)

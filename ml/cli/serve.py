@@ -35,10 +35,14 @@ def command(
     if endpoint is not None:
         live, started = endpoints.ensure(endpoint, port)
         typer.echo(f"{endpoint}: {'started' if started else 'was running already'}", err=True)
-        found = [(endpoint, live, True)]
+        found = [(endpoint, live, endpoints.router(endpoint))]
     else:
         every = [(name, endpoints.live(name)) for name in endpoints.every()]
-        found = [(name, live, server.is_up(live.server)) for name, live in every if live]
+        found = [
+            (name, live, endpoints.router(name) if server.is_up(live.server) else None)
+            for name, live in every
+            if live
+        ]
         if not found:
             typer.echo("nothing is served; `make demo` goes the whole way", err=True)
     if as_json:
@@ -48,14 +52,18 @@ def command(
                 "model": live.launch.model,
                 "version": live.launch.version,
                 "digest": live.launch.digest,
-                "running": up,
-                "url": live.server.url if up else None,
+                "running": router is not None,
+                "url": router.url if router else None,
                 "log": str(slots.log(live.server.slot)),
+                "canary": live.canary
+                and {"version": live.canary.launch.version, "weight": live.canary.weight},
             }
-            for name, live, up in found
+            for name, live, router in found
         ]
         typer.echo(json.dumps(rows, indent=1))
         return
-    for name, live, up in found:
-        where = live.server.url if up else f"stopped (`ml serve {name}` starts it)"
-        typer.echo(f"{name}: {live.launch.model} {live.launch.version}, {where}")
+    for name, live, router in found:
+        where = router.url if router else f"stopped (`ml serve {name}` starts it)"
+        beside = live.canary
+        canary = f", canary {beside.launch.version} ({beside.weight} %)" if beside else ""
+        typer.echo(f"{name}: {live.launch.model} {live.launch.version}{canary}, {where}")

@@ -15,7 +15,7 @@ from ml.release.propose import launch_of
 from ml.release.registry import Registry, Version
 from ml.release.rollout import roll_out, settle
 from ml.serving import endpoint
-from ml.serving.server import Server
+from ml.serving.router.process import Router
 from ml.specs.problems import Exit, Problem, Refused
 from policies.promotion.decision import Decision
 
@@ -37,7 +37,7 @@ class Applied:
     digest: str
     decision: Decision
     replaced: str | None
-    server: Server | None
+    router: Router | None
     started: bool
 
 
@@ -88,7 +88,7 @@ def _converge(
 
     def result(
         outcome: Literal["applied", "unchanged", "refused"],
-        live: Server | None = None,
+        live: Router | None = None,
         started: bool = False,
     ) -> Applied:
         return Applied(
@@ -101,7 +101,7 @@ def _converge(
             digest=version.digest,
             decision=decision,
             replaced=judged.champion.version if judged.champion else None,
-            server=live,
+            router=live,
             started=started,
         )
 
@@ -110,7 +110,7 @@ def _converge(
         if current is not None and current.launch.digest == version.digest:
             now, started = endpoint.ensure(deployment.endpoint, port)
             settle(environment, now.launch, approved_by)
-            return result("unchanged", now.server, started)
+            return result("unchanged", endpoint.router(deployment.endpoint), started)
         # Champion by its alias, but not what serves: a crash in between, or a removed state file.
     elif decision.outcome != "approved":
         return result("refused")

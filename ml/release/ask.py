@@ -5,9 +5,10 @@ from __future__ import annotations
 import http.client
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from ml.serving import client, endpoint, slots
-from ml.serving.server import Server
+from ml.serving.router.process import Router
 from ml.specs.problems import Exit, Problem, Refused
 
 
@@ -17,7 +18,7 @@ class Reply:
 
     body: Mapping[str, object]
     version: str
-    server: Server
+    router: Router
     started: bool
 
 
@@ -28,10 +29,16 @@ def ask(name: str, request: Mapping[str, object]) -> Reply:
     server-error (exit 1), and what starting a server raises.
     """
     live, started = endpoint.ensure(name)
+    router = endpoint.router(name)
+    if router is None:
+        raise endpoint.nothing_served(name)
     try:
-        answer = client.score(live.server.port, request)
+        answer = client.score(router.port, request)
     except (OSError, http.client.HTTPException) as error:
-        raise _failed(live.server, f"no answer: {error}") from None
+        raise _failed(router.folder, f"no answer: {error}") from None
+    by = live.server.slot, live.launch
+    if live.canary and answer.deployment == live.canary.server.slot.name:
+        by = live.canary.server.slot, live.canary.launch
     if 400 <= answer.status < 500:
         body = answer.body
         told = body.get("error") if isinstance(body, dict) else None
@@ -39,17 +46,17 @@ def ask(name: str, request: Mapping[str, object]) -> Reply:
         hint = 'ml invoke ENDPOINT "a question", or a JSON object with the fields of score.py'
         raise Refused(Problem("request-refused", str(message), hint=hint))
     if answer.status != 200 or not isinstance(answer.body, dict):
-        raise _failed(live.server, f"status {answer.status}: {answer.body}")
-    return Reply(answer.body, live.launch.version, live.server, started)
+        raise _failed(by[0], f"status {answer.status}: {answer.body}")
+    return Reply(answer.body, by[1].version, router, started)
 
 
-def _failed(of: Server, why: str) -> Refused:
+def _failed(slot: Path, why: str) -> Refused:
     return Refused(
         Problem(
             "server-error",
-            f"{why}; its log ends:\n{slots.last_lines(of.slot)}",
+            f"{why}; its log ends:\n{slots.last_lines(slot)}",
             "status 200",
-            f"the whole log: {slots.log(of.slot)}",
+            f"the whole log: {slots.log(slot)}",
         ),
         exit_code=Exit.RUN_FAILED,
     )

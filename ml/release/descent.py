@@ -10,7 +10,7 @@ from typing import Any, Literal
 from ml.backends.base import Run
 from ml.release import desired, index
 from ml.release.registry import EVIDENCE_FILE, MODEL_OUTPUT, Version
-from ml.serving import endpoint, server
+from ml.serving import endpoint
 from ml.serving.scoring.manifest import ManifestError, verify
 
 Relation = Literal["made", "same files", "evaluated"]
@@ -81,7 +81,7 @@ def _descendant(version: Version, relation: Relation) -> Descendant:
         declared=declared,
         champion=[alias for alias, *what in index.champions() if tuple(what) == here],
         serving=[
-            Serving(name, live.server.url if server.is_up(live.server) else None)
+            Serving(name, endpoint.url(name))
             for name in endpoint.every()
             if (live := endpoint.live(name)) and live.launch.digest == version.digest
         ],

@@ -47,8 +47,9 @@ def needed() -> Needed:
     for name in endpoint.every():
         live = endpoint.live(name)
         if live:
-            for path in (live.launch.model_folder, live.launch.code):
-                paths[path] = f"the endpoint {name} serves from it"
+            for launch in (live.launch, *([live.canary.launch] if live.canary else [])):
+                for path in (launch.model_folder, launch.code):
+                    paths[path] = f"the endpoint {name} serves from it"
     for project in _being_released():
         for path in (stored(), home.snapshots()):
             paths[path] = f"{project} is being released at this moment"

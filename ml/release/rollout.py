@@ -10,6 +10,7 @@ from ml.release import audit
 from ml.release.registry import Registry, Version
 from ml.serving import client, endpoint, server, slots
 from ml.serving.endpoint import Live
+from ml.serving.router.process import Router
 from ml.serving.server import Launch, Server
 from ml.specs.problems import Exit, Problem, Refused
 
@@ -22,8 +23,8 @@ def roll_out(
     samples: Sequence[Mapping[str, object]],
     approved_by: str,
     port: int | None,
-) -> Server:
-    """Make the version live and champion, and stop the old server; returns the new one.
+) -> Router:
+    """Make the version live and champion, and stop the old server; returns the router.
 
     The steps are start, smoke requests, switch, alias, audit line; when one fails those before it
     are undone in reverse, and blue, which ran all the while, is live as before. The caller holds
@@ -35,16 +36,20 @@ def roll_out(
     slot = endpoint.other_slot(name)
     with ExitStack() as undo:
         undo.callback(slots.stop, slot)
-        green = server.start(slot, launch, port)
+        green = server.start(slot, launch)
         _smoke(green, launch, samples)
+        undo.callback(endpoint.stop_idle, name)  # a router that was started for the first version
         undo.callback(endpoint.switch, name, blue)
+        router = endpoint.front(name, port) if blue else None
         endpoint.switch(name, Live(green, launch))
+        router = router or endpoint.front(name, port)
         undo.callback(_restore, registry, version, environment, champion)
         registry.promote(version, environment)
         _record(environment, launch, champion, approved_by)
         undo.pop_all()
+    endpoint.drained(router)
     endpoint.stop_idle(name)
-    return green
+    return router
 
 
 def settle(environment: str, launch: Launch, approved_by: str) -> None:

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from ml.release import audit, desired
 from ml.release import project as projects
 from ml.release.registry import Registry
-from ml.serving import endpoint, server
+from ml.serving import endpoint
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,8 @@ def status(project: str | None = None, environment: str = "local") -> Sequence[S
             continue
         champion = Registry().champion(declared.model, environment)
         live = endpoint.live(declared.model)
-        up = live is not None and server.is_up(live.server)
+        url = endpoint.url(declared.model)
+        up = url is not None
         logged = declared.decision in known
         found.append(
             Status(
@@ -59,7 +60,7 @@ def status(project: str | None = None, environment: str = "local") -> Sequence[S
                 digest=declared.digest,
                 champion=champion.version if champion else None,
                 serving=live.launch.version if live and up else None,
-                url=live.server.url if live and up else None,
+                url=url,
                 audit="verified" if logged else "the decision is not in the audit log",
                 verdict=_verdict(
                     name,

@@ -14,6 +14,7 @@ from pathlib import Path
 import psutil
 
 from ml.serving import ports
+from ml.serving.router.routes import DEPLOYMENT_HEADER
 
 TIMEOUT_S = 30.0
 WARM_UP = 20
@@ -22,10 +23,14 @@ PERCENTILES = (0.50, 0.95, 0.99)
 
 @dataclass(frozen=True)
 class Answer:
-    """A server's answer: the HTTP status and the JSON body (text when it is no JSON)."""
+    """A server's answer: the HTTP status and the JSON body (text when it is no JSON).
+
+    `deployment` is the one behind a router that gave it, "" when no router was asked.
+    """
 
     status: int
     body: object
+    deployment: str = ""
 
 
 @dataclass(frozen=True)
@@ -102,7 +107,8 @@ def _post(connection: http.client.HTTPConnection, payload: str) -> Answer:
     connection.request("POST", "/score", payload, {"Content-Type": "application/json"})
     response = connection.getresponse()
     text = response.read().decode("utf-8", errors="replace")
+    deployment = response.headers.get(DEPLOYMENT_HEADER, "")
     try:
-        return Answer(response.status, json.loads(text))
+        return Answer(response.status, json.loads(text), deployment)
     except ValueError:
-        return Answer(response.status, text)
+        return Answer(response.status, text, deployment)

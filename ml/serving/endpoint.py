@@ -1,20 +1,43 @@
-"""An endpoint of this machine: two slots, blue and green, and a file that says which is live."""
+"""An endpoint of this machine: two slots, blue and green, behind a router, and a file of the state.
+
+`live.json` says which slot is live, which is a canary with how much of the traffic, and holds the
+routes that the router follows; it is replaced in one step, and then the router is told.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import time
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from ml.backends.local import home
-from ml.serving import files, server, slots
+from ml.serving import files, ports, server, slots
+from ml.serving.router import process
+from ml.serving.router.process import Router
+from ml.serving.router.routes import TIMEOUT_MS
 from ml.serving.scoring.manifest import ManifestError, verify
 from ml.serving.server import Launch, Server
 from ml.specs.problems import Exit, Problem, Refused
 
 SLOTS = ("blue", "green")
+ROUTER = "router"
+# A canary that nobody has watched for this long gets no more traffic; the live slot gets all.
+LEASE_S = 15.0
+POLL_S = 0.02
+
+
+@dataclass(frozen=True)
+class Canary:
+    """A server beside the live one, with its share of the traffic and of copies, in percent."""
+
+    server: Server
+    launch: Launch
+    weight: int
+    mirror: int = 0
 
 
 @dataclass(frozen=True)
@@ -23,6 +46,7 @@ class Live:
 
     server: Server
     launch: Launch
+    canary: Canary | None = None
 
 
 def folder(endpoint: str) -> Path:
@@ -51,12 +75,12 @@ def live(endpoint: str) -> Live | None:
     path = folder(endpoint) / "live.json"
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
-        launch = document["launch"]
-        paths = {name: home.home() / launch[name] for name in ("code", "model_folder")}
-        return Live(
-            Server(folder(endpoint) / document["slot"], document["pid"], document["port"]),
-            Launch(**{**launch, **paths}),
-        )
+        found = Live(*_side(endpoint, document))
+        if (beside := document.get("canary")) is None:
+            return found
+        started, launch = _side(endpoint, beside)
+        canary = Canary(started, launch, int(beside["weight"]), int(beside["mirror"]))
+        return replace(found, canary=canary)
     except FileNotFoundError:
         return None
     except (ValueError, KeyError, TypeError) as error:
@@ -70,19 +94,28 @@ def live(endpoint: str) -> Live | None:
 
 
 def switch(endpoint: str, to: Live | None) -> None:
-    """Make `to` live, in one step; None says that nothing is."""
+    """Make `to` the state, in one step, and tell the router; None says that nothing is served.
+
+    When this returns, a router that runs follows it. Raises Refused when the router cannot.
+    """
     path = folder(endpoint) / "live.json"
     if to is None:
         path.unlink(missing_ok=True)
-        return
-    launch, model = asdict(to.launch), to.launch.model_folder
-    document = {
-        "slot": to.server.slot.name,
-        "pid": to.server.pid,
-        "port": to.server.port,
-        "launch": {**launch, "code": _stored(to.launch.code), "model_folder": _stored(model)},
-    }
-    files.replace(path, json.dumps(document, indent=1) + "\n")
+    else:
+        beside = to.canary
+        document = {
+            **_stored(to.server, to.launch),
+            "canary": beside
+            and {
+                **_stored(beside.server, beside.launch),
+                "weight": beside.weight,
+                "mirror": beside.mirror,
+            },
+            "routes": _routes(to),
+        }
+        files.replace(path, json.dumps(document, indent=1) + "\n")
+    if (running := router(endpoint)) is not None:
+        running.refresh()
 
 
 def other_slot(endpoint: str) -> Path:
@@ -97,42 +130,98 @@ def locked(endpoint: str) -> AbstractContextManager[None]:
     return files.locked(folder(endpoint) / "lock")
 
 
-def ensure(endpoint: str, port: int | None = None) -> tuple[Live, bool]:
-    """What is live, running; and whether it had to be started (after a reboot, or on another port).
+def router(endpoint: str) -> Router | None:
+    """The endpoint's router, if it runs."""
+    return process.find(folder(endpoint) / ROUTER)
 
-    Raises Refused: nothing-served, model-corrupt, and what `server.start` raises.
+
+def url(endpoint: str) -> str | None:
+    """Where requests are posted now; None when they would not be answered."""
+    found, current = router(endpoint), live(endpoint)
+    return found.url if found and current and server.is_up(current.server) else None
+
+
+def front(endpoint: str, port: int | None = None) -> Router:
+    """The endpoint's router, running, on that port if one is named; the caller holds the endpoint.
+
+    Without one it keeps the port that it had. Raises Refused (port-in-use, router-failed); a router
+    that ran goes on then.
+    """
+    where = folder(endpoint) / ROUTER
+    running = process.find(where)
+    if running is not None and port in (None, running.port):
+        return running
+    if port is not None and not ports.is_free(port):
+        raise server.port_in_use(endpoint, port)
+    before = process.last_port(where)
+    kept = before if before is not None and ports.is_free(before) else ports.free()
+    state = folder(endpoint) / "live.json"
+    try:
+        return process.start(where, state, port or kept)
+    except Refused:
+        if running is not None:
+            process.start(where, state, running.port)
+        raise
+
+
+def drained(router: Router) -> None:
+    """Wait until nothing is under way to a deployment that was taken out of the routes.
+
+    No longer than the router itself would wait for an answer; raises as `Router.state`.
+    """
+    state = router.state()
+    routes = state["routes"] or {"timeout_ms": TIMEOUT_MS}
+    deadline = time.monotonic() + routes["timeout_ms"] / 1000 + 1
+    while state["draining"] and time.monotonic() < deadline:
+        time.sleep(POLL_S)
+        state = router.state()
+
+
+def ensure(endpoint: str, port: int | None = None) -> tuple[Live, bool]:
+    """What is live, running behind its router; and whether anything had to be started.
+
+    Raises Refused: nothing-served, model-corrupt, and what `server.start` and `front` raise.
     """
     current = live(endpoint)
-    if current is not None and _serves(current, port):
+    if current is not None and _serves(endpoint, current, port):
         return current, False
     with locked(endpoint):
         current = live(endpoint)
         if current is None:
             raise nothing_served(endpoint)
-        if _serves(current, port):
+        if _serves(endpoint, current, port):
             return current, False
-        check_model(current.launch)
-        # One that answers goes on answering until the one on the other port does.
-        up = server.is_up(current.server)
-        slot = other_slot(endpoint) if up else current.server.slot
-        moved = replace(current, server=server.start(slot, current.launch, port))
-        switch(endpoint, moved)
+        if not server.is_up(current.server):
+            check_model(current.launch)
+            current = replace(current, server=server.start(current.server.slot, current.launch))
+        if current.canary is not None and not server.is_up(current.canary.server):
+            current = replace(current, canary=None)  # an apply starts it anew
+        switch(endpoint, current)
+        front(endpoint, port)
         stop_idle(endpoint)
-        return moved, True
+        return current, True
 
 
 def stop(endpoint: str) -> bool:
     """Stop every server of the endpoint; what is declared stays declared. Whether one ran."""
     with locked(endpoint):
-        stopped = [slots.stop(path) for path in folder(endpoint).iterdir() if path.is_dir()]
-        return any(stopped)
+        found = [path for path in folder(endpoint).iterdir() if path.is_dir()]
+        # The router first: what stands behind it then answers what is under way.
+        found.sort(key=lambda path: path.name != ROUTER)
+        return bool([path for path in found if slots.stop(path)])
 
 
 def stop_idle(endpoint: str) -> None:
-    """Stop every server of the endpoint but the live one; the caller holds the endpoint."""
+    """Stop every server that has no part in the state; the caller holds the endpoint.
+
+    The router goes with the last of them.
+    """
     current = live(endpoint)
+    needed = {folder(endpoint) / ROUTER, current.server.slot} if current else set()
+    if current and current.canary:
+        needed.add(current.canary.server.slot)
     for path in folder(endpoint).iterdir():
-        if path.is_dir() and (current is None or path != current.server.slot):
+        if path.is_dir() and path not in needed:
             slots.stop(path)
 
 
@@ -163,11 +252,45 @@ def nothing_served(endpoint: str) -> Refused:
     )
 
 
-def _stored(path: Path) -> str:
+def _side(endpoint: str, document: Mapping[str, Any]) -> tuple[Server, Launch]:
+    launch = document["launch"]
+    paths = {name: home.home() / launch[name] for name in ("code", "model_folder")}
+    slot = folder(endpoint) / document["slot"]
+    return Server(slot, document["pid"], document["port"]), Launch(**{**launch, **paths})
+
+
+def _stored(started: Server, launch: Launch) -> dict[str, object]:
+    paths = {"code": _inside(launch.code), "model_folder": _inside(launch.model_folder)}
+    return {
+        "slot": started.slot.name,
+        "pid": started.pid,
+        "port": started.port,
+        "launch": {**asdict(launch), **paths},
+    }
+
+
+def _routes(state: Live) -> Mapping[str, object]:
+    """What the router follows: the canary first, so that its sticky keys stay while it grows."""
+    name, beside = state.server.slot.name, state.canary
+    timeout_ms = int(state.launch.environment_variables.get("SCORING_TIMEOUT_MS", TIMEOUT_MS))
+    routes = {"live": name, "timeout_ms": timeout_ms, "lease_s": LEASE_S if beside else None}
+    if beside is None:
+        return {**routes, "ports": {name: state.server.port}, "traffic": {name: 100}, "mirror": {}}
+    other = beside.server.slot.name
+    return {
+        **routes,
+        "ports": {other: beside.server.port, name: state.server.port},
+        "traffic": {other: beside.weight, name: 100 - beside.weight},
+        "mirror": {other: beside.mirror} if beside.mirror else {},
+    }
+
+
+def _inside(path: Path) -> str:
     """Relative to the home where it lies inside, so that a home can be moved."""
     inside = path.is_relative_to(home.home())
     return str(path.relative_to(home.home()) if inside else path)
 
 
-def _serves(current: Live, port: int | None) -> bool:
-    return port in (None, current.server.port) and server.is_up(current.server)
+def _serves(endpoint: str, current: Live, port: int | None) -> bool:
+    found = router(endpoint)
+    return found is not None and port in (None, found.port) and server.is_up(current.server)

@@ -63,14 +63,7 @@ def start(
     when this raises.
     """
     if port is not None and not ports.is_free(port) and not _holds(slot, port):
-        raise Refused(
-            Problem(
-                "port-in-use",
-                f"port {port} is held by {ports.holder(port)}",
-                "a free port",
-                f"`ml serve {launch.endpoint}` picks a free one; or `--port N` with another",
-            )
-        )
+        raise port_in_use(launch.endpoint, port)
     slots.stop(slot)
     chosen = port or ports.free()
     slot.mkdir(parents=True, exist_ok=True)
@@ -103,6 +96,18 @@ def is_up(server: Server) -> bool:
         return slots.carries(process, server.slot) and ports.listens(process, server.port)
     except psutil.Error:
         return False
+
+
+def port_in_use(endpoint: str, port: int) -> Refused:
+    """What a person is told who asked for a port that another process holds."""
+    return Refused(
+        Problem(
+            "port-in-use",
+            f"port {port} is held by {ports.holder(port)}",
+            "a free port",
+            f"`ml serve {endpoint}` picks a free one; or `--port N` with another",
+        )
+    )
 
 
 def _holds(slot: Path, port: int) -> bool:

@@ -18,6 +18,8 @@ import psutil
 from ml.specs.problems import Exit, Problem, Refused
 
 LAUNCHER = Path(__file__).with_name("launch.py")
+ROUTER_LAUNCHER = Path(__file__).parent / "router" / "launch.py"
+_LAUNCHERS = (str(LAUNCHER), str(ROUTER_LAUNCHER))
 STOP_S = 10.0
 POLL_S = 0.05
 
@@ -70,13 +72,13 @@ def cause(slot: Path) -> str:
 
 
 def carries(process: psutil.Process, slot: Path) -> bool:
-    """Whether the process is alive and a server of the slot."""
+    """Whether the process is alive and a server, or the router, of the slot."""
     try:
         arguments = process.cmdline()
         alive = process.status() != psutil.STATUS_ZOMBIE
     except psutil.Error:
         return False
-    return alive and arguments[2:4] == [str(LAUNCHER), str(slot)]
+    return alive and len(arguments) > 3 and arguments[2] in _LAUNCHERS and arguments[3] == str(slot)
 
 
 def _lines(slot: Path) -> list[str]:

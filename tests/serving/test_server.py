@@ -35,6 +35,7 @@ def echo(own_home: Path, tmp_path: Path) -> Iterator[Live]:
     made = launch(tmp_path)
     started = server.start(endpoint.folder("echo") / "blue", made)
     endpoint.switch("echo", Live(started, made))
+    endpoint.front("echo")
     yield Live(started, made)
     endpoint.stop("echo")
 
@@ -172,7 +173,8 @@ def test_ensure_starts_what_is_declared_after_a_reboot(echo: Live) -> None:
 
 
 def test_a_port_in_use_leaves_the_served_model_as_it_was(echo: Live) -> None:
-    """Asked to move to a taken port, the server stays where it is and answers."""
+    """Asked to move to a taken port, the router stays where it is and goes on."""
+    before = endpoint.router("echo")
     with socket.socket() as taken:
         taken.bind((ports.HOST, 0))
         taken.listen()
@@ -180,14 +182,39 @@ def test_a_port_in_use_leaves_the_served_model_as_it_was(echo: Live) -> None:
             endpoint.ensure("echo", taken.getsockname()[1])
     assert raised.value.problems[0].code == "port-in-use"
     assert endpoint.live("echo") == echo and server.is_up(echo.server)
+    assert endpoint.router("echo") == before is not None
 
 
-def test_moving_leaves_one_server(echo: Live) -> None:
-    """The server on the new port answers, the one on the old port is gone."""
+def test_moving_leaves_one_router(echo: Live) -> None:
+    """The router on the new port answers, the one on the old port is gone; the server stays."""
+    before = endpoint.router("echo")
     port = ports.free()
     moved, started = endpoint.ensure("echo", port)
-    assert started and moved.server.port == port and server.is_up(moved.server)
-    assert not psutil.pid_exists(echo.server.pid)
+    assert started and moved == echo
+    assert client.score(port, {"question": "how?"}).deployment == "blue"
+    assert before and not psutil.pid_exists(before.pid)
+
+
+def test_a_router_that_died_comes_back_at_the_same_address(echo: Live) -> None:
+    """Killed, it answers nobody; the next command that needs it starts it on the port it had."""
+    before = endpoint.router("echo")
+    assert before
+    os.kill(before.pid, signal.SIGKILL)
+    psutil.wait_procs([psutil.Process(before.pid)], timeout=10)
+    assert endpoint.router("echo") is None and endpoint.url("echo") is None
+    assert endpoint.ensure("echo") == (echo, True)
+    again = endpoint.router("echo")
+    assert again and again.port == before.port
+    assert client.score(again.port, {"question": "how?"}).status == 200
+
+
+def test_stopping_an_endpoint_stops_its_router(echo: Live) -> None:
+    """Nothing of it is left, and starting it again brings both back."""
+    assert endpoint.stop("echo") is True
+    assert endpoint.router("echo") is None and not server.is_up(echo.server)
+    assert endpoint.stop("echo") is False
+    again, started = endpoint.ensure("echo")
+    assert started and endpoint.router("echo") and server.is_up(again.server)
 
 
 def test_two_commands_that_start_it_start_one(echo: Live) -> None:

@@ -1,0 +1,131 @@
+"""Stand-ins for a deployment's server, each misbehaving in one way that a real one can."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+from ml.serving import files, ports, slots
+from ml.serving.router import process
+from ml.serving.router.process import Router
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 256
+
+
+@dataclass
+class Backend:
+    """Answers `{"by": name, "echo": …}`; what it was asked is kept."""
+
+    name: str
+    port: int
+    asked: list[tuple[str, Mapping[str, str], bytes]] = field(default_factory=list)
+    connections: set[tuple[str, int]] = field(default_factory=set)
+    status: int = 200
+    hold: threading.Event | None = None  # answers wait for it
+    drop: int = 0  # so many requests are met by closing the connection
+    chunked: bool = False
+    arrived: threading.Event = field(default_factory=threading.Event)
+
+
+@contextmanager
+def backend(name: str) -> Iterator[Backend]:
+    """A server that runs as long as the block."""
+    made = Backend(name, 0)
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers.get("content-length", 0)))
+            made.connections.add(self.client_address)
+            made.asked.append((self.path, {k.lower(): v for k, v in self.headers.items()}, body))
+            made.arrived.set()
+            if made.hold is not None:
+                made.hold.wait(30)
+            if made.drop:
+                made.drop -= 1
+                self.connection.shutdown(socket.SHUT_RDWR)
+                self.close_connection = True
+                return
+            answer = json.dumps({"by": made.name, "echo": body.decode("latin-1")}).encode()
+            self.send_response(made.status)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("X-Own", "kept")
+            if made.chunked:
+                self.send_header("Transfer-Encoding", "chunked")
+                self.end_headers()
+                for start in range(0, len(answer), 7):
+                    part = answer[start : start + 7]
+                    self.wfile.write(b"%x\r\n%b\r\n" % (len(part), part))
+                self.wfile.write(b"0\r\n\r\n")
+                return
+            self.send_header("Content-Length", str(len(answer)))
+            self.end_headers()
+            if self.command != "HEAD":
+                self.wfile.write(answer)
+
+        do_GET = do_HEAD = do_POST
+
+        def log_message(self, *_: object) -> None:
+            """Nobody reads it."""
+
+    server = _Server((ports.HOST, 0), Handler)
+    made.port = server.server_address[1]
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        yield made
+    finally:
+        if made.hold is not None:
+            made.hold.set()
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+@dataclass(frozen=True)
+class Routed:
+    """A router and the file that it follows."""
+
+    router: Router
+    file: Path
+
+    def put(self, refresh: bool = True, **changes: object) -> None:
+        """Write routes over the old ones and have them followed."""
+        write(self.file, **changes)
+        if refresh:
+            self.router.refresh()
+
+
+def write(file: Path, **changes: object) -> None:
+    """Routes with everything to `blue`, but for the changes."""
+    routes = {
+        "live": "blue",
+        "ports": {},
+        "traffic": {"blue": 100},
+        "mirror": {},
+        "timeout_ms": 5000,
+        "lease_s": None,
+        **changes,
+    }
+    files.replace(file, json.dumps({"routes": routes}))
+
+
+@contextmanager
+def routed(folder: Path, **changes: object) -> Iterator[Routed]:
+    """A router process that follows such routes as long as the block."""
+    file = folder / "live.json"
+    write(file, **changes)
+    try:
+        yield Routed(process.start(folder / "router", file, ports.free()), file)
+    finally:
+        slots.stop(folder / "router")

@@ -1,0 +1,364 @@
+"""The router process: real sockets, and servers that misbehave as real ones can."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import signal
+import socket
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from ml.serving import ports, slots
+from ml.serving.router import process
+from ml.serving.router.front import LARGEST_BODY
+from ml.specs.problems import Refused
+from tests.serving.backends import Backend, Routed, backend, routed
+
+
+@pytest.fixture
+def blue() -> Iterator[Backend]:
+    with backend("blue") as made:
+        yield made
+
+
+@pytest.fixture
+def green() -> Iterator[Backend]:
+    with backend("green") as made:
+        yield made
+
+
+@pytest.fixture
+def both(tmp_path: Path, blue: Backend, green: Backend) -> Iterator[Routed]:
+    """Blue has everything, green is there for whoever asks for it."""
+    with routed(tmp_path, ports={"green": green.port, "blue": blue.port}) as made:
+        yield made
+
+
+def ask(
+    at: Routed, body: bytes = b'{"q": 1}', path: str = "/score", **headers: str
+) -> tuple[int, dict[str, str], bytes]:
+    """One request on a connection of its own: status, headers, content."""
+    connection = http.client.HTTPConnection(ports.HOST, at.router.port, timeout=20)
+    try:
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        connection.request("POST", path, body, named)
+        response = connection.getresponse()
+        content = response.read()
+        return response.status, {k.lower(): v for k, v in response.getheaders()}, content
+    finally:
+        connection.close()
+
+
+def raw(at: Routed, *parts: bytes, until: bytes = b"") -> bytes:
+    """What comes back for these bytes until the connection is closed, or until those bytes."""
+    with socket.create_connection((ports.HOST, at.router.port), timeout=20) as stream:
+        for part in parts:
+            stream.sendall(part)
+        found = b""
+        while data := stream.recv(65536):
+            found += data
+            if until and until in found:
+                break
+        return found
+
+
+def tally(at: Routed, name: str) -> dict[str, object]:
+    found: dict[str, object] = at.router.state()["tallies"][name]
+    return found
+
+
+def test_a_request_and_its_answer_pass_unchanged(both: Routed, blue: Backend) -> None:
+    """Path, headers and body arrive; status, headers and body come back, with who answered."""
+    body = json.dumps({"q": "größer"}).encode()
+    status, headers, content = ask(both, body, "/score?a=1", x_request_id="7")
+    assert status == 200 and json.loads(content)["echo"].encode("latin-1") == body
+    assert headers["azureml-model-deployment"] == "blue" and headers["x-own"] == "kept"
+    path, given, arrived = blue.asked[0]
+    assert (path, given["x-request-id"], arrived) == ("/score?a=1", "7", body)
+
+
+def test_weights_split_and_change_under_traffic(
+    both: Routed, blue: Backend, green: Backend
+) -> None:
+    """Every request is answered while the weights go up and down; each has its share in the end."""
+    found: Counter[tuple[int, str]] = Counter()
+    stop = threading.Event()
+
+    def keep_asking() -> None:
+        connection = http.client.HTTPConnection(ports.HOST, both.router.port, timeout=20)
+        while not stop.is_set():
+            connection.request("POST", "/score", b"{}")
+            response = connection.getresponse()
+            found[response.status, json.loads(response.read())["by"]] += 1
+        connection.close()
+
+    threads = [threading.Thread(target=keep_asking) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    two = {"green": green.port, "blue": blue.port}
+    for share in (10, 50, 100, 0, 30, 100, 0) * 3:
+        both.put(ports=two, traffic={"green": share, "blue": 100 - share})
+    both.put(ports={"green": green.port}, live="green", traffic={"green": 100})
+    stop.set()
+    for thread in threads:
+        thread.join()
+    assert {status for status, _ in found} == {200} and {by for _, by in found} == {"blue", "green"}
+    assert both.router.state()["draining"] == []
+
+
+def test_the_header_names_the_deployment(both: Routed) -> None:
+    """Green answers whoever asks for it at weight 0; a name that is not there is 404."""
+    status, headers, _ = ask(both, azureml_model_deployment="green")
+    assert (status, headers["azureml-model-deployment"]) == (200, "green")
+    status, _, content = ask(both, azureml_model_deployment="red")
+    assert status == 404 and "green, blue" in json.loads(content)["error"]["message"]
+
+
+def test_a_key_is_sticky(both: Routed, blue: Backend, green: Backend) -> None:
+    """Each key always has the same deployment, and the keys have both."""
+    both.put(ports={"green": green.port, "blue": blue.port}, traffic={"green": 50, "blue": 50})
+    found = {
+        key: {json.loads(ask(both, x_routing_key=key)[2])["by"] for _ in range(3)}
+        for key in (f"customer-{number}" for number in range(20))
+    }
+    assert all(len(by) == 1 for by in found.values())
+    assert set.union(*found.values()) == {"blue", "green"}
+
+
+def test_mirrored_requests_are_measured_and_dropped(
+    both: Routed, blue: Backend, green: Backend
+) -> None:
+    """Callers have blue's answers alone, also where green fails; green's copies are counted."""
+    green.status = 500
+    both.put(ports={"green": green.port, "blue": blue.port}, mirror={"green": 50})
+    answers = [ask(both) for _ in range(60)]
+    assert {(status, json.loads(content)["by"]) for status, _, content in answers} == {
+        (200, "blue")
+    }
+    shadow = tally(both, "green")
+    assert 10 <= int(str(shadow["mirrored"])) <= 50
+    assert tally(both, "blue")["requests"] == 60
+
+
+def test_a_dead_green_is_its_own_error(both: Routed, blue: Backend) -> None:
+    """502 names it and counts for it; the request is not sent to blue, and blue is not touched."""
+    both.put(ports={"green": ports.free(), "blue": blue.port}, traffic={"green": 50, "blue": 50})
+    found = Counter(ask(both)[0] for _ in range(60))
+    assert set(found) == {200, 502} and found[200] == len(blue.asked)
+    status, headers, content = ask(both, azureml_model_deployment="green")
+    assert (status, headers["azureml-model-deployment"]) == (502, "green")
+    assert "no connection" in json.loads(content)["error"]["message"]
+    assert tally(both, "green")["errors"] == found[502] + 1 and tally(both, "blue")["errors"] == 0
+
+
+def test_a_connection_closed_under_a_request_is_tried_once_more(
+    both: Routed, blue: Backend
+) -> None:
+    """A kept connection that turns out closed costs nothing; a fresh one that does is 502."""
+    assert ask(both)[0] == 200
+    blue.drop = 1
+    assert ask(both)[0] == 200 and len(blue.asked) == 3
+    blue.drop = 2
+    assert ask(both)[0] == 502 and len(blue.asked) == 5
+    assert tally(both, "blue")["errors"] == 1
+
+
+def test_connections_are_kept_alive(both: Routed, blue: Backend) -> None:
+    """Twenty requests one after another on one connection of a caller use one to blue."""
+    connection = http.client.HTTPConnection(ports.HOST, both.router.port, timeout=20)
+    for _ in range(20):
+        connection.request("POST", "/score", b"{}")
+        assert connection.getresponse().read()
+    connection.close()
+    assert len(blue.connections) == 1
+
+
+def test_a_late_answer_is_408_and_counted(tmp_path: Path, blue: Backend) -> None:
+    """The caller is told, and the connection is not used for another request."""
+    blue.hold = threading.Event()
+    with routed(tmp_path, ports={"blue": blue.port}, timeout_ms=200) as at:
+        status, headers, _ = ask(at)
+        assert (status, headers["azureml-model-deployment"]) == (408, "blue")
+        blue.hold.set()
+        assert json.loads(ask(at, b"second")[2])["echo"] == "second"
+        assert tally(at, "blue")["errors"] == 1 and tally(at, "blue")["in_flight"] == 0
+
+
+def test_a_deployment_that_is_taken_out_ends_what_it_has(
+    both: Routed, blue: Backend, green: Backend
+) -> None:
+    """A request under way to blue is answered by blue although all traffic is green's by then."""
+    blue.hold = threading.Event()
+    found: list[tuple[int, dict[str, str], bytes]] = []
+    slow = threading.Thread(target=lambda: found.append(ask(both)))
+    slow.start()
+    assert blue.arrived.wait(20)
+    both.put(ports={"green": green.port}, live="green", traffic={"green": 100})
+    assert both.router.state()["draining"] == [
+        {"deployment": "blue", "port": blue.port, "in_flight": 1}
+    ]
+    assert json.loads(ask(both)[2])["by"] == "green"
+    blue.hold.set()
+    slow.join()
+    assert json.loads(found[0][2])["by"] == "blue" and both.router.state()["draining"] == []
+
+
+def test_a_canary_that_nobody_watches_loses_its_traffic(
+    both: Routed, blue: Backend, green: Backend
+) -> None:
+    """After the lease all goes to what is live; watching again brings the weights back."""
+    both.put(
+        ports={"green": green.port, "blue": blue.port},
+        traffic={"green": 100, "blue": 0},
+        lease_s=0.2,
+    )
+    while both.router.state()["leased"]:
+        pass
+    assert json.loads(ask(both)[2])["by"] == "blue"
+    assert both.router.renew()["leased"] is True
+    assert json.loads(ask(both)[2])["by"] == "green"
+
+
+def test_routes_that_are_wrong_change_nothing(both: Routed) -> None:
+    """The router says so to whoever wrote them and goes on as before."""
+    with pytest.raises(Refused) as raised:
+        both.put(traffic={"blue": 90})
+    assert raised.value.problems[0].code == "routes-refused"
+    assert ask(both)[0] == 200
+
+
+def test_a_change_that_nobody_told_is_found(both: Routed, green: Backend) -> None:
+    """A writer that was killed before it could say so: the file is what counts."""
+    both.put(refresh=False, ports={"green": green.port}, live="green", traffic={"green": 100})
+    while both.router.state()["routes"]["live"] != "green":
+        pass
+    assert json.loads(ask(both)[2])["by"] == "green"
+    both.file.unlink()
+    while both.router.state()["routes"] is not None:
+        pass
+    assert ask(both)[0] == 404
+
+
+def test_answers_are_recorded_for_whoever_watches(both: Routed, green: Backend) -> None:
+    """By number, with the deployment and the body; what was read is not given again."""
+    ask(both, b"one")
+    ask(both, b"two", azureml_model_deployment="green")
+    first, second = both.router.answers()
+    assert (first["deployment"], json.loads(first["body"])["echo"]) == ("blue", "one")
+    assert (second["deployment"], second["status"]) == ("green", 200)
+    assert both.router.answers(first["number"]) == [second]
+
+
+def test_the_control_port_asks_for_the_token(both: Routed) -> None:
+    """The file with it is its owner's alone, and without it nothing is told."""
+    assert (both.router.folder / "router.json").stat().st_mode & 0o077 == 0
+    connection = http.client.HTTPConnection(ports.HOST, both.router.control, timeout=20)
+    for headers in ({}, {"authorization": "Bearer guess"}):
+        connection.request("GET", "/state", headers=headers)
+        response = connection.getresponse()
+        assert response.status == 401 and b"tallies" not in response.read()
+    connection.close()
+
+
+def test_nobody_else_can_reach_it(both: Routed) -> None:
+    """Both ports are on the loopback address."""
+    listening = [
+        one
+        for one in psutil.Process(both.router.pid).net_connections("inet")
+        if one.status == "LISTEN"
+    ]
+    assert len(listening) == 2 and {one.laddr.ip for one in listening} == {"127.0.0.1"}
+
+
+def test_pipelined_requests_are_answered_in_order(both: Routed) -> None:
+    """Three in one packet, the last asking to close."""
+    one = b"POST /score HTTP/1.1\r\nhost: h\r\ncontent-length: 1\r\n%b\r\n%d"
+    found = raw(both, *(one % (b"connection: close\r\n" * (n == 3), n) for n in (1, 2, 3)))
+    places = [found.index(b'"echo": "%d"' % number) for number in (1, 2, 3)]
+    assert places == sorted(places) and found.count(b"200 OK") == 3
+
+
+def test_chunks_are_taken_and_given(both: Routed, blue: Backend) -> None:
+    """A chunked request has a length when it arrives; so has a chunked answer."""
+    blue.chunked = True
+    found = raw(
+        both,
+        b"POST /score HTTP/1.1\r\nhost: h\r\ntransfer-encoding: chunked\r\n"
+        b"connection: close\r\n\r\n3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n",
+    )
+    assert blue.asked[0][1]["content-length"] == "5" and blue.asked[0][2] == b"abcde"
+    assert b"content-length: " in found and found.endswith(b'{"by": "blue", "echo": "abcde"}')
+
+
+def test_a_caller_that_waits_to_be_told_is_told(both: Routed) -> None:
+    """`Expect: 100-continue`, as curl sends it with a large body."""
+    found = raw(
+        both,
+        b"POST /score HTTP/1.1\r\nhost: h\r\nexpect: 100-continue\r\ncontent-length: 2\r\n"
+        b"connection: close\r\n\r\n",
+        b"ok",
+    )
+    assert found.startswith(b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK")
+
+
+@pytest.mark.parametrize(
+    ("request_", "status"),
+    [
+        (b"GARBAGE\r\n\r\n", 400),
+        (b"POST /score HTTP/1.1\r\ncontent-length: 5\r\ntransfer-encoding: chunked\r\n\r\n", 400),
+        (b"POST /score HTTP/1.1\r\ncontent-length: 5\r\ncontent-length: 6\r\n\r\n", 400),
+        (b"POST /score HTTP/1.1\r\nhost: h\r\nx: %b\r\n\r\n" % (b"y" * 70_000), 431),
+        (b"POST /score HTTP/1.1\r\ncontent-length: %d\r\n\r\n" % (LARGEST_BODY + 1), 413),
+        (b"CONNECT h:1 HTTP/1.1\r\nhost: h\r\n\r\n", 501),
+    ],
+)
+def test_what_is_no_request_is_refused(
+    both: Routed, blue: Backend, request_: bytes, status: int
+) -> None:
+    """With a status and a sentence, the connection is closed, and no deployment hears of it."""
+    found = raw(both, request_)
+    assert found.startswith(b"HTTP/1.1 %d " % status) and b'"message"' in found
+    assert not blue.asked
+    assert tally(both, "blue")["requests"] == 0
+
+
+def test_a_body_that_grows_beyond_the_limit_is_cut_off(both: Routed, blue: Backend) -> None:
+    """Also in chunks, which announce no length."""
+    chunk = b"%x\r\n%b\r\n" % (2**20, b"z" * 2**20)
+    head = b"POST /score HTTP/1.1\r\nhost: h\r\ntransfer-encoding: chunked\r\n\r\n"
+    assert b"413" in raw(both, head, *[chunk] * 10, b"1\r\nz\r\n", until=b"413")
+    assert not blue.asked
+
+
+def test_it_ends_what_is_under_way_before_it_ends(both: Routed, blue: Backend) -> None:
+    """SIGTERM: the answer still comes, then the process is gone."""
+    blue.hold = threading.Event()
+    found: list[int] = []
+    slow = threading.Thread(target=lambda: found.append(ask(both)[0]))
+    slow.start()
+    assert blue.arrived.wait(20)
+    os.kill(both.router.pid, signal.SIGTERM)
+    while not ports.is_free(both.router.port):
+        pass
+    blue.hold.set()
+    slow.join()
+    assert found == [200] and slots.stop(both.router.folder) in (True, False)
+    assert process.find(both.router.folder) is None
+
+
+def test_a_port_that_is_taken_is_told(tmp_path: Path) -> None:
+    """The router's log says what the system said."""
+    with socket.socket() as taken:
+        taken.bind((ports.HOST, 0))
+        taken.listen()
+        with pytest.raises(Refused) as raised:
+            process.start(tmp_path / "router", tmp_path / "none", taken.getsockname()[1])
+    assert raised.value.problems[0].code == "router-failed"
+    assert "address already in use" in raised.value.problems[0].found

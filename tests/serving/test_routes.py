@@ -1,0 +1,130 @@
+"""ml.serving.router.routes and tally: who gets a request, and how answers are counted."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as some
+
+from ml.serving.router import routes as routing
+from ml.serving.router.routes import Routes, RoutesError
+from ml.serving.router.tally import (
+    BUCKETS,
+    FIRST_S,
+    KEPT_ANSWERS,
+    PER_OCTAVE,
+    Recent,
+    Tally,
+    bucket,
+)
+
+PORTS = {"green": 2, "blue": 1}
+
+
+def split(green: int, mirror: int = 0) -> Routes:
+    """Green has that share."""
+    return Routes("blue", PORTS, {"green": green, "blue": 100 - green}, {"green": mirror})
+
+
+@pytest.mark.parametrize("share", [0, 10, 50, 100])
+def test_weights_are_kept(share: int) -> None:
+    """Of 10,000 requests green gets its percentage, to within four standard errors."""
+    draw = random.Random(0)
+    got = sum(split(share).pick(None, draw) == "green" for _ in range(10_000))
+    assert abs(got - 100 * share) <= 4 * (10_000 * share * (100 - share) / 10_000) ** 0.5
+
+
+@given(some.text(), some.integers(0, 100), some.integers(0, 100))
+def test_a_key_stays_with_green_while_its_share_grows(key: str, one: int, other: int) -> None:
+    """A key that green has at some weight it has at every larger one; a draw plays no part."""
+    less, more = sorted((one, other))
+    first = split(less).pick(key, random.Random(1))
+    assert first == split(less).pick(key, random.Random(2))
+    if first == "green":
+        assert split(more).pick(key, random.Random(3)) == "green"
+
+
+def test_keys_are_spread_as_the_weights_say() -> None:
+    """A tenth of the keys, not of the requests of one key."""
+    draw = random.Random(0)
+    got = sum(split(10).pick(f"customer-{number}", draw) == "green" for number in range(10_000))
+    assert 880 <= got <= 1120
+
+
+def test_without_a_lease_everything_goes_to_what_is_live() -> None:
+    """Sticky keys too: nobody watches green any more."""
+    draw = random.Random(0)
+    assert {split(100).pick(key, draw, leased=False) for key in (None, "a", "b")} == {"blue"}
+
+
+def test_mirrors_never_copy_to_whoever_answers() -> None:
+    """About the percentage is copied to green when blue answers, nothing when green does."""
+    draw, routes = random.Random(0), split(50, mirror=20)
+    copies = sum(routes.mirrored("blue", draw) == ["green"] for _ in range(10_000))
+    assert 1840 <= copies <= 2160
+    assert not any(routes.mirrored("green", draw) for _ in range(1000))
+
+
+@pytest.mark.parametrize(
+    ("traffic", "mirror", "why"),
+    [
+        ({"blue": 90}, {}, "add up"),
+        ({"blue": 110, "green": -10}, {}, "add up"),
+        ({"blue": 100}, {"green": 51}, "percent"),
+        ({"blue": 50, "red": 50}, {}, "no port for red"),
+    ],
+)
+def test_routes_that_cannot_be_followed(
+    traffic: dict[str, int], mirror: dict[str, int], why: str
+) -> None:
+    """They are refused with what is wrong."""
+    with pytest.raises(RoutesError, match=why):
+        Routes("blue", PORTS, traffic, mirror)
+
+
+def test_a_file_is_read_or_refused(tmp_path: Path) -> None:
+    """What the endpoint writes is read back; anything else is an error that names the file."""
+    path = tmp_path / "live.json"
+    sound = {"live": "blue", "ports": PORTS, "traffic": {"green": 5, "blue": 95}, "mirror": {}}
+    path.write_text(json.dumps({"routes": {**sound, "timeout_ms": 100, "lease_s": 2.5}}))
+    assert routing.read(path) == Routes("blue", PORTS, sound["traffic"], {}, 100, 2.5)  # type: ignore[arg-type]
+    for text in ("", "{}", "[]", '{"routes": {}}', json.dumps({"routes": sound})):
+        path.write_text(text)
+        with pytest.raises(RoutesError, match=r"live\.json"):
+            routing.read(path)
+
+
+@given(some.floats(0, 1000))
+def test_a_time_is_in_the_bucket_that_says_so(seconds: float) -> None:
+    """Below its upper edge and not below the one before."""
+    found = bucket(seconds)
+    assert 0 <= found < BUCKETS
+    if 0 < found < BUCKETS - 1:
+        assert FIRST_S * 2 ** ((found - 1) / PER_OCTAVE) <= seconds * (1 + 1e-9)
+        assert seconds <= FIRST_S * 2 ** (found / PER_OCTAVE) * (1 + 1e-9)
+
+
+def test_answers_are_counted_for_what_they_are() -> None:
+    """5xx and what the router had to say are errors, the deployment's own 4xx are refusals."""
+    tally = Tally()
+    for status, own in ((200, True), (500, True), (502, False), (408, False), (400, True)):
+        tally.add(status, 0.001, own)
+    assert (tally.requests, tally.errors, tally.refused) == (5, 3, 1)
+    assert sum(tally.latency) == 5 and tally.statuses[408] == 1
+
+
+def test_what_is_remembered_is_bounded() -> None:
+    """The oldest answers go first, and one that is too long leaves its number alone."""
+    recent = Recent()
+    recent.add("blue", 200, b"x" * 100_000)
+    assert recent.since(0)[0].body is None
+    for _ in range(KEPT_ANSWERS + 10):
+        recent.add("blue", 200, b"y" * 8_000)
+    kept = recent.since(0)
+    assert sum(len(one.body or b"") for one in kept) <= 16 * 2**20
+    assert kept[-1].number == recent.last == KEPT_ANSWERS + 11
+    assert [one.number for one in recent.since(recent.last - 2)] == [recent.last - 1, recent.last]
