@@ -73,7 +73,7 @@ def apply(
     from ml.cli import verdicts
     from ml.release.apply import apply as go
 
-    done = go(project, to, approved_by, port=port, watch=_watch)
+    done = go(project, to, approved_by, port=port, watch=_watch, told=_told_step)
     if as_json:
         found = {
             "outcome": done.outcome,
@@ -82,12 +82,19 @@ def apply(
             "version": done.version,
             "digest": done.digest,
             "replaced": done.replaced,
+            "canary": done.canary.to_json() if done.canary else None,
             "url": done.router.url if done.router else None,
             "decision": done.decision.to_json(),
         }
         typer.echo(json.dumps(found, indent=1))
     else:
         verdicts.show(done.decision)
+        if done.canary and done.canary.replayed:
+            typer.echo(
+                f"canary: {done.canary.replayed} of the requests were the project's samples, "
+                "since there was too little traffic",
+                err=True,
+            )
         if done.router:
             was = "serves now" if done.started else "was serving already"
             typer.echo(f"{done.model} {done.version} {was}: {done.router.url}", err=True)
@@ -120,6 +127,10 @@ def _watch(event: Event) -> None:
     """Say that a model is being evaluated: it takes a while."""
     if event.kind == "started":
         typer.echo(f"evaluating ({event.run.folder / 'logs' / 'std_log.txt'})", err=True)
+
+
+def _told_step(sentence: str) -> None:
+    typer.echo(f"canary: {sentence}", err=True)
 
 
 def _told(one: Status) -> str:

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
 from ml.backends.base import Watch, unwatched
 from ml.release import desired
 from ml.release import project as projects
+from ml.release.canary import Outcome
 from ml.release.desired import Declared
-from ml.release.judge import Judged, judge
+from ml.release.journal import Release, refused_before
+from ml.release.judge import judge
 from ml.release.project import Project
 from ml.release.propose import launch_of
 from ml.release.registry import Registry, Version
 from ml.release.rollout import roll_out, settle
+from ml.release.strategy import Strategy
+from ml.release.strategy import read as read_strategy
 from ml.serving import endpoint
 from ml.serving.router.process import Router
 from ml.specs.problems import Exit, Problem, Refused
@@ -39,6 +44,7 @@ class Applied:
     replaced: str | None
     router: Router | None
     started: bool
+    canary: Outcome | None
 
 
 def apply(
@@ -48,48 +54,58 @@ def apply(
     *,
     port: int | None = None,
     watch: Watch = unwatched,
+    told: Callable[[str], None] = lambda _: None,
 ) -> Applied:
     """Bring the environment to what is declared; `approved_by` names who stands for it.
 
-    A second apply waits for the first. Raises Refused when nothing is declared, when the model or
-    its evidence are not what was declared, and when green fails: blue is then live as before.
+    A second apply waits for the first; what is proposed while green is on trial begins it anew.
+    `told` gets a sentence a step. Raises Refused when nothing is declared, when the model or its
+    evidence are not what was declared, when green fails (blue is then live as before), and when it
+    was rolled back before.
     """
     desired.check_environment(environment)
     found = projects.find(project)
-    with desired.locked(found.name):
-        declared = desired.read(found.name, environment)
+    strategy = read_strategy(found.folder / "endpoint")
+    with desired.applying(found.name):
+        while True:
+            done = _attempt(found, environment, strategy, approved_by, port, watch, told)
+            if done is not None:
+                return done
+            told("something else was declared meanwhile: beginning anew")
+
+
+def _attempt(
+    project: Project,
+    environment: str,
+    strategy: Strategy,
+    approved_by: str,
+    port: int | None,
+    watch: Watch,
+    told: Callable[[str], None],
+) -> Applied | None:
+    """Bring about what is declared now; None when it changed before it was live."""
+    with desired.locked(project.name):
+        declared = desired.read(project.name, environment)
         if declared is None:
-            raise _nothing_declared(found, environment)
+            raise _nothing_declared(project, environment)
         registry = Registry()
-        version = _declared_version(registry, declared)
         judged = judge(
             registry,
-            found,
-            version,
+            project,
+            _declared_version(registry, declared),
             environment,
             step="apply",
             approved_by=approved_by,
             reason=declared.reason,
             watch=watch,
         )
-        return _converge(found, environment, judged, registry, approved_by, port)
-
-
-def _converge(
-    project: Project,
-    environment: str,
-    judged: Judged,
-    registry: Registry,
-    approved_by: str,
-    port: int | None,
-) -> Applied:
-    version, decision = judged.candidate, judged.decision
-    deployment = project.deployment()
+    version, deployment = judged.candidate, project.deployment()
 
     def result(
         outcome: Literal["applied", "unchanged", "refused"],
-        live: Router | None = None,
+        router: Router | None = None,
         started: bool = False,
+        canary: Outcome | None = None,
     ) -> Applied:
         return Applied(
             outcome=outcome,
@@ -99,28 +115,38 @@ def _converge(
             model=version.model,
             version=version.version,
             digest=version.digest,
-            decision=decision,
+            decision=judged.decision,
             replaced=judged.champion.version if judged.champion else None,
-            router=live,
+            router=router,
             started=started,
+            canary=canary,
         )
 
-    current = endpoint.live(deployment.endpoint)
-    if decision.outcome == "already-champion":
-        if current is not None and current.launch.digest == version.digest:
-            now, started = endpoint.ensure(deployment.endpoint, port)
-            settle(environment, now.launch, approved_by)
-            return result("unchanged", endpoint.router(deployment.endpoint), started)
-        # Champion by its alias, but not what serves: a crash in between, or a removed state file.
-    elif decision.outcome != "approved":
+    champion = judged.decision.outcome == "already-champion"
+    if not champion and judged.decision.outcome != "approved":
         return result("refused")
-    launch = launch_of(version, deployment)
-    endpoint.check_model(launch)
-    with endpoint.locked(deployment.endpoint):
-        green = roll_out(
-            registry, environment, launch, version, project.samples(), approved_by, port
-        )
-    return result("applied", green, True)
+    release = Release(
+        project=project.name,
+        environment=environment,
+        declared=declared,
+        version=version,
+        launch=launch_of(version, deployment),
+        samples=project.samples(),
+        strategy=strategy,
+        approved_by=approved_by,
+    )
+    current = endpoint.live(deployment.endpoint)
+    # It serves: as it should, or since an apply was killed after its switch.
+    serves = current is not None and current.launch.digest == version.digest
+    if serves and (champion or (current and current.launch.code == release.launch.code)):
+        _, started = endpoint.ensure(deployment.endpoint, port)
+        settle(release, registry)
+        return result("unchanged", endpoint.router(deployment.endpoint), started)
+    if (refused := refused_before(release)) is not None:
+        raise refused
+    endpoint.check_model(release.launch)
+    rolled = roll_out(release, registry, port, told)
+    return None if rolled is None else result("applied", rolled[0], True, rolled[1])
 
 
 def _declared_version(registry: Registry, declared: Declared) -> Version:

@@ -48,6 +48,11 @@ def locked(project: str) -> AbstractContextManager[None]:
     return files.locked(path(project).with_suffix(".lock"))
 
 
+def applying(project: str) -> AbstractContextManager[None]:
+    """Hold the project's rollout, which may take long: one apply at a time, proposals go on."""
+    return files.locked(path(project).with_suffix(".apply.lock"))
+
+
 def read(project: str, environment: str) -> Declared | None:
     """What is declared; None when nothing is. Raises Refused when the file cannot be read."""
     file = path(project)

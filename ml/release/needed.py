@@ -96,5 +96,5 @@ def _being_released() -> list[str]:
             try:
                 fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except BlockingIOError:
-                held.append(path.stem)
+                held.append(path.name.partition(".")[0])
     return held

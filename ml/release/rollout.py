@@ -1,80 +1,156 @@
-"""The rollout: green beside blue, proved by requests, then switched; undone when any step fails."""
+"""The rollout: green beside blue, proved by requests and a canary, then switched; undone when not.
+
+What was tried and what it came to is in the journal, what serves in the endpoint's state; whatever
+a killed rollout left in the state is taken away first.
+"""
 
 from __future__ import annotations
 
 import http.client
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 
-from ml.release import audit
+from ml.release import canary, desired
+from ml.release.canary import Outcome
+from ml.release.journal import Release, lines, record_applied, record_refused, served_before
 from ml.release.registry import Registry, Version
 from ml.serving import client, endpoint, server, slots
-from ml.serving.endpoint import Live
+from ml.serving.endpoint import Canary, Live
 from ml.serving.router.process import Router
 from ml.serving.server import Launch, Server
 from ml.specs.problems import Exit, Problem, Refused
 
+# Faults of green itself: the version is not tried again. Any other is this machine's.
+_OWN_FAULTS = ("server-crashed", "smoke-failed")
+
 
 def roll_out(
+    release: Release,
     registry: Registry,
-    environment: str,
-    launch: Launch,
-    version: Version,
-    samples: Sequence[Mapping[str, object]],
-    approved_by: str,
-    port: int | None,
-) -> Router:
-    """Make the version live and champion, and stop the old server; returns the router.
+    port: int | None = None,
+    told: Callable[[str], None] = lambda _: None,
+) -> tuple[Router, Outcome | None] | None:
+    """Make the version live and champion, and stop the old server; None when something else was
+    declared meanwhile: nothing is changed then.
 
-    The steps are start, smoke requests, switch, alias, audit line; when one fails those before it
-    are undone in reverse, and blue, which ran all the while, is live as before. The caller holds
-    the endpoint.
+    There is no canary for the first version, nor for one that served here before: going back is not
+    put off. Raises Refused when green fails, blue having all the traffic as before: server-crashed,
+    smoke-failed and rolled-back are recorded, so that the version is not tried again.
     """
+    launch = release.launch
     name = launch.endpoint
-    blue = endpoint.live(name)
-    champion = registry.champion(version.model, environment)
-    slot = endpoint.other_slot(name)
+    compared = _to_compare_with(launch, port, told)
     with ExitStack() as undo:
-        undo.callback(slots.stop, slot)
-        green = server.start(slot, launch)
-        _smoke(green, launch, samples)
-        undo.callback(endpoint.stop_idle, name)  # a router that was started for the first version
+        with endpoint.locked(name):
+            blue = _cleared(name)
+            slot = endpoint.other_slot(name)
+            undo.callback(slots.stop, slot)
+            try:
+                green = server.start(slot, launch)
+                _smoke(green, launch, release.samples)
+            except Refused as error:
+                if error.problems[0].code in _OWN_FAULTS:
+                    record_refused(release, error.problems[0].found.splitlines()[0], None)
+                raise
+            if blue is not None:  # in the state, so that no other command takes it for a leftover
+                undo.callback(canary.weigh, name, None)
+                endpoint.switch(name, replace(blue, canary=Canary(green, launch, 0)))
+        outcome = None
+        if blue is not None and compared:
+            outcome = canary.lead(
+                name,
+                green,
+                launch,
+                release.strategy,
+                release.samples,
+                superseded=lambda: not release.stands(),
+                told=told,
+            )
+            if outcome.kind == "superseded":
+                return None
+            if outcome.kind == "rolled-back":
+                record_refused(release, outcome.why, outcome)
+                raise _rolled_back(release, outcome, blue)
+        with desired.locked(release.project), endpoint.locked(name):
+            if not release.stands():
+                endpoint.switch(name, _cleared_state(name))
+                return None
+            router = _promote(release, registry, green, port, outcome)
+        undo.pop_all()
+    return router, outcome
+
+
+def _to_compare_with(launch: Launch, port: int | None, told: Callable[[str], None]) -> bool:
+    """Whether a canary is led; blue then runs behind its router."""
+    if endpoint.live(launch.endpoint) is None:
+        return False
+    if served_before(launch):
+        told("none: this version served here before")
+        return False
+    try:
+        endpoint.ensure(launch.endpoint, port)
+    except Refused as error:
+        if error.problems[0].code == "port-in-use":
+            raise
+        told(f"none: what is live cannot be started ({error.problems[0].found.splitlines()[0]})")
+        return False
+    return True
+
+
+def settle(release: Release, registry: Registry) -> None:
+    """Finish a rollout that was killed after its switch: alias, audit line, the other server."""
+    name = release.launch.endpoint
+    with endpoint.locked(name):
+        _cleared(name)
+        champion = registry.champion(release.version.model, release.environment)
+        if champion is None or champion.digest != release.version.digest:
+            registry.promote(release.version, release.environment)
+        applied = [line for line in lines(name) if line["event"] == "applied"]
+        if not applied or applied[-1]["digest"] != release.launch.digest:
+            record_applied(release, None, None)
+
+
+def _promote(
+    release: Release, registry: Registry, green: Server, port: int | None, outcome: Outcome | None
+) -> Router:
+    """Switch, alias, audit line; undone in reverse when one fails. Then the old server is stopped.
+
+    The caller holds the project and the endpoint.
+    """
+    name, version, environment = release.launch.endpoint, release.version, release.environment
+    blue = _cleared_state(name)
+    champion = registry.champion(version.model, environment)
+    with ExitStack() as undo:
+        undo.callback(endpoint.stop_idle, name)  # with it a router that stands before nothing
         undo.callback(endpoint.switch, name, blue)
         router = endpoint.front(name, port) if blue else None
-        endpoint.switch(name, Live(green, launch))
+        endpoint.switch(name, Live(green, release.launch))
         router = router or endpoint.front(name, port)
         undo.callback(_restore, registry, version, environment, champion)
         registry.promote(version, environment)
-        _record(environment, launch, champion, approved_by)
+        record_applied(release, champion, outcome)
         undo.pop_all()
     endpoint.drained(router)
     endpoint.stop_idle(name)
     return router
 
 
-def settle(environment: str, launch: Launch, approved_by: str) -> None:
-    """Finish a rollout that was killed after its switch: the old server, the audit line."""
-    with endpoint.locked(launch.endpoint):
-        applied = [line for line in audit.verify() if line["event"] == "applied"]
-        here = [line for line in applied if line["endpoint"] == launch.endpoint]
-        if not here or here[-1]["digest"] != launch.digest:
-            _record(environment, launch, None, approved_by)
-        endpoint.stop_idle(launch.endpoint)
+def _cleared(name: str) -> Live | None:
+    """What is live, once nothing of a killed rollout is left; the caller holds the endpoint."""
+    state = _cleared_state(name)
+    if state is not None:
+        if state != endpoint.live(name):
+            endpoint.switch(name, state)
+            if (router := endpoint.router(name)) is not None:
+                endpoint.drained(router)
+        endpoint.stop_idle(name)
+    return state
 
 
-def _record(environment: str, launch: Launch, replaced: Version | None, approved_by: str) -> None:
-    audit.append(
-        "applied",
-        {
-            "environment": environment,
-            "endpoint": launch.endpoint,
-            "model": launch.model,
-            "version": launch.version,
-            "digest": launch.digest,
-            "replaced": replaced.version if replaced else None,
-            "approved_by": approved_by,
-        },
-    )
+def _cleared_state(name: str) -> Live | None:
+    state = endpoint.live(name)
+    return replace(state, canary=None) if state else None
 
 
 def _smoke(green: Server, launch: Launch, samples: Sequence[Mapping[str, object]]) -> None:
@@ -97,6 +173,20 @@ def _restore(
         registry.promote(champion, environment)
     elif registry.champion(version.model, environment) is not None:
         registry.demote(version.model, environment)
+
+
+def _rolled_back(release: Release, outcome: Outcome, blue: Live) -> Refused:
+    requests = ", ".join(f"{count} to {name}" for name, count in outcome.requests.items())
+    return Refused(
+        Problem(
+            "rolled-back",
+            f"version {release.version.version} was rolled back at {outcome.step} % of the "
+            f"traffic: {outcome.why} ({requests}; {outcome.replayed} were sample requests)",
+            f"no worse than version {blue.launch.version} beyond what is tolerated",
+            f"version {blue.launch.version} serves; this one is not tried again unless proposed",
+        ),
+        exit_code=Exit.GATE_SAID_NO,
+    )
 
 
 def _failed(green: Server, why: str) -> Refused:

@@ -7,8 +7,11 @@ from dataclasses import asdict, dataclass
 
 from ml.release import audit, desired
 from ml.release import project as projects
+from ml.release.desired import Declared
+from ml.release.journal import last_refusal
 from ml.release.registry import Registry
 from ml.serving import endpoint
+from ml.serving.endpoint import Live
 
 
 @dataclass(frozen=True)
@@ -62,7 +65,8 @@ def status(project: str | None = None, environment: str = "local") -> Sequence[S
                 serving=live.launch.version if live and up else None,
                 url=url,
                 audit="verified" if logged else "the decision is not in the audit log",
-                verdict=_verdict(
+                verdict=_rolled_back(name, declared, live)
+                or _verdict(
                     name,
                     declared.model,
                     champion is not None and champion.digest == declared.digest,
@@ -72,6 +76,16 @@ def status(project: str | None = None, environment: str = "local") -> Sequence[S
             )
         )
     return found
+
+
+def _rolled_back(project: str, declared: Declared, live: Live | None) -> str | None:
+    """What is said of a version that its canary refused; None of any other."""
+    why = last_refusal(declared.model, declared)
+    if why is None:
+        return None
+    serves = f"version {live.launch.version} serves" if live else "nothing serves"
+    again = f"next: ml release propose {project}"
+    return f"version {declared.version} was rolled back ({why}); {serves}; {again}"
 
 
 def _verdict(project: str, model: str, is_champion: bool, is_live: bool, up: bool) -> str:

@@ -1,0 +1,233 @@
+"""Leading a canary: weights step by step, a look ten times a second, and what it came to.
+
+The decision is `ml.release.signals`; here are its effects. The caller has started green beside blue
+and does what follows from the outcome.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import psutil
+
+from ml.release.observed import Answers
+from ml.release.replay import Replay
+from ml.release.signals import Memory, Signal, Verdict, judge
+from ml.release.strategy import Strategy
+from ml.serving import endpoint, server
+from ml.serving.endpoint import Canary
+from ml.serving.router.process import Router
+from ml.serving.server import Launch, Server
+
+LOOK_S = 0.1
+# The rate of real requests is told apart over at least this long.
+NOTICE_S = 0.3
+# Real traffic is enough from so many requests a second on; less is filled up by replay.
+ENOUGH_PER_S = 20.0
+# Memory is looked at from here on: what loads lazily has been loaded.
+WARM_REQUESTS = 50
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a canary ended.
+
+    `superseded`: something else is declared by now. `why` is for a person; `signals` are of the
+    last look. `requests` and `errors` are by deployment over the whole canary, `replayed` is how
+    many of all requests were the project's samples.
+    """
+
+    kind: Literal["passed", "rolled-back", "superseded"]
+    why: str
+    step: int
+    signals: tuple[Signal, ...]
+    requests: Mapping[str, int]
+    errors: Mapping[str, int]
+    replayed: int
+    seconds: float
+
+    def to_json(self) -> Mapping[str, object]:
+        """For the audit log: finite numbers only."""
+        signals = {
+            one.name: {
+                "evidence": round(one.evidence, 3) if math.isfinite(one.evidence) else None,
+                "limit": round(one.limit, 3),
+                "said": one.said,
+            }
+            for one in self.signals
+        }
+        return {
+            "outcome": self.kind,
+            "why": self.why,
+            "at_percent": self.step,
+            "signals": signals,
+            "requests": dict(self.requests),
+            "errors": dict(self.errors),
+            "replayed": self.replayed,
+            "seconds": round(self.seconds, 1),
+        }
+
+
+def lead(
+    name: str,
+    green: Server,
+    launch: Launch,
+    strategy: Strategy,
+    samples: Sequence[Mapping[str, object]],
+    *,
+    superseded: Callable[[], bool] = lambda: False,
+    told: Callable[[str], None] = lambda _: None,
+) -> Outcome:
+    """Give green its steps until one is refused or all are passed; the endpoint is not held.
+
+    On "passed" green has all the traffic and blue still runs. On anything else, and when this
+    raises, blue has all of it again and green still runs. Raises Refused when the router is gone.
+    """
+    state = endpoint.live(name)
+    router = endpoint.router(name)
+    if state is None or router is None:
+        raise endpoint.nothing_served(name)
+    watch = _Watch(name, state.server, green, router, strategy, samples)
+    passed = False
+    try:
+        with watch.replay:
+            outcome = watch.run(launch, superseded, told)
+        passed = outcome.kind == "passed"
+        return outcome
+    finally:
+        if not passed:
+            weigh(name, None)
+
+
+def weigh(name: str, canary: Canary | None) -> None:
+    """Put the canary beside whatever is live, or take it away; told to the router."""
+    with endpoint.locked(name):
+        state = endpoint.live(name)
+        if state is not None:
+            endpoint.switch(name, replace(state, canary=canary))
+
+
+class _Watch:
+    """One canary as it is watched."""
+
+    def __init__(
+        self,
+        name: str,
+        blue: Server,
+        green: Server,
+        router: Router,
+        strategy: Strategy,
+        samples: Sequence[Mapping[str, object]],
+    ) -> None:
+        self.name, self.blue, self.green, self.router = name, blue, green, router
+        self.strategy = strategy
+        self.replay = Replay(router.port, samples)
+        self.names = (blue.slot.name, green.slot.name)
+        self.answers = Answers(strategy.prediction, *self.names)
+        self.last = 0
+        self.warm: tuple[float, float] | None = None
+        self.begun = time.monotonic()
+
+    def run(
+        self, launch: Launch, superseded: Callable[[], bool], told: Callable[[str], None]
+    ) -> Outcome:
+        blue, green = self.names
+        weigh(self.name, Canary(self.green, launch, 0))
+        first = since = self._look()
+        self.marked = (time.monotonic(), first, 0)
+        time.sleep(NOTICE_S)
+        self._watch_traffic(self._look())
+        verdict = Verdict("hold", "", ())
+        frozen = None
+        for number, percent in enumerate(self.strategy.steps):
+            if percent == 100:
+                frozen = self.answers.side(blue, since[blue], self._look()[blue])
+            weigh(self.name, Canary(self.green, launch, percent))
+            since = now = self._look()
+            self.answers.begin()
+            began = time.monotonic()
+            while True:
+                if superseded():
+                    return self._outcome("superseded", "another is declared", percent, (), first)
+                time.sleep(LOOK_S)
+                now = self._look()
+                self._watch_traffic(now)
+                sides = {name: self.answers.side(name, since[name], now[name]) for name in now}
+                if percent == 100 and frozen is not None:
+                    sides[blue] = frozen
+                memory = self._memory(now[green]["requests"] - first[green]["requests"])
+                up = server.is_up(self.green)
+                verdict = judge(self.strategy, number, sides[green], sides[blue], memory, up)
+                if verdict.action == "roll-back":
+                    return self._outcome(
+                        "rolled-back", verdict.why, percent, verdict.signals, first
+                    )
+                if verdict.action == "go-on":
+                    break
+                if time.monotonic() - began > self.strategy.step_s:
+                    why = f"undecided after {self.strategy.step_s:g} s: {verdict.why}"
+                    return self._outcome("rolled-back", why, percent, verdict.signals, first)
+            told(f"{percent} %: {verdict.why}")
+        return self._outcome("passed", verdict.why, 100, verdict.signals, first)
+
+    def _look(self) -> dict[str, Any]:
+        """The tallies of both, and the answers that came since the last look."""
+        state = self.router.renew()
+        for one in self.router.answers(self.last):
+            self.last = one["number"]
+            self.answers.add(one["deployment"], one["status"], one["body"])
+        return {name: state["tallies"][name] for name in self.names}
+
+    def _watch_traffic(self, now: Any) -> None:
+        """Replay as long as real requests, those that it did not send, are too few."""
+        (then, before, sent), moment = self.marked, time.monotonic()
+        if moment - then < NOTICE_S:
+            return
+        came = sum(now[name]["requests"] - before[name]["requests"] for name in self.names)
+        real = came - (self.replay.sent - sent)
+        # One that it sent may not have been counted yet.
+        self.replay.go((real - 1) / (moment - then) < ENOUGH_PER_S)
+        self.marked = moment, now, self.replay.sent
+
+    def _memory(self, answered: int) -> Memory | None:
+        """Resident memory against when green was warm; None before, and where green has ended."""
+        if answered < WARM_REQUESTS:
+            return None
+        try:
+            green, blue = _resident(self.green.pid), _resident(self.blue.pid)
+        except psutil.Error:
+            return None  # whether it runs is asked next
+        if self.warm is None:
+            self.warm = green, blue
+        return Memory(self.warm[0], green, self.warm[1], blue)
+
+    def _outcome(
+        self,
+        kind: Literal["passed", "rolled-back", "superseded"],
+        why: str,
+        percent: int,
+        signals: tuple[Signal, ...],
+        first: Mapping[str, Any],
+    ) -> Outcome:
+        now = self._look()
+        return Outcome(
+            kind,
+            why,
+            percent,
+            signals,
+            {name: now[name]["requests"] - first[name]["requests"] for name in self.names},
+            {name: now[name]["errors"] - first[name]["errors"] for name in self.names},
+            self.replay.sent,
+            time.monotonic() - self.begun,
+        )
+
+
+def _resident(pid: int) -> float:
+    """Bytes of a server's processes, the workers included."""
+    process = psutil.Process(pid)
+    family = [process, *process.children(recursive=True)]
+    return float(sum(one.memory_info().rss for one in family))

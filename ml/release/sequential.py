@@ -1,0 +1,88 @@
+"""Is green worse than blue by more than is tolerated? A test that may be looked at any time.
+
+`evidence` is the logarithm of an e-process: as long as green's rate exceeds blue's by no more than
+the margin, the chance that it *ever* reaches log(1/alpha), however often one looks and whatever one
+decides upon looking, is at most alpha (Ville's inequality). It is a mixture likelihood ratio by
+universal inference: each side's counts under a Beta mixture over its rate, over the
+likelihood of the best pair of rates that the null allows (Ramdas, Grünwald, Vovk, Shafer 2023,
+"Game-theoretic statistics and safe anytime-valid inference", sections 4 and 5; Wasserman, Ramdas,
+Balakrishnan 2020). The two sides are independent, and which one gets the next request may depend on
+the past. Averages of e-processes with fixed weights are e-processes, so one signal may look at many
+thresholds; several signals split alpha.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import betaln, xlog1py, xlogy
+
+# Beta priors of the mixture. They cost power where they are wrong, never the level of the test.
+EVEN = (0.5, 0.5)
+RARE = (0.5, 30.0)  # for events that should hardly happen
+_STEPS = 50  # bisection: 2 ** -50 of the interval
+Floats = NDArray[np.float64]
+
+
+def evidence(
+    green: ArrayLike,
+    green_requests: ArrayLike,
+    blue: ArrayLike,
+    blue_requests: ArrayLike,
+    margin: float,
+    prior: tuple[float, float] = EVEN,
+) -> Floats:
+    """log E against `green's rate <= blue's rate + margin`, elementwise over arrays of counts.
+
+    `green` and `blue` count the events (errors, say) among their requests. Raises ValueError for
+    counts that are none: negative, not finite, or more events than requests.
+    """
+    counts = [
+        np.asarray(one, dtype=np.float64) for one in (green, green_requests, blue, blue_requests)
+    ]
+    g, n, b, m = np.broadcast_arrays(*counts)
+    sound = (g >= 0) & (g <= n) & (b >= 0) & (b <= m) & np.isfinite(n + m)
+    if not sound.all():  # NaN compares false
+        raise ValueError("counts of events among requests")
+    # The best rates overall, where the null allows them; else the best on its border.
+    rate_g, rate_b = g / np.maximum(n, 1), b / np.maximum(m, 1)
+    inside = (rate_g <= rate_b + margin) | (n == 0) | (m == 0)
+    low: Floats = np.zeros(g.shape)
+    high: Floats = np.full(g.shape, 1 - margin)
+    for _ in range(_STEPS):  # the likelihood on the border is concave: halve by its slope
+        middle: Floats = (low + high) / 2
+        rises = _slope(middle + margin, g, n) + _slope(middle, b, m) > 0
+        low[rises], high[~rises] = middle[rises], middle[~rises]
+    border_b = (low + high) / 2
+    best_g = np.where(inside, rate_g, border_b + margin)
+    best_b = np.where(inside, rate_b, border_b)
+    found: Floats = _mixture(g, n, prior) + _mixture(b, m, prior) - _likelihood(best_g, g, n)
+    return found - _likelihood(best_b, b, m)
+
+
+def averaged(evidences: ArrayLike) -> float:
+    """log of the mean of e-processes given by their logs; one with no member has no evidence."""
+    logs = np.asarray(evidences, dtype=np.float64)
+    if logs.size == 0:
+        return -np.inf
+    return float(np.logaddexp.reduce(logs) - np.log(logs.size))
+
+
+def _mixture(events: Floats, requests: Floats, prior: tuple[float, float]) -> Floats:
+    one, other = prior
+    found = betaln(events + one, requests - events + other) - betaln(one, other)
+    return np.asarray(found, dtype=np.float64)
+
+
+def _likelihood(rate: Floats, events: Floats, requests: Floats) -> Floats:
+    found: Floats = xlogy(events, rate) + xlog1py(requests - events, -rate)
+    return found
+
+
+def _slope(rate: Floats, events: Floats, requests: Floats) -> Floats:
+    """The derivative of the log-likelihood by the rate."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        up = np.where(events > 0, events / rate, 0.0)
+        down = np.where(requests > events, (requests - events) / (1 - rate), 0.0)
+    found: Floats = up - down
+    return found

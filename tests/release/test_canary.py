@@ -1,0 +1,114 @@
+"""ml.release.canary with real servers: good greens pass, bad ones go, and blue serves throughout."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ml.release.replay import Replay
+from ml.serving import endpoint, ports, slots
+from ml.specs.problems import Refused
+from tests.release.greens import BAD_GREENS, SAMPLES, STRATEGY, pair
+
+pytestmark = pytest.mark.slow
+QUICK = replace(STRATEGY, requests=(40, 60, 40))
+
+
+def test_a_healthy_green_has_all_the_traffic_in_the_end(own_home: Path, tmp_path: Path) -> None:
+    """Every step is told, both have answered without an error, blue still runs."""
+    told: list[str] = []
+    with pair(tmp_path) as made:
+        outcome = made.lead(QUICK, told=told.append)
+        assert outcome.kind == "passed", outcome
+        assert [line.split(":")[0] for line in told] == ["10 %", "50 %", "100 %"]
+        assert outcome.errors == {"blue": 0, "green": 0} and outcome.requests["green"] >= 140
+        assert outcome.replayed >= 300
+        state = endpoint.live("echo")
+        assert state and state.canary and state.canary.weight == 100
+        assert slots.running(made.blue.slot)
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("name", BAD_GREENS)
+def test_a_bad_green_is_rolled_back(own_home: Path, tmp_path: Path, name: str) -> None:
+    """For the reason that it is bad for; blue has everything again and never failed a request."""
+    signal, bad = BAD_GREENS[name]
+    with pair(tmp_path, bad) as made:
+        outcome = made.lead()
+        assert outcome.kind == "rolled-back" and signal in outcome.why, outcome
+        state, router = endpoint.live("echo"), endpoint.router("echo")
+        assert state and router and state.server == made.blue and state.canary is None
+        assert outcome.errors["blue"] == 0
+        assert router.state()["routes"]["traffic"] == {"blue": 100}
+        assert router.state()["tallies"]["blue"]["errors"] == 0
+
+
+def test_what_is_declared_meanwhile_ends_it(own_home: Path, tmp_path: Path) -> None:
+    """At the next look, with all the traffic back at blue."""
+    looks: list[int] = []
+
+    def superseded() -> bool:
+        looks.append(1)
+        return len(looks) > 3
+
+    with pair(tmp_path) as made:
+        assert made.lead(superseded=superseded).kind == "superseded"
+        state = endpoint.live("echo")
+        assert state and state.canary is None
+
+
+def test_a_step_that_nobody_can_decide_is_rolled_back(
+    own_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No traffic, and none that could be replayed either: it fails closed."""
+    monkeypatch.setattr(Replay, "go", lambda self, going: None)
+    with pair(tmp_path) as made:
+        outcome = made.lead(replace(QUICK, step_s=1.0))
+    assert outcome.kind == "rolled-back" and "undecided after 1 s" in outcome.why
+    assert outcome.requests == {"blue": 0, "green": 0}
+
+
+def test_a_router_that_is_gone_ends_it_and_blue_is_what_the_state_says(
+    own_home: Path, tmp_path: Path
+) -> None:
+    """Nothing is recorded against green for that."""
+    with pair(tmp_path) as made:
+        folder = endpoint.folder("echo") / endpoint.ROUTER
+        timer = threading.Timer(1.0, slots.stop, (folder,))
+        timer.start()
+        with pytest.raises(Refused) as raised:
+            made.lead()
+        timer.join()
+        state = endpoint.live("echo")
+    assert raised.value.problems[0].code == "router-silent"
+    assert state and state.server == made.blue and state.canary is None
+
+
+def test_real_traffic_is_what_counts_where_there_is_enough(own_home: Path, tmp_path: Path) -> None:
+    """Callers keep both busy: hardly a sample is sent, and every caller is answered."""
+    stop, found = threading.Event(), []
+
+    def keep_asking(port: int) -> None:
+        connection = http.client.HTTPConnection(ports.HOST, port, timeout=30)
+        while not stop.is_set():
+            connection.request("POST", "/score", json.dumps(SAMPLES[0]))
+            response = connection.getresponse()
+            response.read()
+            found.append(response.status)
+        connection.close()
+
+    with pair(tmp_path) as made:
+        router = endpoint.router("echo")
+        assert router
+        caller = threading.Thread(target=keep_asking, args=(router.port,))
+        caller.start()
+        outcome = made.lead(QUICK)
+        stop.set()
+        caller.join()
+    assert outcome.kind == "passed" and set(found) == {200}
+    assert outcome.replayed < sum(outcome.requests.values()) / 2
