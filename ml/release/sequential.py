@@ -75,8 +75,8 @@ def _mixture(events: Floats, requests: Floats, prior: tuple[float, float]) -> Fl
 
 
 def _likelihood(rate: Floats, events: Floats, requests: Floats) -> Floats:
-    found: Floats = xlogy(events, rate) + xlog1py(requests - events, -rate)
-    return found
+    found = xlogy(events, rate) + xlog1py(requests - events, -rate)
+    return np.asarray(found, dtype=np.float64)
 
 
 def _slope(rate: Floats, events: Floats, requests: Floats) -> Floats:

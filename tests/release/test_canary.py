@@ -1,4 +1,4 @@
-"""ml.release.canary with real servers: good greens pass, bad ones go, and blue serves throughout."""
+"""ml.release.canary with real servers: good greens pass, bad ones go, blue serves all the while."""
 
 from __future__ import annotations
 

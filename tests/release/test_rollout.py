@@ -96,13 +96,20 @@ def test_a_first_promotion_that_fails_leaves_nothing(world: World) -> None:
     assert slots.running(endpoint.folder("tiny") / "blue") is None
 
 
-STEPS = ["server.start", "endpoint.switch", "Registry.promote", "audit.append"]
+# The step, which call of it, and whether before or after. Weights are switched to 0, 0, 10, 50 and
+# 100 per cent, then green is live.
+KILLED = [
+    *[("server.start", 1, moment) for moment in ("before", "after")],
+    *[("endpoint.switch", call, "after") for call in range(1, 7)],
+    *[("Registry.promote", 1, moment) for moment in ("before", "after")],
+    *[("audit.append", 1, moment) for moment in ("before", "after")],
+    ("endpoint.drained", 1, "after"),
+]
 
 
-@pytest.mark.parametrize("moment", ["before", "after"])
-@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize(("step", "call", "moment"), KILLED)
 def test_an_apply_killed_at_any_step_is_finished_by_the_next(
-    challenged: World, step: str, moment: str
+    challenged: World, step: str, call: int, moment: str
 ) -> None:
     """SIGKILL before and after each step: something serves, and the next apply ends as declared."""
     holder, name = step.split(".")
@@ -112,9 +119,12 @@ from ml.release import audit
 from ml.release.apply import apply
 from ml.release.registry import Registry
 from ml.serving import endpoint, server
-done = {holder}.{name}
+done, calls = {holder}.{name}, []
 def killed(*given, **named):
     if {name!r} == "append" and given[0] != "applied":
+        return done(*given, **named)
+    calls.append(1)
+    if len(calls) < {call}:
         return done(*given, **named)
     if {moment!r} == "after":
         done(*given, **named)

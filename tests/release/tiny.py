@@ -233,6 +233,10 @@ environment: azureml:ml-cpu:1
 instance_type: Standard_DS3_v2
 instance_count: 1
 """,
+    "ml/projects/tiny/endpoint/canary.yml": """
+schema_version: 1
+requests: [20, 20, 20]
+""",
     "ml/projects/tiny/endpoint/score.py": SCORE,
     "ml/projects/tiny/endpoint/requests.jsonl": '{"question": "how?"}\n{"question": "why not?"}\n',
     "ml/projects/tiny/gates.yml": """

@@ -1,0 +1,334 @@
+"""Applies, crashes, reboots and reverts in any order: something good serves, and status says what.
+
+The real apply, rollout, journal and endpoint state run over a machine whose processes are entries
+in a table, so that thousands of sequences take seconds. A crash is a SIGKILL: from some effect on,
+nothing that the dying command does has any effect, its own undoing included.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as some
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from ml.release import apply as applying
+from ml.release import audit, canary, desired, journal, rollout, status
+from ml.release.canary import Outcome
+from ml.release.desired import Declared
+from ml.release.registry import Version
+from ml.serving import endpoint, server, slots
+from ml.serving.endpoint import Canary
+from ml.serving.router import process
+from ml.serving.server import Launch, Server
+from ml.specs.problems import Problem, Refused
+
+NAME = "tiny"
+BAD = {"3": "crash", "4": "canary"}  # the others are sound
+
+
+class Killed(BaseException):
+    """The command is gone."""
+
+
+@dataclass
+class Machine:
+    """Processes by folder, the registry's alias, and how many effects the next command has left."""
+
+    running: dict[Path, int] = field(default_factory=dict)
+    versions: dict[int, str] = field(default_factory=dict)  # by port
+    champion: str | None = None
+    left: int | None = None
+    started: int = 0
+    next_port: int = 5000
+    meanwhile: Callable[[], None] | None = None  # happens once while green is on trial
+
+    def effect(self) -> None:
+        """Something is about to change: not any more, if the command was killed."""
+        if self.left is None:
+            return
+        if self.left <= 0:
+            raise Killed
+        self.left -= 1
+
+
+@dataclass
+class Router:
+    """Follows the state file at once; it has the one port."""
+
+    folder: Path
+    machine: Machine
+    port: int = 4000
+    url: str = "http://127.0.0.1:4000/score"
+
+    def refresh(self) -> dict[str, Any]:
+        return {"draining": [], "routes": None}
+
+    state = refresh
+
+
+def install(patch: pytest.MonkeyPatch, machine: Machine) -> None:
+    """Put the machine under the real code."""
+
+    def start(slot: Path, launch: Launch, port: int | None = None, **_: Any) -> Server:
+        machine.effect()
+        machine.started += 1
+        machine.running.pop(slot, None)
+        if BAD.get(launch.version) == "crash":
+            raise Refused(Problem("server-crashed", "no weights"))
+        machine.next_port += 1
+        slot.mkdir(parents=True, exist_ok=True)
+        machine.running[slot] = machine.next_port
+        machine.versions[machine.next_port] = launch.version
+        return Server(slot, machine.next_port, machine.next_port)
+
+    def stop(slot: Path, patience_s: float = 0) -> bool:
+        if slot in machine.running:
+            machine.effect()
+        return machine.running.pop(slot, None) is not None
+
+    def start_router(folder: Path, routes: Path, port: int) -> Router:
+        machine.effect()
+        folder.mkdir(parents=True, exist_ok=True)
+        machine.running[folder] = 4000
+        return Router(folder, machine)
+
+    def lead(name: str, green: Server, launch: Launch, *_: Any, **named: Any) -> Outcome:
+        passed = False
+        try:
+            for weight in (0, 10, 50, 100):
+                canary.weigh(name, Canary(green, launch, weight))
+                machine.effect()
+                happens, machine.meanwhile = machine.meanwhile, None
+                if happens is not None:
+                    happens()
+                if named["superseded"]():
+                    return Outcome("superseded", "", weight, (), {}, {}, 0, 0.0)
+                if weight == 50 and BAD.get(launch.version) == "canary":
+                    return Outcome("rolled-back", "errors: many", 50, (), {}, {}, 0, 0.0)
+            passed = True
+            return Outcome("passed", "", 100, (), {}, {}, 0, 0.0)
+        finally:
+            if not passed:
+                canary.weigh(name, None)
+
+    def wrapped(real: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*given: Any) -> Any:
+            machine.effect()
+            return real(*given)
+
+        return call
+
+    patch.setattr(server, "start", start)
+    patch.setattr(server, "is_up", lambda one: machine.running.get(one.slot) == one.port)
+    patch.setattr(slots, "stop", stop)
+    patch.setattr(process, "start", start_router)
+    patch.setattr(
+        process, "find", lambda at: Router(at, machine) if at in machine.running else None
+    )
+    patch.setattr(endpoint, "switch", wrapped(endpoint.switch))
+    patch.setattr(endpoint, "check_model", lambda launch: None)
+    patch.setattr(audit, "append", wrapped(audit.append))
+    patch.setattr(canary, "lead", lead)
+    patch.setattr(rollout, "_smoke", lambda *_: machine.effect())
+
+    class Registry:
+        """The alias alone."""
+
+        def champion(self, model: str, environment: str) -> Version | None:
+            return version(machine.champion) if machine.champion else None
+
+        def promote(self, what: Version, environment: str) -> None:
+            machine.effect()
+            machine.champion = what.version
+
+        def demote(self, model: str, environment: str) -> None:
+            machine.effect()
+            machine.champion = None
+
+    def judge(registry: Any, project: Any, what: Version, *_: Any, **__: Any) -> Any:
+        outcome = "already-champion" if machine.champion == what.version else "approved"
+        return SimpleNamespace(
+            candidate=what,
+            champion=registry.champion(NAME, "local"),
+            decision=SimpleNamespace(outcome=outcome),
+        )
+
+    found = SimpleNamespace(
+        name=NAME,
+        folder=Path("nowhere"),
+        deployment=lambda: SimpleNamespace(endpoint=NAME),
+        samples=lambda: [{}],
+    )
+    for module in (applying, status):
+        patch.setattr(module, "Registry", Registry)
+        patch.setattr(module.projects, "find", lambda name: found)
+    patch.setattr(applying, "judge", judge)
+    patch.setattr(applying, "_declared_version", lambda _, one: version(one.version))
+    patch.setattr(applying, "launch_of", lambda what, _: launch(what.version))
+
+
+def version(number: str) -> Version:
+    return Version(NAME, number, f"sha256:{number}", NAME, "run", "evidence")
+
+
+def launch(number: str) -> Launch:
+    return Launch(
+        NAME, NAME, number, f"sha256:{number}", Path("/code/one"), "score.py", Path("/m"), {}
+    )
+
+
+class Releases(RuleBasedStateMachine):
+    """What people and machines do to an endpoint."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.patch = pytest.MonkeyPatch()
+        self.machine = Machine()
+        self.proposals = 0
+        self.applied: list[str] = []  # what was ever said to be live
+
+    @initialize()
+    def begin(self) -> None:
+        import tempfile
+
+        self.home = tempfile.TemporaryDirectory()
+        self.patch.setenv("MLOPS_HOME", self.home.name)
+        install(self.patch, self.machine)
+        self.propose("1")  # the first version has nothing to be compared with
+        self.conclude()
+
+    def teardown(self) -> None:
+        self.patch.undo()
+        self.home.cleanup()
+
+    @rule(number=some.sampled_from("12345"))
+    def propose(self, number: str) -> None:
+        self.proposals += 1
+        declared = Declared(NAME, number, f"sha256:{number}", "e", f"decision-{self.proposals}")
+        desired.declare(NAME, "local", declared)
+
+    def declared(self) -> Declared:
+        found = desired.read(NAME, "local")
+        assert found is not None
+        return found
+
+    @rule()
+    def apply(self) -> None:
+        self.conclude()
+
+    @rule(one=some.sampled_from("2345"), other=some.sampled_from("12345"))
+    def another_is_proposed_while_one_is_on_trial(self, one: str, other: str) -> None:
+        """The trial ends, and what is declared by then is brought about."""
+        self.propose(one)
+        self.machine.meanwhile = lambda: self.propose(other)
+        try:
+            self.conclude(also=other)
+        finally:
+            self.machine.meanwhile = None
+
+    @rule(effects=some.integers(0, 24))
+    def apply_is_killed(self, effects: int) -> None:
+        """Nothing that served stops serving, wherever it is killed."""
+        self.machine.left = effects
+        before = self.live()
+        try:
+            applying.apply(NAME, "local", "ana")
+        except (Killed, Refused):
+            pass
+        finally:
+            self.machine.left = None
+        now = self.live()
+        if before is not None:
+            assert now is not None
+
+    @rule(effects=some.integers(0, 24))
+    def apply_is_killed_and_done_again(self, effects: int) -> None:
+        """The next apply resumes or undoes whatever the killed one left."""
+        self.apply_is_killed(effects)
+        self.conclude()
+
+    @rule()
+    def reboot(self) -> None:
+        """Every process ends; the next request starts what is live."""
+        self.machine.running.clear()
+        if endpoint.live(NAME) is not None:
+            endpoint.ensure(NAME)
+
+    def conclude(self, also: str | None = None) -> None:
+        before = self.machine.started
+        try:
+            done = applying.apply(NAME, "local", "ana")
+        except Refused as error:
+            began = self.machine.started - before if also is None else 0
+            self.refused(self.declared(), error.problems[0].code, began)
+            return
+        declared = self.declared()
+        assert done.outcome in ("applied", "unchanged")
+        assert done.digest == declared.digest and declared.version not in BAD
+        state = endpoint.live(NAME)
+        assert state and state.launch.digest == declared.digest and state.canary is None
+        assert self.machine.champion == declared.version
+        up = {path.name for path in self.machine.running}
+        assert up == {endpoint.ROUTER, state.server.slot.name}
+        lines = [line for line in audit.verify() if line["event"] == "applied"]
+        assert lines[-1]["digest"] == declared.digest
+        if not self.applied or self.applied[-1] != declared.version:
+            self.applied.append(declared.version)
+
+    def refused(self, declared: Declared, code: str, started: int) -> None:
+        assert declared.version in BAD
+        assert code in ("server-crashed", "rolled-back", "refused-before")
+        if code == "refused-before":
+            assert started == 0
+        told = status.status(NAME)[0].verdict
+        assert f"version {declared.version} was rolled back" in told
+        with pytest.raises(Refused) as raised:
+            applying.apply(NAME, "local", "ana")
+        assert raised.value.problems[0].code == "refused-before"
+
+    def live(self) -> str | None:
+        """The version that requests reach now; None when no router runs."""
+        state = endpoint.live(NAME)
+        if state is None or endpoint.ROUTER not in {one.name for one in self.machine.running}:
+            return None
+        assert server.is_up(state.server)
+        return state.launch.version
+
+    @invariant()
+    def something_good_serves(self) -> None:
+        state = endpoint.live(NAME)
+        if self.applied:
+            assert state is not None
+        if state is None:
+            return
+        assert state.launch.version not in BAD
+        for one in (state, state.canary):
+            if one is not None and endpoint.ROUTER in {path.name for path in self.machine.running}:
+                assert server.is_up(one.server), "a deployment with a share of traffic is down"
+        audit.verify()
+
+
+Releases.TestCase.settings = settings(
+    max_examples=60,
+    stateful_step_count=20,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
+)
+TestReleases = pytest.mark.slow(Releases.TestCase)
+
+
+def test_the_journal_is_what_status_reads(own_home: Path) -> None:
+    """An applied version is not said to be rolled back although it once was."""
+    declared = Declared(NAME, "1", "sha256:1", "e", "d")
+    for event in ("rolled-back", "applied"):
+        what = {"endpoint": NAME, "digest": "sha256:1", "decision": "d", "why": "errors"}
+        audit.append(event, what)
+        expected = "errors" if event == "rolled-back" else None
+        assert journal.last_refusal(NAME, declared) == expected

@@ -1,0 +1,112 @@
+"""ml.release.strategy and observed: what a project asks of a canary, and what answers look like."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from ml.release import observed, strategy
+from ml.release.observed import REFERENCE, Answers, edges, prediction, shape
+from ml.release.strategy import Strategy
+from ml.serving.router.tally import Tally
+from ml.specs.problems import Refused
+
+
+def test_without_a_file_the_defaults_hold(tmp_path: Path) -> None:
+    """And an empty choice of everything is the same."""
+    assert strategy.read(tmp_path) == Strategy()
+    (tmp_path / "canary.yml").write_text("schema_version: 1\n")
+    assert strategy.read(tmp_path) == Strategy()
+
+
+@pytest.mark.parametrize(
+    ("steps", "found"),
+    [
+        ([10, 50, 100], (10, 50, 100)),
+        ([20], (20, 100)),
+        ([33, 66], (33, 66, 100)),
+        ([7, 30, 99], (7, 30, 99, 100)),
+    ],
+)
+def test_a_promotion_ends_at_100(steps: list[int], found: tuple[int, ...]) -> None:
+    """Whatever the steps are, with a number of requests for each."""
+    made = strategy.made({"schema_version": 1, "steps": steps})
+    assert made.steps == found and len(made.requests) == len(found)
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "found"),
+    [
+        ("schema_version: 2\n", 1, "schema_version"),
+        ("schema_version: 1\nstep: [10]\n", 2, "step: not one of"),
+        ("schema_version: 1\nsteps: [50, 10]\n", 2, "rise"),
+        ("schema_version: 1\nsteps: [100]\n", 2, "nothing to compare"),
+        ("schema_version: 1\nsteps: [10, 100]\nrequests: [50]\n", 3, "at least 20"),
+        ("schema_version: 1\nfalse_alarms: 0\n", 2, "above 0"),
+        ("schema_version: 1\nfalse_alarms: .nan\n", 2, "a number"),
+        ("schema_version: 1\ntolerances: {errors: -1}\n", 1, "errors -1"),
+        ("schema_version: 1\ntolerances: {speed: 1}\n", 1, "speed"),
+        ("[\n", 1, ""),
+    ],
+)
+def test_a_file_that_is_wrong(tmp_path: Path, text: str, line: int, found: str) -> None:
+    """It is refused with its line before anything is started."""
+    (tmp_path / "canary.yml").write_text(text)
+    with pytest.raises(Refused) as raised:
+        strategy.read(tmp_path)
+    problem = raised.value.problems[0]
+    assert problem.code == "canary-file" and found in problem.found
+    assert problem.place and problem.place.line == line
+
+
+def test_shapes_tell_schemas_apart_not_values() -> None:
+    """The same fields with other values have one shape; another field, type or NaN another."""
+    one = shape(json.loads('{"a": [{"b": 1, "c": "x"}], "d": null}'))
+    assert one == shape(json.loads('{"d": null, "a": [{"c": "yy", "b": 2.5}, {"b": 0, "c": ""}]}'))
+    others = ['{"a": [{"b": "1", "c": "x"}], "d": null}', '{"a": [], "d": null}', "[1]", "3"]
+    others.append('{"a": [{"b": NaN, "c": "x"}], "d": null}')
+    assert len({one, *(shape(json.loads(text)) for text in others)}) == 6
+
+
+def test_a_pointer_reads_numbers_and_texts() -> None:
+    """Anything else is nothing."""
+    answer = {"answers": [{"score": 0.5, "id": "x", "none": None}], "flag": True}
+    assert prediction(answer, "answers/0/score") == 0.5
+    assert prediction(answer, "answers/0/id") == "x" and prediction(answer, "flag") == "True"
+    for pointer in ("answers/1/id", "answers/x", "nothing", "answers", "answers/0/none"):
+        assert prediction(answer, pointer) is None
+    assert prediction({"score": float("nan")}, "score") is None
+
+
+def test_bins_keep_close_values_together() -> None:
+    """Few values: their borders lie between them. Many: as many bins as asked for, and two."""
+    cuts = edges([1.0] * 30 + [2.0] * 30)
+    assert len(cuts) == 3 and cuts[0] < 0.9 and 1.4 < cuts[1] < 1.6 and cuts[2] > 2.1
+    assert len(edges([float(n) for n in range(1000)])) == observed.BINS + 1
+    assert edges([5.0]) == [2.5, 7.5]
+
+
+def answered(answers: Answers, deployment: str, count: int, body: str, status: int = 200) -> None:
+    for _ in range(count):
+        answers.add(deployment, status, body)
+
+
+def test_blues_first_answers_say_what_is_known() -> None:
+    """They are not counted; what comes after is, by bin and by whether the shape was seen."""
+    made = Answers("score", "blue", "green")
+    zero = {"requests": 0, "errors": 0, "refused": 0, "latency": Tally().latency}
+    answered(made, "green", 5, '{"score": 9}')
+    answered(made, "blue", REFERENCE, '{"score": 1}')
+    answered(made, "blue", 3, '{"score": 1}')
+    answered(made, "green", 2, '{"score": 9}')
+    answered(made, "green", 1, '{"points": 9}')
+    answered(made, "green", 1, "no JSON")
+    answered(made, "green", 4, "{}", status=500)
+    green, blue = made.side("green", zero, zero), made.side("blue", zero, zero)
+    assert (green.answers, green.strange, blue.answers, blue.strange) == (4, 2, 3, 0)
+    assert sum(green.predictions) == 4 and sum(blue.predictions) == 3
+    assert not any(g and b for g, b in zip(green.predictions, blue.predictions, strict=True))
+    made.begin()
+    assert made.side("green", zero, zero).answers == 0
