@@ -7,9 +7,21 @@ import importlib
 
 # name → (module with `main(quick: bool) -> float`, what the ratio says)
 BENCHMARKS = {
+    "canary": (
+        "benchmarks.canary",
+        "upper end of the false-alarm rate's interval over the stated level; at most 1",
+    ),
     "faq-recipe": (
         "benchmarks.faq_recipe",
         "our error at rank 1 over the reference recipe's, the worst data set; at most 0.7",
+    ),
+    "router": (
+        "benchmarks.router",
+        "requests a second through the router over the server alone; at least 0.8",
+    ),
+    "serving": (
+        "benchmarks.serving",
+        "the fast server's requests a second over azureml-inference-server-http's; at least 8",
     ),
     "small-trials": (
         "benchmarks.small_trials",

@@ -38,6 +38,8 @@ def _is_path(keys: tuple[Key, ...], text: str) -> bool:
     key = keys[-1]
     if "environment_variables" in keys[:-1] or "tags" in keys[:-1] or "properties" in keys[:-1]:
         return False
+    if "inference_config" in keys[:-1]:  # of a container's routes, not of files
+        return False
     if key in _PATHS:
         return True
     is_context = keys[-2:] == ("build", "path")

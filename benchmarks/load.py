@@ -1,0 +1,138 @@
+"""A caller that costs little itself: raw sockets, keep-alive where the server allows it."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections import Counter
+
+HOST = "127.0.0.1"
+
+
+class Caller:
+    """One connection at a time; made again when the server closes it."""
+
+    def __init__(self, port: int, body: bytes, path: str = "/score") -> None:
+        self._port = port
+        self._request = (
+            f"POST {path} HTTP/1.1\r\nHost: h\r\nContent-Type: application/json\r\n"
+            f"Content-Length: {len(body)}\r\n\r\n"
+        ).encode() + body
+        self._socket: socket.socket | None = None
+
+    def ask(self) -> tuple[int, bytes]:
+        """Status and body; raises OSError when there is no whole answer."""
+        if self._socket is None:
+            self._socket = socket.create_connection((HOST, self._port), timeout=30)
+            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        try:
+            self._socket.sendall(self._request)
+            got = self._socket.recv(65536)
+            while (end := got.find(b"\r\n\r\n")) < 0:
+                got += self._more()
+            head = got[:end].lower()
+            place = head.index(b"content-length:") + 15
+            stop = head.find(b"\r\n", place)
+            length = int(head[place:] if stop < 0 else head[place:stop])
+            while len(got) < end + 4 + length:
+                got += self._more()
+        except (OSError, ValueError) as error:
+            self.close()
+            raise OSError(f"no whole answer: {error}") from None
+        if b"connection: close" in head:
+            self.close()
+        return int(got[9:12]), got[end + 4 :]
+
+    def close(self) -> None:
+        """Let go of the connection."""
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+    def _more(self) -> bytes:
+        assert self._socket is not None
+        found = self._socket.recv(65536)
+        if not found:
+            raise OSError("closed")
+        return found
+
+
+def closed_loop(port: int, body: bytes, seconds: float, callers: int = 1) -> float:
+    """Requests a second that so many callers get, each asking again as soon as it is answered."""
+    counts = [0] * callers
+    end = time.perf_counter() + seconds
+
+    def run(number: int) -> None:
+        caller = Caller(port, body)
+        while time.perf_counter() < end:
+            status, _ = caller.ask()
+            assert status == 200
+            counts[number] += 1
+        caller.close()
+
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(callers)]
+    begun = time.perf_counter()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return sum(counts) / (time.perf_counter() - begun)
+
+
+def latencies(
+    port: int, body: bytes, requests: int, per_second: float | None = None
+) -> list[float]:
+    """Milliseconds of one caller's requests, sorted; at that rate, or one after another."""
+    caller, found = Caller(port, body), []
+    due = time.perf_counter()
+    for _ in range(requests):
+        if per_second is not None:
+            due += 1 / per_second
+            time.sleep(max(due - time.perf_counter(), 0))
+        begun = time.perf_counter()
+        status, _ = caller.ask()
+        found.append((time.perf_counter() - begun) * 1000)
+        assert status == 200
+    caller.close()
+    return sorted(found)
+
+
+class Crowd:
+    """Callers that go on until they are told to stop; every status and failure is counted."""
+
+    def __init__(self, port: int, body: bytes, callers: int) -> None:
+        self.found: Counter[str] = Counter()
+        self._stop = threading.Event()
+        self._lock = threading.Lock()
+        self._threads = [
+            threading.Thread(target=self._run, args=(Caller(port, body),)) for _ in range(callers)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    @property
+    def answered(self) -> int:
+        """How many requests ended, well or not."""
+        return sum(self.found.values())
+
+    def stop(self) -> None:
+        """Wait for the last answers."""
+        self._stop.set()
+        for thread in self._threads:
+            thread.join()
+
+    def _run(self, caller: Caller) -> None:
+        while not self._stop.is_set():
+            try:
+                found = str(caller.ask()[0])
+            except OSError as error:
+                found = str(error)
+            with self._lock:
+                self.found[found] += 1
+        caller.close()
+
+
+def share(values: list[float], at: float) -> float:
+    """The value at that share of sorted values."""
+    return values[min(int(len(values) * at), len(values) - 1)]

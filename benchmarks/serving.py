@@ -1,0 +1,166 @@
+"""The fast server against azureml-inference-server-http: one model, one score.py, one caller.
+
+300 trees over 30 columns, preprocessing included; one worker, one keep-alive caller (the standard
+server closes the connection after each answer, as it does by default). Both servers' answers are
+compared first. The ratio is requests a second.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.load import Caller, closed_loop, latencies, share
+from ml.serving import ports, server, slots
+from ml.serving.client import hardware
+from ml.serving.scoring.manifest import folder_digest, write_manifest
+from ml.serving.scoring.tabular import FILE, MODEL
+from ml.serving.server import Launch
+
+TREES, COLUMNS, TEXTS = 300, 30, 3
+ROUNDS = 5
+CATEGORIES = ["north", "east", "south", "west"]
+SCRIPT = """
+from ml.serving.scoring.messages import BadRequest, refusal
+from ml.serving.scoring.model import open_model
+from ml.serving.scoring.tabular import Table
+
+
+def init():
+    global model, table
+    model = open_model()
+    table = Table(model.folder)
+
+
+def run(body):
+    try:
+        return {"predictions": table.predict(body), "model_digest": model.digest}
+    except BadRequest as error:
+        return refusal(error)
+"""
+
+
+def main(quick: bool) -> float:
+    seconds, requests = (1.0, 2000) if quick else (5.0, 20_000)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        launch = fixture(folder)
+        bodies = [request(row) for row in rows(200, seed=1)]
+        slot = folder / "slot"
+        try:
+            standard = server.start(slot, launch)
+            with fast(launch) as port:
+                same = [answer(standard.port, one) == answer(port, one) for one in bodies]
+                print(f"the same answers to {sum(same)} of {len(same)} requests")
+                assert all(same)
+                found = []
+                for _ in range(ROUNDS):
+                    slow_rate = closed_loop(standard.port, bodies[0], seconds)
+                    fast_rate = closed_loop(port, bodies[0], seconds)
+                    found.append((fast_rate / slow_rate, slow_rate, fast_rate))
+                ratio, slow_rate, fast_rate = sorted(found)[ROUNDS // 2]
+                print(f"azureml-inference-server-http {slow_rate:.0f}/s, fast {fast_rate:.0f}/s")
+                for label, at in (("standard", standard.port), ("fast", port)):
+                    taken = latencies(at, bodies[0], requests if at == port else requests // 10)
+                    said = ", ".join(
+                        f"p{int(p * 100)} {share(taken, p):.3f} ms" for p in (0.5, 0.99)
+                    )
+                    print(f"  {label}: {said}")
+                print(f"  {hardware()}; load {os.getloadavg()[0]:.1f}")
+                return ratio
+        finally:
+            slots.stop(slot)
+
+
+def fixture(folder: Path) -> Launch:
+    """The model folder with its preprocessing, and the scoring script."""
+    import lightgbm
+
+    model, code = folder / "model", folder / "code"
+    model.mkdir()
+    code.mkdir()
+    draw = np.random.default_rng(0)
+    table = draw.normal(size=(4000, COLUMNS))
+    table[:, :TEXTS] = draw.integers(0, len(CATEGORIES), (4000, TEXTS))
+    target = table[:, 3] * table[:, 0] + np.sin(table[:, 4] * 3) + draw.normal(size=4000)
+    data = lightgbm.Dataset(table, (target > 0).astype(int), categorical_feature=[0, 1, 2])
+    settings = {"objective": "binary", "verbose": -1, "num_threads": 2, "seed": 0}
+    booster = lightgbm.train(settings, data, num_boost_round=TREES)
+    booster.save_model(model / MODEL)
+    columns = [
+        {"name": f"c{number}", **({"categories": CATEGORIES} if number < TEXTS else {"fill": 0.0})}
+        for number in range(COLUMNS)
+    ]
+    (model / FILE).write_text(json.dumps({"columns": columns}))
+    write_manifest(model)
+    (code / "score.py").write_text(SCRIPT)
+    digest = folder_digest(model)
+    return Launch("bench", "bench", "1", digest, code, "score.py", model, {"OMP_NUM_THREADS": "1"})
+
+
+def rows(count: int, seed: int) -> list[list[object]]:
+    """Rows as callers send them: texts, numbers, and a missing value now and then."""
+    draw = np.random.default_rng(seed)
+    made: list[list[object]] = []
+    for _ in range(count):
+        texts = [*CATEGORIES, "nowhere"]
+        numbers: list[object] = [float(value) for value in draw.normal(size=COLUMNS - TEXTS)]
+        if draw.random() < 0.2:
+            numbers[int(draw.integers(len(numbers)))] = None
+        made.append([*(texts[int(draw.integers(5))] for _ in range(TEXTS)), *numbers])
+    return made
+
+
+def request(row: list[object]) -> bytes:
+    """One row in Azure ML's form for tables."""
+    columns = [f"c{number}" for number in range(COLUMNS)]
+    return json.dumps({"input_data": {"columns": columns, "data": [row]}}).encode()
+
+
+def answer(port: int, body: bytes) -> object:
+    """Status and content."""
+    caller = Caller(port, body)
+    status, content = caller.ask()
+    caller.close()
+    return status, json.loads(content)
+
+
+@contextmanager
+def fast(launch: Launch) -> Iterator[int]:
+    """The fast server's port, as long as the block."""
+    port = ports.free()
+    environment = {
+        **os.environ,
+        "AML_APP_ROOT": str(launch.code),
+        "AZUREML_ENTRY_SCRIPT": launch.scoring_script,
+        "AZUREML_MODEL_DIR": str(launch.model_folder),
+        "MODEL_DIGEST": launch.digest,
+        "OMP_NUM_THREADS": "1",
+    }
+    process = subprocess.Popen(
+        [sys.executable, "-m", "ml.serving.fast", "--port", str(port)],
+        env=environment,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stderr is not None
+    try:
+        for line in process.stderr:
+            if line.startswith("listening"):
+                break
+        else:
+            raise RuntimeError("the fast server did not start")
+        yield port
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait(20)
+        process.stderr.close()

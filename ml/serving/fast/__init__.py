@@ -1,0 +1,1 @@
+"""A server for small models, in a custom container beside Azure ML's own inference server."""

@@ -1,0 +1,117 @@
+"""ml.serving.fast: the same score.py, the same answers as Azure ML's server, in a container."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from benchmarks.serving import fast, fixture, request, rows
+from ml.serving import ports, server, slots
+from ml.serving.server import Launch
+from ml.specs.check import check
+from ml.specs.load import load
+from tests.serving.servers import CRASH, launch
+
+ROOT = Path(__file__).parents[2]
+FOLDER = ROOT / "ml" / "environments" / "fast"
+
+
+def call(
+    port: int, method: str, path: str, body: bytes | None = None, **headers: str
+) -> tuple[int, dict[str, str], bytes]:
+    connection = http.client.HTTPConnection(ports.HOST, port, timeout=20)
+    try:
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        connection.request(method, path, body, named)
+        response = connection.getresponse()
+        content = response.read()
+        return response.status, {k.lower(): v for k, v in response.getheaders()}, content
+    finally:
+        connection.close()
+
+
+@pytest.fixture(scope="module")
+def echo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    """The script of the other server tests, on the fast server."""
+    with fast(launch(tmp_path_factory.mktemp("echo"))) as port:
+        yield port
+
+
+def test_its_routes_are_those_of_the_environment(echo: int) -> None:
+    """What inference_config names is answered; nothing else is."""
+    routes = yaml.safe_load((FOLDER / "environment.yml").read_text())["inference_config"]
+    for probe in ("liveness_route", "readiness_route"):
+        assert call(echo, "GET", routes[probe]["path"])[0] == 200
+    assert call(echo, "POST", routes["scoring_route"]["path"], b'{"question": "how?"}')[0] == 200
+    assert call(echo, "GET", "/score")[0] == 405 and call(echo, "GET", "/other")[0] == 404
+
+
+def test_it_answers_as_score_py_says(echo: int) -> None:
+    """A refusal is 400 with its sentence, an exception 500 with Azure ML's header; ids return."""
+    status, headers, content = call(
+        echo, "POST", "/score", b'{"question": "how?"}', x_ms_request_id="7"
+    )
+    assert (status, json.loads(content)["echo"]) == (200, "how?")
+    assert headers["x-ms-request-id"] == "7" and headers["content-type"] == "application/json"
+    status, _, content = call(echo, "POST", "/score", b"{}")
+    assert status == 400 and json.loads(content)["error"]["field"] == "question"
+    status, headers, content = call(echo, "POST", "/score", b'{"question": "break"}')
+    assert status == 500 and headers["x-ms-run-function-failed"] == "True"
+    assert b"on purpose" not in content
+    assert call(echo, "POST", "/score", b'{"question": "how?"}')[0] == 200
+
+
+def test_a_script_that_cannot_start_never_listens(tmp_path: Path) -> None:
+    """The container ends with the script's own exception, so that its probes fail."""
+    made = launch(tmp_path, CRASH)
+    command = [sys.executable, "-m", "ml.serving.fast", "--entry-script"]
+    done = subprocess.run(
+        [*command, str(made.code / "score.py")], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1 and "no weights, no answer" in done.stderr
+    done = subprocess.run(command[:-1], capture_output=True, text=True, check=False)
+    assert done.returncode == 2 and "--entry-script" in done.stderr
+
+
+@pytest.mark.slow
+def test_both_servers_give_the_same_answers(tmp_path: Path) -> None:
+    """300 trees, 30 columns, missing values and unknown texts; and a request that is refused."""
+    made: Launch = fixture(tmp_path)
+    slot = tmp_path / "slot"
+    bodies = [*(request(row) for row in rows(40, seed=5)), b"{}", request([1])]
+    try:
+        standard = server.start(slot, made)
+        with fast(made) as port:
+            for body in bodies:
+                one, other = (call(at, "POST", "/score", body) for at in (standard.port, port))
+                assert one[0] == other[0] and json.loads(one[2]) == json.loads(other[2])
+    finally:
+        slots.stop(slot)
+
+
+def test_the_environment_is_one_that_azure_accepts() -> None:
+    """The SDK loads it, our checks have nothing against it, and its Dockerfile is there."""
+    spec = load(FOLDER / "environment.yml")
+    assert not check(spec)
+    build = spec.entity.build
+    context = (FOLDER / build.path).resolve()
+    assert context == ROOT and (context / build.dockerfile_path) == FOLDER / "Dockerfile"
+
+
+def test_the_image_has_what_is_locked() -> None:
+    """Each pin of the Dockerfile is requirements/main.lock's, and the port is the spec's."""
+    text = (FOLDER / "Dockerfile").read_text()
+    pins = re.findall(r"^\s+(\S+==\S+)", text, re.MULTILINE)
+    locked = (ROOT / "requirements" / "main.lock").read_text()
+    assert len(pins) >= 6 and all(f"\n{pin} \\" in locked for pin in pins)
+    routes = yaml.safe_load((FOLDER / "environment.yml").read_text())["inference_config"]
+    assert {str(route["port"]) for route in routes.values()} == {"5001"}
+    assert "EXPOSE 5001" in text and '"--port", "5001"' in text

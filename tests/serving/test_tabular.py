@@ -1,0 +1,117 @@
+"""ml.serving.scoring.tabular: the numbers that LightGBM itself gives, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import lightgbm
+import numpy as np
+import pytest
+
+from ml.serving.scoring.messages import BadRequest
+from ml.serving.scoring.tabular import FILE, MODEL, Columns, Table, Trees
+
+COLUMNS = [
+    {"name": "size", "fill": 1.5},
+    {"name": "place", "categories": ["north", "south"]},
+    {"name": "age"},
+]
+
+
+def train(folder: Path, objective: str = "binary") -> lightgbm.Booster:
+    """A model over the three columns."""
+    draw = np.random.default_rng(0)
+    table = np.column_stack(
+        [draw.normal(size=600), draw.integers(0, 2, 600), draw.normal(size=600)]
+    )
+    target = (table[:, 0] + table[:, 1] > 0.5).astype(int) + (table[:, 2] > 0)
+    settings = {"objective": objective, "verbose": -1, "num_threads": 1}
+    if objective == "multiclass":
+        settings["num_class"] = 3
+    else:
+        target = target > 0
+    data = lightgbm.Dataset(table, target, categorical_feature=[1])
+    booster = lightgbm.train(settings, data, num_boost_round=20)
+    booster.save_model(folder / MODEL)
+    (folder / FILE).write_text(json.dumps({"columns": COLUMNS}))
+    return booster
+
+
+def body(*rows: list[object], columns: list[str] | None = None) -> bytes:
+    names = columns or [str(column["name"]) for column in COLUMNS]
+    return json.dumps({"input_data": {"columns": names, "data": rows}}).encode()
+
+
+@pytest.mark.parametrize("objective", ["binary", "regression", "multiclass"])
+def test_the_answers_are_lightgbms(tmp_path: Path, objective: str) -> None:
+    """To the last bit, texts, missing values and texts that training never saw included."""
+    booster = train(tmp_path, objective)
+    table = Table(tmp_path)
+    rows = [[0.3, "south", 1], [None, "north", -2.5], [2, "west", None], [0.1, None, 0.0]]
+    numbers = [[0.3, 1, 1], [1.5, 0, -2.5], [2, math.nan, math.nan], [0.1, math.nan, 0.0]]
+    assert table.predict(body(*rows)) == booster.predict(numbers).tolist()
+    assert table.predict(body(*rows)) == table.predict(body(*rows).decode())
+    assert table.predict(body()) == []
+
+
+@pytest.mark.parametrize(
+    ("content", "field"),
+    [
+        (b"no JSON", ""),
+        (b"[]", ""),
+        (b'{"data": [[1, "north", 2]]}', ""),
+        (body([1, "north", 2], columns=["size", "place", "height"]), "columns"),
+        (body([1, "north", 2], columns=["place", "size", "age"]), "columns"),
+        (body([1, "north"]), "data"),
+        (b'{"input_data": {"columns": ["size", "place", "age"], "data": 3}}', "data"),
+        (b'{"input_data": {"columns": ["size", "place", "age"], "data": [3]}}', "data"),
+        (body(["big", "north", 2]), "size"),
+        (body([True, "north", None]), "size"),
+        (body([1, "north", [2]]), "age"),
+    ],
+)
+def test_what_is_no_such_table_is_refused(tmp_path: Path, content: bytes, field: str) -> None:
+    """With the field that is wrong; the next request is answered as ever."""
+    train(tmp_path)
+    table = Table(tmp_path)
+    before = table.predict(body([1, "north", 2]))
+    with pytest.raises(BadRequest) as raised:
+        table.predict(content)
+    assert raised.value.field == field
+    assert table.predict(body([1, "north", 2])) == before
+
+
+def test_a_text_may_be_anything(tmp_path: Path) -> None:
+    """A number or a list where a text is due is a value that training never saw."""
+    train(tmp_path)
+    table = Table(tmp_path)
+    unknown = table.predict(body([1, "west", 2]))
+    assert table.predict(body([1, 7, 2])) == table.predict(body([1, ["x"], 2])) == unknown
+
+
+def test_a_model_of_other_columns_is_refused(tmp_path: Path) -> None:
+    """When it is loaded, not when it is asked; so is one that is not there or no model."""
+    train(tmp_path)
+    with pytest.raises(RuntimeError, match="3 features"):
+        Trees(tmp_path / MODEL, 2)
+    with pytest.raises(RuntimeError, match="there is no"):
+        Trees(tmp_path / "other.txt", 3)
+    (tmp_path / MODEL).write_text("no model")
+    with pytest.raises(RuntimeError, match="LGBM_BoosterCreateFromModelfile"):
+        Trees(tmp_path / MODEL, 3)
+
+
+def test_a_row_is_written_whole(tmp_path: Path) -> None:
+    """Nothing of the row before is left in the buffer."""
+    train(tmp_path)
+    columns, trees = Columns.load(_wrote(tmp_path)), Trees(tmp_path / MODEL, 3)
+    columns.write([1, "south", 3], trees.row)
+    columns.write([None, None, None], trees.row)
+    assert trees.row[0] == 1.5 and math.isnan(trees.row[1]) and math.isnan(trees.row[2])
+
+
+def _wrote(folder: Path) -> Path:
+    assert (folder / FILE).is_file()
+    return folder
