@@ -41,6 +41,7 @@ class Upstream:
         self._loop = loop
         self._idle: deque[_Connection] = deque()
         self._starting: set[asyncio.Task[None]] = set()
+        self._closed = False
 
     def send(self, waiting: Waiting) -> _Sending:
         """Send the request of `waiting`; the handle gives it up."""
@@ -63,6 +64,9 @@ class Upstream:
 
     def keep(self, connection: _Connection) -> None:
         """Take back a connection that may be used again."""
+        if self._closed:
+            connection.close()
+            return
         connection.since = self._loop.time()
         self._idle.append(connection)
         if len(self._idle) > MOST_IDLE:
@@ -70,6 +74,7 @@ class Upstream:
 
     def close(self) -> None:
         """Close what is idle; requests under way end as they would."""
+        self._closed = True
         while self._idle:
             self._idle.pop().close()
 
