@@ -49,7 +49,7 @@ def test_the_whole_way_from_a_run_to_an_answer(world: World) -> None:
     assert isinstance(reply.body["answers"], list)
 
     again = apply("tiny", "local", "ana")
-    assert again.outcome == "unchanged" and not again.started and again.server == done.server
+    assert again.outcome == "unchanged" and not again.started and again.router == done.router
     (found,) = status()
     assert (found.champion, found.serving, found.verdict) == ("1", "1", "as declared")
     assert found.audit == "verified"
