@@ -32,7 +32,11 @@ def resume(
     run: RunName,
     timeout: Annotated[
         float | None,
-        typer.Option(min=0, metavar="SECONDS", help="A sweep's limit from now on, all in all."),
+        typer.Option(
+            min=0,
+            metavar="SECONDS",
+            help="Another limit for a sweep: all its time, also that before.",
+        ),
     ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress, only the summary.")] = False,
     as_json: AsJson = False,
@@ -43,7 +47,7 @@ def resume(
     are those that it was begun with.
     """
     from ml.backends.local import resumption
-    from ml.cli import live
+    from ml.cli import bound, live
 
     found = resumption.find(run)
     plan = resumption.plan_of(found, timeout)
@@ -52,9 +56,8 @@ def resume(
         ended = found
     else:
         with live.watching(plan, not quiet and not as_json) as watch:
-            ended = resumption.resume(
-                found, watch, timeout, lambda line: typer.echo(line, err=True)
-            )
+            ended = resumption.resume(found, watch, timeout, _say)
+        bound.hold(_say)
     if as_json:
         json_out.write(json_out.plain(live.as_json(ended)))
     elif ended is not found:

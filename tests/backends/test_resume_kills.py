@@ -205,18 +205,20 @@ def test_a_sweep_that_is_killed_three_times_comes_to_the_same(
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("kind", ["random", "grid", "from the warm pool"])
+@pytest.mark.parametrize("kind", ["random", "sobol", "grid", "from the warm pool"])
 def test_a_hundred_kills_of_a_sweep(
     home: Path, fresh_store: Path, sweep: Sweeps, undisturbed: Undisturbed, kind: str
 ) -> None:
-    """At random moments, until as many have hit."""
+    """At random moments, a quarter of them for each way of sampling and of starting."""
     plan = grid(sweep) if kind == "grid" else quick(sweep, max_total_trials=8)
+    if kind == "sobol":
+        plan = replace(plan, rule="sobol")
     if kind == "from the warm pool":
         plain = COMMAND.replace(" -S -E", "")
         plan = replace(plan, trial=replace(plan.trial, command=plain))
     expected = undisturbed(plan)
     kills, seed = 0, 0
-    while kills < KILLS // 2:
+    while kills < KILLS // 4:
         kills += finish(begin(plan), at_random(seed, 6, 0.8))
         seed += 1
         run = only()

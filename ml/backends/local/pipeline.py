@@ -180,7 +180,8 @@ class Pipeline:
         plan = bound(step, self._plan, self._written)
         folder, label, key = self.run.folder / "steps" / name, f"{self.run.name}.{name}", ""
         tracking = self._preparation.tracking
-        past = None if isinstance(plan, CommandPlan) else attempts.begun(tracking, folder)
+        goes_on = isinstance(plan, SweepPlan | PipelinePlan)
+        past = attempts.begun(tracking, folder) if goes_on else None
         former = () if past else attempts.set_aside(tracking, folder, label)
         try:
             if isinstance(plan, PipelinePlan):
