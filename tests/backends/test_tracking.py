@@ -134,3 +134,12 @@ def test_reading_follows_the_store(
     assert history.latest(run_id) == {"m": 2.0}
     tracking.close()
     assert history.latest(run_id) == {"m": 2.0}
+
+
+def test_a_new_store_takes_nothing_over_from_one_that_was_moved_away(home: Path) -> None:
+    """SQLite would read the log that lay beside it as its own."""
+    tracking = Tracking()
+    run_id = tracking.start("tests", home / "jobs" / "a_b_01", "a_b_01", {})
+    assert (home / "mlflow.db-wal").exists()
+    (home / "mlflow.db").rename(home / "mlflow.db.broken")
+    assert run_id not in Tracking().running(home / "jobs")

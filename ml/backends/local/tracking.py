@@ -104,6 +104,9 @@ class Tracking:
             # Readers (the watcher of a sweep) and writers (its trials) do not wait for each other.
             with closing(sqlite3.connect(unfinished)) as connection:
                 connection.execute("PRAGMA journal_mode=WAL")
+            # What a store that was moved away has left would be read as a part of the new one.
+            for left in ("-wal", "-shm"):
+                Path(f"{home.database()}{left}").unlink(missing_ok=True)
             unfinished.rename(home.database())
         finally:
             unfinished.unlink(missing_ok=True)
