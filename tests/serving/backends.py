@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import socketserver
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -90,6 +91,36 @@ def backend(name: str) -> Iterator[Backend]:
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+@contextmanager
+def scripted(*answers: bytes, closing: bool = False) -> Iterator[int]:
+    """The port of a server that gives these bytes to one request after another, as they are.
+
+    A connection stays open after an answer, unless `closing`.
+    """
+    left, lock = list(answers), threading.Lock()
+
+    class Handler(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            while self.request.recv(65536):
+                with lock:
+                    answer = left.pop(0) if left else b""
+                self.request.sendall(answer)
+                if closing or not answer:
+                    return
+
+    class Server(socketserver.ThreadingTCPServer):
+        daemon_threads = True
+
+    with Server((ports.HOST, 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            yield server.server_address[1]
+        finally:
+            server.shutdown()
+            thread.join()
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from ml.serving import ports, slots
 from ml.serving.router import process
 from ml.serving.router.front import LARGEST_BODY
 from ml.specs.problems import Refused
-from tests.serving.backends import Backend, Routed, backend, routed
+from tests.serving.backends import Backend, Routed, backend, routed, scripted
 
 
 @pytest.fixture
@@ -173,6 +173,55 @@ def test_a_connection_closed_under_a_request_is_tried_once_more(
     blue.drop = 2
     assert ask(both)[0] == 502 and len(blue.asked) == 5
     assert tally(both, "blue")["errors"] == 1
+
+
+OK = b"HTTP/1.1 200 OK\r\ncontent-length: 1\r\n\r\n%d"
+
+
+def test_a_hint_before_the_answer_is_no_answer(tmp_path: Path) -> None:
+    """Early hints are passed over, in one packet with the answer."""
+    hints = b"HTTP/1.1 103 Early Hints\r\nlink: <x>\r\n\r\n"
+    with scripted(hints + OK % 1) as port, routed(tmp_path, ports={"blue": port}) as at:
+        status, headers, content = ask(at)
+    assert (status, content) == (200, b"1") and "link" not in headers
+
+
+def test_two_answers_to_one_request_do_not_reach_another_caller(tmp_path: Path) -> None:
+    """The connection is given up: what comes next on it could be anybody's."""
+    with scripted(OK % 1 + OK % 2, OK % 3) as port, routed(tmp_path, ports={"blue": port}) as at:
+        assert [ask(at)[2] for _ in range(2)] == [b"1", b"3"]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"no HTTP at all\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\ncontent-length: 1\r\ncontent-length: 2\r\n\r\nxx",
+    ],
+)
+def test_an_answer_that_is_none_is_502(tmp_path: Path, answer: bytes) -> None:
+    """And counted as the deployment's error."""
+    with scripted(answer) as port, routed(tmp_path, ports={"blue": port}) as at:
+        assert ask(at)[0] == 502 and tally(at, "blue")["errors"] == 1
+
+
+def test_an_answer_without_a_length_ends_with_the_connection(tmp_path: Path) -> None:
+    """As HTTP/1.0 servers do it."""
+    answer = b"HTTP/1.0 200 OK\r\n\r\nwhole"
+    with scripted(answer, closing=True) as port, routed(tmp_path, ports={"blue": port}) as at:
+        status, headers, content = ask(at)
+    assert (status, content, headers["content-length"]) == (200, b"whole", "5")
+
+
+def test_a_head_request_has_no_body(both: Routed, blue: Backend) -> None:
+    """The headers are those of GET, and the connection can be used again."""
+    connection = http.client.HTTPConnection(ports.HOST, both.router.port, timeout=20)
+    for _ in range(2):
+        connection.request("HEAD", "/")
+        response = connection.getresponse()
+        assert response.status == 200 and int(response.headers["content-length"]) > 0
+        assert response.read() == b""
+    connection.close()
 
 
 def test_connections_are_kept_alive(both: Routed, blue: Backend) -> None:

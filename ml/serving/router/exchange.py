@@ -215,7 +215,11 @@ class Exchange:
 
 
 def _request(method: bytes, target: bytes, headers: Headers, body: bytes, port: int) -> bytes:
-    """The request as a deployment gets it: written anew, so that its length is beyond doubt."""
+    """The request as a deployment gets it: written anew, so that its length is beyond doubt.
+
+    HEAD is asked as GET, and the body left out of the answer.
+    """
+    method = b"GET" if method == b"HEAD" else method
     lines = [b"%b %b HTTP/1.1" % (method, target)]
     lines += [b"%b: %b" % one for one in headers if one[0] not in _HOP_BY_HOP and one[0] != b"host"]
     lines.append(b"host: 127.0.0.1:%d" % port)

@@ -187,10 +187,13 @@ class _Connection(asyncio.Protocol):
         if self._status >= 200:  # not a `100 Continue`
             self._finish(reuse=self._parser.should_keep_alive())
         else:
-            self._begin()
+            self._clear()
 
     def _begin(self) -> None:
         self._parser = httptools.HttpResponseParser(self)
+        self._clear()
+
+    def _clear(self) -> None:
         self._headers: Headers = []
         self._body: list[bytes] = []
         self._size = self._status = 0
@@ -198,12 +201,14 @@ class _Connection(asyncio.Protocol):
 
     def _finish(self, reuse: bool) -> None:
         sending, self._sending = self._sending, None
+        if sending is None:  # a second answer to one request: whose is the next?
+            self.close()
+            return
         if reuse and not self.lost:
             self._pool.keep(self)
         else:
             self.close()
-        if sending is not None:
-            sending.answered(self._status, self._headers, b"".join(self._body))
+        sending.answered(self._status, self._headers, b"".join(self._body))
 
     def _fail(self, why: str) -> None:
         sending, self._sending = self._sending, None
