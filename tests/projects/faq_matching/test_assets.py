@@ -14,12 +14,13 @@ from ml.projects.faq_matching.loading import DEFAULT_SCHEMA, read
 from ml.projects.faq_matching.prepare import asset_of
 from ml.projects.faq_matching.settings import Hyperparameters, add_arguments
 from ml.projects.faq_matching.text import normalise
+from ml.specs.hints import is_hints
 from ml.specs.load import load
 from ml.specs.planning import plan
 from tests.conftest import ROOT
 
 PROJECT = ROOT / "ml/projects/faq_matching"
-JOBS = sorted((PROJECT / "jobs").glob("*.yml"))
+JOBS = sorted(one for one in (PROJECT / "jobs").glob("*.yml") if not is_hints(one))
 
 
 def test_the_faq_is_large_and_varied_enough():
@@ -97,3 +98,13 @@ def test_the_environment_has_what_the_project_imports():
             for name in re.findall(r"^\s*(?:import|from) (\w+)", path.read_text(), re.M):
                 if name in ("numpy", "scipy", "sklearn", "yaml", "mlflow", "lightgbm", "pandas"):
                     assert f"- {packages.get(name, name)}==" in conda, f"{path}: {name}"
+
+
+def test_the_bayesian_sweep_begins_with_the_defaults():
+    """The point of its hints is what a training does that is told nothing."""
+    (point,) = plan(load(PROJECT / "jobs/sweep-bayesian.yml")).hints.points
+    defaults = Hyperparameters().as_dict()
+    assert {name: str(value) for name, value in point.values.items()} == {
+        name: str(defaults[name]).lower() if name == "weighted" else str(defaults[name])
+        for name in point.values
+    }
