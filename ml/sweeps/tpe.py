@@ -1,11 +1,10 @@
 """Bayesian sampling: the tree-structured Parzen estimator, and what it saw when it chose.
 
-The densities are Optuna's (`_ParzenEstimator`, pinned by the lock), and so are the settings: 10
-random trials first, 24 candidates, the best tenth (at most 25) are good, trials that still run
-count as bad ones, so that two at a time do not get the same point. The history is kept here, as
-rows of numbers: Optuna's own sampler reads it out of trial objects again for every parameter and
-takes 17 ms a trial after a thousand; and it keeps to itself what is recorded here. A test compares
-with Optuna's sampler, point by point.
+It is Optuna's, with Optuna's settings: 10 random trials first, 24 candidates, the best tenth (at
+most 25) are good, trials that still run count as bad ones, so that two at a time do not get the
+same point. The history is kept here, as rows of numbers: Optuna's own sampler reads it out of
+trial objects again each time, and keeps to itself what is recorded here. A test compares with
+Optuna's sampler, point by point.
 """
 
 from __future__ import annotations
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from ml.specs import distributions
 from ml.specs.distributions import Known, Space, Variable, walk
 from ml.specs.plan import Dimension
+from ml.sweeps import parzen
 from ml.sweeps.chance import choose, of_trial
 from ml.sweeps.objective import Goal
 from ml.sweeps.space import Drawn, draw
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from numpy import ndarray
     from numpy.random import RandomState
 
-STARTUP, CANDIDATES = 10, 24
+STARTUP = 10
 # So many points in a row that break a constraint, and the next is drawn at random.
 PATIENCE = 20
 
@@ -160,17 +160,19 @@ class Tpe:
             return single, {}
         if id(level) not in self._densities:
             rows = level.split(good, self._failed)
-            self._densities[id(level)] = rows[0], *(_density(level, one) for one in rows)
+            made = (parzen.density(level.distributions, one) for one in rows)
+            self._densities[id(level)] = rows[0], *made
         good_rows, below, above = self._densities[id(level)]
-        candidates = below.sample(stream, CANDIDATES)
-        for path in known.keys() & candidates.keys():
-            candidates[path][:] = known[path].raw
-        columns = list(candidates.values())
-        good_logs, bad_logs = (_log_densities(one, columns) for one in (below, above))
-        gain = _joint(below, good_logs) - _joint(above, bad_logs)
+        columns = parzen.sampled(below, stream)
+        for path, column in zip(level.distributions, columns, strict=True):
+            if path in known:
+                column[:] = known[path].raw
+        good_logs, bad_logs = (parzen.log_densities(one, columns) for one in (below, above))
+        gain = parzen.joint(below, good_logs) - parzen.joint(above, bad_logs)
         best = int(np.argmax(gain))
-        point = {path: column[best].item() for path, column in candidates.items()}
-        ratios = _alone(below, good_logs[:, best]) - _alone(above, bad_logs[:, best])
+        named = zip(level.distributions, columns, strict=True)
+        point = {path: column[best].item() for path, column in named}
+        ratios = parzen.alone(below, good_logs[:, best]) - parzen.alone(above, bad_logs[:, best])
         why = {
             path: {
                 "likelier": round(math.exp(min(700.0, float(ratios[at]))), 6),
@@ -179,64 +181,6 @@ class Tpe:
             for at, path in enumerate(level.distributions)
         }
         return single | point, why
-
-
-def _density(level: _Level, rows: ndarray) -> Any:
-    from optuna.samplers._tpe.parzen_estimator import _ParzenEstimator, _ParzenEstimatorParameters
-    from optuna.samplers._tpe.sampler import default_weights
-
-    settings = _ParzenEstimatorParameters(1.0, True, False, default_weights, True)
-    columns = {path: rows[:, at] for at, path in enumerate(level.distributions)}
-    return _ParzenEstimator(columns, level.distributions, settings)
-
-
-def _log_densities(density: Any, columns: Sequence[ndarray]) -> ndarray:
-    """The logarithm of each kernel's density of each parameter: parameter × point × kernel.
-
-    What Optuna's own `log_pdf` adds up at once (a test compares), several times as fast: the means
-    lie between the bounds, so that scipy's `ndtr` loses nothing.
-    """
-    import numpy as np
-    from scipy.special import ndtr
-
-    kernels = density._mixture_distribution.distributions
-    found = np.empty((len(columns), len(columns[0]), len(density._mixture_distribution.weights)))
-    with np.errstate(divide="ignore"):
-        for at, (kernel, column) in enumerate(zip(kernels, columns, strict=True)):
-            if not hasattr(kernel, "mu"):
-                found[at] = np.log(kernel.weights[:, column.astype(int)].T)
-                continue
-            half, sigma = kernel.step / 2, kernel.sigma
-            low, high = (
-                (end - kernel.mu) / sigma for end in (kernel.low - half, kernel.high + half)
-            )
-            mass = np.log(ndtr(high) - ndtr(low))
-            away = (column[:, np.newaxis] - kernel.mu) / sigma
-            if half:
-                near = np.abs(away)  # on the left of the mean, where ndtr is exact
-                width = half / sigma
-                found[at] = np.log(ndtr(width - near) - ndtr(-width - near)) - mass
-            else:
-                found[at] = -0.5 * away**2 - (0.5 * math.log(2 * math.pi) + np.log(sigma) + mass)
-    return found
-
-
-def _joint(density: Any, logs: ndarray) -> ndarray:
-    """The logarithm of the density of whole points: parameter × point × kernel → point."""
-    import numpy as np
-    from scipy.special import logsumexp
-
-    weights = np.log(density._mixture_distribution.weights)
-    return np.asarray(logsumexp(logs.sum(axis=0) + weights, axis=-1))
-
-
-def _alone(density: Any, logs: ndarray) -> ndarray:
-    """The logarithm of each parameter's own density, at one point: (parameter, kernel) → each."""
-    import numpy as np
-    from scipy.special import logsumexp
-
-    weights = np.log(density._mixture_distribution.weights)
-    return np.asarray(logsumexp(logs + weights, axis=-1))
 
 
 def _had(dimension: Dimension, one: Variable, column: ndarray) -> dict[str, list[object]]:

@@ -15,9 +15,10 @@ import pytest
 from ml.specs.distributions import walk
 from ml.specs.plan import CommandPlan, Dimension, Environment, SweepPlan
 from ml.specs.problems import Place
+from ml.sweeps import parzen
 from ml.sweeps.chance import of_trial
 from ml.sweeps.samplers import Sampler, make
-from ml.sweeps.tpe import _alone, _density, _joint, _Level, _log_densities
+from ml.sweeps.tpe import _Level
 
 HERE = Place("sweep.yml", 1)
 SPACE = {
@@ -229,15 +230,37 @@ def test_the_explained_densities_are_optunas() -> None:
     stream = np.random.RandomState(0)
     columns = [stream.uniform(-2, 3, 40), stream.randint(0, 9, 40), stream.randint(0, 3, 40)]
     level = _Level(variables, dimensions)
-    density = _density(level, np.column_stack(columns))
+    density = parzen.density(level.distributions, np.column_stack(columns))
     mixture = density._mixture_distribution
     points = [np.array([0.7, -2.0, 3.0]), np.array([3.0, 0.0, 8.0]), np.array([1.0, 0.0, 2.0])]
-    logs = _log_densities(density, points)
+    logs = parzen.log_densities(density, points)
     theirs = density.log_pdf(dict(zip(variables, points, strict=True)))
-    assert _joint(density, logs) == pytest.approx(theirs)
+    assert parzen.joint(density, logs) == pytest.approx(theirs)
     for at, kernels in enumerate(mixture.distributions):
         alone = type(mixture)(mixture.weights, [kernels]).log_pdf(points[at][:, np.newaxis])
-        assert [_alone(density, logs[:, n])[at] for n in range(3)] == pytest.approx(list(alone))
+        assert [parzen.alone(density, logs[:, n])[at] for n in range(3)] == pytest.approx(
+            list(alone)
+        )
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_candidates_are_optunas(seed: int) -> None:
+    """The same points from the same stream: numbers, integers and choices."""
+    space = {
+        "c": Dimension("c", "choice", (1, 2, 4), HERE),
+        "n": Dimension("n", "randint", (9,), HERE),
+        "x": Dimension("x", "uniform", (-2.0, 3.0), HERE),
+        "b": Dimension("b", "choice", ("yes", "no"), HERE),
+    }
+    ((_, variables, dimensions),) = walk(space)
+    stream = np.random.RandomState(seed)
+    rows = [stream.randint(0, 3, 30), stream.randint(0, 9, 30), stream.uniform(-2, 3, 30)]
+    rows.append(stream.randint(0, 2, 30))
+    density = parzen.density(_Level(variables, dimensions).distributions, np.column_stack(rows))
+    theirs = density.sample(np.random.RandomState(seed), 24)
+    mine = parzen.sampled(density, np.random.RandomState(seed))
+    for column, (_, other) in zip(mine, theirs.items(), strict=True):
+        assert list(column) == pytest.approx(list(other), abs=1e-9)
 
 
 def test_what_tpe_saw_is_recorded() -> None:
