@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -30,7 +31,7 @@ from ml.backends.local.snapshot import Snapshot
 from ml.backends.local.tracking import Tracking
 from ml.specs.expressions import resolve_command, resolve_value
 from ml.specs.plan import CommandPlan
-from ml.specs.problems import Problem
+from ml.specs.problems import Problem, Refused
 
 
 @dataclass(frozen=True)
@@ -78,16 +79,7 @@ class Execution:
         """
         parameters = {k: i.value for k, i in self.plan.inputs.items() if i.is_literal}
         given = {key: value for key, value in parameters.items() if value is not None}
-        sampled = {name: environment.text(value) for name, value in self.sampled.items()}
-        inputs, outputs = (
-            files.inputs(self.plan, self.folder),
-            files.outputs(self.plan, self.folder),
-        )
-        command = resolve_command(self.plan.command, inputs, outputs, sampled)
-        own = {
-            key: resolve_value(value, inputs, outputs)
-            for key, value in self.plan.environment_variables.items()
-        }
+        command, own, outputs = self._resolved()
         self._lineage = self.session.lineage | {"parent": self.parent}
         (self.folder / "logs").mkdir(parents=True)
         run_id = self.session.tracking.start(
@@ -117,6 +109,27 @@ class Execution:
                 raise
         return self.run
 
+    def warm(self) -> None:
+        """Begin to warm an interpreter for this trial and those after it; make nothing else."""
+        if self.plan.parallel is None and self.plan.distribution is None:
+            with suppress(Refused):  # the trial itself will be
+                command, own, _ = self._resolved()
+                self.session.pool.warm(self._job("", command, own), self.session.snapshot)
+
+    def _resolved(self) -> tuple[str, dict[str, str], dict[str, Path]]:
+        """The command, the job's own variables, and the paths of the outputs."""
+        sampled = {name: environment.text(value) for name, value in self.sampled.items()}
+        inputs, outputs = (
+            files.inputs(self.plan, self.folder),
+            files.outputs(self.plan, self.folder),
+        )
+        command = resolve_command(self.plan.command, inputs, outputs, sampled)
+        own = {
+            key: resolve_value(value, inputs, outputs)
+            for key, value in self.plan.environment_variables.items()
+        }
+        return command, own, outputs
+
     def _launch(self, command: str, own: Mapping[str, str]) -> None:
         files.lay_out(self.plan, self.folder, self.session.snapshot)
         self._mounted = files.states(files.mounted(self.plan))
@@ -128,10 +141,14 @@ class Execution:
         )
 
     def _start(self, command: str, own: Mapping[str, str]) -> RunProcess:
+        job = self._job(self.run.id, command, own)
+        return self.session.pool.start(job, self.session.snapshot, self.is_one_of_many)
+
+    def _job(self, run_id: str, command: str, own: Mapping[str, str]) -> Job:
         work = files.work(self.folder)
         threads = max(1, self.session.threads // self.plan.processes)
         seen = environment.variables(
-            self.run.id,
+            run_id,
             self.plan.experiment,
             threads,
             own,
@@ -143,8 +160,7 @@ class Execution:
             command = parallel.launched(self.plan, command, self.folder, seen, threads)
         else:
             command = distribution.launched(self.plan, command, self.folder, seen)
-        job = Job(command, self.run.id, work, seen, self.log)
-        return self.session.pool.start(job, self.session.snapshot, self.is_one_of_many)
+        return Job(command, run_id, work, seen, self.log)
 
     @property
     def is_one_of_many(self) -> bool:

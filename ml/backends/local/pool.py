@@ -73,19 +73,30 @@ class Pool:
         ask = self._why_not or self._ask(job, snapshot)
         if isinstance(ask, str):
             return self.shell(job, ask)
-        interpreter = self._interpreters.get(ask.key)
-        if interpreter is None:
-            if not make or len(self._interpreters) >= MOST:
-                return self.shell(job, "no interpreter is warm for it")
-            _adopt_orphans()
-            try:
-                interpreter = Interpreter(ask, self._watchman)
-            except OSError as error:
-                return self.shell(job, f"no interpreter could be warmed ({error.strerror})")
-            self._interpreters[ask.key] = interpreter
+        interpreter = self._warmed(ask, make)
+        if isinstance(interpreter, str):
+            return self.shell(job, interpreter)
         if interpreter.failure:
             return self.shell(job, interpreter.failure)
         return Forked(job, ask, interpreter, self)
+
+    def warm(self, job: Job, snapshot: Snapshot | None) -> None:
+        """Begin to warm an interpreter for such jobs: it takes seconds in which others can work."""
+        ask = self._why_not or self._ask(job, snapshot)
+        if not isinstance(ask, str):
+            self._warmed(ask, make=True)
+
+    def _warmed(self, ask: Ask, make: bool) -> Interpreter | str:
+        """The interpreter for it, or why there is none."""
+        if ask.key not in self._interpreters:
+            if not make or len(self._interpreters) >= MOST:
+                return "no interpreter is warm for it"
+            _adopt_orphans()
+            try:
+                self._interpreters[ask.key] = Interpreter(ask, self._watchman)
+            except OSError as error:
+                return f"no interpreter could be warmed ({error.strerror})"
+        return self._interpreters[ask.key]
 
     def shell(self, job: Job, why: str) -> RunProcess:
         """Start it as if there were no pool."""

@@ -30,6 +30,7 @@ from ml.backends.local.interruption import Interruption
 from ml.backends.local.past import Past
 from ml.backends.local.process import cores
 from ml.backends.local.sampled import Sample
+from ml.specs.expressions import references
 from ml.specs.plan import SweepPlan
 from ml.specs.problems import Problem, Refused
 from ml.sweeps import samplers
@@ -93,6 +94,8 @@ class Sweep:
         self._cut_short = ""
         self._lineage = past.lineage if past else lineage_of(plan, session.lineage)
         seed = self._lineage["sampling"]["seed"]
+        values = [r.name for r in references(plan.trial.command) if r.source == "search_space"]
+        Execution(session, plan.trial, folder / "trials" / "0", "", dict.fromkeys(values, 0)).warm()
         self._sampler = samplers.make(plan, seed)
         if past:
             self.run = recovery.reopen(session.tracking, past.run, self._lineage)

@@ -98,6 +98,7 @@ class Interpreter:
         self._open()
 
     def _open(self) -> None:
+        self._is_ready = False
         self._name = f"pool-{uuid.uuid4().hex}"
         self.socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
@@ -196,6 +197,8 @@ class Interpreter:
         elif what == "ended":
             if child := self._children.pop(said[0], None):
                 child.code, child.left = said[1:]
+        elif what == "ready":
+            self._is_ready = True
         elif what == "unfit":
             self._leave_out(*said)
         elif what == "unusable":
@@ -242,6 +245,8 @@ class Interpreter:
 
     def _close(self) -> None:
         self.socket.close()
+        if not self._is_ready:  # it would read of the end only after all of its imports
+            self._process.kill()
         try:
             self._process.wait(5)
         except subprocess.TimeoutExpired:
