@@ -28,8 +28,9 @@ $(VENV)/dev.stamp: requirements/dev.lock $(VENV)/main.stamp
 	@$(INSTALL) --require-hashes -r requirements/dev.lock
 	@touch $@
 
+# The build for the GPU that is there, or for none: PyPI's own brings gigabytes of CUDA.
 $(VENV)/torch.stamp: requirements/torch.txt $(VENV)/main.stamp
-	@$(INSTALL) -r requirements/torch.txt
+	@$(INSTALL) $(if $(PIP_FIND_LINKS),,--torch-backend auto) -r requirements/torch.txt
 	@touch $@
 
 .PHONY: setup

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import csv
+import subprocess
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from ml.backends.base import Run
-from ml.backends.local import files
+from ml.backends.local import files, runs
 from ml.backends.local.backend import LocalBackend
 from ml.backends.local.eviction import Evictions
 from ml.backends.local.reaper import processes_of
@@ -18,8 +20,9 @@ from ml.specs.plan import CommandPlan, InputPlan, Parallel
 from ml.specs.problems import Place
 from tests.backends.conftest import Plans
 from tests.backends.pipelines import RunPipeline, repository, run_pipeline, statuses
+from tests.backends.test_interruption import ml_run, wait_for
 
-__all__ = ["repository", "run_pipeline"]
+__all__ = ["ml_run", "repository", "run_pipeline"]
 
 PLACE = Place("jobs/pipeline.yml", 12)
 HEAD = "import argparse, os, signal, sys, time\nfrom pathlib import Path\n"
@@ -393,3 +396,35 @@ def test_a_step_between_others(run_pipeline: RunPipeline, repository: Path) -> N
     assert set(statuses(run_pipeline(PIPELINE)).values()) == {"reused"}
     changed = run_pipeline(PIPELINE.replace("--times 2", "--times 3"))
     assert statuses(changed) == {"make": "reused", "score": "Completed", "read": "Completed"}
+
+
+SPEC = """
+type: pipeline
+experiment_name: tests
+jobs:
+  score:
+    type: parallel
+    inputs: {rows: {type: uri_folder, path: ../code}}
+    outputs: {scored: {type: uri_file}}
+    input_data: ${{inputs.rows}}
+    task: {type: run_function, code: ../code, entry_script: script.py, environment: azureml:e:1}
+"""
+
+
+@pytest.mark.slow
+def test_a_killed_executor_leaves_no_process(
+    home: Path, ml_run: Callable[..., subprocess.Popen[str]]
+) -> None:
+    """SIGKILL of `ml run`: what drives the mini-batches ends, and those that work on them."""
+    executor = ml_run(SPEC, HEAD + "def run(batch): print('ready'); time.sleep(600)\n")
+    wait_for(lambda: list((home / "jobs").glob("*/steps/score/logs/process_0.txt")), executor)
+    log = next((home / "jobs").glob("*/steps/score/logs/process_0.txt"))
+    wait_for(lambda: "ready" in log.read_text(), executor)
+    run_id = runs.find("latest").step("score").id
+    assert len(processes_of(run_id)) >= 2
+    executor.kill()
+    executor.wait()
+    deadline = time.monotonic() + 30
+    while processes_of(run_id):
+        assert time.monotonic() < deadline, "orphans"
+        time.sleep(0.1)
