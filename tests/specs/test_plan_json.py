@@ -14,6 +14,7 @@ from ml.specs import plan as plans
 from ml.specs.check import check
 from ml.specs.domain import Constraint, Hints, Point
 from ml.specs.frozen import Frozen
+from ml.specs.hints import is_hints
 from ml.specs.load import load
 from ml.specs.plan import CommandPlan, Dimension, Environment, SweepPlan
 from ml.specs.plan_json import from_json, kinds, to_json
@@ -21,7 +22,8 @@ from ml.specs.planning import plan
 from ml.specs.problems import Place
 from tests.conftest import ROOT
 
-JOBS = sorted((ROOT / "ml" / "projects").glob("*/jobs/*.yml"))
+_SPECS = (ROOT / "ml" / "projects").glob("*/jobs/*.yml")
+JOBS = sorted(path for path in _SPECS if not is_hints(path))
 
 
 @pytest.mark.parametrize("spec", JOBS, ids=lambda path: path.name)
