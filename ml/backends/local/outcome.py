@@ -57,7 +57,7 @@ def script_failed(
         return faults.disk_full()
     lines = last_lines(log)
     said = "".join(f"\n    | {line}" for line in lines) or "\n    | (it printed nothing)"
-    advice = _advice(code) + _missing(lines, plan, is_built)
+    advice = _missing(lines, plan, is_built) or _advice(code)
     return Problem(
         "script-failed",
         f"{who} {_ended(code)}{_LOG_FOLLOWS}{said}",
@@ -100,19 +100,19 @@ def _missing(lines: Sequence[str], plan: CommandPlan, is_built: bool) -> str:
     found = [match[1] or match[2] for line in lines if (match := _NO_MODULE.match(line))]
     if not found:
         return ""
-    environment = plan.environment
-    if found[-1] == "torch" and not is_built:
+    name, environment = found[-1], plan.environment
+    if name == "torch" and not is_built:
         return "torch is not installed for this interpreter: make torch; "
     if is_built:
-        return f"the environment has no `{found[-1]}` either: add it to the conda file; "
+        return f"the environment has no `{name}` either: add it to the conda file; "
     if environment.dependencies is not None:
         return (
-            f"this interpreter has no `{found[-1]}`, the environment {environment.reference} may: "
-            "run it with --isolated; "
+            f"`{name}` is not in this interpreter, the environment {environment.reference} may "
+            "have it: run it with --isolated; "
         )
     return (
-        f"this interpreter has no `{found[-1]}`, and nothing here says what "
-        f"{environment.reference} holds: install it, or give the job a conda file and --isolated; "
+        f"`{name}` is not here, and nothing here says what {environment.reference} holds: "
+        "install it, or give the job a conda file and --isolated; "
     )
 
 
