@@ -66,6 +66,9 @@ class Instant:
         self.seconds += time.process_time() - began
         return Ended()
 
+    def warm(self, job: Any, *how: object) -> None:
+        """Nothing has to be imported."""
+
     def wait(self, seconds: float) -> None:
         """There is nothing to wait for."""
 
