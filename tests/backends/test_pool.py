@@ -74,6 +74,7 @@ def test_a_single_job_warms_nothing(home: Path, sweep: Sweeps) -> None:
     assert way(run) == "started by itself: no interpreter is warm for it"
 
 
+@pytest.mark.slow
 def test_code_that_stands_in_front_of_a_package(home: Path, sweep: Sweeps) -> None:
     """`import numpy` means the code's own, and a package that imports `html` gets the code's."""
     for name in ("numpy", "html"):
@@ -85,6 +86,7 @@ def test_code_that_stands_in_front_of_a_package(home: Path, sweep: Sweeps) -> No
         assert "mine" in log(run.trials[0])
 
 
+@pytest.mark.slow
 def test_what_may_not_be_imported_before_a_fork(
     home: Path, sweep: Sweeps, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -236,6 +238,7 @@ def test_a_forked_trial_holds_no_lock_of_the_executor(home: Path, sweep: Sweeps)
     assert list(homes.live().iterdir()) == []
 
 
+@pytest.mark.slow
 def test_time_limits_and_policies_end_forked_trials(home: Path, sweep: Sweeps) -> None:
     """SIGTERM, then SIGKILL for one that is deaf to it and has children elsewhere."""
     stubborn = (
@@ -286,6 +289,7 @@ def test_two_sweeps_at_once(home: Path, sweep: Sweeps) -> None:
     assert {run.status for run in found} == {"Completed"}
 
 
+@pytest.mark.slow
 def test_trials_log_by_mlflow(home: Path, sweep: Sweeps) -> None:
     """Parameters and metrics of four trials that log with one imported MLflow, each in its run."""
     script = (

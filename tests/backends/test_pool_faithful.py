@@ -297,6 +297,7 @@ def test_trials_do_not_see_each_other(home: Path, sweep: Sweeps) -> None:
     assert {log(trial) for trial in run.trials} == {"None [] False LIST = []\n"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("at_once", [1, 2])
 def test_threads_have_the_same_budget(home: Path, sweep: Sweeps, at_once: int) -> None:
     """OpenMP and OpenBLAS take a trial's share of the cores, and wait without spinning."""

@@ -2,8 +2,9 @@
 
 Started as a script by `ml.backends.local.pool`, as `python [flags] zygote.py FD`. What it reads and
 writes on the socket FD are messages in `marshal`'s form, one a packet (see `serve`). It ends when
-the socket closes. It imports nothing of the repository, runs no thread and opens no store before it
-forks, and it says so when what it was told to import does one of these things.
+the socket closes. It imports nothing of the repository. When it forks it runs no thread, no device
+or connection is open, and it has printed nothing: it says so when what it was told to import does
+one of these things, and ends.
 """
 # ruff: noqa: E402, PTH115, PTH123, PTH208
 
@@ -80,9 +81,8 @@ class Zygote:
         # What this program has for itself, the script imports for itself.
         for name in set(sys.modules) - set(BASE):
             del sys.modules[name]
-        known, segments = set(sys.modules), []
+        known, segments, state = set(sys.modules), [], _state()
         for at, (name, parts) in enumerate([*needs["entries"], (STORE, None)]):
-            before = _state()
             try:
                 if parts is not None:
                     __import__(name, fromlist=parts)
@@ -90,12 +90,15 @@ class Zygote:
                     _rehearse(needs["store"])
             except BaseException:  # the script will see it, too
                 pass
-            if harm := _harm(before, _state()):
+            found = {key: sys.modules[key] for key in list(sys.modules) if key not in known}
+            if not found:
+                continue
+            before, state = state, _state()
+            if harm := _harm(before, state):
                 self._say("unfit", name, harm)
                 os._exit(0)
-            found = {key: sys.modules[key] for key in list(sys.modules) if key not in known}
             known |= found.keys()
-            if at >= needs["certain"] and found:
+            if at >= needs["certain"]:
                 segments.append(found)
         tops = {name.partition(".")[0] for name in known - set(BASE)}
         if shadowed := sorted(tops & set(needs["names"])):
