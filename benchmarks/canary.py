@@ -128,7 +128,7 @@ def real(count: int) -> None:
     from tests.release.greens import STRATEGY as EVERY
     from tests.release.greens import pair
 
-    short = replace(EVERY, requests=(40, 80, 40))
+    short = replace(EVERY, requests=(20, 40, 20))
     refused, requests, seconds, failed = [], 0, 0.0, 0
     done = 0
     while done < count:

@@ -143,10 +143,11 @@ class _Watch:
         self._watch_traffic(self._look())
         verdict = Verdict("hold", "", ())
         frozen = None
-        for number, percent in enumerate(self.strategy.steps):
+        for number, stage in enumerate(self.strategy.stages):
+            percent = stage.percent
             if percent == 100:
                 frozen = self.answers.side(blue, since[blue], self._look()[blue])
-            weigh(self.name, Canary(self.green, launch, percent))
+            weigh(self.name, Canary(self.green, launch, percent, stage.mirror))
             since = now = self._look()
             self.answers.begin()
             began = time.monotonic()
@@ -171,7 +172,7 @@ class _Watch:
                 if time.monotonic() - began > self.strategy.step_s:
                     why = f"undecided after {self.strategy.step_s:g} s: {verdict.why}"
                     return self._outcome("rolled-back", why, percent, verdict.signals, first)
-            told(f"{percent} %: {verdict.why}")
+            told(f"{stage}: {verdict.why}")
         return self._outcome("passed", verdict.why, 100, verdict.signals, first)
 
     def _look(self) -> dict[str, Any]:

@@ -85,22 +85,22 @@ class Verdict:
 
 
 def judge(
-    strategy: Strategy, step: int, green: Side, blue: Side, memory: Memory | None, alive: bool
+    strategy: Strategy, stage: int, green: Side, blue: Side, memory: Memory | None, alive: bool
 ) -> Verdict:
-    """What to do at this look at the step of that number.
+    """What to do at this look at the stage of that number.
 
-    At the last step blue's figures are those of the step before: it gets no requests any more, and
+    At the last stage blue's figures are those of the one before: it gets no requests any more, and
     latency under the whole load is not compared with latency under half of it.
     """
     if not alive:
         return Verdict("roll-back", "green's process has ended", ())
     try:
-        signals = _signals(strategy, strategy.steps[step] == 100, green, blue, memory)
+        signals = _signals(strategy, strategy.stages[stage].percent == 100, green, blue, memory)
     except (ValueError, TypeError, OverflowError) as error:
         return Verdict("roll-back", f"the figures cannot be trusted: {error}", ())
     if alarms := [one for one in signals if one.alarmed]:
         return Verdict("roll-back", "; ".join(one.said for one in alarms), signals)
-    wanted = strategy.requests[step]
+    wanted = strategy.stages[stage].requests
     if green.requests < wanted or blue.requests < wanted:
         fewer = min(green.requests, blue.requests)
         return Verdict("hold", f"{fewer} of {wanted} requests", signals)
@@ -113,8 +113,8 @@ def judge(
 
 
 def limit(strategy: Strategy) -> float:
-    """The log evidence at which one signal of one step rolls back."""
-    return math.log(len(TESTED) * len(strategy.steps) / strategy.false_alarms)
+    """The log evidence at which one signal of one stage rolls back."""
+    return math.log(len(TESTED) * len(strategy.stages) / strategy.false_alarms)
 
 
 def latency_evidence(green: Sequence[int], blue: Sequence[int], factor: float) -> float:

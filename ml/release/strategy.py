@@ -8,6 +8,7 @@ from typing import Any
 
 import yaml
 
+from ml.serving.router.routes import MOST_MIRRORED
 from ml.specs import repository
 from ml.specs.problems import Place, Problem, Refused
 
@@ -34,9 +35,26 @@ class Tolerances:
 
 
 @dataclass(frozen=True)
+class Stage:
+    """What green gets for a while: answers that callers see, or copies whose answers are dropped.
+
+    `percent` of the requests, or copies of `mirror` per cent; until it has answered `requests`.
+    """
+
+    percent: int
+    mirror: int
+    requests: int
+
+    def __str__(self) -> str:
+        return f"a copy of {self.mirror} %" if self.mirror else f"{self.percent} %"
+
+
+@dataclass(frozen=True)
 class Strategy:
     """Percentages of traffic one after another, and what each asks for.
 
+    With `mirror` they come after a stage in which green gets copies of so many requests, and no
+    caller one of its answers.
     `requests` is how many requests green must have answered at each step at least; a signal that is
     not calm by then is given up to `patience` times as many. A step that is not decided within
     `step_s` seconds is rolled back. `false_alarms` bounds the chance that a green no worse than
@@ -45,12 +63,20 @@ class Strategy:
     """
 
     steps: tuple[int, ...] = (10, 50, 100)
+    mirror: int = 0
     requests: tuple[int, ...] = (150, 600, 150)
     patience: int = 6
     step_s: float = 300.0
     false_alarms: float = 0.05
     prediction: str = ""
     tolerances: Tolerances = field(default_factory=Tolerances)
+
+    @property
+    def stages(self) -> tuple[Stage, ...]:
+        """Everything that green goes through, in order."""
+        shadow = [Stage(0, self.mirror, self.requests[0])] if self.mirror else []
+        steps = zip(self.steps, self.requests, strict=True)
+        return (*shadow, *(Stage(percent, 0, requests) for percent, requests in steps))
 
 
 def read(folder: Path) -> Strategy:
@@ -99,10 +125,14 @@ def made(document: Any) -> Strategy:
     alarms = _number("false_alarms", given.pop("false_alarms", Strategy.false_alarms))
     if not 0 < alarms <= 0.5:
         raise ValueError(f"false_alarms {alarms}: above 0, at most 0.5")
+    mirror = int(given.pop("mirror", Strategy.mirror))
+    if not 0 <= mirror <= MOST_MIRRORED:
+        raise ValueError(f"mirror {mirror}: 0 to {MOST_MIRRORED} percent")
     if tolerances.latency < 1:
         raise ValueError(f"latency {tolerances.latency}: a factor of at least 1")
     return Strategy(
         steps=steps,
+        mirror=mirror,
         requests=requests,
         patience=max(int(given.pop("patience", Strategy.patience)), 1),
         step_s=_number("step_s", given.pop("step_s", Strategy.step_s)),

@@ -33,6 +33,19 @@ def test_a_healthy_green_has_all_the_traffic_in_the_end(own_home: Path, tmp_path
         assert slots.running(made.blue.slot)
 
 
+def test_a_mirrored_stage_comes_first(own_home: Path, tmp_path: Path) -> None:
+    """Green is judged by copies before any caller has one of its answers."""
+    told: list[str] = []
+    with pair(tmp_path, BAD_GREENS["errors 100 %"][1]) as made:
+        outcome = made.lead(replace(QUICK, mirror=20), told=told.append)
+        router = endpoint.router("echo")
+        assert router
+        shadow = router.state()
+    assert (outcome.kind, outcome.step, told) == ("rolled-back", 0, [])
+    assert outcome.replayed and outcome.errors["blue"] == 0 and outcome.errors["green"] > 0
+    assert shadow["tallies"]["blue"]["requests"] >= outcome.replayed - 1
+
+
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", BAD_GREENS)
 def test_a_bad_green_is_rolled_back(own_home: Path, tmp_path: Path, name: str) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ml.release import observed, strategy
+from ml.release import observed, signals, strategy
 from ml.release.observed import REFERENCE, Answers, edges, prediction, shape
 from ml.release.strategy import Strategy
 from ml.serving.router.tally import Tally
@@ -34,6 +34,16 @@ def test_a_promotion_ends_at_100(steps: list[int], found: tuple[int, ...]) -> No
     """Whatever the steps are, with a number of requests for each."""
     made = strategy.made({"schema_version": 1, "steps": steps})
     assert made.steps == found and len(made.requests) == len(found)
+
+
+def test_mirroring_is_a_stage_before_the_steps() -> None:
+    """With as many requests as the first step; its share of the false alarms is taken from all."""
+    made = strategy.made({"schema_version": 1, "mirror": 20})
+    assert [str(stage) for stage in made.stages] == ["a copy of 20 %", "10 %", "50 %", "100 %"]
+    assert [stage.requests for stage in made.stages] == [150, 150, 600, 150]
+    assert signals.limit(made) > signals.limit(Strategy())
+    with pytest.raises(ValueError, match="mirror 60"):
+        strategy.made({"schema_version": 1, "mirror": 60})
 
 
 @pytest.mark.parametrize(
