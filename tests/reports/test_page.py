@@ -6,11 +6,12 @@ import base64
 import hashlib
 import math
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from ml.backends.local import runs
+from ml.backends.local import records, runs
 from ml.reports.report import report
 from ml.specs.plan import Value
 from tests.reports import made
@@ -208,3 +209,16 @@ def test_a_thousand_trials_fit(home: Path) -> None:
     assert "100 of 1,000 trials, best first; job.json has all." in found.text
     assert "20 of 25 parameters; job.json has all." in found.text
     assert "A random forest on 134 completed trials" in found.text
+
+
+@pytest.mark.parametrize(
+    ("built", "said"),
+    [("", "3.11.7, this one"), ("ab12", "3.11.7, built from the conda file as ab12")],
+)
+def test_the_python_and_the_assets_of_a_run(home: Path, built: str, said: str) -> None:
+    """Its lineage says what stood for the environment, and what its outputs became."""
+    run = replace(made.command(), registered={"model": "azureml:speller:3"})
+    records.write(run, made.LINEAGE | {"interpreter": {"python": "3.11.7", "built": built}})
+    text = page().text
+    assert said in text
+    assert "azureml:speller:3" in text

@@ -64,6 +64,7 @@ def _code(facts: Facts) -> Iterator[Link]:
             ("commit", f"{digest(commit)}{dirty}" if commit else "", f"{commit}{dirty}"),
             _digest("snapshot", str(code.get("digest", ""))),
             ("environment", *(str(facts.lineage.get("environment", "")),) * 2),
+            ("Python", *(_python(facts),) * 2),
         ],
     )
 
@@ -77,7 +78,17 @@ def _run(facts: Facts) -> Link:
     elif facts.lineage.get("parent"):
         rows.append(_digest("sweep", str(facts.lineage["parent"])))
     rows.append(("folder", shown(run.folder), str(run.folder)))
+    rows += [(f"output {name}", asset, asset) for name, asset in run.registered.items()]
     return "run", run.name, rows
+
+
+def _python(facts: Facts) -> str:
+    """The Python that stood for the environment; "" of a run that did not write it down."""
+    found = facts.lineage.get("interpreter") or {}
+    if not found:
+        return ""
+    built = f"built from the conda file as {found['built']}" if found.get("built") else "this one"
+    return f"{found.get('python')}, {built}"
 
 
 def _model(facts: Facts) -> Iterator[Link]:
