@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import http.client
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 
 from ml.release import canary, desired
@@ -54,6 +54,7 @@ def roll_out(
                     record_refused(release, error.problems[0].found.splitlines()[0], None)
                 raise
             if blue is not None:  # in the state, so that no other command takes it for a leftover
+                undo.callback(_drained, name)  # what green has in hand is answered
                 undo.callback(canary.weigh, name, None)
                 endpoint.switch(name, replace(blue, canary=Canary(green, launch, 0)))
         outcome = None
@@ -142,10 +143,15 @@ def _cleared(name: str) -> Live | None:
     if state is not None:
         if state != endpoint.live(name):
             endpoint.switch(name, state)
-            if (router := endpoint.router(name)) is not None:
-                endpoint.drained(router)
+            _drained(name)
         endpoint.stop_idle(name)
     return state
+
+
+def _drained(name: str) -> None:
+    with suppress(Refused):  # a router that is gone has nothing under way
+        if (router := endpoint.router(name)) is not None:
+            endpoint.drained(router)
 
 
 def _cleared_state(name: str) -> Live | None:
