@@ -14,6 +14,7 @@ from ml.release.apply import Applied, apply
 from ml.release.ask import ask
 from ml.release.propose import propose
 from ml.release.registry import Registry
+from ml.release.status import status
 from ml.serving import endpoint, server, slots
 from ml.specs.problems import Refused
 from tests.release.conftest import World
@@ -51,6 +52,35 @@ def test_a_bad_green_is_never_switched_to(challenged: World, code: str) -> None:
     assert_blue_serves(blue)
     path.write_text(sound)
     assert apply("tiny", "local", "ana").outcome == "applied"
+
+
+def test_a_green_that_fails_its_canary_is_not_tried_again(challenged: World) -> None:
+    """Blue has everything as before, status says why, and only another deployment is tried."""
+    blue = endpoint.live("tiny")
+    path = challenged.project.folder / "endpoint" / "score.py"
+    sound = path.read_text()
+    begins = "served = []\n\n\ndef run(body):\n    served.append(1)\n"
+    bad = begins + "    if len(served) > 4: raise RuntimeError('tired')\n"
+    path.write_text(sound.replace("def run(body):\n", bad))
+    with pytest.raises(Refused) as raised:
+        apply("tiny", "local", "ana")
+    problem = raised.value.problems[0]
+    assert problem.code == "rolled-back" and "errors:" in problem.found
+    assert raised.value.exit_code == 3
+    assert_blue_serves(blue)
+    router = endpoint.router("tiny")
+    assert router and router.state()["tallies"]["blue"]["errors"] == 0
+    assert "version 2 was rolled back (errors:" in status("tiny")[0].verdict
+    (line,) = [one for one in audit.verify() if one["event"] == "rolled-back"]
+    assert line["version"] == "2" and line["approved_by"] == "ana"
+    with pytest.raises(Refused) as raised:
+        apply("tiny", "local", "ana")
+    assert raised.value.problems[0].code == "refused-before"
+    assert_blue_serves(blue)
+    path.write_text(sound)
+    done = apply("tiny", "local", "ana")
+    assert done.outcome == "applied" and done.canary and done.canary.kind == "passed"
+    assert status("tiny")[0].verdict == "as declared"
 
 
 def test_a_green_with_another_model_is_never_switched_to(challenged: World) -> None:
