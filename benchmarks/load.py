@@ -13,8 +13,10 @@ HOST = "127.0.0.1"
 class Caller:
     """One connection at a time; made again when the server closes it."""
 
-    def __init__(self, port: int, body: bytes, path: str = "/score") -> None:
+    def __init__(self, port: int, body: bytes, spins: bool = False) -> None:
         self._port = port
+        self._spins = spins  # asks the socket until there is something, and never sleeps
+        path = "/score"
         self._request = (
             f"POST {path} HTTP/1.1\r\nHost: h\r\nContent-Type: application/json\r\n"
             f"Content-Length: {len(body)}\r\n\r\n"
@@ -28,7 +30,7 @@ class Caller:
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         try:
             self._socket.sendall(self._request)
-            got = self._socket.recv(65536)
+            got = self._more()
             while (end := got.find(b"\r\n\r\n")) < 0:
                 got += self._more()
             head = got[:end].lower()
@@ -50,21 +52,31 @@ class Caller:
             self._socket.close()
             self._socket = None
 
+    @staticmethod
+    def _spin(stream: socket.socket) -> bytes:
+        while True:
+            try:
+                return stream.recv(65536, socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                continue
+
     def _more(self) -> bytes:
         assert self._socket is not None
-        found = self._socket.recv(65536)
+        found = self._spin(self._socket) if self._spins else self._socket.recv(65536)
         if not found:
             raise OSError("closed")
         return found
 
 
-def closed_loop(port: int, body: bytes, seconds: float, callers: int = 1) -> float:
+def closed_loop(
+    port: int, body: bytes, seconds: float, callers: int = 1, spins: bool = False
+) -> float:
     """Requests a second that so many callers get, each asking again as soon as it is answered."""
     counts = [0] * callers
     end = time.perf_counter() + seconds
 
     def run(number: int) -> None:
-        caller = Caller(port, body)
+        caller = Caller(port, body, spins)
         while time.perf_counter() < end:
             status, _ = caller.ask()
             assert status == 200
@@ -81,10 +93,14 @@ def closed_loop(port: int, body: bytes, seconds: float, callers: int = 1) -> flo
 
 
 def latencies(
-    port: int, body: bytes, requests: int, per_second: float | None = None
+    port: int,
+    body: bytes,
+    requests: int,
+    per_second: float | None = None,
+    spins: bool = False,
 ) -> list[float]:
     """Milliseconds of one caller's requests, sorted; at that rate, or one after another."""
-    caller, found = Caller(port, body), []
+    caller, found = Caller(port, body, spins), []
     due = time.perf_counter()
     for _ in range(requests):
         if per_second is not None:

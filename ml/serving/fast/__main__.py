@@ -13,23 +13,25 @@ import logging
 import os
 import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import uvloop
 
-from ml.serving.fast.app import App, load
+from ml.serving.fast.app import App, Spinner, load
 from ml.serving.router.front import Front
 
 PORT = 5001
 PATIENCE_S = 8.0
 
 
-async def serve(app: App, host: str, port: int) -> None:
+async def serve(run: Callable[[bytes], object], host: str, port: int, spin_us: int) -> None:
     """Answer until SIGTERM; what is under way is finished."""
     loop = asyncio.get_running_loop()
     ended = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, ended.set)
+    app = App(run, Spinner(loop, spin_us / 1e6).touch)
     callers: set[Front] = set()
     server = await loop.create_server(lambda: Front(app, callers, loop), host, port, backlog=2048)
     print(f"listening on {host}:{port}", file=sys.stderr, flush=True)
@@ -53,6 +55,9 @@ def main() -> None:
     parser.add_argument("--entry-script", default=os.environ.get("AZUREML_ENTRY_SCRIPT", ""))
     parser.add_argument("--host", default="127.0.0.1", help="0.0.0.0 in a container")
     parser.add_argument("--port", type=int, default=PORT)
+    parser.add_argument(
+        "--spin-us", type=int, default=200, help="stay awake so long after an answer; 0: do not"
+    )
     asked = parser.parse_args()
     if not asked.entry_script:
         parser.error("no scoring script: --entry-script, or AZUREML_ENTRY_SCRIPT")
@@ -65,7 +70,7 @@ def main() -> None:
     # What was loaded stays: no collection ever looks at it again, so none takes long.
     gc.collect()
     gc.freeze()
-    uvloop.run(serve(App(module.run), asked.host, asked.port))
+    uvloop.run(serve(module.run, asked.host, asked.port, asked.spin_us))
 
 
 if __name__ == "__main__":
