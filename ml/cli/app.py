@@ -15,8 +15,10 @@ if TYPE_CHECKING:
 # name → (module, its line in `ml --help`). The module exposes `command`, a function, or `app`, a
 # typer.Typer with commands of its own.
 COMMANDS: dict[str, tuple[str, str]] = {
+    "audit": ("ml.cli.audit", "Check that no line of the log of decisions was changed."),
     "check": ("ml.cli.check", "Check Azure ML specs: a file, a folder or the repository."),
     "demo": ("ml.cli.demo", "The main job: sweep, evaluate, gate, serve, ask."),
+    "evidence": ("ml.cli.evidence", "Check the evidence of a model version again, offline."),
     "gate": ("ml.cli.gate", "Decide whether a model version may be promoted; exit 3 when not."),
     "invoke": ("ml.cli.invoke", "Ask a served model."),
     "release": ("ml.cli.release", "Propose a candidate; bring an environment to what is declared."),

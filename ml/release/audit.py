@@ -42,18 +42,31 @@ def append(event: str, details: Mapping[str, object]) -> str:
 
 def verify() -> tuple[Mapping[str, object], ...]:
     """Every line, once each follows from the one before; raises Refused naming the first that does
-    not. Lines cut off the end leave a sound chain: `release status` asks for the hash it knows.
+    not. Lines cut off the end leave a sound chain: `holding` finds those.
     """
     lines: list[Mapping[str, object]] = []
     if not path().exists():
         return ()
     previous = START
-    for number, text in enumerate(path().read_text(encoding="utf-8").split("\n")[:-1], start=1):
+    *whole, rest = path().read_bytes().split(b"\n")
+    for number, text in enumerate(whole, start=1):
         lines.append(_checked(text, number, previous))
         previous = str(lines[-1]["hash"])
-    if not path().read_bytes().endswith(b"\n"):
+    if rest or not whole:
         raise _broken(len(lines) + 1, "the line does not end")
     return tuple(lines)
+
+
+def holding(known: str) -> tuple[Mapping[str, object], ...]:
+    """Every line, when one of them has the hash that somebody noted before (hex).
+
+    Raises Refused when a line does not follow, or when none has that hash: lines were cut off the
+    end, or the log was written anew.
+    """
+    lines = verify()
+    if known not in [line["hash"] for line in lines]:
+        raise _broken(len(lines) + 1, f"no line has the hash {known}, which one had before")
+    return lines
 
 
 def _add(content: bytes) -> None:
@@ -78,17 +91,20 @@ def _end() -> tuple[str, int]:
     return (str(lines[-1]["hash"]), len(lines)) if lines else (START, 0)
 
 
-def _checked(text: str, number: int, previous: str) -> Mapping[str, object]:
+def _checked(text: bytes, number: int, previous: str) -> Mapping[str, object]:
     try:
         line = json.loads(text)
         claimed = line["hash"]
         content = {key: value for key, value in line.items() if key != "hash"}
         if line["number"] != number or line["previous"] != previous:
             raise _broken(number, "it does not follow the line before it")
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise _broken(number, "it cannot be read") from None
     if claimed != _hash(content):
         raise _broken(number, "its content is not what its hash was made from")
+    # A key written twice reads as the last of the two, and its hash holds.
+    if text != json.dumps(line, sort_keys=True).encode():
+        raise _broken(number, "it is not as it was written")
     return dict(line)
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from ml.release import audit
 from ml.specs.problems import Refused
+from tests.release.test_commands import ml
 from tests.release.test_registry import full_disk
 
 
@@ -32,7 +33,9 @@ def test_no_log_verifies_to_nothing() -> None:
 
 
 @pytest.mark.parametrize("line", [0, 1, 2])
-@pytest.mark.parametrize("how", ["edit", "rehash", "remove", "swap", "garble", "copy"])
+@pytest.mark.parametrize(
+    "how", ["edit", "rehash", "remove", "swap", "garble", "copy", "twice", "space"]
+)
 def test_a_changed_line_is_found(line: int, how: str) -> None:
     """Whatever is done to a line, the first that no longer follows is named."""
     fill(4)
@@ -51,6 +54,10 @@ def test_a_changed_line_is_found(line: int, how: str) -> None:
         lines[line], lines[line + 1] = lines[line + 1], lines[line]
     elif how == "garble":
         lines[line] = lines[line][:-5]
+    elif how == "twice":  # the reader of a page sees 9, a parser takes the last
+        lines[line] = '{"version": "9", ' + lines[line][1:]
+    elif how == "space":
+        lines[line] += " "
     else:
         lines.insert(line, lines[line])
     audit.path().write_text("\n".join(lines) + "\n")
@@ -91,3 +98,61 @@ def test_a_full_disk_leaves_the_log_as_it_was() -> None:
         assert audit.path().read_bytes() == before
     fill(1)
     assert len(audit.verify()) == 3
+
+
+def test_every_changed_byte_is_found() -> None:
+    """One bit flipped anywhere, also where it leaves no text, is found."""
+    fill(1)
+    sound = audit.path().read_bytes()
+    for place in range(len(sound)):
+        for bit in (0x01, 0x80):
+            changed = bytearray(sound)
+            changed[place] ^= bit
+            audit.path().write_bytes(changed)
+            with pytest.raises(Refused) as raised:
+                audit.verify()
+            assert raised.value.exit_code == 3
+
+
+def test_lines_cut_off_the_end_are_found_by_a_hash_that_was_noted() -> None:
+    """A shorter chain is sound in itself; who knows a hash that it had finds out."""
+    hashes = fill(3)
+    assert len(audit.holding(hashes[1])) == 3
+    audit.path().write_bytes(b"".join(audit.path().read_bytes().splitlines(True)[:-1]))
+    assert len(audit.verify()) == len(audit.holding(hashes[1])) == 2
+    for known in (hashes[2], "", "0" * 64):
+        with pytest.raises(Refused) as raised:
+            audit.holding(known)
+        assert raised.value.problems[0].code == "audit-broken"
+
+
+def test_an_emptied_log_is_found_by_a_hash_that_was_noted() -> None:
+    """A log that is gone verifies to nothing, and not to what it held."""
+    (known,) = fill(1)
+    audit.path().unlink()
+    assert audit.verify() == ()
+    with pytest.raises(Refused):
+        audit.holding(known)
+
+
+def test_the_command_says_how_many_lines_follow(capsys: pytest.CaptureFixture[str]) -> None:
+    """The count and the last hash, in words on stderr and as JSON on stdout."""
+    code, out, err = ml(capsys, "audit", "verify")
+    assert (code, out) == (0, "") and "no line yet" in err
+    hashes = fill(3)
+    code, out, err = ml(capsys, "audit", "verify")
+    assert (code, out) == (0, "") and "3 lines" in err and hashes[-1] in err
+    code, out, _ = ml(capsys, "audit", "verify", "--holding", hashes[0], "--json")
+    found = json.loads(out)
+    assert code == 0 and found["sound"] and (found["lines"], found["last"]) == (3, hashes[-1])
+
+
+def test_the_command_names_the_line_that_was_changed(capsys: pytest.CaptureFixture[str]) -> None:
+    """Exit 3, the file and the line."""
+    fill(3)
+    audit.path().write_text(audit.path().read_text().replace('"version": "1"', '"version": "9"'))
+    code, out, err = ml(capsys, "audit", "verify")
+    assert (code, out) == (3, "") and f"{audit.path()}:2" in err
+    code, out, err = ml(capsys, "audit", "verify", "--json")
+    found = json.loads(out)
+    assert code == 3 and not found["sound"] and found["line"] == 2 and "changed" in found["why"]

@@ -1,0 +1,108 @@
+"""The evidence of a version checked again, offline: everything that differs, not only the first."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+
+from ml.release import predictions
+from ml.release.evidence import FILE
+from ml.release.registry import Version
+from ml.serving.scoring.manifest import ManifestError, verify
+from ml.toolkit.evaluation import PREDICTIONS
+from policies.promotion.evidence import Evidence, parse
+
+
+@dataclass(frozen=True)
+class Check:
+    """One thing that was looked at: `differs` lists what is not as it was kept, () when all is."""
+
+    name: str
+    differs: tuple[str, ...]
+
+    @property
+    def sound(self) -> bool:
+        """Whether nothing differs."""
+        return not self.differs
+
+
+def checks(version: Version) -> tuple[Check, ...]:
+    """The evidence file, the model that it names, the model's files, the predictions, the metrics.
+
+    What cannot be looked at differs, with the reason. Needs the registry's record of the version
+    and the files of this machine; no server is asked.
+    """
+    content, unread = _content(version)
+    document = _document(content)
+    evidence = parse(document)
+    return (
+        Check(FILE, unread or _kept(version, content)),
+        Check("identity", _identity(version, evidence)),
+        Check("model", _model(version)),
+        *_predictions(version, document, evidence),
+    )
+
+
+def _content(version: Version) -> tuple[bytes, tuple[str, ...]]:
+    try:
+        return (version.papers / FILE).read_bytes(), ()
+    except OSError as error:
+        return b"", (str(error),)
+
+
+def _document(content: bytes) -> dict[str, object]:
+    try:
+        document = json.loads(content)
+    except (ValueError, RecursionError):
+        return {}
+    return document if isinstance(document, dict) else {}
+
+
+def _kept(version: Version, content: bytes) -> tuple[str, ...]:
+    if not version.evidence:
+        return ("the registry has no hash of it: no evidence was kept with the version",)
+    found = hashlib.sha256(content).hexdigest()
+    if found != version.evidence:
+        return (f"its sha256 is {found}, the registry's is {version.evidence}",)
+    return ()
+
+
+def _identity(version: Version, evidence: Evidence) -> tuple[str, ...]:
+    pairs = {
+        "model": (evidence.model, version.model),
+        "version": (evidence.version, version.version),
+        "digest": (evidence.digest, version.digest),
+    }
+    return tuple(
+        f"{name} states {stated or 'nothing'}, the registry {known}"
+        for name, (stated, known) in pairs.items()
+        if stated != known
+    )
+
+
+def _model(version: Version) -> tuple[str, ...]:
+    try:
+        verify(version.folder, version.digest)
+    except (ManifestError, OSError) as error:
+        return (str(error),)
+    return ()
+
+
+def _predictions(
+    version: Version, document: dict[str, object], evidence: Evidence
+) -> tuple[Check, Check]:
+    stated = document.get("predictions")
+    sha256 = stated.get("sha256") if isinstance(stated, dict) else None
+    try:
+        found = predictions.read(version.papers / PREDICTIONS)
+    except OSError as error:
+        return Check(PREDICTIONS, (str(error),)), Check(
+            "metrics", ("not recomputed: no predictions",)
+        )
+    wrong = predictions.disagreements(evidence, sha256, found)
+    of_the_file = tuple(one for one in wrong if one.startswith(PREDICTIONS))
+    return (
+        Check(PREDICTIONS, of_the_file),
+        Check("metrics", tuple(one for one in wrong if one not in of_the_file)),
+    )

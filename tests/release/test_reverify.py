@@ -1,0 +1,175 @@
+"""ml.release.reverify and `ml evidence verify`: what was changed since is found, all of it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ml.release.evidence import FILE
+from ml.release.registry import Registry, Version, store
+from ml.release.reverify import checks
+from ml.toolkit.evaluation import PREDICTIONS, Evaluation, Prediction, write_evaluation
+from ml.toolkit.metrics import estimates
+from tests.release.test_commands import ml
+from tests.release.tiny import model_folder
+
+
+def kept(tmp_path: Path) -> Version:
+    """A version with evidence of 120 questions, of which 90 are answered rightly."""
+    digest = store(model_folder(tmp_path / "model"))
+    version = Version("tiny", "1", digest, "tiny", "run", "")
+    ranks = [1] * 90 + [2] * 30
+    version.papers.mkdir(parents=True)
+    evaluation = Evaluation(
+        project="tiny",
+        model="tiny",
+        primary_metric="gain_at_1",
+        goal="maximize",
+        unit="question",
+        data={},
+        feature_set_hash="f" * 64,
+        seed=0,
+        hyperparameters={},
+        metrics={"test": estimates(np.array(ranks))},
+        baseline={},
+        slices={},
+        contributions=[],
+        stability={},
+        training={},
+    )
+    rows = [
+        Prediction(f"q{number}", "test", "all", "a", "a" if rank == 1 else "b", rank, 0.5)
+        for number, rank in enumerate(ranks)
+    ]
+    write_evaluation(version.papers, evaluation, rows)
+    written = json.loads((version.papers / "evaluation.json").read_text())
+    document = {**written, "model": {"name": "tiny", "version": "1", "digest": digest}}
+    return sealed(version, document)
+
+
+def sealed(version: Version, document: object) -> Version:
+    """The version with that document as its evidence, and the hash of it."""
+    text = json.dumps(document)
+    (version.papers / FILE).write_text(text)
+    return replace(version, evidence=hashlib.sha256(text.encode()).hexdigest())
+
+
+def edited(version: Version, change: Callable[[dict], object]) -> Version:  # type: ignore[type-arg]
+    """The evidence changed by somebody who also made its hash right."""
+    document = json.loads((version.papers / FILE).read_text())
+    change(document)
+    return sealed(version, document)
+
+
+def differing(version: Version) -> list[str]:
+    """The checks that find a difference."""
+    return [check.name for check in checks(version) if not check.sound]
+
+
+def test_what_was_kept_is_sound(tmp_path: Path) -> None:
+    """Nothing was changed: nothing differs, and every check was made."""
+    made = checks(kept(tmp_path))
+    assert [check.name for check in made] == [FILE, "identity", "model", PREDICTIONS, "metrics"]
+    assert all(check.sound for check in made), made
+
+
+def _better(document: dict) -> None:  # type: ignore[type-arg]
+    document["metrics"]["test"]["gain_at_1"]["value"] = 0.9
+
+
+def _narrower(document: dict) -> None:  # type: ignore[type-arg]
+    document["metrics"]["test"]["gain_at_1"]["low"] = 0.74
+
+
+EDITED: dict[str, tuple[Callable[[dict], object], list[str]]] = {  # type: ignore[type-arg]
+    "a better metric": (_better, ["metrics"]),
+    "a narrower interval": (_narrower, ["metrics"]),
+    "no metric": (lambda of: of.pop("metrics"), ["metrics"]),
+    "another digest": (lambda of: of["model"].update(digest="sha256:0"), ["identity"]),
+    "another version": (lambda of: of["model"].update(version="2"), ["identity"]),
+    "no model": (lambda of: of.pop("model"), ["identity"]),
+    "other predictions": (lambda of: of["predictions"].update(sha256="0" * 64), [PREDICTIONS]),
+    "no predictions named": (lambda of: of.pop("predictions"), [PREDICTIONS]),
+}
+
+
+@pytest.mark.parametrize(("change", "found"), EDITED.values(), ids=EDITED)
+def test_evidence_that_does_not_follow_is_found(
+    change: Callable[[dict], object],  # type: ignore[type-arg]
+    found: list[str],
+    tmp_path: Path,
+) -> None:
+    """Even where the hash of the evidence is made right, the rest is recomputed."""
+    assert differing(edited(kept(tmp_path), change)) == found
+
+
+def test_an_edited_file_is_found_by_its_hash(tmp_path: Path) -> None:
+    """A space more is another file; so is none at all, or one that is no JSON."""
+    version = kept(tmp_path)
+    path = version.papers / FILE
+    path.write_text(path.read_text() + " ")
+    assert differing(version) == [FILE]
+    path.write_text("{")
+    assert FILE in differing(version) and "metrics" in differing(version)
+    path.unlink()
+    assert FILE in differing(version) and "identity" in differing(version)
+
+
+def test_evidence_without_a_hash_in_the_registry_is_none(tmp_path: Path) -> None:
+    """A version that was registered and never scored has no evidence."""
+    assert differing(replace(kept(tmp_path), evidence="")) == [FILE]
+
+
+def test_edited_and_missing_predictions_are_found(tmp_path: Path) -> None:
+    """A better rank for one question: the file is another, and the metrics no longer follow."""
+    version = kept(tmp_path)
+    path = version.papers / PREDICTIONS
+    path.write_text(path.read_text().replace("a,b,2", "a,a,1", 1))
+    assert differing(version) == [PREDICTIONS, "metrics"]
+    path.unlink()
+    assert differing(version) == [PREDICTIONS, "metrics"]
+
+
+@pytest.mark.parametrize("file", ["model.txt", "skill.json", "manifest.json"])
+def test_a_changed_model_is_found(file: str, tmp_path: Path) -> None:
+    """One byte of the model's files, its manifest included, and a folder that is gone."""
+    version = kept(tmp_path)
+    path = version.folder / file
+    content = bytearray(path.read_bytes())
+    content[-3] ^= 1
+    path.write_bytes(bytes(content))
+    assert differing(version) == ["model"]
+
+
+def test_a_model_that_is_gone_is_found(tmp_path: Path) -> None:
+    """No folder is no model."""
+    version = kept(tmp_path)
+    version.folder.rename(tmp_path / "elsewhere")
+    assert differing(version) == ["model"]
+
+
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Exit 0 when all is as it was kept; exit 3 with all that differs when it is not."""
+    version = kept(tmp_path)
+    registry = Registry()
+    registry.keep_evidence(
+        registry.register("tiny", "tiny", version.digest, "run"), version.evidence
+    )
+    code, out, err = ml(capsys, "evidence", "verify", "tiny", "1")
+    assert (code, out) == (0, "") and "DIFFERS" not in err
+    path = version.papers / FILE
+    path.write_text(path.read_text().replace('"value": 0.75', '"value": 0.95', 1))
+    code, out, err = ml(capsys, "evidence", "verify", "tiny", "1")
+    assert (code, out) == (3, "") and "recomputed 0.75" in err and "the registry's is" in err
+    code, out, _ = ml(capsys, "evidence", "verify", "tiny", "1", "--json")
+    found = json.loads(out)
+    assert code == 3 and not found["sound"]
+    assert [one["check"] for one in found["checks"] if not one["sound"]] == [FILE, "metrics"]
+    code, out, err = ml(capsys, "evidence", "verify", "tiny", "2")
+    assert code == 2 and "no-such-version" in err
