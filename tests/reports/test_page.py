@@ -86,7 +86,7 @@ def test_a_pipeline(home: Path) -> None:
     assert "search Completed 1 min 40 s" in found.text
     assert "evaluate Failed 7.5 s script-failed: the command exited with 3" in found.text
     assert "register Canceled step evaluate failed" in found.text
-    assert "The sweep search" in found.text
+    assert "The sweep of step search" in found.text
     assert found.count("circle", "best") == 1
     assert "The end of the log of calm_lake_01.evaluate boom at the end" in found.text
 
