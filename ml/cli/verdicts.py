@@ -10,7 +10,13 @@ if TYPE_CHECKING:
 
 # A table that is not for a terminal is for a log, where lines may be long.
 LOG_WIDTH = 160
-STYLES = {"pass": "green", "fail": "bold red", "pending": "yellow", "not asked": "dim"}
+STYLES = {
+    "pass": "green",
+    "fail": "bold red",
+    "waived": "bold yellow",
+    "pending": "yellow",
+    "not asked": "dim",
+}
 
 
 def show(decision: Decision) -> None:
@@ -44,6 +50,8 @@ def conclusion(decision: Decision) -> str:
     """The outcome in a sentence."""
     name = f"{decision.request.model} {decision.request.version}"
     where = decision.request.environment
+    waived = ", ".join(result.gate for result in decision.waived)
+    but = f"; waived, not passed: {waived}" if waived else ""
     match decision.outcome:
         case "refused":
             gates = ", ".join(result.gate for result in decision.blocking)
@@ -51,6 +59,6 @@ def conclusion(decision: Decision) -> str:
         case "already-champion":
             return f"already the champion: {name} is what {where} is to serve; nothing to promote"
         case "pending":
-            return f"passes: {name} may go to {where} once somebody approves it"
+            return f"passes: {name} may go to {where} once somebody approves it{but}"
         case "approved":
-            return f"approved by {decision.request.approved_by}: {name} may go to {where}"
+            return f"approved by {decision.request.approved_by}: {name} may go to {where}{but}"

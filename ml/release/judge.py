@@ -74,7 +74,7 @@ def judge(
 def load_gates(project: Project) -> gates.Gates:
     """The floor as the project tightens it; Refused with file and line when that is wrong."""
     try:
-        return gates.load(project.gates)
+        return gates.load(project.gates, shown=repository.shown(project.gates))
     except gates.GatesError as error:
         place = Place(repository.shown(error.path), error.line)
         raise Refused(Problem(error.code, error.found, error.expected, error.hint, place)) from None

@@ -123,6 +123,12 @@ def _release(release: Release) -> Iterator[str]:
         for result in decision.get("results", ())
         if result.get("mode") == "enabled" and result.get("verdict") == "fail"
     ]
+    waived = ", ".join(
+        str(result.get("gate"))
+        for result in decision.get("results", ())
+        if result.get("verdict") == "waived"
+    )
+    passing = f"Its gates pass but for {waived}, waived" if waived else "Its gates pass"
     where = (decision.get("request") or {}).get("environment", "")
     who = (decision.get("request") or {}).get("approved_by", "")
     champion = f"; it is the champion of {where}" if release.is_champion else ""
@@ -131,11 +137,10 @@ def _release(release: Release) -> Iterator[str]:
             yield f"The gates refuse {release.name} for {where}: {', '.join(blocking)}."
         case "pending":
             yield (
-                f"Its gates pass: {release.name} may go to {where} once somebody approves it"
-                f"{champion}."
+                f"{passing}: {release.name} may go to {where} once somebody approves it{champion}."
             )
         case "approved":
-            yield f"Its gates pass and {who} approved {release.name} for {where}{champion}."
+            yield f"{passing}, and {who} approved {release.name} for {where}{champion}."
         case _:
             yield f"{release.name} is the champion of {where} already."
 

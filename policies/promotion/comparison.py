@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from policies.promotion.decision import Verdict
 from policies.promotion.evidence import Evidence
 from policies.promotion.gates import Gate
 from policies.promotion.judging import Case, Finding, estimate, real, shown, unsound
@@ -29,7 +30,8 @@ def first_promotion(case: Case, gate: Gate) -> Finding:
     sign = _sign(evidence)
     better = sign is not None and sign * real(ours.value) > sign * real(baseline.value)
     why = "the first promotion has no champion to beat"
-    return Finding("pass" if better else "fail", shown(ours.value), required, why)
+    verdict: Verdict = "pass" if better else "fail"
+    return Finding(verdict, shown(ours.value), required, why, measured=sign is not None)
 
 
 def non_inferiority(case: Case, gate: Gate) -> Finding:
@@ -43,7 +45,8 @@ def non_inferiority(case: Case, gate: Gate) -> Finding:
     compared = [_compared(case, split, gate.number("confidence")) for split in splits]
     found = "; ".join(f"{split} {told}" for split, (_, told) in zip(splits, compared, strict=True))
     ok = all(by is not None and by.low > -margin for by, _ in compared)
-    return Finding("pass" if ok else "fail", found, required, "" if ok else "it may be worse")
+    why, measured = "" if ok else "it may be worse", all(by is not None for by, _ in compared)
+    return Finding("pass" if ok else "fail", found, required, why, measured)
 
 
 def superiority(case: Case, gate: Gate) -> Finding:

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Literal
 
 Mode = Literal["enabled", "report-only", "disabled"]
-Verdict = Literal["pass", "fail", "pending", "not asked"]
+Verdict = Literal["pass", "fail", "waived", "pending", "not asked"]
 Outcome = Literal["refused", "pending", "approved", "already-champion"]
 Step = Literal["propose", "apply"]
 
@@ -33,7 +33,10 @@ class Request:
 
 @dataclass(frozen=True)
 class Result:
-    """What one gate found, what it requires, and why it came to its verdict."""
+    """What one gate found, what it requires, and why it came to its verdict.
+
+    `waiver` is the one that was used, as JSON takes it; None unless the verdict is "waived".
+    """
 
     gate: str
     verdict: Verdict
@@ -41,6 +44,7 @@ class Result:
     found: str
     required: str
     why: str = ""
+    waiver: Mapping[str, object] | None = None
 
     @property
     def blocks(self) -> bool:
@@ -61,6 +65,11 @@ class Decision:
     def allowed(self) -> bool:
         """Whether nothing but, perhaps, the sign-off stands between the version and its place."""
         return self.outcome in ("pending", "approved")
+
+    @property
+    def waived(self) -> tuple[Result, ...]:
+        """The results that would stop the promotion but for a waiver."""
+        return tuple(result for result in self.results if result.verdict == "waived")
 
     @property
     def blocking(self) -> tuple[Result, ...]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from policies.promotion.decision import Decision, Outcome, Request, Result
 from policies.promotion.evidence import Evidence
 from policies.promotion.gates import Gate, Gates
@@ -44,6 +46,20 @@ def _judged(case: Case, gate: Gate) -> Result:
         finding = RULES[gate.name](case, gate)
     except Exception as error:  # evidence so odd that a rule breaks on it must not slip through
         finding = Finding("fail", f"{type(error).__name__}: {error}", "", "it cannot be judged")
-    return Result(
+    result = Result(
         gate.name, finding.verdict, gate.mode, finding.found, finding.required, finding.why
     )
+    return _waived(case, gate, result, finding.measured) if result.blocks else result
+
+
+def _waived(case: Case, gate: Gate, result: Result, measured: bool) -> Result:
+    """The result under the gate's waivers: set aside by the first that holds, or told why not."""
+    notes = [result.why] if result.why else []
+    for waiver in gate.waivers:
+        unfit = f"the waiver at {waiver.place} does not cover what could not be judged"
+        void = waiver.void(case.request) or ("" if measured else unfit)
+        if not void:
+            why = "; ".join([*notes, str(waiver)])
+            return replace(result, verdict="waived", why=why, waiver=waiver.to_json())
+        notes.append(void)
+    return replace(result, why="; ".join(notes))

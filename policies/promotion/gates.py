@@ -10,11 +10,15 @@ from typing import cast
 
 import yaml
 
+from policies.promotion import waivers
 from policies.promotion.decision import Mode
 from policies.promotion.settings import SETTINGS, Bounds, Names, Numbers, checked, merged
+from policies.promotion.waivers import Waiver
 
 FLOOR = Path(__file__).with_name("gates.yml")
 SCHEMA_VERSION = 1
+# A project's file; the floor waives nothing, because it would for everybody.
+_TOP = ("schema_version", "gates", "waivers")
 
 
 class GatesError(Exception):
@@ -34,11 +38,12 @@ class GatesError(Exception):
 
 @dataclass(frozen=True)
 class Gate:
-    """One gate as it stands for a project: its mode and its settings, checked and typed."""
+    """One gate as it stands for a project: its mode, settings and waivers, checked and typed."""
 
     name: str
     mode: Mode
     settings: Mapping[str, object]
+    waivers: tuple[Waiver, ...] = ()
 
     def number(self, setting: str) -> float:
         """A maximum or a minimum."""
@@ -60,13 +65,15 @@ class Gate:
 Gates = Mapping[str, Gate]
 
 
-def load(project: Path | None = None, floor: Path = FLOOR) -> Gates:
+def load(project: Path | None = None, floor: Path = FLOOR, *, shown: str = "") -> Gates:
     """Every gate, as the floor sets it and the project's file tightens it.
 
-    Raises GatesError when a file is unreadable, names an unknown gate or setting, has a value of
-    the wrong type, when the floor leaves a setting out, or when the project's file is looser.
+    `shown` is the project's file as a waiver's place names it. Raises GatesError when a file is
+    unreadable, names an unknown gate or setting, has a value of the wrong type, when the floor
+    leaves a setting out or waives a gate, when the project's file is looser, or when a waiver of
+    it is none.
     """
-    stated = _read(floor)
+    stated, _ = _read(floor, ("schema_version", "gates"))
     values: dict[tuple[str, str], object] = {}
     for gate, settings in SETTINGS.items():
         for setting in ("mode", *settings):
@@ -74,7 +81,8 @@ def load(project: Path | None = None, floor: Path = FLOOR) -> Gates:
                 found = f"no `{gate}.{setting}`"
                 raise GatesError("gate-missing", floor, 1, found, "every setting of every gate")
             values[gate, setting] = stated[gate, setting].value
-    for (gate, setting), own in _read(project).items() if project else ():
+    tighter, waived = _read(project, _TOP, shown) if project else ({}, ())
+    for (gate, setting), own in tighter.items():
         try:
             values[gate, setting] = merged(own.value, gate, setting, values[gate, setting])
         except ValueError as error:
@@ -91,6 +99,7 @@ def load(project: Path | None = None, floor: Path = FLOOR) -> Gates:
             gate,
             cast(Mode, values[gate, "mode"]),
             {setting: values[gate, setting] for setting in settings},
+            tuple(waiver for waiver in waived if waiver.gate == gate),
         )
         for gate, settings in SETTINGS.items()
     }
@@ -107,8 +116,13 @@ def _shown(value: object) -> str:
     return "[" + ", ".join(value) + "]" if isinstance(value, tuple) else str(value)
 
 
-def _read(path: Path) -> dict[tuple[str, str], _Stated]:
-    """(gate, setting) → what the file states, checked, with its line; `mode` is a setting here."""
+def _read(
+    path: Path, keys: Iterable[str], shown: str = ""
+) -> tuple[dict[tuple[str, str], _Stated], tuple[Waiver, ...]]:
+    """(gate, setting) → what the file states, checked, with its line; and its waivers.
+
+    `mode` is a setting here.
+    """
     try:
         root = yaml.compose(path.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
     except (OSError, UnicodeDecodeError) as error:
@@ -116,7 +130,7 @@ def _read(path: Path) -> dict[tuple[str, str], _Stated]:
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
         raise GatesError("gates-unreadable", path, line, str(error.problem), "YAML") from None
-    top = dict(_items(root, path, ("schema_version", "gates")))
+    top = dict(_items(root, path, keys))
     version = _plain(top["schema_version"], path) if "schema_version" in top else "missing"
     if version != SCHEMA_VERSION:
         found = f"`schema_version` is {version}"
@@ -131,7 +145,24 @@ def _read(path: Path) -> dict[tuple[str, str], _Stated]:
             except ValueError as error:
                 found = f"`{gate}.{setting}` is {value}"
                 raise GatesError("wrong-value", path, line, found, str(error)) from None
-    return stated
+    every = _waivers(top["waivers"], path, shown or str(path)) if "waivers" in top else ()
+    return stated, tuple(every)
+
+
+def _waivers(node: yaml.Node, path: Path, shown: str) -> Iterator[Waiver]:
+    """The waivers of a file; one that is none is refused, so that nobody counts on it."""
+    if not isinstance(node, yaml.SequenceNode):
+        line = node.start_mark.line + 1
+        raise GatesError("wrong-value", path, line, "`waivers` is no list", "a list of waivers")
+    for one in node.value:
+        line = one.start_mark.line + 1
+        stated = {key: _plain(of, path) for key, of in _items(one, path, waivers.KEYS)}
+        try:
+            yield waivers.checked(stated, SETTINGS, f"{shown}:{line}")
+        except ValueError as error:
+            about = f"a waiver of `{stated.get('gate', 'no gate')}`"
+            hint = "it names the gate, a reason, an owner and the day on which it expires"
+            raise GatesError("no-waiver", path, line, about, str(error), hint) from None
 
 
 def _items(
@@ -157,6 +188,7 @@ def _items(
 def _plain(node: yaml.Node, path: Path) -> object:
     try:
         return yaml.SafeLoader("").construct_document(node)
-    except yaml.MarkedYAMLError as error:
+    except (yaml.MarkedYAMLError, ValueError) as error:  # ValueError: the 31st of February
         line = node.start_mark.line + 1
-        raise GatesError("gates-unreadable", path, line, str(error.problem), "YAML") from None
+        why = str(getattr(error, "problem", error))
+        raise GatesError("gates-unreadable", path, line, why, "YAML") from None

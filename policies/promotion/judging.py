@@ -26,12 +26,17 @@ class Case:
 
 @dataclass(frozen=True)
 class Finding:
-    """A rule's answer, before the gate's mode is taken into account."""
+    """A rule's answer, before the gate's mode and waivers are taken into account.
+
+    `measured` says of a fail that nothing was missing: what was found is sound, and too little. A
+    waiver sets aside no other fail.
+    """
 
     verdict: Verdict
     found: str
     required: str
     why: str = ""
+    measured: bool = False
 
 
 Rule = Callable[[Case, Gate], Finding]

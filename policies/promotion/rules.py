@@ -52,7 +52,8 @@ def freshness(case: Case, gate: Gate) -> Finding:
     if age < -CLOCK_SKEW:
         return Finding("fail", f"{-days:.1f} days ahead", required, "evidence from the future")
     ok = days <= limit
-    return Finding("pass" if ok else "fail", f"{max(days, 0):.1f} days old", required)
+    found = f"{max(days, 0):.1f} days old"
+    return Finding("pass" if ok else "fail", found, required, measured=True)
 
 
 def recomputed(case: Case, gate: Gate) -> Finding:
@@ -82,7 +83,8 @@ def lineage(case: Case, gate: Gate) -> Finding:
         return Finding("fail", "missing: " + ", ".join(missing), required)
     if of.dirty and case.request.environment not in gate.names("dirty_allowed_in"):
         why = f"{case.request.environment} takes committed code only"
-        return Finding("fail", f"commit {_short(of.commit)} with changes", required, why)
+        found = f"commit {_short(of.commit)} with changes"
+        return Finding("fail", found, required, why, measured=True)
     dirty = " with uncommitted changes" if of.dirty else ""
     return Finding("pass", f"complete; commit {_short(of.commit)}{dirty}", required)
 
@@ -110,7 +112,7 @@ def quality(case: Case, gate: Gate) -> Finding:
     required = ", ".join(f"{key} {sign} {limit:g}" for key, sign, limit in limits)
     if not limits:
         return Finding("fail", "no threshold", "at least one threshold in the project's gates.yml")
-    found, failures = [], []
+    found, failures, measured = [], [], True
     for key, sign, limit in limits:
         split, metric = key.split(".")
         of = estimate(case.evidence.metrics, split, metric)
@@ -119,10 +121,11 @@ def quality(case: Case, gate: Gate) -> Finding:
         value = of.value
         if problem:
             failures.append(f"{key} {problem}")
+            measured = False
         elif value is None or not (value >= limit if sign == "≥" else value <= limit):
             failures.append(f"{key} misses {limit:g}")
     why = "; ".join(failures)
-    return Finding("fail" if failures else "pass", ", ".join(found), required, why)
+    return Finding("fail" if failures else "pass", ", ".join(found), required, why, measured)
 
 
 def latency(case: Case, gate: Gate) -> Finding:
@@ -138,13 +141,13 @@ def latency(case: Case, gate: Gate) -> Finding:
     if not enough <= real(of.requests) <= MOST:
         return Finding("fail", found, required, f"{shown(of.requests)} requests")
     if not p95 <= limit:
-        return Finding("fail", found, required, "too slow")
+        return Finding("fail", found, required, "too slow", measured=True)
     if of.hardware == of.instance_type:
         return Finding("pass", found, required)
     other = f"measured here, not on the deployment's {of.instance_type}"
     if case.request.environment in gate.names("other_hardware_allowed_in"):
         return Finding("pass", found, required, other)
-    return Finding("fail", found, required, other)
+    return Finding("fail", found, required, other, measured=True)
 
 
 def sign_off(case: Case, gate: Gate) -> Finding:

@@ -10,8 +10,8 @@ from ml.reports.markup import Html, table, tag
 from ml.reports.numbers import number
 from policies.promotion.evidence import Latency
 
-SIGNS = {"pass": "✓", "fail": "✗", "pending": "…", "not asked": "–"}
-CLASSES = {"pass": "good", "fail": "bad", "pending": "open", "not asked": "dim"}
+SIGNS = {"pass": "✓", "fail": "✗", "waived": "!", "pending": "…", "not asked": "–"}
+CLASSES = {"pass": "good", "fail": "bad", "waived": "open", "pending": "open", "not asked": "dim"}
 # Text of one cell: what was found may be a traceback.
 LONGEST = 400
 

@@ -1,0 +1,87 @@
+"""Waivers: a gate's no set aside for a time, in the project's gates.yml, where a reviewer sees it.
+
+A waiver sets aside what a gate measured and found too little; what a gate could not judge is never
+waived, so missing evidence stays a no.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from datetime import UTC, date, timedelta
+
+from policies.promotion.decision import Request
+
+KEYS = ("gate", "reason", "owner", "expires", "version")
+# A waiver is renewed, and so looked at again, after this long.
+LONGEST = timedelta(days=90)
+# gate → why no waiver names it.
+NEVER: Mapping[str, str] = {
+    "identity": "evidence about another model says nothing about this one",
+    "recomputed": "every other gate relies on the metrics that it proves",
+    "format": "a model in another format may run code when it is loaded",
+    "superiority": "it takes a reason in writing with the request instead",
+    "sign-off": "nobody's name stands in for another's",
+}
+
+
+@dataclass(frozen=True)
+class Waiver:
+    """Somebody's word for a gate until a day, that day included (UTC); `version` "" means any.
+
+    `place` is the file and line where it is written.
+    """
+
+    gate: str
+    reason: str
+    owner: str
+    expires: date
+    version: str
+    place: str
+
+    def void(self, request: Request) -> str:
+        """Why it does not hold for the request, or ""."""
+        today = request.now.astimezone(UTC).date()
+        if today > self.expires:
+            return f"the waiver at {self.place} expired on {self.expires}"
+        if self.expires - today > LONGEST:
+            return f"the waiver at {self.place} is for more than {LONGEST.days} days"
+        if self.version and self.version != request.version:
+            return f"the waiver at {self.place} is for version {self.version}"
+        return ""
+
+    def __str__(self) -> str:
+        return f"waived until {self.expires} by {self.owner}: {self.reason} ({self.place})"
+
+    def to_json(self) -> Mapping[str, object]:
+        """Its fields, the day as text."""
+        return {**asdict(self), "expires": self.expires.isoformat()}
+
+
+def checked(stated: Mapping[str, object], known: Mapping[str, object], place: str) -> Waiver:
+    """The waiver that a mapping of `KEYS` states; `known` has the names of the gates.
+
+    Raises ValueError saying what was expected when a field is missing, blank or of another type,
+    or when the gate is unknown or is never waived.
+    """
+    gate = stated.get("gate")
+    if not isinstance(gate, str) or gate not in known:
+        raise ValueError("`gate`: one of " + ", ".join(one for one in known if one not in NEVER))
+    if gate in NEVER:
+        raise ValueError(f"no waiver for `{gate}`: {NEVER[gate]}")
+    expires = stated.get("expires")
+    # A datetime is a date to Python; which zone's day it ends on would be a guess.
+    if type(expires) is not date:
+        raise ValueError("`expires`: the last day on which it holds, such as 2025-06-30")
+    version = stated.get("version", "")
+    if isinstance(version, int) and not isinstance(version, bool):
+        version = str(version)
+    if "version" in stated and not (isinstance(version, str) and version.strip()):
+        raise ValueError("`version`: the model version that it is for")
+    words = {}
+    for key in ("reason", "owner"):
+        text = stated.get(key)
+        if not isinstance(text, str) or not text.strip():
+            raise ValueError(f"`{key}`: in words")
+        words[key] = text.strip()
+    return Waiver(gate, words["reason"], words["owner"], expires, str(version).strip(), place)

@@ -1,0 +1,212 @@
+"""policies.promotion.waivers: what a waiver sets aside, what it does not, and what is none."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from datetime import date, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ml.cli.verdicts import conclusion
+from ml.release import audit
+from policies.promotion.decision import Decision, Request
+from policies.promotion.engine import decide
+from policies.promotion.evidence import Estimate, Evidence, Latency
+from policies.promotion.gates import FLOOR, Gates, GatesError, load
+from policies.promotion.settings import SETTINGS
+from policies.promotion.waivers import NEVER, Waiver
+from tests.policies.cases import (
+    NOW,
+    PROJECT,
+    REQUEST,
+    UNITS,
+    asked,
+    champion,
+    good,
+    held,
+    outcomes,
+    result,
+)
+from tests.policies.test_fail_closed import BAD, DOCUMENT, PATHS, _evidence, _is_bad, _spoiled
+
+FOLDER = Path(__file__).with_name("waivers")
+
+
+def cases(name: str) -> list[Any]:
+    """The cases of a data file, by their names."""
+    return [
+        pytest.param(case, id=case["case"]) for case in yaml.safe_load((FOLDER / name).read_text())
+    ]
+
+
+def _measured(value: float) -> Evidence:
+    low, high = min(value, 0.5), max(value, 0.7)
+    return replace(good(), metrics={"test": {"gain_at_1": Estimate(value, low, high, UNITS)}})
+
+
+_BASELINE = {"test": {"gain_at_1": Estimate(0.8, 0.7, 0.9, UNITS)}}
+_SLOW = replace(good().latency, p95_ms=300.0, p99_ms=300.0)
+_DIRTY = replace(good(), lineage=replace(good().lineage, dirty=True))
+
+# What the data files name: the evidence, the champion's, the request.
+EVIDENCE: dict[str, tuple[Evidence, Evidence | None, Request]] = {
+    "too slow": (replace(good(), latency=_SLOW), None, REQUEST),
+    "stale": (replace(good(), created=NOW - timedelta(days=31)), None, REQUEST),
+    "uncommitted code for prod": (_DIRTY, None, asked(environment="prod")),
+    "below the threshold": (_measured(0.55), None, REQUEST),
+    "as good as the baseline": (replace(good(), baseline=_BASELINE), None, REQUEST),
+    "worse than the champion": (
+        replace(good(), outcomes={"test": outcomes(0.7)}),
+        champion(0.8),
+        asked(reason="the champion leaks"),
+    ),
+    "no latency": (replace(good(), latency=Latency()), None, REQUEST),
+    "no date": (replace(good(), created=None), None, REQUEST),
+    "from the future": (replace(good(), created=NOW + timedelta(days=1)), None, REQUEST),
+    "no metrics": (replace(good(), metrics={}), None, REQUEST),
+    "a metric that is NaN": (_measured(math.nan), None, REQUEST),
+    "no baseline": (replace(good(), baseline={}), None, REQUEST),
+    "no lineage": (replace(good(), lineage=replace(good().lineage, commit=None)), None, REQUEST),
+    "a champion that was not scored": (good(), Evidence(), asked(reason="because")),
+}
+
+
+def project(waivers: str) -> str:
+    """A project's gates.yml with these waivers, the first in the line after the last of PROJECT."""
+    return PROJECT + "waivers:\n" + "".join(f"  {line}\n" for line in waivers.splitlines())
+
+
+FIRST = len(PROJECT.splitlines()) + 2
+
+
+def decided(case: Any, tmp_path: Path, waivers: str) -> Decision:
+    """The decision about the case's evidence under these waivers."""
+    evidence, against, request = EVIDENCE[case["evidence"]]
+    return decide(held(tmp_path, project(waivers)), evidence, against, request)
+
+
+@pytest.mark.parametrize("case", cases("allowed.yml"))
+def test_a_waiver_that_holds_sets_its_gate_aside(case: Any, tmp_path: Path) -> None:
+    """Refused without it; with it the verdict is "waived", and says by whom, why and where."""
+    assert decided(case, tmp_path, "[]").outcome == "refused"
+    decision = decided(case, tmp_path, case["waivers"])
+    assert decision.outcome == "pending", decision.blocking
+    found = result(decision, case["gate"])
+    assert found.verdict == "waived" and found in decision.waived and found.waiver
+    told = json.loads(json.dumps(decision.to_json()))["results"]
+    (kept,) = [one["waiver"] for one in told if one["gate"] == case["gate"]]
+    assert kept["owner"] in found.why and kept["reason"] in found.why and kept["place"] in found.why
+    assert f"gates.yml:{FIRST}" in kept["place"] or "second" in case["case"]
+
+
+@pytest.mark.parametrize("case", cases("refused.yml"))
+def test_a_waiver_that_does_not_hold_changes_nothing(case: Any, tmp_path: Path) -> None:
+    """The gate fails as it did, and the reason names the waiver's file and line."""
+    before = result(decided(case, tmp_path, "[]"), case["gate"])
+    decision = decided(case, tmp_path, case["waivers"])
+    found = result(decision, case["gate"])
+    assert decision.outcome == "refused" and found in decision.blocking
+    assert (found.verdict, found.found, found.waiver) == ("fail", before.found, None)
+    assert case["told"] in found.why
+    assert not case["told"] or f"gates.yml:{FIRST}" in found.why
+
+
+@pytest.mark.parametrize("case", cases("none.yml"))
+def test_what_is_no_waiver_is_refused(case: Any, tmp_path: Path) -> None:
+    """With its line, when the file is read: nobody relies on it until the day it is needed."""
+    with pytest.raises(GatesError) as raised:
+        held(tmp_path, project(case["waivers"]))
+    assert raised.value.line == FIRST + case.get("line", 1) - 1
+    assert case["told"] in raised.value.expected, raised.value
+
+
+def test_a_passing_gate_needs_no_waiver(tmp_path: Path) -> None:
+    """Nothing is waived that passes."""
+    waivers = "- {gate: latency, reason: r, owner: ana, expires: 2025-06-30}"
+    decision = decide(held(tmp_path, project(waivers)), good(), None, REQUEST)
+    assert result(decision, "latency").verdict == "pass" and not decision.waived
+
+
+def test_a_waiver_that_is_used_is_seen(tmp_path: Path) -> None:
+    """In the sentence that a person reads, and in the audit log with owner, reason and place."""
+    case = {"evidence": "too slow"}
+    waivers = "- {gate: latency, reason: r, owner: ana, expires: 2025-06-30}"
+    decision = decided(case, tmp_path, waivers)
+    assert "waived, not passed: latency" in conclusion(decision)
+    audit.append("decision", {"decision": decision.to_json()})
+    kept: Any = audit.verify()[0]["decision"]
+    (waiver,) = [one["waiver"] for one in kept["results"] if one["waiver"]]
+    assert (waiver["owner"], waiver["reason"], waiver["expires"]) == ("ana", "r", "2025-06-30")
+
+
+def test_the_floor_waives_nothing(tmp_path: Path) -> None:
+    """A waiver there would be everybody's."""
+    floor = tmp_path / "floor.yml"
+    floor.write_text(FLOOR.read_text() + "waivers: []\n")
+    with pytest.raises(GatesError) as raised:
+        load(None, floor)
+    assert raised.value.code == "unknown-field"
+
+
+def test_every_gate_may_be_waived_or_has_a_reason_why_not(tmp_path: Path) -> None:
+    """The gates that are never waived exist, and the others each have a case that allows it."""
+    waived = {case.values[0]["gate"] for case in cases("allowed.yml")}
+    assert waived == SETTINGS.keys() - NEVER.keys() and NEVER.keys() < SETTINGS.keys()
+
+
+@pytest.fixture(scope="module")
+def waiving(tmp_path_factory: pytest.TempPathFactory) -> Gates:
+    """Every gate with a waiver that holds, those included that a file could not waive."""
+    found = held(tmp_path_factory.mktemp("gates"))
+    return {
+        name: replace(gate, waivers=(Waiver(name, "r", "ana", date(2025, 6, 30), "", "here:1"),))
+        for name, gate in found.items()
+    }
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    spoils=st.lists(st.tuples(st.sampled_from(PATHS), st.sampled_from(BAD)), min_size=1, max_size=4)
+)
+def test_no_waiver_makes_up_for_missing_evidence(
+    waiving: Gates, spoils: list[tuple[tuple[str, ...], Any]]
+) -> None:
+    """Spoilt in any places, with every gate waived that can be: still refused."""
+    document = DOCUMENT
+    for path, value in spoils:
+        if _is_bad(path, value):
+            document = _spoiled(document, path, value)
+    if document != DOCUMENT:
+        assert not decide(waiving, _evidence(document), None, REQUEST).allowed
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    evidence=st.sampled_from(sorted(EVIDENCE)),
+    value=st.floats(),
+    p95=st.floats(),
+    days=st.integers(-10, 200),
+)
+def test_a_waiver_only_ever_turns_a_no_into_waived(
+    waiving: Gates, evidence: str, value: float, p95: float, days: int
+) -> None:
+    """It makes no pass, touches no other verdict, and what it lets through is in the decision."""
+    plain = {name: replace(gate, waivers=()) for name, gate in waiving.items()}
+    found, against, request = EVIDENCE[evidence]
+    metrics = {"test": {"gain_at_1": Estimate(value, value, value, UNITS)}}
+    latency = replace(good().latency, p95_ms=p95, p99_ms=p95)
+    found = replace(found, metrics=metrics, latency=latency, created=NOW - timedelta(days=days))
+    before, after = (decide(held, found, against, request) for held in (plain, waiving))
+    for one, other in zip(before.results, after.results, strict=True):
+        assert (one.found, one.required) == (other.found, other.required)
+        assert other.verdict in (one.verdict, "waived" if one.verdict == "fail" else one.verdict)
+        assert (other.waiver is not None) == (other.verdict == "waived")
+    if after.outcome != before.outcome:
+        assert after.waived
