@@ -1,4 +1,4 @@
-"""The gates that compare: with the champion, or with the baseline while there is none."""
+"""The gates that compare: a split with validation, the model with the champion or the baseline."""
 
 from __future__ import annotations
 
@@ -8,7 +8,48 @@ from policies.promotion.gates import Gate
 from policies.promotion.judging import Case, Finding, estimate, real, shown, unsound
 from policies.promotion.paired import Difference, difference
 
+# 0.8 − 0.7 is a little more than 0.1 to a computer.
+ROUNDING = 1e-12
 _NO_SPLIT = Finding("fail", "no split", "`non-inferiority.splits` in the project's gates.yml")
+
+
+# The split that a model and its hyperparameters are chosen on.
+VALIDATION = "validation"
+
+
+def gap(case: Case, gate: Gate) -> Finding:
+    """A metric differs from that on validation by no more than its bound, either way.
+
+    Much worse is a model fitted to what it was chosen on; much better is a split that leaks.
+    """
+    limits = gate.numbers("at_most")
+    required = ", ".join(f"{key} within {limit:g} of validation" for key, limit in limits.items())
+    if not limits:
+        return Finding("fail", "no bound", "`gap.at_most` in the project's gates.yml")
+    enough, bounds = (
+        case.gates["quality"].number("min_count"),
+        case.gates["quality"].bounds("bounds"),
+    )
+    found, failures, measured = [], [], True
+    for key, limit in limits.items():
+        split, metric = key.split(".")
+        ours = estimate(case.evidence.metrics, split, metric)
+        chosen = estimate(case.evidence.metrics, VALIDATION, metric)
+        found.append(f"{key} {shown(ours.value)}, validation {shown(chosen.value)}")
+        problems = [
+            f"{name}.{metric} {problem}"
+            for name, of in ((split, ours), (VALIDATION, chosen))
+            if (problem := unsound(of, bounds.get(metric), enough))
+        ]
+        if split == VALIDATION:
+            problems.append(f"{key} is compared with itself")
+        if problems:
+            measured = False
+            failures += problems
+        elif not abs(real(ours.value) - real(chosen.value)) <= limit + ROUNDING:
+            failures.append(f"{key} is {abs(real(ours.value) - real(chosen.value)):.4g} apart")
+    verdict: Verdict = "fail" if failures else "pass"
+    return Finding(verdict, "; ".join(found), required, "; ".join(failures), measured)
 
 
 def first_promotion(case: Case, gate: Gate) -> Finding:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import fields
 from datetime import timedelta
 
-from policies.promotion.comparison import first_promotion, non_inferiority, superiority
+from policies.promotion.comparison import first_promotion, gap, non_inferiority, superiority
 from policies.promotion.evidence import SCHEMA_VERSION, Lineage
 from policies.promotion.gates import Gate
 from policies.promotion.judging import MOST, Case, Finding, Rule, estimate, real, shown, unsound
@@ -167,6 +167,7 @@ RULES: Mapping[str, Rule] = {
     "lineage": lineage,
     "format": model_format,
     "quality": quality,
+    "gap": gap,
     "first-promotion": first_promotion,
     "non-inferiority": non_inferiority,
     "superiority": superiority,

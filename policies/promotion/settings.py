@@ -23,6 +23,7 @@ SETTINGS: Mapping[str, Mapping[str, Kind]] = {
         "at_least": "floors",
         "at_most": "ceilings",
     },
+    "gap": {"at_most": "ceilings"},
     "first-promotion": {},
     "non-inferiority": {"margin": "maximum", "confidence": "minimum", "splits": "demands"},
     "superiority": {"confidence": "minimum"},

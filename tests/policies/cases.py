@@ -21,6 +21,8 @@ schema_version: 1
 gates:
   quality:
     at_least: {test.gain_at_1: 0.6}
+  gap:
+    at_most: {test.gain_at_1: 0.1}
   non-inferiority:
     splits: [test]
 """
@@ -49,7 +51,10 @@ def good(share: float = 0.8, version: str = "7", digest: str = DIGEST) -> Eviden
         digest=digest,
         primary_metric="gain_at_1",
         goal="maximize",
-        metrics={"test": {"gain_at_1": Estimate(share, share - 0.04, share + 0.04, UNITS)}},
+        metrics={
+            split: {"gain_at_1": Estimate(share, share - 0.04, share + 0.04, UNITS)}
+            for split in ("test", "validation")
+        },
         baseline={"test": {"gain_at_1": Estimate(0.5, 0.45, 0.55, UNITS)}},
         data={"faq": DataVersion("azureml:tiny:1", "d" * 64)},
         lineage=Lineage(

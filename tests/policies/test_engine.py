@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
+import yaml
 
 from policies.promotion.evidence import DataVersion, Estimate, Evidence, Latency
 from policies.promotion.rules import RULES
@@ -44,11 +45,20 @@ def timed(**changes: object) -> Evidence:
     return replace(good(), latency=replace(good().latency, **changes))  # type: ignore[arg-type]
 
 
+def chosen(**changes: float | None) -> Evidence:
+    """Good evidence, which has 0.8 on test, with its metric on validation changed."""
+    estimate = replace(good().metrics["validation"]["gain_at_1"], **changes)
+    return replace(good(), metrics={**good().metrics, "validation": {"gain_at_1": estimate}})
+
+
 def baseline(value: float) -> Evidence:
     """Good evidence with another baseline."""
     estimate = Estimate(value, max(value - 0.02, 0), min(value + 0.02, 1), UNITS)
     return replace(good(), baseline={"test": {"gain_at_1": estimate}})
 
+
+# Cases of the gap between test and validation: name → what is stated on validation.
+GAPS = yaml.safe_load(Path(__file__).with_name("gaps.yml").read_text())
 
 # gate → (id, evidence) that the gate lets pass and that it refuses, without a champion.
 ALLOWED: dict[str, list[Evidence]] = {
@@ -58,6 +68,7 @@ ALLOWED: dict[str, list[Evidence]] = {
     "lineage": [good(), made(dirty=True), made(hyperparameters={})],
     "format": [good(), replace(good(), files={"words.npz": "npz"})],
     "quality": [good(), measured(value=0.6, low=0.5, high=0.7), measured(count=100)],
+    "gap": [good(), *(chosen(**of) for of in GAPS["allowed"].values())],
     "first-promotion": [good(), baseline(0.79)],
     "latency": [good(), timed(p95_ms=200.0, p99_ms=200.0), timed(requests=100)],
 }
@@ -113,6 +124,12 @@ REFUSED: dict[str, dict[str, Evidence]] = {
         "too few units": measured(count=99),
         "count NaN": measured(count=math.nan),
         "no count": measured(count=None),
+    },
+    "gap": {
+        "no metrics": replace(good(), metrics={}),
+        "no validation": replace(good(), metrics={"test": good().metrics["test"]}),
+        "no test": replace(good(), metrics={"validation": good().metrics["test"]}),
+        **{name: chosen(**of) for name, of in GAPS["refused"].items()},
     },
     "first-promotion": {
         "no better than the baseline": baseline(0.8),
@@ -314,7 +331,7 @@ def test_a_project_without_thresholds_or_splits_passes_nothing(tmp_path: Path) -
     """The floor alone asks for a project's thresholds: none is a refusal, not a pass."""
     bare = "schema_version: 1\n"
     alone = judged(tmp_path, good(), text=bare)
-    assert {"quality", "first-promotion"} <= {one.gate for one in alone.blocking}
+    assert {"quality", "gap", "first-promotion"} <= {one.gate for one in alone.blocking}
     against = judged(tmp_path, good(), champion(), text=bare)
     assert {"non-inferiority", "superiority"} <= {one.gate for one in against.blocking}
 
@@ -326,6 +343,23 @@ def test_thresholds_may_be_ceilings(tmp_path: Path) -> None:
         metrics = {**good().metrics["test"], "mean_rank": Estimate(value, 1.5, 2.5, UNITS)}
         found = judged(tmp_path, replace(good(), metrics={"test": metrics}), text=text)
         assert result(found, "quality").verdict == verdict
+
+
+def test_validation_is_not_compared_with_itself(tmp_path: Path) -> None:
+    """A gap that is always zero bounds nothing."""
+    text = PROJECT.replace("{test.gain_at_1: 0.1}", "{validation.gain_at_1: 0.1}")
+    found = result(judged(tmp_path, good(), text=text), "gap")
+    assert found.verdict == "fail" and "itself" in found.why
+
+
+def test_every_gap_that_is_bounded_holds(tmp_path: Path) -> None:
+    """One that is within its bound does not excuse another, and a bound without metrics fails."""
+    text = PROJECT.replace("{test.gain_at_1: 0.1}", "{test.gain_at_1: 0.1, unseen.gain_at_1: 0.2}")
+    assert "unseen" in result(judged(tmp_path, good(), text=text), "gap").why
+    for value, verdict in ((0.61, "pass"), (0.59, "fail")):
+        unseen = {"gain_at_1": Estimate(value, 0.5, 0.7, UNITS)}
+        both = replace(good(), metrics={**good().metrics, "unseen": unseen})
+        assert result(judged(tmp_path, both, text=text), "gap").verdict == verdict
 
 
 def test_a_gated_metric_without_bounds_fails(tmp_path: Path) -> None:

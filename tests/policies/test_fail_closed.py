@@ -27,7 +27,10 @@ DOCUMENT: dict[str, Any] = {
     "model": {"name": "tiny", "version": "7", "digest": DIGEST},
     "primary_metric": "gain_at_1",
     "goal": "maximize",
-    "metrics": {"test": {"gain_at_1": {"value": 0.8, "low": 0.76, "high": 0.84, "count": UNITS}}},
+    "metrics": {
+        "test": {"gain_at_1": {"value": 0.8, "low": 0.76, "high": 0.84, "count": UNITS}},
+        "validation": {"gain_at_1": {"value": 0.79, "low": 0.7, "high": 0.84, "count": UNITS}},
+    },
     "baseline": {"test": {"gain_at_1": {"value": 0.5, "low": 0.4, "high": 0.6, "count": UNITS}}},
     "data": {"faq": {"asset": "azureml:tiny:1", "sha256": "d" * 64}},
     "lineage": {

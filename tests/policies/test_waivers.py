@@ -48,7 +48,8 @@ def cases(name: str) -> list[Any]:
 
 def _measured(value: float) -> Evidence:
     low, high = min(value, 0.5), max(value, 0.7)
-    return replace(good(), metrics={"test": {"gain_at_1": Estimate(value, low, high, UNITS)}})
+    stated = {"gain_at_1": Estimate(value, low, high, UNITS)}
+    return replace(good(), metrics={"test": stated, "validation": stated})
 
 
 _BASELINE = {"test": {"gain_at_1": Estimate(0.8, 0.7, 0.9, UNITS)}}
@@ -61,6 +62,22 @@ EVIDENCE: dict[str, tuple[Evidence, Evidence | None, Request]] = {
     "stale": (replace(good(), created=NOW - timedelta(days=31)), None, REQUEST),
     "uncommitted code for prod": (_DIRTY, None, asked(environment="prod")),
     "below the threshold": (_measured(0.55), None, REQUEST),
+    "chosen on luck": (
+        replace(
+            good(),
+            metrics={
+                **good().metrics,
+                "validation": {"gain_at_1": Estimate(0.95, 0.9, 0.99, UNITS)},
+            },
+        ),
+        None,
+        REQUEST,
+    ),
+    "no validation": (
+        replace(good(), metrics={"test": good().metrics["test"]}),
+        None,
+        REQUEST,
+    ),
     "as good as the baseline": (replace(good(), baseline=_BASELINE), None, REQUEST),
     "worse than the champion": (
         replace(good(), outcomes={"test": outcomes(0.7)}),
@@ -200,7 +217,8 @@ def test_a_waiver_only_ever_turns_a_no_into_waived(
     """It makes no pass, touches no other verdict, and what it lets through is in the decision."""
     plain = {name: replace(gate, waivers=()) for name, gate in waiving.items()}
     found, against, request = EVIDENCE[evidence]
-    metrics = {"test": {"gain_at_1": Estimate(value, value, value, UNITS)}}
+    stated = {"gain_at_1": Estimate(value, value, value, UNITS)}
+    metrics = {"test": stated, "validation": good().metrics["validation"]}
     latency = replace(good().latency, p95_ms=p95, p99_ms=p95)
     found = replace(found, metrics=metrics, latency=latency, created=NOW - timedelta(days=days))
     before, after = (decide(held, found, against, request) for held in (plain, waiving))

@@ -59,6 +59,9 @@ skill = json.loads((asked.model / "skill.json").read_text())["skill"]
 questions = list(csv.DictReader((asked.data / "questions.csv").open()))
 
 
+SPLITS = ("test", "validation")
+
+
 def ranks(skill):
     return [1 if float(row["difficulty"]) < skill else 2 for row in questions]
 
@@ -68,12 +71,13 @@ write_evaluation(
     Evaluation(
         project="tiny", model="tiny", primary_metric="gain_at_1", goal="maximize", unit="question",
         data={}, feature_set_hash="f" * 64, seed=0, hyperparameters={"skill": skill},
-        metrics={"test": estimates(numpy.array(ranks(skill)))},
+        metrics={split: estimates(numpy.array(ranks(skill))) for split in SPLITS},
         baseline={"test": estimates(numpy.array(ranks(0.5)))},
         slices={}, contributions=[], stability={}, training={},
     ),
     [
-        Prediction(row["id"], "test", "all", "a", "a" if rank == 1 else "b", rank, 0.5)
+        Prediction(row["id"], split, "all", "a", "a" if rank == 1 else "b", rank, 0.5)
+        for split in SPLITS
         for row, rank in zip(questions, ranks(skill))
     ],
 )
@@ -244,6 +248,8 @@ schema_version: 1
 gates:
   quality:
     at_least: {test.gain_at_1: 0.6}
+  gap:
+    at_most: {test.gain_at_1: 0.1}
   non-inferiority:
     splits: [test]
 """,
