@@ -15,6 +15,7 @@ from ml.backends.base import Event, Run
 from ml.backends.local import home as homes
 from ml.backends.local import reaper, warm
 from ml.backends.local.backend import LocalBackend
+from ml.backends.local.pool import _adopting
 from ml.backends.local.reaper import processes_of
 from ml.backends.local.warm import FORKED
 from ml.specs.plan import EarlyTermination, SweepPlan
@@ -273,6 +274,20 @@ def test_what_a_forked_trial_leaves_behind_ends_with_it(home: Path, sweep: Sweep
     run = LocalBackend().run(sweep(script, max_total_trials=2))
     assert [processes_of(trial.id) for trial in run.trials] == [[], []]
     assert {way(trial) for trial in run.trials} == {FORKED}
+
+
+def test_orphans_of_others_are_not_for_the_executor(home: Path, sweep: Sweeps) -> None:
+    """It adopts them while an interpreter is warm, and is what it was before when the run ended."""
+    adopts = []
+
+    def watch(event: Event) -> None:
+        if event.kind == "trial_ended":
+            adopts.append(_adopting())
+
+    assert not _adopting()
+    run = LocalBackend().run(sweep("import numpy", max_total_trials=1), watch)
+    assert [way(trial) for trial in run.trials] == [FORKED]
+    assert adopts == [True] and not _adopting()
 
 
 def test_two_sweeps_at_once(home: Path, sweep: Sweeps) -> None:

@@ -19,7 +19,7 @@ SAMPLES = [{"question": word} for word in ("how?", "why not?", "where to?", "who
 STRATEGY = Strategy(prediction="answers/0/entry", step_s=120)
 
 SCRIPT = """
-import random, threading, time
+import os, random, signal, threading, time
 from ml.serving.scoring.messages import Text, parse, reply
 from ml.serving.scoring.model import open_model
 
@@ -27,8 +27,8 @@ hoard = []
 
 
 def init():
-    global model
-    model = open_model()
+    global master, model
+    master, model = os.getppid(), open_model()
 
 
 def work(share=1.0):
@@ -53,7 +53,7 @@ BAD_GREENS = {
     "a constant prediction": ("predictions", "entry = 'entry-7'"),
     "a memory leak": ("memory", "hoard.append(bytearray(b'x' * 500_000))"),
     "another schema": ("answers", "return {'ranking': [entry], 'model_digest': model.digest}"),
-    "it dies": ("green's process", "import os, signal; os.kill(os.getppid(), signal.SIGKILL)"),
+    "it dies": ("green's process", "os.kill(master, signal.SIGKILL)"),
 }
 
 

@@ -43,6 +43,7 @@ _HARMLESS = frozenset(
 # Files of a working folder that Python or a package looks for when it starts or is imported.
 _READ_WHERE_IT_RUNS = (environment.PACKAGES, "matplotlibrc", ".env")
 _PR_SET_CHILD_SUBREAPER = 36
+_PR_GET_CHILD_SUBREAPER = 37
 
 
 @dataclass(frozen=True)
@@ -64,6 +65,7 @@ class Pool:
         self._interpreters: dict[object, Interpreter] = {}
         self._learned: dict[tuple[str, str, bool], imports.Imports] = {}
         self._why_not = _why_not()
+        self._adopts = False
 
     def start(self, job: Job, snapshot: Snapshot | None, make: bool = True) -> RunProcess:
         """Start it warm if that is the same to the script, in a shell otherwise.
@@ -91,7 +93,7 @@ class Pool:
         if ask.key not in self._interpreters:
             if not make or len(self._interpreters) >= MOST:
                 return "no interpreter is warm for it"
-            _adopt_orphans()
+            self._adopt_orphans(True)
             try:
                 self._interpreters[ask.key] = Interpreter(ask, self._watchman)
             except OSError as error:
@@ -117,6 +119,18 @@ class Pool:
         """End the interpreters; runs have ended before."""
         for interpreter in self._interpreters.values():
             interpreter.close()
+        self._adopt_orphans(False)
+
+    def _adopt_orphans(self, wanted: bool) -> None:
+        """While an interpreter is warm, and no longer: orphans of others are not for this process.
+
+        When one is killed, its trials become children of this process, which then sees how they
+        end (prctl(2), PR_SET_CHILD_SUBREAPER).
+        """
+        if wanted and not _adopting():
+            self._adopts = _adopting(True)
+        elif not wanted and self._adopts:
+            self._adopts = _adopting(False)
 
     def _ask(self, job: Job, snapshot: Snapshot | None) -> Ask | str:
         """What a warm interpreter is to do for the job, or why none can do it."""
@@ -210,8 +224,12 @@ def _why_not() -> str:
     return ""
 
 
-def _adopt_orphans() -> None:
-    """When an interpreter is killed, its trials become children of this process, which then sees
-    how they end (prctl(2), PR_SET_CHILD_SUBREAPER)."""
+def _adopting(wanted: bool | None = None) -> bool:
+    """Whether orphans among its descendants become children of this process; `wanted` sets it."""
     with suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        libc, found = ctypes.CDLL(None), ctypes.c_int()
+        if wanted is not None:
+            libc.prctl(_PR_SET_CHILD_SUBREAPER, int(wanted), 0, 0, 0)
+        libc.prctl(_PR_GET_CHILD_SUBREAPER, ctypes.byref(found), 0, 0, 0)
+        return bool(found.value)
+    return False
