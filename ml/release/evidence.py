@@ -12,7 +12,7 @@ from typing import Any
 
 from ml.backends.base import Run
 from ml.backends.local import faults, records
-from ml.release import predictions
+from ml.release import predictions, supply_chain
 from ml.release.candidate import EVALUATION, MODEL
 from ml.release.registry import EVIDENCE_FILE, Registry, Version
 from ml.serving import files
@@ -51,10 +51,12 @@ def keep(
 ) -> Version:
     """Assemble the evidence and keep it with the version; returns the version with its hash.
 
-    Raises Refused when the disk is full; a version without evidence passes no gate.
+    Raises Refused when the disk is full or the advisories cannot be read; a version without
+    evidence passes no gate.
     """
     evaluation = evaluation_of(evaluated)
     made, scored = records.lineage(trained.folder), records.lineage(evaluated.folder)
+    stated, bill = supply_chain.look()
     document = {
         "schema_version": SCHEMA_VERSION,
         "created": datetime.now(UTC).isoformat(),
@@ -81,12 +83,14 @@ def keep(
             "seed": evaluation.get("seed"),
         },
         "latency": {**asdict(timing), "instance_type": instance_type},
+        "supply_chain": stated,
     }
     text = json.dumps(document, indent=1, sort_keys=True) + "\n"
     with faults.told():
         version.papers.mkdir(parents=True, exist_ok=True)
         source = evaluated.outputs[EVALUATION] / PREDICTIONS
         shutil.copyfile(source, version.papers / PREDICTIONS)
+        files.replace(version.papers / supply_chain.SBOM, bill)
         files.replace(version.papers / FILE, text)
     return registry.keep_evidence(version, hashlib.sha256(text.encode()).hexdigest())
 

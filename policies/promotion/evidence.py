@@ -60,6 +60,29 @@ class DataVersion:
     sha256: str | None = None
 
 
+@dataclass(frozen=True)
+class LockedPackage:
+    """A package: its version in the lock, the one that is installed, its licence as SPDX."""
+
+    locked: str | None = None
+    installed: str | None = None
+    licence: str | None = None
+
+
+@dataclass(frozen=True)
+class SupplyChain:
+    """The packages that a model was made with, and what is known against them.
+
+    `sbom` is the sha256 of the bill of materials. `as_of` dates the source of advisories and
+    `advisories` lists what it has on these packages; both are None when no source was read.
+    """
+
+    packages: Mapping[str, LockedPackage] = field(default_factory=dict)
+    sbom: str | None = None
+    as_of: datetime | None = None
+    advisories: tuple[str, ...] | None = None
+
+
 Metrics = Mapping[str, Mapping[str, Estimate]]
 
 
@@ -87,6 +110,7 @@ class Evidence:
     data: Mapping[str, DataVersion] = field(default_factory=dict)
     lineage: Lineage = field(default_factory=Lineage)
     latency: Latency = field(default_factory=Latency)
+    supply_chain: SupplyChain = field(default_factory=SupplyChain)
     files: Mapping[str, str] | None = None
     disagreements: tuple[str, ...] | None = None
     outcomes: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
@@ -136,6 +160,25 @@ def parse(document: object) -> Evidence:
             hardware=_text(latency.get("hardware")),
             instance_type=_text(latency.get("instance_type")),
         ),
+        supply_chain=_supply_chain(_mapping(top.get("supply_chain"))),
+    )
+
+
+def _supply_chain(found: Mapping[str, object]) -> SupplyChain:
+    advisories = _mapping(found.get("advisories"))
+    listed = advisories.get("found")
+    return SupplyChain(
+        packages={
+            str(name): LockedPackage(
+                _text(_mapping(of).get("locked")),
+                _text(_mapping(of).get("installed")),
+                _text(_mapping(of).get("licence")),
+            )
+            for name, of in _mapping(found.get("packages")).items()
+        },
+        sbom=_text(_mapping(found.get("sbom")).get("sha256")),
+        as_of=_time(advisories.get("as_of")),
+        advisories=tuple(map(str, listed)) if isinstance(listed, list) else None,
     )
 
 

@@ -16,6 +16,7 @@ from policies.promotion.comparison import first_promotion, gap, non_inferiority,
 from policies.promotion.evidence import SCHEMA_VERSION, Lineage
 from policies.promotion.gates import Gate
 from policies.promotion.judging import MOST, Case, Finding, Rule, estimate, real, shown, unsound
+from policies.promotion.supply import supply_chain
 
 DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 # Two clocks may differ by this much before evidence counts as made in the future.
@@ -172,6 +173,7 @@ RULES: Mapping[str, Rule] = {
     "non-inferiority": non_inferiority,
     "superiority": superiority,
     "latency": latency,
+    "supply-chain": supply_chain,
     "sign-off": sign_off,
 }
 

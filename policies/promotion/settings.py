@@ -32,6 +32,12 @@ SETTINGS: Mapping[str, Mapping[str, Kind]] = {
         "min_requests": "minimum",
         "other_hardware_allowed_in": "allow-list",
     },
+    "supply-chain": {
+        "licences": "allow-list",
+        "reviewed": "allow-list",
+        "max_advisory_age_days": "maximum",
+        "unchecked_allowed_in": "allow-list",
+    },
     "sign-off": {},
 }
 MODES: tuple[Mode, ...] = ("disabled", "report-only", "enabled")  # from loose to tight

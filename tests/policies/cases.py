@@ -9,7 +9,15 @@ from pathlib import Path
 from policies.promotion import gates
 from policies.promotion.decision import Decision, Request, Result
 from policies.promotion.engine import decide
-from policies.promotion.evidence import DataVersion, Estimate, Evidence, Latency, Lineage
+from policies.promotion.evidence import (
+    DataVersion,
+    Estimate,
+    Evidence,
+    Latency,
+    Lineage,
+    LockedPackage,
+    SupplyChain,
+)
 
 NOW = datetime(2025, 6, 1, 12, 0, tzinfo=UTC)
 DIGEST = "sha256:" + "a" * 64
@@ -69,6 +77,12 @@ def good(share: float = 0.8, version: str = "7", digest: str = DIGEST) -> Eviden
             seed=0,
         ),
         latency=Latency(1.0, 2.0, 3.0, 200, "a machine", "Standard_DS3_v2"),
+        supply_chain=SupplyChain(
+            packages={"numpy": LockedPackage("2.3.1", "2.3.1", "BSD-3-Clause")},
+            sbom="a" * 64,
+            as_of=NOW - timedelta(days=1),
+            advisories=(),
+        ),
         files={"model.txt": "lightgbm-text", "words.json": "json"},
         disagreements=(),
         outcomes={"test": outcomes(share)},

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from policies.promotion.evidence import DataVersion, Estimate, Evidence, Latency
+from policies.promotion.evidence import DataVersion, Estimate, Evidence, Latency, LockedPackage
 from policies.promotion.rules import RULES
 from policies.promotion.settings import SETTINGS
 from tests.policies.cases import (
@@ -57,6 +57,18 @@ def baseline(value: float) -> Evidence:
     return replace(good(), baseline={"test": {"gain_at_1": estimate}})
 
 
+def supplied(packages: dict[str, list[str]] | None = None, **changes: object) -> Evidence:
+    """Good evidence with its supply chain changed: name → [locked, installed, licence]."""
+    if packages is not None:
+        made = {name: LockedPackage(*of) for name, of in packages.items()}
+        changes["packages"] = made
+    if isinstance(changes.get("advisories"), list):
+        changes["advisories"] = tuple(changes["advisories"])  # type: ignore[arg-type]
+    return replace(good(), supply_chain=replace(good().supply_chain, **changes))  # type: ignore[arg-type]
+
+
+# Cases of the supply chain: name → what differs from good evidence.
+SUPPLIES = yaml.safe_load(Path(__file__).with_name("supplies.yml").read_text())
 # Cases of the gap between test and validation: name → what is stated on validation.
 GAPS = yaml.safe_load(Path(__file__).with_name("gaps.yml").read_text())
 
@@ -72,6 +84,7 @@ ALLOWED: dict[str, list[Evidence]] = {
     "first-promotion": [good(), baseline(0.79)],
     "latency": [good(), timed(p95_ms=200.0, p99_ms=200.0), timed(requests=100)],
 }
+ALLOWED["supply-chain"] = [supplied(**of) for of in SUPPLIES["allowed"].values()]
 REFUSED: dict[str, dict[str, Evidence]] = {
     "identity": {
         "nothing known": Evidence(),
@@ -140,6 +153,7 @@ REFUSED: dict[str, dict[str, Evidence]] = {
         "a goal of its own": replace(good(), goal="maximise"),
         "no primary metric": replace(good(), primary_metric=None),
     },
+    "supply-chain": {name: supplied(**of) for name, of in SUPPLIES["refused"].items()},
     "latency": {
         "nothing measured": replace(good(), latency=Latency()),
         "too slow": timed(p95_ms=200.1, p99_ms=201.0),
@@ -214,6 +228,23 @@ def test_dirty_code_passes_in_local_only(tmp_path: Path) -> None:
     dirty = made(dirty=True)
     assert "uncommitted" in result(judged(tmp_path, dirty), "lineage").found
     assert judged(tmp_path, dirty, request=asked(environment="prod")).outcome == "refused"
+
+
+def test_unchecked_advisories_are_said_locally_and_refused_elsewhere(tmp_path: Path) -> None:
+    """No source, or an old one, passes in local with a remark and in prod not at all."""
+    none = supplied(as_of=None, advisories=None)
+    stale = supplied(as_of=NOW - timedelta(days=7, seconds=1))
+    future = supplied(as_of=NOW + timedelta(days=2))
+    for evidence, said in ((none, "not checked"), (stale, "days old"), (future, "future")):
+        found = result(judged(tmp_path, evidence), "supply-chain")
+        assert found.verdict == "pass" and said in found.why
+        found = result(
+            judged(tmp_path, evidence, request=asked(environment="prod")), "supply-chain"
+        )
+        assert found.verdict == "fail" and said in found.why
+    recent = supplied(as_of=NOW - timedelta(days=7))
+    prod = judged(tmp_path, recent, request=asked(environment="prod"))
+    assert result(prod, "supply-chain").verdict == "pass"
 
 
 def test_other_hardware_is_said_locally_and_refused_elsewhere(tmp_path: Path) -> None:

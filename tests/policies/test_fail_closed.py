@@ -44,6 +44,10 @@ DOCUMENT: dict[str, Any] = {
         "hyperparameters": {},
         "seed": 0,
     },
+    "supply_chain": {
+        "packages": {"numpy": {"locked": "2.3.1", "installed": "2.3.1", "licence": "MIT"}},
+        "sbom": {"sha256": "a" * 64},
+    },
     "latency": {
         "p50_ms": 1.0,
         "p95_ms": 2.0,
@@ -79,6 +83,7 @@ TEXTS = {("lineage", name) for name in DOCUMENT["lineage"]} | {
     ("latency", "instance_type"),
     ("data", "faq", "asset"),
     ("data", "faq", "sha256"),
+    ("supply_chain", "sbom", "sha256"),
 }
 
 

@@ -18,7 +18,7 @@ from ml.cli.verdicts import conclusion
 from ml.release import audit
 from policies.promotion.decision import Decision, Request
 from policies.promotion.engine import decide
-from policies.promotion.evidence import Estimate, Evidence, Latency
+from policies.promotion.evidence import Estimate, Evidence, Latency, SupplyChain
 from policies.promotion.gates import FLOOR, Gates, GatesError, load
 from policies.promotion.settings import SETTINGS
 from policies.promotion.waivers import NEVER, Waiver
@@ -73,6 +73,12 @@ EVIDENCE: dict[str, tuple[Evidence, Evidence | None, Request]] = {
         None,
         REQUEST,
     ),
+    "an advisory": (
+        replace(good(), supply_chain=replace(good().supply_chain, advisories=("PYSEC-1: a 1",))),
+        None,
+        REQUEST,
+    ),
+    "no packages": (replace(good(), supply_chain=SupplyChain()), None, REQUEST),
     "no validation": (
         replace(good(), metrics={"test": good().metrics["test"]}),
         None,

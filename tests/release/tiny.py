@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import subprocess
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 
 from ml.backends.base import Run
@@ -294,6 +295,9 @@ def make(root: Path) -> Tiny:
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text.lstrip("\n"))
+    lock = root / "requirements/main.lock"
+    lock.parent.mkdir()
+    lock.write_text("".join(f"{name}=={version(name)}\n" for name in ("lightgbm", "numpy")))
     questions(root)
     git = ["git", "-c", "user.name=t", "-c", "user.email=t@example.org"]
     for words in (["init", "-q"], ["add", "."], ["commit", "-qm", "tiny"]):

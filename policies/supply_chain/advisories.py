@@ -1,0 +1,121 @@
+"""Known vulnerabilities of packages, from a local copy of OSV records: no network is asked.
+
+The copy is a folder of OSV JSON files, a zip of them as osv.dev hands out for each ecosystem, or
+one file with a list. It is as old as its newest record (https://ossf.github.io/osv-schema/).
+"""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from packaging.version import InvalidVersion, Version
+
+from policies.supply_chain.packages import Package, normalised
+
+ECOSYSTEM = "PyPI"
+
+
+class AdvisoriesError(Exception):
+    """A source of advisories that cannot be read, or that holds something else."""
+
+
+@dataclass(frozen=True)
+class Advisories:
+    """The records of a source, and when the newest of them was changed."""
+
+    records: tuple[Mapping[str, Any], ...]
+    as_of: datetime
+
+    def found(self, packages: Iterable[Package]) -> tuple[str, ...]:
+        """`ID: NAME VERSION` of every record, not withdrawn, that affects one of the packages.
+
+        A version or a range that cannot be read counts as affected.
+        """
+        by_name = {one.name: one.installed or one.locked for one in packages}
+        return tuple(
+            sorted(
+                {
+                    f"{record['id']}: {name} {by_name[name]}"
+                    for record in self.records
+                    if not record.get("withdrawn")
+                    for name, affected in _affected(record)
+                    if name in by_name and _affects(affected, by_name[name])
+                }
+            )
+        )
+
+
+def read(source: Path) -> Advisories:
+    """The advisories of a folder, a zip or a file; raises AdvisoriesError saying what is wrong."""
+    records: list[Mapping[str, Any]] = []
+    newest: datetime | None = None
+    for name, content in _files(source):
+        try:
+            document = json.loads(content)
+            for record in document if isinstance(document, list) else [document]:
+                changed = datetime.fromisoformat(record["modified"])
+                if not isinstance(record["id"], str) or changed.tzinfo is None:
+                    raise ValueError("no `id`, or `modified` without a zone")
+                list(_affected(record))
+                records.append(record)
+                newest = changed if newest is None else max(newest, changed)
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise AdvisoriesError(f"{name} is no OSV record: {error!r}") from None
+    if newest is None:
+        raise AdvisoriesError(f"{source} holds no record")
+    return Advisories(tuple(records), newest)
+
+
+def _files(source: Path) -> Iterator[tuple[str, bytes]]:
+    try:
+        if source.is_dir():
+            for path in sorted(source.rglob("*.json")):
+                yield str(path), path.read_bytes()
+        elif source.suffix == ".zip":
+            with zipfile.ZipFile(source) as archive:
+                for name in archive.namelist():
+                    yield f"{source}/{name}", archive.read(name)
+        else:
+            yield str(source), source.read_bytes()
+    except (OSError, zipfile.BadZipFile) as error:
+        raise AdvisoriesError(str(error)) from None
+
+
+def _affected(record: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    for affected in record.get("affected", ()):
+        package = affected.get("package") or {}
+        if package.get("ecosystem") == ECOSYSTEM:
+            yield normalised(package["name"]), affected
+
+
+def _affects(affected: Mapping[str, Any], version: str) -> bool:
+    """The evaluation that the OSV schema defines, for ranges of the ecosystem's own versions."""
+    listed, ranges = affected.get("versions") or (), affected.get("ranges") or ()
+    if version in listed or not (listed or ranges):
+        return True
+    try:
+        ours = Version(version)
+        if any(ours == Version(one) for one in listed):
+            return True
+        return any(_within(of, ours) for of in ranges if of.get("type") != "GIT")
+    except (InvalidVersion, KeyError, TypeError, AttributeError):
+        return True
+
+
+def _within(of: Mapping[str, Any], ours: Version) -> bool:
+    events = [(kind, at) for event in of["events"] for kind, at in event.items()]
+    inside = False
+    order = {"introduced": 0, "fixed": 1, "last_affected": 2}
+    known = [(Version("0.dev0" if at == "0" else at), kind) for kind, at in events if kind in order]
+    for at, kind in sorted(known, key=lambda one: (one[0], order[one[1]])):
+        if kind == "introduced" and ours >= at:
+            inside = True
+        elif (kind == "fixed" and ours >= at) or (kind == "last_affected" and ours > at):
+            inside = False
+    return inside

@@ -1,0 +1,234 @@
+"""policies.supply_chain: licences, the bill of materials, and advisories of a local source."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ml.release import supply_chain
+from ml.specs.problems import Refused
+from policies.promotion import gates
+from policies.supply_chain.advisories import AdvisoriesError, read
+from policies.supply_chain.licences import UNKNOWN, allowed, expression
+from policies.supply_chain.packages import Package, packages, sbom
+from tests.conftest import ROOT
+
+_LICENCE = "License :: OSI Approved :: "
+STATED = {
+    "an expression": ("MIT OR Apache-2.0", [_LICENCE + "BSD License"], "x", "MIT OR Apache-2.0"),
+    "a classifier": ("", [_LICENCE + "MIT License"], "", "MIT"),
+    "a text": ("", [], "BSD 3-Clause License", "BSD-3-Clause"),
+    "identifiers as text": ("", [], "MPL-2.0 AND MIT", "MPL-2.0 AND MIT"),
+    "the text says which BSD": ("", [_LICENCE + "BSD License"], "BSD-2-Clause", "BSD-2-Clause"),
+    "nobody says which BSD": ("", [_LICENCE + "BSD License"], "BSD", "LicenseRef-BSD"),
+    "two classifiers": (
+        "",
+        [_LICENCE + "MIT License", _LICENCE + "Apache Software License"],
+        "",
+        "Apache-2.0 AND MIT",
+    ),
+    "a text against the classifier": (
+        "",
+        ["License :: Other/Proprietary License"],
+        "MIT",
+        "LicenseRef-Other-Proprietary-License",
+    ),
+    "approved, and not as what": ("", ["License :: OSI Approved"], "", UNKNOWN),
+    "nothing": ("", ["Topic :: Software"], " ", UNKNOWN),
+    "a whole text": ("", [], "Permission is hereby granted", UNKNOWN),
+}
+
+
+@pytest.mark.parametrize(("stated", "classifiers", "text", "found"), STATED.values(), ids=STATED)
+def test_the_licence_that_metadata_state(
+    stated: str, classifiers: list[str], text: str, found: str
+) -> None:
+    """What is unambiguous is read, and what is not is not guessed."""
+    assert expression(stated, classifiers, text) == found
+
+
+LIST = {"MIT", "Apache-2.0", "Apache-2.0 WITH LLVM-exception"}
+ALLOWED = [
+    *("MIT", "(MIT)", "MIT OR GPL-3.0-only", "GPL-3.0-only OR MIT", "MIT AND Apache-2.0"),
+    *("GPL-3.0-only AND MIT OR Apache-2.0", "MIT AND (GPL-3.0-only OR Apache-2.0)"),
+    "Apache-2.0 WITH LLVM-exception",
+]
+REFUSED = [
+    *("", "GPL-3.0-only", "MIT AND GPL-3.0-only", "(MIT OR Apache-2.0) AND GPL-3.0-only"),
+    *("MIT GPL-3.0-only", "MIT OR", "OR MIT", "(MIT", "MIT)", "MIT WITH", "MIT WITH X", "()"),
+    *("MIT; GPL", UNKNOWN, "mit license"),
+]
+
+
+@pytest.mark.parametrize("text", ALLOWED)
+def test_an_expression_is_allowed(text: str) -> None:
+    """AND binds closer than OR, as SPDX has it."""
+    assert allowed(text, LIST)
+
+
+@pytest.mark.parametrize("text", REFUSED)
+def test_an_expression_is_refused(text: str) -> None:
+    """What is off the list, and what is no expression."""
+    assert not allowed(text, LIST)
+
+
+def test_the_packages_of_this_repository_pass_the_floor() -> None:
+    """Each locked package is installed as locked, with a licence on the list or reviewed."""
+    found, gate = packages(ROOT / "requirements/main.lock"), gates.load()["supply-chain"]
+    assert len(found) > 100 and all(one.installed == one.locked for one in found)
+    refused = {one.name for one in found if not allowed(one.licence, gate.names("licences"))} - set(
+        gate.names("reviewed")
+    )
+    assert not refused
+    assert set(gate.names("reviewed")) <= {one.name for one in found}
+
+
+def test_a_package_that_is_not_installed_is_said(tmp_path: Path) -> None:
+    """Pins with extras and markers are read; what is not there has no version."""
+    lock = tmp_path / "lock"
+    lock.write_text(
+        'No_Such.Package==1.0 ; sys_platform == "x"\nnumpy[a]==0.1 \\\n  --hash=x\n# a==1\n'
+    )
+    assert packages(lock) == (
+        Package("no-such-package", "1.0", "", UNKNOWN),
+        Package("numpy", "0.1", version("numpy"), packages(lock)[1].licence),
+    )
+
+
+def test_the_bill_of_materials_is_the_same_for_the_same_packages() -> None:
+    """CycloneDX: every package with its purl and licence, byte for byte the same twice."""
+    found = packages(ROOT / "requirements/main.lock")
+    assert sbom(found) == sbom(packages(ROOT / "requirements/main.lock"))
+    document = json.loads(sbom(found))
+    assert (document["bomFormat"], document["specVersion"]) == ("CycloneDX", "1.6")
+    by_name = {one["name"]: one for one in document["components"]}
+    assert len(by_name) == len(found)
+    assert by_name["numpy"]["purl"] == f"pkg:pypi/numpy@{version('numpy')}"
+    assert "licenses" in by_name["numpy"] and "licenses" not in by_name["huey"]
+
+
+def record(**affected: Any) -> dict[str, Any]:
+    """An OSV record about package `a`."""
+    package = {"ecosystem": "PyPI", "name": "A"}
+    return {
+        "id": "PYSEC-1",
+        "modified": "2025-05-30T00:00:00Z",
+        "affected": [{"package": package, **affected}],
+    }
+
+
+def between(*events: dict[str, str]) -> dict[str, Any]:
+    """A record with a range."""
+    return record(ranges=[{"type": "ECOSYSTEM", "events": list(events)}])
+
+
+HITS = {
+    "listed": record(versions=["1.4", "1.5"]),
+    "listed, written otherwise": record(versions=["1.5.0"]),
+    "since ever": between({"introduced": "0"}),
+    "fixed later": between({"introduced": "1.0"}, {"fixed": "1.6"}),
+    "the last one": between({"introduced": "0"}, {"last_affected": "1.5"}),
+    "again": between({"introduced": "0"}, {"fixed": "1.0"}, {"introduced": "1.5"}),
+    "in any order": between({"fixed": "1.6"}, {"introduced": "1.0"}),
+    "a version that cannot be read": between({"introduced": "one"}),
+    "neither versions nor ranges": record(),
+}
+MISSES = {
+    "others listed": record(versions=["1.4"]),
+    "fixed here": between({"introduced": "0"}, {"fixed": "1.5"}),
+    "introduced later": between({"introduced": "1.5.1"}),
+    "the last before": between({"introduced": "0"}, {"last_affected": "1.4"}),
+    "withdrawn": {**between({"introduced": "0"}), "withdrawn": "2025-05-30T00:00:00Z"},
+    "another ecosystem": {
+        **record(),
+        "affected": [{"package": {"ecosystem": "npm", "name": "a"}, "versions": ["1.5"]}],
+    },
+    "another package": {
+        **record(),
+        "affected": [{"package": {"ecosystem": "PyPI", "name": "b"}, "versions": ["1.5"]}],
+    },
+}
+OURS = (Package("a", "1.5", "1.5", "MIT"),)
+
+
+def source(folder: Path, *records: object) -> Path:
+    """A folder of OSV records."""
+    folder.mkdir(exist_ok=True)
+    for number, one in enumerate(records):
+        (folder / f"{number}.json").write_text(json.dumps(one))
+    return folder
+
+
+@pytest.mark.parametrize("of", HITS.values(), ids=HITS)
+def test_an_advisory_that_affects_is_found(of: dict[str, Any], tmp_path: Path) -> None:
+    """With its name and ours."""
+    assert read(source(tmp_path / "osv", of)).found(OURS) == ("PYSEC-1: a 1.5",)
+
+
+@pytest.mark.parametrize("of", MISSES.values(), ids=MISSES)
+def test_an_advisory_that_does_not_affect_is_not(of: dict[str, Any], tmp_path: Path) -> None:
+    """And is read all the same."""
+    found = read(source(tmp_path / "osv", of))
+    assert len(found.records) == 1 and found.found(OURS) == ()
+
+
+def test_a_source_is_as_old_as_its_newest_record(tmp_path: Path) -> None:
+    """A folder, the zip of it and one file with a list say the same."""
+    older, newer = record(), {**record(versions=["1.5"]), "modified": "2025-06-01T00:00:00Z"}
+    folder = source(tmp_path / "osv", newer, older)
+    archive, listed = tmp_path / "all.zip", tmp_path / "all.json"
+    with zipfile.ZipFile(archive, "w") as into:
+        for path in sorted(folder.iterdir()):
+            into.write(path, path.name)
+    listed.write_text(json.dumps([newer, older]))
+    for of in (folder, archive, listed):
+        found = read(of)
+        assert found.as_of == datetime(2025, 6, 1, tzinfo=UTC) and len(found.records) == 2
+
+
+@pytest.mark.parametrize(
+    "of",
+    [
+        *({}, [], 3, {"id": "A"}, {**record(), "id": 3}, {**record(), "modified": "2025-06-01"}),
+        {**record(), "affected": [{"package": {"ecosystem": "PyPI"}}]},
+    ],
+)
+def test_a_source_that_holds_something_else_is_refused(of: object, tmp_path: Path) -> None:
+    """A record that cannot be read is not one that does not affect."""
+    with pytest.raises(AdvisoriesError):
+        read(source(tmp_path / "osv", of))
+
+
+def test_a_source_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
+    """Not there, empty, no zip."""
+    (tmp_path / "all.zip").write_text("x")
+    (tmp_path / "empty").mkdir()
+    for name in ("none", "none.json", "all.zip", "empty"):
+        with pytest.raises(AdvisoriesError):
+            read(tmp_path / name)
+
+
+def test_what_the_evidence_states(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Packages, the SBOM's hash, and advisories where a source is named; nothing without a lock."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "pyproject.toml").write_text("")
+    assert supply_chain.look() == ({}, "")
+    (tmp_path / "requirements").mkdir()
+    (tmp_path / "requirements/main.lock").write_text(f"numpy=={version('numpy')}\n")
+    stated, bill = supply_chain.look()
+    assert "numpy" in bill and "advisories" not in stated
+    affected = {**record(), "affected": [{"package": {"ecosystem": "PyPI", "name": "numpy"}}]}
+    monkeypatch.setenv("MLOPS_ADVISORIES", str(source(tmp_path / "osv", affected)))
+    advisories: Any = supply_chain.look()[0]["advisories"]
+    assert advisories["found"] == [f"PYSEC-1: numpy {version('numpy')}"]
+    assert advisories["as_of"] == "2025-05-30T00:00:00+00:00"
+    monkeypatch.setenv("MLOPS_ADVISORIES", str(tmp_path / "none"))
+    with pytest.raises(Refused) as raised:
+        supply_chain.look()
+    assert raised.value.problems[0].code == "no-advisories"
