@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from ml.release import predictions
 from ml.release.evidence import FILE
 from ml.release.registry import Version
+from ml.release.supply_chain import SBOM
 from ml.serving.scoring.manifest import ManifestError, verify
 from ml.toolkit.evaluation import PREDICTIONS
 from policies.promotion.evidence import Evidence, parse
@@ -28,7 +29,8 @@ class Check:
 
 
 def checks(version: Version) -> tuple[Check, ...]:
-    """The evidence file, the model that it names, the model's files, the predictions, the metrics.
+    """The evidence file, the model that it names, the model's files, the predictions, the
+    metrics, the bill of materials.
 
     What cannot be looked at differs, with the reason. Needs the registry's record of the version
     and the files of this machine; no server is asked.
@@ -41,6 +43,7 @@ def checks(version: Version) -> tuple[Check, ...]:
         Check("identity", _identity(version, evidence)),
         Check("model", _model(version)),
         *_predictions(version, document, evidence),
+        Check(SBOM, _bill(version, evidence)),
     )
 
 
@@ -87,6 +90,17 @@ def _model(version: Version) -> tuple[str, ...]:
     except (ManifestError, OSError) as error:
         return (str(error),)
     return ()
+
+
+def _bill(version: Version, evidence: Evidence) -> tuple[str, ...]:
+    stated = evidence.supply_chain.sbom
+    if stated is None:
+        return ("the evidence states no bill of materials",)
+    try:
+        found = predictions.sha256(version.papers / SBOM)
+    except OSError as error:
+        return (str(error),)
+    return () if found == stated else (f"its sha256 is {found}, the evidence states {stated}",)
 
 
 def _predictions(

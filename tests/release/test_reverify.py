@@ -14,6 +14,7 @@ import pytest
 from ml.release.evidence import FILE
 from ml.release.registry import Registry, Version, store
 from ml.release.reverify import checks
+from ml.release.supply_chain import SBOM
 from ml.toolkit.evaluation import PREDICTIONS, Evaluation, Prediction, write_evaluation
 from ml.toolkit.metrics import estimates
 from tests.release.test_commands import ml
@@ -49,7 +50,13 @@ def kept(tmp_path: Path) -> Version:
     ]
     write_evaluation(version.papers, evaluation, rows)
     written = json.loads((version.papers / "evaluation.json").read_text())
-    document = {**written, "model": {"name": "tiny", "version": "1", "digest": digest}}
+    bill = '{"bomFormat": "CycloneDX"}'
+    (version.papers / SBOM).write_text(bill)
+    document = {
+        **written,
+        "model": {"name": "tiny", "version": "1", "digest": digest},
+        "supply_chain": {"sbom": {"sha256": hashlib.sha256(bill.encode()).hexdigest()}},
+    }
     return sealed(version, document)
 
 
@@ -75,7 +82,14 @@ def differing(version: Version) -> list[str]:
 def test_what_was_kept_is_sound(tmp_path: Path) -> None:
     """Nothing was changed: nothing differs, and every check was made."""
     made = checks(kept(tmp_path))
-    assert [check.name for check in made] == [FILE, "identity", "model", PREDICTIONS, "metrics"]
+    assert [check.name for check in made] == [
+        FILE,
+        "identity",
+        "model",
+        PREDICTIONS,
+        "metrics",
+        SBOM,
+    ]
     assert all(check.sound for check in made), made
 
 
@@ -95,6 +109,7 @@ EDITED: dict[str, tuple[Callable[[dict], object], list[str]]] = {  # type: ignor
     "another version": (lambda of: of["model"].update(version="2"), ["identity"]),
     "no model": (lambda of: of.pop("model"), ["identity"]),
     "other predictions": (lambda of: of["predictions"].update(sha256="0" * 64), [PREDICTIONS]),
+    "no bill of materials": (lambda of: of.pop("supply_chain"), [SBOM]),
     "no predictions named": (lambda of: of.pop("predictions"), [PREDICTIONS]),
 }
 
@@ -134,6 +149,15 @@ def test_edited_and_missing_predictions_are_found(tmp_path: Path) -> None:
     assert differing(version) == [PREDICTIONS, "metrics"]
     path.unlink()
     assert differing(version) == [PREDICTIONS, "metrics"]
+
+
+def test_a_changed_bill_of_materials_is_found(tmp_path: Path) -> None:
+    """A package left out of it, and none at all."""
+    version = kept(tmp_path)
+    (version.papers / SBOM).write_text("{}")
+    assert differing(version) == [SBOM]
+    (version.papers / SBOM).unlink()
+    assert differing(version) == [SBOM]
 
 
 @pytest.mark.parametrize("file", ["model.txt", "skill.json", "manifest.json"])
