@@ -49,4 +49,5 @@ def verify(
     elif last is None:
         typer.echo(f"{audit.path()}: no line yet", err=True)
     else:
-        typer.echo(f"{audit.path()}: {len(lines)} lines, none changed; last hash {last}", err=True)
+        count = "1 line" if len(lines) == 1 else f"{len(lines)} lines"
+        typer.echo(f"{audit.path()}: {count}, none changed; last hash {last}", err=True)
