@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from ml.release.sequential import EVEN, RARE, averaged, evidence
 from ml.release.strategy import Strategy
-from ml.serving.router.tally import BUCKETS, PER_OCTAVE
+from ml.serving.router.tally import BUCKETS, FIRST_S, PER_OCTAVE
 
 Action = Literal["go-on", "hold", "roll-back"]
 # The signals that a sequential test decides, each at its share of the false alarms.
@@ -117,16 +117,23 @@ def limit(strategy: Strategy) -> float:
     return math.log(len(TESTED) * len(strategy.stages) / strategy.false_alarms)
 
 
-def latency_evidence(green: Sequence[int], blue: Sequence[int], factor: float) -> float:
-    """log E against "green's times are blue's times `factor`, at most"."""
+def latency_evidence(
+    green: Sequence[int], blue: Sequence[int], factor: float, slack_s: float = 0.0
+) -> float:
+    """log E against "green's times are at most blue's times `factor`, or `slack_s` seconds more".
+
+    A server that gets a tenth of the requests answers each a little later than one that is always
+    awake: below some milliseconds a factor alone would tell the shares of the traffic apart.
+    """
     counts_g, counts_b = _sound(green, BUCKETS), _sound(blue, BUCKETS)
-    shift = math.ceil(math.log2(factor) * PER_OCTAVE - 1e-9)
-    edges = np.arange(0, BUCKETS - shift, _EVERY)
+    edges = np.arange(1, BUCKETS, _EVERY)
+    times = FIRST_S * 2.0 ** ((edges - 1) / PER_OCTAVE)  # in bucket k or later: from then on
+    late = np.maximum(times * factor, times + slack_s)
+    tolerated = 1 + np.ceil(np.log2(late / FIRST_S) * PER_OCTAVE - 1e-9).astype(int)
+    edges, tolerated = edges[tolerated < BUCKETS], tolerated[tolerated < BUCKETS]
     later_g = counts_g[::-1].cumsum()[::-1]  # [k]: in bucket k or later
     later_b = counts_b[::-1].cumsum()[::-1]
-    return averaged(
-        evidence(later_g[edges + shift], later_g[0], later_b[edges], later_b[0], _LATER)
-    )
+    return averaged(evidence(later_g[tolerated], later_g[0], later_b[edges], later_b[0], _LATER))
 
 
 def drift_evidence(green: Sequence[int], blue: Sequence[int], tolerated: float) -> float:
@@ -159,8 +166,9 @@ def _signals(
         said = f"{name}: {_share(g, n)} of green's, {_share(b, m)} of blue's"
         found.append(Signal(name, log_e, at, said))
     if not last:
-        log_e = latency_evidence(green.latency, blue.latency, limits.latency)
-        said = f"latency: more than {limits.latency:g} times blue's"
+        slack = limits.latency_ms / 1000
+        log_e = latency_evidence(green.latency, blue.latency, limits.latency, slack)
+        said = f"latency: more than {limits.latency:g} times blue's, and {limits.latency_ms:g} ms"
         found.append(Signal("latency", log_e, at, said))
     if strategy.prediction and green.predictions and blue.predictions:
         log_e = drift_evidence(green.predictions, blue.predictions, limits.drift)

@@ -22,14 +22,16 @@ class Tolerances:
 
     `errors` and `refused` are added shares of the requests (answers of 500 and more or none; of 400
     to 499), `answers` of the answers with a shape that blue's never had. `latency` is a factor on
-    the whole distribution. `drift` is the share of predictions that may lie elsewhere. `memory_mib`
-    is growth of resident memory beyond blue's, from the first warm requests on.
+    the whole distribution, of which the first `latency_ms` milliseconds do not count. `drift` is
+    the share of predictions that may lie elsewhere. `memory_mib` is growth of resident memory
+    beyond blue's, from the first warm requests on.
     """
 
     errors: float = 0.002
     refused: float = 0.01
     answers: float = 0.01
     latency: float = 1.4
+    latency_ms: float = 2.0
     drift: float = 0.25
     memory_mib: float = 48.0
 
@@ -130,6 +132,8 @@ def made(document: Any) -> Strategy:
         raise ValueError(f"mirror {mirror}: 0 to {MOST_MIRRORED} percent")
     if tolerances.latency < 1:
         raise ValueError(f"latency {tolerances.latency}: a factor of at least 1")
+    if tolerances.latency_ms < 0:
+        raise ValueError(f"latency_ms {tolerances.latency_ms}: at least 0")
     return Strategy(
         steps=steps,
         mirror=mirror,
