@@ -141,6 +141,8 @@ class Interpreter:
     def _say(self, *message: Any) -> None:
         try:
             self.socket.send(marshal.dumps(message))
+        except ConnectionError:
+            self._gone(f"the warm interpreter ended{self._last_words()}")
         except OSError as error:
             self._gone(f"the warm interpreter does not listen ({error.strerror})")
 
