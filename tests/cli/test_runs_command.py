@@ -10,7 +10,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,23 +23,7 @@ from ml.cli.tables import plain
 from ml.release.descent import Descendant, Serving
 from ml.specs.problems import Problem, Refused
 from tests.backends.made_runs import made, made_model, made_snapshot, made_sweep
-
-Ml = Callable[..., "subprocess.CompletedProcess[str]"]
-
-
-@pytest.fixture
-def ml() -> Ml:
-    """Runs `ml runs …`; nobody is at the keyboard."""
-
-    def call(*words: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-c", "from ml.cli.app import main; main()", "runs", *words],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-        )
-
-    return call
+from tests.cli.conftest import Ml
 
 
 def test_the_list(ml: Ml) -> None:

@@ -3,14 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
-
-import pytest
 
 from ml.backends.base import Run
 from ml.backends.local import records
@@ -22,24 +16,7 @@ from tests.backends.conftest import home as home
 from tests.backends.conftest import sweep as sweep
 from tests.backends.executors import begin, kill, only, settled, start
 from tests.backends.test_resume import waiting
-
-Ml = Callable[..., "subprocess.CompletedProcess[str]"]
-
-
-@pytest.fixture
-def ml() -> Ml:
-    """Runs `ml runs …`."""
-
-    def call(*words: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-c", "from ml.cli.app import main; main()", "runs", *words],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            env={**os.environ, "NO_COLOR": "1"},
-        )
-
-    return call
+from tests.cli.conftest import Ml
 
 
 def killed(plan: SweepPlan, here: Path) -> Run:

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -47,7 +48,7 @@ class Watchman:
         self._process.wait()
 
 
-class RunProcess:
+class RunProcess(ABC):
     """A run's first process, and whatever comes of it (see `Shell` and `ml.backends.local.pool`).
 
     `poll` has to be called now and then: it sees the end and sends SIGKILL when SIGTERM was not
@@ -62,18 +63,18 @@ class RunProcess:
         watchman.tell("+", run_id)
 
     @property
+    @abstractmethod
     def way(self) -> str:
         """How it was started, for the record."""
-        raise NotImplementedError
 
     @property
+    @abstractmethod
     def group(self) -> int | None:
         """The process group, which is the first process's id; None when it is not known yet."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _first(self) -> int | None:
         """The exit code of the first process, None while it goes on."""
-        raise NotImplementedError
 
     def _may_have_left_something(self) -> bool:
         """Whether processes may be there that the first has left behind."""
