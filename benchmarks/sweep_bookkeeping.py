@@ -132,10 +132,10 @@ def plan(algorithm: str, trials: int) -> Any:
 
 def measure(algorithm: str, trials: int, also: Watch = unwatched) -> Measured:
     """Run one sweep in the current home; `also` is told of everything, outside of what is timed."""
-    from ml.backends.local import jobs, lineage
     from ml.backends.local.execution import Session
-    from ml.backends.local.sweep import Sweep
-    from ml.backends.local.tracking import Tracking
+    from ml.backends.local.runs import jobs, lineage
+    from ml.backends.local.sweeps.sweep import Sweep
+    from ml.backends.local.tracking.tracking import Tracking
 
     asked, found = plan(algorithm, trials), Measured()
     process, began = psutil.Process(), 0.0

@@ -43,7 +43,7 @@ experiment_name: benchmark
 EXECUTOR = """
 import pickle, sys
 plan = pickle.load(sys.stdin.buffer)
-from ml.backends.local import records
+from ml.backends.local.runs import records
 from ml.backends.local.backend import LocalBackend
 run = LocalBackend().run(plan)
 ways = sorted({str(records.lineage(trial.folder)["process"]) for trial in run.trials})
@@ -71,7 +71,7 @@ def sweep(script: str, trials: int) -> Iterator[Path]:
         before = os.environ.get("MLOPS_HOME")
         os.environ["MLOPS_HOME"] = str(folder / "home")
         try:
-            from ml.backends.local.tracking import Tracking
+            from ml.backends.local.tracking.tracking import Tracking
 
             Tracking().close()
             yield folder / "sweep.yml"

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from ml.backends.local import bounding, faults
-from ml.backends.local.bounding import Bound
+from ml.backends.local import faults
+from ml.backends.local.cleaning import bounding
+from ml.backends.local.cleaning.bounding import Bound
 from ml.cli import spans
 from ml.specs.problems import Refused
 

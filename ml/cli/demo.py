@@ -38,7 +38,7 @@ def command(
     question: Annotated[str, typer.Option(help="What to ask the served model.")] = QUESTION,
 ) -> None:
     """Sweep, evaluate, gate, serve, ask. A candidate that is no better leaves the champion."""
-    from ml.backends.local.tracking import prepare
+    from ml.backends.local.tracking.tracking import prepare
 
     began = time.monotonic()
     prepare()

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from ml.backends.local import environment_differences, isolation
+from ml.backends.local.environments import differences as environment_differences
+from ml.backends.local.environments import isolation
 from ml.specs.plan import Plan
 
 

@@ -150,7 +150,7 @@ def _short(value: Any) -> Any:
 
 def as_json(run: Run) -> dict[str, Any]:
     """The run for a program: `job.json`'s fields with its folder and absolute outputs."""
-    from ml.backends.local import records
+    from ml.backends.local.runs import records
 
     outputs = {name: str(path) for name, path in run.outputs.items()}
     return {**records.to_json(run), "folder": str(run.folder), "outputs": outputs}
@@ -161,8 +161,8 @@ def summary(plan: Plan, run: Run, echoed: bool = False) -> str:
 
     `echoed`: what it printed was shown already, and is not shown again.
     """
-    from ml.backends.local import resumption
     from ml.backends.local.outcome import without_log
+    from ml.backends.local.resume import resumption
 
     took = run.active_s
     lines = [str(warning) for warning in run.warnings]

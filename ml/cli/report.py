@@ -22,7 +22,8 @@ def command(
         raise Refused(
             Problem("not-a-file", f"--out {out} is a folder", "a file", f"--out {out / 'run.html'}")
         )
-    from ml.backends.local import faults, runs
+    from ml.backends.local import faults
+    from ml.backends.local.runs import runs
     from ml.reports.report import place, report
     from ml.serving import files
 

@@ -46,12 +46,12 @@ def command(
     _demand_local(on)
     overrides = parse_changes(changes or [])
     if spec.is_file() and not dry_run:
-        from ml.backends.local.tracking import prepare
+        from ml.backends.local.tracking.tracking import prepare
 
         prepare()
     from ml.backends.local import home
     from ml.backends.local.backend import DATA_NOT_HERE, LocalBackend
-    from ml.backends.local.eviction import Evictions
+    from ml.backends.local.processes.eviction import Evictions
     from ml.cli import bound, environments, live, planned, spans
     from ml.specs import check, load, planning
     from ml.specs.plan import CommandPlan, given
@@ -97,7 +97,7 @@ def command(
 
 def keeping(watch: Watch) -> Watch:
     """A watcher that protects the run as soon as it has a folder, besides what `watch` does."""
-    from ml.backends.local.keeping import keep
+    from ml.backends.local.cleaning.keeping import keep
 
     def see(event: Event) -> None:
         if event.kind == "started":

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import BinaryIO
 
 from ml.backends.base import Run
-from ml.backends.local import files, runs
-from ml.backends.local.recovery import OPEN
+from ml.backends.local import files
+from ml.backends.local.resume.recovery import OPEN
+from ml.backends.local.runs import runs
 from ml.specs.problems import Problem, Refused
 
 POLL_S = 0.2

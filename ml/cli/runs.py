@@ -12,7 +12,7 @@ from ml.cli.options import AsJson, Experiment, Project, RunName, Since
 from ml.specs.problems import Problem, Refused
 
 if TYPE_CHECKING:
-    from ml.backends.local.listing import Entry
+    from ml.backends.local.runs.listing import Entry
 
 app = typer.Typer(help="The runs of this machine.", no_args_is_help=True)
 
@@ -30,7 +30,7 @@ def list_(
     as_json: AsJson = False,
 ) -> None:
     """The runs, the latest first."""
-    from ml.backends.local import disk
+    from ml.backends.local.cleaning import disk
     from ml.cli import bound, runs_text, spans, tables
 
     found = _chosen(experiment, project, since, status)
@@ -60,8 +60,9 @@ def list_(
 @app.command()
 def show(run: RunName = "latest", experiment: Experiment = None, as_json: AsJson = False) -> None:
     """One run, and its lineage: data, code, run, model versions, where they serve."""
-    from ml.backends.local import disk, recovery
-    from ml.backends.local.comparison import snapshot_of
+    from ml.backends.local.cleaning import disk
+    from ml.backends.local.resume import recovery
+    from ml.backends.local.runs.comparison import snapshot_of
     from ml.cli import live, runs_text, tables
     from ml.release.descent import descendants
 
@@ -70,7 +71,7 @@ def show(run: RunName = "latest", experiment: Experiment = None, as_json: AsJson
     above = entry.run.folder.parent.parent
     parent = ""
     if entry.lineage.get("parent") and (above / "job.json").exists():
-        from ml.backends.local import records
+        from ml.backends.local.runs import records
 
         parent = records.read(above).name
     if as_json:
@@ -98,7 +99,7 @@ def show(run: RunName = "latest", experiment: Experiment = None, as_json: AsJson
 @app.command()
 def lineage(run: RunName = "latest", as_json: AsJson = False) -> None:
     """The way from data to a run's models: every run on it, its code, environment, digests."""
-    from ml.backends.local.ancestry import ancestry
+    from ml.backends.local.runs.ancestry import ancestry
     from ml.cli import runs_lineage, runs_text, tables
     from ml.release.descent import descendants
 
@@ -124,7 +125,7 @@ def logs(
     ] = "0",
 ) -> None:
     """What a run printed; of a sweep or a pipeline, each trial's and step's after its name."""
-    from ml.backends.local import runs
+    from ml.backends.local.runs import runs
     from ml.cli.run_logs import write
 
     if not write(runs.find(run), tail, follow, rank):
@@ -134,7 +135,7 @@ def logs(
 @app.command()
 def diff(one: RunName, other: RunName, as_json: AsJson = False) -> None:
     """Where two runs differ: data, code and its files, parameters, metrics."""
-    from ml.backends.local.comparison import differences
+    from ml.backends.local.runs.comparison import differences
     from ml.cli import runs_text, tables
 
     entries = _entry(one), _entry(other)
@@ -164,7 +165,7 @@ def best(
     as_json: AsJson = False,
 ) -> None:
     """The best completed runs and trials by a metric, the best first."""
-    from ml.backends.local import ranking
+    from ml.backends.local.runs import ranking
     from ml.cli import live, tables
 
     if goal not in (None, *ranking.GOALS):
@@ -205,7 +206,7 @@ app.command()(runs_acts.clean)
 def _chosen(
     experiment: str | None, project: str | None, since: str | None, status: list[str] | None
 ) -> list[Entry]:
-    from ml.backends.local import listing
+    from ml.backends.local.runs import listing
     from ml.cli.spans import moment
 
     known = {name.lower(): name for name in listing.STATUSES}
@@ -227,7 +228,7 @@ def _chosen(
 
 
 def _entry(wanted: str, experiment: str | None = None) -> Entry:
-    from ml.backends.local import listing, runs
+    from ml.backends.local.runs import listing, runs
 
     return listing.entry_of(listing.with_latest_metrics(runs.find(wanted, experiment)))
 

@@ -17,7 +17,7 @@ def cancel(
     as_json: AsJson = False,
 ) -> None:
     """End runs that go on, with all that they started; what they wrote is kept."""
-    from ml.backends.local.cancellation import cancel as end
+    from ml.backends.local.processes.cancellation import cancel as end
     from ml.cli import live
 
     ended = [end(one) for one in run]
@@ -46,7 +46,7 @@ def resume(
     What had come to its end is kept; what was cut off runs again. The plan, the code and the data
     are those that it was begun with.
     """
-    from ml.backends.local import resumption
+    from ml.backends.local.resume import resumption
     from ml.cli import bound, live
 
     found = resumption.find(run)
@@ -70,7 +70,8 @@ def keep(
     undo: Annotated[bool, typer.Option("--undo", help="Protect them no more.")] = False,
 ) -> None:
     """Protect runs: their outputs never make room for others, and `clean` leaves them."""
-    from ml.backends.local import keeping, runs
+    from ml.backends.local.cleaning import keeping
+    from ml.backends.local.runs import runs
 
     for found in [runs.find(one) for one in run]:
         keeping.keep(found, not undo)

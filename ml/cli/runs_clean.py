@@ -8,9 +8,10 @@ from typing import Any
 
 import typer
 
-from ml.backends.local import cleaning, faults
-from ml.backends.local.cleaning import Cleaning
-from ml.backends.local.keeping import GRACE_S
+from ml.backends.local import faults
+from ml.backends.local.cleaning import cleaning
+from ml.backends.local.cleaning.cleaning import Cleaning
+from ml.backends.local.cleaning.keeping import GRACE_S
 from ml.cli import spans, tables
 from ml.release.needed import needed
 from ml.specs.problems import Exit, Problem, Refused

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ml.backends.local.ancestry import Link
+from ml.backends.local.runs.ancestry import Link
 from ml.cli.live import outcome
 from ml.cli.runs_text import environment_of, release_of, sha
 from ml.specs.repository import shown

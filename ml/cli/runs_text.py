@@ -7,9 +7,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ml.backends.base import Run
-from ml.backends.local import bounding, disk, files, keeping
-from ml.backends.local.comparison import Difference, snapshot_of
-from ml.backends.local.listing import Entry
+from ml.backends.local import files
+from ml.backends.local.cleaning import bounding, disk, keeping
+from ml.backends.local.runs.comparison import Difference, snapshot_of
+from ml.backends.local.runs.listing import Entry
 from ml.cli.live import number, outcome, parameters
 from ml.cli.spans import ago, size, span
 from ml.specs.repository import shown

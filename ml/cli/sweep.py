@@ -55,7 +55,7 @@ def explain(
 
 def _sweep(wanted: str) -> tuple[Run, int | None]:
     """The sweep that is meant, and the number of the trial when one was named."""
-    from ml.backends.local import listing, records, runs
+    from ml.backends.local.runs import listing, records, runs
 
     if wanted == "latest":
         for entry in listing.entries():

@@ -6,8 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from ml.backends.base import Run, Watch, unwatched
-from ml.backends.local import runs
 from ml.backends.local.backend import LocalBackend
+from ml.backends.local.runs import runs
 from ml.release.project import Project
 from ml.release.registry import MODEL_OUTPUT
 from ml.specs.load import load

@@ -11,7 +11,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from ml.backends.base import Run
-from ml.backends.local import faults, records
+from ml.backends.local import faults
+from ml.backends.local.runs import records
 from ml.release import predictions, supply_chain
 from ml.release.candidate import EVALUATION, MODEL
 from ml.release.registry import EVIDENCE_FILE, Registry, Version

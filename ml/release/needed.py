@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ml.backends.local import home
-from ml.backends.local.keeping import Needed
+from ml.backends.local.cleaning.keeping import Needed
 from ml.release import desired, index
 from ml.release.registry import EVIDENCE_FILE, Version, place, stored
 from ml.serving import endpoint

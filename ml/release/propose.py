@@ -128,7 +128,7 @@ def _registered(
 
 def launch_of(version: Version, deployment: Deployment) -> Launch:
     """How a version is served: the deployment's code as it is now, in a snapshot."""
-    from ml.backends.local import snapshot
+    from ml.backends.local.snapshots import snapshot
 
     with faults.told():
         code = snapshot.take(deployment.code)

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ml.backends.local import faults, home
-from ml.backends.local.tracking import Tracking
+from ml.backends.local.tracking.tracking import Tracking
 from ml.serving.scoring.manifest import DIGEST_PREFIX, ManifestError, verify
 from ml.specs.problems import Exit, Problem, Refused
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ml.backends.base import Run
-from ml.backends.local import records
+from ml.backends.local.runs import records
 from ml.reports import origins, recorded
 from ml.reports.importance import Importance, importance
 from ml.reports.origins import Choice

@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ml.backends.base import Run
-from ml.backends.local import outcome, records
+from ml.backends.local import outcome
 from ml.backends.local.files import log
+from ml.backends.local.runs import records
 from ml.reports import recorded
 from ml.reports.privacy import line_of
 from ml.reports.recorded import Curve

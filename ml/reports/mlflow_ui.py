@@ -8,7 +8,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 
-from ml.backends.local import home, mlflow_server, outcome
+from ml.backends.local import home, outcome
+from ml.backends.local.tracking import mlflow_server
 from ml.specs.problems import Exit, Problem, Refused
 
 

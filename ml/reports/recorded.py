@@ -1,6 +1,6 @@
 """What MLflow's store holds of runs: every value of a metric, and tags.
 
-Read straight from SQLite, as `ml.backends.local.history` does and for its reason: a sweep of a
+Read straight from SQLite, as `tracking.history` does and for its reason: a sweep of a
 thousand trials is read in milliseconds. A test compares with MlflowClient.
 """
 
@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from typing import Any
 
-from ml.backends.local.history import value
 from ml.backends.local.home import database
+from ml.backends.local.tracking.history import value
 
 # (step, value) in the order in which a script logged them.
 Curve = tuple[tuple[int, float], ...]

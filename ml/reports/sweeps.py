@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from ml.backends.base import Run
-from ml.backends.local import sampled
-from ml.backends.local.sampled import Sample
+from ml.backends.local.sweeps import sampled
+from ml.backends.local.sweeps.sampled import Sample
 from ml.reports import recorded
 from ml.reports.privacy import headline, shown
 from ml.reports.recorded import Curve

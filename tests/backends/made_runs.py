@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from ml.backends.base import Run
-from ml.backends.local import home, records
+from ml.backends.local import home
+from ml.backends.local.runs import records
 
 DAY_S = 86400.0
 LINEAGE = {

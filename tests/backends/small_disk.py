@@ -6,8 +6,8 @@ import os
 import sys
 from pathlib import Path
 
-from ml.backends.local import runs
 from ml.backends.local.backend import LocalBackend
+from ml.backends.local.runs import runs
 from ml.specs.plan import CommandPlan, Environment, OutputPlan
 from ml.specs.problems import Place, Refused
 

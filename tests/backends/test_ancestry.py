@@ -7,8 +7,8 @@ from pathlib import Path
 
 from ml.backends.base import Run
 from ml.backends.local import home as places
-from ml.backends.local.ancestry import Link, ancestry
 from ml.backends.local.backend import LocalBackend
+from ml.backends.local.runs.ancestry import Link, ancestry
 from ml.cli.runs_lineage import as_json, told
 from ml.specs.assets import digest
 from ml.specs.load import load

@@ -10,10 +10,12 @@ from pathlib import Path
 import pytest
 
 from ml.backends.base import Run
-from ml.backends.local import bounding, cleaning, disk, home, jobs, keeping
-from ml.backends.local import environment_building as building
-from ml.backends.local.bounding import Bound
-from ml.backends.local.keeping import Needed
+from ml.backends.local import home
+from ml.backends.local.cleaning import bounding, cleaning, disk, keeping
+from ml.backends.local.cleaning.bounding import Bound
+from ml.backends.local.cleaning.keeping import Needed
+from ml.backends.local.environments import building as building
+from ml.backends.local.runs import jobs
 from ml.cli import bound
 from ml.specs.problems import Refused
 from tests.backends.made_runs import made, made_model, made_snapshot, made_sweep

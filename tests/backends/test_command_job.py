@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 from mlflow.tracking import MlflowClient
 
-from ml.backends.local import records
 from ml.backends.local.backend import LocalBackend
 from ml.backends.local.home import tracking_uri
-from ml.backends.local.process import cores
+from ml.backends.local.processes.process import cores
+from ml.backends.local.runs import records
 from ml.specs.plan import Asset, InputPlan
 from ml.specs.problems import Place, Refused
 from tests.backends.conftest import Plans

@@ -13,11 +13,13 @@ from pathlib import Path
 import pytest
 
 from ml.backends.base import Run
-from ml.backends.local import files, launchers, runs
+from ml.backends.local import files
 from ml.backends.local.backend import LocalBackend
-from ml.backends.local.eviction import Evictions
-from ml.backends.local.process import cores
-from ml.backends.local.reaper import processes_of
+from ml.backends.local.distributed import launchers
+from ml.backends.local.processes.eviction import Evictions
+from ml.backends.local.processes.process import cores
+from ml.backends.local.processes.reaper import processes_of
+from ml.backends.local.runs import runs
 from ml.specs.plan import CommandPlan, Distribution
 from ml.specs.problems import Place
 from tests.backends.conftest import LOG, Plans, Sweeps

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from ml.backends.local.environment_differences import as_json, compared, differences
-from ml.backends.local.environment_specs import understood
+from ml.backends.local.environments.differences import as_json, compared, differences
+from ml.backends.local.environments.specs import understood
 from ml.specs.plan import Dependency, Environment
 from ml.specs.problems import Place
 

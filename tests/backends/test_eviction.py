@@ -14,11 +14,12 @@ import pytest
 from mlflow.tracking import MlflowClient
 
 from ml.backends.base import Run
-from ml.backends.local import files, records, runs
+from ml.backends.local import files
 from ml.backends.local.backend import LocalBackend
-from ml.backends.local.eviction import Evictions, SpotProcess
 from ml.backends.local.home import tracking_uri
-from ml.backends.local.reaper import processes_of
+from ml.backends.local.processes.eviction import Evictions, SpotProcess
+from ml.backends.local.processes.reaper import processes_of
+from ml.backends.local.runs import records, runs
 from ml.cli.live import outcome
 from ml.specs.plan import CommandPlan, InputPlan, OutputPlan
 from ml.specs.problems import Place
@@ -285,7 +286,7 @@ def test_full_disk_at_a_restart(
     def full(plan: CommandPlan, folder: Path, snapshot: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("ml.backends.local.eviction.lay_out_again", full)
+    monkeypatch.setattr("ml.backends.local.processes.eviction.lay_out_again", full)
     run = evicted(0.3).run(plan)
     assert run.status == "Failed"
     assert run.error is not None and run.error.code == "disk-full"

@@ -14,9 +14,12 @@ import pytest
 from mlflow.exceptions import MlflowException
 
 from ml.backends.base import Run
-from ml.backends.local import faults, records, runs, snapshot, tracking
+from ml.backends.local import faults
 from ml.backends.local.backend import LocalBackend
-from ml.backends.local.reaper import processes_of
+from ml.backends.local.processes.reaper import processes_of
+from ml.backends.local.runs import records, runs
+from ml.backends.local.snapshots import snapshot
+from ml.backends.local.tracking import tracking
 from ml.specs.problems import Exit, Refused
 from tests.backends.conftest import LOG, Plans, Sweeps
 from tests.conftest import ROOT

@@ -65,7 +65,7 @@ def test_differences_are_said(
     command: Plans, sweep: Sweeps, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Compute, environment, copies, registration, fields without meaning, trials at once."""
-    monkeypatch.setattr("ml.backends.local.sweep.cores", lambda: 2)
+    monkeypatch.setattr("ml.backends.local.sweeps.sweep.cores", lambda: 2)
     plan = sweep("", max_concurrent_trials=8, max_total_trials=20)
     data = InputPlan("d", "uri_folder", HERE, source="x", path=Path("/"), mode="download")
     model = OutputPlan("m", "custom_model", HERE, asset=Asset("faq", "3"))

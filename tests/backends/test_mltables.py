@@ -7,7 +7,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from ml.backends.local import division, mltables
+from ml.backends.local.parallel import division, mltables
 
 
 def table(folder: Path, text: str, **contents: str) -> dict[str, object]:

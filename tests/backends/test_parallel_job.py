@@ -12,10 +12,11 @@ from pathlib import Path
 import pytest
 
 from ml.backends.base import Run
-from ml.backends.local import files, runs
+from ml.backends.local import files
 from ml.backends.local.backend import LocalBackend
-from ml.backends.local.eviction import Evictions
-from ml.backends.local.reaper import processes_of
+from ml.backends.local.processes.eviction import Evictions
+from ml.backends.local.processes.reaper import processes_of
+from ml.backends.local.runs import runs
 from ml.specs.plan import CommandPlan, InputPlan, Parallel
 from ml.specs.problems import Place
 from tests.backends.conftest import Plans
@@ -136,7 +137,7 @@ def test_rows_of_frames(parallel: Jobs) -> None:
 def test_processes_work_at_the_same_time(parallel: Jobs, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two mini-batches that wait for each other both end."""
     for module in ("backend", "parallel"):
-        monkeypatch.setattr(f"ml.backends.local.{module}.cores", lambda: 2)
+        monkeypatch.setattr(f"ml.backends.local.parallel.{module}.cores", lambda: 2)
     script = HEAD + (
         "def run(batch):\n"
         "    Path(f'here-{os.getpid()}').touch()\n"

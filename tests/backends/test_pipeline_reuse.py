@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from mlflow.tracking import MlflowClient
 
-from ml.backends.local import runs
 from ml.backends.local.home import home as home_folder
 from ml.backends.local.home import tracking_uri
+from ml.backends.local.runs import runs
 from tests.backends.conftest import LOG
 from tests.backends.pipelines import RunPipeline, statuses
 from tests.backends.pipelines import repository as repository

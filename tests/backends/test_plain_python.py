@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from ml.backends.local import imports, plain_python
-from ml.backends.local.plain_python import Invocation
+from ml.backends.local.pool import imports, plain_python
+from ml.backends.local.pool.plain_python import Invocation
 
 
 @pytest.mark.parametrize(

@@ -13,11 +13,12 @@ import pytest
 
 from ml.backends.base import Event, Run
 from ml.backends.local import home as homes
-from ml.backends.local import reaper, warm
 from ml.backends.local.backend import LocalBackend
-from ml.backends.local.pool import _adopting
-from ml.backends.local.reaper import processes_of
-from ml.backends.local.warm import FORKED
+from ml.backends.local.pool import warm
+from ml.backends.local.pool.pool import _adopting
+from ml.backends.local.pool.warm import FORKED
+from ml.backends.local.processes import reaper
+from ml.backends.local.processes.reaper import processes_of
 from ml.specs.plan import EarlyTermination, SweepPlan
 from tests.backends.conftest import LOG, Sweeps
 from tests.backends.executors import begin, kill, start
@@ -297,7 +298,7 @@ def test_two_sweeps_at_once(home: Path, sweep: Sweeps) -> None:
     for executor in executors:
         executor.join()
     assert [executor.exitcode for executor in executors] == [0, 0]
-    from ml.backends.local import runs
+    from ml.backends.local.runs import runs
 
     found: list[Run] = [runs.find(folder.name) for folder in homes.jobs().iterdir()]
     assert [len(run.trials) for run in found] == [6, 6]

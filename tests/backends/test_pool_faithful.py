@@ -15,11 +15,11 @@ from pathlib import Path
 import pytest
 
 from ml.backends.base import Run
-from ml.backends.local import records
 from ml.backends.local.backend import LocalBackend
-from ml.backends.local.pool import SWITCH
-from ml.backends.local.process import ALONE, cores
-from ml.backends.local.warm import FORKED
+from ml.backends.local.pool.pool import SWITCH
+from ml.backends.local.pool.warm import FORKED
+from ml.backends.local.processes.process import ALONE, cores
+from ml.backends.local.runs import records
 from tests.backends.conftest import Sweeps
 
 # fact → why it may differ. Everything else that PROBE looks at is compared.

@@ -11,8 +11,9 @@ import pytest
 
 from ml.backends.base import Run
 from ml.backends.local import home as places
-from ml.backends.local import records, registration
+from ml.backends.local import registration
 from ml.backends.local.backend import LocalBackend
+from ml.backends.local.runs import records
 from ml.specs.load import load
 from ml.specs.plan import Asset, Plan, SweepPlan
 from ml.specs.planning import plan

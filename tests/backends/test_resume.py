@@ -16,9 +16,13 @@ from pathlib import Path
 import pytest
 
 from ml.backends.base import Run
-from ml.backends.local import begun, history, jobs, records, resumption, runs, sampled, snapshot
 from ml.backends.local import home as homes
 from ml.backends.local.backend import LocalBackend
+from ml.backends.local.resume import begun, resumption
+from ml.backends.local.runs import jobs, records, runs
+from ml.backends.local.snapshots import snapshot
+from ml.backends.local.sweeps import sampled
+from ml.backends.local.tracking import history
 from ml.specs.plan import EarlyTermination, InputPlan, SweepPlan
 from ml.specs.problems import Exit, Place, Refused
 from tests.backends.conftest import LOG, Plans, Sweeps

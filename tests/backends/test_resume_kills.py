@@ -16,8 +16,8 @@ import pytest
 
 from ml.backends.base import Run
 from ml.backends.local import home as homes
-from ml.backends.local import runs
 from ml.backends.local.backend import LocalBackend
+from ml.backends.local.runs import runs
 from ml.specs.plan import Dimension, PipelinePlan, SweepPlan
 from ml.specs.problems import Place
 from tests.backends.conftest import Sweeps

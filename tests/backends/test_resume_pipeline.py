@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from ml.backends.base import Run
-from ml.backends.local import resumption, runs
+from ml.backends.local.resume import resumption
+from ml.backends.local.runs import runs
 from ml.specs.load import load
 from ml.specs.planning import plan
 from ml.specs.problems import Refused

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from ml.backends.base import Run
-from ml.backends.local import jobs, records, runs
 from ml.backends.local.backend import LocalBackend
+from ml.backends.local.runs import jobs, records, runs
 from ml.specs.problems import Place, Problem, Refused
 from tests.backends.conftest import LOG, Plans, Sweeps
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ml.backends.local import snapshot
-from ml.backends.local.ignore import IgnoreFile
+from ml.backends.local.snapshots import snapshot
+from ml.backends.local.snapshots.ignore import IgnoreFile
 from tests.conftest import ROOT
 
 TREE = """

@@ -81,7 +81,7 @@ def test_a_trial_costs_the_same_after_a_hundred(counted: Counted) -> None:
 @pytest.mark.slow
 def test_the_counting_sees_what_grows(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A board that looks at every trial for each of them would be found."""
-    from ml.backends.local.board import Board
+    from ml.backends.local.sweeps.board import Board
 
     known = Board.best
 

@@ -10,11 +10,12 @@ import pytest
 from mlflow.tracking import MlflowClient
 
 from ml.backends.base import Run
-from ml.backends.local import records, sampled
 from ml.backends.local.backend import LocalBackend
 from ml.backends.local.home import tracking_uri
-from ml.backends.local.process import cores
-from ml.backends.local.sweep import concurrency
+from ml.backends.local.processes.process import cores
+from ml.backends.local.runs import records
+from ml.backends.local.sweeps import sampled
+from ml.backends.local.sweeps.sweep import concurrency
 from ml.specs.domain import Constraint, Hints, Point
 from ml.specs.plan import Dimension, EarlyTermination
 from ml.specs.problems import Place, Problem, Refused
@@ -71,7 +72,7 @@ def test_concurrency(
     expected: int,
 ) -> None:
     """As many as the plan allows, and one a core at most."""
-    monkeypatch.setattr("ml.backends.local.sweep.cores", lambda: machine)
+    monkeypatch.setattr("ml.backends.local.sweeps.sweep.cores", lambda: machine)
     assert concurrency(sweep("", max_concurrent_trials=asked, max_total_trials=total)) == expected
 
 
@@ -175,7 +176,7 @@ def test_a_trial_that_ended_in_time_is_not_ended_by_the_policy(
     home: Path, sweep: Sweeps, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One that had completed before anybody looked stays Completed, however poor it is."""
-    monkeypatch.setattr("ml.backends.local.sweep.METRICS_S", 3600)
+    monkeypatch.setattr("ml.backends.local.sweeps.sweep.METRICS_S", 3600)
     policy = EarlyTermination("median_stopping", HERE)
     script = LOG + "log('score', float(sys.argv[1]))"
     # One at a time: beside another, a trial that has logged but not yet ended may be ended rightly.

@@ -15,11 +15,11 @@ import pytest
 from mlflow.entities import Run
 from mlflow.tracking import MlflowClient
 
-from ml.backends.local import tables
 from ml.backends.local.home import database, tracking_uri
-from ml.backends.local.tables import Tables, Unusual
-from ml.backends.local.tracking import Tracking
-from ml.backends.local.tracking import Tracking as Opened
+from ml.backends.local.tracking import tables
+from ml.backends.local.tracking.tables import Tables, Unusual
+from ml.backends.local.tracking.tracking import Tracking
+from ml.backends.local.tracking.tracking import Tracking as Opened
 from tests.conftest import ROOT
 
 FOLDER = Path("/somewhere/jobs/calm_river_01")
@@ -202,7 +202,7 @@ def test_a_store_of_another_schema_is_left_to_the_client(
 def test_writers_wait_for_each_other(home: Path) -> None:
     """Four executors that write 50 runs each at the same moment: every run is there."""
     code = (
-        "from pathlib import Path; from ml.backends.local.tracking import Tracking\n"
+        "from pathlib import Path; from ml.backends.local.tracking.tracking import Tracking\n"
         "t = Tracking(); assert t.is_direct\n"
         "for i in range(50): t.end(t.start('new', Path('/'), str(i), {'i': str(i)}), 'Completed',"
         " {'i': i})\n"
@@ -218,7 +218,8 @@ def test_writers_wait_for_each_other(home: Path) -> None:
 def test_writing_does_not_import_mlflow(home: Path) -> None:
     """Its import costs a second, which no run needs to pay."""
     code = (
-        "import sys; from pathlib import Path; from ml.backends.local.tracking import Tracking\n"
+        "import sys; from pathlib import Path\n"
+        "from ml.backends.local.tracking.tracking import Tracking\n"
         "t = Tracking(); t.end(t.start('e', Path('/'), 'n', {}), 'Completed', {})\n"
         "sys.exit('mlflow' in sys.modules)"
     )

@@ -14,9 +14,9 @@ import pytest
 from mlflow.entities import Metric
 from mlflow.tracking import MlflowClient
 
-from ml.backends.local import history
 from ml.backends.local.home import tracking_uri
-from ml.backends.local.tracking import Tracking, prepare
+from ml.backends.local.tracking import history
+from ml.backends.local.tracking.tracking import Tracking, prepare
 from tests.conftest import ROOT
 
 WRITER = """
@@ -31,7 +31,7 @@ with mlflow.start_run(run_id=sys.argv[1]):
 def test_two_first_runs_at_the_same_moment_make_one_store(own_home: Path) -> None:
     """Three processes that all find no store, and one made in the background."""
     code = (
-        "from pathlib import Path; from ml.backends.local.tracking import Tracking\n"
+        "from pathlib import Path; from ml.backends.local.tracking.tracking import Tracking\n"
         "print(Tracking().start('e', Path('/'), 'n', {}))"
     )
     background = prepare()

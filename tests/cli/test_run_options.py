@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from ml.backends.local import home, keeping
-from ml.backends.local.bounding import VARIABLE
+from ml.backends.local import home
+from ml.backends.local.cleaning import keeping
+from ml.backends.local.cleaning.bounding import VARIABLE
 from ml.cli.app import main
 from tests.backends.made_runs import made
 

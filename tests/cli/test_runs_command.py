@@ -15,7 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from ml.backends.local import home, jobs, listing, records, runs
+from ml.backends.local import home
+from ml.backends.local.runs import jobs, listing, records, runs
 from ml.cli import runs_text
 from ml.cli.run_logs import BLOCK_BYTES, beginning, write
 from ml.cli.spans import moment, size, span

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from ml.backends.base import Run
-from ml.backends.local import records
+from ml.backends.local.runs import records
 from ml.specs.plan import SweepPlan
 from tests.backends.conftest import Sweeps
 from tests.backends.conftest import command as command

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ml.backends.base import Run
-from ml.backends.local import runs
+from ml.backends.local.runs import runs
 from ml.release.apply import apply
 from ml.release.propose import propose
 from ml.serving import endpoint

@@ -7,7 +7,9 @@ import os
 
 import pytest
 
-from ml.backends.local import cleaning, home, listing
+from ml.backends.local import home
+from ml.backends.local.cleaning import cleaning
+from ml.backends.local.runs import listing
 from ml.release import desired, index
 from ml.release.apply import apply
 from ml.release.descent import descendants

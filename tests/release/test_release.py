@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ml.backends.local import runs
+from ml.backends.local.runs import runs
 from ml.release import audit, desired
 from ml.release.apply import apply
 from ml.release.ask import ask

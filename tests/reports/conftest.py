@@ -17,7 +17,7 @@ __all__ = ["copied", "declared", "promoted", "trained"]
 @pytest.fixture(scope="session")
 def fresh_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An MLflow store without runs."""
-    from ml.backends.local.tracking import Tracking
+    from ml.backends.local.tracking.tracking import Tracking
 
     folder = tmp_path_factory.mktemp("store")
     with pytest.MonkeyPatch.context() as patch:

@@ -10,7 +10,8 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 
 from ml.backends.base import Run, Status
-from ml.backends.local import home, records
+from ml.backends.local import home
+from ml.backends.local.runs import records
 from ml.specs.plan import Value
 from ml.specs.problems import Place, Problem
 

@@ -13,9 +13,9 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from ml.backends.base import Run
-from ml.backends.local import sampled
 from ml.backends.local.home import database
-from ml.backends.local.sampled import Sample
+from ml.backends.local.sweeps import sampled
+from ml.backends.local.sweeps.sampled import Sample
 from ml.cli.app import build
 from ml.cli.sweep import app
 from ml.reports import origins

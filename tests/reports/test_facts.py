@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
-from ml.backends.local import runs
+from ml.backends.local.runs import runs
 from ml.reports.facts import gather
 from ml.reports.privacy import HIDDEN, headline, plain, shown
 from ml.specs.problems import Problem

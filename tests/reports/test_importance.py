@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ml.backends.local import runs
+from ml.backends.local.runs import runs
 from ml.reports.facts import gather
 from ml.reports.importance import FEWEST, MOST, Importance, importance
 from ml.reports.sweeps import Sweep

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ml.backends.local import records, runs
+from ml.backends.local.runs import records, runs
 from ml.reports.report import report
 from ml.specs.plan import Value
 from tests.reports import made

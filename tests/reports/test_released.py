@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from ml.backends.base import Run
-from ml.backends.local import home, runs
+from ml.backends.local import home
+from ml.backends.local.runs import runs
 from ml.release import audit
 from ml.release.registry import Registry
 from ml.reports.facts import gather

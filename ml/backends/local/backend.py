@@ -8,31 +8,26 @@ from contextlib import ExitStack
 from typing import TextIO
 
 from ml.backends.base import Event, Run, Watch, unwatched
-from ml.backends.local import (
-    distribution,
-    environment_building,
-    environment_differences,
-    faults,
-    isolation,
-    jobs,
-    launchers,
-    parallel,
-    recovery,
-    registration,
-    reuse,
-    snapshot,
-    whole,
-)
+from ml.backends.local import faults, registration
 from ml.backends.local.command import run_command
-from ml.backends.local.eviction import Evictions
+from ml.backends.local.distributed import distribution, launchers
+from ml.backends.local.environments import building as environment_building
+from ml.backends.local.environments import differences as environment_differences
+from ml.backends.local.environments import isolation
+from ml.backends.local.environments.interpreters import Interpreters
 from ml.backends.local.files import COPIED
-from ml.backends.local.interpreters import Interpreters
-from ml.backends.local.interruption import Interruption
-from ml.backends.local.pool import Pool
+from ml.backends.local.parallel import parallel
+from ml.backends.local.pipelines import reuse
+from ml.backends.local.pool.pool import Pool
 from ml.backends.local.preparation import Preparation, assets_of
-from ml.backends.local.process import Watchman, cores
-from ml.backends.local.sweep import concurrency
-from ml.backends.local.tracking import Tracking
+from ml.backends.local.processes.eviction import Evictions
+from ml.backends.local.processes.interruption import Interruption
+from ml.backends.local.processes.process import Watchman, cores
+from ml.backends.local.resume import recovery, whole
+from ml.backends.local.runs import jobs
+from ml.backends.local.snapshots import snapshot
+from ml.backends.local.sweeps.sweep import concurrency
+from ml.backends.local.tracking.tracking import Tracking
 from ml.specs import assets
 from ml.specs.plan import CommandPlan, Environment, Plan, SweepPlan, commands, given, sweeps
 from ml.specs.problems import Exit, Problem, Refused

@@ -7,10 +7,11 @@ from dataclasses import replace
 from typing import TextIO
 
 from ml.backends.base import Event, Run, Watch
-from ml.backends.local import history, jobs
 from ml.backends.local.execution import Execution, Session
-from ml.backends.local.interruption import Interruption
+from ml.backends.local.processes.interruption import Interruption
+from ml.backends.local.runs import jobs
 from ml.backends.local.tail import Tail
+from ml.backends.local.tracking import history
 from ml.specs.plan import CommandPlan
 
 # How often the process is looked at, and how often its metrics for the watcher.

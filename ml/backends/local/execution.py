@@ -11,24 +11,17 @@ from pathlib import Path
 from typing import Any
 
 from ml.backends.base import Run, Status
-from ml.backends.local import (
-    distribution,
-    environment,
-    eviction,
-    faults,
-    files,
-    history,
-    lineage,
-    outcome,
-    parallel,
-    records,
-    registration,
-)
-from ml.backends.local.interpreters import HERE, Interpreter
-from ml.backends.local.pool import Job, Pool
-from ml.backends.local.process import RunProcess
-from ml.backends.local.snapshot import Snapshot
-from ml.backends.local.tracking import Tracking
+from ml.backends.local import environment, faults, files, outcome, registration
+from ml.backends.local.distributed import distribution
+from ml.backends.local.environments.interpreters import HERE, Interpreter
+from ml.backends.local.parallel import parallel
+from ml.backends.local.pool.pool import Job, Pool
+from ml.backends.local.processes import eviction
+from ml.backends.local.processes.process import RunProcess
+from ml.backends.local.runs import lineage, records
+from ml.backends.local.snapshots.snapshot import Snapshot
+from ml.backends.local.tracking import history
+from ml.backends.local.tracking.tracking import Tracking
 from ml.specs.expressions import resolve_command, resolve_value
 from ml.specs.plan import CommandPlan
 from ml.specs.problems import Problem, Refused

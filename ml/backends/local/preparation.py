@@ -7,13 +7,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ml.backends.local import begun, lineage
-from ml.backends.local.eviction import Evictions
+from ml.backends.local.environments.interpreters import Interpreters
 from ml.backends.local.execution import Session
-from ml.backends.local.interpreters import Interpreters
-from ml.backends.local.pool import Pool
-from ml.backends.local.snapshot import Snapshot
-from ml.backends.local.tracking import Tracking
+from ml.backends.local.pool.pool import Pool
+from ml.backends.local.processes.eviction import Evictions
+from ml.backends.local.resume import begun
+from ml.backends.local.runs import lineage
+from ml.backends.local.snapshots.snapshot import Snapshot
+from ml.backends.local.tracking.tracking import Tracking
 from ml.specs import assets
 from ml.specs.plan import CommandPlan, PipelinePlan, Plan, SweepPlan, commands, given
 

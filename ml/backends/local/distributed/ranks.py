@@ -1,0 +1,85 @@
+"""Runs the processes of a distributed job and ends them together. Started as a script.
+
+The one argument is a file that `distribution` wrote: the processes, each with its
+command, what it finds in its environment besides this one's, and its log. They start at the same
+time. The first that fails ends the others (SIGTERM, then SIGKILL after the grace period), as a node
+that goes ends the job on Azure ML. Servers (`waits: false`) end when all others have.
+
+The exit code is the first failure's. Imports nothing of the repository, as `reaper`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+
+class Ranks:
+    """The processes that are running."""
+
+    def __init__(self, processes: list[dict[str, Any]], grace_s: float) -> None:
+        self._grace_s = grace_s
+        self._code, self._ending = 0, False
+        self._waited_for: set[int] = set()
+        self._running: dict[int, subprocess.Popen[bytes]] = {}
+        signal.signal(signal.SIGTERM, lambda *_: self._end(128 + signal.SIGTERM))
+        signal.signal(signal.SIGALRM, lambda *_: self._send(signal.SIGKILL))
+        for process in processes:
+            if self._ending:
+                break
+            with Path(process["log"]).open("ab") as log:
+                started = subprocess.Popen(
+                    process["argv"],
+                    env={**os.environ, **process["environment"]},
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                )
+            self._running[started.pid] = started
+            if process["waits"]:
+                self._waited_for.add(started.pid)
+
+    def wait(self) -> int:
+        """The exit code of all of them together, once none is left."""
+        while self._running:
+            pid, status = os.waitpid(-1, 0)
+            self._running.pop(pid, None)
+            self._waited_for.discard(pid)
+            code = os.waitstatus_to_exitcode(status)
+            if code or not self._waited_for:
+                self._end(code)
+        return self._code
+
+    def _end(self, code: int) -> None:
+        """End those that are left; `code` is 0 when they are servers that nobody needs any more."""
+        if self._ending:
+            return
+        self._code, self._ending = code, True
+        self._send(signal.SIGTERM)
+        signal.setitimer(signal.ITIMER_REAL, self._grace_s)
+
+    def _send(self, number: int) -> None:
+        for pid in list(self._running):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+
+
+def main() -> None:
+    """Run what the file says; exit with the code of the rank that failed first."""
+    launch = json.loads(Path(sys.argv[1]).read_text())
+    code = Ranks(launch["processes"], launch["grace_s"]).wait()
+    failed = Path(launch["failed"])
+    if code and failed.is_file():
+        # A launcher such as torchrun ends with 1 whatever its rank ended with.
+        code = int(failed.read_text().split()[1])
+    sys.exit(128 - code if code < 0 else code)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Parallel jobs: data divided into mini-batches and handed to processes."""

@@ -1,0 +1,206 @@
+"""Drives a parallel job: divides its data, hands out mini-batches, tries again, counts failures.
+
+Started as a process of its own, which is the job's command: what it prints is the job's log, its
+exit code the job's. The entry script runs in processes of its own (`batch_worker`), whose logs lie
+beside. Semantics by reference-yaml-job-parallel and how-to-debug-parallel-run-step:
+
+- A run() that raises, that takes longer than the timeout or whose process dies is tried again;
+  what failed every time is a failed mini-batch, and all of its items are failed items.
+- Items that run() gave nothing back for are failed items. Such a mini-batch counts as failed too,
+  but is not run again ("a run() is failed if an exception is thrown, or nothing is returned when
+  the timeout is reached"). Under partition_keys a result for each partition is what the public
+  examples give back, so there it does not count.
+- More failures than a threshold allows abort the job at once; -1 allows any.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from ml.backends.local.parallel import division, mltables
+from ml.backends.local.parallel.batch_process import BatchProcess
+
+# Processes that end before init() is done, one after another, before the job is given up.
+STARTS = 3
+TABLE = ("mini_batch", "items", "returned", "tries", "seconds", "process", "error")
+
+
+class Aborted(Exception):
+    """The job has failed; the text says why."""
+
+
+class Batches:
+    """The mini-batches of one job, and the processes that work on them."""
+
+    def __init__(self, settings: dict[str, Any], path: Path) -> None:
+        self._settings, self._path = settings, path
+        self._results = Path(settings["results"])
+        self._processes: list[BatchProcess] = []
+        self._waiting: list[dict[str, Any]] = []
+        self._total = self._failed = self._failed_items = self._lost = 0
+        self._tries: dict[int, int] = {}
+        self._rows: list[tuple[Any, ...]] = []
+
+    def run(self) -> None:
+        """Do all of them. Raises Aborted or mltables.Unreadable."""
+        settings = self._settings
+        table = division.described(Path(settings["data"]))
+        keys = settings["partition_keys"]
+        self._waiting = division.divided(table, settings["mini_batch_size"], keys)
+        self._total = len(self._waiting)
+        if not self._total:
+            raise Aborted(f"there is nothing to process in {settings['data']}")
+        if mltables.is_tabular(table):
+            settings["table"] = table
+        self._path.write_text(json.dumps(settings, indent=1))
+        items = sum(batch["items"] for batch in self._waiting)
+        count = min(settings["processes"], self._total)
+        _say(f"{self._total} mini-batches of {items} items for {_many(count, 'process')}")
+        try:
+            for number in range(count):
+                self._processes.append(BatchProcess(number, self._path, settings))
+            while self._waiting or any(one.batch for one in self._processes):
+                self._turn()
+            for one in self._processes:
+                one.dismiss()
+            for one in self._processes:
+                one.wait()
+        finally:
+            for one in self._processes:
+                one.kill()
+            self._report(items)
+        self._judge(at_the_end=True)
+        self._gather()
+
+    def _turn(self) -> None:
+        for place, one in enumerate(self._processes):
+            if one.is_idle and self._waiting:
+                one.give(self._waiting.pop(0))
+            self._listen(one, 0.02 / len(self._processes))
+            if error := one.ended():
+                self._listen(one, 0)  # what it said at the last moment
+                if one.batch is not None:
+                    self._again(one, error)
+                elif not one.was_ready:
+                    self._lost += 1
+                    _say(f"process {one.number} ended before init() was done: {error} ({one.log})")
+                    if one.error or self._lost >= STARTS:
+                        raise Aborted(f"init() failed: {error}")
+                one.kill()
+                self._processes[place] = BatchProcess(one.number, self._path, self._settings)
+
+    def _listen(self, one: BatchProcess, patience_s: float) -> None:
+        for said in one.said(patience_s):
+            if "done" in said:
+                self._lost = 0
+                self._done(one, said["count"])
+            elif "raised" in said:
+                self._again(one, said["error"])
+
+    def _done(self, one: BatchProcess, count: int) -> None:
+        batch, short = one.taken(), 0
+        if not self._settings["partition_keys"]:
+            short = max(0, batch["items"] - count)
+        self._failed_items += short
+        self._failed += bool(short)
+        error = f"run() returned {count} of {batch['items']} items" if short else ""
+        if short:
+            _say(f"mini-batch {batch['id']}: {error} ({one.log})")
+        self._note(batch, count, one, error, self._tries.get(batch["id"], 0) + 1)
+
+    def _again(self, one: BatchProcess, error: str) -> None:
+        """One more try, or none is left."""
+        batch = one.taken()
+        tried = self._tries[batch["id"]] = self._tries.get(batch["id"], 0) + 1
+        most = self._settings["max_retries"] + 1
+        _say(f"mini-batch {batch['id']}, try {tried} of {most}: {error} ({one.log})")
+        if tried < most:
+            self._waiting.append(batch)
+            return
+        self._failed += 1
+        self._failed_items += batch["items"]
+        self._note(batch, 0, one, error, tried)
+
+    def _note(
+        self, batch: dict[str, Any], count: int, one: BatchProcess, error: str, tried: int
+    ) -> None:
+        spent = f"{time.monotonic() - one.since:.2f}"
+        self._rows.append((batch["id"], batch["items"], count, tried, spent, one.number, error))
+        self._judge(at_the_end=False)
+
+    def _judge(self, at_the_end: bool) -> None:
+        """Raise Aborted when more has failed than may."""
+        for name, count, allowed in (
+            ("mini_batch_error_threshold", self._failed, self._settings["mini_batches_allowed"]),
+            ("error_threshold", self._failed_items, self._settings["items_allowed"]),
+        ):
+            if 0 <= allowed < count:
+                what = "item" if name == "error_threshold" else "mini-batch"
+                raise Aborted(f"{_many(count, what)} failed, more than {name} allows ({allowed:g})")
+        percent = 100 * self._failed / max(1, self._total)
+        if percent > self._settings["percent_allowed"]:
+            allowed = f"{self._settings['percent_allowed']:g}"
+            raise Aborted(
+                f"{percent:.0f} % of the mini-batches failed, more than --allowed_failed_percent "
+                f"allows ({allowed})"
+            )
+        if at_the_end and self._failed:
+            _say(f"{_many(self._failed, 'mini-batch')} failed, which the thresholds allow")
+
+    def _report(self, items: int) -> None:
+        """What became of every mini-batch, as a table; the counts for whoever started this."""
+        with (self._results.parent / "logs" / "mini_batches.csv").open("w", newline="") as sink:
+            writer = csv.writer(sink)
+            writer.writerow(TABLE)
+            writer.writerows(sorted(self._rows))
+        counts = {"total": self._total, "failed": self._failed}
+        counts |= {"items": items, "failed_items": self._failed_items}
+        (self._results / "counts.json").write_text(json.dumps(counts))
+        _say(f"{len(self._rows)} of {self._total} mini-batches done, {self._failed} failed")
+
+    def _gather(self) -> None:
+        """Put together what run() returned, in the order of the mini-batches, whole or not."""
+        if not self._settings["append_to"]:
+            return
+        target = Path(self._settings["append_to"])
+        target.parent.mkdir(parents=True, exist_ok=True)
+        unfinished, header = target.with_name(f".{target.name}.unfinished"), ""
+        with unfinished.open("w") as sink:
+            for number in range(self._total):
+                with contextlib.suppress(FileNotFoundError):
+                    text = (self._results / str(number)).read_text()
+                    if self._settings["header"]:
+                        first, _, text = text.partition("\n")
+                        sink.write("" if header else f"{first}\n")
+                        header = first
+                    sink.write(text)
+        unfinished.replace(target)
+
+
+def _many(count: int, what: str) -> str:
+    plural = {"process": "processes", "mini-batch": "mini-batches"}.get(what, f"{what}s")
+    return f"{count} {what if count == 1 else plural}"
+
+
+def _say(text: str) -> None:
+    print(text, flush=True)
+
+
+def main() -> None:
+    """Run the job that the file of the one argument describes."""
+    path = Path(sys.argv[1])
+    try:
+        Batches(json.loads(path.read_text()), path).run()
+    except (Aborted, mltables.Unreadable) as error:
+        _say(f"the job fails: {error}")
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

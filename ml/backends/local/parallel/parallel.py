@@ -1,0 +1,139 @@
+"""A parallel step as a command: what drives it on this machine, and what it came to."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import shutil
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from ml.backends.local import files
+from ml.backends.local.parallel import division, mltables
+from ml.backends.local.processes.process import cores
+from ml.specs.plan import CommandPlan
+from ml.specs.problems import Problem
+
+# "optional; default value is `parallel_run_step.txt`" (how-to-debug-parallel-run-step).
+COMMON_FILE = "parallel_run_step.txt"
+# reference-yaml-job-parallel, predefined arguments. The overhead is 30 there and 600 in
+# how-to-use-parallel-job-in-pipeline: a slow disk should not fail a job here.
+OVERHEAD_S = 600.0
+START_S = 600.0
+
+
+def launched(
+    plan: CommandPlan, arguments: str, folder: Path, environment: Mapping[str, str], threads: int
+) -> str:
+    """The shell command that carries out a parallel step in `folder` with so many cores.
+
+    Raises OSError when the disk is full.
+    """
+    task = plan.parallel
+    assert task is not None
+    words = shlex.split(arguments)
+    results = folder / "mini_batches"
+    shutil.rmtree(results, ignore_errors=True)
+    results.mkdir()
+    count = min(processes(plan), threads)
+    settings = {
+        "folder": str(folder),
+        "python": shutil.which("python", path=environment.get("PATH")) or sys.executable,
+        "entry_script": str(files.work(folder) / task.entry_script),
+        "arguments": words,
+        "data": str(files.inputs(plan, folder).get(task.input)),
+        "mini_batch_size": task.mini_batch_size,
+        "partition_keys": list(task.partition_keys),
+        "processes": count,
+        "threads": max(1, threads // count),
+        "max_retries": task.max_retries,
+        "run_timeout_s": task.run_timeout_s,
+        "start_timeout_s": _number(words, "first_task_creation_timeout", START_S),
+        "overhead_timeout_s": _number(words, "task_overhead_timeout", OVERHEAD_S),
+        "items_allowed": _number(words, "error_threshold", task.error_threshold),
+        "mini_batches_allowed": task.mini_batch_error_threshold,
+        "percent_allowed": _number(words, "allowed_failed_percent", 100),
+        "logging_level": "WARNING" if task.logging_level == "WARN" else task.logging_level,
+        "results": str(results),
+        "append_to": _append_to(plan, folder),
+        "header": str(_argument(words, "append_row_dataframe_header")).lower() == "true",
+    }
+    written = folder / "parallel.json"
+    written.write_text(json.dumps(settings, indent=1))
+    start = "from ml.backends.local.parallel.batches import main; main()"
+    return "exec " + shlex.join([sys.executable, "-I", "-c", start, str(written)])
+
+
+def processes(plan: CommandPlan) -> int:
+    """How many processes the nodes would have had between them."""
+    asked = plan.parallel.max_concurrency_per_instance if plan.parallel else 1
+    return plan.instance_count * (asked or cores())
+
+
+def differences(plan: CommandPlan) -> Iterator[str]:
+    """How many processes this machine has for those of the nodes."""
+    if plan.parallel is not None and processes(plan) > cores():
+        yield f"local: {processes(plan)} processes of a parallel step → {cores()}, one a core"
+
+
+def refusals(plan: CommandPlan) -> Iterator[Problem]:
+    """A table on this machine that asks for what is not built here."""
+    data = plan.inputs.get(plan.parallel.input) if plan.parallel else None
+    if data is None or data.path is None or not data.path.exists():
+        return
+    try:
+        division.described(data.path)
+    except mltables.Unreadable as error:
+        yield Problem(
+            "mltable",
+            str(error),
+            "a table of files here, read by read_delimited, read_parquet or read_json_lines",
+            "simplify the MLTable for a local run",
+            data.place,
+        )
+
+
+def warnings(plan: CommandPlan, folder: Path) -> tuple[Problem, ...]:
+    """What the thresholds let pass."""
+    try:
+        counts = json.loads((folder / "mini_batches" / "counts.json").read_text())
+    except (OSError, ValueError):
+        return ()
+    if not counts["failed"] and not counts["failed_items"]:
+        return ()
+    return (
+        Problem(
+            "mini-batches-failed",
+            f"{counts['failed']} of {counts['total']} mini-batches failed "
+            f"({counts['failed_items']} of {counts['items']} items)",
+            hint=f"each with its error: {folder / 'logs' / 'mini_batches.csv'}",
+            place=plan.parallel.place if plan.parallel else plan.place,
+            severity="warning",
+        ),
+    )
+
+
+def _append_to(plan: CommandPlan, folder: Path) -> str:
+    name = plan.parallel.append_row_to if plan.parallel else ""
+    if name not in plan.outputs:
+        return ""
+    path = files.outputs(plan, folder)[name]
+    return str(path if plan.outputs[name].type == "uri_file" else path / COMMON_FILE)
+
+
+def _argument(words: Sequence[str], name: str) -> str | None:
+    """The value of a predefined argument: `--name value` or `--name=value`."""
+    for place, word in enumerate(words):
+        if word == f"--{name}":
+            return words[place + 1] if place + 1 < len(words) else None
+        if word.startswith(f"--{name}="):
+            return word.partition("=")[2]
+    return None
+
+
+def _number(words: Sequence[str], name: str, default: float) -> float:
+    try:
+        return float(_argument(words, name) or default)
+    except ValueError:
+        return default

@@ -1,0 +1,1 @@
+"""Warm interpreters: trials of plain Python commands are forked, not started."""

@@ -1,0 +1,197 @@
+"""Evictions on purpose: a run is killed in the middle and started again, as on a spot node.
+
+Azure ML's low-priority nodes are preempted without a reliable signal, so SIGKILL is what a script
+has to survive. A notice (SIGTERM first) is what Kubernetes gives its pods before a node goes and
+what Azure's Scheduled Events announce 30 s before a spot machine is preempted.
+
+The job that is started again is the same run: same MLflow run, to which metrics are appended, and
+the command from its start in a fresh copy of the code, with `./outputs`, `./logs` and the mounted
+outputs as they were. What only lay on the node is lost: other files, packages, downloaded inputs
+and outputs of mode `upload`.
+"""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Protocol
+
+from ml.backends.base import Run
+from ml.backends.local import files
+from ml.backends.local.processes import reaper
+from ml.backends.local.snapshots.snapshot import Snapshot
+from ml.specs.plan import CommandPlan
+from ml.specs.problems import Problem
+
+
+@dataclass(frozen=True)
+class Evictions:
+    """When every command of a job is evicted: seconds after it was started, and started again.
+
+    `notice_s` is the time between SIGTERM and SIGKILL; with 0 there is SIGKILL alone.
+    """
+
+    after_s: tuple[float, ...] = ()
+    notice_s: float = 0.0
+
+
+class Process(Protocol):
+    """What runs a command (see `ml.backends.local.processes.process.RunProcess`)."""
+
+    def poll(self) -> int | None:
+        """The exit code, None while it goes on."""
+        ...
+
+    @property
+    def group(self) -> int | None:
+        """Its process group, None when it has none yet."""
+        ...
+
+    @property
+    def way(self) -> str:
+        """How it was started."""
+        ...
+
+    def terminate(self) -> None:
+        """Ask it to end."""
+        ...
+
+    def kill(self) -> None:
+        """End it at once."""
+        ...
+
+
+class SpotProcess:
+    """A process on a node that is evicted: `start` starts it, each time anew.
+
+    `restart` is told when the node has gone and makes what the next one finds. After a notice a
+    command that ends is started again whatever its exit code says: it was asked to end.
+    """
+
+    def __init__(
+        self,
+        run_id: str,
+        start: Callable[[], Process],
+        restart: Callable[[float], None],
+        evictions: Evictions,
+    ) -> None:
+        self._run_id, self._start, self._restart = run_id, start, restart
+        self._notice_s = evictions.notice_s
+        self._left = list(evictions.after_s)
+        self._gone_at: float | None = None
+        self._process, self._began = start(), time.monotonic()
+
+    def poll(self) -> int | None:
+        """See Process; the end of an evicted one is not the end."""
+        code, now = self._process.poll(), time.monotonic()
+        if self._gone_at is not None:
+            if code is None and now >= self._gone_at:
+                self._process.kill()
+            elif code is not None and (self._notice_s or code == -signal.SIGKILL):
+                self._go_on()
+                return None
+            return code  # without a notice: it had ended a moment before it was killed
+        if code is None and self._left and now - self._began >= self._left[0]:
+            self._gone_at = now + self._notice_s
+            if self._notice_s:
+                reaper.send(signal.SIGTERM, self._run_id, self._process.group)
+            else:
+                self._process.kill()
+        return code
+
+    def _go_on(self) -> None:
+        self._gone_at = None
+        self._restart(self._left.pop(0))
+        self._process, self._began = self._start(), time.monotonic()
+
+    @property
+    def group(self) -> int | None:
+        """See Process."""
+        return self._process.group
+
+    @property
+    def way(self) -> str:
+        """See Process."""
+        return self._process.way
+
+    def terminate(self) -> None:
+        """See Process; from now on nothing is evicted and nothing is started again."""
+        self._left, self._gone_at = [], None
+        self._process.terminate()
+
+    def kill(self) -> None:
+        """See Process."""
+        self._left, self._gone_at = [], None
+        self._process.kill()
+
+
+def lay_out_again(plan: CommandPlan, folder: Path, snapshot: Snapshot | None) -> None:
+    """Make a node's disk new, but for what Azure ML had taken from it already.
+
+    Raises OSError when the disk is full.
+    """
+    work, kept = folder / "work", folder / "kept"
+    shutil.rmtree(kept, ignore_errors=True)
+    kept.mkdir()
+    for written in files.artifacts(folder, snapshot):
+        written.rename(kept / written.name)
+    shutil.rmtree(work, ignore_errors=True)
+    for name, data in plan.inputs.items():
+        if data.mode != "rw_mount":
+            shutil.rmtree(folder / "inputs" / name, ignore_errors=True)
+    for name, path in files.outputs(plan, folder).items():
+        if plan.outputs[name].mode == "upload":
+            shutil.rmtree(path, ignore_errors=True)
+            path.unlink(missing_ok=True)
+    files.lay_out(plan, folder, snapshot)
+    for written in kept.iterdir():
+        shutil.rmtree(work / written.name)
+        written.rename(work / written.name)
+    kept.rmdir()
+
+
+def restarted(run: Run, log: Path, after_s: float) -> Run:
+    """The run with one more restart, which its log says too."""
+    run = replace(run, restarts=(*run.restarts, time.time()))
+    with log.open("a") as sink:
+        sink.write(f"--- evicted after {after_s:g} s, started again: {times(run)} ---\n")
+    return run
+
+
+def times(run: Run) -> str:
+    """`restart 2`."""
+    return f"restart {len(run.restarts)}"
+
+
+def told(problem: Problem | None, run: Run) -> Problem | None:
+    """A time limit that was reached by a run that had been evicted: why, most likely."""
+    if problem is None or problem.code != "timed-out" or not run.restarts:
+        return problem
+    count = len(run.restarts)
+    return replace(
+        problem,
+        found=f"{problem.found}; it was evicted {count} time{'s' if count > 1 else ''} and began "
+        "from the start each time",
+        hint="save a checkpoint in ./outputs or in an output of the job, and go on from it at the "
+        f"start; {problem.hint}",
+    )
+
+
+def missed(run: Run, evictions: Evictions) -> tuple[Problem, ...]:
+    """A warning when the run was over before it could be evicted as often as was asked."""
+    count, asked = len(run.restarts), len(evictions.after_s)
+    if count >= asked:
+        return ()
+    return (
+        Problem(
+            "not-evicted",
+            f"the command had ended before eviction {count + 1} of {asked} "
+            f"({evictions.after_s[count]:g} s after its start)",
+            hint="a shorter --evict-after rehearses what you meant to",
+            severity="warning",
+        ),
+    )

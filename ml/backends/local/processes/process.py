@@ -1,0 +1,157 @@
+"""A run's processes: started in a group of their own, ended together."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from pathlib import Path
+
+from ml.backends.local.processes import reaper
+
+# How a run was started that no warm interpreter has forked; the reason follows.
+ALONE = "started by itself: "
+
+
+class Watchman:
+    """The watchman of this executor's processes (see `ml.backends.local.processes.reaper`)."""
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-I", "-S", reaper.__file__],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+            text=True,
+            cwd="/",
+            env={},
+        )
+
+    def tell(self, *words: object) -> None:
+        """One line; a watchman that was killed is no reason to stop the run."""
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.write(" ".join(map(str, words)) + "\n")
+            self._process.stdin.flush()
+
+    def close(self) -> None:
+        """Send the watchman home; whatever was still listed is ended first."""
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.close()
+        self._process.wait()
+
+
+class RunProcess(ABC):
+    """A run's first process, and whatever comes of it (see `Shell` and `pool.Forked`).
+
+    `poll` has to be called now and then: it sees the end and sends SIGKILL when SIGTERM was not
+    enough. Whatever the command leaves running in the background ends with it, as a node would.
+    """
+
+    def __init__(self, run_id: str, watchman: Watchman) -> None:
+        self._run_id = run_id
+        self._watchman = watchman
+        self._kill_at: float | None = None
+        self._returncode: int | None = None
+        watchman.tell("+", run_id)
+
+    @property
+    @abstractmethod
+    def way(self) -> str:
+        """How it was started, for the record."""
+
+    @property
+    @abstractmethod
+    def group(self) -> int | None:
+        """The process group, which is the first process's id; None when it is not known yet."""
+
+    @abstractmethod
+    def _first(self) -> int | None:
+        """The exit code of the first process, None while it goes on."""
+
+    def _may_have_left_something(self) -> bool:
+        """Whether processes may be there that the first has left behind."""
+        return True
+
+    def poll(self) -> int | None:
+        """The exit code (−N: ended by signal N), or None while the command goes on.
+
+        After `terminate` the shell may go first: what it started gets the rest of the grace period.
+        """
+        if self._returncode is not None:
+            return self._returncode
+        code = self._first()
+        asked, late = self._kill_at is not None, time.monotonic() >= (self._kill_at or 0.0)
+        if code is None or (asked and not late and reaper.processes_of(self._run_id)):
+            if asked and late:
+                reaper.send(signal.SIGKILL, self._run_id, self.group)
+            return None
+        if self._may_have_left_something():
+            reaper.send(signal.SIGKILL, self._run_id, self.group)
+        self._watchman.tell("-", self._run_id)
+        self._returncode = code
+        return code
+
+    def terminate(self) -> None:
+        """Ask every process of the run to end; `poll` insists after the grace period."""
+        if self._returncode is None and self._kill_at is None:
+            self._kill_at = time.monotonic() + reaper.GRACE_S
+            reaper.send(signal.SIGTERM, self._run_id, self.group)
+
+    def kill(self) -> None:
+        """End every process of the run at once."""
+        self._kill_at = time.monotonic()
+        reaper.send(signal.SIGKILL, self._run_id, self.group)
+
+
+class Shell(RunProcess):
+    """`bash -c COMMAND` for one run, its output in `log`."""
+
+    def __init__(
+        self,
+        command: str,
+        run_id: str,
+        cwd: Path,
+        environment: Mapping[str, str],
+        log: Path,
+        watchman: Watchman,
+        why: str = "",
+    ) -> None:
+        super().__init__(run_id, watchman)
+        self._why = why
+        with log.open("ab") as sink:
+            self._process = subprocess.Popen(
+                ["bash", "-c", command],
+                cwd=cwd,
+                env=dict(environment),
+                stdin=subprocess.DEVNULL,
+                stdout=sink,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        watchman.tell("+", run_id, self._process.pid)
+
+    @property
+    def way(self) -> str:
+        """See RunProcess."""
+        return f"{ALONE}{self._why}"
+
+    @property
+    def group(self) -> int:
+        """See RunProcess."""
+        return self._process.pid
+
+    def _first(self) -> int | None:
+        return self._process.poll()
+
+
+def cores() -> int:
+    """The cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

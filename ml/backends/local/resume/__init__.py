@@ -1,0 +1,1 @@
+"""Going on where a killed or interrupted run stood."""

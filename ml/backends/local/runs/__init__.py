@@ -1,0 +1,1 @@
+"""What is known of earlier runs: found, listed, compared, traced to their data."""

@@ -1,0 +1,94 @@
+"""Where a run came from: the code, the data, the environment and the run above it."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Mapping
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from ml.backends.local.environments.interpreters import HERE, Interpreter
+from ml.backends.local.snapshots.snapshot import Snapshot
+from ml.specs.plan import CommandPlan, InputPlan
+
+
+def of(
+    plan: CommandPlan,
+    snapshot: Snapshot | None,
+    code: dict[str, Any] | None = None,
+    interpreter: Interpreter = HERE,
+) -> dict[str, Any]:
+    """The lineage of a run of `plan`, as job.json keeps it (JSON values alone).
+
+    `parent`, the MLflow run id of its sweep, is for a trial to fill in. `code` is `code_of` that
+    folder, where that is known already.
+    """
+    asked = plan.environment.dependencies
+    said = "\n".join(f"{one.manager} {one.text}" for one in asked or ())
+    folder = plan.code if plan.code and plan.code.is_dir() else Path(plan.place.path).parent
+    return {
+        "spec": str(plan.place),
+        "code": code or code_of(folder, snapshot),
+        "data": data_of(plan.inputs),
+        "environment": plan.environment.reference,
+        "environment_digest": f"sha256:{sha256(said.encode()).hexdigest()}" if asked else "",
+        "interpreter": {"python": interpreter.version, "built": interpreter.built},
+        "parent": None,
+    }
+
+
+def data_of(inputs: Mapping[str, InputPlan]) -> dict[str, Any]:
+    """Which data goes in."""
+    return {
+        name: {
+            "asset": str(data.asset) if data.asset else "",
+            "source": data.source,
+            "digest": data.asset.digest if data.asset else "",
+            "made_by": data.asset.made_by if data.asset else "",
+        }
+        for name, data in inputs.items()
+        if not data.is_literal
+    }
+
+
+def code_of(folder: Path, snapshot: Snapshot | None) -> dict[str, Any]:
+    """Which code a folder holds. `commit` is "" and `dirty` true outside of a git work tree: what
+    cannot be told is not clean."""
+    commit = _git(folder, "rev-parse", "HEAD")
+    changes = _git(folder, "status", "--porcelain")
+    return {
+        "commit": commit or "",
+        "branch": _git(folder, "rev-parse", "--abbrev-ref", "HEAD") or "",
+        "dirty": not commit or changes is None or bool(changes),
+        "digest": snapshot.digest if snapshot else "",
+    }
+
+
+def tags(lineage: dict[str, Any]) -> dict[str, str]:
+    """The same as MLflow tags; those of git by the names that Azure ML gives them."""
+    code = lineage["code"]
+    found = {
+        "mlflow.source.name": lineage["spec"],
+        "mlflow.source.git.commit": code["commit"],
+        "mlflow.source.git.branch": code["branch"],
+        "azureml.git.dirty": str(code["dirty"]),
+        "code.digest": code["digest"],
+        "environment": lineage["environment"],
+        "mlflow.parentRunId": lineage["parent"] or "",
+    }
+    for name, data in lineage["data"].items():
+        found[f"data.{name}"] = data["asset"] or data["source"]
+        found[f"data.{name}.digest"] = data["digest"]
+    return {key: value for key, value in found.items() if value}
+
+
+def _git(folder: Path, *words: str) -> str | None:
+    """What git answers; None without git, outside of a work tree, or before the first commit."""
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(folder), *words], capture_output=True, text=True, timeout=20
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None

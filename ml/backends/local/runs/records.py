@@ -1,0 +1,196 @@
+"""`job.json`: what is known of a run, kept beside its logs and outputs, readable without MLflow."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from ml.backends.base import Pause, Run
+from ml.specs.problems import Place, Problem
+
+FILE = "job.json"
+# The kinds of runs that have parts, and the folder where those are.
+PARTS = {"sweep": "trials", "pipeline": "steps"}
+# Beside them: what attempts at trials and steps left that were cut off, as `<part>.<attempt>`.
+ATTEMPTS = "attempts"
+# What reading a record raises that is not there, or not whole.
+UNREADABLE = (OSError, ValueError, KeyError, TypeError, AttributeError)
+
+
+def write(run: Run, lineage: Mapping[str, Any]) -> None:
+    """Replace the run's record in one step: a reader sees the old one or the new one.
+
+    A whole run's is on the disk when this returns. A trial's or step's may be torn when the machine
+    goes off: waiting for the disk takes longer than all else that is done for a trial, and what is
+    torn is run again (see `ml.backends.local.resume.resumption`).
+    """
+    has_parts = any((run.folder / parts).is_dir() for parts in PARTS.values())
+    replace(run.folder / FILE, to_json(run) | {"lineage": lineage}, durable=has_parts)
+
+
+def replace(path: Path, data: Any, *, durable: bool) -> None:
+    """Write JSON to a file in one step; `durable`: a machine that goes off then leaves it whole."""
+    unfinished = path.with_suffix(f".{os.getpid()}.tmp")
+    try:
+        with unfinished.open("w") as file:
+            file.write(_text(data))
+            if durable:
+                file.flush()
+                os.fsync(file.fileno())
+        unfinished.replace(path)
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+def _text(data: Any) -> str:
+    """JSON with a line for each field. Indented all through, Python writes it instead of C, and a
+    sweep of a thousand trials feels that."""
+    if not isinstance(data, dict) or not data:
+        return json.dumps(data) + "\n"
+    lines = (f" {json.dumps(str(key))}: {json.dumps(value)}" for key, value in data.items())
+    return "{\n" + ",\n".join(lines) + "\n}\n"
+
+
+def read(folder: Path) -> Run:
+    """The run whose folder this is; one that is going on has the trials and steps that have begun.
+
+    Raises OSError or ValueError when there is no record or it cannot be read.
+    """
+    return from_json(folder, document(folder))
+
+
+def read_if_whole(folder: Path) -> Run | None:
+    """The run whose folder this is; None when it has no record that can be read."""
+    with suppress(*UNREADABLE):
+        return read(folder)
+    return None
+
+
+def document(folder: Path) -> dict[str, Any]:
+    """The record; while the run goes on, with what its trials and steps last wrote themselves.
+
+    Raises as `read`.
+    """
+    data: dict[str, Any] = json.loads((folder / FILE).read_text())
+    if data["ended"] is None:
+        data["trials"] = sorted(_parts(folder / "trials"), key=lambda one: _number(one["name"]))
+        data["steps"] = sorted(_parts(folder / "steps"), key=lambda one: float(one["started"]))
+    return data
+
+
+def _parts(folder: Path) -> Iterator[dict[str, Any]]:
+    """The records of trials or steps; one that cannot be read is left out."""
+    for path in folder.glob(f"*/{FILE}"):
+        with suppress(*UNREADABLE):
+            yield document(path.parent)
+
+
+def _number(name: str) -> int:
+    """The trial's: its name is its sweep's, an underscore and the number."""
+    return int(name.rpartition("_")[2])
+
+
+def within(folder: Path) -> Iterator[Run]:
+    """Every run of a job folder whose record can be read, parts and attempts before the whole."""
+    for kind in (*PARTS.values(), ATTEMPTS):
+        for part in sorted((folder / kind).glob("*")):
+            yield from within(part)
+    with suppress(*UNREADABLE):
+        yield read(folder)
+
+
+def is_torn(folder: Path) -> bool:
+    """Whether the folder has a record, and that cannot be read."""
+    return (folder / FILE).exists() and read_if_whole(folder) is None
+
+
+def lineage(folder: Path) -> dict[str, Any]:
+    """Where the run came from: see `ml.backends.local.runs.lineage`."""
+    found: dict[str, Any] = json.loads((folder / FILE).read_text())["lineage"]
+    return found
+
+
+def to_json(run: Run) -> dict[str, Any]:
+    """The run as plain JSON; paths relative to its folder, NaN and infinities as text."""
+    return {
+        "schema_version": 1,
+        "kind": next((k for k, parts in PARTS.items() if (run.folder / parts).is_dir()), "command"),
+        "id": run.id,
+        "name": run.name,
+        "status": run.status,
+        "experiment": run.experiment,
+        "started": run.started,
+        "ended": run.ended,
+        "parameters": dict(run.parameters),
+        "metrics": {key: _finite(number) for key, number in run.metrics.items()},
+        "outputs": {key: str(path.relative_to(run.folder)) for key, path in run.outputs.items()},
+        "best": run.best,
+        "ended_by": run.ended_by,
+        "error": asdict(run.error) if run.error else None,
+        "warnings": [asdict(problem) for problem in run.warnings],
+        "trials": [to_json(trial) for trial in run.trials],
+        "steps": [to_json(step) for step in run.steps],
+        "reused_from": run.reused_from,
+        "pauses": [asdict(pause) for pause in run.pauses],
+        "former": [to_json(attempt) for attempt in run.former],
+        "registered": dict(run.registered),
+        "restarts": list(run.restarts),
+    }
+
+
+def from_json(folder: Path, data: Mapping[str, Any]) -> Run:
+    """The run that `to_json` described, in the folder where it is now."""
+    trials = tuple(
+        from_json(folder / "trials" / trial["name"].rpartition("_")[2], trial)
+        for trial in data["trials"]
+    )
+    steps = tuple(
+        from_json(folder / "steps" / step["name"].rpartition(".")[2], step)
+        for step in data.get("steps", ())
+    )
+    return Run(
+        id=data["id"],
+        name=data["name"],
+        status=data["status"],
+        experiment=data["experiment"],
+        folder=folder,
+        started=data["started"],
+        ended=data["ended"],
+        parameters=data["parameters"],
+        metrics={key: float(number) for key, number in data["metrics"].items()},
+        outputs={key: folder / path for key, path in data["outputs"].items()},
+        trials=trials,
+        best=data["best"],
+        ended_by=data["ended_by"],
+        error=_problem(data["error"]) if data["error"] else None,
+        warnings=tuple(_problem(problem) for problem in data["warnings"]),
+        steps=steps,
+        reused_from=data.get("reused_from", ""),
+        pauses=tuple(Pause(**pause) for pause in data.get("pauses", ())),
+        former=tuple(
+            from_json(attempt_folder(folder, number), attempt)
+            for number, attempt in enumerate(data.get("former", ()), 1)
+        ),
+        registered=data.get("registered", {}),
+        restarts=tuple(data.get("restarts", ())),
+    )
+
+
+def attempt_folder(part: Path, number: int) -> Path:
+    """Where attempt `number` (from 1) at a trial or step lies once it was set aside."""
+    return part.parent.parent / ATTEMPTS / f"{part.name}.{number}"
+
+
+def _problem(data: Mapping[str, Any]) -> Problem:
+    place = data["place"]
+    return Problem(**{**data, "place": Place(**place) if place else None})
+
+
+def _finite(number: float) -> float | str:
+    return number if math.isfinite(number) else str(number)

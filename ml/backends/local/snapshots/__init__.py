@@ -1,0 +1,1 @@
+"""A copy of `code:` for every content."""

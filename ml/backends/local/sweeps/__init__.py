@@ -1,0 +1,1 @@
+"""Sweeps: trials as runs of their own, watched while they run."""
