@@ -136,8 +136,8 @@ def test_rows_of_frames(parallel: Jobs) -> None:
 
 def test_processes_work_at_the_same_time(parallel: Jobs, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two mini-batches that wait for each other both end."""
-    for module in ("backend", "parallel"):
-        monkeypatch.setattr(f"ml.backends.local.parallel.{module}.cores", lambda: 2)
+    for module in ("backend", "parallel.parallel"):
+        monkeypatch.setattr(f"ml.backends.local.{module}.cores", lambda: 2)
     script = HEAD + (
         "def run(batch):\n"
         "    Path(f'here-{os.getpid()}').touch()\n"
