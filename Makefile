@@ -33,11 +33,18 @@ $(VENV)/torch.stamp: requirements/torch.txt $(VENV)/main.stamp
 	@$(INSTALL) $(if $(PIP_FIND_LINKS),,--torch-backend auto) -r requirements/torch.txt
 	@touch $@
 
+$(VENV)/infra.stamp: requirements/infra.lock $(VENV)/main.stamp
+	@$(INSTALL) --require-hashes -r requirements/infra.lock
+	@touch $@
+
 .PHONY: setup
 setup: $(VENV)/main.stamp ## install what the main job needs
 
 .PHONY: torch
 torch: $(VENV)/torch.stamp ## install PyTorch, which distributed jobs need and the main job does not
+
+.PHONY: infra
+infra: $(VENV)/infra.stamp ## install Pulumi's packages, which `infra` needs and the main job does not
 
 .PHONY: demo
 demo: setup ## the main job: sweep, evaluate, gate, serve, ask
@@ -48,7 +55,7 @@ ask: setup ## ask the served model: make ask Q="how do I use spot nodes?"
 	@$(BIN)/ml invoke faq-matching "$(Q)"
 
 .PHONY: lint
-lint: $(VENV)/dev.stamp ## ruff, mypy and the checks of every spec
+lint: $(VENV)/dev.stamp $(VENV)/infra.stamp ## ruff, mypy and the checks of every spec
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
@@ -67,6 +74,7 @@ bench: $(VENV)/dev.stamp ## measure: make bench ARGS="NAME --quick", ARGS=--list
 lock: | $(BIN)/uv ## resolve pyproject.toml again into requirements/*.lock
 	@$(UV) pip compile pyproject.toml --extra dev $(LOCK) -o requirements/dev.lock >/dev/null
 	@$(UV) pip compile pyproject.toml -c requirements/dev.lock $(LOCK) -o requirements/main.lock >/dev/null
+	@$(UV) pip compile pyproject.toml --extra infra -c requirements/dev.lock $(LOCK) -o requirements/infra.lock >/dev/null
 LOCK := --quiet --generate-hashes --no-emit-index-url --no-emit-find-links --python-version 3.11
 
 .PHONY: clean

@@ -16,7 +16,9 @@ import yaml
 
 from tests.conftest import ROOT
 
-SOURCES = sorted(path for room in ("ml", "policies") for path in (ROOT / room).rglob("*.py"))
+SOURCES = sorted(
+    path for room in ("infra", "ml", "policies") for path in (ROOT / room).rglob("*.py")
+)
 
 ROOMS_OF_THE_CLI = ["backends", "release", "reports", "serving", "specs", "sweeps"]
 
@@ -44,6 +46,9 @@ ALLOWED: list[tuple[str, list[str]]] = [
     ("ml.serving.scoring*", []),
     ("ml.serving*", ["ml.specs*", "ml.backends.local.home"]),
     ("policies*", []),
+    # The program and its settings share with `ml` the form of an error and the reader of YAML.
+    ("infra.pricing*", []),
+    ("infra*", ["ml.specs.lines*", "ml.specs.problems*"]),
     ("ml", []),
 ]
 
@@ -102,6 +107,11 @@ def test_imports_follow_the_design(path: Path) -> None:
         ("ml.release.evidence", "ml.projects.faq_matching", True),
         ("ml.cli.run", "ml.projects.faq_matching.train", True),
         ("policies.promotion.engine", "ml.specs.problems", True),
+        ("policies.infra.rules", "infra.settings", True),
+        ("infra.settings", "ml.specs.problems", False),
+        ("infra.settings", "ml.specs.load", True),
+        ("infra.pricing.rates", "infra.settings", True),
+        ("ml.specs.plan", "infra.pricing.rates", True),
         ("policies.promotion.engine", "policies.promotion.evidence", False),
     ],
 )

@@ -1,0 +1,182 @@
+"""Settings that are each sound and do not go together."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol
+
+from infra.settings import Settings
+from infra.sizes import PRESETS, SIZES, retired
+from ml.specs.lines import Document, Key
+from ml.specs.problems import Problem
+
+Found = Iterator[tuple[str, str, str, str, tuple[Key, ...]]]  # code, found, expected, hint, keys
+Check = Callable[[Settings], Found]
+
+
+def problems(settings: Settings, document: Document) -> Iterator[Problem]:
+    """Every disagreement, at the line of the setting to change."""
+    for check in CHECKS:
+        for code, found, expected, hint, keys in check(settings):
+            place = document.place("config", *keys)
+            yield Problem(code, found, expected, hint, place)
+
+
+def _environment(settings: Settings) -> Found:
+    """The environment is a part of names of at most 24 characters."""
+    name = settings.environment
+    if not (name.isascii() and name.isalnum() and name.islower() and len(name) <= 7):
+        expected = "at most 7 lower-case letters and digits: it is a part of every name"
+        yield "stack-name", f"the stack is called `{name}`", expected, "rename the file", ()
+
+
+def _address_space(settings: Settings) -> Found:
+    keys = ("platform:network", "address_space")
+    given = settings.network.address_space
+    try:
+        network = ipaddress.ip_network(given)
+    except ValueError as error:
+        yield "wrong-setting", f"`{'.'.join(keys)}` is '{given}': {error}", _RANGE, "", keys
+        return
+    if not 16 <= network.prefixlen <= 24 or not network.is_private:
+        yield "wrong-setting", f"`{'.'.join(keys)}` is '{given}'", _RANGE, "", keys
+
+
+_RANGE = "a private range from /16 to /24, such as 10.60.0.0/16"
+
+
+def _sizes(settings: Settings) -> Found:
+    for index, cluster in enumerate(settings.clusters):
+        keys: tuple[Key, ...] = ("platform:clusters", index)
+        if (cluster.preset is None) == (cluster.size is None):
+            found = "both `preset` and `size`" if cluster.size else "neither `preset` nor `size`"
+            expected = "one of the two; presets: " + ", ".join(PRESETS)
+            hint = "delete one" if cluster.size else "add `preset: cpu`"
+            yield "one-size", f"`{cluster.name}` has {found}", expected, hint, keys
+        elif cluster.size:
+            yield from _size(cluster.size, (*keys, "size"))
+    for index, workstation in enumerate(settings.workstations):
+        yield from _size(workstation.size, ("platform:workstations", index, "size"))
+
+
+def _size(size: str, keys: tuple[Key, ...]) -> Found:
+    gone = retired(size)
+    if gone:
+        found = f"`{size}`: the {gone.family} series was retired on {gone.day}"
+        yield "retired-size", found, "a size that Azure still has", f"use {gone.instead}", keys
+    elif size not in SIZES:
+        hint = "a size that is missing here is added to infra/sizes.py, with its price"
+        yield "unknown-size", f"`{size}` is not a known size", ", ".join(SIZES), hint, keys
+
+
+def _nodes(settings: Settings) -> Found:
+    for index, cluster in enumerate(settings.clusters):
+        if cluster.min_nodes > cluster.max_nodes:
+            found = f"`{cluster.name}`: min_nodes {cluster.min_nodes} > max_nodes"
+            expected = f"at most {cluster.max_nodes}"
+            keys: tuple[Key, ...] = ("platform:clusters", index, "min_nodes")
+            yield "nodes", found, expected, "0 lets it scale to zero", keys
+        if cluster.usage.nodes > cluster.max_nodes:
+            found = f"`{cluster.name}`: a typical job takes {cluster.usage.nodes} nodes"
+            expected = f"at most max_nodes, {cluster.max_nodes}"
+            yield "nodes", found, expected, "", ("platform:clusters", index, "usage", "nodes")
+
+
+class _Named(Protocol):
+    @property
+    def name(self) -> str: ...
+
+
+def _names(settings: Settings) -> Found:
+    """Clusters and compute instances share one name space, endpoints have another."""
+    computes: list[tuple[str, int, _Named]] = [
+        *(("platform:clusters", index, one) for index, one in enumerate(settings.clusters)),
+        *(("platform:workstations", index, one) for index, one in enumerate(settings.workstations)),
+    ]
+    yield from _twice(computes)
+    yield from _twice(
+        [("platform:endpoints", index, one) for index, one in enumerate(settings.endpoints)]
+    )
+    containers = settings.storage.containers
+    for index, name in enumerate(containers):
+        if name in containers[:index]:
+            found = f"container `{name}` is there twice"
+            keys: tuple[Key, ...] = ("platform:storage", "containers", index)
+            yield "same-name", found, "names that differ", "delete one", keys
+
+
+def _twice(things: Sequence[tuple[str, int, _Named]]) -> Found:
+    met: set[str] = set()
+    for key, index, thing in things:
+        if thing.name in met:
+            found = f"`{thing.name}` is there twice"
+            yield "same-name", found, "names that differ", "rename one", (key, index, "name")
+        met.add(thing.name)
+
+
+def _asset_registry(settings: Settings) -> Found:
+    shared = settings.asset_registry
+    key = "platform:asset_registry"
+    if shared.mode != "none" and not shared.name:
+        yield "missing-setting", f"no `name` in `{key}`", "its name", "add `name:`", (key,)
+    if shared.mode == "use" and not shared.resource_group:
+        hint = "add `resource_group:`, that of the environment which creates it"
+        yield "missing-setting", f"no `resource_group` in `{key}`", "its group", hint, (key,)
+
+
+def _starter(settings: Settings) -> Found:
+    """Options that only a virtual network gives."""
+    if settings.private:
+        return
+    if settings.storage.nfs_share_gib:
+        keys: tuple[Key, ...] = ("platform:storage", "nfs_share_gib")
+        yield _needs_network("an NFS share", keys)
+    for index, workstation in enumerate(settings.workstations):
+        if workstation.kind == "data-science-vm":
+            yield _needs_network("a data-science VM", ("platform:workstations", index, "kind"))
+    if settings.network.isolation == "own":
+        yield _needs_network("a subnet of our own", ("platform:network", "isolation"))
+
+
+def _needs_network(what: str, keys: tuple[Key, ...]) -> tuple[str, str, str, str, tuple[Key, ...]]:
+    found = f"{what} with `exposure: starter`"
+    hint = "set `platform:exposure: private`, or leave it out"
+    return "needs-network", found, "`platform:exposure: private`", hint, keys
+
+
+def _share(settings: Settings) -> Found:
+    if 0 < settings.storage.nfs_share_gib < 100:
+        found = f"`platform:storage.nfs_share_gib` is {settings.storage.nfs_share_gib}"
+        hint = "a premium share is billed from 100 GiB on"
+        yield (
+            "wrong-setting",
+            found,
+            "0, or 100 or more",
+            hint,
+            ("platform:storage", "nfs_share_gib"),
+        )
+
+
+def _machines(settings: Settings) -> Found:
+    for index, workstation in enumerate(settings.workstations):
+        if workstation.kind == "data-science-vm" and not workstation.ssh_key:
+            found = f"`{workstation.name}` has no `ssh_key`"
+            hint = "add the public key of its administrator; passwords are off"
+            keys: tuple[Key, ...] = ("platform:workstations", index)
+            yield "missing-setting", found, "a public key", hint, keys
+
+
+def _tiers(settings: Settings) -> Found:
+    storage = settings.storage
+    if 0 < storage.delete_after_days <= storage.cool_after_days:
+        found = f"deleted after {storage.delete_after_days} days, cool after"
+        keys: tuple[Key, ...] = ("platform:storage", "delete_after_days")
+        expected = f"more than cool_after_days, {storage.cool_after_days}, or 0"
+        yield "lifecycle", f"{found} {storage.cool_after_days}", expected, "", keys
+
+
+CHECKS: tuple[Check, ...] = (
+    *(_environment, _address_space, _sizes, _nodes, _names),
+    *(_asset_registry, _starter, _share, _machines, _tiers),
+)

@@ -1,0 +1,83 @@
+"""VM sizes that a cluster may have: what is in them, the presets, and the families that are gone.
+
+Sizes: learn.microsoft.com/azure/virtual-machines/sizes. Retirements: the migration guides of the
+same documentation (nc-series-retirement, ncv2-series-retirement, nd-series-retirement,
+nv-series-retirement, ncv3-nc6s-nc12s-nc24s-retirement, ncv3-nc24rs-retirement).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import date
+from typing import Literal
+
+Preset = Literal["cpu", "t4", "a100", "infiniband"]
+
+
+@dataclass(frozen=True)
+class Size:
+    """One VM size; `family` is the name under which Azure ML counts its quota of cores."""
+
+    family: str
+    cores: int
+    memory_gib: int
+    gpus: int = 0
+    gpu: str = ""
+    infiniband: bool = False
+
+
+SIZES: Mapping[str, Size] = {
+    "Standard_DS3_v2": Size("standardDSv2Family", 4, 14),
+    "Standard_DS4_v2": Size("standardDSv2Family", 8, 28),
+    "Standard_D4ds_v4": Size("standardDDSv4Family", 4, 16),
+    "Standard_D8ds_v4": Size("standardDDSv4Family", 8, 32),
+    "Standard_E4ds_v4": Size("standardEDSv4Family", 4, 32),
+    "Standard_E8ds_v4": Size("standardEDSv4Family", 8, 64),
+    "Standard_NC4as_T4_v3": Size("Standard NCASv3_T4 Family", 4, 28, 1, "T4"),
+    "Standard_NC8as_T4_v3": Size("Standard NCASv3_T4 Family", 8, 56, 1, "T4"),
+    "Standard_NC16as_T4_v3": Size("Standard NCASv3_T4 Family", 16, 110, 1, "T4"),
+    "Standard_NC64as_T4_v3": Size("Standard NCASv3_T4 Family", 64, 440, 4, "T4"),
+    "Standard_NC24ads_A100_v4": Size("StandardNCADSA100v4Family", 24, 220, 1, "A100 80GB"),
+    "Standard_NC48ads_A100_v4": Size("StandardNCADSA100v4Family", 48, 440, 2, "A100 80GB"),
+    "Standard_NC96ads_A100_v4": Size("StandardNCADSA100v4Family", 96, 880, 4, "A100 80GB"),
+    "Standard_ND96asr_v4": Size("Standard NDASv4_A100 Family", 96, 900, 8, "A100 40GB", True),
+    "Standard_ND96amsr_A100_v4": Size(
+        "Standard NDAMSv4_A100Family", 96, 1900, 8, "A100 80GB", True
+    ),
+    "Standard_ND96isr_H100_v5": Size("standardNDSH100v5Family", 96, 1900, 8, "H100", True),
+    "Standard_HB120rs_v3": Size("standardHBrsv3Family", 120, 448, infiniband=True),
+}
+
+PRESETS: Mapping[Preset, str] = {
+    "cpu": "Standard_E4ds_v4",
+    "t4": "Standard_NC4as_T4_v3",
+    "a100": "Standard_NC24ads_A100_v4",
+    "infiniband": "Standard_ND96amsr_A100_v4",
+}
+
+
+@dataclass(frozen=True)
+class Retirement:
+    """A family that Azure switched off on `day`, and a size that takes its place."""
+
+    pattern: str
+    family: str
+    day: date
+    instead: str
+
+
+RETIREMENTS: tuple[Retirement, ...] = (
+    Retirement(r"NC\d+r?(_Promo)?", "NC", date(2023, 9, 6), PRESETS["t4"]),
+    Retirement(r"NC\d+r?s_v2", "NCv2", date(2023, 9, 6), PRESETS["t4"]),
+    Retirement(r"NC\d+r?s_v3", "NCv3", date(2025, 9, 30), PRESETS["a100"]),
+    Retirement(r"ND\d+r?s", "ND", date(2023, 9, 6), PRESETS["a100"]),
+    Retirement(r"NV\d+(_Promo)?", "NV", date(2023, 9, 6), PRESETS["t4"]),
+)
+
+
+def retired(size: str) -> Retirement | None:
+    """The retirement of the family that `size` belongs to, None for a family that is there."""
+    tail = size.removeprefix("Standard_")
+    return next((one for one in RETIREMENTS if re.fullmatch(one.pattern, tail, re.I)), None)

@@ -1,0 +1,189 @@
+"""infra.settings: the stacks load; every wrong file is refused in one error, at its line."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+import shutil
+from pathlib import Path
+
+import jsonschema
+import pytest
+import yaml
+
+from infra import cli
+from infra.schema import schema
+from infra.settings import HERE, Settings, load, stacks
+from infra.sizes import PRESETS, SIZES, retired
+from ml.specs.problems import Problem, Refused
+from tests.conftest import ROOT
+
+WRONG = sorted((Path(__file__).parent / "wrong").glob("*.yaml"))
+
+
+def _refused(source: Path, folder: Path, stack: str = "dev") -> Problem:
+    shutil.copy(source, folder / f"Pulumi.{stack}.yaml")
+    with pytest.raises(Refused) as refused:
+        load(stack, folder)
+    (problem,) = refused.value.problems
+    return problem
+
+
+def test_the_stacks_are_one_program_with_three_files() -> None:
+    assert stacks() == ("dev", "prod", "staging")
+    assert [load(stack).environment for stack in stacks()] == list(stacks())
+    assert len(list(ROOT.glob("infra/**/__main__.py"))) <= 1
+
+
+def test_a_setting_is_frozen_and_defaults_fill_what_the_file_leaves_out() -> None:
+    settings = load("dev")
+    assert settings.clusters[0].vm_size == PRESETS["cpu"]
+    assert settings.clusters[0].idle_minutes == 15
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        settings.name = "other"  # type: ignore[misc]
+
+
+def test_cpu_is_dedicated_and_gpu_is_spot_unless_stated() -> None:
+    by_name = {one.name: one for one in load("prod").clusters}
+    assert not by_name["cpu-cluster"].spot and by_name["gpu-spot"].spot
+    assert not dataclasses.replace(by_name["gpu-spot"], priority="dedicated").spot
+
+
+@pytest.mark.parametrize("path", WRONG, ids=lambda path: path.stem)
+def test_a_wrong_file_is_refused_in_one_error_at_its_line(path: Path, tmp_path: Path) -> None:
+    """`# wrong: CODE` stands on the line that the error has to name."""
+    problem = _refused(path, tmp_path)
+    marked = [
+        (number, found[1])
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if (found := re.search(r"# wrong: ([\w-]+)", line))
+    ]
+    assert problem.place is not None
+    assert [(problem.place.line, problem.code)] == marked
+    assert problem.place.path.endswith("/Pulumi.dev.yaml")
+    assert problem.found and problem.expected and "Traceback" not in str(problem)
+
+
+def test_there_are_forty_wrong_files() -> None:
+    assert len(WRONG) >= 40
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"\x00", b"config: \xff\n", b"config: {", b"config:\n" + b" - [" * 5000, b"- " * 100_000],
+)
+def test_bytes_that_are_no_stack_file_are_refused(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "Pulumi.dev.yaml").write_bytes(content)
+    with pytest.raises(Refused):
+        load("dev", tmp_path)
+
+
+def test_a_secret_in_the_open_is_not_shown_again(tmp_path: Path) -> None:
+    source = next(path for path in WRONG if path.stem == "secret-in-the-open")
+    assert "sig=abc" not in str(_refused(source, tmp_path))
+
+
+def test_an_encrypted_secret_is_let_through(tmp_path: Path) -> None:
+    text = (HERE / "Pulumi.dev.yaml").read_text() + "  platform:lake_sas:\n    secure: v1:abc\n"
+    (tmp_path / "Pulumi.dev.yaml").write_text("encryptionsalt: v1:xyz\n" + text)
+    assert load("dev", tmp_path).environment == "dev"
+
+
+def test_every_mistake_of_a_file_is_told_at_once(tmp_path: Path) -> None:
+    text = (HERE / "Pulumi.dev.yaml").read_text()
+    text = text.replace("mlplat\n", "NO GOOD\n", 1).replace("max_nodes: 2", "max_nodes: many")
+    (tmp_path / "Pulumi.dev.yaml").write_text(text)
+    with pytest.raises(Refused) as refused:
+        load("dev", tmp_path)
+    assert len(refused.value.problems) == 2
+
+
+def test_a_long_stack_name_would_make_names_too_long(tmp_path: Path) -> None:
+    shutil.copy(HERE / "Pulumi.dev.yaml", tmp_path / "Pulumi.production.yaml")
+    with pytest.raises(Refused, match="stack-name"):
+        load("production", tmp_path)
+
+
+def test_an_unknown_stack_names_those_that_there_are() -> None:
+    with pytest.raises(Refused, match="dev, prod, staging"):
+        load("test")
+
+
+def test_no_code_asks_which_environment_it_is() -> None:
+    """What differs between environments is a value in its file."""
+    compared = re.compile(
+        r"""((==|!=|\bin\b)\s*[\[\(\{]?\s*|\bcase )["'](dev|staging|prod)["']"""
+        r"""|["'](dev|staging|prod)["']\s*(==|!=)"""
+    )
+    assert compared.search('if stack == "prod":') and compared.search("'dev' != stack")
+    found = [
+        f"{path.relative_to(ROOT)}:{number}"
+        for folder in ("infra", "policies/infra")
+        for path in (ROOT / folder).rglob("*.py")
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if compared.search(line)
+    ]
+    assert not found
+
+
+def test_the_schema_in_the_repository_is_the_one_that_the_code_makes() -> None:
+    assert json.loads((HERE / "settings.schema.json").read_text()) == schema(), (
+        "infra settings --schema > infra/settings.schema.json"
+    )
+
+
+def test_the_schema_takes_the_stacks_and_refuses_what_one_setting_gets_wrong() -> None:
+    validator = jsonschema.Draft202012Validator(schema())
+    for stack in stacks():
+        validator.validate(yaml.safe_load((HERE / f"Pulumi.{stack}.yaml").read_text()))
+    for path in WRONG:
+        if "wrong: wrong-setting" in path.read_text() and path.stem not in NOT_OF_ONE_SETTING:
+            assert not validator.is_valid(yaml.safe_load(path.read_text())), path.stem
+
+
+# A range of addresses and the least size of a share are numbers that a pattern cannot judge.
+NOT_OF_ONE_SETTING = {
+    "range-not-private",
+    "range-with-host-bits",
+    "range-too-small",
+    "share-too-small",
+}
+
+
+@pytest.mark.parametrize(
+    ("size", "gone"),
+    [
+        ("Standard_NC6", True),
+        ("Standard_NC24rs_v3", True),
+        ("Standard_NC12s_v2", True),
+        ("Standard_NV6_Promo", True),
+        ("Standard_NC4as_T4_v3", False),
+        ("Standard_NC24ads_A100_v4", False),
+    ],
+)
+def test_retired_families(size: str, gone: bool) -> None:
+    assert (retired(size) is not None) is gone
+
+
+def test_no_size_on_offer_is_retired_and_every_preset_is_one() -> None:
+    assert not [size for size in SIZES if retired(size)]
+    assert all(PRESETS[preset] in SIZES for preset in PRESETS)
+    assert SIZES[PRESETS["infiniband"]].infiniband
+
+
+def test_the_command_prints_problems_and_no_traceback(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["settings", "nowhere"])
+    assert ended.value.code == 2
+    assert "error[unknown-stack]" in capsys.readouterr().err
+
+
+def test_the_command_prints_what_holds_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["settings", "prod", "--json"])
+    assert ended.value.code == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert set(printed["prod"]) == {one.name for one in dataclasses.fields(Settings)}
