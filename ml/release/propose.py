@@ -142,6 +142,7 @@ def launch_of(version: Version, deployment: Deployment) -> Launch:
         scoring_script=deployment.scoring_script,
         model_folder=version.folder,
         environment_variables=deployment.environment_variables,
+        collect=deployment.collect,
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from ml.specs.load import load
 from ml.specs.problems import Problem, Refused, errors
@@ -12,13 +13,17 @@ from ml.specs.problems import Problem, Refused, errors
 
 @dataclass(frozen=True)
 class Deployment:
-    """A managed online deployment: `code` is absolute and `scoring_script` relative to it."""
+    """A managed online deployment: `code` is absolute and `scoring_script` relative to it.
+
+    `collect` is the share of requests that its `data_collector` writes down.
+    """
 
     endpoint: str
     code: Path
     scoring_script: str
     instance_type: str
     environment_variables: Mapping[str, str]
+    collect: float = 0.0
 
 
 def read(folder: Path) -> Deployment:
@@ -75,4 +80,21 @@ def read(folder: Path) -> Deployment:
         scoring_script=script,
         instance_type=str(deployment.instance_type or ""),
         environment_variables=variables,
+        collect=_collected(deployment.data_collector),
     )
+
+
+def _collected(collector: Any) -> float:
+    """What is sampled of the payloads: all, unless `sampling_rate` says less.
+
+    `request` and `response` are the collections of payload logging; one without the other is none
+    here. Others are the scoring script's own affair.
+    """
+    if collector is None:
+        return 0.0
+    enabled = {
+        name for name, one in collector.collections.items() if str(one.enabled).lower() == "true"
+    }
+    if not {"request", "response"} <= enabled:
+        return 0.0
+    return 1.0 if collector.sampling_rate is None else float(collector.sampling_rate)

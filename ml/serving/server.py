@@ -26,7 +26,8 @@ class Launch:
     """All that it takes to start a server, today or after a reboot.
 
     `code` is the snapshot that `scoring_script` is relative to, `model_folder` the model's own
-    folder. `version` is "" for a candidate that is not registered yet.
+    folder. `version` is "" for a candidate that is not registered yet. `collect` is the share of
+    its requests that the router writes down.
     """
 
     endpoint: str
@@ -37,6 +38,7 @@ class Launch:
     scoring_script: str
     model_folder: Path
     environment_variables: Mapping[str, str]
+    collect: float = 0.0
 
 
 @dataclass(frozen=True)

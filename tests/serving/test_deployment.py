@@ -89,3 +89,25 @@ def test_the_projects_that_ship_can_be_served() -> None:
     for folder in folders:
         assert read(folder).code == ROOT
         assert "auth_mode: aad_token" in (folder / "endpoint.yml").read_text()
+
+
+@pytest.mark.parametrize(
+    ("collector", "share"),
+    [
+        ("", 0.0),
+        ("{collections: {request: {enabled: 'true'}, response: {enabled: 'true'}}}", 1.0),
+        (
+            "{sampling_rate: 0.1, "
+            "collections: {request: {enabled: 'true'}, response: {enabled: 'true'}}}",
+            0.1,
+        ),
+        ("{collections: {request: {enabled: 'true'}, response: {enabled: 'false'}}}", 0.0),
+        ("{collections: {model_inputs: {enabled: 'true'}}}", 0.0),
+    ],
+)
+def test_payloads_are_collected_as_the_data_collector_says(
+    tmp_path: Path, collector: str, share: float
+) -> None:
+    """Both of the reserved collections, at the sampling rate; off without them."""
+    text = DEPLOYMENT + (f"data_collector: {collector}\n" if collector else "")
+    assert read(write(tmp_path, deployment=text)).collect == share

@@ -128,3 +128,19 @@ def test_what_is_remembered_is_bounded() -> None:
     assert sum(len(one.body or b"") for one in kept) <= 16 * 2**20
     assert kept[-1].number == recent.last == KEPT_ANSWERS + 11
     assert [one.number for one in recent.since(recent.last - 2)] == [recent.last - 1, recent.last]
+
+
+def test_a_salt_deals_the_keys_out_anew() -> None:
+    """Two experiments share about as many of their keys as chance says, and a ticket hides them."""
+    keys = [f"customer-{number}" for number in range(4000)]
+    one, other = ([routing.place(routing.ticket(key, salt)) < 50 for key in keys] for salt in "ab")
+    assert 1840 <= sum(a == b for a, b in zip(one, other, strict=True)) <= 2160
+    assert routing.ticket("customer-1", "a") != routing.ticket("customer-1")
+
+
+def test_a_router_with_a_salt_picks_as_the_ticket_says() -> None:
+    """The share of a key's ticket is the deployment that it is sent to."""
+    routes = Routes("blue", PORTS, {"green": 30, "blue": 70}, {}, salt="s", experiment="e")
+    for number in range(500):
+        green = routing.place(routing.ticket(f"k{number}", "s")) < 30
+        assert (routes.pick(f"k{number}", random.Random(0)) == "green") is green

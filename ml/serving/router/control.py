@@ -62,6 +62,11 @@ class Control:
                 if tally.in_flight
             ],
             "last_answer": board.recent.last,
+            "collected": {
+                "written": board.collector.written,
+                "lost": board.collector.lost,
+                "problem": board.collector.problem,
+            },
         }
 
     def _answers(self, since: int) -> object:

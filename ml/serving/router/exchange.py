@@ -10,6 +10,7 @@ from pathlib import Path
 from time import perf_counter
 
 from ml.serving.router import routes as routing
+from ml.serving.router.collector import FOLDER, Collector
 from ml.serving.router.routes import DEPLOYMENT_HEADER, KEY_HEADER, Routes, RoutesError
 from ml.serving.router.tally import NO_ANSWER, TOO_LATE, TOO_MANY, Recent, Tally
 from ml.serving.router.upstream import Headers, Upstream
@@ -44,6 +45,7 @@ class Switchboard:
         # Taken out of the routes with requests still under way, by name and port.
         self.draining: dict[tuple[str, int], Tally] = {}
         self.recent = Recent()
+        self.collector = Collector(file.parent / FOLDER, loop)
         self._file = file
         self._seen: tuple[int, int] | None = None
         self._upstreams: dict[str, Upstream] = {}
@@ -70,8 +72,9 @@ class Switchboard:
         """Read the routes again if the file is another than the one read last.
 
         A file that cannot be followed changes nothing: the routes in force stand, `problem` says
-        why. A file that is gone means that nothing is served.
+        why. A file that is gone means that nothing is served. What was collected is written out.
         """
+        self.collector.flush()
         try:
             state = self._file.stat()
             seen = (state.st_mtime_ns, state.st_ino)
@@ -128,10 +131,24 @@ class Switchboard:
         chosen = asked or routes.pick(key, self._draw, self.leased)
         payload = _request(method, target, headers, body, routes.ports[chosen])
         scored = method == b"POST" and target.partition(b"?")[0] == SCORE
+        if scored and asked is None and self._collects(routes, chosen, key):
+            digest = routes.digests.get(chosen, "")
+            respond = self.collector.around(respond, chosen, digest, body)
         self._send(chosen, payload, respond, scored, routes)
         if scored and asked is None and routes.mirror and self.leased:
             for shadow in routes.mirrored(chosen, self._draw):
                 self._mirror(shadow, payload, routes)
+
+    def _collects(self, routes: Routes, chosen: str, key: str | None) -> bool:
+        """Whether this request is written down; nothing is while a canary is led, since much of its
+        traffic is made of the project's samples.
+        """
+        if routes.lease_s is not None:
+            return False
+        if routes.experiment and key is not None:
+            self.collector.expose(routes.experiment, routing.ticket(key, routes.salt), chosen)
+        share = routes.collect.get(chosen, 0.0)
+        return share > 0 and self._draw.random() < share
 
     def _send(
         self, name: str, payload: bytes, respond: Respond | None, scored: bool, routes: Routes

@@ -61,6 +61,7 @@ async def serve(folder: Path, port: int, file: Path) -> None:
     deadline = loop.time() + PATIENCE_S
     while (board.in_flight or callers) and loop.time() < deadline:
         await asyncio.sleep(0.01)
+    board.collector.flush()
     controlled.close()
 
 

@@ -11,7 +11,7 @@ import hashlib
 import json
 import random
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 # The header of managed online endpoints: this deployment, whatever its weight.
@@ -34,6 +34,8 @@ class Routes:
     `traffic` is in percent and adds up to 100; its first deployments keep their sticky keys while
     their share grows. `live` takes everything once `lease_s` seconds have passed without a word
     from whoever watches the others (None: the traffic stands until it is changed).
+    `salt` deals the keys out anew for an `experiment`. `collect` is the share of its requests that
+    is written down of a deployment, `digests` what its model is.
     """
 
     live: str
@@ -42,6 +44,10 @@ class Routes:
     mirror: Mapping[str, int]
     timeout_ms: int = TIMEOUT_MS
     lease_s: float | None = None
+    experiment: str = ""
+    salt: str = ""
+    collect: Mapping[str, float] = field(default_factory=dict)
+    digests: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         unknown = {self.live, *self.traffic, *self.mirror} - set(self.ports)
@@ -56,12 +62,8 @@ class Routes:
         """The deployment for a request without the explicit header; `key` makes it sticky."""
         if not leased:
             return self.live
-        point = _point(key) if key is not None else draw.random() * 100
-        for name, share in self.traffic.items():
-            if point < share:
-                return name
-            point -= share
-        return self.live  # the last hundredth of a rounding error
+        point = place(ticket(key, self.salt)) if key is not None else draw.random() * 100
+        return allotted(point, self.traffic, self.live)
 
     def mirrored(self, served_by: str, draw: random.Random) -> list[str]:
         """The deployments that get a copy of a request that `served_by` answers."""
@@ -83,12 +85,34 @@ def read(path: Path) -> Routes:
             mirror={str(name): int(share) for name, share in document["mirror"].items()},
             timeout_ms=int(document["timeout_ms"]),
             lease_s=document["lease_s"],
+            experiment=str(document.get("experiment", "")),
+            salt=str(document.get("salt", "")),
+            collect={str(n): float(share) for n, share in document.get("collect", {}).items()},
+            digests={str(name): str(of) for name, of in document.get("digests", {}).items()},
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise RoutesError(f"{path}: {error!r}") from None
 
 
-def _point(key: str) -> float:
-    """A key's place between 0 and 100, the same in every process."""
-    hashed = hashlib.blake2b(key.encode("utf-8", "surrogateescape"), digest_size=8).digest()
-    return int.from_bytes(hashed, "big") / 2**64 * 100
+def ticket(key: str, salt: str = "") -> str:
+    """16 hex digits for a key, the same in every process; each salt deals them out anew.
+
+    Keyed BLAKE2 (RFC 7693): without the salt, of which the first 64 bytes count, nobody can tell
+    whether a ticket is that of a key.
+    """
+    content, secret = (text.encode("utf-8", "surrogateescape") for text in (key, salt))
+    return hashlib.blake2b(content, digest_size=8, key=secret[:64]).hexdigest()
+
+
+def place(ticket: str) -> float:
+    """Where a ticket lies between 0 and 100, evenly spread."""
+    return int(ticket, 16) / 2**64 * 100
+
+
+def allotted(point: float, shares: Mapping[str, int], rest: str) -> str:
+    """Whose share of a hundred the point lies in; the first take the lowest points."""
+    for name, share in shares.items():
+        if point < share:
+            return name
+        point -= share
+    return rest  # the last hundredth of a rounding error

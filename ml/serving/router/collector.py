@@ -1,0 +1,153 @@
+"""What an endpoint was asked and answered, written down for whoever watches it; off by default.
+
+`data_collector` of a deployment turns it on, as for a managed endpoint, whose collector keeps the
+payloads too: learn.microsoft.com/azure/machine-learning/concept-data-collection. Kept are the time,
+the deployment and the digest of its model, the id of the request, its status, and both bodies where
+they are JSON: all that a caller sent, names and secrets in it included, and nothing of the headers.
+The files are their owner's alone, and the oldest go once there are KEPT_FILES.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from ml.serving.router.upstream import Headers
+
+Respond = Callable[[int, Headers, bytes], None]
+FOLDER, EXPOSED = "collected", "exposed"
+# What Azure ML's inference server calls a request in its answer: the caller's name for it, or one
+# that it made up.
+REQUEST_ID = b"x-request-id"
+LARGEST_FILE = 8 * 2**20
+KEPT_FILES = 8
+# A longer body is left out, and its line says so.
+LONGEST_BODY = 64 * 2**10
+FLUSH_S = 0.25
+# Keys that are remembered as written; more are written a second time, which does no harm.
+MOST_KEYS = 200_000
+_NAME = re.compile(r"\d{8}\.jsonl")
+
+
+def numbered(folder: Path) -> list[Path]:
+    """The files of the folder, the oldest first."""
+    return sorted(path for path in folder.glob("*.jsonl") if _NAME.fullmatch(path.name))
+
+
+class Collector:
+    """Lines on their way to files of `folder`; the only writer there.
+
+    What cannot be written is counted as lost, and requests are answered as ever. A kill loses what
+    came within the last FLUSH_S.
+    """
+
+    def __init__(self, folder: Path, loop: asyncio.AbstractEventLoop) -> None:
+        self.written = self.lost = 0
+        self.problem = ""
+        self._folder = folder
+        self._loop = loop
+        self._waiting: list[bytes] = []
+        self._timer: asyncio.TimerHandle | None = None
+        self._exposed: set[str] = set()
+
+    def around(self, respond: Respond, deployment: str, digest: str, request: bytes) -> Respond:
+        """The same `respond`, which writes the request and its answer down as well."""
+
+        def collected(status: int, headers: Headers, body: bytes) -> None:
+            respond(status, headers, body)
+            found = next((value for name, value in headers if name == REQUEST_ID), b"")
+            line = {
+                "at": time.time(),
+                "deployment": deployment,
+                "digest": digest,
+                "id": found.decode("latin-1"),
+                "status": status,
+                "request": _body(request),
+                "answer": _body(body),
+            }
+            self._waiting.append(orjson.dumps(line))
+            if self._timer is None:
+                self._timer = self._loop.call_later(FLUSH_S, self.flush)
+
+        return collected
+
+    def flush(self) -> None:
+        """Write what waits."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        lines, self._waiting = self._waiting, []
+        if lines and self._write(self._file, b"\n".join(lines) + b"\n"):
+            self.written += len(lines)
+        else:
+            self.lost += len(lines)
+
+    def expose(self, experiment: str, ticket: str, arm: str) -> None:
+        """Write at once, once a key, that whoever has the ticket was sent to that deployment."""
+        if ticket in self._exposed:
+            return
+        line = {"at": time.time(), "event": "assigned", "id": ticket, "arm": arm}
+        if self._write(
+            lambda: self._folder.parent / EXPOSED / f"{experiment}.jsonl",
+            orjson.dumps(line) + b"\n",
+        ):
+            if len(self._exposed) >= MOST_KEYS:
+                self._exposed.clear()
+            self._exposed.add(ticket)
+
+    def _file(self) -> Path:
+        """The file that has room; too many make the oldest go."""
+        files = numbered(self._folder)
+        if not files or files[-1].stat().st_size >= LARGEST_FILE:
+            number = int(files[-1].stem) + 1 if files else 1
+            files.append(self._folder / f"{number:08}.jsonl")
+        for old in files[:-KEPT_FILES]:
+            old.unlink(missing_ok=True)
+        return files[-1]
+
+    def _write(self, where: Callable[[], Path], content: bytes) -> bool:
+        try:
+            append(where(), content)
+        except OSError as error:
+            self.problem = f"{error.strerror or error}"
+            return False
+        self.problem = ""
+        return True
+
+
+def append(path: Path, content: bytes) -> None:
+    """Add whole lines to a file of ours alone; raises OSError, and the file is as it was then.
+
+    A line that a kill tore is ended first, so that it spoils none but itself.
+    """
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
+    try:
+        size = os.fstat(descriptor).st_size
+        if size and os.pread(descriptor, 1, size - 1) != b"\n":
+            content = b"\n" + content
+        try:
+            while content:
+                content = content[os.write(descriptor, content) :]
+        except OSError:
+            os.ftruncate(descriptor, size)
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def _body(content: bytes) -> Any:
+    """The JSON in a body; None where there is none or too much."""
+    if not content or len(content) > LONGEST_BODY:
+        return None
+    try:
+        return orjson.loads(content)
+    except ValueError:
+        return None

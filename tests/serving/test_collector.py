@@ -1,0 +1,167 @@
+"""The router's collector: what it keeps, what it leaves out, and what breaks without harm."""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ml.serving import ports
+from ml.serving.router import collector, process
+from ml.serving.router.collector import Collector, append, numbered
+from ml.serving.router.routes import place, ticket
+from tests.serving.backends import Routed, backend, routed
+
+DIGESTS = {"blue": "sha256:b", "green": "sha256:g"}
+
+
+@pytest.fixture
+def both(tmp_path: Path) -> Iterator[Routed]:
+    """Blue and green behind a router that writes everything of blue's down."""
+    with backend("blue") as blue, backend("green") as green:
+        two = {"green": green.port, "blue": blue.port}
+        with routed(tmp_path, ports=two, collect={"blue": 1.0}, digests=DIGESTS) as made:
+            yield made
+
+
+def ask(at: Routed, body: bytes, **headers: str) -> int:
+    """One request; its status."""
+    connection = http.client.HTTPConnection(ports.HOST, at.router.port, timeout=20)
+    try:
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        connection.request("POST", "/score", body, named)
+        response = connection.getresponse()
+        response.read()
+        return response.status
+    finally:
+        connection.close()
+
+
+def collected(at: Routed) -> list[dict[str, Any]]:
+    """Every line that is on the disk once the router was told to look again."""
+    at.router.refresh()
+    folder = at.file.parent / collector.FOLDER
+    return [json.loads(line) for path in numbered(folder) for line in path.open()]
+
+
+def test_what_is_asked_and_answered_is_written_down(both: Routed) -> None:
+    """Both bodies, whose they are and how it went; no header; for the owner's eyes alone."""
+    assert ask(both, b'{"q": "how?"}', authorization="Bearer secret") == 200
+    (line,) = collected(both)
+    assert line["request"] == {"q": "how?"} and line["answer"]["by"] == "blue"
+    assert (line["deployment"], line["digest"], line["status"]) == ("blue", "sha256:b", 200)
+    folder = both.file.parent / collector.FOLDER
+    assert "secret" not in numbered(folder)[0].read_text()
+    assert folder.stat().st_mode & 0o077 == 0 and numbered(folder)[0].stat().st_mode & 0o077 == 0
+    assert both.router.state()["collected"] == {"written": 1, "lost": 0, "problem": ""}
+
+
+def test_nothing_is_kept_unless_it_is_asked_for(both: Routed) -> None:
+    """Green has no share; a named deployment is a probe; a body that is no JSON is left out."""
+    ask(both, b"{}", azureml_model_deployment="green")
+    ask(both, b"{}", azureml_model_deployment="blue")
+    assert collected(both) == []
+    ask(both, b"no JSON")
+    assert [line["request"] for line in collected(both)] == [None]
+
+
+def test_nothing_is_kept_while_a_canary_is_led(both: Routed) -> None:
+    """Its traffic may be the project's samples."""
+    found = json.loads(both.file.read_text())["routes"]
+    both.put(**{**found, "lease_s": 30.0})
+    ask(both, b"{}")
+    assert collected(both) == []
+
+
+def test_an_experiment_knows_who_was_sent_where(both: Routed) -> None:
+    """A line a key, with the ticket and never the key; the ticket says which deployment it was."""
+    found = json.loads(both.file.read_text())["routes"]
+    half = {"green": 50, "blue": 50}
+    both.put(**{**found, "experiment": "wording", "salt": "s", "traffic": half})
+    keys = [f"customer-{number}" for number in range(12)]
+    for key in [*keys, *keys]:
+        ask(both, b"{}", x_routing_key=key)
+    text = (both.file.parent / collector.EXPOSED / "wording.jsonl").read_text()
+    lines = [json.loads(line) for line in text.splitlines()]
+    assert [line["id"] for line in lines] == [ticket(key, "s") for key in keys]
+    assert all((line["arm"] == "green") == (place(line["id"]) < 50) for line in lines)
+    assert {line["arm"] for line in lines} == {"green", "blue"} and "customer" not in text
+
+
+def test_a_restart_goes_on_in_the_same_file(both: Routed) -> None:
+    """SIGTERM writes out what waits; a line that a kill tore spoils none but itself."""
+    ask(both, b'{"n": 1}')
+    collected(both)
+    folder = both.file.parent / collector.FOLDER
+    with numbered(folder)[0].open("a") as stream:
+        stream.write('{"torn": ')
+    again = Routed(process.start(both.router.folder, both.file, both.router.port), both.file)
+    ask(again, b'{"n": 2}')
+    again.router.refresh()
+    lines = numbered(folder)[0].read_text().splitlines()
+    assert [json.loads(line)["request"] for line in (lines[0], lines[2])] == [{"n": 1}, {"n": 2}]
+    assert lines[1] == '{"torn": '
+
+
+def test_the_files_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The oldest go; what is left is the latest, in order."""
+    monkeypatch.setattr(collector, "LARGEST_FILE", 1000)
+    loop = asyncio.new_event_loop()
+    made = Collector(tmp_path, loop)
+    for number in range(200):
+        made.around(lambda *_: None, "blue", "d", json.dumps(number).encode())(200, [], b"")
+        made.flush()
+    loop.close()
+    files = numbered(tmp_path)
+    assert len(files) <= collector.KEPT_FILES + 1
+    assert sum(path.stat().st_size for path in files) < 1300 * (collector.KEPT_FILES + 1)
+    kept = [json.loads(line)["request"] for path in files for line in path.open()]
+    assert kept == list(range(kept[0], 200)) and kept[0] > 0
+
+
+def test_a_body_that_is_too_long_is_left_out(tmp_path: Path) -> None:
+    """Its line is there, and says null."""
+    loop = asyncio.new_event_loop()
+    made = Collector(tmp_path, loop)
+    long = json.dumps("x" * collector.LONGEST_BODY).encode()
+    made.around(lambda *_: None, "blue", "d", long)(200, [], b"7")
+    made.flush()
+    loop.close()
+    line = json.loads(numbered(tmp_path)[0].read_text())
+    assert (line["request"], line["answer"]) == (None, 7)
+
+
+def test_what_cannot_be_written_is_counted_and_harms_nobody(tmp_path: Path) -> None:
+    """A full disk or a folder that is none: the answer was given, the loss is known."""
+    (tmp_path / "taken").write_text("a file where the folder should be")
+    loop = asyncio.new_event_loop()
+    made = Collector(tmp_path / "taken", loop)
+    answered: list[int] = []
+    made.around(lambda status, *_: answered.append(status), "blue", "d", b"{}")(200, [], b"{}")
+    made.flush()
+    loop.close()
+    assert answered == [200] and (made.written, made.lost) == (0, 1) and made.problem
+
+
+def test_half_a_line_is_taken_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The disk fills up in the middle: the file is what it was."""
+    path = tmp_path / "lines.jsonl"
+    append(path, b"one\n")
+    real = collector.os.write
+    calls: list[int] = []
+
+    def full(descriptor: int, content: bytes) -> int:
+        calls.append(descriptor)
+        if len(calls) > 1:
+            raise OSError(28, "No space left on device")
+        return real(descriptor, content[:2])
+
+    monkeypatch.setattr(collector.os, "write", full)
+    with pytest.raises(OSError, match="No space"):
+        append(path, b"two\n")
+    assert path.read_bytes() == b"one\n" and len(calls) == 2
