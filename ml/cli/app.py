@@ -25,6 +25,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "report": ("ml.cli.report", "Write a run as one page of HTML that needs no network."),
     "run": ("ml.cli.run", "Run a job spec on this machine."),
     "runs": ("ml.cli.runs", "Runs of this machine: list, show, logs, diff, best, resume, …"),
+    "select": ("ml.cli.select", "Rank trials by quality, latency, cost and stability."),
     "serve": ("ml.cli.serve", "Start, show or stop a model server on this machine."),
     "sweep": ("ml.cli.sweep", "Explain a sweep: where its trials came from, what mattered."),
     "ui": ("ml.cli.ui", "Open MLflow on the runs of this machine."),

@@ -8,6 +8,7 @@ import sqlite3
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from ml.backends.base import Run, Status
 from ml.backends.local import home
@@ -16,7 +17,7 @@ from ml.specs.plan import Value
 from ml.specs.problems import Place, Problem
 
 METRIC = "score"
-LINEAGE = {
+LINEAGE: dict[str, Any] = {
     "spec": "jobs/sweep.yml:1",
     "code": {"commit": "c" * 40, "branch": "main", "dirty": True, "digest": "sha256:" + "d" * 64},
     "data": {"faq": {"asset": "azureml:faq:1", "source": "azureml:faq:1", "digest": "e" * 64}},
@@ -30,13 +31,14 @@ _ROW = (
 
 @dataclass(frozen=True)
 class Made:
-    """A trial to make: `curve` is what it logs of the metric."""
+    """A trial to make: `curve` is what it logs of the metric, `metrics` the last of all others."""
 
     curve: Sequence[float] = ()
     parameters: Mapping[str, Value] = field(default_factory=dict)
     status: Status = "Completed"
     ended_by: str = ""
     error: Problem | None = None
+    metrics: Mapping[str, float] = field(default_factory=dict)
 
 
 def command(
@@ -76,6 +78,7 @@ def sweep(
     goal: str = "maximize",
     log: str = "",
     error: Problem | None = None,
+    spec: str = LINEAGE["spec"],
 ) -> Run:
     """A sweep that ended, its trials and what they logged."""
     folder = home.jobs() / name
@@ -96,7 +99,7 @@ def sweep(
             started=1_700_000_000.0 + number,
             ended=1_700_000_003.0 + number,
             parameters=trial.parameters,
-            metrics={metric: trial.curve[-1]} if trial.curve else {},
+            metrics={**trial.metrics, **({metric: trial.curve[-1]} if trial.curve else {})},
             ended_by=trial.ended_by,
             error=trial.error,
         )
@@ -118,7 +121,8 @@ def sweep(
     )
     objective = {"primary_metric": metric, "goal": goal}
     sampling = {"algorithm": "random", "rule": "random", "seed": 7}
-    records.write(run, LINEAGE | {"objective": objective, "sampling": sampling})
+    came = {"spec": spec, "objective": objective, "sampling": sampling}
+    records.write(run, LINEAGE | came)
     log_metrics([(one.id, metric, t.curve) for one, t in zip(made, trials, strict=True)])
     return run
 

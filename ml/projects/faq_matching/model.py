@@ -69,13 +69,17 @@ class FaqModel:
             hidden[np.arange(len(texts)), forget] = True
         return pair_features(queries, self.catalogue, self.memory, hidden)
 
-    def scores(self, texts: Sequence[str], forget: Index | None = None) -> Array:
-        """(texts, entries): the higher, the better the entry answers the text."""
+    def scores(self, texts: Sequence[str], forget: Index | None = None, threads: int = 0) -> Array:
+        """(texts, entries): the higher, the better the entry answers the text.
+
+        `threads` are LightGBM's; 0 leaves them to it.
+        """
         found = np.empty((len(texts), len(self.entries)), np.float32)
         for start in range(0, len(texts), BLOCK):
             rows = slice(start, start + BLOCK)
             features = self.features(texts[rows], None if forget is None else forget[rows])
-            raw = self.booster.predict(features.reshape(-1, len(NAMES)), raw_score=True)
+            rows_of_pairs = features.reshape(-1, len(NAMES))
+            raw = self.booster.predict(rows_of_pairs, raw_score=True, num_threads=threads)
             found[rows] = raw.reshape(features.shape[:2])
         return found
 

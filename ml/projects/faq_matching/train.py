@@ -11,10 +11,15 @@ from pathlib import Path
 
 from ml.projects.faq_matching.fitting import entries_of, fit, texts_of, validation_metrics
 from ml.projects.faq_matching.prepare import add_data_arguments, prepare, threads
+from ml.projects.faq_matching.refits import refits, spread
 from ml.projects.faq_matching.settings import Hyperparameters, add_arguments
 from ml.projects.faq_matching.splits import TRAIN, VALIDATION
 from ml.toolkit.metrics import gain_at, ranks
+from ml.toolkit.timing import latency
 from ml.toolkit.tracking import tracking
+
+# Validation questions that the time of one prediction is measured on, one thread as when served.
+TIMED = 40
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -24,6 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--model", type=Path, required=True, help="the folder to write")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--report-every", type=int, default=10, help="trees between two reports")
+    parser.add_argument("--refits", type=int, default=0, help="other seeds, for the stability")
     add_arguments(parser)
     given = parser.parse_args(arguments)
     try:
@@ -49,6 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         kept = validation_metrics(ranks(model.scores(texts), expected))
         # The same questions as if their entries were new: nobody asked about them before.
         new = ranks(model.scores(texts, forget=expected), expected)
+        again = refits(faq, split, model, given.refits, threads())
         tracker.metrics(
             {
                 **kept,
@@ -56,6 +63,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 "validation_new_gain_at_3": gain_at(new, 3),
                 "trees": model.booster.num_trees(),
                 **model.seconds,
+                "training_seconds": sum(model.seconds.values()),
+                **latency(lambda text: model.scores([text], threads=1), texts[:TIMED]).as_metrics(),
+                **spread([kept, *again]),
             },
             settings.trees + 1,
         )

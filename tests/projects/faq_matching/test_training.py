@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from statistics import stdev
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from ml.projects.faq_matching.fitting import entries_of, fit, texts_of
 from ml.projects.faq_matching.loading import Faq
 from ml.projects.faq_matching.model import FaqModel
 from ml.projects.faq_matching.ranker import Ranker
+from ml.projects.faq_matching.settings import Hyperparameters
 from ml.projects.faq_matching.splits import TEST_KNOWN, TRAIN, VALIDATION, Split
 from ml.projects.faq_matching.train import main
 from ml.serving.scoring.manifest import verify
@@ -47,7 +49,25 @@ def test_end_to_end(folder: Path, schema: Path, store: str, tmp_path: Path):
     assert [point.step for point in history] == [7, 14, 21, 28, 30, 31]
     assert run.data.params["trees"] == "30" and run.data.params["seed"] == "0"
     names = {"validation_gain_at_1", "validation_mean_rank", "validation_new_gain_at_1"}
+    names |= {"predict_p50_ms", "predict_p95_ms", "predict_cpu_ms", "training_seconds"}
     assert names <= run.data.metrics.keys() and run.info.status == "FINISHED"
+    assert "validation_gain_at_3_std" not in run.data.metrics  # one fit has no spread
+
+
+def test_other_seeds_say_how_stable_it_is(
+    folder: Path, schema: Path, store: str, tmp_path: Path, faq: Faq, parts: Split
+):
+    """The spread is that of this fit and of fits with the next seeds; the model stays its own."""
+    train(folder, schema, tmp_path / "model", "--refits", "1", "--seed", "3")
+    model = FaqModel.load(tmp_path / "model")
+    rows = parts.rows(VALIDATION)
+    settings = Hyperparameters.of({**model.settings, "trees": model.booster.num_trees()})
+    gains = [
+        gain_at(ranks(fitted.scores(texts_of(faq, rows)), entries_of(faq, rows)), 3)
+        for fitted in (model, fit(faq, parts, parts.rows(TRAIN), settings, seed=4))
+    ]
+    (run,) = MlflowClient(store).search_runs(["0"])
+    assert run.data.metrics["validation_gain_at_3_std"] == pytest.approx(stdev(gains))
 
 
 def test_what_is_logged_is_what_the_model_does(

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import difflib
 import math
+import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import cast
 
 from ml.backends.base import Run
 from ml.backends.local.runs.listing import Entry, entry_of
+from ml.backends.local.tracking import history
 from ml.specs.problems import Problem, Refused
+from ml.sweeps.objective import Goal, score
 
 GOALS = ("maximize", "minimize")
 
@@ -29,12 +33,12 @@ def rank(found: Sequence[Entry], metric: str | None, goal: str | None) -> Rankin
     Without `metric` and `goal` they are those of the latest sweep among the entries. Raises Refused
     when that does not settle them, or when nothing that completed has the metric.
     """
-    metric, goal = _objective(found, metric, goal)
+    metric, goal = objective(found, metric, goal)
     candidates = [run for entry in found for run in _leaves(entry.run)]
     done = [run for run in candidates if run.status == "Completed" and not run.reused_from]
     scored = [run for run in done if math.isfinite(run.metrics.get(metric, math.nan))]
     if not scored:
-        raise Refused(_nothing(metric, done))
+        raise Refused(nothing(metric, done))
     sign = -1 if goal == "maximize" else 1
     ordered = sorted(scored, key=lambda run: (sign * run.metrics[metric], run.started))
     return Ranking(metric, goal, ordered)
@@ -58,7 +62,26 @@ def _leaves(run: Run) -> Iterator[Run]:
         yield from _leaves(part)
 
 
-def _objective(found: Sequence[Entry], metric: str | None, goal: str | None) -> tuple[str, str]:
+def value(run: Run, metric: str, goal: str) -> float | None:
+    """What the run is worth by the metric, as its sweep ranks it: the best that it ever logged.
+
+    None when it logged none, NaN when one value was no finite number: it has diverged.
+    """
+    try:
+        curve = history.curve(run.id, metric)
+    except sqlite3.Error:
+        curve = []
+    if not curve:
+        return run.metrics.get(metric)
+    found = score(curve, cast(Goal, goal))
+    return math.nan if found is None else found
+
+
+def objective(found: Sequence[Entry], metric: str | None, goal: str | None) -> tuple[str, str]:
+    """The metric and the goal: those given, else those of the first sweep among the entries.
+
+    Raises Refused when that does not settle them.
+    """
     asked = [entry.objective for entry in found if entry.objective]
     asked = [one for one in asked if metric in (None, one[0])]
     if metric is None:
@@ -88,7 +111,8 @@ def _logged(found: Iterable[Entry]) -> set[str]:
     return {name for entry in found for run in _leaves(entry.run) for name in run.metrics}
 
 
-def _nothing(metric: str, done: Sequence[Run]) -> Problem:
+def nothing(metric: str, done: Sequence[Run]) -> Problem:
+    """Why none of the completed runs can be ranked by the metric."""
     logged = {name for run in done for name in run.metrics}
     near = difflib.get_close_matches(metric, sorted(logged), n=1)
     return Problem(

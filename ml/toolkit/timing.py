@@ -1,0 +1,59 @@
+"""How long a model takes for one prediction, measured on the node that trained it.
+
+It stands in for the served path while trials are compared; the gates' latency is measured on the
+server itself.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+
+Asked = TypeVar("Asked")
+# The first predictions fill caches and start threads: they are made and not counted.
+WARM = 5
+
+
+@dataclass(frozen=True)
+class Latency:
+    """Milliseconds of one prediction: percentiles by the clock, and the processor's median.
+
+    On a node that runs several trials the clock also counts the wait for the others; the
+    processor's time (of this process, all its threads) does not.
+    """
+
+    p50_ms: float
+    p95_ms: float
+    cpu_ms: float
+    predictions: int
+
+    def as_metrics(self) -> dict[str, float]:
+        """What a trial logs; `ml select` knows these names."""
+        return {
+            "predict_p50_ms": self.p50_ms,
+            "predict_p95_ms": self.p95_ms,
+            "predict_cpu_ms": self.cpu_ms,
+        }
+
+
+def latency(predict: Callable[[Asked], object], asked: Sequence[Asked]) -> Latency:
+    """Time `predict` on each of `asked`, one after another, after WARM of them uncounted.
+
+    Raises ValueError when there is nothing to ask.
+    """
+    if not asked:
+        raise ValueError("nothing to predict")
+    for one in asked[:WARM]:
+        predict(one)
+    clock, processor = [], []
+    for one in asked:
+        began, worked = time.perf_counter(), time.process_time()
+        predict(one)
+        clock.append(1000 * (time.perf_counter() - began))
+        processor.append(1000 * (time.process_time() - worked))
+    p50, p95 = np.percentile(clock, [50, 95])
+    return Latency(float(p50), float(p95), float(np.median(processor)), len(asked))

@@ -1,0 +1,157 @@
+"""What `ml select` finds on this machine, what it says, and its picture in the report."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from ml.backends.local.runs import runs
+from ml.cli.app import main
+from ml.release.contenders import Selected, choose
+from ml.specs.problems import Refused
+from tests.reports import made
+from tests.reports.made import Made
+
+SPEC = "ml/projects/faq_matching/jobs/pipeline.yml:30"
+
+
+def logged(milliseconds: float, seconds: float = 1.0, spread: float = 0.001) -> dict[str, float]:
+    """What a trial says of itself under the names that a select.yml has by default."""
+    return {
+        "predict_p50_ms": milliseconds,
+        "predict_cpu_ms": milliseconds,
+        "training_seconds": seconds,
+        "score_std": spread,
+    }
+
+
+def three() -> list[Made]:
+    """Trial 0 is best by the metric, trial 1 nearly as good and much faster, 2 is poor."""
+    return [
+        Made([0.5, 0.80, 0.79], {"x": 0}, metrics=logged(60.0)),
+        Made([0.5, 0.79], {"x": 1}, metrics=logged(6.0)),
+        Made([0.6], {"x": 2}, metrics=logged(7.0)),
+    ]
+
+
+def chosen(*names: str, **given: str) -> Selected:
+    return choose([runs.find(name) for name in names or ("latest",)], **given)
+
+
+def test_a_sweep_by_its_project_s_weights(home: Path) -> None:
+    """The metric counts by its best value, as the sweep ranks; the rest by what was logged last."""
+    made.sweep(three(), spec=SPEC)
+    found = chosen()
+    assert found.project == "faq_matching" and found.notes == ()
+    assert [one.contender.label for one in found.selection.ranked] == [
+        *("trial 1", "trial 0", "trial 2")
+    ]
+    assert found.selection.by_metric.contender.terms["quality"] == 0.80
+    first = found.selection.by_score
+    assert first is not None and first.contender.terms["cost"] == 1.0 + 10_000 * 6.0 / 1000
+    assert set(found.runs) == {f"brave_lake_01_{number}" for number in range(3)}
+
+
+def test_what_is_not_ranked_is_said(home: Path) -> None:
+    """Stopped, failed, diverged: none is a contender, each is told."""
+    others = [
+        Made([0.9], {"x": 3}, "Canceled", "bandit", metrics=logged(1.0)),
+        Made([], {"x": 4}, "Failed", error=made.failed()),
+        Made([0.95, math.nan], {"x": 5}, metrics=logged(1.0)),
+        Made([], {"x": 6}, metrics=logged(1.0)),
+    ]
+    made.sweep([*three(), *others], spec=SPEC)
+    found = chosen()
+    assert len(found.selection.ranked) == 3
+    assert found.notes == (
+        "trial 5, trial 6: not ranked, no usable score",
+        "not ranked: 1 stopped early by bandit, 1 failed",
+    )
+
+
+def test_without_weights_quality_alone_counts(home: Path) -> None:
+    """The spec lies in no project: said, and the ranking is the metric's."""
+    made.sweep(three())
+    found = chosen()
+    assert found.project == "" and "only quality weighs" in found.notes[0]
+    assert found.selection.by_score is not None
+    assert found.selection.by_score.contender.label == "trial 0"
+
+
+def test_a_pipeline_stands_for_its_sweep(home: Path) -> None:
+    """The steps that are no trials are no contenders."""
+    made.pipeline()
+    assert [one.contender.name for one in chosen().selection.ranked] == [
+        *("calm_lake_01.search_1", "calm_lake_01.search_0")
+    ]
+
+
+def test_single_runs_need_a_metric(home: Path) -> None:
+    """Runs of no sweep: the metric and its goal are asked for, and then they are ranked."""
+    made.command("calm_river_01", curves={"loss": [2.0, 1.0]})
+    made.command("calm_river_02", curves={"loss": [3.0, 0.5]})
+    names = ("calm_river_01", "calm_river_02")
+    with pytest.raises(Refused, match="which-metric"):
+        chosen(*names)
+    found = chosen(*names, metric="loss", goal="minimize")
+    assert [one.contender.label for one in found.selection.ranked] == [*reversed(names)]
+    with pytest.raises(Refused, match="nothing-to-rank"):
+        chosen(*names, metric="lost", goal="minimize")
+
+
+def test_a_trial_by_its_own_name(home: Path) -> None:
+    """Its sweep says which metric decides."""
+    made.sweep(three(), spec=SPEC)
+    found = chosen("brave_lake_01_0", "brave_lake_01_2")
+    assert [one.contender.label for one in found.selection.ranked] == [
+        *("brave_lake_01_0", "brave_lake_01_2")
+    ]
+    assert found.selection.metric == "score" and found.project == "faq_matching"
+
+
+def test_runs_of_several_projects_are_refused(home: Path) -> None:
+    """Each has weights of its own."""
+    made.sweep(three(), spec=SPEC)
+    made.sweep(three(), "calm_lake_02", spec="ml/projects/other/jobs/sweep.yml:1")
+    with pytest.raises(Refused, match="several-projects"):
+        chosen("brave_lake_01", "calm_lake_02")
+
+
+def test_the_command(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The table on stdout, the words and the next command on stderr."""
+    made.sweep(three(), spec=SPEC)
+    with pytest.raises(SystemExit) as ended:
+        main(["select", "brave_lake_01", "--limit", "2"])
+    assert ended.value.code == 0
+    said = capsys.readouterr()
+    lines = [line.split() for line in said.out.splitlines()]
+    assert lines[0] == [
+        *("score", "score", "latency", "ms", "cost", "s", "spread", "by", "metric", "Pareto")
+    ]
+    assert [line[:2] for line in lines[1:]] == [["trial", "1"], ["trial", "0"]]
+    assert "trial 0 is first by score, trial 1 by the score: 1 point less score" in said.err
+    assert "10 times faster (+2.70)" in said.err
+    assert "2 of 3; all: --limit 0" in said.err
+    assert "next: ml release propose faq_matching --run brave_lake_01_1" in said.err
+
+
+def test_the_command_for_a_program(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One JSON document; an infinity is text, and a missing term is named."""
+    trials = [*three(), Made([0.7], {"x": 3}, metrics={"predict_p50_ms": math.inf})]
+    made.sweep(trials, spec=SPEC)
+    with pytest.raises(SystemExit):
+        main(["select", "--json"])
+    said = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
+    assert said["first_by_score"] == "brave_lake_01_1"
+    assert said["first_by_metric"] == "brave_lake_01_0"
+    assert said["weights"].endswith("faq_matching/select.yml")
+    last = said["ranked"][-1]
+    assert (last["run"], last["score"], last["on_front"]) == ("brave_lake_01_3", None, None)
+    assert last["terms"]["latency"] == "inf"
+    assert last["missing"] == {
+        **{"latency": "infinite", "cost": "not logged"},
+        "stability": "not logged",
+    }
