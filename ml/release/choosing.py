@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from ml.release.selection import NOT_LOGGED, Ranked, Selection
 from ml.release.weights import TERMS, Weights
 
+# What is worth less than this share of the largest difference is not told.
+_TOLD = 0.05
 # Faster and cheaper are factors where one is at least so many times the other.
 _FACTOR = 1.05
 
@@ -76,14 +78,16 @@ def _agreed(made: Selection, first: Ranked) -> Iterator[str]:
 
 def _differences(made: Selection, first: Ranked, best: Ranked) -> Iterator[str]:
     """Term by term, first against best: by how much, and what it is worth in the score."""
-    for term in TERMS:
-        ours, theirs = first.contender.terms.get(term), best.contender.terms.get(term)
-        if term in made.left_out or term in first.missing or term in best.missing:
-            continue
-        if ours is None or theirs is None or ours == theirs or not made.weights.of(term).weight:
-            continue
-        worth = first.parts[term] - best.parts[term]
-        yield f"{_difference(made, term, ours, theirs)} ({_signed(worth)})"
+    worth = {
+        term: first.parts[term] - best.parts[term]
+        for term in TERMS
+        if term in first.parts and term in best.parts
+    }
+    most = max(map(abs, worth.values()))
+    for term, by in worth.items():
+        if by and abs(by) >= _TOLD * most:
+            ours, theirs = (one.contender.terms[term] or 0.0 for one in (first, best))
+            yield f"{_difference(made, term, ours, theirs)} ({_signed(by)})"
 
 
 def _difference(made: Selection, term: str, ours: float, theirs: float) -> str:

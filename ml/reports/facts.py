@@ -11,11 +11,14 @@ from ml.backends.base import Run
 from ml.backends.local import outcome
 from ml.backends.local.files import log
 from ml.backends.local.runs import records
+from ml.release import contenders
+from ml.release.contenders import Selected
 from ml.reports import recorded
 from ml.reports.privacy import line_of
 from ml.reports.recorded import Curve
 from ml.reports.released import Quality, Release, find_quality, find_release
 from ml.reports.sweeps import Sweep, sweep_of
+from ml.specs.problems import Refused
 
 LOG_LINES = 40
 
@@ -27,6 +30,7 @@ class Step:
     run: Run
     name: str
     sweep: Sweep | None
+    selected: Selected | None
 
 
 @dataclass(frozen=True)
@@ -41,6 +45,7 @@ class Facts:
     run: Run
     lineage: Mapping[str, Any]
     sweep: Sweep | None
+    selected: Selected | None
     curves: Mapping[str, Curve]
     steps: tuple[Step, ...]
     quality: Quality | None
@@ -62,6 +67,7 @@ def gather(run: Run) -> Facts:
         run=run,
         lineage=lineage,
         sweep=sweep,
+        selected=_selected(run, notes) if sweep else None,
         curves=_curves(run, notes) if sweep is None else {},
         steps=tuple(_steps(run, notes)),
         quality=find_quality(run, release, notes),
@@ -83,8 +89,19 @@ def _curves(run: Run, notes: list[str]) -> Mapping[str, Curve]:
 def _steps(run: Run, notes: list[str]) -> Iterator[Step]:
     for step in run.steps:
         sweep = sweep_of(step, _lineage(step, notes), notes) if step.trials else None
-        yield Step(step, step.name.rpartition(".")[2], sweep)
+        selected = _selected(step, notes) if sweep else None
+        yield Step(step, step.name.rpartition(".")[2], sweep, selected)
         yield from _steps(step, notes)
+
+
+def _selected(sweep: Run, notes: list[str]) -> Selected | None:
+    """The ranking by the project's weights; None when nothing could be ranked."""
+    try:
+        return contenders.choose([sweep])
+    except Refused as refused:
+        if refused.problems[0].code == "select-file":
+            notes.append(f"No selection: {refused.problems[0].place}: {refused.problems[0].found}")
+        return None
 
 
 def _told(run: Run) -> Run | None:

@@ -47,7 +47,7 @@ def page(facts: Facts) -> str:
             problems(facts),
             log(facts) if facts.run.error else None,
             steps(facts),
-            sweep(facts.sweep) if facts.sweep else job(facts),
+            sweep(facts.sweep, facts.selected) if facts.sweep else job(facts),
             log(facts) if not facts.run.error else None,
             quality(facts),
             gates(facts),

@@ -11,9 +11,11 @@ import pytest
 from ml.backends.local.runs import runs
 from ml.cli.app import main
 from ml.release.contenders import Selected, choose
+from ml.reports.report import report
 from ml.specs.problems import Refused
 from tests.reports import made
 from tests.reports.made import Made
+from tests.reports.reading import Page
 
 SPEC = "ml/projects/faq_matching/jobs/pipeline.yml:30"
 
@@ -155,3 +157,39 @@ def test_the_command_for_a_program(home: Path, capsys: pytest.CaptureFixture[str
         **{"latency": "infinite", "cost": "not logged"},
         "stability": "not logged",
     }
+
+
+def test_its_picture_in_the_report(home: Path) -> None:
+    """A mark a trial; the two that are first have their own; the words stand beside it."""
+    trials = [*three(), Made([0.55], {"x": 3}, metrics={"predict_p50_ms": math.nan})]
+    made.sweep(trials, spec=SPEC)
+    html = report(runs.find("latest")).html
+    found = Page(html)
+    assert found.problems == [] and "nan" not in "".join(
+        given.get("cx") or "" for _, given in found.elements
+    )
+    for kind in ("score", "metric", "beaten"):
+        assert found.count("circle", kind) == 1, kind
+    assert "Trial 0 is first by score, trial 1 by the score: 1 point less score" in found.text
+    assert "Trial 3 has no score: `predict_p50_ms` is NaN" in found.text
+    assert "latency of a prediction, ms" in found.text
+
+
+def test_nothing_to_weigh_nothing_to_draw(home: Path) -> None:
+    """A sweep that logged its metric alone has no section of its own for that."""
+    made.sweep([Made([0.5], {"x": 0}), Made([0.6], {"x": 1})], spec=SPEC)
+    assert "Selection" not in Page(report(runs.find("latest")).html).text
+
+
+def test_wrong_weights_are_noted_in_the_report(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The page is whole all the same."""
+    folder = tmp_path / "ml/projects/faq_matching"
+    folder.mkdir(parents=True)
+    (tmp_path / "pyproject.toml").write_text("")
+    (folder / "select.yml").write_text("schema_version: 1\nlatency: fast\n")
+    monkeypatch.chdir(tmp_path)
+    made.sweep(three(), spec=SPEC)
+    (note,) = report(runs.find("latest")).notes
+    assert "select.yml:2: no mapping" in note

@@ -21,6 +21,10 @@ LEGENDS = {
     "q1": "worst fifth",
     "stopped": "stopped early",
     "failed": "failed or not ranked",
+    "beaten": "beaten in everything",
+    "front": "on the Pareto front",
+    "metric": "first by the metric",
+    "score": "first by the score",
 }
 
 

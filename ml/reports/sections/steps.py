@@ -22,7 +22,11 @@ def steps(facts: Facts) -> Html | None:
             ["step", "status", "took", "outputs", "why"], (list(_row(one)) for one in facts.steps)
         ),
     )
-    swept = (sweep(one.sweep, f"The sweep of step {one.name}") for one in facts.steps if one.sweep)
+    swept = (
+        sweep(one.sweep, one.selected, f"The sweep of step {one.name}")
+        for one in facts.steps
+        if one.sweep
+    )
     return join([listed, *swept])
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ml.release.contenders import Selected
 from ml.reports import origins
 from ml.reports.charts.bars import bars
 from ml.reports.charts.curves import learning
@@ -14,6 +15,7 @@ from ml.reports.importance import Importance, importance
 from ml.reports.markup import Html, table, tag
 from ml.reports.numbers import count, duration, number, short
 from ml.reports.privacy import plain, shown
+from ml.reports.sections.selection import selection
 from ml.reports.sections.summary import OUTCOMES, outcomes
 from ml.reports.sweeps import Sweep, Trial
 
@@ -23,7 +25,7 @@ ROWS, COLUMNS, CELLS = 200, 20, 2000
 LONGEST = 80
 
 
-def sweep(found: Sweep, title: str = "The sweep") -> Html:
+def sweep(found: Sweep, selected: Selected | None, title: str = "The sweep") -> Html:
     """Everything about the trials."""
     mattered = importance(found)
     return tag(
@@ -31,6 +33,7 @@ def sweep(found: Sweep, title: str = "The sweep") -> Html:
         tag("h2", title),
         history(found),
         outcomes(found),
+        selection(selected) if selected else None,
         parallel(found, [] if mattered.is_weak else [name for name, _ in mattered.shares]),
         _importance(mattered),
         learning(found),
