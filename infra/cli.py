@@ -11,7 +11,7 @@ import typer
 
 from infra import schema as schemas
 from infra import settings as environments
-from ml.specs.problems import Problem, Refused
+from ml.specs.problems import Exit, Problem, Refused
 
 app = typer.Typer(
     name="infra",
@@ -55,6 +55,47 @@ def settings(
         return
     for stack in found:
         typer.echo(f"{stack}: sound")
+
+
+@app.command()
+def cost(
+    stacks: Stacks = None,
+    refresh: Annotated[
+        bool, typer.Option("--refresh", help="Ask Azure's public price list first; no sign-in.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
+) -> None:
+    """What a month costs: idle, typical and worst, each line with its price's date."""
+    from infra import costing
+    from infra.estimate import estimate
+    from infra.pricing import prices, retail
+
+    try:
+        listed = prices.read()
+        known = [environments.load(stack) for stack in stacks or environments.stacks()]
+        if refresh:
+            sizes = {(size, one.location) for one in known for size in one.sizes}
+            for region in sorted({region for _, region in sizes}):
+                here = sorted(size for size, where in sizes if where == region)
+                fresh, missing = retail.refreshed(here, region)
+                listed = listed.updated(fresh)
+                for size in missing:
+                    typer.echo(f"{region} lists no {size}", err=True)
+            listed.write()
+    except prices.WrongPrices as error:
+        hint = f"mend {prices.FILE.name} by hand or from git"
+        raise Refused(Problem("wrong-prices", str(error), "a price list", hint)) from None
+    except retail.NoPrices as error:
+        hint = "the list in the repository stays as it was; leave out --refresh to use it"
+        raise Refused(
+            Problem("no-prices", str(error), "an answer of the price list", hint),
+            exit_code=Exit.RUN_FAILED,
+        ) from None
+    made = [estimate(one, listed) for one in known]
+    if as_json:
+        _write([costing.as_json(one) for one in made])
+        return
+    typer.echo("\n\n".join(costing.as_text(one) for one in made))
 
 
 def _write(value: object) -> None:

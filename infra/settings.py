@@ -259,6 +259,13 @@ class Settings:
         """Whether everything is reached through private endpoints alone."""
         return self.exposure == "private"
 
+    @property
+    def sizes(self) -> frozenset[str]:
+        """Every VM size that the environment may pay for."""
+        return frozenset(
+            [*(one.vm_size for one in self.clusters), *(one.size for one in self.workstations)]
+        )
+
 
 def stacks(folder: Path = HERE) -> tuple[str, ...]:
     """The environments that have a stack file, by name."""

@@ -52,7 +52,7 @@ def command(
     from ml.backends.local import home
     from ml.backends.local.backend import DATA_NOT_HERE, LocalBackend
     from ml.backends.local.processes.eviction import Evictions
-    from ml.cli import bound, environments, live, planned, spans
+    from ml.cli import bound, costs, environments, live, planned, spans
     from ml.specs import check, load, planning
     from ml.specs.plan import CommandPlan, given
 
@@ -75,10 +75,13 @@ def command(
         # What it would do can be shown all the same; to run it, the data has to be here.
         _say(*(replace(problem, severity="warning") for problem in lacking))
         compared = environments.as_json(plan)
-        said = {**planned.as_json(plan), "environments": compared}
+        priced = costs.of(plan)
+        azure = [costs.as_json(cost) for cost in priced]
+        said = {**planned.as_json(plan), "environments": compared, "azure_costs": azure}
         text = json.dumps(said, indent=1) if as_json else planned.as_text(plan)
         sys.stdout.write(f"{text}\n")
         _say(*backend.differences(plan), *(() if isolated else environments.as_lines(plan)))
+        _say(*priced)
         return
     _say(*backend.differences(plan))
     say = _say if not quiet else lambda line: None

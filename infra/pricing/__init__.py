@@ -1,0 +1,1 @@
+"""Prices with their source and date, and what a month or a job comes to. Imports no Pulumi."""

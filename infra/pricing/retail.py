@@ -1,0 +1,117 @@
+"""Azure's public price list: the Retail Prices API, which needs no sign-in.
+
+learn.microsoft.com/rest/api/cost-management/retail-prices/azure-retail-prices. Rows of Windows, of
+DevTest and of reservations are not ours; `Low Priority` in `skuName` is what low-priority nodes of
+Azure ML pay (not `Spot`, which is a virtual machine's).
+"""
+
+from __future__ import annotations
+
+import json
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+from infra.pricing.prices import Price
+
+ADDRESS = "https://prices.azure.com/api/retail/prices"
+VERSION = "2023-01-01-preview"
+MOST_PAGES = 50
+Get = Callable[[str], Mapping[str, Any]]
+
+
+class NoPrices(RuntimeError):
+    """The price list could not be read; says why."""
+
+
+def fetch(url: str) -> Mapping[str, Any]:
+    """One page over HTTPS; raises NoPrices when there is no answer or none that is JSON."""
+    try:
+        with urllib.request.urlopen(url, timeout=30) as answer:  # https, from ADDRESS alone
+            found = json.load(answer)
+    except (OSError, ValueError) as error:
+        raise NoPrices(str(error)) from None
+    if not isinstance(found, dict):
+        raise NoPrices("the answer is not an object")
+    return found
+
+
+def vm_prices(size: str, region: str, get: Get | None = None) -> list[Price]:
+    """Dedicated and low-priority price of a VM size for an hour; empty when Azure lists none.
+
+    Raises NoPrices for an answer that is none, and where two rows claim to be the same price.
+    """
+    found: dict[str, Price] = {}
+    for row in _rows(size, region, get or fetch):
+        if _another_product(row):
+            continue
+        priority = "spot" if "Low Priority" in str(row.get("skuName")) else "dedicated"
+        amount, since = row.get("retailPrice"), str(row.get("effectiveStartDate", ""))[:10]
+        if isinstance(amount, bool) or not isinstance(amount, int | float) or amount <= 0:
+            raise NoPrices(f"{size} in {region}: a price of {amount!r}")
+        price = Price(
+            f"vm/{size}",
+            region,
+            "hour",
+            float(amount),
+            "Azure Retail Prices API",
+            since or "unknown",
+            "spot" if priority == "spot" else "dedicated",
+        )
+        before = found.setdefault(priority, price)
+        if before.amount != price.amount:
+            # The list holds former prices too: the latest start counts.
+            found[priority] = max(before, price, key=lambda one: one.as_of)
+            if before.as_of == price.as_of:
+                raise NoPrices(f"{size} in {region}: {before.amount} and {price.amount}")
+    return list(found.values())
+
+
+def refreshed(
+    sizes: Iterable[str], region: str, get: Get | None = None
+) -> tuple[list[Price], list[str]]:
+    """The prices of all sizes, and the sizes that Azure lists none for."""
+    prices: list[Price] = []
+    missing: list[str] = []
+    for size in sizes:
+        found = vm_prices(size, region, get)
+        prices.extend(found)
+        if not found:
+            missing.append(size)
+    return prices, missing
+
+
+def _rows(size: str, region: str, get: Get) -> Iterator[Mapping[str, Any]]:
+    condition = " and ".join(
+        f"{name} eq '{value}'"
+        for name, value in (
+            ("serviceName", "Virtual Machines"),
+            ("armRegionName", region),
+            ("armSkuName", size),
+            ("priceType", "Consumption"),
+        )
+    )
+    asked = {"api-version": VERSION, "currencyCode": "'USD'", "$filter": condition}
+    url = f"{ADDRESS}?{urllib.parse.urlencode(asked, quote_via=urllib.parse.quote)}"
+    for _ in range(MOST_PAGES):
+        page = get(url)
+        items = page.get("Items")
+        if not isinstance(items, list):
+            raise NoPrices("the answer has no Items")
+        yield from items
+        url = page.get("NextPageLink") or ""
+        if not url:
+            return
+        if not url.startswith(f"{ADDRESS}?"):
+            raise NoPrices(f"the next page is said to be at {url}")
+    raise NoPrices(f"more than {MOST_PAGES} pages")
+
+
+def _another_product(row: Mapping[str, Any]) -> bool:
+    """Whether a row is not what a Linux node of a cluster pays."""
+    named = f"{row.get('productName')} {row.get('skuName')}"
+    if row.get("type") != "Consumption" or row.get("unitOfMeasure") != "1 Hour":
+        return True
+    return any(word in named for word in ("Windows", "DevTest", "Spot", "Reservation"))

@@ -1,0 +1,60 @@
+"""What a dry run says a job would cost on Azure at most."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from ml.cli import costs
+from ml.specs import load, planning
+from tests.conftest import ROOT
+
+JOBS = ROOT / "ml" / "projects" / "faq_matching" / "jobs"
+
+
+def planned(path: Path, **changes: str) -> list[costs.Cost]:
+    return costs.of(planning.plan(load.load(path, changes)))
+
+
+def test_a_sweep_is_bounded_by_its_trials_and_their_limit() -> None:
+    """16 trials of 600 s on one node each, spot and dedicated."""
+    (cost,) = planned(JOBS / "sweep-random.yml")
+    assert cost.bound.node_hours == pytest.approx(16 / 6)
+    said = costs.as_json(cost)
+    assert said["dedicated"] == {"an_hour": 0.288, "most": 0.768}
+    assert said["spot"] == {"an_hour": pytest.approx(0.0576), "most": 0.1536}
+    assert "at most 0.77 USD dedicated, 0.15 spot (2.67 node-hours)" in str(cost)
+
+
+def test_a_pipeline_is_the_sum_of_its_steps() -> None:
+    """Ten minutes to prepare, the sweep, half an hour to evaluate."""
+    (whole,) = planned(JOBS / "pipeline.yml")
+    assert whole.bound == costs.Bound(1 + 2 + 1, pytest.approx(1 / 6 + 16 / 6 + 1 / 2))
+
+
+def test_without_a_time_limit_the_hour_is_priced_and_no_bound_is_claimed() -> None:
+    """Four nodes cost four times as much an hour."""
+    (cost,) = planned(JOBS / "train.yml", **{"resources.instance_count": "4"})
+    unbounded = costs.Cost(**{**vars(cost), "bound": costs.single(4, None)})
+    assert cost.bound.nodes == 4
+    assert "1.15 USD dedicated, 0.23 spot an hour on 4 nodes; no time limit" in str(unbounded)
+    assert costs.as_json(unbounded)["node_hours"] is None
+
+
+def test_a_cluster_that_no_environment_has_is_not_priced() -> None:
+    """Nothing is made up."""
+    assert planned(JOBS / "train.yml", compute="azureml:somebody-elses") == []
+
+
+def test_a_dry_run_says_it(capsys: pytest.CaptureFixture[str]) -> None:
+    """In words on stderr and in its JSON."""
+    from ml.cli.app import main
+
+    with pytest.raises(SystemExit):
+        main(["run", str(JOBS / "train.yml"), "--dry-run", "--json"])
+    captured = capsys.readouterr()
+    (cost,) = json.loads(captured.out)["azure_costs"]
+    assert cost["node_hours"] == 0.5
+    assert "on Azure: cpu-cluster" in captured.err

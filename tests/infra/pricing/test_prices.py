@@ -1,0 +1,98 @@
+"""The price list: found by region and priority, refused where an entry is no price."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from infra.pricing import prices
+from infra.pricing.prices import Price, PriceList, WrongPrices
+
+
+def price(item: str, region: str, amount: float, priority: prices.Priority = "dedicated") -> Price:
+    return Price(item, region, "hour", amount, "a source", "2026-11", priority)
+
+
+LISTED = PriceList(
+    "USD",
+    (price("vm/A", "eastus", 1.0), price("vm/B", "eastus", 2.0), price("vm/B", "north", 3.0)),
+    0.2,
+    "a source",
+)
+
+
+def test_the_list_of_the_repository_says_where_each_price_is_from() -> None:
+    """Read as it is; every preset of a cluster has a price."""
+    listed = prices.read()
+    assert all(one.source and one.as_of and one.amount > 0 for one in listed.prices)
+    for size in ("Standard_E4ds_v4", "Standard_NC4as_T4_v3", "Standard_NC24ads_A100_v4"):
+        assert listed.find(f"vm/{size}", "westeurope") is not None
+
+
+def test_a_price_of_the_region_is_preferred() -> None:
+    """The stand-in is used, and named, only where there is none."""
+    assert LISTED.find("vm/B", "north") == price("vm/B", "north", 3.0)
+    stand_in = LISTED.find("vm/A", "north")
+    assert stand_in is not None
+    assert (stand_in.amount, stand_in.note) == (1.0, "price of eastus; none listed for north")
+
+
+def test_what_has_no_price_has_none() -> None:
+    """Never zero."""
+    assert LISTED.find("vm/C", "eastus") is None
+    assert LISTED.find("vm/C", "eastus", "spot") is None
+
+
+def test_spot_is_a_share_until_a_price_is_listed() -> None:
+    """The share is said; a listed price takes its place."""
+    assumed = LISTED.find("vm/A", "eastus", "spot")
+    assert assumed is not None
+    assert (assumed.amount, assumed.note) == (0.2, "taken as 20% of dedicated")
+    known = LISTED.updated([price("vm/A", "eastus", 0.3, "spot")]).find("vm/A", "eastus", "spot")
+    assert known is not None
+    assert (known.amount, known.note) == (0.3, "")
+
+
+def test_a_newer_price_replaces_the_old_one_in_the_file(tmp_path: Path) -> None:
+    """Written and read again, nothing else is different."""
+    LISTED.updated([price("vm/A", "eastus", 1.5)]).write(tmp_path / "prices.json")
+    found = prices.read(tmp_path / "prices.json")
+    assert found.find("vm/A", "eastus") == price("vm/A", "eastus", 1.5)
+    assert len(found.prices) == 3
+    assert found.updated([]) == found
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"price": "cheap"}, "vm/A in eastus: 'cheap' is no number"),
+        ({"price": -1}, "vm/A in eastus: -1 is no price"),
+        ({"price": float("nan")}, "vm/A in eastus: nan is no price"),
+        ({"price": True}, "vm/A in eastus: True is no number"),
+        ({"source": ""}, "vm/A in eastus: no source"),
+        ({"as_of": None}, "vm/A in eastus: no as_of"),
+        ({"priority": "cheap"}, "vm/A in eastus: priority cheap"),
+    ],
+)
+def test_an_entry_that_is_no_price_is_refused(
+    tmp_path: Path, change: dict[str, object], said: str
+) -> None:
+    """By its name, with what is wrong."""
+    path = tmp_path / "prices.json"
+    LISTED.write(path)
+    document = json.loads(path.read_text())
+    document["prices"][0] |= change
+    path.write_text(json.dumps(document))
+    with pytest.raises(WrongPrices, match=said):
+        prices.read(path)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"currency": "USD"}', '{"prices": 3}'])
+def test_a_file_that_is_no_list_is_refused(tmp_path: Path, text: str) -> None:
+    """As JSON that is broken, or of another form."""
+    path = tmp_path / "prices.json"
+    path.write_text(text)
+    with pytest.raises(WrongPrices, match=r"prices\.json"):
+        prices.read(path)

@@ -1,0 +1,93 @@
+"""`infra cost`: a table or JSON of every environment; a refresh that fails changes nothing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from infra import cli
+from infra.pricing import prices, retail
+
+
+@pytest.fixture
+def listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of the price list that a refresh may write."""
+    path = tmp_path / "prices.json"
+    path.write_bytes(prices.FILE.read_bytes())
+    monkeypatch.setattr(prices, "FILE", path)
+    return path
+
+
+def ran(*argv: str) -> int:
+    with pytest.raises(SystemExit) as ended:
+        cli.main(list(argv))
+    return int(ended.value.code or 0)
+
+
+def test_every_environment_has_a_table(capsys: pytest.CaptureFixture[str]) -> None:
+    """And the same as JSON."""
+    assert ran("cost") == 0
+    text = capsys.readouterr().out
+    assert ran("cost", "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [one["environment"] for one in found] == ["dev", "prod", "staging"]
+    for one in found:
+        assert f"{one['month']['worst']:,.0f}" in text
+        assert one["month"]["idle"] <= one["month"]["typical"] <= one["month"]["worst"]
+
+
+def test_a_refresh_writes_what_azure_says(
+    listed: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A size that is not listed is named and keeps its old price."""
+
+    def answer(url: str) -> Mapping[str, Any]:
+        if "Standard_E4ds_v4" not in url:
+            return {"Items": []}
+        return {
+            "Items": [
+                {
+                    "retailPrice": 0.35,
+                    "productName": "Virtual Machines Edsv4 Series",
+                    "skuName": "E4ds v4",
+                    "unitOfMeasure": "1 Hour",
+                    "type": "Consumption",
+                    "effectiveStartDate": "2026-01-01T00:00:00Z",
+                }
+            ]
+        }
+
+    monkeypatch.setattr(retail, "fetch", answer)
+    assert ran("cost", "dev", "--refresh") == 0
+    assert "lists no Standard_NC4as_T4_v3" in capsys.readouterr().err
+    fresh = prices.read(listed).find("vm/Standard_E4ds_v4", "westeurope")
+    assert fresh is not None
+    assert (fresh.amount, fresh.as_of, fresh.note) == (0.35, "2026-01-01", "")
+
+
+def test_a_refresh_without_an_answer_leaves_the_list_alone(
+    listed: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Exit 1, one readable error."""
+
+    def nothing(url: str) -> Mapping[str, Any]:
+        raise retail.NoPrices("the network is unreachable")
+
+    monkeypatch.setattr(retail, "fetch", nothing)
+    before = listed.read_bytes()
+    assert ran("cost", "--refresh") == 1
+    assert "error[no-prices]: the network is unreachable" in capsys.readouterr().err
+    assert listed.read_bytes() == before
+
+
+def test_a_broken_price_list_is_a_readable_error(
+    listed: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Exit 2."""
+    listed.write_text("{}")
+    assert ran("cost") == 2
+    assert "error[wrong-prices]" in capsys.readouterr().err
