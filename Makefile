@@ -66,6 +66,10 @@ test: lint torch ## lint, the quick tests, then the slow ones
 	@$(BIN)/pytest $(ARGS)
 	@$(BIN)/pytest -m slow $(ARGS)
 
+.PHONY: schema
+schema: setup ## write the JSON Schema that editors check release.yml by
+	@$(BIN)/ml release schema > ml/release/release.schema.json
+
 .PHONY: bench
 bench: $(VENV)/dev.stamp ## measure: make bench ARGS="NAME --quick", ARGS=--list for the names
 	@$(BIN)/python -m benchmarks $(ARGS)

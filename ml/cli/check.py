@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -30,13 +31,13 @@ def command(
         Format, typer.Option(help="text for people, json for programs, github for annotations.")
     ] = Format.text,
 ) -> None:
-    """Check Azure ML specs: a file, a folder or the repository.
+    """Check Azure ML specs and release.yml: a file, a folder or the repository.
 
     Ends with exit code 2 when a spec has an error, 0 when there are none or only warnings.
     """
     from ml.specs.survey import survey
 
-    found = survey(paths or [])
+    found = survey(paths or [], {"ml/projects/*/release.yml": _release})
     if format is Format.json:
         print(json.dumps(found.as_json(), indent=2))
     else:
@@ -44,6 +45,12 @@ def command(
             print(annotation(problem) if format is Format.github else problem)
     print(found.summary(), file=sys.stderr if format is Format.json else sys.stdout)
     raise typer.Exit(Exit.WRONG_CALL if found.errors else Exit.DONE)
+
+
+def _release(path: Path) -> Sequence[Problem]:
+    from ml.release.release_check import problems
+
+    return problems(path)
 
 
 def annotation(problem: Problem) -> str:

@@ -123,6 +123,15 @@ def status(
         typer.echo(_told(one))
 
 
+@app.command()
+def schema() -> None:
+    """The JSON Schema of release.yml, for editors; `make schema` writes it where they look."""
+    from ml.cli import json_out
+    from ml.release.declaration import schema as of
+
+    json_out.write(of())
+
+
 def _watch(event: Event) -> None:
     """Say that a model is being evaluated: it takes a while."""
     if event.kind == "started":

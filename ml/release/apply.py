@@ -18,7 +18,6 @@ from ml.release.propose import launch_of
 from ml.release.registry import Registry, Version
 from ml.release.rollout import roll_out, settle
 from ml.release.strategy import Strategy
-from ml.release.strategy import read as read_strategy
 from ml.serving import endpoint
 from ml.serving.router.process import Router
 from ml.specs.problems import Exit, Problem, Refused
@@ -63,9 +62,10 @@ def apply(
     evidence are not what was declared, when green fails (blue is then live as before), and when it
     was rolled back before.
     """
-    desired.check_environment(environment)
+    if desired.check_environment(environment) != desired.LOCAL:
+        raise _no_backend(environment)
     found = projects.find(project)
-    strategy = read_strategy(found.folder / "endpoint")
+    strategy = desired.strategy(found.name, environment)
     with desired.applying(found.name):
         while True:
             done = _attempt(found, environment, strategy, approved_by, port, watch, told)
@@ -177,4 +177,15 @@ def _nothing_declared(project: Project, environment: str) -> Refused:
             "a proposal that passed the gates",
             f"ml release propose {project.name}",
         )
+    )
+
+
+def _no_backend(environment: str) -> Refused:
+    return Refused(
+        Problem(
+            "no-backend",
+            f"`{environment}` is on Azure ML",
+            "`local`: the Azure backend is not built yet (the README's status table)",
+        ),
+        exit_code=Exit.CANNOT_HONOUR,
     )

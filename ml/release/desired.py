@@ -1,25 +1,43 @@
 """The desired state: which model version is to serve in which environment, as a file declares it.
 
-`local` is declared in `.local/release/<project>.yml`, so that trying things out leaves the
-repository clean; the file has the shape of a project's tracked release.yml.
+dev, staging and prod are declared in the project's release.yml, which git tracks. `local` is in
+`.local/release/<project>.yml`, so that trying things out leaves the repository clean; the file has
+the same shape.
 """
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import yaml
 
 from ml.backends.local import home
+from ml.release import edit, release_file
+from ml.release.declaration import LOCAL_FILE, SCHEMA_VERSION, TRACKED_FILE
+from ml.release.strategy import Strategy
 from ml.serving import files
+from ml.specs import repository
 from ml.specs.problems import Place, Problem, Refused
 
-ENVIRONMENTS = ("local",)
-SCHEMA_VERSION = 1
+LOCAL = "local"
+TRACKED = ("dev", "staging", "prod")
+ENVIRONMENTS = (LOCAL, *TRACKED)
+FILE = "release.yml"
 _HEADER = "# Written by `ml release propose`; `ml release apply` brings it about.\n"
+_NEW = """\
+# yaml-language-server: $schema=../../release/release.schema.json
+# Which model version serves in which environment: `ml release propose PROJECT --env ENV` writes it,
+# a pull request reviews it, `ml release apply` brings it about, `git revert` takes it back.
+schema_version: 1
+environments:
+  dev: {}
+  staging: {}
+  prod: {}
+"""
 
 
 @dataclass(frozen=True)
@@ -38,9 +56,11 @@ class Declared:
     reason: str = ""
 
 
-def path(project: str) -> Path:
-    """The project's file."""
-    return home.home() / "release" / f"{project}.yml"
+def path(project: str, environment: str = LOCAL) -> Path:
+    """The file that declares it."""
+    if environment == LOCAL:
+        return home.home() / "release" / f"{project}.yml"
+    return repository.root() / "ml" / "projects" / project / FILE
 
 
 def locked(project: str) -> AbstractContextManager[None]:
@@ -55,52 +75,84 @@ def applying(project: str) -> AbstractContextManager[None]:
 
 def read(project: str, environment: str) -> Declared | None:
     """What is declared; None when nothing is. Raises Refused when the file cannot be read."""
-    file = path(project)
+    file = path(project, environment)
     if not file.is_file():
         return None
-    names = {field.name for field in fields(Declared)}
-    try:
-        document = yaml.safe_load(file.read_text(encoding="utf-8"))
-        entry = document["environments"].get(environment)
-        if document["schema_version"] != SCHEMA_VERSION:
-            raise ValueError(f"schema_version {document['schema_version']}")
-        if entry is None:
-            return None
-        return Declared(**{name: str(entry[name]) for name in names})
-    except (yaml.YAMLError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise Refused(
-            Problem(
-                "release-file",
-                f"it cannot be read: {str(error).splitlines()[0]}",
-                ", ".join(sorted(names)),
-                f"`ml release propose {project}` writes it again",
-                Place(str(file), 1),
-            )
-        ) from None
+    of = LOCAL_FILE if environment == LOCAL else TRACKED_FILE
+    entry = release_file.read(file, of).entries.get(environment)
+    if entry is None or not entry.model:
+        return None
+    return Declared(
+        entry.model, entry.version, entry.digest, entry.evidence, entry.decision, entry.reason
+    )
+
+
+def strategy(project: str, environment: str) -> Strategy:
+    """How a canary is led there: the project's way, unless the environment says otherwise.
+
+    Raises Refused when release.yml cannot be read.
+    """
+    file = path(project, TRACKED[0])
+    return release_file.read(file).strategy(environment) if file.is_file() else Strategy()
+
+
+def place(project: str, environment: str, field: str = "") -> Place:
+    """Where a field of the declaration stands."""
+    of = LOCAL_FILE if environment == LOCAL else TRACKED_FILE
+    document = release_file.read(path(project, environment), of).document
+    return document.place("environments", environment, *filter(None, [field]))
 
 
 def declare(project: str, environment: str, declared: Declared) -> Path:
-    """Write the declaration over the old one, in one step; returns the file."""
-    entry = {"environments": {environment: asdict(declared)}}
-    text = yaml.safe_dump({"schema_version": SCHEMA_VERSION, **entry}, sort_keys=False)
-    files.replace(path(project), _HEADER + text)
-    return path(project)
+    """Write the declaration over the old one, in one step; returns the file.
+
+    Of a tracked file every other character stays. Raises Refused when it cannot be edited.
+    """
+    file = path(project, environment)
+    if environment == LOCAL:
+        entry = {"environments": {environment: asdict(declared)}}
+        text = yaml.safe_dump({"schema_version": SCHEMA_VERSION, **entry}, sort_keys=False)
+        files.replace(file, _HEADER + text)
+        return file
+    if file.is_file():
+        release_file.read(file)
+        text = file.read_bytes().decode("utf-8-sig")
+    else:
+        text = _NEW
+    try:
+        made = edit.declared(text, environment, asdict(declared))
+    except edit.CannotEdit as error:
+        lines = "; ".join(f"{key}: {value}" for key, value in asdict(declared).items() if value)
+        raise Refused(
+            Problem(
+                "cannot-edit",
+                f"`{environment}` cannot be written in place: {error}",
+                "an entry of its own, without anchors and merged keys",
+                f"write it by hand: {lines}",
+                Place(repository.shown(file), 1),
+            )
+        ) from None
+    files.replace(file, made)
+    return file
 
 
 def check_environment(environment: str) -> str:
     """The environment, if releases know it; raises Refused otherwise."""
     if environment not in ENVIRONMENTS:
+        near = difflib.get_close_matches(environment, ENVIRONMENTS, 1)
         raise Refused(
             Problem(
                 "no-such-environment",
                 f"there is no environment `{environment}`",
                 f"one of: {', '.join(ENVIRONMENTS)}",
-                "cloud environments come with the Azure backend (the README's status table)",
+                f"did you mean `{near[0]}`?" if near else "",
             )
         )
     return environment
 
 
 def projects() -> Sequence[str]:
-    """The projects that something is declared for, by name."""
-    return sorted(file.stem for file in (home.home() / "release").glob("*.yml"))
+    """The projects that something may be declared for, by name."""
+    local = {file.stem for file in (home.home() / "release").glob("*.yml")}
+    tracked = (repository.root() / "ml" / "projects").glob(f"*/{FILE}")
+    return sorted(local | {file.parent.name for file in tracked})

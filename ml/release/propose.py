@@ -12,8 +12,9 @@ from ml.release import project as projects
 from ml.release.desired import Declared
 from ml.release.judge import Judged, judge, load_gates
 from ml.release.project import Project
-from ml.release.registry import Registry, Version, store
-from ml.serving import client, endpoint, server, slots
+from ml.release.registry import EVIDENCE_FILE, Registry, Version, store
+from ml.release.release_check import attached
+from ml.serving import client, endpoint, files, server, slots
 from ml.serving.client import Timing
 from ml.serving.deployment import Deployment
 from ml.serving.server import Launch
@@ -76,6 +77,8 @@ def propose(
                 release = desired.declare(
                     found.name, environment, _declaration(judged, version, reason)
                 )
+                if environment != desired.LOCAL:
+                    attach(release, environment, version)
     return Proposal(
         project=found.name,
         environment=environment,
@@ -124,6 +127,13 @@ def _registered(
     timing = _measured(project, launch_of(kept, deployment))
     version = registry.register(deployment.endpoint, project.name, digest, chosen.id)
     return evidence.keep(registry, version, chosen, evaluated, timing, deployment.instance_type)
+
+
+def attach(release: Path, environment: str, version: Version) -> Path:
+    """Copy the evidence beside a tracked declaration, for the pull request that carries it."""
+    to = attached(release, environment)
+    files.replace(to, (version.papers / EVIDENCE_FILE).read_text(encoding="utf-8"))
+    return to
 
 
 def launch_of(version: Version, deployment: Deployment) -> Launch:

@@ -1,39 +1,69 @@
-"""How a canary is led: the project's endpoint/canary.yml, or what holds without one."""
+"""How a canary is led: `traffic` in a project's release.yml, or what holds without it.
+
+The types are also what the JSON Schema for editors is made of (`ml.release.release_file`).
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
-from pathlib import Path
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Annotated
 
-import yaml
+from pydantic import ConfigDict, Field, Strict, TypeAdapter
 
 from ml.serving.router.routes import MOST_MIRRORED
-from ml.specs import repository
-from ml.specs.problems import Place, Problem, Refused
 
-FILE = "canary.yml"
-SCHEMA_VERSION = 1
+# Unknown fields, NaN and infinity are refused wherever a release.yml is read.
+CLOSED = ConfigDict(extra="forbid", allow_inf_nan=False)
+
+Count = Annotated[int, Strict()]
+Number = Annotated[float, Strict()]
+Share = Annotated[Number, Field(ge=0, le=1)]
+Percent = Annotated[Count, Field(ge=1, le=100)]
+
+
+class StrategyError(ValueError):
+    """Fields that do not fit together: which, what was found, what was expected."""
+
+    def __init__(self, field: str, found: str, expected: str) -> None:
+        self.field, self.found, self.expected = field, found, expected
+        super().__init__(f"{found}; expected {expected}")
 
 
 @dataclass(frozen=True)
 class Tolerances:
-    """By how much green may be worse than blue before it counts as worse.
+    """By how much green may be worse than blue before it counts as worse."""
 
-    `errors` and `refused` are added shares of the requests (answers of 500 and more or none; of 400
-    to 499), `answers` of the answers with a shape that blue's never had. `latency` is a factor on
-    the whole distribution, of which the first `latency_ms` milliseconds do not count. `drift` is
-    the share of predictions that may lie elsewhere. `memory_mib` is growth of resident memory
-    beyond blue's, from the first warm requests on.
-    """
+    __pydantic_config__ = CLOSED
 
-    errors: float = 0.002
-    refused: float = 0.01
-    answers: float = 0.01
-    latency: float = 1.4
-    latency_ms: float = 2.0
-    drift: float = 0.25
-    memory_mib: float = 48.0
+    errors: Annotated[
+        Share, Field(description="Added share of answers of 500 and more, or none.")
+    ] = 0.002
+    refused: Annotated[Share, Field(description="Added share of answers of 400 to 499.")] = 0.01
+    answers: Annotated[
+        Share, Field(description="Share of the answers with a shape that blue's never had.")
+    ] = 0.01
+    latency: Annotated[
+        Number,
+        Field(
+            ge=1,
+            description="A factor on the whole distribution, of which the first `latency_ms` "
+            "milliseconds do not count.",
+        ),
+    ] = 1.4
+    latency_ms: Annotated[
+        Number, Field(ge=0, description="Milliseconds of latency that do not count.")
+    ] = 2.0
+    drift: Annotated[Share, Field(description="Share of predictions that may lie elsewhere.")] = (
+        0.25
+    )
+    memory_mib: Annotated[
+        Number,
+        Field(
+            ge=0,
+            description="Growth of resident memory beyond blue's, from the first warm requests on.",
+        ),
+    ] = 48.0
 
 
 @dataclass(frozen=True)
@@ -53,25 +83,61 @@ class Stage:
 
 @dataclass(frozen=True)
 class Strategy:
-    """Percentages of traffic one after another, and what each asks for.
+    """Percentages of traffic one after another, and what each asks for."""
 
-    With `mirror` they come after a stage in which green gets copies of so many requests, and no
-    caller one of its answers.
-    `requests` is how many requests green must have answered at each step at least; a signal that is
-    not calm by then is given up to `patience` times as many. A step that is not decided within
-    `step_s` seconds is rolled back. `false_alarms` bounds the chance that a green no worse than
-    tolerated is refused, over all signals and steps together. `prediction` points into an answer
-    (`answers/0/entry_id`); without it the drift of predictions is not looked at, and this is said.
-    """
+    __pydantic_config__ = CLOSED
 
-    steps: tuple[int, ...] = (10, 50, 100)
-    mirror: int = 0
-    requests: tuple[int, ...] = (150, 600, 150)
-    patience: int = 6
-    step_s: float = 300.0
-    false_alarms: float = 0.05
-    prediction: str = ""
-    tolerances: Tolerances = field(default_factory=Tolerances)
+    steps: Annotated[
+        tuple[Percent, ...],
+        Field(
+            min_length=1,
+            description="Percent of the traffic that green gets, step by step; 100 follows where "
+            "it is left out.",
+        ),
+    ] = (10, 50, 100)
+    mirror: Annotated[
+        Count,
+        Field(
+            ge=0,
+            le=MOST_MIRRORED,
+            description="Before the steps, green gets copies of so many percent of the requests, "
+            "and no caller one of its answers; 0 for no such stage.",
+        ),
+    ] = 0
+    requests: Annotated[
+        tuple[Annotated[Count, Field(ge=20)], ...],
+        Field(description="How many requests green must have answered, for each step at least."),
+    ] = (150, 600, 150)
+    patience: Annotated[
+        Count,
+        Field(
+            ge=1,
+            description="A signal that is not calm by then is given up to so many times as many.",
+        ),
+    ] = 6
+    step_s: Annotated[
+        Number,
+        Field(gt=0, description="A step that is undecided after so many seconds is rolled back."),
+    ] = 300.0
+    false_alarms: Annotated[
+        Number,
+        Field(
+            gt=0,
+            le=0.5,
+            description="Bounds the chance that a green no worse than tolerated is refused, over "
+            "all signals and steps together.",
+        ),
+    ] = 0.05
+    prediction: Annotated[
+        str,
+        Field(
+            description="Where an answer holds the prediction (`answers/0/entry_id`); without it "
+            "the drift of predictions is not looked at, and this is said."
+        ),
+    ] = ""
+    tolerances: Annotated[
+        Tolerances, Field(description="By how much green may be worse before it counts as worse.")
+    ] = field(default_factory=Tolerances)
 
     @property
     def stages(self) -> tuple[Stage, ...]:
@@ -81,87 +147,25 @@ class Strategy:
         return (*shadow, *(Stage(percent, 0, requests) for percent, requests in steps))
 
 
-def read(folder: Path) -> Strategy:
-    """The strategy of a project's endpoint folder; raises Refused when its file is wrong."""
-    path = folder / FILE
-    if not path.is_file():
-        return Strategy()
-    try:
-        document = yaml.safe_load(path.read_text(encoding="utf-8"))
-        return made(document)
-    except (yaml.YAMLError, TypeError, ValueError, AttributeError) as error:
-        place = Place(repository.shown(path), _line(path, str(error)))
-        found = str(error).splitlines()[0]
-        names = ", ".join(one.name for one in fields(Strategy))
-        raise Refused(
-            Problem("canary-file", found, f"schema_version {SCHEMA_VERSION}; {names}", place=place)
-        ) from None
-
-
-def made(document: Any) -> Strategy:
-    """The strategy of a parsed document; raises ValueError or TypeError with what is wrong.
+def made(document: Mapping[str, object]) -> Strategy:
+    """The strategy of `traffic`; raises pydantic's ValidationError, or StrategyError.
 
     Steps that do not end at 100 are given that end: a promotion is never left half way.
     """
-    if not isinstance(document, dict) or document.get("schema_version") != SCHEMA_VERSION:
-        raise ValueError(f"schema_version is not {SCHEMA_VERSION}")
-    given = {name: value for name, value in document.items() if name != "schema_version"}
-    _known(given, Strategy)
-    limits = given.pop("tolerances", {})
-    _known(limits, Tolerances)
-    tolerances = Tolerances(**{name: _number(name, value) for name, value in limits.items()})
-    steps = tuple(int(one) for one in given.pop("steps", Strategy.steps))
-    if not steps or list(steps) != sorted(set(steps)) or steps[0] < 1 or steps[-1] > 100:
-        raise ValueError(f"steps {list(steps)}: percentages that rise, from 1 to 100")
+    stated = TypeAdapter(Strategy).validate_python(document)
+    steps, requests = stated.steps, stated.requests if "requests" in document else ()
+    if list(steps) != sorted(set(steps)):
+        raise StrategyError("steps", f"`steps` are {list(steps)}", "percentages that rise")
     if steps[0] > 90:
-        raise ValueError(f"steps {list(steps)}: the first leaves blue nothing to compare with")
-    requests = tuple(int(one) for one in given.pop("requests", ()))
+        why = "a first step of at most 90 that leaves blue something to be compared with"
+        raise StrategyError("steps", f"`steps` are {list(steps)}", why)
     if steps[-1] != 100:
         steps = (*steps, 100)
         requests = (*requests, requests[-1]) if requests else ()
     if not requests:
-        middle = Strategy.requests[1]
-        requests = tuple(Strategy.requests[0] if s in (steps[0], 100) else middle for s in steps)
-    if len(requests) != len(steps) or min(requests) < 20:
-        raise ValueError(f"requests {list(requests)}: at least 20 for each of {list(steps)}")
-    alarms = _number("false_alarms", given.pop("false_alarms", Strategy.false_alarms))
-    if not 0 < alarms <= 0.5:
-        raise ValueError(f"false_alarms {alarms}: above 0, at most 0.5")
-    mirror = int(given.pop("mirror", Strategy.mirror))
-    if not 0 <= mirror <= MOST_MIRRORED:
-        raise ValueError(f"mirror {mirror}: 0 to {MOST_MIRRORED} percent")
-    if tolerances.latency < 1:
-        raise ValueError(f"latency {tolerances.latency}: a factor of at least 1")
-    if tolerances.latency_ms < 0:
-        raise ValueError(f"latency_ms {tolerances.latency_ms}: at least 0")
-    return Strategy(
-        steps=steps,
-        mirror=mirror,
-        requests=requests,
-        patience=max(int(given.pop("patience", Strategy.patience)), 1),
-        step_s=_number("step_s", given.pop("step_s", Strategy.step_s)),
-        false_alarms=alarms,
-        prediction=str(given.pop("prediction", "")),
-        tolerances=tolerances,
-    )
-
-
-def _known(given: Any, of: type) -> None:
-    names = {one.name for one in fields(of)}
-    if not isinstance(given, dict) or (unknown := set(given) - names):
-        wrong = ", ".join(map(str, unknown)) if isinstance(given, dict) else given
-        raise ValueError(f"{wrong}: not one of {', '.join(sorted(names))}")
-
-
-def _number(name: str, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e9:
-        raise ValueError(f"{name} {value}: a number that is not negative")
-    return float(value)
-
-
-def _line(path: Path, message: str) -> int:
-    """The line of the field that a message begins with."""
-    word = message.split(" ")[0].rstrip(":")
-    lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
-    found = [number for number, line in enumerate(lines, 1) if line.strip().startswith(word)]
-    return found[0] if found else 1
+        first, middle, _ = Strategy.requests
+        requests = tuple(first if percent in (steps[0], 100) else middle for percent in steps)
+    if len(requests) != len(steps):
+        found = f"`requests` are {len(requests)} numbers"
+        raise StrategyError("requests", found, f"one for each step of {list(steps)}")
+    return replace(stated, steps=steps, requests=requests)

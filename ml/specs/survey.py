@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -59,10 +59,14 @@ class Survey:
         }
 
 
-def survey(paths: Sequence[Path]) -> Survey:
+def survey(
+    paths: Sequence[Path], others: Mapping[str, Callable[[Path], Sequence[Problem]]] | None = None
+) -> Survey:
     """Check files, every spec in folders, or without paths every spec in the repository.
 
-    A YAML file that is no Azure ML spec is an error when it was named, passed over in a folder.
+    A YAML file that is no Azure ML spec is an error when it was named, passed over in a folder;
+    `others` are files of another kind by their pattern (`ml/projects/*/release.yml`), each with
+    what finds the problems of one.
     """
     links, problems = Links(), list[Problem]()
     specs = skipped = 0
@@ -70,6 +74,13 @@ def survey(paths: Sequence[Path]) -> Survey:
         for path, named in _files(paths or [repository.root()]).items():
             if hints.is_hints(path) and hints.spec_of(path) is None and path.is_file():
                 problems.append(hints.without_spec(path))
+                continue
+            other = next(
+                (of for name, of in (others or {}).items() if path.absolute().match(name)), None
+            )
+            if other is not None and path.is_file():
+                problems += other(path)
+                specs += 1
                 continue
             try:
                 document = read(path, repository.shown(path))

@@ -7,12 +7,15 @@ from pathlib import Path
 import pytest
 import yaml
 
-from ml.release import desired, project
+from ml.release import desired, project, release_check
 from ml.release.desired import Declared
+from ml.release.strategy import Strategy
 from ml.specs.problems import Refused
 from tests.release import tiny
 
-DECLARED = Declared("tiny", "10", "sha256:1", "e1", "d1", "because: it is 'better'\nby far")
+DECLARED = Declared(
+    "tiny", "10", "sha256:" + "1" * 64, "e1" * 32, "d1" * 32, "because: it is 'better'\nby far"
+)
 
 
 def test_what_is_declared_is_read_back() -> None:
@@ -20,7 +23,7 @@ def test_what_is_declared_is_read_back() -> None:
     path = desired.declare("tiny", "local", DECLARED)
     assert desired.read("tiny", "local") == DECLARED
     assert yaml.safe_load(path.read_text())["environments"]["local"]["version"] == "10"
-    assert desired.projects() == ["tiny"]
+    assert "tiny" in desired.projects()
 
 
 def test_nothing_declared_is_none() -> None:
@@ -30,32 +33,60 @@ def test_nothing_declared_is_none() -> None:
     assert desired.read("tiny", "prod") is None
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "- 1",
-        "{",
-        "schema_version: 1",
-        "schema_version: 2\nenvironments: {local: {}}",
-        "schema_version: 1\nenvironments: {local: {model: tiny}}",
-    ],
-)
-def test_a_release_file_that_cannot_be_read_is_named(text: str) -> None:
-    """The error has the file's name and the way out."""
+def test_a_local_file_that_cannot_be_read_is_named() -> None:
+    """The error has the file and the line; the tracked environments are declared elsewhere."""
     path = desired.declare("tiny", "local", DECLARED)
+    for text, line in (("schema_version: 1\nenvironments: {prod: {}}\n", 2), ("{", 2), ("- 1", 1)):
+        path.write_text(text)
+        with pytest.raises(Refused) as raised:
+            desired.read("tiny", "local")
+        place = raised.value.problems[0].place
+        assert place and place.path == str(path) and place.line == line
+
+
+def test_a_tracked_environment_is_declared_in_the_tree(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the project's own file, beside what else stands in it; `local` is not touched by it."""
+    made = tiny.make(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    before = (made.folder / "release.yml").read_text()
+    path = desired.declare("tiny", "prod", DECLARED)
+    assert path == made.folder / "release.yml"
+    assert desired.read("tiny", "prod") == DECLARED
+    assert desired.read("tiny", "dev") is None and desired.read("tiny", "local") is None
+    assert [line for line in before.splitlines() if line not in path.read_text()] == []
+    assert desired.strategy("tiny", "prod").requests == (20, 20, 20)
+    assert desired.projects() == ["tiny"]
+    path.unlink()
+    assert desired.strategy("tiny", "prod") == Strategy()
+    desired.declare("tiny", "dev", DECLARED)
+    assert desired.read("tiny", "dev") == DECLARED and release_check.problems(path)
+
+
+def test_a_file_with_anchors_is_left_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The person is told what to write by hand."""
+    made = tiny.make(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    path = made.folder / "release.yml"
+    text = "schema_version: 1\nenvironments:\n  dev: &one {traffic: {mirror: 5}}\n  prod: *one\n"
     path.write_text(text)
     with pytest.raises(Refused) as raised:
-        desired.read("tiny", "local")
+        desired.declare("tiny", "prod", DECLARED)
     problem = raised.value.problems[0]
-    assert problem.code == "release-file" and str(path) in str(problem)
+    assert problem.code == "cannot-edit" and "version: 10" in problem.hint
+    assert path.read_text() == text
 
 
 def test_only_known_environments() -> None:
-    """`local` is, `prod` comes with the Azure backend."""
-    assert desired.check_environment("local") == "local"
-    with pytest.raises(Refused):
-        desired.check_environment("prod")
+    """A misspelt one is refused with the nearest."""
+    for name in desired.ENVIRONMENTS:
+        assert desired.check_environment(name) == name
+    with pytest.raises(Refused) as raised:
+        desired.check_environment("stagin")
+    assert "staging" in raised.value.problems[0].hint
 
 
 def test_projects_are_found_by_either_spelling(

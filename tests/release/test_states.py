@@ -174,14 +174,20 @@ def install(patch: pytest.MonkeyPatch, machine: Machine) -> None:
     patch.setattr(applying, "launch_of", lambda what, _: launch(what.version))
 
 
+def digest(number: str) -> str:
+    return f"sha256:{number * 64}"
+
+
+def declaration(number: str, proposal: int = 0) -> Declared:
+    return Declared(NAME, number, digest(number), "e" * 64, f"{proposal:064x}")
+
+
 def version(number: str) -> Version:
-    return Version(NAME, number, f"sha256:{number}", NAME, "run", "evidence")
+    return Version(NAME, number, digest(number), NAME, "run", "e" * 64)
 
 
 def launch(number: str) -> Launch:
-    return Launch(
-        NAME, NAME, number, f"sha256:{number}", Path("/code/one"), "score.py", Path("/m"), {}
-    )
+    return Launch(NAME, NAME, number, digest(number), Path("/code/one"), "score.py", Path("/m"), {})
 
 
 class Releases(RuleBasedStateMachine):
@@ -211,7 +217,7 @@ class Releases(RuleBasedStateMachine):
     @rule(number=some.sampled_from("12345"))
     def propose(self, number: str) -> None:
         self.proposals += 1
-        declared = Declared(NAME, number, f"sha256:{number}", "e", f"decision-{self.proposals}")
+        declared = declaration(number, self.proposals)
         desired.declare(NAME, "local", declared)
 
     def declared(self) -> Declared:
@@ -326,9 +332,14 @@ TestReleases = pytest.mark.slow(Releases.TestCase)
 
 def test_the_journal_is_what_status_reads(own_home: Path) -> None:
     """An applied version is not said to be rolled back although it once was."""
-    declared = Declared(NAME, "1", "sha256:1", "e", "d")
+    declared = declaration("1")
     for event in ("rolled-back", "applied"):
-        what = {"endpoint": NAME, "digest": "sha256:1", "decision": "d", "why": "errors"}
+        what = {
+            "endpoint": NAME,
+            "digest": declared.digest,
+            "decision": declared.decision,
+            "why": "errors",
+        }
         audit.append(event, what)
         expected = "errors" if event == "rolled-back" else None
         assert journal.last_refusal(NAME, declared) == expected

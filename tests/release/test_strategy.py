@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 
@@ -11,14 +10,11 @@ from ml.release import observed, signals, strategy
 from ml.release.observed import REFERENCE, Answers, edges, prediction, shape
 from ml.release.strategy import Strategy
 from ml.serving.router.tally import Tally
-from ml.specs.problems import Refused
 
 
-def test_without_a_file_the_defaults_hold(tmp_path: Path) -> None:
-    """And an empty choice of everything is the same."""
-    assert strategy.read(tmp_path) == Strategy()
-    (tmp_path / "canary.yml").write_text("schema_version: 1\n")
-    assert strategy.read(tmp_path) == Strategy()
+def test_without_a_word_the_defaults_hold() -> None:
+    """An empty choice of everything is the same as none."""
+    assert strategy.made({}) == Strategy()
 
 
 @pytest.mark.parametrize(
@@ -32,43 +28,16 @@ def test_without_a_file_the_defaults_hold(tmp_path: Path) -> None:
 )
 def test_a_promotion_ends_at_100(steps: list[int], found: tuple[int, ...]) -> None:
     """Whatever the steps are, with a number of requests for each."""
-    made = strategy.made({"schema_version": 1, "steps": steps})
+    made = strategy.made({"steps": steps})
     assert made.steps == found and len(made.requests) == len(found)
 
 
 def test_mirroring_is_a_stage_before_the_steps() -> None:
     """With as many requests as the first step; its share of the false alarms is taken from all."""
-    made = strategy.made({"schema_version": 1, "mirror": 20})
+    made = strategy.made({"mirror": 20})
     assert [str(stage) for stage in made.stages] == ["a copy of 20 %", "10 %", "50 %", "100 %"]
     assert [stage.requests for stage in made.stages] == [150, 150, 600, 150]
     assert signals.limit(made) > signals.limit(Strategy())
-    with pytest.raises(ValueError, match="mirror 60"):
-        strategy.made({"schema_version": 1, "mirror": 60})
-
-
-@pytest.mark.parametrize(
-    ("text", "line", "found"),
-    [
-        ("schema_version: 2\n", 1, "schema_version"),
-        ("schema_version: 1\nstep: [10]\n", 2, "step: not one of"),
-        ("schema_version: 1\nsteps: [50, 10]\n", 2, "rise"),
-        ("schema_version: 1\nsteps: [100]\n", 2, "nothing to compare"),
-        ("schema_version: 1\nsteps: [10, 100]\nrequests: [50]\n", 3, "at least 20"),
-        ("schema_version: 1\nfalse_alarms: 0\n", 2, "above 0"),
-        ("schema_version: 1\nfalse_alarms: .nan\n", 2, "a number"),
-        ("schema_version: 1\ntolerances: {errors: -1}\n", 1, "errors -1"),
-        ("schema_version: 1\ntolerances: {speed: 1}\n", 1, "speed"),
-        ("[\n", 1, ""),
-    ],
-)
-def test_a_file_that_is_wrong(tmp_path: Path, text: str, line: int, found: str) -> None:
-    """It is refused with its line before anything is started."""
-    (tmp_path / "canary.yml").write_text(text)
-    with pytest.raises(Refused) as raised:
-        strategy.read(tmp_path)
-    problem = raised.value.problems[0]
-    assert problem.code == "canary-file" and found in problem.found
-    assert problem.place and problem.place.line == line
 
 
 def test_shapes_tell_schemas_apart_not_values() -> None:

@@ -238,9 +238,14 @@ environment: azureml:ml-cpu:1
 instance_type: Standard_DS3_v2
 instance_count: 1
 """,
-    "ml/projects/tiny/endpoint/canary.yml": """
+    "ml/projects/tiny/release.yml": """
 schema_version: 1
-requests: [20, 20, 20]
+traffic: # few requests, so that a test is soon done
+  requests: [20, 20, 20]
+environments:
+  dev: {}
+  staging:
+  # Nothing is declared for prod, which need not be said.
 """,
     "ml/projects/tiny/endpoint/score.py": SCORE,
     "ml/projects/tiny/endpoint/requests.jsonl": '{"question": "how?"}\n{"question": "why not?"}\n',

@@ -1,0 +1,132 @@
+"""Writing a declaration into a release.yml that a person keeps: no other character is touched."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, TypeGuard
+
+import yaml
+
+STEP = 2  # columns of indentation
+
+
+class CannotEdit(Exception):
+    """The file is written in a way that cannot be edited in place (anchors, merged keys)."""
+
+
+def declared(text: str, environment: str, values: Mapping[str, str]) -> str:
+    """The YAML text with `values` in its `environments.ENVIRONMENT`; empty ones only over others.
+
+    Comments, order, quotes and every other value stay as they are. Raises CannotEdit where that
+    cannot be done.
+    """
+    root = yaml.compose(text, Loader=yaml.SafeLoader)
+    if not isinstance(root, yaml.MappingNode):
+        raise CannotEdit("no mapping")
+    environments = _value(root, "environments")
+    entry = _value(environments, environment)
+    if entry is not None and _full(entry):
+        made = _into(text, entry, values)
+    else:
+        given = {key: value for key, value in values.items() if value}
+        made = _under(text, root, ("environments", environment), given)
+    _demand(text, made, environment, values)
+    return made
+
+
+def _into(text: str, entry: yaml.MappingNode, values: Mapping[str, str]) -> str:
+    """Values replaced where they stand; those that are not there come before the first key."""
+    first = entry.value[0][0].start_mark
+    changes: list[tuple[int, int, str]] = []
+    new = ""
+    for key, value in values.items():
+        node = _value(entry, key)
+        if node is not None:
+            # A block of text (`|`) ends with its line.
+            end = "\n" if isinstance(node, yaml.ScalarNode) and node.style in ("|", ">") else ""
+            lead = " " if node.start_mark.index == node.end_mark.index else ""
+            replaced = f"{lead}{_scalar(value)}{end}"
+            changes.append((node.start_mark.index, node.end_mark.index, replaced))
+        elif value:
+            after = ", " if entry.flow_style else "\n" + " " * first.column
+            new += f"{key}: {_scalar(value)}{after}"
+    # From the end on, so that places stay.
+    for start, stop, put in sorted([*changes, (first.index, first.index, new)], reverse=True):
+        text = text[:start] + put + text[stop:]
+    return text
+
+
+def _under(
+    text: str, parent: yaml.MappingNode, keys: tuple[str, ...], values: Mapping[str, str]
+) -> str:
+    """A new mapping at `keys` below a mapping that may have none of them yet."""
+    key, *rest = keys
+    found = _value(parent, key)
+    if rest and found is not None and _full(found):
+        return _under(text, found, tuple(rest), values)
+    first = parent.value[0][0].start_mark if parent.value else parent.start_mark
+    if parent.flow_style:
+        new = _flow(tuple(rest), values)
+        if found is not None:
+            return text[: found.start_mark.index] + new + text[found.end_mark.index :]
+        return f"{text[: first.index]}{key}: {new}, {text[first.index :]}"
+    block = _block(tuple(rest), values, first.column + STEP)
+    if found is None:
+        lead = f"{key}:\n{block}{' ' * first.column}"
+        return text[: first.index] + lead + text[first.index :]
+    # The comment beside what was there stays in its line.
+    comment, _, below = text[found.end_mark.index :].partition("\n")
+    return f"{text[: found.start_mark.index].rstrip(' ')}{comment.rstrip()}\n{block}{below}"
+
+
+def _block(keys: tuple[str, ...], values: Mapping[str, str], column: int) -> str:
+    if keys:
+        below = _block(keys[1:], values, column + STEP)
+        return f"{' ' * column}{keys[0]}:\n{below}"
+    return "".join(f"{' ' * column}{key}: {_scalar(value)}\n" for key, value in values.items())
+
+
+def _flow(keys: tuple[str, ...], values: Mapping[str, str]) -> str:
+    if keys:
+        return f"{{{keys[0]}: {_flow(keys[1:], values)}}}"
+    return "{" + ", ".join(f"{key}: {_scalar(value)}" for key, value in values.items()) + "}"
+
+
+def _scalar(value: str) -> str:
+    """Plain where that is read back as this very text, else in double quotes."""
+    if re.fullmatch(r"[A-Za-z][\w-]*(:[\w-]+)?", value) and yaml.safe_load(value) == value:
+        return value
+    return yaml.safe_dump(value, default_style='"', allow_unicode=True, width=1e9).strip()
+
+
+def _value(node: yaml.Node | None, key: str) -> yaml.Node | None:
+    if not isinstance(node, yaml.MappingNode):
+        return None
+    return next((value for name, value in node.value if name.value == key), None)
+
+
+def _full(node: yaml.Node) -> TypeGuard[yaml.MappingNode]:
+    return isinstance(node, yaml.MappingNode) and bool(node.value)
+
+
+def _demand(before: str, after: str, environment: str, values: Mapping[str, str]) -> None:
+    """What was to change has changed, and nothing else."""
+    try:
+        was, now = (_apart(yaml.safe_load(one)) for one in (before, after))
+        entry = now["environments"].pop(environment)
+        environments = was.get("environments") or {}
+        old = environments.pop(environment, None) or {}
+        wanted = {**old, **{key: value for key, value in values.items() if value or key in old}}
+        rest = {**was, "environments": environments}
+    except (yaml.YAMLError, KeyError, TypeError, AttributeError) as error:
+        raise CannotEdit(str(error)) from None
+    if entry != wanted or now != rest:
+        raise CannotEdit("another value would change with it")
+
+
+def _apart(value: Any) -> Any:
+    """What aliases share, each for itself."""
+    if isinstance(value, dict):
+        return {key: _apart(one) for key, one in value.items()}
+    return [_apart(one) for one in value] if isinstance(value, list) else value

@@ -1,0 +1,243 @@
+"""ml.release.release_file, declaration and release_check: what a release.yml says, or its line."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from jsonschema import Draft202012Validator
+
+from ml.release import release_check, release_file
+from ml.release.declaration import SCHEMA, schema
+from ml.release.strategy import Strategy
+from ml.specs.problems import Problem, Refused
+from tests.conftest import ROOT
+from tests.release import tiny
+from tests.release.test_commands import ml
+
+HEX = "0a" * 32
+WHOLE = f"model: tiny, version: 3, digest: 'sha256:{HEX}', evidence: {HEX}, decision: {HEX}"
+OURS = ROOT / "ml/projects/faq_matching/release.yml"
+
+
+def wrong(path: Path, text: str) -> tuple[Problem, ...]:
+    """The problems of a file with that text, each with a line and what was expected."""
+    path.write_text(text)
+    with pytest.raises(Refused) as raised:
+        release_file.read(path)
+    assert int(raised.value.exit_code) == 2
+    for problem in raised.value.problems:
+        assert problem.place and problem.place.path.endswith(path.name) and problem.expected
+    return raised.value.problems
+
+
+def test_a_declaration_is_read(tmp_path: Path) -> None:
+    """A version may be a number; an environment that is empty or not there declares nothing."""
+    path = tmp_path / "release.yml"
+    path.write_text(f"schema_version: 1\nenvironments:\n  dev: {{{WHOLE}}}\n  staging:\n")
+    found = release_file.read(path)
+    assert found.entries["dev"].version == "3" and list(found.entries) == ["dev"]
+    assert found.strategy("dev") == found.strategy("prod") == found.strategy("local") == Strategy()
+
+
+def test_an_environment_says_what_differs_there(tmp_path: Path) -> None:
+    """Field by field, tolerances too; everywhere else the project's own way holds."""
+    path = tmp_path / "release.yml"
+    path.write_text(
+        "schema_version: 1\n"
+        "traffic: {mirror: 10, steps: [20, 100], tolerances: {drift: 0.5, errors: 0.1}}\n"
+        "environments:\n"
+        "  prod: {traffic: {steps: [5], tolerances: {drift: 0.1}}}\n"
+    )
+    found = release_file.read(path)
+    assert found.strategy("local") == found.strategy("dev")
+    assert found.strategy("dev").steps == (20, 100)
+    prod = found.strategy("prod")
+    assert (prod.steps, prod.mirror) == ((5, 100), 10)
+    assert (prod.tolerances.drift, prod.tolerances.errors) == (0.1, 0.1)
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "code", "found"),
+    [
+        ("", 1, "empty-file", "no content"),
+        ("[\n", 2, "unreadable-yaml", ""),
+        ("- 1\n", 1, "wrong-value", "the file"),
+        ("environments: {}\n", 1, "missing-field", "schema_version"),
+        ("schema_version: 1\n", 1, "missing-field", "environments"),
+        ("schema_version: 2\nenvironments: {}\n", 1, "wrong-value", "schema_version` is 2"),
+        ("schema_version: true\nenvironments: {}\n", 1, "wrong-value", "is true"),
+        ("schema_version: 1\nenvironments:\n", 2, "wrong-value", "environments` is nothing"),
+        ("schema_version: 1\nenvironments:\n  qa: {}\n", 3, "unknown-field", "qa"),
+        ("schema_version: 1\nenvironments:\n  dev: 3\n", 3, "wrong-value", "dev` is 3"),
+        ("schema_version: 1\nenvironments:\n  dev: {}\n  dev: {}\n", 4, "duplicate-key", "dev"),
+        ("schema_version: 1\nenvironments:\n  dev: {version: 1.10}\n", 3, "wrong-value", "1.1"),
+        ("schema_version: 1\nenvironments:\n  dev: {version: 0}\n", 3, "wrong-value", "is 0"),
+        ("schema_version: 1\nenvironments:\n  dev: {version: v3}\n", 3, "wrong-value", "v3"),
+        ("schema_version: 1\nenvironments:\n  dev: {model: ''}\n", 3, "wrong-value", "model"),
+        ("schema_version: 1\nenvironments:\n  dev: {digest: md5}\n", 3, "wrong-value", "md5"),
+        ("schema_version: 1\nenvironments:\n  dev:\n    version: 3\n", 3, "half-declared", "model"),
+        ("schema_version: 1\nenvironments:\n  dev: {reason: x}\n", 3, "half-declared", "model"),
+        ("schema_version: 1\nenvironments: {}\ntraffic: 3\n", 3, "wrong-value", "traffic"),
+    ],
+)
+def test_a_file_that_is_wrong(tmp_path: Path, text: str, line: int, code: str, found: str) -> None:
+    """The first problem has the code and the line, and says what was found."""
+    problem = wrong(tmp_path / "release.yml", text)[0]
+    assert problem.code == code and found in problem.found
+    assert problem.place and problem.place.line == line
+
+
+@pytest.mark.parametrize(
+    ("field", "found"),
+    [
+        ("step: [10]", "step"),
+        ("steps: []", "steps"),
+        ("steps: [0]", "steps.0"),
+        ("steps: ['10']", "steps.0"),
+        ("steps: [50, 10]", "`steps` are [50, 10]"),
+        ("steps: [100]", "`steps` are [100]"),
+        ("requests: [50]", "`requests` are 1 numbers"),
+        ("requests: [50, 19, 50]", "requests.1"),
+        ("false_alarms: 0", "false_alarms"),
+        ("false_alarms: .nan", "false_alarms"),
+        ("step_s: .inf", "step_s"),
+        ("mirror: 60", "mirror"),
+        ("patience: true", "patience"),
+        ("tolerances: {errors: -1}", "tolerances.errors"),
+        ("tolerances: {latency: 0.5}", "tolerances.latency"),
+        ("tolerances: {speed: 1}", "tolerances.speed"),
+    ],
+)
+@pytest.mark.parametrize("where", ["project", "environment"])
+def test_a_strategy_that_is_wrong(tmp_path: Path, field: str, found: str, where: str) -> None:
+    """For the whole project, or in one environment: the line is the field's own."""
+    path = tmp_path / "release.yml"
+    if where == "project":
+        text = f"schema_version: 1\nenvironments: {{prod: {{}}}}\ntraffic:\n  {field}\n"
+    else:
+        text = f"schema_version: 1\nenvironments:\n  prod:\n    traffic: {{{field}}}\n"
+    (problem,) = wrong(path, text)
+    assert found in problem.found and problem.place and problem.place.line == 4
+
+
+def test_a_misspelt_field_is_guessed(tmp_path: Path) -> None:
+    """The hint names the nearest, and a value's hint says what the field is."""
+    path = tmp_path / "release.yml"
+    (problem,) = wrong(path, "schema_version: 1\nenvironments: {}\ntraffic: {mirrors: 3}\n")
+    assert problem.hint == "did you mean `mirror`?"
+    (problem,) = wrong(path, "schema_version: 1\nenvironments: {}\ntraffic: {step_s: 0}\n")
+    assert "rolled back" in problem.hint
+
+
+def test_every_problem_is_told_at_once(tmp_path: Path) -> None:
+    """A person mends them in one go."""
+    text = (
+        "schema_version: 1\nenvironments:\n  dev: {digest: x, modell: y}\ntraffic: {mirror: -1}\n"
+    )
+    assert len(wrong(tmp_path / "release.yml", text)) == 3
+
+
+def test_the_schema_for_editors_is_what_the_types_say() -> None:
+    """`make schema` was run since a type was changed."""
+    assert json.loads(SCHEMA.read_text()) == schema()
+    Draft202012Validator.check_schema(schema())
+    line = OURS.read_text().splitlines()[0]
+    (named,) = [word for word in line.split() if word.startswith("$schema=")]
+    assert (OURS.parent / named.removeprefix("$schema=")).resolve() == SCHEMA
+
+
+@pytest.mark.parametrize(
+    ("document", "sound"),
+    [
+        ({}, True),
+        ({"dev": None}, True),
+        ({"dev": yaml.safe_load(f"{{{WHOLE}}}")}, True),
+        ({"dev": {**yaml.safe_load(f"{{{WHOLE}}}"), "reason": "it forgets"}}, True),
+        ({"prod": {"traffic": {"mirror": 20}}}, True),
+        ({"dev": {"version": 3}}, False),
+        ({"dev": {"reason": "x"}}, False),
+        ({"dev": {"modell": "x"}}, False),
+        ({"qa": {}}, False),
+        ({"dev": {**yaml.safe_load(f"{{{WHOLE}}}"), "version": "0"}}, False),
+        ({"dev": {**yaml.safe_load(f"{{{WHOLE}}}"), "version": 0}}, False),
+        ({"dev": {**yaml.safe_load(f"{{{WHOLE}}}"), "digest": "md5"}}, False),
+        ({"prod": {"traffic": {"mirror": "20"}}}, False),
+        ({"prod": {"traffic": {"tolerances": {"drift": 2}}}}, False),
+    ],
+)
+def test_editor_and_reader_agree(tmp_path: Path, document: Mapping[str, Any], sound: bool) -> None:
+    """What the one underlines the other refuses."""
+    whole = {"schema_version": 1, "environments": document}
+    assert Draft202012Validator(schema()).is_valid(whole) is sound
+    path = tmp_path / "release.yml"
+    text = yaml.safe_dump(whole)
+    if sound:
+        path.write_text(text)
+        release_file.read(path)
+    else:
+        wrong(path, text)
+
+
+def test_ours_declares_nothing_yet_and_is_sound() -> None:
+    """The project that comes with the template: its own way for a canary, mirrored in prod."""
+    found = release_file.read(OURS)
+    assert release_check.problems(OURS) == []
+    assert not any(entry.model for entry in found.entries.values())
+    assert found.strategy("local").prediction == "answers/0/entry_id"
+    assert (found.strategy("dev").mirror, found.strategy("prod").mirror) == (0, 20)
+
+
+def test_check_reads_release_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`ml check` counts them, and ends with 2 and the line where one is wrong."""
+    made = tiny.make(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    path = made.folder / "release.yml"
+    for words in ((), (str(path),)):
+        code, out, _ = ml(capsys, "check", *words)
+        assert code == 0, out
+    path.write_text(path.read_text().replace("requests", "request"))
+    for words in ((), (str(path),), ("ml/projects/tiny",)):
+        code, out, _ = ml(capsys, "check", *words)
+        assert code == 2 and "error[unknown-field]: ml/projects/tiny/release.yml:3" in out
+
+
+def test_another_files_of_that_name_is_not_ours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """GitHub's release notes have a release.yml too."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "release.yml").write_text("changelog: {}\n")
+    code, out, _ = ml(capsys, "check", ".")
+    assert code == 0 and "0 specs" in out
+
+
+def test_a_model_or_evidence_that_is_not_the_projects(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both are found without a registry, each with its line."""
+    made = tiny.make(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    path = made.folder / "release.yml"
+    lines = WHOLE.replace("tiny", "other").split(", ")
+    text = "\n    ".join(["schema_version: 1\nenvironments:\n  dev:", *lines])
+    path.write_text(text + "\n")
+    model, evidence = release_check.problems(path)
+    assert model.code == "model-of-another-project" and model.place and model.place.line == 4
+    assert evidence.code == "evidence-edited" and evidence.place and evidence.place.line == 7
+    attached = release_check.attached(path, "dev")
+    attached.parent.mkdir()
+    attached.write_text("{}")
+    assert "was changed" in release_check.problems(path)[1].found
+
+
+def test_the_schema_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    """What `make schema` writes."""
+    code, out, _ = ml(capsys, "release", "schema")
+    assert code == 0 and json.loads(out) == schema()
