@@ -1,15 +1,19 @@
-"""The entry point: imports the command that was asked for and no other, so that help is instant.
+"""The command line: imports the command that was asked for and no other, so that help is instant.
 
-It imports nothing itself, so that Ctrl-C during the imports finds somebody who knows of it.
+It imports nothing itself, `typing` neither, so that Ctrl-C during the imports finds somebody who
+knows of it.
 """
 
 from __future__ import annotations
 
 import importlib
 import sys
-from typing import TYPE_CHECKING
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import NoReturn
+
     import typer
 
 # name → (module, its line in `ml --help`). The module exposes `command`, a function, or `app`, a
@@ -61,14 +65,24 @@ def build(wanted: str | None) -> typer.Typer:
     return app
 
 
-def main(argv: list[str] | None = None) -> None:
-    """Run the command line; mistakes of the caller end with their exit code and no traceback."""
+def main(argv: list[str] | None = None, begin: Callable[[], object] = lambda: None) -> None:
+    """Run the command line; mistakes of the caller end with their exit code and no traceback.
+
+    `begin` is called when the command is imported and about to work.
+    """
     arguments = sys.argv[1:] if argv is None else argv
     wanted = next((word for word in arguments if not word.startswith("-")), None)
     try:
-        build(wanted)(arguments)
+        app = build(wanted)
+        begin()
+        app(arguments)
     except KeyboardInterrupt:
-        raise SystemExit(INTERRUPTED) from None
+        _interrupted()
+    except SystemExit as ended:
+        # typer ends so when Ctrl-C ends a command.
+        if ended.code != INTERRUPTED:
+            raise
+        _interrupted()
     except Exception as error:
         from ml.specs.problems import Refused
 
@@ -76,3 +90,8 @@ def main(argv: list[str] | None = None) -> None:
             raise
         sys.stderr.write(f"{error}\n")
         raise SystemExit(int(error.exit_code)) from None
+
+
+def _interrupted() -> NoReturn:
+    sys.stderr.write("interrupted\n")
+    raise SystemExit(INTERRUPTED) from None

@@ -26,10 +26,61 @@ def started(module: str, error: str, *words: str) -> subprocess.CompletedProcess
 
 
 @pytest.mark.parametrize("module", ["typer", "ml.cli.runs", "ml.cli.options", "ml.backends.local"])
-def test_ctrl_c_during_the_imports_is_quiet(module: str) -> None:
-    """130, as a shell says it of a program that Ctrl-C ended, and not a word."""
+def test_ctrl_c_during_the_imports_is_one_line(module: str) -> None:
+    """130, as a shell says it of a program that Ctrl-C ended, and no traceback."""
     done = started(module, "KeyboardInterrupt", "runs", "list")
-    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n")
+
+
+# Ctrl-C as the system sends it, where Python's own handler would swallow it: the exception that it
+# raises in the callback of a weak reference is printed and forgotten.
+SWALLOWED = """
+import os, signal, sys, weakref
+from ml.cli import entry
+class Finger:
+    def find_spec(self, name, *rest):
+        if name == "MODULE":
+            class Short: ...
+            short = Short()
+            kept = weakref.ref(short, lambda _: os.kill(os.getpid(), signal.SIGINT))
+            del short
+sys.meta_path.insert(0, Finger())
+entry.main()
+"""
+
+
+@pytest.mark.parametrize("module", ["ml.cli.app", "typer", "ml.cli.runs"])
+def test_ctrl_c_in_the_script_is_never_swallowed(module: str) -> None:
+    """From the first import of the script to the last of the command."""
+    program = SWALLOWED.replace("MODULE", module)
+    words = [sys.executable, "-c", program, "runs", "list"]
+    done = subprocess.run(words, capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n")
+
+
+def test_a_command_that_works_gets_keyboard_interrupt() -> None:
+    """What it has begun it can put in order."""
+    program = """
+import signal
+from ml.cli import app, entry
+app.COMMANDS = {"look": ("look", "")}
+import sys, types
+sys.modules["look"] = types.SimpleNamespace(command=lambda: print(signal.getsignal(signal.SIGINT)))
+sys.argv = ["ml", "look"]
+entry.main()
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert "default_int_handler" in done.stdout, done.stderr
+
+
+def test_a_shell_that_has_it_ignore_ctrl_c_is_obeyed() -> None:
+    """A job in the background is not ended by Ctrl-C in the foreground."""
+    program = (
+        "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN); import ml.cli.entry; "
+        "print(signal.getsignal(signal.SIGINT) == signal.SIG_IGN)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout == "True\n"
 
 
 def test_any_other_error_is_not_hidden() -> None:
@@ -41,6 +92,9 @@ def test_any_other_error_is_not_hidden() -> None:
 
 def test_the_entry_point_imports_nothing_itself() -> None:
     """Whatever takes time to import is imported where Ctrl-C is expected."""
-    program = "import sys; import ml.cli.app; print({'typer', 'click', 'rich'} & set(sys.modules))"
+    program = (
+        "import sys; before = set(sys.modules); import ml.cli.entry, ml.cli.app; "
+        "print({'typer', 'click', 'rich', 'typing', 'enum'} & (set(sys.modules) - before))"
+    )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.stdout == "set()\n"

@@ -1,0 +1,41 @@
+"""The program `ml`: from its first instruction on, Ctrl-C ends it with one line.
+
+Imported by the script that the installer makes, and by nothing else: it takes SIGINT over.
+"""
+
+from __future__ import annotations
+
+# `signal` without its enums, which take longer to import than all of this.
+import _signal as signal  # type: ignore[import-not-found]
+import os
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import FrameType
+
+
+def _leave(number: int, frame: FrameType | None) -> None:
+    """While nothing is imported yet there is nothing to put in order.
+
+    An exception in the middle of an import is swallowed by some of Python's own callbacks, and
+    others print a traceback of it.
+    """
+    os.write(2, b"interrupted\n")
+    os._exit(130)
+
+
+# A shell that starts it in the background has it ignore Ctrl-C.
+if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    signal.signal(signal.SIGINT, _leave)
+
+
+def main() -> None:
+    """Run the command line of this process; its command gets KeyboardInterrupt again."""
+    from ml.cli import app
+
+    app.main(begin=_listen)
+
+
+def _listen() -> None:
+    if signal.getsignal(signal.SIGINT) is _leave:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
