@@ -90,6 +90,22 @@ def main(argv: list[str] | None = None, begin: Callable[[], object] = lambda: No
             raise
         sys.stderr.write(f"{error}\n")
         raise SystemExit(int(error.exit_code)) from None
+    finally:
+        _make_room()
+
+
+def _make_room() -> None:
+    """Keep the home within its bound after every command that ran jobs, whatever became of them."""
+    jobs = sys.modules.get("ml.backends.local.runs.jobs")
+    if jobs is not None and jobs.worked_on:
+        from ml.cli import bound
+        from ml.specs.problems import Refused
+
+        try:
+            bound.hold(lambda line: print(line, file=sys.stderr))
+        except Refused as refused:
+            # What the command came to is said already, with its exit code.
+            sys.stderr.write(f"{refused}\n")
 
 
 def _interrupted() -> NoReturn:

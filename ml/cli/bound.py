@@ -1,4 +1,5 @@
-"""The disk bound around a run: looked at before and after, said when something goes."""
+"""The disk bound: looked at before a run and after every command that ran any, said when
+something goes."""
 
 from __future__ import annotations
 

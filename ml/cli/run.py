@@ -84,12 +84,13 @@ def command(
         _say(*priced)
         return
     _say(*backend.differences(plan))
-    say = _say if not quiet else lambda line: None
-    bound.hold(say, [data.path for _, data in given(plan) if data.path is not None])
+    bound.hold(
+        _say if not quiet else lambda line: None,
+        [data.path for _, data in given(plan) if data.path is not None],
+    )
     keep = keep or str(plan.tags.get("keep", "")).lower() in {"true", "yes", "1"}
     with live.watching(plan, show) as watch:
         run = backend.run(plan, keeping(watch) if keep else watch)
-    bound.hold(say)
     if as_json:
         said = {**live.as_json(run), "environments": environments.as_json(plan)}
         sys.stdout.write(json.dumps(said, indent=1) + "\n")

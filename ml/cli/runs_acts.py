@@ -47,7 +47,7 @@ def resume(
     are those that it was begun with.
     """
     from ml.backends.local.resume import resumption
-    from ml.cli import bound, live
+    from ml.cli import live
 
     found = resumption.find(run)
     plan = resumption.plan_of(found, timeout)
@@ -57,7 +57,6 @@ def resume(
     else:
         with live.watching(plan, not quiet and not as_json) as watch:
             ended = resumption.resume(found, watch, timeout, _say)
-        bound.hold(_say)
     if as_json:
         json_out.write(json_out.plain(live.as_json(ended)))
     elif ended is not found:

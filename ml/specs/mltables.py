@@ -89,7 +89,8 @@ def _inside(file: Path) -> Iterator[Problem]:
 def _is_there(path: Path, way: str, text: str, folder: Path) -> bool:
     if way == "pattern":
         return Path(text).is_absolute() or any(folder.glob(text.removeprefix("./")))
-    return path.is_file() if way == "file" else path.is_dir()
+    # Public jobs say `file:` of a folder.
+    return path.exists() if way == "file" else path.is_dir()
 
 
 def _wrong(document: Document, found: str, keys: tuple[Key, ...]) -> Problem:

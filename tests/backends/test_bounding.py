@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import fcntl
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -16,7 +18,7 @@ from ml.backends.local.cleaning.bounding import Bound
 from ml.backends.local.cleaning.keeping import Needed
 from ml.backends.local.environments import building as building
 from ml.backends.local.runs import jobs
-from ml.cli import bound
+from ml.cli import app, bound
 from ml.specs.problems import Refused
 from tests.backends.made_runs import made, made_model, made_snapshot, made_sweep
 
@@ -251,3 +253,52 @@ def test_nothing_goes_while_the_registry_cannot_be_read(monkeypatch: pytest.Monk
     bound.hold(said.append)
     assert "nothing may go" in said[0]
     assert has_output(old)
+
+
+@pytest.mark.parametrize("ending", ["pass", "raise SystemExit(1)", "raise KeyboardInterrupt"])
+def test_after_every_command_that_ran_jobs(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], ending: str
+) -> None:
+    """Whichever it was (run, demo, release propose, runs resume) and however it ended."""
+
+    def work() -> None:
+        with jobs.new() as folder:
+            (folder / "job.log").write_text("begun\n")
+        exec(ending)
+
+    monkeypatch.setattr(jobs, "worked_on", set())
+    monkeypatch.setitem(app.COMMANDS, "work", ("work", ""))
+    monkeypatch.setitem(sys.modules, "work", SimpleNamespace(command=work))
+    old = bulky(made("old_oak_01", days_ago=9))
+    bulky(made("new_oak_02"))
+    monkeypatch.setenv(bounding.VARIABLE, "150kB")
+    with pytest.raises(SystemExit):
+        app.main(["work"])
+    assert "the outputs of old_oak_01 went" in capsys.readouterr().err
+    assert not has_output(old)
+
+
+def test_a_command_that_only_reads_removes_nothing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Looking is free of consequences, and of the time that measuring takes."""
+    monkeypatch.setattr(jobs, "worked_on", set())
+    old = bulky(made("old_oak_01", days_ago=9))
+    bulky(made("new_oak_02"))
+    monkeypatch.setenv(bounding.VARIABLE, "150kB")
+    with pytest.raises(SystemExit):
+        app.main(["runs", "list"])
+    assert "went" not in capsys.readouterr().err
+    assert has_output(old)
+
+
+def test_a_limit_that_is_no_size_hides_no_outcome(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The command keeps its exit code; the mistake is told."""
+    monkeypatch.setattr(jobs, "worked_on", {"some_run_01"})
+    monkeypatch.setenv(bounding.VARIABLE, "a lot")
+    with pytest.raises(SystemExit) as ended:
+        app.main(["runs", "list"])
+    assert ended.value.code in {0, None}
+    assert "not-a-size" in capsys.readouterr().err

@@ -107,8 +107,12 @@ def test_parquet(tmp_path: Path) -> None:
         ("paths: []\ntransformations: [read_delimited: {quote: x}]\n", "`quote`"),
         (
             "paths: []\ntransformations: "
-            "[extract_columns_from_partition_format: '/{day:yyyy/MM/dd}/x.csv']\n",
-            "dates",
+            "[extract_columns_from_partition_format: '/{day:yyyy/QQ}/x.csv']\n",
+            "`yyyy/QQ`",
+        ),
+        (
+            "paths: []\ntransformations: [extract_columns_from_partition_format: {where: x}]\n",
+            "`partition_format`",
         ),
         ("paths: [\n", "MLTable"),
     ],
@@ -117,6 +121,46 @@ def test_what_is_not_read_here(tmp_path: Path, text: str, said: str) -> None:
     """Said with the file, before anything runs; never left out silently."""
     with pytest.raises(mltables.Unreadable, match=said):
         table(tmp_path, text, a_csv="x\n1\n")
+
+
+@pytest.mark.parametrize(
+    ("form", "path", "columns"),
+    [
+        ("'/{store}/{brand}.csv'", "1/bran.csv", {"store": "1", "brand": "bran"}),
+        # Without the end of the path, as in "Working with tables in Azure Machine Learning".
+        (
+            "/puYear={year}/puMonth={month}",
+            "puYear=2015/puMonth=1/a.csv",
+            {"year": "2015", "month": "1"},
+        ),
+        (
+            "{partition_format: '{store}/{brand}/{file}.{extension}'}",
+            "1/bran.x/part.csv",
+            {"store": "1", "brand": "bran.x", "file": "part", "extension": "csv"},
+        ),
+        # As reference-yaml-mltable writes it, without quotes: YAML reads a mapping.
+        ("{day:yyyy/MM/dd/HH/mm/ss}", "2026/03/04/05/06/07/a.csv", {"day": "2026-03-04 05:06:07"}),
+        ("'{what}/{day:yyyy-MM}/a.csv'", "x/2026-03/a.csv", {"what": "x", "day": "2026-03-01"}),
+    ],
+)
+def test_columns_from_paths(tmp_path: Path, form: str, path: str, columns: dict[str, str]) -> None:
+    """Text for each `{name}`, a moment for each `{name:yyyy-MM-dd}`."""
+    (tmp_path / path).parent.mkdir(parents=True)
+    (tmp_path / path).write_text("x\n1\n")
+    text = "paths: [{pattern: ./**/*.csv}]\ntransformations:\n  - read_delimited\n"
+    found = table(tmp_path, f"{text}  - extract_columns_from_partition_format: {form}\n")
+    rows = mltables.frame(found, None)
+    assert {name: str(rows[name][0]).removesuffix(" 00:00:00") for name in columns} == columns
+    assert list(rows.columns) == ["x", *columns]
+
+
+def test_a_file_that_is_a_folder(tmp_path: Path) -> None:
+    """A public job says `file:` of a folder, and has its files divided."""
+    (tmp_path / "mnist").mkdir()
+    for name in ("1.png", "0.png"):
+        (tmp_path / "mnist" / name).touch()
+    found = table(tmp_path, "paths: [{file: ./mnist}]\n")
+    assert [Path(path).name for path in found["files"]] == ["0.png", "1.png"]
 
 
 def test_a_folder_or_a_file_without_a_table(tmp_path: Path) -> None:

@@ -86,14 +86,18 @@ def _partitions(table: Mapping[str, Any], keys: list[str]) -> list[dict[str, Any
         raise mltables.Unreadable(
             f"files are divided by {', '.join(keys)}: their MLTable needs `{mltables.PARTITIONS}`"
         )
-    groups: dict[tuple[str, ...], list[str]] = {}
+    groups: dict[tuple[Any, ...], list[str]] = {}
     for path in table["files"]:
         values = mltables.partitions(path, str(formats[0]))
         if lacking := set(keys) - set(values):
             raise mltables.Unreadable(f"`{formats[0]}` has no `{min(lacking)}` to divide by")
         groups.setdefault(tuple(values[key] for key in keys), []).append(path)
     return [
-        {"files": files, "keys": dict(zip(keys, values, strict=True)), "items": len(files)}
+        {
+            "files": files,
+            "keys": dict(zip(keys, map(_plain, values), strict=True)),
+            "items": len(files),
+        }
         for values, files in sorted(groups.items())
     ]
 

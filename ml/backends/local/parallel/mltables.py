@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,8 @@ READS = frozenset({"read_delimited", "read_parquet", "read_json_lines"})
 WHOLE = frozenset({"take", "skip"})
 OTHERS = frozenset({"drop_columns", "keep_columns", "convert_column_types"})
 PARTITIONS = "extract_columns_from_partition_format"
+# A moment in a path, part by part (MLTable.extract_columns_from_partition_format).
+_DATES = {"yyyy": "%Y", "MM": "%m", "dd": "%d", "HH": "%H", "mm": "%M", "ss": "%S"}
 ENCODINGS = {
     "utf8": "utf-8",
     "utf8bom": "utf-8-sig",
@@ -52,8 +55,8 @@ def described(folder: Path, document: Mapping[str, Any]) -> dict[str, Any]:
         unknown = sorted(set(options or {}) - _KNOWN[name]) if name in READS else []
         if unknown:
             raise Unreadable(f"{folder / FILE}: `{unknown[0]}` of `{name}` is not built here")
-        if name == PARTITIONS and re.search(r"\{[^{}]*:[^{}]*\}", str(options)):
-            raise Unreadable(f"{folder / FILE}: dates in `{name}` are not built here")
+        if name == PARTITIONS:
+            options = _partition_format(folder, options)
         steps.append([name, options])
     files: list[Path] = []
     for entry in document.get("paths") or []:
@@ -62,11 +65,11 @@ def described(folder: Path, document: Mapping[str, Any]) -> dict[str, Any]:
             raise Unreadable(f"{folder / FILE}: {text} is not on this machine")
         if kind == "pattern":
             found = sorted(folder.glob(str(text).removeprefix("./")))
-        elif kind == "folder":
+        elif (folder / str(text)).is_dir():
             found = sorted((folder / str(text)).rglob("*"))
         else:
             found = [folder / str(text)]
-        files += [path for path in found if path.is_file() or kind == "file"]
+        files += [path for path in found if not path.is_dir()]
     missing = [path for path in files if not path.exists()]
     if missing:
         raise Unreadable(f"{folder / FILE}: there is no file {missing[0]}")
@@ -102,16 +105,48 @@ def frame(table: Mapping[str, Any], part: int | None) -> pd.DataFrame:
     return found.reset_index(drop=True)
 
 
-def partitions(path: str, step: str) -> dict[str, str]:
-    """The values that a path has for a partition format such as `/{store}/{brand}.csv`.
+def partitions(path: str, form: str) -> dict[str, str | datetime]:
+    """The values that a path has for a partition format such as `/{store}/{day:yyyy-MM-dd}.csv`.
 
-    Raises Unreadable for a path that does not have the format.
+    The format ends where the path does, or at the end of one of its folders. Raises Unreadable for
+    a path that does not have the format.
     """
-    pattern = re.sub(r"\\\{(\w+)\\\}", r"(?P<\1>[^/]+)", re.escape(step.lstrip("/")))
-    found = re.search(rf"(?:^|/){pattern}$", path)
+    parts = re.split(r"\{([^{}]+)\}", form.lstrip("/"))
+    fields = [one.partition(":") for one in parts[1::2]]
+    held = [f"({_date(day)[0]})" if day else "([^/]+)" for _, _, day in fields]
+    pattern = "".join(
+        re.escape(text) + field for text, field in zip(parts[::2], [*held, ""], strict=True)
+    )
+    found = re.search(rf"(?:^|/){pattern}$", path) or re.search(rf"(?:^|/){pattern}/", path)
     if found is None:
-        raise Unreadable(f"{path} does not have the partition format `{step}`")
-    return found.groupdict()
+        raise Unreadable(f"{path} does not have the partition format `{form}`")
+    try:
+        return {
+            name: datetime.strptime(value, _date(day)[1]) if day else value
+            for (name, _, day), value in zip(fields, found.groups(), strict=True)
+        }
+    except ValueError as error:
+        raise Unreadable(f"{path}: {error}") from None
+
+
+def _date(form: str) -> tuple[str, str]:
+    """`yyyy/MM/dd` as a regular expression, and as `strptime` has it."""
+    pattern = re.sub(r"[A-Za-z]+", lambda part: rf"\d{{{len(part[0])}}}", re.escape(form))
+    return pattern, re.sub(r"[A-Za-z]+", lambda part: _DATES[part[0]], form.replace("%", "%%"))
+
+
+def _partition_format(folder: Path, options: Any) -> str:
+    """The format's text, whichever way the table gives it."""
+    if isinstance(options, dict) and list(options.values()) == [None]:
+        # `{day:yyyy/MM/dd}` without quotes is a mapping to YAML.
+        options = f"{{{next(iter(options))}}}"
+    form = options.get("partition_format") if isinstance(options, dict) else options
+    if not isinstance(form, str):
+        raise Unreadable(f"{folder / FILE}: `{PARTITIONS}` has no `partition_format`")
+    for day in re.findall(r"\{[^{}:]*:([^{}]*)\}", form):
+        if not set(re.findall(r"[A-Za-z]+", day)) <= set(_DATES):
+            raise Unreadable(f"{folder / FILE}: `{day}` in `{PARTITIONS}` is not built here")
+    return form
 
 
 def _file(table: Mapping[str, Any], number: int) -> pd.DataFrame:

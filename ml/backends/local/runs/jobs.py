@@ -31,6 +31,8 @@ _NOUNS = (
 
 # Whoever asks whether a run lives holds its lock for some microseconds.
 _PATIENCE_S = 1.0
+# The runs that this process has carried out, or begun to.
+worked_on: set[str] = set()
 
 
 class Held(Exception):
@@ -73,6 +75,7 @@ def hold(name: str) -> Iterator[float | None]:
         lock.truncate(0)
         lock.write(f"{os.getpid()}\n")
         lock.flush()
+        worked_on.add(name)
         yield left
         path.unlink(missing_ok=True)
 
