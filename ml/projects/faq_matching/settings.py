@@ -63,7 +63,8 @@ _BOUNDS: tuple[tuple[str, float, float], ...] = (
 )
 
 
-def _boolean(text: str) -> bool:
+def boolean(text: str) -> bool:
+    """True or false as specs write them."""
     values = {"true": True, "false": False, "1": True, "0": False, "yes": True, "no": False}
     if text.lower() not in values:
         raise argparse.ArgumentTypeError(f"{text!r} is neither true nor false")
@@ -78,7 +79,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         if choices := get_args(kind):
             parser.add_argument(name, choices=choices, default=field.default)
         else:
-            kind = _boolean if kind is bool else kind
+            kind = boolean if kind is bool else kind
             parser.add_argument(
                 name, type=kind, default=field.default, metavar=f"({field.default})"
             )

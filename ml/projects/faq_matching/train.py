@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from ml.projects.faq_matching.fitting import entries_of, fit, texts_of, validation_metrics
 from ml.projects.faq_matching.prepare import add_data_arguments, prepare, threads
 from ml.projects.faq_matching.refits import refits, spread
-from ml.projects.faq_matching.settings import Hyperparameters, add_arguments
-from ml.projects.faq_matching.splits import TRAIN, VALIDATION
+from ml.projects.faq_matching.settings import Hyperparameters, add_arguments, boolean
+from ml.projects.faq_matching.splits import TRAIN, VALIDATION, shuffled
 from ml.toolkit.metrics import gain_at, ranks
 from ml.toolkit.timing import latency
 from ml.toolkit.tracking import tracking
@@ -30,6 +31,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--report-every", type=int, default=10, help="trees between two reports")
     parser.add_argument("--refits", type=int, default=0, help="other seeds, for the stability")
+    parser.add_argument(
+        "--shuffled",
+        type=boolean,
+        default=False,
+        help="true: train on labels that were shuffled; what it then learns is a leak",
+    )
     add_arguments(parser)
     given = parser.parse_args(arguments)
     try:
@@ -38,8 +45,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
         parser.error(str(error))
     faq, split = prepare(given.faq, given.schema, given.split_seed)
     validation = split.rows(VALIDATION)
+    if given.shuffled:
+        faq = shuffled(faq, split, given.seed)
     with tracking() as tracker:
-        tracker.parameters({**settings.as_dict(), "seed": given.seed})
+        tracker.parameters(
+            {**settings.as_dict(), "seed": given.seed, "shuffled_labels": given.shuffled}
+        )
         model = fit(
             faq,
             split,
@@ -51,6 +62,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
             watched=validation,
             every=given.report_every,
         )
+        if given.shuffled:
+            model = replace(model, settings={**model.settings, "shuffled_labels": True})
         texts, expected = texts_of(faq, validation), entries_of(faq, validation)
         kept = validation_metrics(ranks(model.scores(texts), expected))
         # The same questions as if their entries were new: nobody asked about them before.

@@ -16,7 +16,7 @@ from ml.projects.faq_matching.loading import Faq
 from ml.projects.faq_matching.model import FaqModel
 from ml.projects.faq_matching.ranker import Ranker
 from ml.projects.faq_matching.settings import Hyperparameters
-from ml.projects.faq_matching.splits import TEST_KNOWN, TRAIN, VALIDATION, Split
+from ml.projects.faq_matching.splits import TEST_KNOWN, TRAIN, VALIDATION, Split, shuffled
 from ml.projects.faq_matching.train import main
 from ml.serving.scoring.manifest import verify
 from ml.toolkit.metrics import gain_at, ranks
@@ -85,6 +85,28 @@ def test_what_is_logged_is_what_the_model_does(
     best = max(point.value for point in history)
     latest = max(point.step for point in history[:-1] if point.value == best)
     assert gain_at(found, 3) == best and model.booster.num_trees() == latest
+
+
+def test_shuffled_labels_teach_nothing(
+    folder: Path, schema: Path, store: str, tmp_path: Path, faq: Faq, parts: Split
+):
+    """The labels are the same ones, dealt out anew to the training questions and to no other; the
+    model that comes of it says so, and is much worse."""
+    dealt = shuffled(faq, parts, seed=0)
+    rows = parts.rows(TRAIN)
+    before, after = (sorted(one.questions[row].entry for row in rows) for one in (faq, dealt))
+    assert before == after
+    changed = [at for at, q in enumerate(faq.questions) if q != dealt.questions[at]]
+    assert changed and set(changed) <= set(rows)
+    for name, more in (("sound", ()), ("shuffled", ("--shuffled", "true"))):
+        train(folder, schema, tmp_path / name, *more)
+    assert FaqModel.load(tmp_path / "shuffled").settings["shuffled_labels"] is True
+    assert "shuffled_labels" not in FaqModel.load(tmp_path / "sound").settings
+    gains = {
+        run.data.params["shuffled_labels"]: run.data.metrics["validation_gain_at_1"]
+        for run in MlflowClient(store).search_runs(["0"])
+    }
+    assert gains["True"] < gains["False"] / 2
 
 
 @pytest.mark.slow
