@@ -13,22 +13,24 @@ from typing import Any
 from ml.backends.base import Run
 from ml.backends.local import faults
 from ml.backends.local.runs import records
-from ml.release import predictions, supply_chain
+from ml.release import cost, predictions, supply_chain
 from ml.release.candidate import EVALUATION, MODEL
+from ml.release.recomputed import disagreements
 from ml.release.registry import EVIDENCE_FILE, Registry, Version
 from ml.serving import files
 from ml.serving.client import Timing
 from ml.serving.scoring.manifest import ManifestError, verify
 from ml.specs.problems import Exit, Problem, Refused
 from ml.toolkit.evaluation import PREDICTIONS, EvaluationRefused, read_evaluation
-from policies.promotion.evidence import SCHEMA_VERSION, Evidence, parse
+from policies.promotion.evidence import SCHEMA_VERSION, Evidence, parse, uri
 from policies.supply_chain.formats import formats
 
 FILE = EVIDENCE_FILE
 # What evidence.json takes over from evaluation.json as it is.
 _KEPT = (
-    *("primary_metric", "goal", "unit", "metrics", "baseline", "slices", "contributions"),
-    *("stability", "training", "predictions"),
+    *("primary_metric", "goal", "unit", "resampled", "metrics", "baseline", "slice_split"),
+    *("slices", "fairness", "contributions", "explanation", "stability", "training"),
+    "predictions",
 )
 
 
@@ -49,6 +51,7 @@ def keep(
     evaluated: Run,
     timing: Timing,
     instance_type: str,
+    prices: cost.Prices = cost.unknown,
 ) -> Version:
     """Assemble the evidence and keep it with the version; returns the version with its hash.
 
@@ -62,12 +65,10 @@ def keep(
         "schema_version": SCHEMA_VERSION,
         "created": datetime.now(UTC).isoformat(),
         "project": version.project,
-        "model": {
-            "name": version.model,
-            "version": version.version,
-            "digest": version.digest,
-            "uri": f"models:/{version.model}/{version.version}",
-        },
+        "model": version.model,
+        "version": version.version,
+        "digest": version.digest,
+        "uri": uri(version.model, version.version),
         **{name: evaluation.get(name) for name in _KEPT},
         "data": _data(made, scored),
         "lineage": {
@@ -79,11 +80,13 @@ def keep(
             "commit": made["code"]["commit"],
             "dirty": made["code"]["dirty"],
             "environment": made["environment"],
+            "environment_digest": made["environment_digest"],
             "feature_set_hash": evaluation.get("feature_set_hash"),
             "hyperparameters": evaluation.get("hyperparameters"),
             "seed": evaluation.get("seed"),
         },
         "latency": {**asdict(timing), "instance_type": instance_type},
+        "cost": cost.of(trained, timing, instance_type, prices),
         "supply_chain": stated,
     }
     text = json.dumps(document, indent=1, sort_keys=True) + "\n"
@@ -113,14 +116,16 @@ def load(version: Version) -> Evidence:
     if hashlib.sha256(content).hexdigest() != version.evidence:
         edited = f"{FILE} is not the file that was kept with the version"
         return replace(nothing, disagreements=(edited,))
-    document = json.loads(content)
-    evidence = parse(document)
-    stated = (document.get("predictions") or {}).get("sha256")
-    wrong = predictions.disagreements(evidence, stated, found)
+    evidence = parse(json.loads(content))
+    if evidence.schema_version != SCHEMA_VERSION:
+        told = f"{FILE} is of schema {evidence.schema_version:g}, not {SCHEMA_VERSION}"
+        return replace(nothing, schema_version=evidence.schema_version, disagreements=(told,))
     return replace(
         evidence,
-        disagreements=wrong,
+        disagreements=disagreements(evidence, found),
         outcomes=found.outcomes(evidence.primary_metric or ""),
+        groups=found.groups(),
+        members=found.members(),
         files=formats(version.folder),
     )
 
@@ -131,15 +136,16 @@ def rescored(champion: Evidence, evaluated: Run) -> Evidence:
     scored = records.lineage(evaluated.folder)
     again = parse({**evaluation, "data": _data(scored, scored)})
     found = predictions.read(evaluated.outputs[EVALUATION] / PREDICTIONS)
-    stated = (evaluation.get("predictions") or {}).get("sha256")
     return replace(
         champion,
         metrics=again.metrics,
         data=again.data,
         primary_metric=again.primary_metric,
         goal=again.goal,
-        disagreements=predictions.disagreements(again, stated, found),
+        disagreements=disagreements(again, found),
         outcomes=found.outcomes(again.primary_metric or ""),
+        groups=found.groups(),
+        members=found.members(),
     )
 
 

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 
 from ml.release import predictions
 from ml.release.evidence import FILE
+from ml.release.recomputed import disagreements
 from ml.release.registry import Version
 from ml.release.supply_chain import SBOM
 from ml.serving.scoring.manifest import ManifestError, verify
 from ml.toolkit.evaluation import PREDICTIONS
-from policies.promotion.evidence import Evidence, parse
+from policies.promotion.evidence import SCHEMA_VERSION, Evidence, parse, uri
 
 
 @dataclass(frozen=True)
@@ -36,13 +37,13 @@ def checks(version: Version) -> tuple[Check, ...]:
     and the files of this machine; no server is asked.
     """
     content, unread = _content(version)
-    document = _document(content)
-    evidence = parse(document)
+    evidence = parse(_document(content))
     return (
         Check(FILE, unread or _kept(version, content)),
+        Check("schema", _schema(version, evidence)),
         Check("identity", _identity(version, evidence)),
         Check("model", _model(version)),
-        *_predictions(version, document, evidence),
+        *_predictions(version, evidence),
         Check(SBOM, _bill(version, evidence)),
     )
 
@@ -71,11 +72,19 @@ def _kept(version: Version, content: bytes) -> tuple[str, ...]:
     return ()
 
 
+def _schema(version: Version, evidence: Evidence) -> tuple[str, ...]:
+    if evidence.schema_version == SCHEMA_VERSION:
+        return ()
+    again = f"ml release propose {version.project} --run {version.run} measures it anew"
+    return (f"it states {evidence.schema_version}, this code reads {SCHEMA_VERSION}: {again}",)
+
+
 def _identity(version: Version, evidence: Evidence) -> tuple[str, ...]:
     pairs = {
         "model": (evidence.model, version.model),
         "version": (evidence.version, version.version),
         "digest": (evidence.digest, version.digest),
+        "uri": (evidence.uri, uri(version.model, version.version)),
     }
     return tuple(
         f"{name} states {stated or 'nothing'}, the registry {known}"
@@ -103,18 +112,14 @@ def _bill(version: Version, evidence: Evidence) -> tuple[str, ...]:
     return () if found == stated else (f"its sha256 is {found}, the evidence states {stated}",)
 
 
-def _predictions(
-    version: Version, document: dict[str, object], evidence: Evidence
-) -> tuple[Check, Check]:
-    stated = document.get("predictions")
-    sha256 = stated.get("sha256") if isinstance(stated, dict) else None
+def _predictions(version: Version, evidence: Evidence) -> tuple[Check, Check]:
     try:
         found = predictions.read(version.papers / PREDICTIONS)
     except OSError as error:
         return Check(PREDICTIONS, (str(error),)), Check(
             "metrics", ("not recomputed: no predictions",)
         )
-    wrong = predictions.disagreements(evidence, sha256, found)
+    wrong = disagreements(evidence, found)
     of_the_file = tuple(one for one in wrong if one.startswith(PREDICTIONS))
     return (
         Check(PREDICTIONS, of_the_file),

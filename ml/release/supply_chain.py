@@ -35,7 +35,7 @@ def look() -> tuple[Mapping[str, object], str]:
             one.name: {"locked": one.locked, "installed": one.installed, "licence": one.licence}
             for one in found
         },
-        "sbom": {"file": SBOM, "sha256": digest(bill)},
+        "sbom": digest(bill),
     }
     source = Path(os.environ.get(VARIABLE) or repository.root() / ADVISORIES)
     if os.environ.get(VARIABLE) or source.exists():
@@ -48,10 +48,10 @@ def look() -> tuple[Mapping[str, object], str]:
             raise Refused(
                 Problem("no-advisories", str(error), "records in OSV JSON", hint, place)
             ) from None
-        stated["advisories"] = {
+        stated |= {
             "source": shown,
             "as_of": known.as_of.isoformat(),
             "records": len(known.records),
-            "found": list(known.found(found)),
+            "advisories": list(known.found(found)),
         }
     return stated, bill

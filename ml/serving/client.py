@@ -35,12 +35,16 @@ class Answer:
 
 @dataclass(frozen=True)
 class Timing:
-    """Milliseconds at three percentiles over `requests` warm requests, one after another."""
+    """Milliseconds at three percentiles, and the mean, over `requests` warm requests, one after
+    another; `warm_up` before them were not counted.
+    """
 
     p50_ms: float
     p95_ms: float
     p99_ms: float
+    mean_ms: float
     requests: int
+    warm_up: int
     hardware: str
 
 
@@ -86,7 +90,7 @@ def measure(port: int, bodies: Sequence[Mapping[str, object]], requests: int) ->
         connection.close()
     taken.sort()
     p50, p95, p99 = (taken[min(int(len(taken) * share), len(taken) - 1)] for share in PERCENTILES)
-    return Timing(p50, p95, p99, len(taken), hardware())
+    return Timing(p50, p95, p99, sum(taken) / len(taken), len(taken), WARM_UP, hardware())
 
 
 def hardware() -> str:

@@ -1,8 +1,8 @@
 """evaluation.json: what a project says of its model, with the predictions that bear it out.
 
-`predictions.csv` has one row a question; every metric can be computed again from its `split` and
-`rank`, and its sha256 stands in evaluation.json. Nothing that is missing, NaN or infinite is
-written or read.
+`predictions.csv` has one row a unit (a question, say) of a split; every metric, by slices too, can
+be computed again from it, and its sha256 stands in evaluation.json. Nothing that is missing, NaN or
+infinite is written or read.
 """
 
 from __future__ import annotations
@@ -19,10 +19,12 @@ from typing import Any, Literal
 
 from ml.toolkit.metrics import Estimate
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 EVALUATION = "evaluation.json"
 PREDICTIONS = "predictions.csv"
-COLUMNS = ("question_id", "split", "slice", "expected", "predicted", "rank", "score")
+COLUMNS = ("unit", "split", "group", "expected", "predicted", "rank", "score")
+# Behind them one column a dimension that slices the units, such as `slice:topic`.
+SLICE = "slice:"
 Metrics = Mapping[str, Mapping[str, Estimate]]
 
 
@@ -32,34 +34,47 @@ class EvaluationRefused(ValueError):
 
 @dataclass(frozen=True)
 class Prediction:
-    """The first answer to a question, and where the right one came."""
+    """The first answer to one unit, and where the right one came.
 
-    question_id: str
+    `slices` says where the unit belongs by each dimension ("" for nowhere). `group` is what the
+    bootstrap draws with it (an entity, a block of time); "" when units are drawn one by one.
+    """
+
+    unit: str
     split: str
-    slice: str
+    slices: Mapping[str, str]
     expected: str
     predicted: str
     rank: int
     score: float
+    group: str = ""
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The content of evaluation.json; `predictions` (file, sha256, rows) is filled by `write`."""
+    """The content of evaluation.json; `predictions` (file, sha256, rows) is filled by `write`.
+
+    `unit` is what one prediction is about, `resampled` what the intervals draw: the unit, or what
+    its `group` is. `slices` and `fairness` are of the split `slice_split`.
+    """
 
     project: str
     model: str
     primary_metric: str
     goal: Literal["maximize", "minimize"]
     unit: str
+    resampled: str
     data: Mapping[str, Mapping[str, Any]]
     feature_set_hash: str
     seed: int
     hyperparameters: Mapping[str, str | int | float | bool]
     metrics: Metrics
     baseline: Metrics
-    slices: Mapping[str, Mapping[str, Mapping[str, Estimate]]]
+    slice_split: str
+    slices: Mapping[str, Metrics]
+    fairness: Mapping[str, Mapping[str, Mapping[str, Any]]]
     contributions: Sequence[Mapping[str, str | float]]
+    explanation: Mapping[str, str | float]
     stability: Mapping[str, Mapping[str, Any]]
     training: Mapping[str, float | int]
     predictions: Mapping[str, str | int] = field(default_factory=dict)
@@ -68,14 +83,24 @@ class Evaluation:
 def write_evaluation(
     folder: Path, evaluation: Evaluation, predictions: Sequence[Prediction]
 ) -> None:
-    """Write both files; EvaluationRefused, and nothing is written, when a number is not finite."""
+    """Write both files; EvaluationRefused, and nothing is written, when a number is not finite,
+    when a unit lacks a dimension, or when groups and `resampled` do not fit.
+    """
+    dimensions = tuple(predictions[0].slices) if predictions else ()
+    grouped = evaluation.resampled != evaluation.unit
     table = io.StringIO()
     writer = csv.writer(table, lineterminator="\n")
-    writer.writerow(COLUMNS)
+    writer.writerow([*COLUMNS, *(SLICE + name for name in dimensions)])
     for row in predictions:
         if row.rank < 1 or not math.isfinite(row.score):
-            raise EvaluationRefused(f"{row.question_id}: rank {row.rank}, score {row.score}")
-        writer.writerow([getattr(row, name) for name in COLUMNS])
+            raise EvaluationRefused(f"{row.unit}: rank {row.rank}, score {row.score}")
+        if tuple(row.slices) != dimensions:
+            raise EvaluationRefused(f"{row.unit}: slices {tuple(row.slices)}, not {dimensions}")
+        if bool(row.group) is not grouped:
+            said = f"{evaluation.resampled}s are drawn, each a group of {evaluation.unit}s"
+            raise EvaluationRefused(f"{row.unit}: group {row.group!r}, where {said}")
+        values = [getattr(row, name) for name in COLUMNS]
+        writer.writerow([*values, *row.slices.values()])
     content = table.getvalue().encode()
     document = {"schema_version": SCHEMA_VERSION, **asdict(evaluation)}
     document["predictions"] = {

@@ -1,6 +1,7 @@
 """What is known about a model version when somebody asks whether it may be promoted.
 
-Every leaf may be None: absent or of the wrong type is the same to a gate, and a gate refuses it.
+The dataclasses are the schema of evidence.json: names, types, what is required, and bounds. Every
+leaf may be None: absent or of the wrong type is the same to a gate, and a gate refuses it.
 """
 
 from __future__ import annotations
@@ -9,7 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
-SCHEMA_VERSION = 1
+from policies.promotion.schema import AFRESH, OPTIONAL, number, read
+
+SCHEMA_VERSION = 2
 
 
 @dataclass(frozen=True)
@@ -19,37 +22,92 @@ class Estimate:
     value: float | None = None
     low: float | None = None
     high: float | None = None
-    count: float | None = None
+    count: float | None = number(1)
+
+
+Metrics = Mapping[str, Mapping[str, Estimate]]
 
 
 @dataclass(frozen=True)
-class Lineage:
-    """Where a model comes from; `parent_run` equals `run` for a model of no sweep or pipeline."""
+class Disparity:
+    """How far a metric lies apart between slices of `split`: the lowest and the highest of them.
 
-    run: str | None = None
-    parent_run: str | None = None
-    code_snapshot: str | None = None
-    commit: str | None = None
-    dirty: bool | None = None
-    environment: str | None = None
-    feature_set_hash: str | None = None
-    hyperparameters: Mapping[str, object] | None = None
-    seed: float | None = None
-
-
-@dataclass(frozen=True)
-class Latency:
-    """Milliseconds at the 50th, 95th and 99th percentile over `requests` warm, served requests.
-
-    `hardware` is the machine measured on, `instance_type` the one that the deployment asks for.
+    Only slices of enough units are compared; `slices` says how many those are.
     """
 
-    p50_ms: float | None = None
-    p95_ms: float | None = None
-    p99_ms: float | None = None
-    requests: float | None = None
+    split: str | None = None
+    difference: float | None = number()
+    lowest: str | None = None
+    highest: str | None = None
+    slices: float | None = number(2)
+
+
+@dataclass(frozen=True)
+class Contribution:
+    """A feature's share in what the model says, of all features together 1."""
+
+    feature: str | None = None
+    share: float | None = number(0, 1)
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """How the contributions were found, over how many rows.
+
+    `error` is how far the contributions of a row are from adding up to its score, at most, relative
+    to the score: 0 but for rounding when the method is exact.
+    """
+
+    method: str | None = None
+    rows: float | None = number(1)
+    error: float | None = number()
+
+
+@dataclass(frozen=True)
+class Stability:
+    """A metric of the same training over other folds or seeds, and the standard deviation."""
+
+    over: str | None = None
+    values: tuple[float | None, ...] = ()
+    std: float | None = number()
+
+
+@dataclass(frozen=True)
+class Training:
+    """Seconds and threads that one fit took in the evaluation."""
+
+    seconds: float | None = number()
+    threads: float | None = number(1)
+
+
+@dataclass(frozen=True)
+class Spent:
+    """Machine time: `seconds` on each of `nodes`, and what it costs where the price is known.
+
+    `instance_type` is the one that would be paid for, absent where no deployment or cluster names
+    one. `amount` = seconds / 3600 × nodes × `price_per_hour`.
+    """
+
+    seconds: float | None = number()
+    nodes: float | None = number(1)
     hardware: str | None = None
-    instance_type: str | None = None
+    instance_type: str | None = field(default=None, metadata=OPTIONAL)
+    price_per_hour: float | None = number(optional=True)
+    amount: float | None = number(optional=True)
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What the training run took, and what 1,000 predictions do, one after another on one machine.
+
+    `source` and `as_of` say where the prices are from; absent when no price is known.
+    """
+
+    training: Spent = field(default_factory=Spent)
+    thousand_predictions: Spent = field(default_factory=Spent)
+    currency: str | None = field(default=None, metadata=OPTIONAL)
+    source: str | None = field(default=None, metadata=OPTIONAL)
+    as_of: str | None = field(default=None, metadata=OPTIONAL)
 
 
 @dataclass(frozen=True)
@@ -58,6 +116,50 @@ class DataVersion:
 
     asset: str | None = None
     sha256: str | None = None
+
+
+@dataclass(frozen=True)
+class Lineage:
+    """Where a model comes from; `parent_run` equals `run` for a model of no sweep or pipeline."""
+
+    run: str | None = None
+    run_name: str | None = field(default=None, metadata=OPTIONAL)
+    parent_run: str | None = None
+    evaluation_run: str | None = None
+    code_snapshot: str | None = None
+    commit: str | None = None
+    dirty: bool | None = None
+    environment: str | None = None
+    environment_digest: str | None = field(default=None, metadata=OPTIONAL)
+    feature_set_hash: str | None = None
+    hyperparameters: Mapping[str, object] | None = None
+    seed: float | None = None
+
+
+@dataclass(frozen=True)
+class Latency:
+    """Milliseconds over `requests` served requests, one after another, `warm_up` before them.
+
+    `hardware` is the machine measured on, `instance_type` the one that the deployment asks for.
+    """
+
+    p50_ms: float | None = number()
+    p95_ms: float | None = number()
+    p99_ms: float | None = number()
+    mean_ms: float | None = number()
+    requests: float | None = number(1)
+    warm_up: float | None = number()
+    hardware: str | None = None
+    instance_type: str | None = None
+
+
+@dataclass(frozen=True)
+class KeptPredictions:
+    """The hashed predictions from which every metric follows."""
+
+    file: str | None = None
+    sha256: str | None = None
+    rows: float | None = number(1)
 
 
 @dataclass(frozen=True)
@@ -77,148 +179,71 @@ class SupplyChain:
     `advisories` lists what it has on these packages; both are None when no source was read.
     """
 
+    lock: str | None = None
     packages: Mapping[str, LockedPackage] = field(default_factory=dict)
     sbom: str | None = None
-    as_of: datetime | None = None
-    advisories: tuple[str, ...] | None = None
-
-
-Metrics = Mapping[str, Mapping[str, Estimate]]
+    source: str | None = field(default=None, metadata=OPTIONAL)
+    as_of: datetime | None = field(default=None, metadata=OPTIONAL)
+    records: float | None = number(optional=True)
+    advisories: tuple[str, ...] | None = field(default=None, metadata=OPTIONAL)
 
 
 @dataclass(frozen=True)
 class Evidence:
     """The evidence of one model version.
 
-    The last three fields are never read from the document: whoever loads it makes them afresh from
-    the model folder and the hashed predictions. `files` maps each file of the model folder to the
+    `unit` is what one prediction is about; `resampled` what the bootstrap draws: the unit, or what
+    holds several of them, such as an entity or a time block. `slices` (dimension → slice → metric)
+    and `fairness` (dimension → metric) are of `slice_split`.
+
+    The last fields are never read from the document: whoever loads it makes them afresh from the
+    model folder and the hashed predictions. `files` maps each file of the model folder to the
     format that its content shows ("" when none is recognised). `disagreements` lists what differs
-    between the document and the predictions; None says that nobody looked. `outcomes` holds the
-    primary metric of every unit: split → unit id → value.
+    between the document and the predictions; None says that nobody looked. By split: `outcomes` has
+    the primary metric of every unit, `groups` what was drawn with a unit, `members` the units of
+    every slice by dimension.
     """
 
-    schema_version: float | None = None
+    schema_version: float | None = number(SCHEMA_VERSION, SCHEMA_VERSION)
     created: datetime | None = None
     project: str | None = None
     model: str | None = None
     version: str | None = None
     digest: str | None = None
+    uri: str | None = None
     primary_metric: str | None = None
     goal: str | None = None
+    unit: str | None = None
+    resampled: str | None = None
     metrics: Metrics = field(default_factory=dict)
-    baseline: Metrics = field(default_factory=dict)
+    baseline: Metrics = field(default_factory=dict, metadata=OPTIONAL)
+    slice_split: str | None = None
+    slices: Mapping[str, Metrics] = field(default_factory=dict)
+    fairness: Mapping[str, Mapping[str, Disparity]] = field(default_factory=dict)
+    contributions: tuple[Contribution, ...] = ()
+    explanation: Explanation = field(default_factory=Explanation)
+    stability: Mapping[str, Stability] = field(default_factory=dict)
+    training: Training = field(default_factory=Training)
+    cost: Cost = field(default_factory=Cost)
     data: Mapping[str, DataVersion] = field(default_factory=dict)
     lineage: Lineage = field(default_factory=Lineage)
     latency: Latency = field(default_factory=Latency)
+    predictions: KeptPredictions = field(default_factory=KeptPredictions)
     supply_chain: SupplyChain = field(default_factory=SupplyChain)
-    files: Mapping[str, str] | None = None
-    disagreements: tuple[str, ...] | None = None
-    outcomes: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    files: Mapping[str, str] | None = field(default=None, metadata=AFRESH)
+    disagreements: tuple[str, ...] | None = field(default=None, metadata=AFRESH)
+    outcomes: Mapping[str, Mapping[str, float]] = field(default_factory=dict, metadata=AFRESH)
+    groups: Mapping[str, Mapping[str, str]] = field(default_factory=dict, metadata=AFRESH)
+    members: Mapping[str, Mapping[str, Mapping[str, tuple[str, ...]]]] = field(
+        default_factory=dict, metadata=AFRESH
+    )
 
 
 def parse(document: object) -> Evidence:
     """The evidence that a JSON document states; what is absent or of a wrong type becomes None."""
-    top = _mapping(document)
-    model = _mapping(top.get("model"))
-    lineage = _mapping(top.get("lineage"))
-    latency = _mapping(top.get("latency"))
-    hyperparameters = lineage.get("hyperparameters")
-    dirty = lineage.get("dirty")
-    return Evidence(
-        schema_version=_number(top.get("schema_version")),
-        created=_time(top.get("created")),
-        project=_text(top.get("project")),
-        model=_text(model.get("name")),
-        version=_text(model.get("version")),
-        digest=_text(model.get("digest")),
-        primary_metric=_text(top.get("primary_metric")),
-        goal=_text(top.get("goal")),
-        metrics=_metrics(top.get("metrics")),
-        baseline=_metrics(top.get("baseline")),
-        data={
-            str(name): DataVersion(
-                _text(_mapping(of).get("asset")), _text(_mapping(of).get("sha256"))
-            )
-            for name, of in _mapping(top.get("data")).items()
-        },
-        lineage=Lineage(
-            run=_text(lineage.get("run")),
-            parent_run=_text(lineage.get("parent_run")),
-            code_snapshot=_text(lineage.get("code_snapshot")),
-            commit=_text(lineage.get("commit")),
-            dirty=dirty if isinstance(dirty, bool) else None,
-            environment=_text(lineage.get("environment")),
-            feature_set_hash=_text(lineage.get("feature_set_hash")),
-            hyperparameters=hyperparameters if isinstance(hyperparameters, Mapping) else None,
-            seed=_number(lineage.get("seed")),
-        ),
-        latency=Latency(
-            p50_ms=_number(latency.get("p50_ms")),
-            p95_ms=_number(latency.get("p95_ms")),
-            p99_ms=_number(latency.get("p99_ms")),
-            requests=_number(latency.get("requests")),
-            hardware=_text(latency.get("hardware")),
-            instance_type=_text(latency.get("instance_type")),
-        ),
-        supply_chain=_supply_chain(_mapping(top.get("supply_chain"))),
-    )
+    return read(Evidence, document)
 
 
-def _supply_chain(found: Mapping[str, object]) -> SupplyChain:
-    advisories = _mapping(found.get("advisories"))
-    listed = advisories.get("found")
-    return SupplyChain(
-        packages={
-            str(name): LockedPackage(
-                _text(_mapping(of).get("locked")),
-                _text(_mapping(of).get("installed")),
-                _text(_mapping(of).get("licence")),
-            )
-            for name, of in _mapping(found.get("packages")).items()
-        },
-        sbom=_text(_mapping(found.get("sbom")).get("sha256")),
-        as_of=_time(advisories.get("as_of")),
-        advisories=tuple(map(str, listed)) if isinstance(listed, list) else None,
-    )
-
-
-def _metrics(found: object) -> Metrics:
-    return {
-        str(split): {
-            str(metric): Estimate(
-                value=_number(_mapping(of).get("value")),
-                low=_number(_mapping(of).get("low")),
-                high=_number(_mapping(of).get("high")),
-                count=_number(_mapping(of).get("count")),
-            )
-            for metric, of in _mapping(metrics).items()
-        }
-        for split, metrics in _mapping(found).items()
-    }
-
-
-def _mapping(found: object) -> Mapping[str, object]:
-    return found if isinstance(found, Mapping) else {}
-
-
-def _text(found: object) -> str | None:
-    return found.strip() or None if isinstance(found, str) else None
-
-
-def _number(found: object) -> float | None:
-    # True is an int to Python; as a metric it is a mistake.
-    if isinstance(found, bool) or not isinstance(found, (int, float)):
-        return None
-    try:
-        return float(found)
-    except OverflowError:
-        return float("inf")
-
-
-def _time(found: object) -> datetime | None:
-    try:
-        when = datetime.fromisoformat(found) if isinstance(found, str) else None
-    except ValueError:
-        return None
-    # A time without a zone could be hours old or hours ahead: it says nothing.
-    return when if when is not None and when.tzinfo is not None else None
+def uri(model: str | None, version: str | None) -> str:
+    """Where a registered version is found, as MLflow writes it."""
+    return f"models:/{model}/{version}"

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
+from typing import TypeVar, cast
 
 import yaml
 
-from policies.promotion import waivers
+from policies.promotion import reviews, waivers
 from policies.promotion.decision import Mode
+from policies.promotion.reviews import Review
 from policies.promotion.settings import SETTINGS, Bounds, Names, Numbers, checked, merged
 from policies.promotion.waivers import Waiver
 
 FLOOR = Path(__file__).with_name("gates.yml")
 SCHEMA_VERSION = 1
-# A project's file; the floor waives nothing, because it would for everybody.
-_TOP = ("schema_version", "gates", "waivers")
+# A project's file; the floor waives and reviews nothing, because it would for everybody.
+_TOP = ("schema_version", "gates", "waivers", "reviews")
 
 
 class GatesError(Exception):
@@ -38,12 +39,13 @@ class GatesError(Exception):
 
 @dataclass(frozen=True)
 class Gate:
-    """One gate as it stands for a project: its mode, settings and waivers, checked and typed."""
+    """One gate as it stands for a project, checked and typed."""
 
     name: str
     mode: Mode
     settings: Mapping[str, object]
     waivers: tuple[Waiver, ...] = ()
+    reviews: tuple[Review, ...] = ()
 
     def number(self, setting: str) -> float:
         """A maximum or a minimum."""
@@ -63,6 +65,7 @@ class Gate:
 
 
 Gates = Mapping[str, Gate]
+_Word = TypeVar("_Word", Waiver, Review)
 
 
 def load(project: Path | None = None, floor: Path = FLOOR, *, shown: str = "") -> Gates:
@@ -70,10 +73,10 @@ def load(project: Path | None = None, floor: Path = FLOOR, *, shown: str = "") -
 
     `shown` is the project's file as a waiver's place names it. Raises GatesError when a file is
     unreadable, names an unknown gate or setting, has a value of the wrong type, when the floor
-    leaves a setting out or waives a gate, when the project's file is looser, or when a waiver of
-    it is none.
+    leaves a setting out or waives a gate, when the project's file is looser, or when a waiver or a
+    review of it is none.
     """
-    stated, _ = _read(floor, ("schema_version", "gates"))
+    stated, *_ = _read(floor, ("schema_version", "gates"))
     values: dict[tuple[str, str], object] = {}
     for gate, settings in SETTINGS.items():
         for setting in ("mode", *settings):
@@ -81,7 +84,7 @@ def load(project: Path | None = None, floor: Path = FLOOR, *, shown: str = "") -
                 found = f"no `{gate}.{setting}`"
                 raise GatesError("gate-missing", floor, 1, found, "every setting of every gate")
             values[gate, setting] = stated[gate, setting].value
-    tighter, waived = _read(project, _TOP, shown) if project else ({}, ())
+    tighter, waived, reviewed = _read(project, _TOP, shown) if project else ({}, (), ())
     for (gate, setting), own in tighter.items():
         try:
             values[gate, setting] = merged(own.value, gate, setting, values[gate, setting])
@@ -100,6 +103,7 @@ def load(project: Path | None = None, floor: Path = FLOOR, *, shown: str = "") -
             cast(Mode, values[gate, "mode"]),
             {setting: values[gate, setting] for setting in settings},
             tuple(waiver for waiver in waived if waiver.gate == gate),
+            tuple(review for review in reviewed if review.gate == gate),
         )
         for gate, settings in SETTINGS.items()
     }
@@ -118,8 +122,8 @@ def _shown(value: object) -> str:
 
 def _read(
     path: Path, keys: Iterable[str], shown: str = ""
-) -> tuple[dict[tuple[str, str], _Stated], tuple[Waiver, ...]]:
-    """(gate, setting) → what the file states, checked, with its line; and its waivers.
+) -> tuple[dict[tuple[str, str], _Stated], tuple[Waiver, ...], tuple[Review, ...]]:
+    """(gate, setting) → what the file states, checked, with its line; its waivers and reviews.
 
     `mode` is a setting here.
     """
@@ -145,24 +149,37 @@ def _read(
             except ValueError as error:
                 found = f"`{gate}.{setting}` is {value}"
                 raise GatesError("wrong-value", path, line, found, str(error)) from None
-    every = _waivers(top["waivers"], path, shown or str(path)) if "waivers" in top else ()
-    return stated, tuple(every)
+    at = shown or str(path)
+    return (
+        stated,
+        tuple(_listed(top.get("waivers"), path, at, "waiver", waivers.KEYS, waivers.checked)),
+        tuple(_listed(top.get("reviews"), path, at, "review", reviews.KEYS, reviews.checked)),
+    )
 
 
-def _waivers(node: yaml.Node, path: Path, shown: str) -> Iterator[Waiver]:
-    """The waivers of a file; one that is none is refused, so that nobody counts on it."""
+def _listed(
+    node: yaml.Node | None,
+    path: Path,
+    shown: str,
+    what: str,
+    keys: Iterable[str],
+    checked: Callable[[Mapping[str, object], str], _Word],
+) -> Iterator[_Word]:
+    """The waivers or reviews of a file; one that is none is refused: nobody is to count on it."""
+    if node is None:
+        return
     if not isinstance(node, yaml.SequenceNode):
-        line = node.start_mark.line + 1
-        raise GatesError("wrong-value", path, line, "`waivers` is no list", "a list of waivers")
+        line, found = node.start_mark.line + 1, f"`{what}s` is no list"
+        raise GatesError("wrong-value", path, line, found, f"a list of {what}s")
     for one in node.value:
         line = one.start_mark.line + 1
-        stated = {key: _plain(of, path) for key, of in _items(one, path, waivers.KEYS)}
+        stated = {key: _plain(of, path) for key, of in _items(one, path, keys)}
         try:
-            yield waivers.checked(stated, SETTINGS, f"{shown}:{line}")
+            yield checked(stated, f"{shown}:{line}")
         except ValueError as error:
-            about = f"a waiver of `{stated.get('gate', 'no gate')}`"
-            hint = "it names the gate, a reason, an owner and the day on which it expires"
-            raise GatesError("no-waiver", path, line, about, str(error), hint) from None
+            about = f"a {what} of `{stated.get('gate', 'no gate')}`"
+            hint = "it names the gate, what is found, an owner and the day on which it expires"
+            raise GatesError(f"no-{what}", path, line, about, str(error), hint) from None
 
 
 def _items(

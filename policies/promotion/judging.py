@@ -9,9 +9,7 @@ from dataclasses import dataclass
 from policies.promotion.decision import Request, Verdict
 from policies.promotion.evidence import Estimate, Evidence, Metrics
 from policies.promotion.gates import Gate, Gates
-
-# No count and no latency is larger: MLflow turns infinity into a finite 1.797e308.
-MOST = 1e9
+from policies.promotion.schema import MOST
 
 
 @dataclass(frozen=True)

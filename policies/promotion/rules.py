@@ -6,17 +6,24 @@ every number passes through `real` first.
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping
-from dataclasses import fields
 from datetime import timedelta
 
-from policies.promotion.comparison import first_promotion, gap, non_inferiority, superiority
-from policies.promotion.evidence import SCHEMA_VERSION, Lineage
+from policies.promotion import schema
+from policies.promotion.comparison import (
+    VALIDATION,
+    first_promotion,
+    gap,
+    non_inferiority,
+    superiority,
+)
+from policies.promotion.evidence import SCHEMA_VERSION, Stability, uri
 from policies.promotion.gates import Gate
-from policies.promotion.judging import MOST, Case, Finding, Rule, estimate, real, shown, unsound
-from policies.promotion.supply import supply_chain
+from policies.promotion.judging import Case, Finding, Rule, estimate, real, shown, unsound
+from policies.promotion.reviewed import explainability, fairness
+from policies.promotion.schema import MOST
+from policies.promotion.supply import NAMED, supply_chain
 
 DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 # Two clocks may differ by this much before evidence counts as made in the future.
@@ -29,13 +36,16 @@ def identity(case: Case, gate: Gate) -> Finding:
     required = f"{asked.model} {asked.version} {_short(asked.digest)}"
     found = f"{evidence.model} {evidence.version} {_short(evidence.digest)}"
     if evidence.schema_version != SCHEMA_VERSION:
-        return Finding("fail", f"schema {evidence.schema_version}", f"schema {SCHEMA_VERSION}")
+        why = "another version of this code made it: `ml release propose PROJECT --run RUN` again"
+        stated = f"schema {shown(evidence.schema_version)}"
+        return Finding("fail", stated, f"schema {SCHEMA_VERSION}", why)
     if not DIGEST.fullmatch(asked.digest):
         return Finding("fail", found, required, "the model asked for has no digest")
-    same = (evidence.model, evidence.version, evidence.digest) == (
+    same = (evidence.model, evidence.version, evidence.digest, evidence.uri) == (
         asked.model,
         asked.version,
         asked.digest,
+        uri(asked.model, asked.version),
     )
     why = "" if same else "the evidence is about another model"
     return Finding("pass" if same else "fail", found, required, why)
@@ -57,6 +67,24 @@ def freshness(case: Case, gate: Gate) -> Finding:
     return Finding("pass" if ok else "fail", found, required, measured=True)
 
 
+def completeness(case: Case, gate: Gate) -> Finding:
+    """Every field of the schema is there, finite and within its bounds; the primary metric was
+    measured on validation and over two folds or seeds at least.
+    """
+    evidence = case.evidence
+    required = "every field of the evidence's schema"
+    absent = list(schema.missing(evidence))
+    metric = evidence.primary_metric or ""
+    if len(evidence.stability.get(metric, Stability()).values) < 2:
+        absent.append(f"stability.{metric}.values")
+    if VALIDATION not in evidence.metrics:
+        absent.append(f"metrics.{VALIDATION}")
+    if absent:
+        more = f" and {len(absent) - NAMED} more" if len(absent) > NAMED else ""
+        return Finding("fail", "missing: " + ", ".join(absent[:NAMED]) + more, required)
+    return Finding("pass", "complete", required)
+
+
 def recomputed(case: Case, gate: Gate) -> Finding:
     """Every metric follows from the hashed predictions that are kept with the evidence."""
     required = "metrics equal to those recomputed from the hashed predictions"
@@ -72,16 +100,12 @@ def lineage(case: Case, gate: Gate) -> Finding:
     """Every field that says where the model comes from is there."""
     of, data = case.evidence.lineage, case.evidence.data
     required = "run, parent run, code, commit, environment, features, parameters, seed, data"
-    missing = [part.name for part in fields(Lineage) if getattr(of, part.name) is None]
-    if of.seed is not None and not math.isfinite(of.seed):
-        missing.append("seed")
-    if not data:
-        missing.append("data")
+    absent = list(schema.missing(of))
+    absent += [] if data else ["data"]
     for name, version in data.items():
-        if version.asset is None or version.sha256 is None:
-            missing.append(f"data.{name}")
-    if missing:
-        return Finding("fail", "missing: " + ", ".join(missing), required)
+        absent += schema.missing(version, f"data.{name}.")
+    if absent:
+        return Finding("fail", "missing: " + ", ".join(absent), required)
     if of.dirty and case.request.environment not in gate.names("dirty_allowed_in"):
         why = f"{case.request.environment} takes committed code only"
         found = f"commit {_short(of.commit)} with changes"
@@ -164,6 +188,7 @@ def sign_off(case: Case, gate: Gate) -> Finding:
 RULES: Mapping[str, Rule] = {
     "identity": identity,
     "freshness": freshness,
+    "completeness": completeness,
     "recomputed": recomputed,
     "lineage": lineage,
     "format": model_format,
@@ -172,6 +197,8 @@ RULES: Mapping[str, Rule] = {
     "first-promotion": first_promotion,
     "non-inferiority": non_inferiority,
     "superiority": superiority,
+    "fairness": fairness,
+    "explainability": explainability,
     "latency": latency,
     "supply-chain": supply_chain,
     "sign-off": sign_off,

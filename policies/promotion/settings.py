@@ -14,6 +14,7 @@ Kind = Literal["maximum", "minimum", "allow-list", "demands", "floors", "ceiling
 SETTINGS: Mapping[str, Mapping[str, Kind]] = {
     "identity": {},
     "freshness": {"max_age_days": "maximum"},
+    "completeness": {},
     "recomputed": {},
     "lineage": {"dirty_allowed_in": "allow-list"},
     "format": {"allowed": "allow-list"},
@@ -27,6 +28,18 @@ SETTINGS: Mapping[str, Mapping[str, Kind]] = {
     "first-promotion": {},
     "non-inferiority": {"margin": "maximum", "confidence": "minimum", "splits": "demands"},
     "superiority": {"confidence": "minimum"},
+    "fairness": {
+        "dimensions": "demands",
+        "min_count": "minimum",
+        "at_most": "ceilings",
+        "unreviewed_allowed_in": "allow-list",
+    },
+    "explainability": {
+        "min_rows": "minimum",
+        "max_share": "maximum",
+        "max_error": "maximum",
+        "unreviewed_allowed_in": "allow-list",
+    },
     "latency": {
         "p95_ms": "maximum",
         "min_requests": "minimum",

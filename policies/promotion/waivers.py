@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, date, timedelta
 
 from policies.promotion.decision import Request
+from policies.promotion.settings import SETTINGS
 
 KEYS = ("gate", "reason", "owner", "expires", "version")
 # A waiver is renewed, and so looked at again, after this long.
@@ -20,6 +21,7 @@ NEVER: Mapping[str, str] = {
     "identity": "evidence about another model says nothing about this one",
     "recomputed": "every other gate relies on the metrics that it proves",
     "format": "a model in another format may run code when it is loaded",
+    "completeness": "what is missing cannot be excused",
     "superiority": "it takes a reason in writing with the request instead",
     "sign-off": "nobody's name stands in for another's",
 }
@@ -58,30 +60,49 @@ class Waiver:
         return {**asdict(self), "expires": self.expires.isoformat()}
 
 
-def checked(stated: Mapping[str, object], known: Mapping[str, object], place: str) -> Waiver:
-    """The waiver that a mapping of `KEYS` states; `known` has the names of the gates.
+def checked(stated: Mapping[str, object], place: str) -> Waiver:
+    """The waiver that a mapping of `KEYS` states.
 
     Raises ValueError saying what was expected when a field is missing, blank or of another type,
     or when the gate is unknown or is never waived.
     """
     gate = stated.get("gate")
-    if not isinstance(gate, str) or gate not in known:
-        raise ValueError("`gate`: one of " + ", ".join(one for one in known if one not in NEVER))
+    if not isinstance(gate, str) or gate not in SETTINGS:
+        raise ValueError("`gate`: one of " + ", ".join(one for one in SETTINGS if one not in NEVER))
     if gate in NEVER:
         raise ValueError(f"no waiver for `{gate}`: {NEVER[gate]}")
+    return Waiver(
+        gate,
+        words(stated, "reason"),
+        words(stated, "owner"),
+        last_day(stated),
+        version(stated),
+        place,
+    )
+
+
+def words(stated: Mapping[str, object], key: str) -> str:
+    """What is written under the key; ValueError when that is nothing."""
+    text = stated.get(key)
+    if not isinstance(text, str) or not text.strip():
+        raise ValueError(f"`{key}`: in words")
+    return text.strip()
+
+
+def last_day(stated: Mapping[str, object]) -> date:
+    """What is written under `expires`; ValueError when that is no day."""
     expires = stated.get("expires")
     # A datetime is a date to Python; which zone's day it ends on would be a guess.
     if type(expires) is not date:
         raise ValueError("`expires`: the last day on which it holds, such as 2025-06-30")
-    version = stated.get("version", "")
-    if isinstance(version, int) and not isinstance(version, bool):
-        version = str(version)
-    if "version" in stated and not (isinstance(version, str) and version.strip()):
+    return expires
+
+
+def version(stated: Mapping[str, object]) -> str:
+    """What is written under `version`, "" when nothing is; ValueError when that is none."""
+    found = stated.get("version", "")
+    if isinstance(found, int) and not isinstance(found, bool):
+        found = str(found)
+    if "version" in stated and not (isinstance(found, str) and found.strip()):
         raise ValueError("`version`: the model version that it is for")
-    words = {}
-    for key in ("reason", "owner"):
-        text = stated.get(key)
-        if not isinstance(text, str) or not text.strip():
-            raise ValueError(f"`{key}`: in words")
-        words[key] = text.strip()
-    return Waiver(gate, words["reason"], words["owner"], expires, str(version).strip(), place)
+    return str(found).strip()

@@ -84,14 +84,18 @@ ALLOWED: dict[str, list[Evidence]] = {
     "first-promotion": [good(), baseline(0.79)],
     "latency": [good(), timed(p95_ms=200.0, p99_ms=200.0), timed(requests=100)],
 }
+ALLOWED |= {"completeness": [good()], "fairness": [good()], "explainability": [good()]}
 ALLOWED["supply-chain"] = [supplied(**of) for of in SUPPLIES["allowed"].values()]
 REFUSED: dict[str, dict[str, Evidence]] = {
+    "completeness": {"no stability": replace(good(), stability={})},
+    "fairness": {"no slices": replace(good(), slices={})},
+    "explainability": {"no contributions": replace(good(), contributions=())},
     "identity": {
         "nothing known": Evidence(),
         "another digest": replace(good(), digest=OTHER),
         "another version": replace(good(), version="8"),
         "another model": replace(good(), model="large"),
-        "another schema": replace(good(), schema_version=2),
+        "another schema": replace(good(), schema_version=1),
         "no schema": replace(good(), schema_version=None),
     },
     "freshness": {
@@ -407,7 +411,7 @@ def test_modes_are_visible_and_only_enabled_blocks(tmp_path: Path) -> None:
     from tests.policies.cases import REQUEST, held
 
     gates = held(tmp_path)
-    spoiled = replace(good(), created=None)
+    spoiled = replace(good(), created=NOW - timedelta(days=31))
     for mode, verdict in (("report-only", "fail"), ("disabled", "not asked")):
         changed = {**gates, "freshness": replace(gates["freshness"], mode=mode)}
         decision = decide(changed, spoiled, None, REQUEST)

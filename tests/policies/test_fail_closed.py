@@ -16,26 +16,68 @@ from hypothesis import strategies as st
 
 from policies.promotion import gates
 from policies.promotion.engine import decide
-from policies.promotion.evidence import Estimate, Evidence, parse
+from policies.promotion.evidence import SCHEMA_VERSION, Estimate, Evidence, parse
 from policies.promotion.gates import Gates
-from tests.policies.cases import DIGEST, NOW, REQUEST, UNITS, champion, good, held, outcomes, result
+from tests.policies.cases import (
+    DIGEST,
+    NOW,
+    REQUEST,
+    UNITS,
+    champion,
+    good,
+    held,
+    members,
+    outcomes,
+    result,
+)
 
 # What the gates rely on: take any of these away and the answer is no.
+_SPENT = {"seconds": 2.0, "nodes": 1, "hardware": "a machine"}
 DOCUMENT: dict[str, Any] = {
-    "schema_version": 1,
+    "schema_version": SCHEMA_VERSION,
     "created": (NOW - timedelta(hours=1)).isoformat(),
-    "model": {"name": "tiny", "version": "7", "digest": DIGEST},
+    "project": "tiny",
+    "model": "tiny",
+    "version": "7",
+    "digest": DIGEST,
+    "uri": "models:/tiny/7",
     "primary_metric": "gain_at_1",
     "goal": "maximize",
+    "unit": "question",
+    "resampled": "question",
     "metrics": {
         "test": {"gain_at_1": {"value": 0.8, "low": 0.76, "high": 0.84, "count": UNITS}},
         "validation": {"gain_at_1": {"value": 0.79, "low": 0.7, "high": 0.84, "count": UNITS}},
     },
     "baseline": {"test": {"gain_at_1": {"value": 0.5, "low": 0.4, "high": 0.6, "count": UNITS}}},
+    "slice_split": "test",
+    "slices": {
+        "topic": {
+            "cost": {"gain_at_1": {"value": 0.7, "low": 0.6, "high": 0.8, "count": 200}},
+            "data": {"gain_at_1": {"value": 0.9, "low": 0.8, "high": 1.0, "count": 200}},
+        }
+    },
+    "fairness": {
+        "topic": {
+            "gain_at_1": {
+                "split": "test",
+                "difference": 0.2,
+                "lowest": "cost",
+                "highest": "data",
+                "slices": 2,
+            }
+        }
+    },
+    "explanation": {"method": "TreeSHAP", "rows": UNITS, "error": 0.0},
+    "contributions": [{"feature": "words", "share": 0.6}, {"feature": "length", "share": 0.4}],
+    "stability": {"gain_at_1": {"over": "folds", "values": [0.79, 0.81], "std": 0.01}},
+    "training": {"seconds": 1.5, "threads": 2},
+    "cost": {"training": _SPENT, "thousand_predictions": _SPENT},
     "data": {"faq": {"asset": "azureml:tiny:1", "sha256": "d" * 64}},
     "lineage": {
         "run": "r1",
         "parent_run": "p1",
+        "evaluation_run": "v1",
         "code_snapshot": "c" * 64,
         "commit": "e" * 40,
         "dirty": False,
@@ -44,15 +86,19 @@ DOCUMENT: dict[str, Any] = {
         "hyperparameters": {},
         "seed": 0,
     },
+    "predictions": {"file": "predictions.csv", "sha256": "e" * 64, "rows": 800},
     "supply_chain": {
+        "lock": "requirements/main.lock",
         "packages": {"numpy": {"locked": "2.3.1", "installed": "2.3.1", "licence": "MIT"}},
-        "sbom": {"sha256": "a" * 64},
+        "sbom": "a" * 64,
     },
     "latency": {
         "p50_ms": 1.0,
         "p95_ms": 2.0,
         "p99_ms": 3.0,
+        "mean_ms": 1.5,
         "requests": 200,
+        "warm_up": 20,
         "hardware": "a machine",
         "instance_type": "Standard_DS3_v2",
     },
@@ -79,11 +125,23 @@ SOUND = {
 }
 # Free text: any words will do.
 TEXTS = {("lineage", name) for name in DOCUMENT["lineage"]} | {
+    ("project",),
+    ("unit",),
+    ("resampled",),
+    ("slice_split",),
+    *(("fairness", "topic", "gain_at_1", name) for name in ("split", "lowest", "highest")),
+    ("explanation", "method"),
+    ("stability", "gain_at_1", "over"),
+    ("cost", "training", "hardware"),
+    ("cost", "thousand_predictions", "hardware"),
     ("latency", "hardware"),
     ("latency", "instance_type"),
     ("data", "faq", "asset"),
     ("data", "faq", "sha256"),
-    ("supply_chain", "sbom", "sha256"),
+    ("predictions", "file"),
+    ("predictions", "sha256"),
+    ("supply_chain", "lock"),
+    ("supply_chain", "sbom"),
 }
 
 
@@ -113,6 +171,7 @@ def _evidence(document: dict[str, Any]) -> Evidence:
         files={"model.txt": "lightgbm-text"},
         disagreements=(),
         outcomes={"test": outcomes(0.8)},
+        members={"test": {"topic": members()}},
     )
 
 

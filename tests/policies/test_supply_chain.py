@@ -225,9 +225,9 @@ def test_what_the_evidence_states(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert "numpy" in bill and "advisories" not in stated
     affected = {**record(), "affected": [{"package": {"ecosystem": "PyPI", "name": "numpy"}}]}
     monkeypatch.setenv("MLOPS_ADVISORIES", str(source(tmp_path / "osv", affected)))
-    advisories: Any = supply_chain.look()[0]["advisories"]
-    assert advisories["found"] == [f"PYSEC-1: numpy {version('numpy')}"]
-    assert advisories["as_of"] == "2025-05-30T00:00:00+00:00"
+    found = supply_chain.look()[0]
+    assert found["advisories"] == [f"PYSEC-1: numpy {version('numpy')}"]
+    assert found["as_of"] == "2025-05-30T00:00:00+00:00"
     monkeypatch.setenv("MLOPS_ADVISORIES", str(tmp_path / "none"))
     with pytest.raises(Refused) as raised:
         supply_chain.look()

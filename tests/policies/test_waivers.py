@@ -18,7 +18,7 @@ from ml.cli.verdicts import conclusion
 from ml.release import audit
 from policies.promotion.decision import Decision, Request
 from policies.promotion.engine import decide
-from policies.promotion.evidence import Estimate, Evidence, Latency, SupplyChain
+from policies.promotion.evidence import Contribution, Estimate, Evidence, Latency, SupplyChain
 from policies.promotion.gates import FLOOR, Gates, GatesError, load
 from policies.promotion.settings import SETTINGS
 from policies.promotion.waivers import NEVER, Waiver
@@ -33,6 +33,7 @@ from tests.policies.cases import (
     held,
     outcomes,
     result,
+    sliced,
 )
 from tests.policies.test_fail_closed import BAD, DOCUMENT, PATHS, _evidence, _is_bad, _spoiled
 
@@ -78,6 +79,18 @@ EVIDENCE: dict[str, tuple[Evidence, Evidence | None, Request]] = {
         None,
         REQUEST,
     ),
+    "slices too far apart": (
+        replace(good(), slices={"topic": sliced({"cost": 0.5, "data": 0.9})}),
+        None,
+        REQUEST,
+    ),
+    "no slices": (replace(good(), slices={}), None, REQUEST),
+    "one feature decides": (
+        replace(good(), contributions=(Contribution("words", 1.0),)),
+        None,
+        REQUEST,
+    ),
+    "no contributions": (replace(good(), contributions=()), None, REQUEST),
     "no packages": (replace(good(), supply_chain=SupplyChain()), None, REQUEST),
     "no validation": (
         replace(good(), metrics={"test": good().metrics["test"]}),

@@ -10,12 +10,18 @@ import numpy as np
 import pytest
 
 from ml.release import predictions
+from ml.release.recomputed import disagreements
 from ml.toolkit.evaluation import COLUMNS, PREDICTIONS
 from ml.toolkit.metrics import estimates
-from policies.promotion.evidence import Estimate, Evidence
+from policies.promotion.evidence import Estimate, Evidence, KeptPredictions
 
-HEADER = ",".join(COLUMNS)
-ROWS = ["q1,test,x,a,a,1,0.9", "q2,test,x,a,b,3,0.5", "q3,test,y,a,b,4,0.1", "q1,other,x,a,a,1,1"]
+HEADER = ",".join([*COLUMNS, "slice:topic"])
+ROWS = [
+    "q1,test,,a,a,1,0.9,x",
+    "q2,test,,a,b,3,0.5,x",
+    "q3,test,,a,b,4,0.1,y",
+    "q1,other,,a,a,1,1,x",
+]
 
 
 def stated(*ranks: int) -> dict[str, Estimate]:
@@ -23,8 +29,17 @@ def stated(*ranks: int) -> dict[str, Estimate]:
     return {name: Estimate(**asdict(one)) for name, one in estimates(np.array(ranks)).items()}
 
 
-STATED = Evidence(metrics={"test": stated(1, 3, 4), "other": stated(1)})
+STATED = Evidence(
+    unit="question",
+    resampled="question",
+    metrics={"test": stated(1, 3, 4), "other": stated(1)},
+)
 GAIN = stated(1, 3, 4)["gain_at_1"]
+
+
+def kept(evidence: Evidence, sha256: str) -> Evidence:
+    """The evidence as it names the file with that hash."""
+    return replace(evidence, predictions=KeptPredictions(PREDICTIONS, sha256, len(ROWS)))
 
 
 def write(folder: Path, rows: list[str], header: str = HEADER) -> Path:
@@ -37,7 +52,7 @@ def write(folder: Path, rows: list[str], header: str = HEADER) -> Path:
 def test_metrics_that_follow_agree(tmp_path: Path) -> None:
     """gain@k and mean rank are recomputed from the ranks, split by split, with their intervals."""
     found = predictions.read(write(tmp_path, ROWS))
-    assert predictions.disagreements(STATED, found.sha256, found) == ()
+    assert disagreements(kept(STATED, found.sha256), found) == ()
     assert found.outcomes("gain_at_3")["test"] == {"q1": 1.0, "q2": 1.0, "q3": 0.0}
     assert found.outcomes("mean_rank")["test"] == {"q1": 1.0, "q2": 3.0, "q3": 4.0}
 
@@ -47,7 +62,7 @@ def test_a_metric_that_differs_is_found(value: float | None, tmp_path: Path) -> 
     """Another number, NaN, infinity or none at all is not what the predictions say."""
     found = predictions.read(write(tmp_path, ROWS))
     metrics = {"test": {"gain_at_1": replace(GAIN, value=value)}}
-    wrong = predictions.disagreements(replace(STATED, metrics=metrics), found.sha256, found)
+    wrong = disagreements(kept(replace(STATED, metrics=metrics), found.sha256), found)
     assert len(wrong) == 1 and "test.gain_at_1" in wrong[0]
 
 
@@ -68,36 +83,38 @@ def test_what_cannot_be_recomputed_is_found(
 ) -> None:
     """No metric, another count or interval, an unknown metric, a split without predictions."""
     found = predictions.read(write(tmp_path, ROWS))
-    assert predictions.disagreements(replace(STATED, metrics=metrics), found.sha256, found)
+    assert disagreements(kept(replace(STATED, metrics=metrics), found.sha256), found)
 
 
 def test_a_tampered_file_is_found_by_its_hash(tmp_path: Path) -> None:
     """Predictions that were made better after the fact are not the hashed ones."""
     path = write(tmp_path, ROWS)
     before = predictions.sha256(path)
-    path.write_text(path.read_text().replace("q3,test,y,a,b,4", "q3,test,y,a,a,1"))
-    wrong = predictions.disagreements(STATED, before, predictions.read(path))
+    path.write_text(path.read_text().replace("q3,test,,a,b,4", "q3,test,,a,a,1"))
+    wrong = disagreements(kept(STATED, before), predictions.read(path))
     assert "sha256" in wrong[0] and len(wrong) > 1
 
 
 @pytest.mark.parametrize(
     "row",
     [
-        "q9,test,x,a,a,0,1",
-        "q9,test,x,a,a,-1,1",
-        "q9,test,x,a,a,1.5,1",
-        "q9,test,x,a,a,inf,1",
-        "q9,test,x,a,a,,1",
+        "q9,test,,a,a,0,1,x",
+        "q9,test,,a,a,-1,1,x",
+        "q9,test,,a,a,1.5,1,x",
+        "q9,test,,a,a,inf,1,x",
+        "q9,test,,a,a,,1,x",
         "q9,test",
-        "q9,test,x,a,b,1,1",
-        "q1,test,x,a,a,1,1",
+        "q9,test,,a,a,1,1",
+        "q9,test,,a,a,1,1,x,y",
+        "q9,test,,a,b,1,1,x",
+        "q1,test,,a,a,1,1,x",
     ],
 )
 def test_rows_that_cannot_be_are_faults(row: str, tmp_path: Path) -> None:
     """Impossible ranks, one that does not fit the prediction, a unit twice: each with its line."""
     found = predictions.read(write(tmp_path, [*ROWS, row]))
     assert len(found.faults) == 1 and ":6:" in found.faults[0]
-    assert predictions.disagreements(STATED, found.sha256, found)
+    assert disagreements(kept(STATED, found.sha256), found)
 
 
 def test_other_columns_are_refused(tmp_path: Path) -> None:

@@ -33,19 +33,45 @@ def kept(tmp_path: Path) -> Version:
         primary_metric="gain_at_1",
         goal="maximize",
         unit="question",
+        resampled="question",
         data={},
         feature_set_hash="f" * 64,
         seed=0,
         hyperparameters={},
         metrics={"test": estimates(np.array(ranks))},
         baseline={},
-        slices={},
+        slice_split="test",
+        slices={
+            "side": {
+                name: estimates(np.array(ranks)[at::2]) for at, name in enumerate(("left", "right"))
+            }
+        },
+        fairness={
+            "side": {
+                "gain_at_1": {
+                    "split": "test",
+                    "difference": 0.0,
+                    "lowest": "left",
+                    "highest": "right",
+                    "slices": 2,
+                }
+            }
+        },
         contributions=[],
+        explanation={},
         stability={},
         training={},
     )
     rows = [
-        Prediction(f"q{number}", "test", "all", "a", "a" if rank == 1 else "b", rank, 0.5)
+        Prediction(
+            f"q{number}",
+            "test",
+            {"side": ("left", "right")[number % 2]},
+            "a",
+            "a" if rank == 1 else "b",
+            rank,
+            0.5,
+        )
         for number, rank in enumerate(ranks)
     ]
     write_evaluation(version.papers, evaluation, rows)
@@ -54,8 +80,11 @@ def kept(tmp_path: Path) -> Version:
     (version.papers / SBOM).write_text(bill)
     document = {
         **written,
-        "model": {"name": "tiny", "version": "1", "digest": digest},
-        "supply_chain": {"sbom": {"sha256": hashlib.sha256(bill.encode()).hexdigest()}},
+        "model": "tiny",
+        "version": "1",
+        "digest": digest,
+        "uri": "models:/tiny/1",
+        "supply_chain": {"sbom": hashlib.sha256(bill.encode()).hexdigest()},
     }
     return sealed(version, document)
 
@@ -84,6 +113,7 @@ def test_what_was_kept_is_sound(tmp_path: Path) -> None:
     made = checks(kept(tmp_path))
     assert [check.name for check in made] == [
         FILE,
+        "schema",
         "identity",
         "model",
         PREDICTIONS,
@@ -101,12 +131,38 @@ def _narrower(document: dict) -> None:  # type: ignore[type-arg]
     document["metrics"]["test"]["gain_at_1"]["low"] = 0.74
 
 
+def _better_slice(document: dict) -> None:  # type: ignore[type-arg]
+    document["slices"]["side"]["left"]["gain_at_1"]["value"] = 0.9
+
+
+def _made_up(document: dict) -> None:  # type: ignore[type-arg]
+    document["slices"]["side"]["middle"] = document["slices"]["side"]["left"]
+
+
+def _closer(document: dict) -> None:  # type: ignore[type-arg]
+    document["fairness"]["side"]["gain_at_1"]["difference"] = 0.1
+
+
+def _other_lowest(document: dict) -> None:  # type: ignore[type-arg]
+    document["fairness"]["side"]["gain_at_1"]["lowest"] = "middle"
+
+
 EDITED: dict[str, tuple[Callable[[dict], object], list[str]]] = {  # type: ignore[type-arg]
     "a better metric": (_better, ["metrics"]),
     "a narrower interval": (_narrower, ["metrics"]),
     "no metric": (lambda of: of.pop("metrics"), ["metrics"]),
-    "another digest": (lambda of: of["model"].update(digest="sha256:0"), ["identity"]),
-    "another version": (lambda of: of["model"].update(version="2"), ["identity"]),
+    "a better slice": (_better_slice, ["metrics"]),
+    "a slice left out": (lambda of: of["slices"]["side"].pop("left"), ["metrics"]),
+    "a slice made up": (_made_up, ["metrics"]),
+    "a smaller difference": (_closer, ["metrics"]),
+    "another slice is the lowest": (_other_lowest, ["metrics"]),
+    "slices of another split": (lambda of: of.update(slice_split="validation"), ["metrics"]),
+    "questions drawn by entity": (lambda of: of.update(resampled="entity"), [PREDICTIONS]),
+    "an older schema": (lambda of: of.update(schema_version=1), ["schema"]),
+    "no schema": (lambda of: of.pop("schema_version"), ["schema"]),
+    "another digest": (lambda of: of.update(digest="sha256:0"), ["identity"]),
+    "another version": (lambda of: of.update(version="2"), ["identity"]),
+    "another place": (lambda of: of.update(uri="models:/tiny/2"), ["identity"]),
     "no model": (lambda of: of.pop("model"), ["identity"]),
     "other predictions": (lambda of: of["predictions"].update(sha256="0" * 64), [PREDICTIONS]),
     "no bill of materials": (lambda of: of.pop("supply_chain"), [SBOM]),

@@ -67,19 +67,34 @@ def ranks(skill):
     return [1 if float(row["difficulty"]) < skill else 2 for row in questions]
 
 
+sides = numpy.array(["left" if int(row["id"][1:]) % 2 else "right" for row in questions])
+found = {side: estimates(numpy.array(ranks(skill))[sides == side]) for side in ("left", "right")}
+low, high = sorted(found, key=lambda side: found[side]["gain_at_1"].value)
+apart = found[high]["gain_at_1"].value - found[low]["gain_at_1"].value
 write_evaluation(
     asked.evaluation,
     Evaluation(
-        project="tiny", model="tiny", primary_metric="gain_at_1", goal="maximize", unit="question",
+        project="tiny", model="tiny", primary_metric="gain_at_1", goal="maximize",
+        unit="question", resampled="question",
         data={}, feature_set_hash="f" * 64, seed=0, hyperparameters={"skill": skill},
         metrics={split: estimates(numpy.array(ranks(skill))) for split in SPLITS},
         baseline={"test": estimates(numpy.array(ranks(0.5)))},
-        slices={}, contributions=[], stability={}, training={},
+        slice_split="test",
+        slices={"side": found},
+        fairness={"side": {"gain_at_1": {
+            "split": "test", "difference": apart, "lowest": low, "highest": high, "slices": 2,
+        }}},
+        contributions=[{"feature": "words", "share": 0.75}, {"feature": "length", "share": 0.25}],
+        explanation={"method": "TreeSHAP", "rows": len(questions), "error": 0.0},
+        stability={"gain_at_1": {"over": "seeds", "values": [skill, skill], "std": 0.0}},
+        training={"seconds": 1.0, "threads": 1},
     ),
     [
-        Prediction(row["id"], split, "all", "a", "a" if rank == 1 else "b", rank, 0.5)
+        Prediction(
+            row["id"], split, {"side": side}, "a", "a" if rank == 1 else "b", rank, 0.5
+        )
         for split in SPLITS
-        for row, rank in zip(questions, ranks(skill))
+        for row, side, rank in zip(questions, sides, ranks(skill))
     ],
 )
 """
@@ -256,6 +271,8 @@ gates:
     at_least: {test.gain_at_1: 0.6}
   gap:
     at_most: {test.gain_at_1: 0.1}
+  fairness:
+    dimensions: [side]
   non-inferiority:
     splits: [test]
 """,

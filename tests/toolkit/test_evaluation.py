@@ -25,20 +25,24 @@ SOUND = Evaluation(
     primary_metric="gain_at_1",
     goal="maximize",
     unit="question",
+    resampled="question",
     data={"faq": {"asset": "azureml:faq:1", "sha256": "ab", "rows": {"questions": 2}}},
     feature_set_hash="ab",
     seed=0,
     hyperparameters={"leaves": 7},
     metrics={"test_known": GAIN},
     baseline={},
+    slice_split="test_known",
     slices={"topic": {"cost": GAIN}},
+    fairness={"topic": {}},
     contributions=[{"feature": "f", "share": 1.0}],
-    stability={"gain_at_1": {"folds": [0.5, 0.6], "std": 0.07}},
+    explanation={"method": "TreeSHAP", "rows": 2, "error": 0.0},
+    stability={"gain_at_1": {"over": "folds", "values": [0.5, 0.6], "std": 0.07}},
     training={"seconds": 1.0, "threads": 2},
 )
 ROWS = [
-    Prediction("q1", "test_known", "cost", "a", "a", 1, 0.9),
-    Prediction("q2", "test_known", "cost", "a", 'b, "quoted"', 2, -0.5),
+    Prediction("q1", "test_known", {"topic": "cost"}, "a", "a", 1, 0.9),
+    Prediction("q2", "test_known", {"topic": "cost"}, "a", 'b, "quoted"', 2, -0.5),
 ]
 
 
@@ -46,7 +50,7 @@ def test_what_is_written_is_read(tmp_path: Path):
     """The document comes back, with the predictions' hash and number."""
     write_evaluation(tmp_path, SOUND, ROWS)
     found = read_evaluation(tmp_path)
-    assert found["schema_version"] == 1 and found["predictions"]["rows"] == 2
+    assert found["schema_version"] == 2 and found["predictions"]["rows"] == 2
     assert found["metrics"]["test_known"]["gain_at_1"]["value"] == 0.5
 
 
@@ -59,7 +63,7 @@ def test_what_is_not_finite_is_refused(tmp_path: Path, bad: float | None, where:
     values = {
         "hyperparameters": {"leaves": bad},
         "training": {"seconds": bad},
-        "stability": {"gain_at_1": {"folds": [0.5, bad]}},
+        "stability": {"gain_at_1": {"values": [0.5, bad]}},
         "contributions": [{"feature": "f", "share": bad}],
         "metrics": {"test_known": {"gain_at_1": Estimate(bad, 0.1, 0.9, 2)}},
     }
@@ -73,6 +77,25 @@ def test_predictions_are_checked_too(tmp_path: Path, row: Prediction):
     """A score that is NaN or a rank under 1 names its question."""
     with pytest.raises(EvaluationRefused, match="q1"):
         write_evaluation(tmp_path, SOUND, [row])
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        pytest.param(replace(ROWS[0], slices={}), id="no topic"),
+        pytest.param(replace(ROWS[0], slices={"topic": "cost", "age": "1"}), id="one more"),
+        pytest.param(replace(ROWS[0], group="entry"), id="a group, where units are drawn"),
+    ],
+)
+def test_predictions_fit_what_is_said_of_them(tmp_path: Path, row: Prediction):
+    """The same dimensions for every unit, and groups exactly where groups are drawn."""
+    with pytest.raises(EvaluationRefused, match="q1"):
+        write_evaluation(tmp_path, SOUND, [ROWS[1], row])
+    grouped = replace(SOUND, resampled="entry")
+    with pytest.raises(EvaluationRefused, match="group"):
+        write_evaluation(tmp_path, grouped, ROWS)
+    write_evaluation(tmp_path, grouped, [replace(one, group="entry") for one in ROWS])
+    assert (tmp_path / "predictions.csv").read_text().splitlines()[0].endswith(",slice:topic")
 
 
 @pytest.mark.parametrize(

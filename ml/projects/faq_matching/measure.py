@@ -5,8 +5,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from statistics import median
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ml.projects.faq_matching.baseline import MATCHES, fit_recipe
 from ml.projects.faq_matching.features import NAMES, Index
@@ -27,9 +29,13 @@ from ml.projects.faq_matching.splits import (
     folds,
 )
 from ml.toolkit.evaluation import Prediction
+from ml.toolkit.explain import Explained, contributions
+from ml.toolkit.fairness import disparities
 from ml.toolkit.metrics import Estimate, estimates, gain_at, ranks
 
 EVALUATED = (VALIDATION, TEST_KNOWN, TEST_UNSEEN)
+# What slices the questions, and the split whose slices are compared.
+TOPIC, SLICED = "topic", SPLITS[TEST_KNOWN]
 Metrics = dict[str, dict[str, Estimate]]
 
 
@@ -50,9 +56,9 @@ def predict(model: FaqModel, faq: Faq, split: Split) -> list[Prediction]:
             at = known.get(entry.id)
             found.append(
                 Prediction(
-                    question_id=question.id,
+                    unit=question.id,
                     split=SPLITS[number],
-                    slice=entry.topic,
+                    slices={TOPIC: entry.topic},
                     expected=entry.id,
                     # A tie is no answer: with the right entry only as good as another, rank is 2.
                     predicted=model.entries[first].id,
@@ -72,12 +78,20 @@ def metrics_of(predictions: Sequence[Prediction]) -> Metrics:
 
 
 def slices_of(predictions: Sequence[Prediction]) -> Metrics:
-    """The same for the held-out questions about known entries, by slice."""
-    tested = [row for row in predictions if row.split == SPLITS[TEST_KNOWN] and row.slice]
-    return {
-        name: estimates(np.array([row.rank for row in tested if row.slice == name]))
-        for name in sorted({row.slice for row in tested})
-    }
+    """The same for the held-out questions about known entries, by topic."""
+    found, topics = _sliced(predictions)
+    return {name: estimates(found[topics == name]) for name in np.unique(topics).tolist()}
+
+
+def fairness_of(predictions: Sequence[Prediction]) -> dict[str, dict[str, Any]]:
+    """How far those topics lie apart."""
+    found, topics = _sliced(predictions)
+    return disparities(found, topics.tolist(), SLICED)
+
+
+def _sliced(predictions: Sequence[Prediction]) -> tuple[Index, NDArray[np.str_]]:
+    rows = [row for row in predictions if row.split == SLICED and row.slices[TOPIC]]
+    return np.array([row.rank for row in rows]), np.array([row.slices[TOPIC] for row in rows])
 
 
 def recipe_metrics(faq: Faq, split: Split, threads: int) -> Metrics:
@@ -99,17 +113,15 @@ def recipe_metrics(faq: Faq, split: Split, threads: int) -> Metrics:
     }
 
 
-def contributions(model: FaqModel, faq: Faq, rows: Index) -> list[dict[str, str | float]]:
-    """Each feature's share in the scores of the right entries (LightGBM's SHAP values)."""
+def explained(model: FaqModel, faq: Faq, rows: Index) -> Explained:
+    """Each feature's share in the scores of the right entries."""
     chosen = model.features(texts_of(faq, rows))[np.arange(len(rows)), entries_of(faq, rows)]
-    weight = np.abs(model.booster.predict(chosen, pred_contrib=True)[:, :-1]).mean(axis=0)
-    share = weight / max(weight.sum(), 1e-12)
-    return [{"feature": NAMES[at], "share": float(share[at])} for at in np.argsort(-share)]
+    return contributions(model.booster, chosen, NAMES)
 
 
 def stability(
     faq: Faq, split: Split, settings: Hyperparameters, seed: int, count: int, threads: int
-) -> tuple[dict[str, list[float] | float], float]:
+) -> tuple[dict[str, str | list[float] | float], float]:
     """gain@1 of `count` refits, each on all but one fold of the training and validation questions.
 
     No test question is looked at. Also the median of the seconds that a refit took.
@@ -124,7 +136,8 @@ def stability(
         expected = entries_of(faq, held)
         found.append(gain_at(ranks(model.scores(texts_of(faq, held)), expected), 1))
         seconds.append(sum(model.seconds.values()))
-    return {"folds": found, "std": float(np.std(found, ddof=1))}, round(median(seconds), 3)
+    spread = float(np.std(found, ddof=1))
+    return {"over": "folds", "values": found, "std": spread}, round(median(seconds), 3)
 
 
 def warn_of_leaks(model: FaqModel, faq: Faq, split: Split) -> int:

@@ -21,8 +21,10 @@ from ml.projects.faq_matching.loading import Faq
 from ml.projects.faq_matching.model import FaqModel
 from ml.projects.faq_matching.splits import Split
 from ml.release import predictions as release
+from ml.release.recomputed import disagreements
 from ml.toolkit.evaluation import read_evaluation
 from ml.toolkit.metrics import estimates
+from policies.promotion.evidence import parse
 
 pytestmark = pytest.mark.slow
 
@@ -63,10 +65,12 @@ def test_every_metric_follows_from_the_predictions(evaluated: Path):
 
 
 def test_the_release_reads_it(evaluated: Path):
-    """The gates' own reader finds no fault in it, and the hash is the stated one."""
+    """Recomputed by the gates' own reader, all follows: slices, and what Fairlearn says of them."""
     found = release.read(evaluated / "predictions.csv")
     document = json.loads((evaluated / "evaluation.json").read_text())
-    assert found.faults == () and found.sha256 == document["predictions"]["sha256"]
+    assert found.faults == () and disagreements(parse(document), found) == ()
+    apart = document["fairness"]["topic"]["gain_at_1"]
+    assert apart["slices"] == 3 and apart["split"] == "test_known" and apart["difference"] > 0
 
 
 def test_what_else_it_says(evaluated: Path, faq: Faq):
@@ -83,7 +87,7 @@ def test_what_else_it_says(evaluated: Path, faq: Faq):
     shares = document["contributions"]
     assert {of["feature"] for of in shares} == set(NAMES)
     assert sum(of["share"] for of in shares) == pytest.approx(1)
-    assert len(document["stability"]["gain_at_1"]["folds"]) == 2
+    assert len(document["stability"]["gain_at_1"]["values"]) == 2
     assert document["data"]["faq"]["sha256"] == faq.sha256
     assert document["data"]["faq"]["rows"]["entries"] == len(faq.entries)
 
@@ -114,7 +118,7 @@ def test_a_changed_model_is_not_opened(
 
 def test_entries_that_the_model_does_not_know_rank_last(model: FaqModel, faq: Faq, parts: Split):
     """The FAQ got a new entry since: its questions are wrong, the others as before."""
-    before = {row.question_id: row for row in measure.predict(model, faq, parts)}
+    before = {row.unit: row for row in measure.predict(model, faq, parts)}
     renamed = tuple(
         replace(entry, id="brand-new") if at == 0 else entry for at, entry in enumerate(faq.entries)
     )
@@ -122,7 +126,7 @@ def test_entries_that_the_model_does_not_know_rank_last(model: FaqModel, faq: Fa
         if row.expected == "brand-new":
             assert row.rank == len(faq.entries) + 1
         else:
-            assert row == before[row.question_id]
+            assert row == before[row.unit]
 
 
 def test_trained_on_test_is_told(
