@@ -12,12 +12,13 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from ml.backends.local import faults, home
+from ml.backends.local.environments import uv
 from ml.backends.local.environments.interpreters import Interpreter
 from ml.backends.local.environments.specs import Asked, understood
 from ml.backends.local.processes.process import Watchman
@@ -30,12 +31,6 @@ LOCKS = ".locks"
 LAST_LINES = 12
 # pip is in every conda environment, and jobs call it.
 _SEED = "pip"
-# pip's settings of this machine and uv's names for them: uv reads none of pip's own.
-_SETTINGS = {
-    "PIP_INDEX_URL": "UV_DEFAULT_INDEX",
-    "PIP_EXTRA_INDEX_URL": "UV_INDEX",
-    "PIP_FIND_LINKS": "UV_FIND_LINKS",
-}
 
 
 @dataclass(frozen=True)
@@ -154,9 +149,8 @@ def _build(
         file = made.place / "requirements.txt"
         file.write_text("".join(f"{line}\n" for line in made.requirements))
         python = made.place / "bin" / "python"
-        # As pip does: of all the indexes the best version, not the first index that has one.
-        options = ("--index-strategy", "unsafe-best-match", "--python", str(python))
-        _uv(environment, made, watchman, "pip", "install", *options, "-r", str(file))
+        if said := uv.install(python, file, made.folder, watchman, _mark(made)):
+            raise _failed(environment, said)
         version = subprocess.run(
             [python, "-c", "import platform; print(platform.python_version())"],
             capture_output=True,
@@ -180,48 +174,19 @@ def _venv(
     environment: Environment, made: Recipe, watchman: Watchman, say: Callable[[str], None]
 ) -> None:
     """The empty environment: of a patch release that is not to be had, the nearest other one."""
-
-    def make(python: str) -> None:
-        _uv(environment, made, watchman, "venv", "--quiet", "--python", python, str(made.place))
-
+    said = uv.venv(made.python, made.place, watchman, _mark(made))
     minor = re.fullmatch(r"(\d+\.\d+)\.\d+", made.python)
-    try:
-        make(made.python)
-    except Refused:
-        if minor is None:
-            raise
-        make(minor[1])
-        say(f"note: no Python {made.python} is to be had here: another {minor[1]} takes its place")
+    if said and minor is not None:
+        said = uv.venv(minor[1], made.place, watchman, _mark(made))
+        if not said:
+            other = f"another {minor[1]} takes its place"
+            say(f"note: no Python {made.python} is to be had here: {other}")
+    if said:
+        raise _failed(environment, said)
 
 
-def _uv(environment: Environment, made: Recipe, watchman: Watchman, *words: str) -> None:
-    program = shutil.which("uv", path=f"{Path(sys.executable).parent}{os.pathsep}{_path()}")
-    if program is None:
-        raise Refused(
-            Problem(
-                "no-uv",
-                "there is no `uv` beside this Python or on PATH",
-                "uv, which builds environments",
-                "make setup",
-            ),
-            exit_code=Exit.CANNOT_HONOUR,
-        )
-    # The mark by which the watchman ends it when this program is killed.
-    name = f"build-{made.digest}"
-    watchman.tell("+", name)
-    try:
-        done = subprocess.run(
-            [program, *words],
-            cwd=made.folder,
-            env={**_settings(os.environ), "MLFLOW_RUN_ID": name},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-        )
-    finally:
-        watchman.tell("-", name)
-    if done.returncode:
-        raise _failed(environment, done.stderr)
+def _mark(made: Recipe) -> str:
+    return f"build-{made.digest}"
 
 
 def _failed(environment: Environment, said: str) -> Refused:
@@ -244,30 +209,6 @@ def _failed(environment: Environment, said: str) -> Refused:
     )
 
 
-def _search_path(own: Mapping[str, str]) -> str:
-    """PATH for uv: pyenv's shims fail for every Python but the active one, so that uv gives up
-    the search; the Pythons that they stand for take their place."""
-    root = Path(own.get("PYENV_ROOT") or Path.home() / ".pyenv")
-    found: list[str] = []
-    for folder in own.get("PATH", os.defpath).split(os.pathsep):
-        if Path(folder) == root / "shims":
-            found += [str(path) for path in sorted(root.glob("versions/*/bin"), reverse=True)]
-        else:
-            found.append(folder)
-    return os.pathsep.join(found)
-
-
-def _settings(own: Mapping[str, str]) -> dict[str, str]:
-    """The environment of uv: pip's settings by uv's names, where uv's own are not set."""
-    # The Python that runs this must not decide what another one sees.
-    found = {k: v for k, v in own.items() if k not in {"VIRTUAL_ENV", "PYTHONPATH"}}
-    found["PATH"] = _search_path(own)
-    for pip, uv in _SETTINGS.items():
-        if own.get(pip) and not own.get(uv):
-            found[uv] = (" " if uv == "UV_INDEX" else ",").join(own[pip].split())
-    return found
-
-
 def _python(asked: Asked) -> str:
     text = str(asked.versions[0])
     exact = text.startswith("==") and "," not in text
@@ -276,7 +217,3 @@ def _python(asked: Asked) -> str:
 
 def _is_path(requirement: str) -> bool:
     return requirement.startswith((".", "/", "-e", "--editable", "file:"))
-
-
-def _path() -> str:
-    return os.environ.get("PATH", os.defpath)
