@@ -6,8 +6,9 @@ SHELL := bash
 PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
-# uv does not read pip's configuration; a machine that offers wheels through it offers them here too.
-UV := UV_FIND_LINKS="$(PIP_FIND_LINKS)" $(BIN)/uv
+# uv does not read pip's configuration; a machine that offers packages through it offers them here too.
+INDEXES := $(if $(PIP_INDEX_URL),UV_DEFAULT_INDEX="$(PIP_INDEX_URL)") $(if $(PIP_EXTRA_INDEX_URL),UV_INDEX="$(PIP_EXTRA_INDEX_URL)")
+UV := UV_FIND_LINKS="$(PIP_FIND_LINKS)" $(INDEXES) $(BIN)/uv
 INSTALL := $(UV) pip install --quiet --compile-bytecode
 
 .PHONY: help
