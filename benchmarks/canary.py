@@ -1,8 +1,9 @@
 """Canaries: how often a healthy green is refused, and how often and how soon a bad one is.
 
 Simulated canaries draw the figures that a router would record and go through the very function that
-decides; real ones are two inference servers behind a router, with replayed requests. The ratio is
-the upper end of the 95 % interval of the simulated false-alarm rate over the level that is stated.
+decides; two thirds of the servers are the slower the less often they are asked. Real canaries are
+three inference servers behind a router, with replayed requests. The ratio is the upper end of the
+95 % interval of the simulated false-alarm rate over the level that is stated.
 """
 
 from __future__ import annotations
@@ -25,12 +26,17 @@ STRATEGY = Strategy(prediction="answer")
 LOOKS = 4  # in the time that a step takes at least; and so on while it holds
 HEALTHY, BAD, REAL = 10_000, 400, 200
 PAIRS_OF_SERVERS = 10
+MOST_WAITED = 20
 MIB = 2.0**20
 
 
 @dataclass(frozen=True)
 class Kind:
-    """One deployment's behaviour: shares of requests, a latency's median and spread, bins."""
+    """One deployment's behaviour: shares of requests, a latency's median and spread, bins.
+
+    With `wake` it takes so much of the median longer for each request that went elsewhere since its
+    last, at most MOST_WAITED of them: a server that is seldom asked is slow.
+    """
 
     errors: float
     refused: float
@@ -39,6 +45,7 @@ class Kind:
     bins: tuple[float, ...]
     strange: float = 0.0
     leak_mib: float = 0.0  # a request
+    wake: float = 0.0
 
 
 def main(quick: bool) -> float:
@@ -76,7 +83,7 @@ def healthy(draw: np.random.Generator) -> Kind:
         median_s=float(draw.choice([0.001, 0.01, 0.2])),
         spread=float(draw.uniform(0.1, 0.7)),
         bins=tuple(draw.dirichlet(np.ones(int(draw.integers(3, 12))))),
-        strange=0.0,
+        wake=float(draw.choice([0.0, 0.1, 0.5])),
     )
 
 
@@ -101,25 +108,30 @@ def simulate(green: Kind, blue: Kind, draw: np.random.Generator) -> tuple[str, i
         place = int(draw.integers(len(blue.bins)))
         bins = tuple(float(number == place) for number in range(len(blue.bins)))
         green = replace(green, bins=bins)
-    total, frozen = 0, None
-    for step, percent in enumerate(STRATEGY.steps):
-        share = percent / 100
-        at_green, at_blue = _none(len(green.bins)), _none(len(blue.bins))
+    total, old = 0, _none(len(blue.bins))
+    for number, stage in enumerate(STRATEGY.stages):
+        share = stage.percent / 100
+        shares = [share, share, 1 - 2 * share] if stage.balanced else [share, 0.0, 1 - share]
+        sides = [_none(len(blue.bins)) for _ in shares]
         for _ in range(LOOKS * STRATEGY.patience + 1):
-            part = STRATEGY.requests[step] // LOOKS + 1
-            at_green = _more(at_green, green, part, draw)
-            total += part
-            if share < 1:
-                at_blue = _more(at_blue, blue, round(part * (1 - share) / share), draw)
+            part = round((stage.requests // LOOKS + 1) / share)
+            counts = draw.multinomial(part, shares)
+            sides = [
+                _more(side, kind, int(count), share, draw)
+                for side, kind, count, share in zip(
+                    sides, (green, blue, blue), counts, shares, strict=True
+                )
+            ]
+            total += int(counts[0])
+            if stage.percent < 100:
+                old = pooled(sides[1], sides[2])
             grown = 60 + total * green.leak_mib + draw.normal(0, 2)
             memory = Memory(60 * MIB, grown * MIB, 60 * MIB, 60 * MIB)
-            other = frozen if share == 1 and frozen is not None else at_blue
-            verdict = judge(STRATEGY, step, at_green, other, memory, True)
+            verdict = judge(STRATEGY, number, sides[0], old, sides[1], memory, True)
             if verdict.action != "hold":
                 break
         if verdict.action != "go-on":
             return "roll-back", total
-        frozen = at_blue
     return "go-on", total
 
 
@@ -160,12 +172,29 @@ def _none(bins: int) -> Side:
     return Side(0, 0, 0, [0] * BUCKETS, 0, 0, (0,) * bins)
 
 
-def _more(side: Side, kind: Kind, requests: int, draw: np.random.Generator) -> Side:
-    """The side after so many more requests."""
+def pooled(one: Side, other: Side) -> Side:
+    """The figures of both together."""
+    return Side(
+        one.requests + other.requests,
+        one.errors + other.errors,
+        one.refused + other.refused,
+        np.add(one.latency, other.latency).tolist(),
+        one.answers + other.answers,
+        one.strange + other.strange,
+        tuple(np.add(one.predictions, other.predictions).tolist()),
+    )
+
+
+def _more(side: Side, kind: Kind, requests: int, share: float, draw: np.random.Generator) -> Side:
+    """The side after so many more requests, when it has that share of all."""
+    if not requests:
+        return side
     errors = int(draw.binomial(requests, kind.errors))
     refused = int(draw.binomial(requests - errors, kind.refused))
     answers = requests - errors - refused
-    seconds = kind.median_s * np.exp(kind.spread * draw.normal(size=requests))
+    waited = np.minimum(draw.geometric(share, requests) - 1, MOST_WAITED)
+    median_s = kind.median_s * (1 + kind.wake * waited)
+    seconds = median_s * np.exp(kind.spread * draw.normal(size=requests))
     places = np.clip(np.log2(seconds / FIRST_S) * PER_OCTAVE + 1, 0, BUCKETS - 1).astype(int)
     latency: NDArray[np.int64] = np.asarray(side.latency) + np.bincount(places, minlength=BUCKETS)
     bins = np.asarray(side.predictions) + draw.multinomial(answers, kind.bins)

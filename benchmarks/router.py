@@ -14,7 +14,7 @@ from pathlib import Path
 from benchmarks.load import Crowd, closed_loop, latencies, share
 from ml.release import canary
 from ml.serving import endpoint, server
-from ml.serving.endpoint import Canary, Live
+from ml.serving.state import Canary, Live
 
 BODY = b'{"question": "how?"}'
 ROUNDS = 5

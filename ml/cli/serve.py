@@ -56,7 +56,11 @@ def command(
                 "url": router.url if router else None,
                 "log": str(slots.log(live.server.slot)),
                 "canary": live.canary
-                and {"version": live.canary.launch.version, "weight": live.canary.weight},
+                and {
+                    "version": live.canary.launch.version,
+                    "weight": live.canary.weight,
+                    "baseline": live.canary.baseline is not None,
+                },
             }
             for name, live, router in found
         ]

@@ -36,9 +36,7 @@ def ask(name: str, request: Mapping[str, object]) -> Reply:
         answer = client.score(router.port, request)
     except (OSError, http.client.HTTPException) as error:
         raise _failed(router.folder, f"no answer: {error}") from None
-    by = live.server.slot, live.launch
-    if live.canary and answer.deployment == live.canary.server.slot.name:
-        by = live.canary.server.slot, live.canary.launch
+    by, launch = live.launched(answer.deployment)
     if 400 <= answer.status < 500:
         body = answer.body
         told = body.get("error") if isinstance(body, dict) else None
@@ -46,8 +44,8 @@ def ask(name: str, request: Mapping[str, object]) -> Reply:
         hint = 'ml invoke ENDPOINT "a question", or a JSON object with the fields of score.py'
         raise Refused(Problem("request-refused", str(message), hint=hint))
     if answer.status != 200 or not isinstance(answer.body, dict):
-        raise _failed(by[0], f"status {answer.status}: {answer.body}")
-    return Reply(answer.body, by[1].version, router, started)
+        raise _failed(by.slot, f"status {answer.status}: {answer.body}")
+    return Reply(answer.body, launch.version, router, started)
 
 
 def _failed(slot: Path, why: str) -> Refused:

@@ -1,7 +1,7 @@
 """Leading a canary: weights step by step, a look ten times a second, and what it came to.
 
-The decision is `ml.release.signals`; here are its effects. The caller has started green beside blue
-and does what follows from the outcome.
+The decision is `ml.release.signals`; here are its effects. The caller has started green and its
+baseline beside blue, and does what follows from the outcome.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ from ml.release.observed import Answers
 from ml.release.replay import Replay
 from ml.release.signals import Memory, Signal, Verdict, judge
 from ml.release.strategy import Strategy
-from ml.serving import endpoint, server
-from ml.serving.endpoint import Canary
+from ml.serving import endpoint, server, slots
 from ml.serving.router.process import Router
-from ml.serving.server import Launch, Server
+from ml.serving.server import Server
+from ml.serving.state import Canary
+from ml.specs.problems import Exit, Problem, Refused
 
 LOOK_S = 0.1
 # The rate of real requests is told apart over at least this long.
@@ -74,8 +75,7 @@ class Outcome:
 
 def lead(
     name: str,
-    green: Server,
-    launch: Launch,
+    trial: Canary,
     strategy: Strategy,
     samples: Sequence[Mapping[str, object]],
     *,
@@ -84,18 +84,22 @@ def lead(
 ) -> Outcome:
     """Give green its steps until one is refused or all are passed; the endpoint is not held.
 
-    On "passed" green has all the traffic and blue still runs. On anything else, and when this
-    raises, blue has all of it again and green still runs. Raises Refused when the router is gone.
+    `trial` has a baseline. On "passed" green has all the traffic and blue still runs. On anything
+    else, and when this raises, blue has all of it again; green and the baseline still run. Raises
+    Refused, which says nothing of green, when the router is gone (router-silent), the baseline is
+    (baseline-failed), or another command took the canary away (canary-interrupted).
     """
     state = endpoint.live(name)
     router = endpoint.router(name)
     if state is None or router is None:
         raise endpoint.nothing_served(name)
-    watch = _Watch(name, state.server, green, router, strategy, samples)
+    if trial.baseline is None:
+        raise ValueError("a canary is compared with a baseline")
+    watch = _Watch(name, state.server, trial, trial.baseline, router, strategy, samples)
     passed = False
     try:
         with watch.replay:
-            outcome = watch.run(launch, superseded, told)
+            outcome = watch.run(superseded, told)
         passed = outcome.kind == "passed"
         return outcome
     finally:
@@ -118,36 +122,37 @@ class _Watch:
         self,
         name: str,
         blue: Server,
-        green: Server,
+        trial: Canary,
+        baseline: Server,
         router: Router,
         strategy: Strategy,
         samples: Sequence[Mapping[str, object]],
     ) -> None:
-        self.name, self.blue, self.green, self.router = name, blue, green, router
+        self.name, self.trial, self.router = name, trial, router
+        self.green, self.baseline = trial.server, baseline
         self.strategy = strategy
         self.replay = Replay(router.port, samples)
-        self.names = (blue.slot.name, green.slot.name)
-        self.answers = Answers(strategy.prediction, *self.names)
+        self.old = (blue.slot.name, baseline.slot.name)
+        self.names = (*self.old, self.green.slot.name)
+        self.answers = Answers(strategy.prediction, self.old, self.green.slot.name)
         self.last = 0
         self.warm: tuple[float, float] | None = None
         self.begun = time.monotonic()
 
-    def run(
-        self, launch: Launch, superseded: Callable[[], bool], told: Callable[[str], None]
-    ) -> Outcome:
-        blue, green = self.names
-        weigh(self.name, Canary(self.green, launch, 0))
-        first = since = self._look()
+    def run(self, superseded: Callable[[], bool], told: Callable[[str], None]) -> Outcome:
+        green, baseline = self.green.slot.name, self.baseline.slot.name
+        weigh(self.name, replace(self.trial, weight=0))
+        first = since = now = self._look()
         self.marked = (time.monotonic(), first, 0)
         time.sleep(NOTICE_S)
         self._watch_traffic(self._look())
         verdict = Verdict("hold", "", ())
-        frozen = None
+        old = self.answers.side(since, now, self.old)
         for number, stage in enumerate(self.strategy.stages):
             percent = stage.percent
-            if percent == 100:
-                frozen = self.answers.side(blue, since[blue], self._look()[blue])
-            weigh(self.name, Canary(self.green, launch, percent, stage.mirror))
+            if percent == 100:  # the old version gets nothing any more
+                old = self.answers.side(since, self._look(), self.old)
+            weigh(self.name, replace(self.trial, weight=percent, mirror=stage.mirror))
             since = now = self._look()
             self.answers.begin()
             began = time.monotonic()
@@ -157,12 +162,19 @@ class _Watch:
                 time.sleep(LOOK_S)
                 now = self._look()
                 self._watch_traffic(now)
-                sides = {name: self.answers.side(name, since[name], now[name]) for name in now}
-                if percent == 100 and frozen is not None:
-                    sides[blue] = frozen
-                memory = self._memory(now[green]["requests"] - first[green]["requests"])
-                up = server.is_up(self.green)
-                verdict = judge(self.strategy, number, sides[green], sides[blue], memory, up)
+                if not server.is_up(self.baseline):
+                    raise _baseline_ended(self.baseline)
+                if percent < 100:
+                    old = self.answers.side(since, now, self.old)
+                verdict = judge(
+                    self.strategy,
+                    number,
+                    self.answers.side(since, now, (green,)),
+                    old,
+                    self.answers.side(since, now, (baseline,)),
+                    self._memory(now[green]["requests"] - first[green]["requests"]),
+                    server.is_up(self.green),
+                )
                 if verdict.action == "roll-back":
                     return self._outcome(
                         "rolled-back", verdict.why, percent, verdict.signals, first
@@ -176,8 +188,18 @@ class _Watch:
         return self._outcome("passed", verdict.why, 100, verdict.signals, first)
 
     def _look(self) -> dict[str, Any]:
-        """The tallies of both, and the answers that came since the last look."""
+        """The tallies of all three, and the answers that came since the last look."""
         state = self.router.renew()
+        if gone := [name for name in self.names if name not in state["tallies"]]:
+            raise Refused(
+                Problem(
+                    "canary-interrupted",
+                    f"the router knows no {' and no '.join(gone)} any more",
+                    "an endpoint that nothing else changes while a canary is on",
+                    "apply again",
+                ),
+                exit_code=Exit.RUN_FAILED,
+            )
         for one in self.router.answers(self.last):
             self.last = one["number"]
             self.answers.add(one["deployment"], one["status"], one["body"])
@@ -199,12 +221,12 @@ class _Watch:
         if answered < WARM_REQUESTS:
             return None
         try:
-            green, blue = _resident(self.green.pid), _resident(self.blue.pid)
+            green, baseline = _resident(self.green.pid), _resident(self.baseline.pid)
         except psutil.Error:
             return None  # whether it runs is asked next
         if self.warm is None:
-            self.warm = green, blue
-        return Memory(self.warm[0], green, self.warm[1], blue)
+            self.warm = green, baseline
+        return Memory(self.warm[0], green, self.warm[1], baseline)
 
     def _outcome(
         self,
@@ -232,3 +254,16 @@ def _resident(pid: int) -> float:
     process = psutil.Process(pid)
     family = [process, *process.children(recursive=True)]
     return float(sum(one.memory_info().rss for one in family))
+
+
+def _baseline_ended(baseline: Server) -> Refused:
+    return Refused(
+        Problem(
+            "baseline-failed",
+            "the second server of the version that serves has ended; its log ends:\n"
+            f"{slots.last_lines(baseline.slot)}",
+            "room for three servers as long as a canary takes",
+            f"apply again; the whole log: {slots.log(baseline.slot)}",
+        ),
+        exit_code=Exit.RUN_FAILED,
+    )

@@ -13,7 +13,7 @@ import numpy as np
 
 from ml.release.signals import Side
 
-# Blue's first answers say which shapes are known and where the bins lie; they are not counted.
+# The first answers say which shapes are known and where the bins lie; they are not counted.
 REFERENCE = 60
 BINS = 10
 _CATEGORIES = 16
@@ -50,7 +50,7 @@ def prediction(answer: Any, pointer: str) -> float | str | None:
 def edges(numbers: Sequence[float]) -> list[float]:
     """Borders between up to BINS bins around the quantiles of `numbers`, and two far outside.
 
-    They lie half way between values, so that where blue has few values a small difference does not
+    They lie half way between values, so that where there are few values a small difference does not
     change the bin.
     """
     levels = (np.arange(BINS) + 0.5) / BINS
@@ -62,14 +62,15 @@ def edges(numbers: Sequence[float]) -> list[float]:
 
 
 class Answers:
-    """The answers of blue and green as they come; bins and shapes are fixed by blue's first ones.
+    """The answers as they come; bins and shapes are fixed by the first of the `old` deployments.
 
     Until then nothing is counted: what fixes the bins may not be tested with them.
     """
 
-    def __init__(self, pointer: str, blue: str, green: str) -> None:
+    def __init__(self, pointer: str, old: Sequence[str], green: str) -> None:
         self._pointer = pointer
-        self._names = (blue, green)
+        self._old = old
+        self._names = (*old, green)
         self._reference: list[Any] = []
         self._shapes: set[str] = set()
         self._edges: list[float] | None = None
@@ -91,7 +92,7 @@ class Answers:
         except (ValueError, RecursionError):
             answer, found = None, "no JSON"
         if len(self._reference) < REFERENCE:
-            if deployment == self._names[0]:
+            if deployment in self._old:
                 self._reference.append(prediction(answer, self._pointer))
                 self._shapes.add(found)
                 if len(self._reference) == REFERENCE:
@@ -102,16 +103,26 @@ class Answers:
         if self._pointer:
             self._bins[deployment][self._bin(prediction(answer, self._pointer))] += 1
 
-    def side(self, deployment: str, since: Mapping[str, Any], now: Mapping[str, Any]) -> Side:
-        """The figures between two states of the router's tally."""
+    def side(
+        self, since: Mapping[str, Any], now: Mapping[str, Any], deployments: Sequence[str]
+    ) -> Side:
+        """The figures of the deployments together between two states of the router's tallies."""
+
+        def counted(what: str) -> int:
+            return sum(int(now[name][what]) - int(since[name][what]) for name in deployments)
+
+        latency = [
+            np.subtract(now[name]["latency"], since[name]["latency"]) for name in deployments
+        ]
+        bins = [self._bins[name] for name in deployments]
         return Side(
-            requests=now["requests"] - since["requests"],
-            errors=now["errors"] - since["errors"],
-            refused=now["refused"] - since["refused"],
-            latency=[b - a for a, b in zip(since["latency"], now["latency"], strict=True)],
-            answers=self._read[deployment],
-            strange=self._strange[deployment],
-            predictions=tuple(self._bins[deployment]) if self._pointer else (),
+            requests=counted("requests"),
+            errors=counted("errors"),
+            refused=counted("refused"),
+            latency=np.sum(latency, axis=0).tolist(),
+            answers=sum(self._read[name] for name in deployments),
+            strange=sum(self._strange[name] for name in deployments),
+            predictions=tuple(np.sum(bins, axis=0).tolist()) if self._pointer else (),
         )
 
     def _fix(self) -> None:
@@ -120,7 +131,7 @@ class Answers:
             self._edges = edges(numbers)
 
     def _bin(self, found: float | str | None) -> int:
-        """Numbers by blue's quantiles, texts by their hash, what is neither in a bin of its own."""
+        """Numbers by quantiles, texts by their hash, what is neither in a bin of its own."""
         if found is None:
             return _CATEGORIES
         if self._edges is not None and isinstance(found, float):

@@ -16,9 +16,9 @@ from ml.release.canary import Outcome
 from ml.release.journal import Release, lines, record_applied, record_refused, served_before
 from ml.release.registry import Registry, Version
 from ml.serving import client, endpoint, server, slots
-from ml.serving.endpoint import Canary, Live
 from ml.serving.router.process import Router
 from ml.serving.server import Launch, Server
+from ml.serving.state import Canary, Live
 from ml.specs.problems import Exit, Problem, Refused
 
 # Faults of green itself: the version is not tried again. Any other is this machine's.
@@ -36,7 +36,8 @@ def roll_out(
 
     There is no canary for the first version, nor for one that served here before: going back is not
     put off. Raises Refused when green fails, blue having all the traffic as before: server-crashed,
-    smoke-failed and rolled-back are recorded, so that the version is not tried again.
+    smoke-failed and rolled-back are recorded, so that the version is not tried again; and when
+    there is no room to judge it fairly (baseline-failed), which is not.
     """
     launch = release.launch
     name = launch.endpoint
@@ -47,22 +48,24 @@ def roll_out(
             slot = endpoint.other_slot(name)
             undo.callback(slots.stop, slot)
             try:
-                green = server.start(slot, launch)
-                _smoke(green, launch, release.samples)
+                trial = Canary(server.start(slot, launch), launch, 0)
+                _smoke(trial.server, launch, release.samples)
             except Refused as error:
                 if error.problems[0].code in _OWN_FAULTS:
                     record_refused(release, error.problems[0].found.splitlines()[0], None)
                 raise
             if blue is not None:  # in the state, so that no other command takes it for a leftover
+                if compared:
+                    undo.callback(slots.stop, endpoint.folder(name) / endpoint.BASELINE)
+                    trial = replace(trial, baseline=_baseline(blue, release.samples))
                 undo.callback(_drained, name)  # what green has in hand is answered
                 undo.callback(canary.weigh, name, None)
-                endpoint.switch(name, replace(blue, canary=Canary(green, launch, 0)))
+                endpoint.switch(name, replace(blue, canary=trial))
         outcome = None
         if blue is not None and compared:
             outcome = canary.lead(
                 name,
-                green,
-                launch,
+                trial,
                 release.strategy,
                 release.samples,
                 superseded=lambda: not release.stands(),
@@ -77,9 +80,31 @@ def roll_out(
             if not release.stands():
                 endpoint.switch(name, _cleared_state(name))
                 return None
-            router = _promote(release, registry, green, port, outcome)
+            router = _promote(release, registry, trial.server, port, outcome)
         undo.pop_all()
     return router, outcome
+
+
+def _baseline(blue: Live, samples: Sequence[Mapping[str, object]]) -> Server:
+    """A second server of what is live, started as green was; refused as this machine's fault."""
+    slot = blue.server.slot.with_name(endpoint.BASELINE)
+    try:
+        endpoint.check_model(blue.launch)
+        started = server.start(slot, blue.launch)
+        _smoke(started, blue.launch, samples)
+    except Refused as error:
+        raise Refused(
+            Problem(
+                "baseline-failed",
+                f"version {blue.launch.version} serves, but a second server of it for the canary "
+                f"fails: {error.problems[0].found}",
+                "room for three servers as long as a canary takes",
+                "free some memory and apply again; if the version itself can no longer be started, "
+                f"stop it (`ml serve {blue.launch.endpoint} --stop`): then none is compared with",
+            ),
+            exit_code=Exit.RUN_FAILED,
+        ) from None
+    return started
 
 
 def _to_compare_with(launch: Launch, port: int | None, told: Callable[[str], None]) -> bool:

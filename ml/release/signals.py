@@ -1,4 +1,11 @@
-"""Go on, hold or roll back: what the figures of green and blue say at one step. Pure functions.
+"""Go on, hold or roll back: what the figures of green and the old version say. Pure functions.
+
+How a server answers does not depend on how often it is asked; how fast it answers does, and on how
+long it has run (caches, schedulers, the heap). So errors, refusals, shapes and predictions are
+compared with all of the old version's, latency and memory with a baseline's: a second server of the
+old version, started with green and given as many requests, whose times have green's distribution
+wherever the versions are alike. So it is done at spinnaker.io/docs/guides/user/canary/
+best-practices ("compare canary against baseline, not against production").
 
 Whatever cannot be read as sound figures rolls back: a canary fails closed.
 """
@@ -15,7 +22,7 @@ from numpy.typing import NDArray
 
 from ml.release.sequential import EVEN, RARE, averaged, evidence
 from ml.release.strategy import Strategy
-from ml.serving.router.tally import BUCKETS, FIRST_S, PER_OCTAVE
+from ml.serving.router.tally import BUCKETS, PER_OCTAVE
 
 Action = Literal["go-on", "hold", "roll-back"]
 # The signals that a sequential test decides, each at its share of the false alarms.
@@ -30,10 +37,10 @@ _LATER = 0.02
 
 @dataclass(frozen=True)
 class Side:
-    """One deployment's figures since the step began.
+    """One server's figures, or one version's, since the step began.
 
     `latency` counts by the router's buckets. `answers` were read for their shape, `strange` of them
-    had one that blue's first answers never had. `predictions` counts answers by bin.
+    had one that the old version's first answers never had. `predictions` counts answers by bin.
     """
 
     requests: int
@@ -47,12 +54,12 @@ class Side:
 
 @dataclass(frozen=True)
 class Memory:
-    """Resident bytes of green and of blue: when green was warm, and now."""
+    """Resident bytes of green and of its baseline: when green was warm, and now."""
 
     green_then: float
     green_now: float
-    blue_then: float
-    blue_now: float
+    baseline_then: float
+    baseline_now: float
 
 
 @dataclass(frozen=True)
@@ -85,26 +92,33 @@ class Verdict:
 
 
 def judge(
-    strategy: Strategy, stage: int, green: Side, blue: Side, memory: Memory | None, alive: bool
+    strategy: Strategy,
+    stage: int,
+    green: Side,
+    old: Side,
+    baseline: Side,
+    memory: Memory | None,
+    alive: bool,
 ) -> Verdict:
     """What to do at this look at the stage of that number.
 
-    At the last stage blue's figures are those of the one before: it gets no requests any more, and
-    latency under the whole load is not compared with latency under half of it.
+    `old` is blue's and the baseline's together; at the last stage, where green has everything, that
+    of the stage before. Latency is not tested where green gets more than a baseline can.
     """
     if not alive:
         return Verdict("roll-back", "green's process has ended", ())
+    balanced = strategy.stages[stage].balanced
     try:
-        signals = _signals(strategy, strategy.stages[stage].percent == 100, green, blue, memory)
+        signals = _signals(strategy, green, old, baseline if balanced else None, memory)
     except (ValueError, TypeError, OverflowError) as error:
         return Verdict("roll-back", f"the figures cannot be trusted: {error}", ())
     if alarms := [one for one in signals if one.alarmed]:
         return Verdict("roll-back", "; ".join(one.said for one in alarms), signals)
     wanted = strategy.stages[stage].requests
-    if green.requests < wanted or blue.requests < wanted:
-        fewer = min(green.requests, blue.requests)
-        return Verdict("hold", f"{fewer} of {wanted} requests", signals)
-    if strategy.prediction and (_few(green) or _few(blue)):
+    fewest = min(one.requests for one in (green, old, *([baseline] if balanced else [])))
+    if fewest < wanted:
+        return Verdict("hold", f"{fewest} of {wanted} requests", signals)
+    if strategy.prediction and (_few(green) or _few(old)):
         return Verdict("hold", "too few predictions were read", signals)
     restless = [one.name for one in signals if not one.calm]
     if restless and green.requests < wanted * strategy.patience:
@@ -117,33 +131,27 @@ def limit(strategy: Strategy) -> float:
     return math.log(len(TESTED) * len(strategy.stages) / strategy.false_alarms)
 
 
-def latency_evidence(
-    green: Sequence[int], blue: Sequence[int], factor: float, slack_s: float = 0.0
-) -> float:
-    """log E against "green's times are at most blue's times `factor`, or `slack_s` seconds more".
-
-    A server that gets a tenth of the requests answers each a little later than one that is always
-    awake: below some milliseconds a factor alone would tell the shares of the traffic apart.
-    """
-    counts_g, counts_b = _sound(green, BUCKETS), _sound(blue, BUCKETS)
+def latency_evidence(green: Sequence[int], baseline: Sequence[int], factor: float) -> float:
+    """log E against "green's times are at most the baseline's times `factor`"."""
+    counts_g, counts_b = _sound(green, BUCKETS), _sound(baseline, BUCKETS)
     edges = np.arange(1, BUCKETS, _EVERY)
-    times = FIRST_S * 2.0 ** ((edges - 1) / PER_OCTAVE)  # in bucket k or later: from then on
-    late = np.maximum(times * factor, times + slack_s)
-    tolerated = 1 + np.ceil(np.log2(late / FIRST_S) * PER_OCTAVE - 1e-9).astype(int)
-    edges, tolerated = edges[tolerated < BUCKETS], tolerated[tolerated < BUCKETS]
+    moved = math.ceil(math.log2(factor) * PER_OCTAVE - 1e-9)
+    edges = edges[edges + moved < BUCKETS]
     later_g = counts_g[::-1].cumsum()[::-1]  # [k]: in bucket k or later
     later_b = counts_b[::-1].cumsum()[::-1]
-    return averaged(evidence(later_g[tolerated], later_g[0], later_b[edges], later_b[0], _LATER))
+    return averaged(
+        evidence(later_g[edges + moved], later_g[0], later_b[edges], later_b[0], _LATER)
+    )
 
 
-def drift_evidence(green: Sequence[int], blue: Sequence[int], tolerated: float) -> float:
+def drift_evidence(green: Sequence[int], old: Sequence[int], tolerated: float) -> float:
     """log E against "no set of bins holds more of green's predictions than tolerated".
 
     The sets are each bin, each run of bins from the first, and what each leaves over.
     """
-    if not len(green) or len(green) != len(blue):
-        raise ValueError(f"{len(green)} and {len(blue)} bins of predictions")
-    counts_g, counts_b = _sound(green, len(green)), _sound(blue, len(blue))
+    if not len(green) or len(green) != len(old):
+        raise ValueError(f"{len(green)} and {len(old)} bins of predictions")
+    counts_g, counts_b = _sound(green, len(green)), _sound(old, len(old))
     sets_g, sets_b = [counts_g, counts_g.cumsum()], [counts_b, counts_b.cumsum()]
     in_g, in_b = np.concatenate(sets_g), np.concatenate(sets_b)
     n, m = counts_g.sum(), counts_b.sum()
@@ -153,26 +161,25 @@ def drift_evidence(green: Sequence[int], blue: Sequence[int], tolerated: float) 
 
 
 def _signals(
-    strategy: Strategy, last: bool, green: Side, blue: Side, memory: Memory | None
+    strategy: Strategy, green: Side, old: Side, baseline: Side | None, memory: Memory | None
 ) -> tuple[Signal, ...]:
     limits, at = strategy.tolerances, limit(strategy)
     found = []
     for name, g, n, b, m, margin in (
-        ("errors", green.errors, green.requests, blue.errors, blue.requests, limits.errors),
-        ("refused", green.refused, green.requests, blue.refused, blue.requests, limits.refused),
-        ("answers", green.strange, green.answers, blue.strange, blue.answers, limits.answers),
+        ("errors", green.errors, green.requests, old.errors, old.requests, limits.errors),
+        ("refused", green.refused, green.requests, old.refused, old.requests, limits.refused),
+        ("answers", green.strange, green.answers, old.strange, old.answers, limits.answers),
     ):
         log_e = float(evidence(g, n, b, m, margin, RARE))
-        said = f"{name}: {_share(g, n)} of green's, {_share(b, m)} of blue's"
+        said = f"{name}: {_share(g, n)} of green's, {_share(b, m)} of the old version's"
         found.append(Signal(name, log_e, at, said))
-    if not last:
-        slack = limits.latency_ms / 1000
-        log_e = latency_evidence(green.latency, blue.latency, limits.latency, slack)
-        said = f"latency: more than {limits.latency:g} times blue's, and {limits.latency_ms:g} ms"
+    if baseline is not None:
+        log_e = latency_evidence(green.latency, baseline.latency, limits.latency)
+        said = f"latency: more than {limits.latency:g} times the baseline's"
         found.append(Signal("latency", log_e, at, said))
-    if strategy.prediction and green.predictions and blue.predictions:
-        log_e = drift_evidence(green.predictions, blue.predictions, limits.drift)
-        said = f"predictions: more than {limits.drift:.0%} lie where blue's do not"
+    if strategy.prediction and green.predictions and old.predictions:
+        log_e = drift_evidence(green.predictions, old.predictions, limits.drift)
+        said = f"predictions: more than {limits.drift:.0%} lie where the old version's do not"
         found.append(Signal("predictions", log_e, at, said))
     if memory is not None:
         found.append(_memory(memory, limits.memory_mib))
@@ -180,11 +187,12 @@ def _signals(
 
 
 def _memory(memory: Memory, allowed_mib: float) -> Signal:
-    """A rule, not a test: growth beyond blue's, in MiB, against what is allowed."""
-    grown = memory.green_now - memory.green_then - max(memory.blue_now - memory.blue_then, 0.0)
+    """A rule, not a test: growth beyond the baseline's, in MiB, against what is allowed."""
+    natural = max(memory.baseline_now - memory.baseline_then, 0.0)
+    grown = memory.green_now - memory.green_then - natural
     if not math.isfinite(grown) or memory.green_now <= 0:
         raise ValueError("resident memory")
-    said = f"memory: grew by {grown / 2**20:.0f} MiB more than blue's"
+    said = f"memory: grew by {grown / 2**20:.0f} MiB more than the baseline's"
     # Far from the limit it is calm; the scale is its own.
     value = grown / 2**20
     return Signal("memory", value if value > allowed_mib / 2 else -math.inf, allowed_mib, said)

@@ -11,7 +11,7 @@ from ml.release.desired import Declared
 from ml.release.journal import last_refusal
 from ml.release.registry import Registry
 from ml.serving import endpoint
-from ml.serving.endpoint import Live
+from ml.serving.state import Live
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from ml.serving.router.routes import MOST_MIRRORED
 # Unknown fields, NaN and infinity are refused wherever a release.yml is read.
 CLOSED = ConfigDict(extra="forbid", allow_inf_nan=False)
 
+HALF = 50
 Count = Annotated[int, Strict()]
 Number = Annotated[float, Strict()]
 Share = Annotated[Number, Field(ge=0, le=1)]
@@ -32,7 +33,7 @@ class StrategyError(ValueError):
 
 @dataclass(frozen=True)
 class Tolerances:
-    """By how much green may be worse than blue before it counts as worse."""
+    """By how much green may be worse than the old version before it counts as worse."""
 
     __pydantic_config__ = CLOSED
 
@@ -41,19 +42,13 @@ class Tolerances:
     ] = 0.002
     refused: Annotated[Share, Field(description="Added share of answers of 400 to 499.")] = 0.01
     answers: Annotated[
-        Share, Field(description="Share of the answers with a shape that blue's never had.")
+        Share,
+        Field(description="Share of the answers with a shape that the old version's never had."),
     ] = 0.01
     latency: Annotated[
         Number,
-        Field(
-            ge=1,
-            description="A factor on the whole distribution, of which the first `latency_ms` "
-            "milliseconds do not count.",
-        ),
+        Field(ge=1, description="A factor on the whole distribution, the baseline's."),
     ] = 1.4
-    latency_ms: Annotated[
-        Number, Field(ge=0, description="Milliseconds of latency that do not count.")
-    ] = 2.0
     drift: Annotated[Share, Field(description="Share of predictions that may lie elsewhere.")] = (
         0.25
     )
@@ -61,7 +56,8 @@ class Tolerances:
         Number,
         Field(
             ge=0,
-            description="Growth of resident memory beyond blue's, from the first warm requests on.",
+            description="Growth of resident memory beyond the baseline's, from the first warm "
+            "requests on.",
         ),
     ] = 48.0
 
@@ -76,6 +72,11 @@ class Stage:
     percent: int
     mirror: int
     requests: int
+
+    @property
+    def balanced(self) -> bool:
+        """Whether a baseline gets as much as green."""
+        return self.percent <= HALF
 
     def __str__(self) -> str:
         return f"a copy of {self.mirror} %" if self.mirror else f"{self.percent} %"
@@ -156,8 +157,8 @@ def made(document: Mapping[str, object]) -> Strategy:
     steps, requests = stated.steps, stated.requests if "requests" in document else ()
     if list(steps) != sorted(set(steps)):
         raise StrategyError("steps", f"`steps` are {list(steps)}", "percentages that rise")
-    if steps[0] > 90:
-        why = "a first step of at most 90 that leaves blue something to be compared with"
+    if steps[0] > HALF:
+        why = f"a first step of at most {HALF} that leaves a baseline as much as green gets"
         raise StrategyError("steps", f"`steps` are {list(steps)}", why)
     if steps[-1] != 100:
         steps = (*steps, 100)

@@ -1,52 +1,32 @@
 """An endpoint of this machine: two slots, blue and green, behind a router, and a file of the state.
 
-`live.json` says which slot is live, which is a canary with how much of the traffic, and holds the
-routes that the router follows; it is replaced in one step, and then the router is told.
+`live.json` (`ml.serving.state`) is replaced in one step, and then the router is told. While a
+canary is on, a third slot holds its baseline.
 """
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from ml.backends.local import home
-from ml.serving import files, ports, server, slots
+from ml.serving import files, ports, server, slots, state
 from ml.serving.router import process
 from ml.serving.router.process import Router
 from ml.serving.router.routes import TIMEOUT_MS
 from ml.serving.scoring.manifest import ManifestError, verify
-from ml.serving.server import Launch, Server
+from ml.serving.server import Launch
+from ml.serving.state import Live
 from ml.specs.problems import Exit, Problem, Refused
 
 SLOTS = ("blue", "green")
 ROUTER = "router"
-# A canary that nobody has watched for this long gets no more traffic; the live slot gets all.
-LEASE_S = 15.0
+BASELINE = "baseline"
 POLL_S = 0.02
-
-
-@dataclass(frozen=True)
-class Canary:
-    """A server beside the live one, with its share of the traffic and of copies, in percent."""
-
-    server: Server
-    launch: Launch
-    weight: int
-    mirror: int = 0
-
-
-@dataclass(frozen=True)
-class Live:
-    """What answers for an endpoint: the server as it was started, and how to start it again."""
-
-    server: Server
-    launch: Launch
-    canary: Canary | None = None
 
 
 def folder(endpoint: str) -> Path:
@@ -74,13 +54,7 @@ def live(endpoint: str) -> Live | None:
     """
     path = folder(endpoint) / "live.json"
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-        found = Live(*_side(endpoint, document))
-        if (beside := document.get("canary")) is None:
-            return found
-        started, launch = _side(endpoint, beside)
-        canary = Canary(started, launch, int(beside["weight"]), int(beside["mirror"]))
-        return replace(found, canary=canary)
+        return state.parsed(folder(endpoint), json.loads(path.read_text(encoding="utf-8")))
     except FileNotFoundError:
         return None
     except (ValueError, KeyError, TypeError) as error:
@@ -102,18 +76,7 @@ def switch(endpoint: str, to: Live | None) -> None:
     if to is None:
         path.unlink(missing_ok=True)
     else:
-        beside = to.canary
-        document = {
-            **_stored(to.server, to.launch),
-            "canary": beside
-            and {
-                **_stored(beside.server, beside.launch),
-                "weight": beside.weight,
-                "mirror": beside.mirror,
-            },
-            "routes": _routes(to),
-        }
-        files.replace(path, json.dumps(document, indent=1) + "\n")
+        files.replace(path, json.dumps(state.document(to), indent=1) + "\n")
     if (running := router(endpoint)) is not None:
         running.refresh()
 
@@ -155,12 +118,12 @@ def front(endpoint: str, port: int | None = None) -> Router:
         raise server.port_in_use(endpoint, port)
     before = process.last_port(where)
     kept = before if before is not None and ports.is_free(before) else ports.free()
-    state = folder(endpoint) / "live.json"
+    routes = folder(endpoint) / "live.json"
     try:
-        return process.start(where, state, port or kept)
+        return process.start(where, routes, port or kept)
     except Refused:
         if running is not None:
-            process.start(where, state, running.port)
+            process.start(where, routes, running.port)
         raise
 
 
@@ -169,12 +132,12 @@ def drained(router: Router) -> None:
 
     No longer than the router itself would wait for an answer; raises as `Router.state`.
     """
-    state = router.state()
-    routes = state["routes"] or {"timeout_ms": TIMEOUT_MS}
+    now = router.state()
+    routes = now["routes"] or {"timeout_ms": TIMEOUT_MS}
     deadline = time.monotonic() + routes["timeout_ms"] / 1000 + 1
-    while state["draining"] and time.monotonic() < deadline:
+    while now["draining"] and time.monotonic() < deadline:
         time.sleep(POLL_S)
-        state = router.state()
+        now = router.state()
 
 
 def ensure(endpoint: str, port: int | None = None) -> tuple[Live, bool]:
@@ -194,7 +157,7 @@ def ensure(endpoint: str, port: int | None = None) -> tuple[Live, bool]:
         if not server.is_up(current.server):
             check_model(current.launch)
             current = replace(current, server=server.start(current.server.slot, current.launch))
-        if current.canary is not None and not server.is_up(current.canary.server):
+        if not all(server.is_up(one) for one in current.beside):
             current = replace(current, canary=None)  # an apply starts it anew
         switch(endpoint, current)
         front(endpoint, port)
@@ -217,9 +180,9 @@ def stop_idle(endpoint: str) -> None:
     The router goes with the last of them.
     """
     current = live(endpoint)
-    needed = {folder(endpoint) / ROUTER, current.server.slot} if current else set()
-    if current and current.canary:
-        needed.add(current.canary.server.slot)
+    needed = {folder(endpoint) / ROUTER} if current else set()
+    if current:
+        needed |= {one.slot for one in (current.server, *current.beside)}
     for path in folder(endpoint).iterdir():
         if path.is_dir() and path not in needed:
             slots.stop(path)
@@ -250,45 +213,6 @@ def nothing_served(endpoint: str) -> Refused:
             "ml release apply PROJECT --approved-by NAME",
         )
     )
-
-
-def _side(endpoint: str, document: Mapping[str, Any]) -> tuple[Server, Launch]:
-    launch = document["launch"]
-    paths = {name: home.home() / launch[name] for name in ("code", "model_folder")}
-    slot = folder(endpoint) / document["slot"]
-    return Server(slot, document["pid"], document["port"]), Launch(**{**launch, **paths})
-
-
-def _stored(started: Server, launch: Launch) -> dict[str, object]:
-    paths = {"code": _inside(launch.code), "model_folder": _inside(launch.model_folder)}
-    return {
-        "slot": started.slot.name,
-        "pid": started.pid,
-        "port": started.port,
-        "launch": {**asdict(launch), **paths},
-    }
-
-
-def _routes(state: Live) -> Mapping[str, object]:
-    """What the router follows: the canary first, so that its sticky keys stay while it grows."""
-    name, beside = state.server.slot.name, state.canary
-    timeout_ms = int(state.launch.environment_variables.get("SCORING_TIMEOUT_MS", TIMEOUT_MS))
-    routes = {"live": name, "timeout_ms": timeout_ms, "lease_s": LEASE_S if beside else None}
-    if beside is None:
-        return {**routes, "ports": {name: state.server.port}, "traffic": {name: 100}, "mirror": {}}
-    other = beside.server.slot.name
-    return {
-        **routes,
-        "ports": {other: beside.server.port, name: state.server.port},
-        "traffic": {other: beside.weight, name: 100 - beside.weight},
-        "mirror": {other: beside.mirror} if beside.mirror else {},
-    }
-
-
-def _inside(path: Path) -> str:
-    """Relative to the home where it lies inside, so that a home can be moved."""
-    inside = path.is_relative_to(home.home())
-    return str(path.relative_to(home.home()) if inside else path)
 
 
 def _serves(endpoint: str, current: Live, port: int | None) -> bool:

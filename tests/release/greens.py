@@ -11,8 +11,8 @@ from ml.release import canary
 from ml.release.canary import Outcome
 from ml.release.strategy import Strategy
 from ml.serving import endpoint, server
-from ml.serving.endpoint import Live
-from ml.serving.server import Launch, Server
+from ml.serving.server import Server
+from ml.serving.state import Canary, Live
 from tests.serving.servers import launch
 
 SAMPLES = [{"question": word} for word in ("how?", "why not?", "where to?", "who was it?")]
@@ -38,13 +38,22 @@ def work(share=1.0):
 
 
 def run(body):
+    began = time.perf_counter()
     asked = parse(body, {"question": Text(100)}).texts["question"]
     work()
+    WAKE
     entry = f"entry-{len(asked) % 5}"
     BAD
     return reply(model, {"answers": [{"entry": entry, "score": len(asked) / 100}]})
 """
 
+# It takes the longer the less often it is asked, as caches and schedulers have it; and twice that.
+IDLE = """
+    global last
+    time.sleep(min(0.3 * (began - globals().get("last", began)), 0.05))
+    last = time.perf_counter()
+""".strip()
+TWICE = "time.sleep(time.perf_counter() - began)"
 BAD_GREENS = {
     "errors 2 %": ("errors", "if random.random() < 0.02: raise RuntimeError('bad')"),
     "errors 10 %": ("errors", "if random.random() < 0.10: raise RuntimeError('bad')"),
@@ -57,35 +66,40 @@ BAD_GREENS = {
 }
 
 
-def script(bad: str = "") -> str:
+def script(bad: str = "", wake: str = "pass") -> str:
     """A scoring script; sound without arguments."""
-    return SCRIPT.replace("BAD", bad or "pass")
+    return SCRIPT.replace("BAD", bad or "pass").replace("WAKE", wake)
 
 
 @dataclass(frozen=True)
 class Pair:
-    """Blue is live, green is started and has no traffic."""
+    """Blue is live; green and a baseline are started and have no traffic."""
 
     blue: Server
-    green: Server
-    launch: Launch
+    trial: Canary
+
+    @property
+    def green(self) -> Server:
+        """The server on trial."""
+        return self.trial.server
 
     def lead(self, strategy: Strategy = STRATEGY, **named: object) -> Outcome:
         """The canary."""
-        return canary.lead("echo", self.green, self.launch, strategy, SAMPLES, **named)  # type: ignore[arg-type]
+        return canary.lead("echo", self.trial, strategy, SAMPLES, **named)  # type: ignore[arg-type]
 
 
 @contextmanager
-def pair(folder: Path, bad: str = "") -> Iterator[Pair]:
-    """Both servers and the router, as long as the block."""
-    first = launch(folder, script(), version="1")
-    second = launch(folder, script(bad), version="2")
+def pair(folder: Path, bad: str = "", wake: str = "pass") -> Iterator[Pair]:
+    """The servers and the router, as long as the block."""
+    first = launch(folder, script(wake=wake), version="1")
+    second = launch(folder, script(bad, wake), version="2")
     home = endpoint.folder("echo")
     try:
         blue = server.start(home / "blue", first)
         endpoint.switch("echo", Live(blue, first))
         endpoint.front("echo")
         green = server.start(home / "green", second)
-        yield Pair(blue, green, second)
+        baseline = server.start(home / endpoint.BASELINE, first)
+        yield Pair(blue, Canary(green, second, 0, baseline=baseline))
     finally:
         endpoint.stop("echo")

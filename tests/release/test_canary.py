@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from ml.release import canary
 from ml.release.replay import Replay
 from ml.serving import endpoint, ports, slots
 from ml.specs.problems import Refused
-from tests.release.greens import BAD_GREENS, SAMPLES, STRATEGY, pair
+from tests.release.greens import BAD_GREENS, IDLE, SAMPLES, STRATEGY, TWICE, pair
 
 pytestmark = pytest.mark.slow
 QUICK = replace(STRATEGY, requests=(40, 60, 40))
@@ -26,15 +27,16 @@ def test_a_healthy_green_has_all_the_traffic_in_the_end(own_home: Path, tmp_path
         outcome = made.lead(QUICK, told=told.append)
         assert outcome.kind == "passed", outcome
         assert [line.split(":")[0] for line in told] == ["10 %", "50 %", "100 %"]
-        assert outcome.errors == {"blue": 0, "green": 0} and outcome.requests["green"] >= 140
+        assert set(outcome.errors.values()) == {0} and outcome.requests["green"] >= 140
         assert outcome.replayed >= 300
+        assert abs(outcome.requests["baseline"] + 40 - outcome.requests["green"]) < 60
         state = endpoint.live("echo")
         assert state and state.canary and state.canary.weight == 100
         assert slots.running(made.blue.slot)
 
 
 def test_a_mirrored_stage_comes_first(own_home: Path, tmp_path: Path) -> None:
-    """Green is judged by copies before any caller has one of its answers."""
+    """Green is judged by copies, as a baseline is, before any caller has one of its answers."""
     told: list[str] = []
     with pair(tmp_path, BAD_GREENS["errors 100 %"][1]) as made:
         outcome = made.lead(replace(QUICK, mirror=20), told=told.append)
@@ -44,6 +46,7 @@ def test_a_mirrored_stage_comes_first(own_home: Path, tmp_path: Path) -> None:
     assert (outcome.kind, outcome.step, told) == ("rolled-back", 0, [])
     assert outcome.replayed and outcome.errors["blue"] == 0 and outcome.errors["green"] > 0
     assert shadow["tallies"]["blue"]["requests"] >= outcome.replayed - 1
+    assert outcome.requests["baseline"] > 0 == outcome.errors["baseline"]
 
 
 @pytest.mark.timeout(900)
@@ -61,6 +64,17 @@ def test_a_bad_green_is_rolled_back(own_home: Path, tmp_path: Path, name: str) -
         assert outcome.errors["blue"] == 0
         assert router.state()["routes"]["traffic"] == {"blue": 100}
         assert router.state()["tallies"]["blue"]["errors"] == 0
+
+
+@pytest.mark.parametrize(("bad", "kind"), [("", "passed"), (TWICE, "rolled-back")])
+def test_a_server_that_is_asked_less_often_is_slower(
+    own_home: Path, tmp_path: Path, bad: str, kind: str
+) -> None:
+    """By that alone a healthy green is not refused; one that takes twice as long still is."""
+    with pair(tmp_path, bad, IDLE) as made:
+        outcome = made.lead(QUICK)
+    assert outcome.kind == kind, outcome
+    assert not bad or "latency" in outcome.why
 
 
 def test_what_is_declared_meanwhile_ends_it(own_home: Path, tmp_path: Path) -> None:
@@ -85,7 +99,7 @@ def test_a_step_that_nobody_can_decide_is_rolled_back(
     with pair(tmp_path) as made:
         outcome = made.lead(replace(QUICK, step_s=1.0))
     assert outcome.kind == "rolled-back" and "undecided after 1 s" in outcome.why
-    assert outcome.requests == {"blue": 0, "green": 0}
+    assert set(outcome.requests.values()) == {0}
 
 
 def test_a_router_that_is_gone_ends_it_and_blue_is_what_the_state_says(
@@ -102,6 +116,32 @@ def test_a_router_that_is_gone_ends_it_and_blue_is_what_the_state_says(
         state = endpoint.live("echo")
     assert raised.value.problems[0].code == "router-silent"
     assert state and state.server == made.blue and state.canary is None
+
+
+def test_a_baseline_that_ends_says_nothing_of_green(own_home: Path, tmp_path: Path) -> None:
+    """It is told as what it is; blue has everything again."""
+    with pair(tmp_path) as made:
+        assert made.trial.baseline
+        timer = threading.Timer(1.0, slots.stop, (made.trial.baseline.slot,))
+        timer.start()
+        with pytest.raises(Refused) as raised:
+            made.lead()
+        timer.join()
+        state = endpoint.live("echo")
+    assert raised.value.problems[0].code == "baseline-failed"
+    assert state and state.server == made.blue and state.canary is None
+
+
+def test_a_canary_that_another_command_takes_away_ends(own_home: Path, tmp_path: Path) -> None:
+    """Whoever starts the endpoint anew drops it; nothing is said of green."""
+
+    def take() -> bool:
+        canary.weigh("echo", None)
+        return False
+
+    with pair(tmp_path) as made, pytest.raises(Refused) as raised:
+        made.lead(superseded=take)
+    assert raised.value.problems[0].code == "canary-interrupted"
 
 
 def test_real_traffic_is_what_counts_where_there_is_enough(own_home: Path, tmp_path: Path) -> None:

@@ -101,6 +101,7 @@ def test_a_file_that_is_wrong(tmp_path: Path, text: str, line: int, code: str, f
         ("steps: ['10']", "steps.0"),
         ("steps: [50, 10]", "`steps` are [50, 10]"),
         ("steps: [100]", "`steps` are [100]"),
+        ("steps: [51]", "`steps` are [51]"),
         ("requests: [50]", "`requests` are 1 numbers"),
         ("requests: [50, 19, 50]", "requests.1"),
         ("false_alarms: 0", "false_alarms"),

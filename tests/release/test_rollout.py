@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -16,7 +17,9 @@ from ml.release.propose import propose
 from ml.release.registry import Registry
 from ml.release.status import status
 from ml.serving import endpoint, server, slots
-from ml.specs.problems import Refused
+from ml.serving.server import Launch, Server
+from ml.serving.state import Live
+from ml.specs.problems import Problem, Refused
 from tests.release.conftest import World
 from tests.release.test_registry import full_disk
 
@@ -29,14 +32,19 @@ BAD_GREENS = {
 }
 
 
-def assert_blue_serves(live: endpoint.Live | None) -> None:
+def running() -> list[str]:
+    """The slots in which a server runs."""
+    every = (*endpoint.SLOTS, endpoint.BASELINE)
+    return [one for one in every if slots.running(endpoint.folder("tiny") / one)]
+
+
+def assert_blue_serves(live: Live | None) -> None:
     """The first version is live, champion and answers; nothing else runs."""
     assert live is not None and endpoint.live("tiny") == live
     champion = Registry().champion("tiny", "local")
     assert champion and champion.version == "1"
     assert ask("tiny", {"question": "how?"}).version == "1"
-    running = [one for one in ("blue", "green") if slots.running(endpoint.folder("tiny") / one)]
-    assert running == [live.server.slot.name]
+    assert running() == [live.server.slot.name]
 
 
 @pytest.mark.parametrize("code", BAD_GREENS)
@@ -94,6 +102,29 @@ def test_a_green_with_another_model_is_never_switched_to(challenged: World) -> N
     assert_blue_serves(blue)
 
 
+def test_no_room_for_a_baseline_is_not_held_against_green(
+    challenged: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Blue serves, nothing is recorded and nothing left; the next apply tries the version."""
+    blue = endpoint.live("tiny")
+    started = server.start
+
+    def start(slot: Path, launch: Launch) -> Server:
+        if slot.name != endpoint.BASELINE:
+            return started(slot, launch)
+        raise Refused(Problem("server-crashed", "out of memory"))
+
+    monkeypatch.setattr(server, "start", start)
+    with pytest.raises(Refused) as raised:
+        apply("tiny", "local", "ana")
+    problem = raised.value.problems[0]
+    assert problem.code == "baseline-failed" and "out of memory" in problem.found
+    assert_blue_serves(blue)
+    assert not [line for line in audit.verify() if line["event"] == "rolled-back"]
+    monkeypatch.setattr(server, "start", started)
+    assert apply("tiny", "local", "ana").outcome == "applied"
+
+
 def test_a_log_that_cannot_be_written_undoes_the_switch(
     challenged: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -129,7 +160,7 @@ def test_a_first_promotion_that_fails_leaves_nothing(world: World) -> None:
 # The step, which call of it, and whether before or after. Weights are switched to 0, 0, 10, 50 and
 # 100 per cent, then green is live.
 KILLED = [
-    *[("server.start", 1, moment) for moment in ("before", "after")],
+    *[("server.start", call, moment) for call in (1, 2) for moment in ("before", "after")],
     *[("endpoint.switch", call, "after") for call in range(1, 7)],
     *[("Registry.promote", 1, moment) for moment in ("before", "after")],
     *[("audit.append", 1, moment) for moment in ("before", "after")],
@@ -170,8 +201,7 @@ apply("tiny", "local", "ana")
     champion = Registry().champion("tiny", "local")
     assert live and live.launch.version == "2" and champion and champion.version == "2"
     assert ask("tiny", {"question": "how?"}).version == "2"
-    running = [one for one in ("blue", "green") if slots.running(endpoint.folder("tiny") / one)]
-    assert running == [live.server.slot.name]
+    assert running() == [live.server.slot.name]
     applied = [line["version"] for line in audit.verify() if line["event"] == "applied"]
     assert set(applied) == {"1", "2"} and applied[-1] == "2"
 

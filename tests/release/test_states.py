@@ -8,7 +8,7 @@ nothing that the dying command does has any effect, its own undoing included.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -24,9 +24,9 @@ from ml.release.canary import Outcome
 from ml.release.desired import Declared
 from ml.release.registry import Version
 from ml.serving import endpoint, server, slots
-from ml.serving.endpoint import Canary
 from ml.serving.router import process
 from ml.serving.server import Launch, Server
+from ml.serving.state import Canary
 from ml.specs.problems import Problem, Refused
 
 NAME = "tiny"
@@ -99,11 +99,11 @@ def install(patch: pytest.MonkeyPatch, machine: Machine) -> None:
         machine.running[folder] = 4000
         return Router(folder, machine)
 
-    def lead(name: str, green: Server, launch: Launch, *_: Any, **named: Any) -> Outcome:
-        passed = False
+    def lead(name: str, trial: Canary, *_: Any, **named: Any) -> Outcome:
+        launch, passed = trial.launch, False
         try:
             for weight in (0, 10, 50, 100):
-                canary.weigh(name, Canary(green, launch, weight))
+                canary.weigh(name, replace(trial, weight=weight))
                 machine.effect()
                 happens, machine.meanwhile = machine.meanwhile, None
                 if happens is not None:
@@ -315,9 +315,9 @@ class Releases(RuleBasedStateMachine):
         if state is None:
             return
         assert state.launch.version not in BAD
-        for one in (state, state.canary):
-            if one is not None and endpoint.ROUTER in {path.name for path in self.machine.running}:
-                assert server.is_up(one.server), "a deployment with a share of traffic is down"
+        for one in (state.server, *state.beside):
+            if endpoint.ROUTER in {path.name for path in self.machine.running}:
+                assert server.is_up(one), "a deployment with a share of traffic is down"
         audit.verify()
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 
 import pytest
 
 from ml.release import observed, signals, strategy
 from ml.release.observed import REFERENCE, Answers, edges, prediction, shape
+from ml.release.signals import Side
 from ml.release.strategy import Strategy
 from ml.serving.router.tally import Tally
 
@@ -72,20 +74,30 @@ def answered(answers: Answers, deployment: str, count: int, body: str, status: i
         answers.add(deployment, status, body)
 
 
-def test_blues_first_answers_say_what_is_known() -> None:
-    """They are not counted; what comes after is, by bin and by whether the shape was seen."""
-    made = Answers("score", "blue", "green")
-    zero = {"requests": 0, "errors": 0, "refused": 0, "latency": Tally().latency}
+def test_the_first_answers_of_the_old_version_say_what_is_known() -> None:
+    """Blue's and the baseline's alike; they are not counted. What comes after is, by bin and by
+    whether the shape was seen, and the old version's together."""
+    made = Answers("score", ("blue", "baseline"), "green")
+    before = {name: asdict(Tally()) for name in ("blue", "baseline", "green")}
+    after = {name: asdict(Tally(requests=5, errors=1)) for name in before}
+
+    def sides() -> tuple[Side, Side]:
+        green, old = ("green",), ("blue", "baseline")
+        return made.side(before, after, green), made.side(before, after, old)
+
     answered(made, "green", 5, '{"score": 9}')
-    answered(made, "blue", REFERENCE, '{"score": 1}')
+    answered(made, "blue", REFERENCE - 10, '{"score": 1}')
+    answered(made, "baseline", 10, '{"score": 1}')
     answered(made, "blue", 3, '{"score": 1}')
+    answered(made, "baseline", 2, '{"score": 1}')
     answered(made, "green", 2, '{"score": 9}')
     answered(made, "green", 1, '{"points": 9}')
     answered(made, "green", 1, "no JSON")
     answered(made, "green", 4, "{}", status=500)
-    green, blue = made.side("green", zero, zero), made.side("blue", zero, zero)
-    assert (green.answers, green.strange, blue.answers, blue.strange) == (4, 2, 3, 0)
-    assert sum(green.predictions) == 4 and sum(blue.predictions) == 3
-    assert not any(g and b for g, b in zip(green.predictions, blue.predictions, strict=True))
+    green, old = sides()
+    assert (green.requests, green.errors, old.requests, old.errors) == (5, 1, 10, 2)
+    assert (green.answers, green.strange, old.answers, old.strange) == (4, 2, 5, 0)
+    assert sum(green.predictions) == 4 and sum(old.predictions) == 5
+    assert not any(g and b for g, b in zip(green.predictions, old.predictions, strict=True))
     made.begin()
-    assert made.side("green", zero, zero).answers == 0
+    assert sides()[0].answers == 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -64,9 +65,28 @@ def test_without_a_lease_everything_goes_to_what_is_live() -> None:
 def test_mirrors_never_copy_to_whoever_answers() -> None:
     """About the percentage is copied to green when blue answers, nothing when green does."""
     draw, routes = random.Random(0), split(50, mirror=20)
-    copies = sum(routes.mirrored("blue", draw) == ["green"] for _ in range(10_000))
+    copies = sum(routes.shadow("blue", draw) == "green" for _ in range(10_000))
     assert 1840 <= copies <= 2160
-    assert not any(routes.mirrored("green", draw) for _ in range(1000))
+    assert not any(routes.shadow("green", draw) for _ in range(1000))
+
+
+def test_two_mirrors_get_as_much_and_never_the_same_request() -> None:
+    """Each its percentage, to within four standard errors."""
+    mirror = {"green": 30, "baseline": 30}
+    routes = Routes("blue", {**PORTS, "baseline": 3}, {"blue": 100}, mirror)
+    draw = random.Random(0)
+    copies = Counter(routes.shadow("blue", draw) for _ in range(10_000))
+    assert all(abs(copies[name] - 3000) <= 184 for name in mirror)
+
+
+def test_keys_stay_with_green_whatever_its_baseline_gets() -> None:
+    """10, 50 and 100 per cent with as much to a baseline, as an endpoint writes it."""
+    steps = [{"green": 10, "baseline": 10, "blue": 80}, {"green": 50, "baseline": 50, "blue": 0}]
+    made = [Routes("blue", {**PORTS, "baseline": 3}, traffic, {}) for traffic in steps]
+    draw = random.Random(0)
+    for number in range(1000):
+        less, more = (routes.pick(f"customer-{number}", draw) for routes in made)
+        assert less != "green" or more == "green"
 
 
 @pytest.mark.parametrize(
@@ -75,6 +95,7 @@ def test_mirrors_never_copy_to_whoever_answers() -> None:
         ({"blue": 90}, {}, "add up"),
         ({"blue": 110, "green": -10}, {}, "add up"),
         ({"blue": 100}, {"green": 51}, "percent"),
+        ({"blue": 100}, {"green": 50, "blue": 50, "red": 1}, "percent"),
         ({"blue": 50, "red": 50}, {}, "no port for red"),
     ],
 )
@@ -83,7 +104,8 @@ def test_routes_that_cannot_be_followed(
 ) -> None:
     """They are refused with what is wrong."""
     with pytest.raises(RoutesError, match=why):
-        Routes("blue", PORTS, traffic, mirror)
+        ports = {**PORTS, "red": 3} if "red" in mirror else PORTS
+        Routes("blue", ports, traffic, mirror)
 
 
 def test_a_file_is_read_or_refused(tmp_path: Path) -> None:

@@ -15,8 +15,8 @@ import psutil
 import pytest
 
 from ml.serving import client, endpoint, ports, server, slots
-from ml.serving.endpoint import Live
 from ml.serving.server import Server
+from ml.serving.state import Live
 from ml.specs.problems import Refused
 from tests.serving.servers import CRASH, HANG, launch
 

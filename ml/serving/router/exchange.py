@@ -136,7 +136,8 @@ class Switchboard:
             respond = self.collector.around(respond, chosen, digest, body)
         self._send(chosen, payload, respond, scored, routes)
         if scored and asked is None and routes.mirror and self.leased:
-            for shadow in routes.mirrored(chosen, self._draw):
+            shadow = routes.shadow(chosen, self._draw)
+            if shadow is not None:
                 self._mirror(shadow, payload, routes)
 
     def _collects(self, routes: Routes, chosen: str, key: str | None) -> bool:

@@ -55,7 +55,9 @@ class Routes:
             raise RoutesError(f"no port for {', '.join(sorted(unknown))}")
         if any(share < 0 for share in self.traffic.values()) or sum(self.traffic.values()) != 100:
             raise RoutesError(f"traffic {dict(self.traffic)} does not add up to 100")
-        if any(not 0 <= share <= MOST_MIRRORED for share in self.mirror.values()):
+        if any(not 0 <= share <= MOST_MIRRORED for share in self.mirror.values()) or (
+            sum(self.mirror.values()) > 100
+        ):
             raise RoutesError(f"mirror {dict(self.mirror)}: 0 to {MOST_MIRRORED} percent")
 
     def pick(self, key: str | None, draw: random.Random, leased: bool = True) -> str:
@@ -65,13 +67,17 @@ class Routes:
         point = place(ticket(key, self.salt)) if key is not None else draw.random() * 100
         return allotted(point, self.traffic, self.live)
 
-    def mirrored(self, served_by: str, draw: random.Random) -> list[str]:
-        """The deployments that get a copy of a request that `served_by` answers."""
-        return [
-            name
-            for name, share in self.mirror.items()
-            if share and name != served_by and draw.random() * 100 < share
-        ]
+    def shadow(self, served_by: str, draw: random.Random) -> str | None:
+        """The deployment that gets a copy of a request that `served_by` answers, if any does.
+
+        At most one: two that worked on the same request would slow each other down.
+        """
+        point = draw.random() * 100
+        for name, share in self.mirror.items():
+            if point < share:
+                return name if name != served_by else None
+            point -= share
+        return None
 
 
 def read(path: Path) -> Routes:

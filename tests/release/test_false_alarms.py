@@ -1,0 +1,45 @@
+"""The level that a canary states, by simulation; `make bench ARGS="canary"` has more of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scipy.stats import binom
+
+from benchmarks import canary
+from ml.release.signals import judge
+
+CANARIES = 100
+
+
+def refused(green_factor: float) -> int:
+    """Of so many canaries of servers that are the slower the less often they are asked."""
+    draw = np.random.default_rng(7)
+    found = 0
+    for _ in range(CANARIES):
+        blue = replace(canary.healthy(draw), errors=0.0, wake=0.5)
+        green = replace(blue, median_s=blue.median_s * green_factor)
+        found += canary.simulate(green, blue, draw)[0] != "go-on"
+    return found
+
+
+def test_servers_that_are_slow_when_seldom_asked_are_refused_at_the_level() -> None:
+    """At most as often as chance allows at the stated level, with 1 chance in 1,000 to err."""
+    assert refused(1.0) <= binom.ppf(0.999, CANARIES, canary.STRATEGY.false_alarms)
+
+
+def test_a_slow_green_is_refused_although_all_are_slow_when_seldom_asked() -> None:
+    """Twice the latency, at every gap between requests."""
+    assert refused(2.0) == CANARIES
+
+
+def test_compared_with_blue_most_of_them_would_be_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the baseline is for: production is asked more often than a canary."""
+
+    def by_blue(strategy: object, stage: int, green: object, old: object, *rest: object) -> object:
+        return judge(strategy, stage, green, old, old, *rest[1:])  # type: ignore[arg-type]
+
+    monkeypatch.setattr(canary, "judge", by_blue)
+    assert refused(1.0) > CANARIES / 2

@@ -1,0 +1,70 @@
+"""ml.serving.state: what an endpoint's file says, and the routes that follow from it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ml.serving import endpoint, state
+from ml.serving.router import routes as routing
+from ml.serving.server import Launch, Server
+from ml.serving.state import Canary, Live
+
+
+@pytest.fixture
+def trial(own_home: Path) -> Live:
+    """Blue is live, green on trial beside a baseline."""
+    folder = endpoint.folder("echo")
+    blue, green, baseline = (
+        Server(folder / name, number, number)
+        for number, name in enumerate(("blue", "green", "baseline"), 1)
+    )
+    old, new = (
+        Launch("echo", "echo", version, f"sha256:{version}", own_home / "c", "s.py", Path("/m"), {})
+        for version in "12"
+    )
+    return Live(blue, old, Canary(green, new, 10, 20, baseline))
+
+
+def test_what_is_written_is_read_back(trial: Live) -> None:
+    """With a canary and a baseline, with a canary alone, and with neither."""
+    assert trial.canary
+    alone = replace(trial, canary=replace(trial.canary, baseline=None))
+    for one in (trial, alone, replace(trial, canary=None)):
+        endpoint.switch("echo", one)
+        assert endpoint.live("echo") == one
+    older = json.loads(json.dumps(state.document(trial)))
+    del older["canary"]["baseline"]  # of a file from before there were any
+    assert state.parsed(endpoint.folder("echo"), older) == alone
+
+
+@pytest.mark.parametrize(
+    ("weight", "traffic"),
+    [
+        (0, {"green": 0, "baseline": 0, "blue": 100}),
+        (10, {"green": 10, "baseline": 10, "blue": 80}),
+        (50, {"green": 50, "baseline": 50, "blue": 0}),
+        (66, {"green": 66, "baseline": 0, "blue": 34}),
+        (100, {"green": 100, "baseline": 0, "blue": 0}),
+    ],
+)
+def test_a_baseline_gets_what_green_gets_as_far_as_that_goes(
+    trial: Live, weight: int, traffic: dict[str, int]
+) -> None:
+    """In this order, so that green's sticky keys stay; and of copies as many."""
+    assert trial.canary
+    endpoint.switch("echo", replace(trial, canary=replace(trial.canary, weight=weight)))
+    routes = routing.read(endpoint.folder("echo") / "live.json")
+    assert list(routes.traffic.items()) == list(traffic.items())
+    assert routes.mirror == {"green": 20, "baseline": 20} and routes.live == "blue"
+
+
+def test_an_answer_is_of_whoever_gave_it(trial: Live) -> None:
+    """The baseline's is the live version's; so is one that names nobody."""
+    found = {name: trial.launched(name) for name in ("green", "baseline", "blue", "")}
+    assert [launch.version for _, launch in found.values()] == ["2", "1", "1", "1"]
+    slots = [server.slot.name for server, _ in found.values()]
+    assert slots == ["green", "baseline", "blue", "blue"]
