@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 # name → (module, its line in `ml --help`). The module exposes `command`, a function, or `app`, a
 # typer.Typer with commands of its own.
 COMMANDS: dict[str, tuple[str, str]] = {
+    "ab": ("ml.cli.ab", "An experiment between two versions of an endpoint."),
     "audit": ("ml.cli.audit", "Check that no line of the log of decisions was changed."),
     "check": ("ml.cli.check", "Check Azure ML specs: a file, a folder or the repository."),
     "demo": ("ml.cli.demo", "The main job: sweep, evaluate, gate, serve, ask."),

@@ -92,3 +92,14 @@ def _slope(rate: Floats, events: Floats, requests: Floats) -> Floats:
         down = np.where(requests > events, (requests - events) / (1 - rate), 0.0)
     found: Floats = up - down
     return found
+
+
+def imbalance(first: float, second: float, share: float, weight: float = 100.0) -> float:
+    """log E against "each of them is the first with chance `share`", at any time: a Beta mixture
+    around the share over its likelihood (Lindon, Malek 2022, "Anytime-valid inference for
+    multinomial count data", section 2). `weight` is how many the mixture counts for: it costs
+    power where it is wrong, never the level.
+    """
+    one, other = weight * share, weight * (1 - share)
+    found = betaln(first + one, second + other) - betaln(one, other)
+    return float(found - xlogy(first, share) - xlog1py(second, -share))

@@ -24,23 +24,8 @@ _SCRIPT = Path(__file__).with_name("page.js")
 
 def page(facts: Facts) -> str:
     """One HTML document. Its own policy lets a browser load nothing and run no other script."""
-    style, script = (Html(path.read_text(encoding="utf-8")) for path in (_STYLE, _SCRIPT))
-    policy = (
-        f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(script)}'; "
-        "base-uri 'none'; form-action 'none'"
-    )
-    head = tag(
-        "head",
-        tag("meta", charset="utf-8"),
-        tag("meta", http_equiv="Content-Security-Policy", content=policy),
-        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        tag("meta", name="color-scheme", content="light dark"),
-        tag("title", f"{facts.run.name} · {facts.run.experiment}"),
-        tag("style", style),
-    )
-    written = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
-    body = tag(
-        "body",
+    return document(
+        f"{facts.run.name} · {facts.run.experiment}",
         summary(facts),
         tag(
             "main",
@@ -54,9 +39,29 @@ def page(facts: Facts) -> str:
             latency(facts),
             lineage(facts),
         ),
-        tag("footer", f"Written {written} by ml report {facts.run.name}; run {facts.run.id}."),
-        tag("script", script),
+        f"by ml report {facts.run.name}; run {facts.run.id}.",
     )
+
+
+def document(title: str, header: Html, main: Html, written: str) -> str:
+    """A whole page of these parts; `written` says by whom, at its foot."""
+    style, script = (Html(path.read_text(encoding="utf-8")) for path in (_STYLE, _SCRIPT))
+    policy = (
+        f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(script)}'; "
+        "base-uri 'none'; form-action 'none'"
+    )
+    head = tag(
+        "head",
+        tag("meta", charset="utf-8"),
+        tag("meta", http_equiv="Content-Security-Policy", content=policy),
+        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        tag("meta", name="color-scheme", content="light dark"),
+        tag("title", title),
+        tag("style", style),
+    )
+    now = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
+    foot = tag("footer", f"Written {now} {written}")
+    body = tag("body", header, main, foot, tag("script", script))
     return f"<!doctype html>\n{tag('html', head, body, lang='en')}\n"
 
 

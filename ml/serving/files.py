@@ -1,4 +1,4 @@
-"""Files that two commands may want at once: replaced in one step, and guarded by a lock."""
+"""Files that two commands may want at once: replaced in one step, added to, guarded by a lock."""
 
 from __future__ import annotations
 
@@ -21,6 +21,30 @@ def replace(path: Path, text: str) -> None:
         unfinished.replace(path)
     finally:
         unfinished.unlink(missing_ok=True)
+
+
+def append(path: Path, content: bytes, durable: bool = False) -> None:
+    """Add whole lines to a file of ours alone; raises OSError, and the file is as it was then.
+
+    A line that a kill tore is ended first, so that it spoils none but itself. `durable`: it is on
+    the disk when this returns. One writer at a time.
+    """
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
+    try:
+        size = os.fstat(descriptor).st_size
+        if size and os.pread(descriptor, 1, size - 1) != b"\n":
+            content = b"\n" + content
+        try:
+            while content:
+                content = content[os.write(descriptor, content) :]
+            if durable:
+                os.fsync(descriptor)
+        except OSError:
+            os.ftruncate(descriptor, size)
+            raise
+    finally:
+        os.close(descriptor)
 
 
 @contextmanager

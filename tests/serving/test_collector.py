@@ -13,7 +13,7 @@ import pytest
 
 from ml.serving import ports
 from ml.serving.router import collector, process
-from ml.serving.router.collector import Collector, append, numbered
+from ml.serving.router.collector import Collector, numbered
 from ml.serving.router.routes import place, ticket
 from tests.serving.backends import Routed, backend, routed
 
@@ -146,22 +146,3 @@ def test_what_cannot_be_written_is_counted_and_harms_nobody(tmp_path: Path) -> N
     made.flush()
     loop.close()
     assert answered == [200] and (made.written, made.lost) == (0, 1) and made.problem
-
-
-def test_half_a_line_is_taken_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The disk fills up in the middle: the file is what it was."""
-    path = tmp_path / "lines.jsonl"
-    append(path, b"one\n")
-    real = collector.os.write
-    calls: list[int] = []
-
-    def full(descriptor: int, content: bytes) -> int:
-        calls.append(descriptor)
-        if len(calls) > 1:
-            raise OSError(28, "No space left on device")
-        return real(descriptor, content[:2])
-
-    monkeypatch.setattr(collector.os, "write", full)
-    with pytest.raises(OSError, match="No space"):
-        append(path, b"two\n")
-    assert path.read_bytes() == b"one\n" and len(calls) == 2

@@ -10,7 +10,6 @@ The files are their owner's alone, and the oldest go once there are KEPT_FILES.
 from __future__ import annotations
 
 import asyncio
-import os
 import re
 import time
 from collections.abc import Callable
@@ -19,6 +18,7 @@ from typing import Any
 
 import orjson
 
+from ml.serving import files
 from ml.serving.router.upstream import Headers
 
 Respond = Callable[[int, Headers, bytes], None]
@@ -104,43 +104,22 @@ class Collector:
 
     def _file(self) -> Path:
         """The file that has room; too many make the oldest go."""
-        files = numbered(self._folder)
-        if not files or files[-1].stat().st_size >= LARGEST_FILE:
-            number = int(files[-1].stem) + 1 if files else 1
-            files.append(self._folder / f"{number:08}.jsonl")
-        for old in files[:-KEPT_FILES]:
+        found = numbered(self._folder)
+        if not found or found[-1].stat().st_size >= LARGEST_FILE:
+            number = int(found[-1].stem) + 1 if found else 1
+            found.append(self._folder / f"{number:08}.jsonl")
+        for old in found[:-KEPT_FILES]:
             old.unlink(missing_ok=True)
-        return files[-1]
+        return found[-1]
 
     def _write(self, where: Callable[[], Path], content: bytes) -> bool:
         try:
-            append(where(), content)
+            files.append(where(), content)
         except OSError as error:
             self.problem = f"{error.strerror or error}"
             return False
         self.problem = ""
         return True
-
-
-def append(path: Path, content: bytes) -> None:
-    """Add whole lines to a file of ours alone; raises OSError, and the file is as it was then.
-
-    A line that a kill tore is ended first, so that it spoils none but itself.
-    """
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
-    try:
-        size = os.fstat(descriptor).st_size
-        if size and os.pread(descriptor, 1, size - 1) != b"\n":
-            content = b"\n" + content
-        try:
-            while content:
-                content = content[os.write(descriptor, content) :]
-        except OSError:
-            os.ftruncate(descriptor, size)
-            raise
-    finally:
-        os.close(descriptor)
 
 
 def _body(content: bytes) -> Any:

@@ -1,0 +1,214 @@
+"""`ml ab`: an experiment between two versions of an endpoint."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from ml.cli import json_out
+from ml.specs.problems import Problem, Refused
+
+app = typer.Typer(help="An experiment between two versions of an endpoint.")
+
+Name = Annotated[str, typer.Argument(help="The experiment.")]
+AsJson = Annotated[bool, typer.Option("--json", help="The result as JSON.")]
+
+
+@app.command()
+def start(
+    name: Annotated[str, typer.Argument(help="A name for the experiment.")],
+    project: Annotated[str, typer.Argument(help="A folder under ml/projects.")],
+    b: Annotated[str, typer.Option(help="The version that is tried.")],
+    effect: Annotated[float, typer.Option(help="The smallest difference that would matter.")],
+    a: Annotated[str, typer.Option(help="Against this version; else the champion.")] = "",
+    outcome: Annotated[
+        Literal["binary", "continuous"], typer.Option(help="What is recorded: 0 or 1, a number.")
+    ] = "binary",
+    baseline: Annotated[float | None, typer.Option(help="A's rate as expected (binary).")] = None,
+    deviation: Annotated[
+        float | None, typer.Option(help="An outcome's standard deviation (continuous).")
+    ] = None,
+    share: Annotated[int, typer.Option(help="B's percentage of the keys.")] = 50,
+    goal: Annotated[Literal["maximize", "minimize"], typer.Option()] = "maximize",
+    alpha: Annotated[float, typer.Option(help="The chance of a wrong verdict, ever.")] = 0.05,
+    power: Annotated[float, typer.Option(help="The chance to see the effect.")] = 0.8,
+    to: Annotated[str, typer.Option(help="The environment.")] = "local",
+    as_json: AsJson = False,
+) -> None:
+    """Declare the experiment and say how many outcomes it will take."""
+    from ml.release import project as projects
+    from ml.release.ab import experiment
+    from ml.release.desired import check_environment
+    from ml.release.registry import Registry
+
+    environment = check_environment(to)
+    model = projects.find(project).deployment().endpoint
+    registry = Registry()
+    champion = registry.champion(model, environment)
+    if not a and champion is None:
+        raise Refused(Problem("no-champion", f"`{model}` has none in {environment}", "--a VERSION"))
+    first = registry.find(model, a) if a else champion
+    assert first is not None
+    made = experiment.begin(
+        *(name, first, registry.find(model, b)),
+        environment=environment,
+        outcome=outcome,
+        effect=effect,
+        baseline=baseline,
+        deviation=deviation,
+        share=share,
+        goal=goal,
+        alpha=alpha,
+        power=power,
+    )
+    if as_json:
+        json_out.write(_described(made))
+        return
+    typer.echo(
+        f"{name}: {model} {made.a.version} (A) against {made.b.version} (B, {share} % of the keys)",
+        err=True,
+    )
+    typer.echo(
+        f"about {made.planned:,} outcomes show a difference of {effect:g} with a power of "
+        f"{power:.0%}, looked at any time ({made.fixed:,} if looked at once)",
+        err=True,
+    )
+
+
+@app.command()
+def assign(
+    name: Name,
+    keys: Annotated[list[str], typer.Argument(help="Keys, such as customers' numbers.")],
+    as_json: AsJson = False,
+) -> None:
+    """Say which version answers a key, and remember that it was asked for."""
+    from ml.release.ab import experiment, records
+
+    found = records.assign(experiment.find(name), keys)
+    if as_json:
+        json_out.write(dict(found))
+        return
+    for key, arm in found.items():
+        typer.echo(f"{key}\t{arm}")
+
+
+@app.command()
+def record(
+    name: Name,
+    key: Annotated[str, typer.Argument(help="The key that the outcome is of.")] = "",
+    value: Annotated[float | None, typer.Argument(help="0 or 1, or a number.")] = None,
+    file: Annotated[
+        Path | None, typer.Option("--from", help="Many: lines of KEY,VALUE without a header.")
+    ] = None,
+) -> None:
+    """Record what came of a key; the first outcome of a key counts."""
+    from ml.release.ab import experiment, records
+
+    found = experiment.find(name)
+    if file is not None:
+        outcomes = _outcomes(file)
+    elif key and value is not None:
+        outcomes = [(key, value)]
+    else:
+        raise Refused(Problem("no-outcome", "nothing to record", "KEY VALUE, or --from FILE"))
+    counted = records.record(found, outcomes)
+    repeated = len(outcomes) - counted
+    also = f"; {repeated} of keys that had one before, which stands" if repeated else ""
+    typer.echo(f"{name}: {counted} recorded{also}", err=True)
+
+
+@app.command()
+def report(
+    name: Name,
+    out: Annotated[Path | None, typer.Option(help="A page with the picture, here.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say what the experiment says so far; look as often as you like."""
+    from ml.release.ab import experiment, records
+    from ml.release.ab.verdict import verdict
+
+    found = experiment.find(name)
+    kept = records.read(found)
+    made = verdict(found, kept)
+    if out is not None:
+        from ml.reports.experiments import write
+
+        write(out, found, kept, made)
+    if as_json:
+        json_out.write({**_described(found), **made.to_json(), "records": _lines(kept)})
+        return
+    for arm, side, count in (("A", found.a, made.a), ("B", found.b, made.b)):
+        mean = "" if count.mean is None else f", mean {count.mean:.4g}"
+        typer.echo(
+            f"{arm}, version {side.version}: {count.assigned:,} keys, "
+            f"{count.outcomes:,} outcomes{mean}"
+        )
+    for what, lines in _lines(kept).items():
+        if lines:
+            typer.echo(f"left out: {lines} {what}", err=True)
+    typer.echo(made.said)
+    if out is not None:
+        typer.echo(f"written to {out}", err=True)
+
+
+@app.command("list")
+def list_() -> None:
+    """The experiments of this machine, each with its verdict."""
+    from ml.release.ab import experiment, records
+    from ml.release.ab.verdict import verdict
+
+    if not experiment.every():
+        typer.echo("none was started yet; ml ab start --help", err=True)
+    for name in experiment.every():
+        found = experiment.find(name)
+        said = verdict(found, records.read(found)).said
+        typer.echo(f"{name}: {found.model} {found.a.version} against {found.b.version}: {said}")
+
+
+def _outcomes(path: Path) -> list[tuple[str, float]]:
+    import csv
+
+    from ml.specs.problems import Place
+
+    found = []
+    try:
+        with path.open(newline="", encoding="utf-8") as stream:
+            for number, row in enumerate(csv.reader(stream), 1):
+                if not row:
+                    continue
+                try:
+                    key, value = row
+                    found.append((key, float(value)))
+                except ValueError:
+                    raise Refused(
+                        Problem(
+                            *("bad-outcome", ",".join(row)[:80], "KEY,VALUE"),
+                            place=Place(str(path), number),
+                        )
+                    ) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise Refused(Problem("unreadable", f"{path}: {error}", "lines of KEY,VALUE")) from None
+    return found
+
+
+def _described(found: object) -> dict[str, object]:
+    from dataclasses import asdict
+
+    from ml.release.ab.experiment import Experiment
+
+    assert isinstance(found, Experiment)
+    shown = {name: value for name, value in asdict(found).items() if name != "salt"}
+    return {**shown, "planned": found.planned, "fixed": found.fixed}
+
+
+def _lines(kept: object) -> dict[str, int]:
+    from ml.release.ab.records import Records
+
+    assert isinstance(kept, Records)
+    return {
+        "repeated": kept.repeated,
+        "contradicting": kept.contradicting,
+        "unreadable": kept.unreadable,
+    }

@@ -1,0 +1,147 @@
+"""The difference between two versions with an interval that holds at every look.
+
+An asymptotic confidence sequence: Waudby-Smith, Arbour, Sinha, Kennedy, Ramdas, "Time-uniform
+central limit theory and asymptotic confidence sequences", Annals of Statistics 52 (2024), theorem
+2.2 (the boundary, which is Robbins' normal mixture) over the doubly robust scores of a randomised
+experiment (section 3.2). However often one looks, and whatever one decides upon looking, the chance
+that it ever leaves out the true difference is at most `alpha`, up to the error of a central limit
+theorem over the outcomes of the first look; tests/release/ab measures that chance. An exact one for
+rates (`ml.release.sequential`) would ask for about twice the outcomes.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import lambertw
+from scipy.stats import norm
+
+Floats = NDArray[np.float64]
+Flags = NDArray[np.bool_]
+# Outcomes that each version has before the first look, and for yes or no how many of either.
+FEWEST = 30
+FEWEST_OF_EITHER = 5
+# Outcomes of each version that only say where the middle lies.
+_FIRST = 5
+
+
+@dataclass(frozen=True)
+class Sequence:
+    """By outcome along the last axis: B's mean less A's, its interval; NaN before the first look.
+
+    `deviation` is that of one score: the interval is a factor of the count times it.
+    """
+
+    difference: Floats
+    low: Floats
+    high: Floats
+    deviation: Floats
+    counted: Floats
+
+
+def sequence(
+    is_b: Flags, values: Floats, share: float, alpha: float, planned: float, binary: bool
+) -> Sequence:
+    """The sequence over outcomes in the order in which they came; leading axes are simulations.
+
+    `share` is the chance of B that the assignment was made with, strictly between 0 and 1; the
+    interval is tightest at `planned` outcomes.
+    """
+    centred = values - values[..., :1]  # squares of large numbers would lose the small differences
+    scores, counts = _scores(is_b, centred, share)
+    n = np.cumsum(counts, axis=-1)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        mean = np.cumsum(scores, axis=-1) / n
+        variance = np.cumsum(scores**2, axis=-1) / n - mean**2
+        # A version with few outcomes may have missed what is rare: the other's spread is the least.
+        pooled = _within(is_b, centred) / (share * (1 - share))
+        deviation = np.sqrt(np.maximum(variance, pooled))
+        half = deviation * width(n, alpha, planned)
+    ready = _ready(is_b, values, binary) & (deviation > 0)
+    mean, half = np.where(ready, mean, np.nan), np.where(ready, half, np.nan)
+    low, high = mean - half, mean + half
+    if binary:
+        low, high = np.maximum(low, -1.0), np.minimum(high, 1.0)
+    return Sequence(mean, low, high, deviation, n)
+
+
+def width(n: ArrayLike, alpha: float, planned: float) -> Floats:
+    """Half the interval's width at `n` outcomes, in deviations of one score."""
+    n = np.asarray(n, dtype=np.float64)
+    x = n * best_ratio(alpha) / planned
+    with np.errstate(divide="ignore", invalid="ignore"):
+        found = np.sqrt(2 * (x + 1) / x * np.log(np.sqrt(x + 1) / alpha) / n)
+    return np.asarray(found, dtype=np.float64)
+
+
+def best_ratio(alpha: float) -> float:
+    """n rho² of the mixture that is tightest at n outcomes (Waudby-Smith et al. 2024, appendix B;
+    Howard, Ramdas, McAuliffe, Sekhon 2021, proposition 3).
+    """
+    return float(-lambertw(-(alpha**2) / math.e, -1).real - 1)
+
+
+def sample_size(deviation: float, effect: float, alpha: float, power: float) -> int:
+    """Outcomes of both versions after which a difference of `effect` is seen with that power.
+
+    The interval of `planned` = n outcomes leaves out zero at n, which is when the estimate, normal
+    around the effect, is further from zero than the interval's half width; those that look earlier
+    find it earlier, so that the power is this at least. `deviation` is that of one score.
+    """
+    factor = float(width(1.0, alpha, 1.0)) + float(norm.ppf(power))
+    return math.ceil((factor * deviation / effect) ** 2)
+
+
+def fixed_size(deviation: float, effect: float, alpha: float, power: float) -> int:
+    """The same for a test that is looked at once, at the end: (z of 1 − alpha/2 plus z of the
+    power)² deviation² / effect² (Fleiss, Levin, Paik 2003, "Statistical methods for rates and
+    proportions", chapter 4).
+    """
+    factor = float(norm.ppf(1 - alpha / 2)) + float(norm.ppf(power))
+    return math.ceil((factor * deviation / effect) ** 2)
+
+
+def score_deviation(a: float, b: float, share: float) -> float:
+    """The deviation of one score, given those of an outcome of A and of B."""
+    return math.sqrt(b**2 / share + a**2 / (1 - share))
+
+
+def _scores(is_b: Flags, values: Floats, share: float) -> tuple[Floats, Floats]:
+    """The scores, each with B's mean less A's for its mean whatever came before, and 1 where one
+    counts. What is expected of either version follows from earlier outcomes alone.
+    """
+    before_b, mean_b = _before(is_b, values)
+    before_a, mean_a = _before(~is_b, values)
+    expected = np.where(is_b, mean_b, mean_a)
+    weight = np.where(is_b, 1 / share, -1 / (1 - share))
+    counts = ((before_a >= _FIRST) & (before_b >= _FIRST)).astype(np.float64)
+    return (mean_b - mean_a + weight * (values - expected)) * counts, counts
+
+
+def _before(arm: Flags, values: Floats) -> tuple[Floats, Floats]:
+    """How many outcomes the arm had before each, and their mean (0 of none)."""
+    count: Floats = np.cumsum(arm, axis=-1, dtype=np.float64) - arm
+    total = np.cumsum(np.where(arm, values, 0.0), axis=-1) - np.where(arm, values, 0.0)
+    return count, total / np.maximum(count, 1)
+
+
+def _within(is_b: Flags, values: Floats) -> Floats:
+    """The variance of the outcomes so far, each around its version's mean."""
+    total = np.cumsum(values**2, axis=-1)
+    for arm in (is_b, ~is_b):
+        count = np.maximum(np.cumsum(arm, axis=-1), 1)
+        total = total - np.cumsum(np.where(arm, values, 0.0), axis=-1) ** 2 / count
+    return np.asarray(np.maximum(total, 0.0) / np.arange(1, values.shape[-1] + 1))
+
+
+def _ready(is_b: Flags, values: Floats, binary: bool) -> Flags:
+    count_b = np.cumsum(is_b, axis=-1)
+    count_a = np.cumsum(~is_b, axis=-1)
+    ready = (count_a >= FEWEST + _FIRST) & (count_b >= FEWEST + _FIRST)
+    if binary:
+        yes = np.cumsum(values, axis=-1)
+        ready &= (yes >= FEWEST_OF_EITHER) & (count_a + count_b - yes >= FEWEST_OF_EITHER)
+    return np.asarray(ready, dtype=np.bool_)

@@ -1,0 +1,26 @@
+"""An experiment between two versions that nobody has to train."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from ml.release.ab import experiment
+from ml.release.ab.experiment import Experiment
+from ml.release.registry import Version
+
+A = Version("tiny", "1", "sha256:" + "a" * 64, "tiny", "run-a", "")
+B = Version("tiny", "2", "sha256:" + "b" * 64, "tiny", "run-b", "")
+BINARY: dict[str, Any] = {"outcome": "binary", "baseline": 0.4, "effect": 0.1}
+
+
+@pytest.fixture
+def begun() -> Callable[..., Experiment]:
+    """Begins an experiment; binary unless told otherwise."""
+
+    def begin(name: str = "wording", **settings: Any) -> Experiment:
+        return experiment.begin(name, A, B, **{"environment": "local", **BINARY, **settings})
+
+    return begin

@@ -1,0 +1,86 @@
+"""ml.release.ab.experiment: what may be declared, and who gets B."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from ml.release.ab import experiment
+from ml.release.ab.experiment import Experiment
+from ml.serving.router.routes import Routes
+from ml.specs.problems import Refused
+from tests.release.ab.conftest import A
+
+Begun = Callable[..., Experiment]
+
+
+def test_what_was_begun_is_found_again(begun: Begun) -> None:
+    """As it was, to the last field; the name cannot be used twice."""
+    made = begun()
+    assert experiment.find("wording") == made and experiment.every() == ["wording"]
+    with pytest.raises(Refused, match="ab-exists"):
+        begun()
+
+
+@pytest.mark.parametrize(
+    ("settings", "code"),
+    [
+        ({"name": "No Name"}, "ab-name"),
+        ({"name": "../up"}, "ab-name"),
+        ({"share": 0}, "ab-setting"),
+        ({"share": 100}, "ab-setting"),
+        ({"effect": 0}, "ab-setting"),
+        ({"effect": float("nan")}, "ab-setting"),
+        ({"alpha": 0}, "ab-setting"),
+        ({"power": 1.0}, "ab-setting"),
+        ({"baseline": None}, "ab-setting"),
+        ({"baseline": 1.0}, "ab-setting"),
+        ({"outcome": "continuous"}, "ab-setting"),
+        ({"outcome": "continuous", "baseline": None, "deviation": float("inf")}, "ab-setting"),
+    ],
+)
+def test_what_cannot_be_an_experiment_is_refused(
+    begun: Begun, settings: dict[str, Any], code: str
+) -> None:
+    """Before anything is written."""
+    with pytest.raises(Refused, match=code):
+        begun(**settings)
+    assert experiment.every() == []
+
+
+def test_a_version_is_not_compared_with_itself() -> None:
+    """The same files would be two names for one thing."""
+    with pytest.raises(Refused, match="ab-same"):
+        experiment.begin(
+            *("e", A, A), environment="local", outcome="binary", effect=0.1, baseline=0.4
+        )
+
+
+def test_an_unknown_experiment_is_told_with_the_known_ones(begun: Begun) -> None:
+    """And a file that is no experiment is not taken for one."""
+    begun()
+    with pytest.raises(Refused, match="one of: wording"):
+        experiment.find("words")
+    (experiment.folder("wording") / "experiment.json").write_text('{"schema_version": 1}')
+    with pytest.raises(Refused, match="ab-unreadable"):
+        experiment.find("wording")
+
+
+def test_who_is_assigned_b_is_routed_to_b(begun: Begun) -> None:
+    """The router's own choice for every key, at a share that is no half."""
+    made = begun(share=30)
+    routes = Routes("a", {"b": 2, "a": 1}, {"b": 30, "a": 70}, {}, experiment="e", salt=made.salt)
+    keys = [f"customer-{number}" for number in range(2000)]
+    arms = [made.arm(made.ticket(key)) for key in keys]
+    assert arms == [routes.pick(key, None).upper() for key in keys]  # type: ignore[arg-type]
+    assert 500 <= arms.count("B") <= 700
+
+
+def test_two_experiments_deal_the_keys_out_anew(begun: Begun) -> None:
+    """Those who had B in one have it in the other no more often than anybody."""
+    one, other = begun("one"), begun("other")
+    keys = [f"customer-{number}" for number in range(2000)]
+    both = sum(one.arm(one.ticket(key)) == other.arm(other.ticket(key)) for key in keys)
+    assert 880 <= both <= 1120

@@ -1,0 +1,93 @@
+"""ml.release.ab.verdict: the words follow from the figures, and doubtful figures get none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from ml.release.ab.experiment import Experiment
+from ml.release.ab.records import Records
+from ml.release.ab.verdict import verdict
+from ml.release.sequential import imbalance
+from ml.reports.experiments import page
+
+Begun = Callable[..., Experiment]
+
+
+def drawn(made: Experiment, count: int, a: float, b: float, lost: float = 0.0) -> Records:
+    """`count` keys with their outcomes at those rates; a share of B's outcomes never comes."""
+    rng = np.random.default_rng(1)
+    tickets = [made.ticket(f"k{number}") for number in range(count)]
+    assigned = {ticket: made.arm(ticket) for ticket in tickets}
+    outcomes = [
+        (arm, float(rng.random() < (b if arm == "B" else a)))
+        for arm in assigned.values()
+        if arm == "A" or rng.random() >= lost
+    ]
+    return Records(assigned, outcomes, 0, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "count", "goal", "kind", "words"),
+    [
+        (0.4, 0.6, 3000, "maximize", "better", r"B is better by \d+\.\d points .*safe to stop"),
+        (0.4, 0.6, 3000, "minimize", "worse", r"A is better by \d+\.\d points .*safe to stop"),
+        (0.6, 0.4, 3000, "maximize", "worse", "A is better"),
+        (0.4, 0.4, 6000, "maximize", "no-difference", r"no difference of 10\.0 points or more"),
+        (0.4, 0.45, 600, "maximize", "undecided", r"undecided: B less A .*about [\d,]+ more"),
+        (0.4, 0.4, 20, "maximize", "undecided", "too few outcomes"),
+    ],
+)
+def test_the_verdict_in_words(
+    begun: Begun, a: float, b: float, count: int, goal: str, kind: str, words: str
+) -> None:
+    """Better, worse, alike, or how many more it takes."""
+    import re
+
+    made = begun(goal=goal)
+    found = verdict(made, drawn(made, count, a, b))
+    assert found.kind == kind and re.search(words, found.said), found.said
+    assert found.stop == (kind != "undecided")
+    assert found.more == 0 if found.stop else (found.more or 0) > 0
+    assert found.said in page(made, drawn(made, count, a, b), found).replace("&#x27;", "'")
+
+
+def test_no_outcome_yet(begun: Begun) -> None:
+    """The whole plan is still needed."""
+    made = begun()
+    found = verdict(made, Records({}, [], 0, 0, 0))
+    assert (found.kind, found.more, found.history) == ("undecided", made.planned, ())
+    assert "Interval over time" not in page(made, Records({}, [], 0, 0, 0), found)
+
+
+def test_a_lopsided_assignment_is_not_read(begun: Begun) -> None:
+    """However clear the difference looks: half of B's outcomes never came."""
+    made = begun()
+    found = verdict(made, drawn(made, 3000, 0.4, 0.6, lost=0.5))
+    assert found.kind == "not-to-be-trusted" and not found.stop
+    assert "50% were declared" in found.said and "outcomes are B's" in found.mismatch
+
+
+def test_a_fair_assignment_is_hardly_ever_called_lopsided() -> None:
+    """At 100 looks each, at most one in a hundred of 2,000 at a level of a hundredth."""
+    rng = np.random.default_rng(5)
+    alarms = 0
+    for _ in range(2000):
+        b = np.cumsum(rng.binomial(20, 0.3, 100))
+        looks = [
+            imbalance(float(b[n]), 20.0 * (n + 1) - float(b[n]), 0.3) for n in range(0, 100, 5)
+        ]
+        alarms += max(looks) >= np.log(100)
+    assert alarms / 2000 <= 0.01
+
+
+def test_the_history_is_thin_and_ends_now(begun: Begun) -> None:
+    """Enough looks for a picture, the last being the verdict's."""
+    made = begun()
+    found = verdict(made, drawn(made, 3000, 0.4, 0.6), points=50)
+    assert len(found.history) <= 51
+    assert found.history[-1] == (3000, found.difference, found.low, found.high)
+    html = page(made, drawn(made, 3000, 0.4, 0.6), found)
+    assert "<polygon" in html and "http" not in html.replace("http-equiv", "")
