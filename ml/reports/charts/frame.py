@@ -25,6 +25,9 @@ LEGENDS = {
     "front": "on the Pareto front",
     "metric": "first by the metric",
     "score": "first by the score",
+    "worked": "worked on",
+    "again": "in vain: done again",
+    "evicted": "evicted, started again",
 }
 
 
