@@ -181,10 +181,8 @@ def summary(plan: Plan, run: Run, echoed: bool = False) -> str:
         lines.append(f"  output {name}: {shown(path)}{asset}")
     what, where = _LOGS[type(plan)]
     lines.append(f"  {what}: {shown(run.folder / where)}")
-    if resumption.is_complete(run):
+    if run.status == "Completed":
         lines.append(f"next: ml report {run.name}, or ml ui for MLflow's pages")
-    elif run.status == "Completed":
-        lines.append(f"run again what this machine failed: ml runs resume {run.name}")
     elif resumption.was_stopped(run) and not isinstance(plan, CommandPlan):
         more = " --timeout SECONDS" if run.ended_by == "timeout" else ""
         lines.append(f"go on with it: ml runs resume {run.name}{more}")

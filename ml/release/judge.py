@@ -55,7 +55,7 @@ def judge(
     held = load_gates(project)
     found = evidence.load(version)
     champion = registry.champion(version.model, environment)
-    against = _champion(project, found, champion, version, watch)
+    against = champion_evidence(project, found, champion, version, watch)
     asked = Request(
         environment=environment,
         model=version.model,
@@ -80,7 +80,7 @@ def load_gates(project: Project) -> gates.Gates:
         raise Refused(Problem(error.code, error.found, error.expected, error.hint, place)) from None
 
 
-def _champion(
+def champion_evidence(
     project: Project, found: Evidence, champion: Version | None, version: Version, watch: Watch
 ) -> Evidence | None:
     """The champion's evidence on the candidate's data; empty when it cannot be had."""

@@ -10,7 +10,6 @@ from pathlib import Path
 from ml.reports.facts import Facts
 from ml.reports.markup import Html, tag
 from ml.reports.sections.gates import gates, latency
-from ml.reports.sections.interruptions import interruptions
 from ml.reports.sections.job import job
 from ml.reports.sections.lineage import lineage
 from ml.reports.sections.log import log
@@ -34,7 +33,6 @@ def page(facts: Facts) -> str:
             log(facts) if facts.run.error else None,
             steps(facts),
             sweep(facts.sweep, facts.selected) if facts.sweep else job(facts),
-            interruptions(facts),
             log(facts) if not facts.run.error else None,
             quality(facts),
             gates(facts),

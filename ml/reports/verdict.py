@@ -7,7 +7,6 @@ from statistics import median
 from typing import Literal
 
 from ml.backends.base import Run
-from ml.reports import interruptions
 from ml.reports.facts import Facts
 from ml.reports.numbers import count, duration, number, signed
 from ml.reports.privacy import headline
@@ -26,8 +25,6 @@ def sentences(facts: Facts) -> tuple[str, ...]:
     said += [
         f"Step {step.name}: {_sweep(step.run, step.sweep)}" for step in facts.steps if step.sweep
     ]
-    if broken := interruptions.sentence(facts.run):
-        said.append(broken)
     if facts.release:
         said += _release(facts.release)
     elif facts.quality:
@@ -61,7 +58,7 @@ def held_out(evidence: Evidence) -> str | None:
 
 
 def _took(run: Run) -> str:
-    return duration(run.active_s) if run.ended else ""
+    return duration(run.ended - run.started) if run.ended else ""
 
 
 def _command(facts: Facts) -> str:

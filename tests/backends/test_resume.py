@@ -417,37 +417,3 @@ def test_a_sweep_that_ran_out_of_disk_goes_on(
     assert [trial.status for trial in run.trials] == ["Completed"] * 5
     assert [pause.ended_by for pause in run.pauses] == ["disk-full"]
     assert values(run) == values(LocalBackend().run(plan))
-
-
-def test_a_completed_sweep_runs_again_what_the_disk_cost_it(
-    home: Path, sweep: Sweeps, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A trial that failed for want of room counts for nothing, though the others made a best."""
-    real, calls = snapshot.shutil.copytree, []
-
-    def fills_up(source: object, target: object, **options: object) -> object:
-        calls.append(target)
-        if len(calls) > 2:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        return real(source, target, **options)
-
-    plan = sweep(LOG + "log('score', float(sys.argv[1]))", max_total_trials=3)
-    with monkeypatch.context() as patch:
-        patch.setattr(snapshot.shutil, "copytree", fills_up)
-        full = LocalBackend().run(plan)
-    assert (full.status, full.trials[2].status) == ("Completed", "Failed")
-    assert not resumption.is_complete(full)
-    run = resumption.resume(full)
-    assert [trial.status for trial in run.trials] == ["Completed"] * 3
-    assert [len(trial.former) for trial in run.trials] == [0, 0, 1]
-    assert run.trials[:2] == full.trials[:2]
-    assert resumption.is_complete(run) and run.warnings == ()
-    assert values(run) == values(LocalBackend().run(plan))
-
-
-def test_a_trial_that_failed_by_itself_is_not_run_again(home: Path, sweep: Sweeps) -> None:
-    """The sweep is complete: the script would fail again."""
-    script = LOG + "assert os.getcwd().endswith('0/work'); log('score', 1.0)"
-    run = LocalBackend().run(sweep(script, max_total_trials=2))
-    assert (run.status, run.trials[1].status) == ("Completed", "Failed")
-    assert resumption.is_complete(run)

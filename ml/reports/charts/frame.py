@@ -21,13 +21,10 @@ LEGENDS = {
     "q1": "worst fifth",
     "stopped": "stopped early",
     "failed": "failed or not ranked",
-    "beaten": "beaten in everything",
+    "beaten": "beaten by another",
     "front": "on the Pareto front",
     "metric": "first by the metric",
     "score": "first by the score",
-    "worked": "worked on",
-    "again": "in vain: done again",
-    "evicted": "evicted, started again",
 }
 
 

@@ -35,7 +35,7 @@ def _row(step: Step) -> Iterator[object]:
     kind = {"Completed": "good", "Failed": "bad"}.get(run.status, "open")
     yield step.name
     yield tag("td", run.status, class_=kind)
-    yield tag("td", duration(run.active_s) if run.ended else "", class_="n")
+    yield tag("td", duration(run.ended - run.started) if run.ended else "", class_="n")
     yield ", ".join(run.outputs)
     if run.error:
         yield f"{run.error.code}: {headline(run.error)}"

@@ -95,7 +95,7 @@ def _glance(facts: Facts) -> Html:
     code = facts.lineage.get("code") or {}
     rows: list[tuple[str, object]] = [
         ("started", datetime.fromtimestamp(run.started, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")),
-        ("took", duration(run.active_s) if run.ended else "not ended yet"),
+        ("took", duration(run.ended - run.started) if run.ended else "not ended yet"),
         ("spec", facts.lineage.get("spec", "")),
         ("commit", f"{code.get('commit', '')[:12]}{' + changes' if code.get('dirty') else ''}"),
     ]

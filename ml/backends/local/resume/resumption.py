@@ -42,19 +42,13 @@ def plan_of(run: Run, timeout_s: float | None = None) -> SweepPlan | PipelinePla
 
 
 def is_complete(run: Run) -> bool:
-    """Whether there is nothing to go on with, because everything is done.
-
-    A sweep that completed without trials that this machine failed (its disk was full) has those
-    left to do.
-    """
-    return run.status == "Completed" and not any(map(attempts.was_cut_off, run.trials))
+    """Whether there is nothing to go on with, because everything is done."""
+    return run.status == "Completed"
 
 
 def was_stopped(run: Run) -> bool:
     """Whether something outside of the job ended it, or a part of it without which it failed."""
     if attempts.was_cut_off(run) or run.ended_by == "timeout":
-        return True
-    if any(map(attempts.was_cut_off, run.trials)):
         return True
     consequences = {NOT_STARTED, STEP_FAILED}
     return any(was_stopped(step) for step in run.steps if step.ended_by not in consequences)

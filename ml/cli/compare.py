@@ -1,0 +1,157 @@
+"""`ml compare`: a candidate beside the champion, as a pull-request comment or for a terminal."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ml.specs.problems import Problem, Refused
+
+if TYPE_CHECKING:
+    from ml.backends.base import Event
+    from ml.release.compare import Compared
+    from ml.release.comparison import Amount, Row
+    from policies.promotion.evidence import Estimate
+
+FORMATS = ("text", "md", "json")
+
+
+def command(
+    candidate: Annotated[str, typer.Argument(help="MODEL:VERSION, a run, or champion@ENV.")],
+    champion: Annotated[
+        str | None, typer.Argument(help="The same; without it, the environment's champion.")
+    ] = None,
+    form: Annotated[str, typer.Option("--format", help=" | ".join(FORMATS))] = "text",
+    to: Annotated[str, typer.Option(help="The environment.")] = "local",
+    chart: Annotated[
+        Path | None, typer.Option(help="Write the picture of the differences there, as SVG.")
+    ] = None,
+    chart_url: Annotated[
+        str, typer.Option(help="Where that file can be seen: md shows it in place of letters.")
+    ] = "",
+    report_url: Annotated[str, typer.Option(help="The run's report, to link in md.")] = "",
+    repository: Annotated[
+        str, typer.Option(help="https://…/OWNER/NAME, to link commits in md.")
+    ] = "",
+) -> None:
+    """Metrics with paired intervals, slices, gates, latency, cost, lineage. Decides nothing."""
+    from ml.cli import json_out
+    from ml.release.compare import versus
+    from ml.reports.comment import body, forest
+    from ml.serving import files
+
+    if form not in FORMATS:
+        raise Refused(Problem("no-such-format", f"--format {form}", " or ".join(FORMATS)))
+    found = versus(candidate, champion, to, _watch)
+    if chart is not None:
+        title = f"{found.comparison.primary}: candidate less champion"
+        files.replace(chart, forest.svg(body.spans(found.comparison), title))
+    if form == "json":
+        json_out.write(document(found))
+    elif form == "md":
+        links = {"report": report_url} if report_url else {}
+        typer.echo(body.body(found, repository or _repository(), chart_url, links), nl=False)
+    else:
+        _told(found)
+
+
+def document(found: Compared) -> dict[str, Any]:
+    """The comparison for a program."""
+    from ml.cli import json_out
+
+    made = found.comparison
+
+    def estimate(of: Estimate | None) -> Any:
+        return json_out.plain(asdict(of)) if of else None
+
+    def row(of: Row) -> dict[str, Any]:
+        return {
+            "place": of.place,
+            "metric": of.metric,
+            "candidate": estimate(of.ours),
+            "champion": estimate(of.theirs),
+            "difference": asdict(of.by) if of.by else None,
+            "verdict": of.verdict or None,
+        }
+
+    return {
+        "model": found.model,
+        "environment": found.environment,
+        "candidate": {"name": made.candidate.name, "digest": made.candidate.digest},
+        "champion": (
+            {"name": made.champion.name, "digest": made.champion.digest} if made.champion else None
+        ),
+        "primary_metric": made.primary,
+        "metrics": [row(one) for one in made.metrics],
+        "slices": [row(one) for one in made.slices],
+        "amounts": [asdict(one) for one in made.amounts],
+        "decision": found.decision.to_json() if found.decision else None,
+        "lineage": asdict(made.candidate.evidence.lineage),
+        "missing": list(made.missing),
+        "unpaired": made.unpaired or None,
+        "notes": list(found.notes),
+    }
+
+
+def _told(found: Compared) -> None:
+    from ml.cli import tables, verdicts
+    from ml.reports.comment import body, forest
+
+    made = found.comparison
+    head = ["metric", "on", made.candidate.name]
+    head += [made.champion.name, "difference"] if made.champion else []
+    tables.write(head, [_row(one, made.champion is not None) for one in made.metrics])
+    if drawn := body.spans(made):
+        typer.echo(f"\n{tables.plain(made.primary)}, candidate less champion")
+        for line in forest.letters(drawn):
+            typer.echo(line)
+    typer.echo("")
+    head = ["", made.candidate.name, *([made.champion.name] if made.champion else [])]
+    tables.write(head, [_amount(one, made.champion is not None) for one in made.amounts])
+    if found.decision:
+        verdicts.show(found.decision)
+    if made.unpaired:
+        typer.echo(f"note: not compared unit by unit: {made.unpaired}", err=True)
+    for note in found.notes:
+        typer.echo(f"note: {note}", err=True)
+    if made.missing:
+        typer.echo(f"missing from the evidence: {', '.join(made.missing)}", err=True)
+
+
+def _row(row: Row, against: bool) -> list[str]:
+    from ml.reports.numbers import number, signed
+
+    def shown(of: Estimate | None) -> str:
+        return "missing" if of is None or of.value is None else number(of.value)
+
+    cells = [row.metric, row.place, shown(row.ours)]
+    if not against:
+        return cells
+    by = row.by
+    said = f"{signed(by.mean)} ({signed(by.low)} to {signed(by.high)})" if by else "not paired"
+    return [*cells, shown(row.theirs), f"{said} {row.verdict}".rstrip()]
+
+
+def _amount(one: Amount, against: bool) -> list[str]:
+    from ml.reports.numbers import number
+
+    values = [one.ours, one.theirs] if against else [one.ours]
+    return [
+        one.what,
+        *("missing" if v is None else f"{number(v)} {one.unit}".rstrip() for v in values),
+    ]
+
+
+def _repository() -> str:
+    """Where a workflow runs, in the variables that GitHub sets."""
+    server, name = os.environ.get("GITHUB_SERVER_URL"), os.environ.get("GITHUB_REPOSITORY")
+    return f"{server}/{name}" if server and name else ""
+
+
+def _watch(event: Event) -> None:
+    if event.kind == "started":
+        typer.echo(f"scoring the champion again ({event.run.folder})", err=True)

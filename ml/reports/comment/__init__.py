@@ -1,0 +1,1 @@
+"""The pull-request comment: a candidate beside the champion."""

@@ -1,0 +1,145 @@
+"""`ml compare` on real versions: what references stand for, and that comparing changes nothing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from ml.backends.local.runs import runs
+from ml.cli.app import main
+from ml.release import audit
+from ml.release.compare import versus
+from ml.release.registry import Registry
+from ml.reports.comment.posting import marker
+from ml.specs.problems import Refused
+from tests.release import tiny
+from tests.release.conftest import Template, World
+
+
+@pytest.fixture
+def two(declared: Template, copied: Callable[[Template], World]) -> World:
+    """Version 1 (skill 0.8) is champion, version 2 (0.95) declared; nothing runs."""
+    return copied(declared)
+
+
+def said(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    """What the command prints on stdout; it succeeds."""
+    with pytest.raises(SystemExit) as ended:
+        main(["compare", *words])
+    assert ended.value.code == 0
+    return capsys.readouterr().out
+
+
+def test_the_champion_is_what_is_compared_with(two: World) -> None:
+    """By version, by run, and either way round; no run is made and no decision logged."""
+    before = len(audit.verify()), len([*runs.every()])
+    found = versus("tiny:2", None, "local")
+    assert found.champion is not None and found.champion.version == "1" and found.notes == ()
+    first = found.comparison.metrics[0]
+    assert (first.place, first.metric, first.verdict) == ("test", "gain_at_1", "better")
+    assert first.by is not None and first.by.mean == pytest.approx(0.15)
+    assert {one.place for one in found.comparison.slices} == {"side=left", "side=right"}
+    assert all(one.verdict == "better" for one in found.comparison.slices)
+    assert found.decision is not None and found.decision.outcome == "pending"
+    assert found.decision.champion == "1"
+    for words in (
+        ("tiny:2", "tiny:1"),
+        (two.run(0.95), "champion@local"),
+        ("tiny:2", two.run(0.8)),
+    ):
+        again = versus(*words, "local").comparison
+        assert again.metrics == found.comparison.metrics, words
+    back = versus("champion@local", "tiny:2", "local")
+    assert back.comparison.metrics[0].verdict == "worse"
+    assert (len(audit.verify()), len([*runs.every()])) == before
+
+
+def test_the_champion_itself(two: World) -> None:
+    """Nothing to compare, and said so."""
+    found = versus("tiny:1", None, "local")
+    assert found.comparison.champion is None
+    assert found.notes == ("tiny 1 is the very model of tiny 1",)
+
+
+@pytest.mark.slow
+def test_a_champion_on_other_data_is_scored_again(two: World) -> None:
+    """Its numbers are then of the candidate's questions."""
+    tiny.questions(two.project.root, 300)
+    run = two.project.train(0.9)
+    from ml.release.propose import propose
+
+    propose("tiny", run.name, reason="new data")
+    found = versus("tiny:3", None, "local")
+    assert found.notes == ("tiny 1 was scored again on the data of tiny 3",)
+    first = found.comparison.metrics[0]
+    assert first.by is not None and first.by.count == 300
+
+
+@pytest.mark.slow
+def test_a_run_that_was_only_evaluated(two: World) -> None:
+    """The pipeline's own evaluation is compared; no gate is asked, and what is missing is named."""
+    done = two.project.pipeline()
+    found = versus(done.name, None, "local")
+    assert found.decision is None and found.candidate is None
+    assert [note for note in found.notes if "no gate was asked" in note]
+    assert found.comparison.metrics[0].by is None  # which data it saw is in no evidence yet
+    assert "lineage.commit" in found.comparison.missing and "cost.training.seconds" in (
+        found.comparison.missing
+    )
+
+
+@pytest.mark.parametrize(
+    ("wanted", "code"),
+    [
+        ("tiny:9", "no-such-version"),
+        ("nobody:1", "no-such-version"),
+        ("champion@prod", "no-such-champion"),
+        ("champion@", "no-such-champion"),
+        ("no_such_run_01", "no-such-run"),
+    ],
+)
+def test_what_is_not_there(two: World, wanted: str, code: str) -> None:
+    with pytest.raises(Refused) as raised:
+        versus(wanted, None, "local")
+    assert raised.value.problems[0].code == code
+
+
+def test_a_model_of_which_nothing_is_known(world: World) -> None:
+    """A training run alone: what to type next is said."""
+    with pytest.raises(Refused, match="ml release propose"):
+        versus(world.run(0.8), None, "local")
+
+
+def test_evidence_that_was_edited_claims_nothing(two: World) -> None:
+    """Neither numbers nor differences: the gates refuse it, and the comment says why."""
+    papers = Registry().find("tiny", "2").papers / "evidence.json"
+    papers.write_text(papers.read_text().replace("0.95", "0.99", 1))
+    found = versus("tiny:2", None, "local")
+    assert found.comparison.metrics == () and "not the file that was kept" in (
+        found.comparison.unpaired
+    )
+    assert found.decision is not None and found.decision.outcome == "refused"
+
+
+def test_the_command_in_three_forms(
+    two: World, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """A comment, a document, a table; the picture is a file of its own."""
+    comment = said(capsys, "tiny:2", "--format", "md", "--chart", str(tmp_path / "c.svg"))
+    assert comment.startswith(marker("tiny", "local") + "\n")
+    assert "### tiny 2 against tiny 1 for local" in comment and "├" in comment
+    assert "Missing from the evidence" not in comment
+    ElementTree.parse(tmp_path / "c.svg")
+    document = json.loads(said(capsys, "tiny:2", "--format", "json"), parse_constant=pytest.fail)
+    assert document["metrics"][0]["verdict"] == "better"
+    assert document["decision"]["outcome"] == "pending" and document["missing"] == []
+    assert document["lineage"]["run_name"] == two.run(0.95)
+    table = said(capsys, "tiny:2")
+    assert "better" in table and "latency, p95" in table
+    with pytest.raises(SystemExit) as ended:
+        main(["compare", "tiny:2", "--format", "html"])
+    assert ended.value.code == 2

@@ -1,0 +1,125 @@
+"""A candidate beside a champion, from their evidence alone."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from ml.release.comparison import Comparison, Row, Side, compare
+from policies.promotion.evidence import Cost, DataVersion, Evidence, Latency, Spent
+from tests.policies import cases
+
+
+def side(share: float, version: str = "7", **changes: object) -> Side:
+    """A model that gets that share right, each unit that a worse one gets right too."""
+    evidence = replace(cases.good(share, version), **changes)  # type: ignore[arg-type]
+    return Side(f"tiny {version}", evidence.digest or "", evidence)
+
+
+def row(made: Comparison, place: str) -> Row:
+    return next(one for one in (*made.metrics, *made.slices) if one.place == place)
+
+
+def test_metrics_and_slices_unit_by_unit():
+    """Ten points more on the same units: the interval lies above zero; slices have their own."""
+    made = compare(side(0.8), side(0.7, "6"))
+    test = row(made, "test")
+    assert test.by is not None and test.by.mean == pytest.approx(0.1)
+    assert 0 < test.by.low < 0.1 < test.by.high and test.by.count == cases.UNITS
+    assert test.verdict == "better" and made.unpaired == "" and made.primary == "gain_at_1"
+    cost = row(made, "topic=cost")
+    assert cost.by is not None and cost.by.count == cases.UNITS / 2 and cost.verdict == "better"
+    assert (cost.ours.value, made.missing) == (0.7, ())
+
+
+def test_the_other_way_round_and_a_tie():
+    """Worse is said; no difference is neither."""
+    assert row(compare(side(0.7), side(0.8, "6")), "test").verdict == "worse"
+    tied = row(compare(side(0.8), side(0.8, "6")), "test")
+    assert tied.by is not None and (tied.by.low, tied.by.high, tied.verdict) == (0.0, 0.0, "")
+
+
+def test_less_is_better_of_a_loss():
+    """The goal turns the verdict round, not the number."""
+    made = compare(side(0.8, goal="minimize"), side(0.7, "6", goal="minimize"))
+    test = row(made, "test")
+    assert test.by is not None and test.by.mean > 0 and test.verdict == "worse"
+
+
+def test_without_a_champion():
+    """The candidate's own numbers, and nothing to pair."""
+    made = compare(side(0.8), None)
+    assert made.champion is None and made.unpaired == ""
+    assert all(one.by is None and one.theirs is None for one in (*made.metrics, *made.slices))
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"data": {"faq": DataVersion("azureml:tiny:2", "e" * 64)}}, "not measured on the same"),
+        ({"data": {}}, "not measured on the same"),
+        ({"primary_metric": "gain_at_3"}, "different primary metrics"),
+        ({"goal": "minimize"}, "different primary metrics"),
+        ({"disagreements": ("test.gain_at_1 states 0.9",)}, "tiny 6 is not to be trusted"),
+        ({"disagreements": None}, "nobody recomputed the metrics of tiny 6"),
+    ],
+)
+def test_what_cannot_be_paired_is_not(changes: dict[str, object], why: str):
+    """Numbers stand side by side; no difference is claimed, and why is said."""
+    made = compare(side(0.8), side(0.7, "6", **changes))
+    assert why in made.unpaired
+    assert all(one.by is None and one.verdict == "" for one in (*made.metrics, *made.slices))
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_a_unit_that_is_no_number(bad: float):
+    """One NaN among the champion's units: that split is not paired."""
+    outcomes = {**cases.outcomes(0.7), "q0003": bad}
+    made = compare(side(0.8), side(0.7, "6", outcomes={"test": outcomes}))
+    assert row(made, "test").by is None
+
+
+def test_other_units_are_no_pairs():
+    """A question that only one of them answered: the two are not on the same units."""
+    fewer = {"test": cases.outcomes(0.7, cases.UNITS - 1)}
+    assert row(compare(side(0.8), side(0.7, "6", outcomes=fewer)), "test").by is None
+
+
+def test_a_metric_beside_the_primary_one():
+    """Its units are handed in; which way is better nobody says, so that nothing is claimed."""
+    estimates = {"mean_rank": cases.good().metrics["test"]["gain_at_1"]}
+    both = {"test": {**cases.good().metrics["test"], **estimates}}
+    sides = [
+        replace(
+            side(share, version, metrics=both),
+            outcomes={"mean_rank": {"test": {f"q{n}": rank + n for n in range(50)}}},
+        )
+        for share, version, rank in ((0.8, "7", 1.0), (0.7, "6", 2.0))
+    ]
+    other = next(one for one in compare(*sides).metrics if one.metric == "mean_rank")
+    assert other.by is not None and other.by.mean == -1.0 and other.verdict == ""
+
+
+def test_what_they_take():
+    """Latency, machine time and price; what is missing or no number is None, never zero."""
+    latency = Latency(p50_ms=5.0, p95_ms=math.nan, p99_ms=None)
+    priced = Cost(Spent(2.0, 1, "here", None, 3.6, 0.002), Spent(), currency="USD")
+    made = compare(
+        side(0.8, latency=latency, cost=priced),
+        side(0.7, "6", cost=replace(priced, currency="EUR"), stability={}),
+    )
+    found = {one.what: (one.ours, one.theirs, one.unit) for one in made.amounts}
+    assert found["latency, p50"] == (5.0, cases.good().latency.p50_ms, "ms")
+    assert found["latency, p95"][0] is None and found["latency, p99"][0] is None
+    assert found["training, price"] == (0.002, None, "USD")  # two currencies do not compare
+    assert found["1,000 predictions, machine time"][0] is None
+    assert found["spread of gain_at_1 over refits"] == (0.01, None, "")
+
+
+def test_what_is_missing_is_named():
+    """By the path of the field in the evidence."""
+    made = compare(side(0.8, lineage=replace(cases.good().lineage, commit=None), slices={}), None)
+    assert {"lineage.commit", "slices"} <= set(made.missing)
+    assert compare(Side("empty", "", Evidence()), None).metrics == ()
