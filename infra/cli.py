@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from dataclasses import asdict
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -13,6 +13,7 @@ from infra import schema as schemas
 from infra import settings as environments
 from ml.specs.problems import Exit, Problem, Refused
 
+Format = Literal["text", "md", "json"]
 app = typer.Typer(
     name="infra",
     help="The Azure ML environment: its settings, and what they would provision, offline.",
@@ -21,12 +22,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 Stacks = Annotated[list[str] | None, typer.Argument(help="Environments; all where none is named.")]
-
-
-@app.callback()
-def _group() -> None:
-    # Keeps `settings` a word of its own while it is the only one.
-    pass
 
 
 @app.command()
@@ -96,6 +91,31 @@ def cost(
         _write([costing.as_json(one) for one in made])
         return
     typer.echo("\n\n".join(costing.as_text(one) for one in made))
+
+
+@app.command()
+def preview(
+    stacks: Stacks = None,
+    form: Annotated[Format, typer.Option("--format", help="text, md or json.")] = "text",
+) -> None:
+    """Show what each environment would have, from the real program, with no cloud.
+
+    Exit 2 when the program could not be deployed as it is, 3 when a policy refuses it.
+    """
+    from infra.preview import report, run, sdk_types
+
+    named = stacks or list(environments.stacks())
+    for stack in named:
+        environments.load(stack)
+    captures, _ = run.captures(named)
+    reports = [
+        report.Report(capture, tuple(sdk_types.problems(capture.provided))) for capture in captures
+    ]
+    sys.stdout.write(report.rendered(reports, form))
+    if any(one.problems for one in reports):
+        raise typer.Exit(int(Exit.WRONG_CALL))
+    if any(one.refused for one in reports):
+        raise typer.Exit(int(Exit.GATE_SAID_NO))
 
 
 def _write(value: object) -> None:

@@ -266,6 +266,17 @@ class Settings:
             [*(one.vm_size for one in self.clusters), *(one.size for one in self.workstations)]
         )
 
+    @property
+    def image_builder(self) -> str | None:
+        """The cluster that builds images: the first one without a GPU."""
+        return next((one.name for one in self.clusters if not one.hardware.gpus), None)
+
+    def machines(
+        self, kind: Literal["compute-instance", "data-science-vm"]
+    ) -> tuple[Workstation, ...]:
+        """The workstations of one kind."""
+        return tuple(one for one in self.workstations if one.kind == kind)
+
 
 def stacks(folder: Path = HERE) -> tuple[str, ...]:
     """The environments that have a stack file, by name."""

@@ -1,0 +1,15 @@
+"""The Pulumi program: settings → components → outputs."""
+
+from __future__ import annotations
+
+import pulumi
+
+from infra.environment import provision
+from infra.settings import load
+
+settings = load(pulumi.get_stack())
+by_sas = settings.storage.datastores == "sas"
+environment = provision(settings, pulumi.Config().require_secret("lake_sas") if by_sas else None)
+
+for name, value in environment.items():
+    pulumi.export(name, value)

@@ -1,0 +1,1 @@
+"""The parts of an environment: one ComponentResource a file, each with a typed Args dataclass."""

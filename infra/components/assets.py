@@ -1,0 +1,75 @@
+"""The Azure ML registry through which environments share models, environments and components."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pulumi
+from pulumi_azure_native import machinelearningservices as ml
+
+from infra.components.network import Network
+from infra.components.site import Site
+from infra.settings import AssetRegistry
+
+
+@dataclass(frozen=True)
+class AssetsArgs:
+    """`network` is None where public addresses answer."""
+
+    site: Site
+    settings: AssetRegistry
+    network: Network | None
+
+
+class Assets(pulumi.ComponentResource):
+    """The shared registry: made here, or found by its name. `id` is its resource id."""
+
+    def __init__(self, name: str, args: AssetsArgs) -> None:
+        super().__init__("platform:registry:Assets", name)
+        self.made = self._registry(args) if args.settings.mode == "create" else None
+        self.id: pulumi.Input[str] = (
+            self.made.id
+            if self.made
+            else f"/subscriptions/{args.site.subscription}"
+            f"/resourceGroups/{args.settings.resource_group}"
+            f"/providers/Microsoft.MachineLearningServices/registries/{args.settings.name}"
+        )
+        if self.made and args.network:
+            args.network.private_endpoint("assets", self.made.id, "amlregistry")
+        self.register_outputs({"id": self.id})
+
+    def _registry(self, args: AssetsArgs) -> ml.Registry:
+        site = args.site
+        return ml.Registry(
+            "assets",
+            registry_name=args.settings.name,
+            resource_group_name=site.group,
+            location=site.location,
+            tags=site.tags,
+            identity=ml.ManagedServiceIdentityArgs(type="SystemAssigned"),
+            public_network_access=site.public_access,
+            region_details=[
+                ml.RegistryRegionArmDetailsArgs(
+                    location=site.location,
+                    acr_details=[
+                        ml.AcrDetailsArgs(
+                            system_created_acr_account=ml.SystemCreatedAcrAccountArgs(
+                                acr_account_name=site.names.worldwide("cras"),
+                                acr_account_sku="Premium",
+                            )
+                        )
+                    ],
+                    storage_account_details=[
+                        ml.StorageAccountDetailsArgs(
+                            system_created_storage_account=ml.SystemCreatedStorageAccountArgs(
+                                storage_account_name=site.names.worldwide("stas"),
+                                storage_account_type="Standard_ZRS",
+                                storage_account_hns_enabled=False,
+                                allow_blob_public_access=False,
+                            )
+                        )
+                    ],
+                )
+            ],
+            opts=pulumi.ResourceOptions(parent=self, protect=site.protect),
+        )

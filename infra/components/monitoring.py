@@ -1,0 +1,138 @@
+"""What is seen: logs and metrics of everything in one place, and who is told."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pulumi
+from pulumi_azure_native import applicationinsights, monitor, operationalinsights
+
+from infra.components.site import Site
+from infra.settings import Monitoring as Settings
+
+_CRITERIA = "Microsoft.Azure.Monitor.SingleResourceMultipleMetricCriteria"
+
+
+@dataclass(frozen=True)
+class MonitoringArgs:
+    """`owner` is the address that alerts go to."""
+
+    site: Site
+    settings: Settings
+    owner: str
+
+
+class Monitoring(pulumi.ComponentResource):
+    """Log Analytics, Application Insights on it, and the group that alerts tell."""
+
+    def __init__(self, name: str, args: MonitoringArgs) -> None:
+        super().__init__("platform:monitoring:Monitoring", name)
+        site = self._site = args.site
+        opts = pulumi.ResourceOptions(parent=self)
+        self.logs = operationalinsights.Workspace(
+            "logs",
+            workspace_name=site.names.local("log"),
+            resource_group_name=site.group,
+            location=site.location,
+            tags=site.tags,
+            sku=operationalinsights.WorkspaceSkuArgs(name="PerGB2018"),
+            retention_in_days=args.settings.retention_days,
+            workspace_capping=operationalinsights.WorkspaceCappingArgs(
+                daily_quota_gb=args.settings.daily_gb
+            ),
+            features=operationalinsights.WorkspaceFeaturesArgs(
+                disable_local_auth=True, enable_log_access_using_only_resource_permissions=True
+            ),
+            opts=opts,
+        )
+        self.insights = applicationinsights.Component(
+            "insights",
+            resource_name_=site.names.local("appi"),
+            resource_group_name=site.group,
+            location=site.location,
+            tags=site.tags,
+            kind="web",
+            application_type="web",
+            ingestion_mode="LogAnalytics",
+            workspace_resource_id=self.logs.id,
+            disable_local_auth=True,
+            opts=opts,
+        )
+        self.told = monitor.ActionGroup(
+            "told",
+            action_group_name=site.names.local("ag"),
+            group_short_name=site.names.platform,
+            resource_group_name=site.group,
+            location="Global",
+            tags=site.tags,
+            enabled=True,
+            email_receivers=[
+                monitor.MicrosoftCommonEmailReceiverArgs(
+                    name="owner", email_address=args.owner, use_common_alert_schema=True
+                )
+            ],
+            opts=opts,
+        )
+        self.diagnose("logs", self.logs.id)
+        self.register_outputs({"logs": self.logs.id})
+
+    def diagnose(
+        self, name: str, resource: pulumi.Input[str], *, logs: bool = True, metrics: bool = True
+    ) -> None:
+        """Send the logs and metrics of a resource to Log Analytics, as far as it has them."""
+        every = monitor.DiagnosticsLogSettingsArgs(category_group="allLogs", enabled=True)
+        measured = monitor.DiagnosticsMetricSettingsArgs(category="AllMetrics", enabled=True)
+        monitor.DiagnosticSetting(
+            f"diagnostics-{name}",
+            name="to-log-analytics",
+            resource_uri=resource,
+            workspace_id=self.logs.id,
+            logs=[every] if logs else [],
+            metrics=[measured] if metrics else [],
+            opts=pulumi.ResourceOptions(parent=self),
+        )
+
+    def alert(
+        self,
+        name: str,
+        resource: pulumi.Input[str],
+        metric: str,
+        above: int,
+        *,
+        aggregation: str = "Total",
+        dimension: tuple[str, str] | None = None,
+    ) -> None:
+        """Tell the owner when a metric of a resource is above a number for 15 minutes."""
+        dimensions = [
+            monitor.MetricDimensionArgs(name=key, operator="Include", values=[value])
+            for key, value in ([dimension] if dimension else [])
+        ]
+        monitor.MetricAlert(
+            f"alert-{name}",
+            rule_name=self._site.names.local("alert", name),
+            resource_group_name=self._site.group,
+            location="global",
+            tags=self._site.tags,
+            scopes=[resource],
+            severity=2,
+            enabled=True,
+            auto_mitigate=True,
+            evaluation_frequency="PT5M",
+            window_size="PT15M",
+            criteria=monitor.MetricAlertSingleResourceMultipleMetricCriteriaArgs(
+                odata_type=_CRITERIA,
+                all_of=[
+                    monitor.MetricCriteriaArgs(
+                        criterion_type="StaticThresholdCriterion",
+                        name=name,
+                        metric_name=metric,
+                        operator="GreaterThan",
+                        threshold=above,
+                        time_aggregation=aggregation,
+                        dimensions=dimensions,
+                    )
+                ],
+            ),
+            actions=[monitor.MetricAlertActionArgs(action_group_id=self.told.id)],
+            opts=pulumi.ResourceOptions(parent=self),
+        )

@@ -1,0 +1,169 @@
+"""What can be reached: a virtual network, private endpoints, and the names that lead to them."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import pulumi
+from pulumi_azure_native import network, privatedns
+
+from infra.components.site import Site
+from infra.settings import Network as Settings
+
+Part = Literal["endpoints", "compute", "workstations"]
+PARTS: tuple[Part, ...] = ("endpoints", "compute", "workstations")
+SERVICES = ("Microsoft.Storage", "Microsoft.KeyVault", "Microsoft.ContainerRegistry")
+
+# What a private endpoint reaches → the zones in which its names are:
+# learn.microsoft.com/azure/private-link/private-endpoint-dns
+ZONES: Mapping[str, Sequence[str]] = {
+    "amlworkspace": ("privatelink.api.azureml.ms", "privatelink.notebooks.azure.net"),
+    "amlregistry": ("privatelink.api.azureml.ms",),
+    "blob": ("privatelink.blob.core.windows.net",),
+    "dfs": ("privatelink.dfs.core.windows.net",),
+    "file": ("privatelink.file.core.windows.net",),
+    "vault": ("privatelink.vaultcore.azure.net",),
+    "registry": ("privatelink.azurecr.io",),
+}
+
+
+@dataclass(frozen=True)
+class NetworkArgs:
+    """The settings of the virtual network."""
+
+    site: Site
+    settings: Settings
+
+
+class Network(pulumi.ComponentResource):
+    """A virtual network in quarters, each behind a security group that the internet cannot pass."""
+
+    def __init__(self, name: str, args: NetworkArgs) -> None:
+        super().__init__("platform:network:Network", name)
+        site = self._site = args.site
+        self.service_endpoints = args.settings.service_endpoints
+        space = ipaddress.ip_network(args.settings.address_space)
+        groups = {part: self._security_group(part) for part in PARTS}
+        # Subnets stand inline: an update of a network without them would delete them.
+        self.virtual = network.VirtualNetwork(
+            "virtual-network",
+            virtual_network_name=site.names.local("vnet"),
+            resource_group_name=site.group,
+            location=site.location,
+            tags=site.tags,
+            address_space=network.AddressSpaceArgs(address_prefixes=[str(space)]),
+            subnets=[
+                network.SubnetArgs(
+                    name=part,
+                    address_prefix=str(prefix),
+                    default_outbound_access=False,
+                    private_endpoint_network_policies="Enabled",
+                    network_security_group=network.NetworkSecurityGroupArgs(id=groups[part].id),
+                    service_endpoints=[
+                        network.ServiceEndpointPropertiesFormatArgs(service=service)
+                        for service in (SERVICES if self.service_endpoints else ())
+                    ],
+                )
+                for part, prefix in zip(PARTS, space.subnets(prefixlen_diff=2), strict=False)
+            ],
+            opts=pulumi.ResourceOptions(parent=self),
+        )
+        self.security_groups = groups
+        self._zones: dict[str, privatedns.PrivateZone] = {}
+        self.register_outputs({"id": self.virtual.id})
+
+    def subnet(self, part: Part) -> pulumi.Output[str]:
+        """The id of a part of the network."""
+        return pulumi.Output.concat(self.virtual.id, f"/subnets/{part}")
+
+    def private_endpoint(
+        self, name: str, target: pulumi.Input[str], what: str
+    ) -> network.PrivateEndpoint:
+        """A private address for a resource; `what` is the part of it that is reached: a `ZONES`."""
+        site = self._site
+        called = f"{name}-{what}"
+        endpoint = network.PrivateEndpoint(
+            called,
+            private_endpoint_name=site.names.local("pe", called),
+            resource_group_name=site.group,
+            location=site.location,
+            tags=site.tags,
+            subnet=network.SubnetArgs(id=self.subnet("endpoints")),
+            private_link_service_connections=[
+                network.PrivateLinkServiceConnectionArgs(
+                    name=called, private_link_service_id=target, group_ids=[what]
+                )
+            ],
+            opts=pulumi.ResourceOptions(parent=self),
+        )
+        network.PrivateDnsZoneGroup(
+            f"{called}-names",
+            private_dns_zone_group_name="default",
+            private_endpoint_name=endpoint.name,
+            resource_group_name=site.group,
+            private_dns_zone_configs=[
+                network.PrivateDnsZoneConfigArgs(
+                    name=zone.replace(".", "-"), private_dns_zone_id=self._zone(zone).id
+                )
+                for zone in ZONES[what]
+            ],
+            opts=pulumi.ResourceOptions(parent=endpoint),
+        )
+        return endpoint
+
+    def _zone(self, zone: str) -> privatedns.PrivateZone:
+        if zone not in self._zones:
+            made = self._zones[zone] = privatedns.PrivateZone(
+                zone,
+                private_zone_name=zone,
+                resource_group_name=self._site.group,
+                location="global",
+                tags=self._site.tags,
+                opts=pulumi.ResourceOptions(parent=self),
+            )
+            privatedns.VirtualNetworkLink(
+                f"{zone}-link",
+                virtual_network_link_name=self._site.names.local("link"),
+                private_zone_name=made.name,
+                resource_group_name=self._site.group,
+                location="global",
+                tags=self._site.tags,
+                registration_enabled=False,
+                virtual_network=privatedns.SubResourceArgs(id=self.virtual.id),
+                opts=pulumi.ResourceOptions(parent=made),
+            )
+        return self._zones[zone]
+
+    def _security_group(self, part: Part) -> network.NetworkSecurityGroup:
+        rules = [_rule("https-from-the-network", 100, "Allow", "VirtualNetwork", "443")]
+        if part == "compute":
+            # Nodes of one job speak with each other on any port (NCCL, Gloo, MPI).
+            rules = [_rule("nodes-with-each-other", 100, "Allow", "VirtualNetwork", "*")]
+        return network.NetworkSecurityGroup(
+            f"security-{part}",
+            network_security_group_name=self._site.names.local("nsg", part),
+            resource_group_name=self._site.group,
+            location=self._site.location,
+            tags=self._site.tags,
+            security_rules=[*rules, _rule("nothing-else", 4096, "Deny", "*", "*")],
+            opts=pulumi.ResourceOptions(parent=self),
+        )
+
+
+def _rule(
+    name: str, priority: int, access: str, source: str, ports: str
+) -> network.SecurityRuleArgs:
+    return network.SecurityRuleArgs(
+        name=name,
+        priority=priority,
+        direction="Inbound",
+        access=access,
+        protocol="*" if access == "Deny" or ports == "*" else "Tcp",
+        source_address_prefix=source,
+        source_port_range="*",
+        destination_address_prefix="*" if access == "Deny" else "VirtualNetwork",
+        destination_port_range=ports,
+    )

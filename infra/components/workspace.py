@@ -1,0 +1,152 @@
+"""The Azure ML workspace, its managed network and its datastores."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import pulumi
+from pulumi_azure_native import machinelearningservices as ml
+from pulumi_azure_native import managedidentity
+
+from infra.components.network import Network
+from infra.components.registry import Registry
+from infra.components.site import Site
+from infra.components.storage import Storage
+from infra.components.vault import Vault
+from infra.settings import Network as NetworkSettings
+
+
+@dataclass(frozen=True)
+class WorkspaceArgs:
+    """What a workspace stands on; `granted` are the roles that its identity needs first.
+
+    `sas` is a token for the lake; None where datastores are reached by identity.
+    """
+
+    site: Site
+    identity: managedidentity.UserAssignedIdentity
+    granted: Sequence[pulumi.Resource]
+    network: Network | None
+    network_settings: NetworkSettings
+    storage: Storage
+    vault: Vault
+    registry: Registry
+    insights: pulumi.Input[str]
+    image_build_compute: str | None
+    sas: pulumi.Output[str] | None
+
+
+class Workspace(pulumi.ComponentResource):
+    """A workspace that reaches everything by its identity."""
+
+    def __init__(self, name: str, args: WorkspaceArgs) -> None:
+        super().__init__("platform:workspace:Workspace", name)
+        site = args.site
+        self.workspace = ml.Workspace(
+            "workspace",
+            workspace_name=site.names.local("mlw"),
+            resource_group_name=site.group,
+            location=site.location,
+            tags=site.tags,
+            kind="Default",
+            sku=ml.SkuArgs(name="Basic", tier="Basic"),
+            identity=ml.ManagedServiceIdentityArgs(
+                type="UserAssigned", user_assigned_identities=[args.identity.id]
+            ),
+            primary_user_assigned_identity=args.identity.id,
+            storage_account=args.storage.workspace.id,
+            key_vault=args.vault.vault.id,
+            container_registry=args.registry.registry.id,
+            application_insights=args.insights,
+            public_network_access=site.public_access,
+            v1_legacy_mode=False,
+            system_datastores_auth_mode="Identity",
+            # A registry without public addresses cannot build images itself.
+            image_build_compute=args.image_build_compute if args.network else None,
+            managed_network=_managed_network(args),
+            provision_network_now=bool(args.network),
+            opts=pulumi.ResourceOptions(
+                parent=self, protect=site.protect, depends_on=[*args.granted]
+            ),
+        )
+        if args.network:
+            args.network.private_endpoint("workspace", self.workspace.id, "amlworkspace")
+        for container, made in args.storage.containers.items():
+            self._datastore(args, container, made.name)
+        self.register_outputs({"id": self.workspace.id, "name": self.workspace.name})
+
+    def _datastore(self, args: WorkspaceArgs, name: str, container: pulumi.Input[str]) -> None:
+        ml.Datastore(
+            f"datastore-{name}",
+            # A datastore's name has no hyphens.
+            name=name.replace("-", "_"),
+            resource_group_name=args.site.group,
+            workspace_name=self.workspace.name,
+            properties=_by_sas(args, args.sas, container)
+            if args.sas
+            else _by_identity(args, container),
+            opts=pulumi.ResourceOptions(parent=self.workspace),
+        )
+
+
+def _by_identity(
+    args: WorkspaceArgs, container: pulumi.Input[str]
+) -> ml.AzureDataLakeGen2DatastoreArgs:
+    return ml.AzureDataLakeGen2DatastoreArgs(
+        datastore_type="AzureDataLakeGen2",
+        account_name=args.storage.lake.name,
+        filesystem=container,
+        endpoint="core.windows.net",
+        protocol="https",
+        subscription_id=args.site.subscription,
+        resource_group=args.site.names.group,
+        credentials=ml.NoneDatastoreCredentialsArgs(credentials_type="None"),
+        service_data_access_auth_identity="WorkspaceUserAssignedIdentity",
+    )
+
+
+def _by_sas(
+    args: WorkspaceArgs, token: pulumi.Output[str], container: pulumi.Input[str]
+) -> ml.AzureBlobDatastoreArgs:
+    return ml.AzureBlobDatastoreArgs(
+        datastore_type="AzureBlob",
+        account_name=args.storage.lake.name,
+        container_name=container,
+        endpoint="core.windows.net",
+        protocol="https",
+        subscription_id=args.site.subscription,
+        resource_group=args.site.names.group,
+        credentials=ml.SasDatastoreCredentialsArgs(
+            credentials_type="Sas",
+            secrets=ml.SasDatastoreSecretsArgs(secrets_type="Sas", sas_token=token),
+        ),
+    )
+
+
+Rules = Mapping[str, ml.FqdnOutboundRuleArgs | ml.PrivateEndpointOutboundRuleArgs]
+
+
+def _managed_network(args: WorkspaceArgs) -> ml.ManagedNetworkSettingsArgs:
+    """Only approved destinations where the network is private; open with public addresses."""
+    if not args.network or args.network_settings.isolation == "own":
+        return ml.ManagedNetworkSettingsArgs(isolation_mode="Disabled")
+    rules: dict[str, ml.FqdnOutboundRuleArgs | ml.PrivateEndpointOutboundRuleArgs] = {
+        f"lake-{what}": ml.PrivateEndpointOutboundRuleArgs(
+            type="PrivateEndpoint",
+            category="UserDefined",
+            destination=ml.PrivateEndpointDestinationArgs(
+                service_resource_id=args.storage.lake.id, subresource_target=what
+            ),
+        )
+        for what in ("blob", "dfs")
+    }
+    for host in args.network_settings.allowed_hosts:
+        rules["host-" + host.replace("*", "any").replace(".", "-")] = ml.FqdnOutboundRuleArgs(
+            type="FQDN", category="UserDefined", destination=host
+        )
+    return ml.ManagedNetworkSettingsArgs(
+        isolation_mode="AllowOnlyApprovedOutbound",
+        firewall_sku=args.network_settings.firewall,
+        outbound_rules=rules,
+    )

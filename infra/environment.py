@@ -1,0 +1,160 @@
+"""One environment: which component stands on which, and what each identity may do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pulumi
+
+from infra.components.assets import Assets, AssetsArgs
+from infra.components.compute import Compute, ComputeArgs
+from infra.components.endpoints import Endpoints, EndpointsArgs
+from infra.components.grants import Grant, Grants, GrantsArgs
+from infra.components.guardrails import Guardrails, GuardrailsArgs
+from infra.components.identity import Identity, IdentityArgs
+from infra.components.monitoring import Monitoring, MonitoringArgs
+from infra.components.network import Network, NetworkArgs
+from infra.components.registry import Registry, RegistryArgs
+from infra.components.site import Site, site
+from infra.components.storage import EncryptionKey, Storage, StorageArgs
+from infra.components.vault import Vault, VaultArgs
+from infra.components.workspace import Workspace, WorkspaceArgs
+from infra.components.workstations import Workstations, WorkstationsArgs
+from infra.rights import after, before
+from infra.settings import Settings
+
+
+def provision(
+    settings: Settings, sas: pulumi.Output[str] | None
+) -> Mapping[str, pulumi.Input[str]]:
+    """Declare every resource of the environment; its outputs by name."""
+    here = site(settings)
+    encrypted = settings.storage.customer_managed_key
+    monitoring = Monitoring("monitoring", MonitoringArgs(here, settings.monitoring, settings.owner))
+    identity = Identity(
+        "identity",
+        IdentityArgs(here, settings.repository, [one.name for one in settings.clusters], encrypted),
+    )
+    network = Network("network", NetworkArgs(here, settings.network)) if settings.private else None
+    vault = Vault("vault", VaultArgs(here, settings.vault, network, encrypted))
+    storage = Storage(
+        "storage", StorageArgs(here, settings.storage, network, _key(here, vault, identity))
+    )
+    registry = Registry("registry", RegistryArgs(here, settings.images, network))
+    granted = Grants(
+        "rights",
+        GrantsArgs(here, before(settings, identity, storage, vault, registry, monitoring)),
+    )
+    workspace = Workspace(
+        "workspace",
+        WorkspaceArgs(
+            site=here,
+            identity=identity.workspace,
+            granted=granted.made,
+            network=network,
+            network_settings=settings.network,
+            storage=storage,
+            vault=vault,
+            registry=registry,
+            insights=monitoring.insights.id,
+            image_build_compute=settings.image_builder,
+            sas=sas,
+        ),
+    )
+    compute = Compute(
+        "compute",
+        ComputeArgs(
+            site=here,
+            workspace=workspace.workspace.name,
+            clusters=settings.clusters,
+            instances=settings.machines("compute-instance"),
+            identities=identity.clusters,
+            subnet=network.subnet("compute")
+            if network and settings.network.isolation == "own"
+            else None,
+        ),
+    )
+    machines = settings.machines("data-science-vm")
+    vms = None
+    if network and machines:
+        vms = Workstations("workstations", WorkstationsArgs(here, network, machines))
+    assets = None
+    if settings.asset_registry.mode != "none":
+        assets = Assets("assets", AssetsArgs(here, settings.asset_registry, network))
+    rights = Grants(
+        "workspace-rights",
+        GrantsArgs(here, [*after(settings, identity, workspace, assets, vms)]),
+    )
+    Endpoints(
+        "endpoints",
+        EndpointsArgs(
+            site=here,
+            workspace=workspace.workspace.name,
+            endpoints=settings.endpoints,
+            identity=identity.endpoints,
+            granted=[*granted.made, *rights.made],
+            monitoring=monitoring,
+        ),
+    )
+    _observe(monitoring, network, vault, storage, registry, workspace, assets)
+    Guardrails(
+        "guardrails",
+        GuardrailsArgs(
+            site=here,
+            settings=settings.guardrails,
+            owner=settings.owner,
+            told=monitoring.told.id,
+            locked={
+                "workspace-storage": storage.workspace.id,
+                "lake": storage.lake.id,
+                "vault": vault.vault.id,
+                "images": registry.registry.id,
+            },
+        ),
+    )
+    return {
+        "resourceGroup": here.group,
+        "workspace": workspace.workspace.name,
+        "lake": storage.lake.name,
+        "pipelineClientId": identity.pipeline.client_id,
+        **{f"cluster:{name}": made.name for name, made in compute.clusters.items()},
+    }
+
+
+def _key(here: Site, vault: Vault, identity: Identity) -> EncryptionKey | None:
+    """The key of storage, and the right to use it, which comes first."""
+    if vault.key is None or identity.encryption is None:
+        return None
+    role = "Key Vault Crypto Service Encryption User"
+    grant = Grant("encryption-vault", identity.encryption, role, vault.vault.id)
+    granted = Grants("encryption-rights", GrantsArgs(here, [grant])).made
+    uri = vault.vault.properties.vault_uri
+    return EncryptionKey(uri, vault.key.name, identity.encryption, [*granted])
+
+
+def _observe(
+    monitoring: Monitoring,
+    network: Network | None,
+    vault: Vault,
+    storage: Storage,
+    registry: Registry,
+    workspace: Workspace,
+    assets: Assets | None,
+) -> None:
+    """Diagnostics on whatever has any, and the alerts of the workspace and the vault."""
+    monitoring.diagnose("vault", vault.vault.id)
+    monitoring.diagnose("images", registry.registry.id)
+    monitoring.diagnose("workspace", workspace.workspace.id)
+    for name, service in storage.services.items():
+        monitoring.diagnose(name, service.id)
+    if network:
+        monitoring.diagnose("virtual-network", network.virtual.id)
+        for part, group in network.security_groups.items():
+            monitoring.diagnose(f"security-{part}", group.id, metrics=False)
+    if assets and assets.made:
+        monitoring.diagnose("assets", assets.made.id)
+    monitoring.alert("failed-runs", workspace.workspace.id, "Failed Runs", 5)
+    monitoring.alert("unusable-nodes", workspace.workspace.id, "Unusable Nodes", 0)
+    monitoring.alert(
+        "vault-saturation", vault.vault.id, "SaturationShoebox", 75, aggregation="Average"
+    )

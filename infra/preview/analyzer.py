@@ -1,0 +1,131 @@
+"""The real CrossGuard analyzer: a process that serves a policy pack, and what it finds."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import grpc
+from google.protobuf import empty_pb2, struct_pb2
+from pulumi.runtime.proto import analyzer_pb2, analyzer_pb2_grpc
+
+from infra.preview.captured import REFERENCE, Capture, Finding, Resource, Spent
+from infra.preview.processes import ended
+
+# Pulumi's protocol: a value that is not known yet.
+UNKNOWN = "04da6b54-80e4-46f7-96ec-b56ff0331ba9"
+OPTIONS = [("grpc.max_receive_message_length", 400 * 1024 * 1024)]
+
+
+class Analyzer:
+    """A running policy pack, shared by the stacks that are previewed; a context manager.
+
+    `spent` is what its process took, once it has ended.
+    """
+
+    def __init__(self, pack: Path, engine: str, project: str) -> None:
+        self.spent = Spent(0.0, 0.0)
+        self._process = subprocess.Popen(
+            [sys.executable, "-u", "-m", "pulumi.policy", engine, "__main__.py"],
+            cwd=pack,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={
+                **os.environ,
+                "PULUMI_PROJECT": project,
+                "PULUMI_STACK": "preview",
+                "PULUMI_DRY_RUN": "true",
+                "PYTHONPATH": str(pack.parent.parent),
+            },
+        )
+        assert self._process.stdout
+        port = self._process.stdout.readline().strip()
+        if not port.isdigit():
+            _, told = self._process.communicate()
+            raise RuntimeError(f"the policy pack {pack} did not start: {told[-2000:]}")
+        self._channel = grpc.insecure_channel(f"127.0.0.1:{port}", options=OPTIONS)
+        self._stub = analyzer_pb2_grpc.AnalyzerStub(self._channel)
+        configuration = analyzer_pb2.ConfigureAnalyzerRequest()
+        self.policies = {}
+        for policy in self._stub.GetAnalyzerInfo(empty_pb2.Empty()).policies:
+            self.policies[policy.name] = policy.description
+            level = configuration.policyConfig[policy.name]
+            level.enforcementLevel = policy.enforcementLevel
+        self._stub.Configure(configuration)
+
+    def resource(self, resource: Resource) -> list[Finding]:
+        """What the policies of single resources say."""
+        request = analyzer_pb2.AnalyzeRequest(
+            type=resource.type,
+            urn=resource.urn,
+            name=resource.name,
+            properties=_struct(resource.inputs),
+            options=analyzer_pb2.AnalyzerResourceOptions(
+                protect=resource.protect,
+                ignoreChanges=resource.ignore_changes,
+                parent=resource.parent,
+            ),
+        )
+        return self._findings(self._stub.Analyze(request).diagnostics, resource.urn)
+
+    def stack(self, capture: Capture) -> list[Finding]:
+        """What the policies of a whole stack say."""
+        request = analyzer_pb2.AnalyzeStackRequest()
+        for one in capture.resources:
+            shown = request.resources.add(
+                type=one.type,
+                urn=one.urn,
+                name=one.name,
+                parent=one.parent,
+                dependencies=one.dependencies,
+                properties=_struct(one.inputs),
+            )
+            for key, urns in one.uses.items():
+                shown.propertyDependencies[key].urns.extend(urns)
+        return self._findings(self._stub.AnalyzeStack(request).diagnostics, "")
+
+    def _findings(self, diagnostics: Iterable[Any], urn: str) -> list[Finding]:
+        # CrossGuard puts the policy's description before what the policy said.
+        return [
+            Finding(
+                one.policyName,
+                one.enforcementLevel == analyzer_pb2.MANDATORY,
+                one.urn or urn,
+                one.message.removeprefix(self.policies.get(one.policyName, "")).strip(),
+            )
+            for one in diagnostics
+        ]
+
+    def __enter__(self) -> Analyzer:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._channel.close()
+        self._process.terminate()
+        self.spent = ended(self._process)
+
+
+def unknown(value: Any) -> Any:
+    """A value as a preview shows it: what holds a reference is not known."""
+    if isinstance(value, Mapping):
+        return {key: unknown(one) for key, one in value.items()}
+    if isinstance(value, list):
+        return [unknown(one) for one in value]
+    return UNKNOWN if isinstance(value, str) and REFERENCE.search(value) else value
+
+
+def _struct(inputs: Mapping[str, Any]) -> struct_pb2.Struct:
+    made = struct_pb2.Struct()
+    made.update(unknown(inputs))
+    return made

@@ -1,0 +1,102 @@
+"""Least privilege: every right that an environment grants, in one place.
+
+What a workspace's own identity needs: learn.microsoft.com/azure/machine-learning/
+how-to-identity-based-service-authentication (user-assigned managed identity).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from infra.components.assets import Assets
+from infra.components.grants import Grant
+from infra.components.identity import Identity
+from infra.components.monitoring import Monitoring
+from infra.components.registry import Registry
+from infra.components.storage import Storage
+from infra.components.vault import Vault
+from infra.components.workspace import Workspace
+from infra.components.workstations import Workstations
+from infra.settings import Settings
+
+_LAKE = {"read": "Storage Blob Data Reader", "write": "Storage Blob Data Contributor"}
+
+
+def before(
+    settings: Settings,
+    identity: Identity,
+    storage: Storage,
+    vault: Vault,
+    registry: Registry,
+    monitoring: Monitoring,
+) -> list[Grant]:
+    """The rights on what the workspace stands on; it is made once they are there."""
+    own, images = identity.workspace, registry.registry.id
+    blobs = "Storage Blob Data Contributor"
+    grants = [
+        Grant("workspace-storage", own, "Contributor", storage.workspace.id),
+        Grant("workspace-storage-blobs", own, blobs, storage.workspace.id),
+        Grant(
+            "workspace-storage-files",
+            own,
+            "Storage File Data Privileged Contributor",
+            storage.workspace.id,
+        ),
+        Grant("workspace-vault", own, "Contributor", vault.vault.id),
+        Grant("workspace-vault-secrets", own, "Key Vault Administrator", vault.vault.id),
+        Grant("workspace-images", own, "Contributor", images),
+        Grant("workspace-insights", own, "Contributor", monitoring.insights.id),
+        Grant("workspace-lake", own, "Storage Blob Data Reader", storage.lake.id),
+        Grant("endpoints-images", identity.endpoints, "AcrPull", images),
+        Grant(
+            "endpoints-storage",
+            identity.endpoints,
+            "Storage Blob Data Reader",
+            storage.workspace.id,
+        ),
+        # `infra sas` asks for a user-delegation key with this one.
+        Grant("pipeline-lake", identity.pipeline, "Storage Blob Delegator", storage.lake.id),
+    ]
+    if settings.private and settings.network.isolation == "managed":
+        approver = "Azure AI Enterprise Network Connection Approver"
+        grants += [
+            Grant(f"workspace-approves-{name}", own, approver, scope)
+            for name, scope in (
+                ("storage", storage.workspace.id),
+                ("lake", storage.lake.id),
+                ("vault", vault.vault.id),
+                ("images", images),
+            )
+        ]
+    for cluster in settings.clusters:
+        who = identity.clusters[cluster.name]
+        grants += [
+            Grant(f"{cluster.name}-images", who, "AcrPull", images),
+            Grant(f"{cluster.name}-storage", who, blobs, storage.workspace.id),
+            Grant(f"{cluster.name}-lake", who, _LAKE[cluster.lake], storage.lake.id),
+        ]
+    return grants
+
+
+def after(
+    settings: Settings,
+    identity: Identity,
+    workspace: Workspace,
+    assets: Assets | None,
+    machines: Workstations | None,
+) -> Iterator[Grant]:
+    """The rights on the workspace, on the shared registry and on machines."""
+    scope = workspace.workspace.id
+    yield Grant("pipeline-workspace", identity.pipeline, "AzureML Data Scientist", scope)
+    yield Grant("endpoints-metrics", identity.endpoints, "AzureML Metrics Writer (preview)", scope)
+    if assets:
+        yield Grant("pipeline-assets", identity.pipeline, "AzureML Registry User", assets.id)
+        yield Grant("endpoints-assets", identity.endpoints, "AzureML Registry User", assets.id)
+        for name, who in identity.clusters.items():
+            yield Grant(f"{name}-assets", who, "AzureML Registry User", assets.id)
+    for workstation in settings.workstations:
+        if machines and workstation.name in machines.machines:
+            vm = machines.machines[workstation.name].id
+            yield Grant(
+                f"{workstation.name}-sign-in", workstation.person, "Virtual Machine User Login", vm
+            )

@@ -1,0 +1,215 @@
+"""Rules of storage, vault and image registry."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from policies.infra.limits import Limits
+from policies.infra.rule import Item, Rule, must
+
+ACCOUNT = "storage:StorageAccount"
+CONTAINER = "storage:BlobContainer"
+BLOBS = "storage:BlobServiceProperties"
+VAULT = "keyvault:Vault"
+IMAGES = "containerregistry:Registry"
+COPIES = tuple(f"Standard_{kind}" for kind in ("GRS", "RAGRS", "GZRS", "RAGZRS"))
+
+
+def _redundancy(item: Item, limits: Limits) -> Iterator[str]:
+    found = item.at("sku.name")
+    if found not in COPIES:
+        yield f"`sku.name` is {found}, must be one of {', '.join(COPIES)}"
+
+
+def _bypass(item: Item, limits: Limits) -> Iterator[str]:
+    found = item.at("networkRuleSet.bypass", "AzureServices")
+    if "AzureServices" not in str(found):
+        yield f"`networkRuleSet.bypass` is {found}: Azure ML itself could not reach it"
+
+
+def _sas(item: Item, limits: Limits) -> Iterator[str]:
+    if not item.at("sasPolicy.sasExpirationPeriod"):
+        yield "`sasPolicy.sasExpirationPeriod` is not set"
+    if item.at("sasPolicy.expirationAction") != "Block":
+        yield "`sasPolicy.expirationAction` must be Block"
+
+
+def _soft_delete(item: Item, limits: Limits) -> Iterator[str]:
+    for what in ("deleteRetentionPolicy", "containerDeleteRetentionPolicy"):
+        if item.at(f"{what}.enabled") is not True or item.at(f"{what}.days", 0) < 7:
+            yield f"`{what}` must be enabled, for 7 days or more"
+
+
+def _retention(item: Item, limits: Limits) -> Iterator[str]:
+    if item.at("policies.retentionPolicy.status") != "enabled":
+        yield "`policies.retentionPolicy.status` must be enabled"
+    if item.at("policies.softDeletePolicy.status") == "enabled":
+        yield "Azure refuses retention and soft delete together"
+
+
+def _images_sku(item: Item, limits: Limits) -> Iterator[str]:
+    if item.at("sku.name") != "Premium":
+        yield "`sku.name` must be Premium: private endpoints, retention and scanning need it"
+
+
+def _account(
+    name: str, path: str, allowed: object, says: str, sources: str, default: object
+) -> Rule:
+    return must(f"storage-{name}", ACCOUNT, path, (allowed,), says, sources, default)
+
+
+def _vault(name: str, path: str, allowed: object, says: str, sources: str, default: object) -> Rule:
+    return must(f"vault-{name}", VAULT, f"properties.{path}", (allowed,), says, sources, default)
+
+
+def _images(
+    name: str, path: str, allowed: object, says: str, sources: str, default: object
+) -> Rule:
+    return must(f"registry-{name}", IMAGES, path, (allowed,), says, sources, default)
+
+
+# What Azure takes when a property is left out is its documented default.
+RULES: tuple[Rule, ...] = (
+    _account(
+        "shared-key", "allowSharedKeyAccess", False, "Shared keys are off.", "CKV2_AZURE_40", True
+    ),
+    Rule("storage-sas-policy", "A SAS has an upper limit.", "CKV2_AZURE_41", (ACCOUNT,), _sas),
+    _account(
+        "anonymous",
+        "allowBlobPublicAccess",
+        False,
+        "No blob is read without signing in.",
+        "CKV2_AZURE_47 CKV_AZURE_190",
+        False,
+    ),
+    must(
+        "container-anonymous",
+        CONTAINER,
+        "publicAccess",
+        ("None",),
+        "No container is read without signing in.",
+        "CKV_AZURE_34",
+        "None",
+    ),
+    _account(
+        "https", "enableHttpsTrafficOnly", True, "Only HTTPS is answered.", "CKV_AZURE_3", True
+    ),
+    must(
+        "storage-tls",
+        ACCOUNT,
+        "minimumTlsVersion",
+        ("TLS1_2", "TLS1_3"),
+        "TLS is 1.2 or newer.",
+        "CKV_AZURE_44",
+        "TLS1_0",
+    ),
+    _account(
+        "default-deny",
+        "networkRuleSet.defaultAction",
+        "Deny",
+        "What no rule lets in stays out.",
+        "CKV_AZURE_35",
+        "Allow",
+    ),
+    Rule(
+        "storage-azure-services",
+        "Azure's own services come through.",
+        "CKV_AZURE_36",
+        (ACCOUNT,),
+        _bypass,
+    ),
+    _account(
+        "public-access",
+        "publicNetworkAccess",
+        "Disabled",
+        "Storage does not answer on public addresses.",
+        "CKV_AZURE_59",
+        "Enabled",
+    ),
+    _account(
+        "local-users",
+        "isLocalUserEnabled",
+        False,
+        "Storage has no users of its own.",
+        "CKV_AZURE_244",
+        True,
+    ),
+    Rule("storage-redundancy", "Data outlives a region.", "CKV_AZURE_206", (ACCOUNT,), _redundancy),
+    Rule("storage-soft-delete", "A delete can be undone.", "CKV2_AZURE_38", (BLOBS,), _soft_delete),
+    _vault(
+        "soft-delete", "enableSoftDelete", True, "Secrets can be recovered.", "CKV_AZURE_111", True
+    ),
+    _vault(
+        "purge-protection",
+        "enablePurgeProtection",
+        True,
+        "Nobody purges before the time.",
+        "CKV_AZURE_110 CKV_AZURE_42",
+        False,
+    ),
+    _vault(
+        "firewall",
+        "networkAcls.defaultAction",
+        "Deny",
+        "What no rule lets in stays out.",
+        "CKV_AZURE_109",
+        "Allow",
+    ),
+    _vault(
+        "public-access",
+        "publicNetworkAccess",
+        "Disabled",
+        "The vault does not answer on public addresses.",
+        "CKV_AZURE_189",
+        "Enabled",
+    ),
+    _vault("roles", "enableRbacAuthorization", True, "Access to secrets is by role.", "own", False),
+    _images(
+        "admin",
+        "adminUserEnabled",
+        False,
+        "The registry has no administrator's password.",
+        "CKV_AZURE_137",
+        False,
+    ),
+    _images(
+        "anonymous",
+        "anonymousPullEnabled",
+        False,
+        "No image is pulled without signing in.",
+        "CKV_AZURE_138",
+        False,
+    ),
+    _images(
+        "public-access",
+        "publicNetworkAccess",
+        "Disabled",
+        "The registry does not answer on public addresses.",
+        "CKV_AZURE_139",
+        "Enabled",
+    ),
+    Rule(
+        "registry-sku",
+        "The registry can be private, and its images scanned.",
+        "CKV_AZURE_163",
+        (IMAGES,),
+        _images_sku,
+    ),
+    Rule("registry-retention", "Untagged images go.", "CKV_AZURE_167", (IMAGES,), _retention),
+    _images(
+        "zones",
+        "zoneRedundancy",
+        "Enabled",
+        "The registry outlives a zone.",
+        "CKV_AZURE_233",
+        "Disabled",
+    ),
+    _images(
+        "data-endpoint",
+        "dataEndpointEnabled",
+        True,
+        "Images come from an address of our own.",
+        "CKV_AZURE_237",
+        False,
+    ),
+)

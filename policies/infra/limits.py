@@ -1,0 +1,70 @@
+"""What an environment may spend and where it may be; from limits.yml, per environment."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+FILE = Path(__file__).with_name("limits.yml")
+STRICTEST = "default"
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The limits of one environment; `advice` are the rules that only advise in it."""
+
+    max_nodes: int
+    idle_minutes: int
+    gpu_sizes: tuple[str, ...]
+    regions: tuple[str, ...]
+    tags: tuple[str, ...]
+    advice: tuple[str, ...]
+
+
+def load(file: Path = FILE) -> Mapping[str, Limits]:
+    """Limits by environment, `default` among them; ValueError says what is wrong with the file.
+
+    An environment states what differs from `default`; one that is not there has the default.
+    """
+    try:
+        stated = yaml.safe_load(file.read_text())
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise ValueError(f"{file.name}: {error}") from None
+    if not isinstance(stated, dict) or STRICTEST not in stated:
+        raise ValueError(f"{file.name}: a mapping of environments with `{STRICTEST}`")
+    base = _checked(file, STRICTEST, stated[STRICTEST], {})
+    return {name: _checked(file, name, one, vars(base)) for name, one in stated.items()}
+
+
+def of(limits: Mapping[str, Limits], urn: str) -> Limits:
+    """The limits of the environment that a URN belongs to."""
+    return limits.get(environment(urn), limits[STRICTEST])
+
+
+def environment(urn: str) -> str:
+    """The stack in `urn:pulumi:STACK::PROJECT::TYPE::NAME`."""
+    return urn.removeprefix("urn:pulumi:").split("::")[0]
+
+
+def _checked(file: Path, name: str, stated: Any, base: Mapping[str, Any]) -> Limits:
+    values = dict(base)
+    if not isinstance(stated, dict):
+        raise ValueError(f"{file.name}: `{name}`: a mapping")
+    known = {one.name: str(one.type) for one in fields(Limits)}
+    for key, value in stated.items():
+        if key not in known:
+            raise ValueError(f"{file.name}: `{name}.{key}`: one of {', '.join(known)}")
+        if known[key] == "int":
+            if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+                raise ValueError(f"{file.name}: `{name}.{key}`: a whole number")
+        elif not isinstance(value, list) or not all(isinstance(one, str) for one in value):
+            raise ValueError(f"{file.name}: `{name}.{key}`: a list of names")
+        values[key] = tuple(value) if isinstance(value, list) else value
+    missing = known.keys() - values.keys()
+    if missing:
+        raise ValueError(f"{file.name}: `{name}`: no {', '.join(sorted(missing))}")
+    return Limits(**values)

@@ -1,0 +1,80 @@
+"""What a rule is: a name, a sentence, where it comes from, and what it finds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from policies.infra.limits import Limits
+
+AZURE = "azure-native"
+UNKNOWN = "(not known before the update)"
+
+
+@dataclass(frozen=True)
+class Item:
+    """A resource as a rule sees it; `uses` is input → URNs that it was made from.
+
+    What only Azure knows is `UNKNOWN`. `kind` is the type without the provider.
+    """
+
+    kind: str
+    name: str
+    urn: str
+    props: Mapping[str, Any]
+    uses: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def at(self, path: str, default: Any = None) -> Any:
+        """The value at a dotted path of inputs, `default` where there is none."""
+        value: Any = self.props
+        for key in path.split("."):
+            if not isinstance(value, Mapping) or value.get(key) is None:
+                return default
+            value = value[key]
+        return value
+
+
+Check = Callable[[Item, Limits], Iterator[str]]
+StackCheck = Callable[[Sequence[Item], Limits], Iterator[tuple[Item, str]]]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A rule of single resources of some `kinds`, or of a whole stack.
+
+    `sources` cite the catalogues that ask for it; "own" is ours.
+    """
+
+    name: str
+    says: str
+    sources: str
+    kinds: tuple[str, ...] = ()
+    check: Check | None = None
+    whole: StackCheck | None = None
+
+
+def must(
+    name: str,
+    kind: str,
+    path: str,
+    allowed: Sequence[object],
+    says: str,
+    sources: str,
+    default: object = None,
+) -> Rule:
+    """A rule that a value is one of `allowed`; `default` is what Azure takes where it is not."""
+
+    def check(item: Item, limits: Limits) -> Iterator[str]:
+        found = item.at(path, default)
+        if found not in allowed:
+            wanted = " or ".join(map(_shown, allowed))
+            yield f"`{path}` is {_shown(found)}, must be {wanted}"
+
+    return Rule(name, says, sources, (kind,), check)
+
+
+def _shown(value: object) -> str:
+    if value is None:
+        return "not set"
+    return str(value).lower() if isinstance(value, bool) else str(value)

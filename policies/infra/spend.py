@@ -1,0 +1,83 @@
+"""Rules of cost: how many nodes, which GPUs, how long they idle; a budget."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+from policies.infra.limits import Limits
+from policies.infra.rule import Item, Rule
+from policies.infra.workspace import COMPUTE
+
+_GPU = re.compile(r"Standard_N[CDV]", re.I)
+_DURATION = re.compile(r"PT(?:(\d+)H)?(?:(\d+)M)?(?:\d+S)?")
+_SCALE = "properties.properties.scaleSettings"
+
+
+def _cap(item: Item, limits: Limits) -> Iterator[str]:
+    nodes = item.at(f"{_SCALE}.maxNodeCount")
+    if _cluster(item) and (not isinstance(nodes, int | float) or nodes > limits.max_nodes):
+        yield f"`maxNodeCount` is {nodes}, at most {limits.max_nodes} here"
+
+
+def _to_zero(item: Item, limits: Limits) -> Iterator[str]:
+    nodes = item.at(f"{_SCALE}.minNodeCount", 0)
+    if _cluster(item) and nodes != 0:
+        yield f"`minNodeCount` is {nodes}, must be 0: an idle node costs as a busy one"
+
+
+def _idle(item: Item, limits: Limits) -> Iterator[str]:
+    if not _cluster(item):
+        return
+    stated = item.at(f"{_SCALE}.nodeIdleTimeBeforeScaleDown")
+    found = _DURATION.fullmatch(str(stated))
+    minutes = int(found[1] or 0) * 60 + int(found[2] or 0) if found else None
+    if minutes is None or minutes > limits.idle_minutes:
+        yield f"`nodeIdleTimeBeforeScaleDown` is {stated}, at most {limits.idle_minutes} minutes"
+
+
+def _gpu(item: Item, limits: Limits) -> Iterator[str]:
+    size = str(item.at("properties.properties.vmSize", ""))
+    if _GPU.match(size) and size not in limits.gpu_sizes:
+        allowed = ", ".join(limits.gpu_sizes) or "none"
+        yield f"`vmSize` is {size}; GPU sizes allowed here: {allowed}"
+
+
+def _instance(item: Item, limits: Limits) -> Iterator[str]:
+    stopping = "properties.properties.idleTimeBeforeShutdown"
+    if item.at("properties.computeType") == "ComputeInstance" and not item.at(stopping):
+        yield "a compute instance stops by itself when it is idle"
+
+
+def _budget(items: Sequence[Item], limits: Limits) -> Iterator[tuple[Item, str]]:
+    if any(item.kind == "consumption:Budget" for item in items):
+        return
+    for item in items:
+        if item.kind == "resources:ResourceGroup":
+            yield item, "no budget warns of its cost"
+
+
+def _cluster(item: Item) -> bool:
+    return bool(item.at("properties.computeType") == "AmlCompute")
+
+
+RULES: tuple[Rule, ...] = (
+    Rule("cost-node-cap", "A cluster has at most so many nodes.", "own", (COMPUTE,), _cap),
+    Rule(
+        "cost-scale-to-zero",
+        "A cluster without work has no node.",
+        "CKV_AZURE_150",
+        (COMPUTE,),
+        _to_zero,
+    ),
+    Rule("cost-idle-time", "An idle node goes soon.", "own", (COMPUTE,), _idle),
+    Rule(
+        "cost-gpu-sizes",
+        "Only GPU sizes that the environment allows.",
+        "own",
+        (COMPUTE,),
+        _gpu,
+    ),
+    Rule("cost-idle-instance", "An idle instance stops.", "own", (COMPUTE,), _instance),
+    Rule("cost-budget", "A budget warns in time.", "own", whole=_budget),
+)

@@ -1,0 +1,172 @@
+"""Rules of a whole stack: what belongs together is there; and of every resource: tags, regions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from policies.infra.data import ACCOUNT, BLOBS, IMAGES, VAULT
+from policies.infra.limits import Limits
+from policies.infra.rule import Item, Rule
+from policies.infra.workspace import ASSETS, COMPUTE, ENDPOINT, WORKSPACE
+
+PRIVATE = "network:PrivateEndpoint"
+NAMES = "network:PrivateDnsZoneGroup"
+# What holds or serves data → the parts of it that a private endpoint has to lead to.
+REACHED: Mapping[str, str] = {
+    WORKSPACE: "amlworkspace",
+    ASSETS: "amlregistry",
+    ACCOUNT: "blob",
+    VAULT: "vault",
+    IMAGES: "registry",
+}
+# Types that take tags and are created in a place.
+TAGGED = (
+    *(WORKSPACE, COMPUTE, ENDPOINT, ASSETS, ACCOUNT, VAULT, IMAGES, PRIVATE),
+    *("resources:ResourceGroup", "network:VirtualNetwork", "compute:VirtualMachine"),
+    *("operationalinsights:Workspace", "applicationinsights:Component"),
+    "managedidentity:UserAssignedIdentity",
+)
+OBSERVED = (WORKSPACE, ENDPOINT, ASSETS, VAULT, IMAGES, BLOBS)
+Found = Iterator[tuple[Item, str]]
+
+
+def _private_endpoints(items: Sequence[Item], limits: Limits) -> Found:
+    """Ids are not known in a preview: what an endpoint leads to is what it was made from."""
+    led: dict[str, list[Item]] = {}
+    for item in items:
+        if item.kind == PRIVATE:
+            for urn in item.uses.get("privateLinkServiceConnections", ()):
+                led.setdefault(urn, []).append(item)
+    named = {
+        urn
+        for item in items
+        if item.kind == NAMES
+        for urn in item.uses.get("privateEndpointName", ())
+    }
+    for item in items:
+        part = REACHED.get(item.kind)
+        if part is None:
+            continue
+        if item.at("kind") == "FileStorage":
+            part = "file"
+        leading = [one for one in led.get(item.urn, []) if part in _groups(one)]
+        if not leading:
+            yield item, f"no private endpoint leads to its `{part}`"
+        elif not any(one.urn in named for one in leading):
+            yield item, f"the private endpoint of its `{part}` has no name in a DNS zone"
+
+
+def _groups(endpoint: Item) -> list[str]:
+    connections = endpoint.at("privateLinkServiceConnections", [])
+    return [group for one in connections for group in one.get("groupIds", [])]
+
+
+def _workspace_names(items: Sequence[Item], limits: Limits) -> Found:
+    zones = {
+        str(item.at("privateZoneName")) for item in items if item.kind == "privatedns:PrivateZone"
+    }
+    for item in items:
+        if item.kind == WORKSPACE:
+            for zone in ("privatelink.api.azureml.ms", "privatelink.notebooks.azure.net"):
+                if zone not in zones:
+                    yield item, f"no DNS zone `{zone}`"
+
+
+def _isolation(items: Sequence[Item], limits: Limits) -> Found:
+    """A managed network that lets out what is approved, or all compute in a subnet of ours."""
+    computes = [item for item in items if item.kind == COMPUTE]
+    ours = bool(computes) and all(item.at("properties.properties.subnet") for item in computes)
+    for item in items:
+        mode = item.at("managedNetwork.isolationMode", "Disabled")
+        if item.kind == WORKSPACE and mode != "AllowOnlyApprovedOutbound" and not ours:
+            yield item, f"`isolationMode` is {mode}, and compute is in no subnet of ours"
+
+
+def _diagnostics(items: Sequence[Item], limits: Limits) -> Found:
+    seen = {
+        urn
+        for item in items
+        if item.kind == "monitor:DiagnosticSetting" and item.uses.get("workspaceId")
+        for urn in item.uses.get("resourceUri", ())
+    }
+    for item in items:
+        if (
+            item.kind in (WORKSPACE, ENDPOINT, ASSETS, VAULT, IMAGES, BLOBS)
+            and item.urn not in seen
+        ):
+            yield item, "its logs and metrics go nowhere"
+
+
+def _defender(items: Sequence[Item], limits: Limits) -> Found:
+    kept = {
+        urn
+        for item in items
+        if item.kind == "security:DefenderForStorage" and item.at("properties.isEnabled") is True
+        for urn in item.uses.get("resourceId", ())
+    }
+    for item in items:
+        if item.kind == ACCOUNT and item.urn not in kept:
+            yield item, "Defender for Storage is not on"
+
+
+def _recoverable(items: Sequence[Item], limits: Limits) -> Found:
+    kept = {urn for item in items if item.kind == BLOBS for urn in item.uses.get("accountName", ())}
+    for item in items:
+        if item.kind == ACCOUNT and item.at("kind") != "FileStorage" and item.urn not in kept:
+            yield item, "nothing says how long a delete can be undone"
+
+
+def _tags(item: Item, limits: Limits) -> Iterator[str]:
+    missing = [tag for tag in limits.tags if not item.at("tags", {}).get(tag)]
+    if missing:
+        yield f"no tag {', '.join(missing)}"
+
+
+def _regions(item: Item, limits: Limits) -> Iterator[str]:
+    place = str(item.at("location", "")).lower().replace(" ", "")
+    if place not in limits.regions:
+        yield f"`location` is {place or 'not set'}, must be one of {', '.join(limits.regions)}"
+
+
+def _insights(item: Item, limits: Limits) -> Iterator[str]:
+    if not item.at("workspaceResourceId"):
+        yield "`workspaceResourceId` is not set"
+
+
+RULES: tuple[Rule, ...] = (
+    Rule(
+        "private-endpoints",
+        "What holds data is reached through a private endpoint with a name.",
+        "CKV2_AZURE_32 CKV2_AZURE_33 AVM",
+        whole=_private_endpoints,
+    ),
+    Rule(
+        "workspace-names",
+        "Both zones of a workspace's names are there: api and notebooks.",
+        "CKV_AZURE_243 AVM",
+        whole=_workspace_names,
+    ),
+    Rule(
+        "workspace-isolation",
+        "Compute reaches only what was approved.",
+        "Azure Policy 6ddb1705-c8cf-450e-aa4b-19ad6703c440, AVM",
+        whole=_isolation,
+    ),
+    Rule("diagnostics", "What happens is on record.", "AVM WAF", whole=_diagnostics),
+    Rule("storage-defender", "Defender watches storage.", "AZR-000296", whole=_defender),
+    Rule(
+        "storage-recoverable",
+        "Every account says how long a delete can be undone.",
+        "CKV2_AZURE_38",
+        whole=_recoverable,
+    ),
+    Rule("tags", "Everything says whose it is.", "AZR-000166", TAGGED, _tags),
+    Rule("regions", "Everything is where it may be.", "AZR-000167", TAGGED, _regions),
+    Rule(
+        "insights-workspace",
+        "Application Insights keeps its data in Log Analytics.",
+        "AZR-000069",
+        ("applicationinsights:Component",),
+        _insights,
+    ),
+)

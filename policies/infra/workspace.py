@@ -1,0 +1,145 @@
+"""Rules of the workspace, its compute and its endpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from policies.infra.limits import Limits
+from policies.infra.rule import Item, Rule, must
+
+WORKSPACE = "machinelearningservices:Workspace"
+COMPUTE = "machinelearningservices:Compute"
+ENDPOINT = "machinelearningservices:OnlineEndpoint"
+ASSETS = "machinelearningservices:Registry"
+DATASTORE = "machinelearningservices:Datastore"
+
+
+def _identity(item: Item, limits: Limits) -> Iterator[str]:
+    if item.at("identity.type") != "UserAssigned":
+        yield f"`identity.type` is {item.at('identity.type')}, must be UserAssigned"
+    if not item.at("primaryUserAssignedIdentity"):
+        yield "`primaryUserAssignedIdentity` is not set"
+
+
+def _outbound_endpoint(item: Item, limits: Limits) -> Iterator[str]:
+    if item.at("managedNetwork.isolationMode") == "Disabled":
+        yield "no managed network, so no private endpoint leads out of it"
+        return
+    rules = item.at("managedNetwork.outboundRules", {})
+    if not any(one.get("type") == "PrivateEndpoint" for one in rules.values()):
+        yield "no outbound rule of the managed network is a private endpoint"
+
+
+def _cluster_identity(item: Item, limits: Limits) -> Iterator[str]:
+    cluster = item.at("properties.computeType") == "AmlCompute"
+    if cluster and item.at("identity.type") != "UserAssigned":
+        yield "a cluster acts by a user-assigned identity of its own"
+
+
+def _no_stored_key(item: Item, limits: Limits) -> Iterator[str]:
+    kind = item.at("properties.credentials.credentialsType")
+    if kind not in ("None", "Sas"):
+        yield f"`credentialsType` is {kind}, must be None or a user-delegation Sas"
+
+
+RULES: tuple[Rule, ...] = (
+    must(
+        "workspace-public-access",
+        WORKSPACE,
+        "publicNetworkAccess",
+        ("Disabled",),
+        "A workspace does not answer on public addresses.",
+        "AZR-000406 CKV_AZURE_144 CKV2_AZURE_49",
+        "Enabled",
+    ),
+    Rule(
+        "workspace-identity",
+        "A workspace acts by a user-assigned identity.",
+        "AZR-000407",
+        (WORKSPACE,),
+        _identity,
+    ),
+    Rule(
+        "workspace-outbound-endpoint",
+        "The managed network reaches storage by a private endpoint.",
+        "CKV_AZURE_243",
+        (WORKSPACE,),
+        _outbound_endpoint,
+    ),
+    must(
+        "workspace-datastores",
+        WORKSPACE,
+        "systemDatastoresAuthMode",
+        ("Identity",),
+        "The workspace's own datastores are reached by identity.",
+        "AVM WAF",
+        "AccessKey",
+    ),
+    must(
+        "workspace-v2",
+        WORKSPACE,
+        "v1LegacyMode",
+        (False,),
+        "The v1 API, which skips the private endpoint's controls, is off.",
+        "own",
+        False,
+    ),
+    Rule(
+        "datastore-no-key",
+        "A datastore holds no account key.",
+        "own",
+        (DATASTORE,),
+        _no_stored_key,
+    ),
+    must(
+        "compute-local-auth",
+        COMPUTE,
+        "properties.disableLocalAuth",
+        (True,),
+        "Nobody signs in to a node by password or key.",
+        "AZR-000404 CKV_AZURE_142",
+        False,
+    ),
+    must(
+        "compute-node-address",
+        COMPUTE,
+        "properties.properties.enableNodePublicIp",
+        (False,),
+        "Nodes have no public address.",
+        "own",
+        True,
+    ),
+    Rule(
+        "compute-identity",
+        "Each cluster acts by an identity of its own.",
+        "own",
+        (COMPUTE,),
+        _cluster_identity,
+    ),
+    must(
+        "endpoint-auth",
+        ENDPOINT,
+        "properties.authMode",
+        ("AADToken",),
+        "Endpoints take Entra tokens, no keys.",
+        "own",
+    ),
+    must(
+        "endpoint-public-access",
+        ENDPOINT,
+        "properties.publicNetworkAccess",
+        ("Disabled",),
+        "Endpoints do not answer on public addresses.",
+        "own",
+        "Enabled",
+    ),
+    must(
+        "assets-public-access",
+        ASSETS,
+        "publicNetworkAccess",
+        ("Disabled",),
+        "The shared registry does not answer on public addresses.",
+        "own",
+        "Enabled",
+    ),
+)

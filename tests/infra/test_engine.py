@@ -1,0 +1,88 @@
+"""infra.preview.run and engine: what is captured of a program, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from infra.preview.captured import SECRET
+from infra.preview.engine import plain
+from infra.preview.run import capture
+from ml.specs.problems import Refused
+from tests.infra.programs import tree
+
+PROGRAM = """
+    import pulumi
+    from pulumi_azure_native import managedidentity, resources
+
+    part = pulumi.ComponentResource("platform:test:Part", "part")
+    group = resources.ResourceGroup(
+        "group", resource_group_name="rg", location="westeurope",
+        opts=pulumi.ResourceOptions(protect=True),
+    )
+    who = managedidentity.UserAssignedIdentity(
+        "who", resource_group_name=group.name, location=pulumi.Output.secret("hidden"),
+        opts=pulumi.ResourceOptions(parent=part),
+    )
+    pulumi.export("principal", who.principal_id)
+"""
+
+
+def test_a_program_is_captured_with_parents_dependencies_and_references(tmp_path: Path) -> None:
+    found = capture("dev", root=tree(tmp_path, PROGRAM))
+    assert found.problems == ()
+    group, who = (
+        next(one for one in found.provided if one.name == name) for name in ("group", "who")
+    )
+    assert group.protect and group.inputs == {"resourceGroupName": "rg", "location": "westeurope"}
+    assert who.inputs["resourceGroupName"] == "${ResourceGroup:group.name}"
+    assert who.uses == {"resourceGroupName": (group.urn,)}
+    assert found.component(who) == "part" and found.component(group) == ""
+    assert found.outputs == {"principal": "${UserAssignedIdentity:who.principalId}"}
+    assert found.spent.cpu_seconds > 0 and found.spent.peak_mib > 10
+
+
+def test_a_secret_is_captured_as_a_word(tmp_path: Path) -> None:
+    found = capture("dev", root=tree(tmp_path, PROGRAM))
+    (who,) = (one for one in found.provided if one.name == "who")
+    assert who.inputs["location"] == SECRET
+    assert "hidden" not in str(found.to_json())
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ('resources.ResourceGroup("group", resource_group_name="other")', "two resources have"),
+        (
+            'managedidentity.UserAssignedIdentity("who", resource_group_name=group.name)',
+            "another resource of that type and name",
+        ),
+    ],
+)
+def test_what_an_engine_would_refuse_is_told(line: str, said: str, tmp_path: Path) -> None:
+    found = capture("dev", root=tree(tmp_path, f"{PROGRAM}\n    {line}\n"))
+    assert len(found.problems) == 1 and said in found.problems[0]
+
+
+def test_a_program_that_fails_is_refused_with_its_reason(tmp_path: Path) -> None:
+    broken = tree(tmp_path, "raise ValueError('no such region')")
+    with pytest.raises(Refused, match="no such region") as refused:
+        capture("dev", root=broken)
+    assert refused.value.problems[0].code == "program-failed"
+
+
+def test_a_program_that_asks_azure_is_refused(tmp_path: Path) -> None:
+    asking = """
+        from pulumi_azure_native import authorization
+        authorization.get_client_config()
+    """
+    with pytest.raises(Refused, match="asks Azure"):
+        capture("dev", root=tree(tmp_path, asking))
+
+
+def test_numbers_are_whole_again() -> None:
+    """Pulumi's protocol has floats alone."""
+    given = {"nodes": 4.0, "share": 0.5, "list": [1.0], "flag": True}
+    assert plain(given) == {"nodes": 4, "share": 0.5, "list": [1], "flag": True}
+    assert isinstance(plain(given)["nodes"], int)
