@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from ml.backends.base import Watch, unwatched
-from ml.release import audit, candidate, evidence
+from ml.release import audit, candidate, evidence, supply_chain
 from ml.release import project as projects
 from ml.release.project import Project
 from ml.release.registry import Registry, Version
@@ -49,11 +49,13 @@ def judge(
 ) -> Judged:
     """Decide about a version and append the decision to the audit log.
 
-    The champion is scored again on the candidate's data when its own evidence is of other data.
+    The champion is scored again on the candidate's data when its own evidence is of other data, and
+    advisories are looked up again: one may have come since the evidence was made.
     Raises Refused for a gates.yml that is wrong or looser than the floor.
     """
     held = load_gates(project)
     found = evidence.load(version)
+    found = replace(found, supply_chain=supply_chain.today(found.supply_chain))
     champion = registry.champion(version.model, environment)
     against = champion_evidence(project, found, champion, version, watch)
     asked = Request(

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from ml.specs import repository
 from ml.specs.problems import Place, Problem, Refused
-from policies.supply_chain.advisories import AdvisoriesError, read
-from policies.supply_chain.packages import digest, packages, sbom
+from policies.promotion.evidence import SupplyChain
+from policies.supply_chain.advisories import Advisories, AdvisoriesError, read
+from policies.supply_chain.packages import Package, digest, packages, sbom
 
 LOCK = Path("requirements/main.lock")
 # The local copy of OSV records: a folder, a zip or a file. The variable moves it.
@@ -37,21 +39,47 @@ def look() -> tuple[Mapping[str, object], str]:
         },
         "sbom": digest(bill),
     }
-    source = Path(os.environ.get(VARIABLE) or repository.root() / ADVISORIES)
-    if os.environ.get(VARIABLE) or source.exists():
-        shown = repository.shown(source)
-        try:
-            known = read(source)
-        except AdvisoriesError as error:
-            hint = f"osv.dev hands out one zip an ecosystem; {VARIABLE} names another copy"
-            place = Place(shown, 0)
-            raise Refused(
-                Problem("no-advisories", str(error), "records in OSV JSON", hint, place)
-            ) from None
+    known = _known()
+    if known is not None:
+        shown, advisories = known
         stated |= {
             "source": shown,
-            "as_of": known.as_of.isoformat(),
-            "records": len(known.records),
-            "advisories": list(known.found(found)),
+            "as_of": advisories.as_of.isoformat(),
+            "records": len(advisories.records),
+            "advisories": list(advisories.found(found)),
         }
     return stated, bill
+
+
+def today(of: SupplyChain) -> SupplyChain:
+    """What evidence states, with what the source has by now on the packages that it names.
+
+    A source that is older than the one read then adds to it and takes nothing away. Raises Refused
+    as `look` does.
+    """
+    known = _known()
+    if known is None:
+        return of
+    shown, advisories = known
+    packages = [
+        Package(name, one.locked or "", one.installed or "", one.licence or "")
+        for name, one in of.packages.items()
+    ]
+    found = advisories.found(packages)
+    if of.as_of is not None and of.as_of > advisories.as_of:
+        return replace(of, advisories=tuple(sorted({*found, *(of.advisories or ())})))
+    return replace(of, source=shown, as_of=advisories.as_of, advisories=found)
+
+
+def _known() -> tuple[str, Advisories] | None:
+    """The source as it is shown, and what it has; None where there is none."""
+    source = Path(os.environ.get(VARIABLE) or repository.root() / ADVISORIES)
+    if not os.environ.get(VARIABLE) and not source.exists():
+        return None
+    shown = repository.shown(source)
+    try:
+        return shown, read(source)
+    except AdvisoriesError as error:
+        hint = f"osv.dev hands out one zip an ecosystem; {VARIABLE} names another copy"
+        problem = Problem("no-advisories", str(error), "records in OSV JSON", hint, Place(shown, 0))
+        raise Refused(problem) from None

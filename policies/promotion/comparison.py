@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
+
 from policies.promotion.decision import Verdict
 from policies.promotion.evidence import Evidence
 from policies.promotion.gates import Gate
@@ -76,18 +78,63 @@ def first_promotion(case: Case, gate: Gate) -> Finding:
 
 
 def non_inferiority(case: Case, gate: Gate) -> Finding:
-    """On every split, the candidate is not worse than the champion by more than the margin."""
+    """On every split, and every slice that the project names, the candidate is not worse than the
+    champion by more than the margin; on no other slice is it shown to be worse by more.
+    """
     if case.champion is None:
         return Finding("not asked", "no champion yet", "see first-promotion")
     margin, splits = gate.number("margin"), gate.names("splits")
     required = f"paired difference above −{margin:g} on " + (", ".join(splits) or "a split")
     if not splits:
         return _NO_SPLIT
-    compared = [_compared(case, split, gate.number("confidence")) for split in splits]
-    found = "; ".join(f"{split} {told}" for split, (_, told) in zip(splits, compared, strict=True))
-    ok = all(by is not None and by.low > -margin for by, _ in compared)
-    why, measured = "" if ok else "it may be worse", all(by is not None for by, _ in compared)
-    return Finding("pass" if ok else "fail", found, required, why, measured)
+    confidence = gate.number("confidence")
+    compared = {split: _compared(case, split, confidence) for split in splits}
+    every = _members(case, splits[0])
+    for name in gate.names("slices"):
+        compared[name] = _compared(case, splits[0], confidence, every.pop(name, ()))
+    found = "; ".join(f"{name} {told}" for name, (_, told) in compared.items())
+    ok = all(by is not None and by.low > -margin for by, _ in compared.values())
+    if not ok:
+        measured = all(by is not None for by, _ in compared.values())
+        return Finding("fail", found, required, "it may be worse", measured)
+    worse, unsure = _shown_worse(case, gate, splits[0], every)
+    if worse:
+        return Finding("fail", found, required, f"it is worse on {'; '.join(worse)}", measured=True)
+    notes = f"not shown either way: {'; '.join(unsure)}" if unsure else ""
+    return Finding("pass", found, required, notes)
+
+
+def _members(case: Case, split: str) -> dict[str, tuple[str, ...]]:
+    """`DIMENSION.SLICE` → its units, where both were measured on the same ones."""
+    ours = case.evidence.members.get(split, {})
+    return {
+        f"{dimension}.{name}": units
+        for dimension, slices in ours.items()
+        for name, units in slices.items()
+    }
+
+
+def _shown_worse(
+    case: Case, gate: Gate, split: str, slices: Mapping[str, tuple[str, ...]]
+) -> tuple[list[str], list[str]]:
+    """The slices on which it is worse by more than the margin beyond doubt, and those where it
+    looks so.
+
+    A slice is small, so the burden of proof is turned around: the whole interval lies below the
+    margin. Looking at many, one looks bad by chance: the intervals are wider by Bonferroni's
+    correction.
+    """
+    enough, margin = gate.number("slice_min_count"), gate.number("margin")
+    judged = {name: units for name, units in slices.items() if len(units) >= enough}
+    confidence = 1 - (1 - gate.number("confidence")) / max(len(judged), 1)
+    worse, unsure = [], []
+    for name, units in judged.items():
+        by, told = _compared(case, split, confidence, units)
+        if by is None or (-margin > by.mean and by.high >= -margin):
+            unsure.append(f"{name} {told}")
+        elif by.high < -margin:
+            worse.append(f"{name} {told}")
+    return worse, unsure
 
 
 def superiority(case: Case, gate: Gate) -> Finding:
@@ -119,8 +166,13 @@ def _splits(case: Case) -> tuple[str, ...]:
     return case.gates["non-inferiority"].names("splits")
 
 
-def _compared(case: Case, split: str, confidence: float) -> tuple[Difference | None, str]:
-    """How the candidate differs from the champion, positive when better; None says why not."""
+def _compared(
+    case: Case, split: str, confidence: float, only: Collection[str] | None = None
+) -> tuple[Difference | None, str]:
+    """How the candidate differs from the champion, positive when better; None says why not.
+
+    `only` are the units of a slice, of which there may be fewer than a split needs.
+    """
     ours, theirs = case.evidence, case.champion
     if theirs is None or theirs.disagreements != () or ours.disagreements != ():
         return None, "not compared: the metrics were not recomputed"
@@ -133,14 +185,19 @@ def _compared(case: Case, split: str, confidence: float) -> tuple[Difference | N
     if sign is None:
         return None, "not compared: no goal"
     bounds = case.gates["quality"].bounds("bounds").get(ours.primary_metric or "")
-    scored = [*ours.outcomes.get(split, {}).values(), *theirs.outcomes.get(split, {}).values()]
+    candidate, champion = (of.outcomes.get(split, {}) for of in (ours, theirs))
+    if only is not None:
+        candidate, champion = (
+            {unit: of[unit] for unit in only if unit in of} for of in (candidate, champion)
+        )
+    scored = [*candidate.values(), *champion.values()]
     if bounds is None or not all(bounds[0] <= real(value) <= bounds[1] for value in scored):
         return None, "not compared: a value is out of bounds"
     try:
-        by = difference(ours.outcomes.get(split, {}), theirs.outcomes.get(split, {}), confidence)
+        by = difference(candidate, champion, confidence, ours.groups.get(split))
     except ValueError as error:
         return None, f"not compared: {error}"
-    if by.count < case.gates["quality"].number("min_count"):
+    if only is None and by.count < case.gates["quality"].number("min_count"):
         return None, f"not compared: {by.count} units are too few"
     if sign < 0:
         by = Difference(-by.mean, -by.high, -by.low, by.count)

@@ -35,7 +35,7 @@ class Request:
 class Result:
     """What one gate found, what it requires, and why it came to its verdict.
 
-    `waiver` is the one that was used, as JSON takes it; None unless the verdict is "waived".
+    `waivers` are those that were used, as JSON takes them; () unless the verdict is "waived".
     """
 
     gate: str
@@ -44,7 +44,7 @@ class Result:
     found: str
     required: str
     why: str = ""
-    waiver: Mapping[str, object] | None = None
+    waivers: tuple[Mapping[str, object], ...] = ()
 
     @property
     def blocks(self) -> bool:

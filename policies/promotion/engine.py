@@ -9,6 +9,7 @@ from policies.promotion.evidence import Evidence
 from policies.promotion.gates import Gate, Gates
 from policies.promotion.judging import Case, Finding
 from policies.promotion.rules import RULES
+from policies.promotion.waivers import Waiver
 
 
 def decide(
@@ -49,17 +50,26 @@ def _judged(case: Case, gate: Gate) -> Result:
     result = Result(
         gate.name, finding.verdict, gate.mode, finding.found, finding.required, finding.why
     )
-    return _waived(case, gate, result, finding.measured) if result.blocks else result
+    return _waived(case, gate, result, finding) if result.blocks else result
 
 
-def _waived(case: Case, gate: Gate, result: Result, measured: bool) -> Result:
-    """The result under the gate's waivers: set aside by the first that holds, or told why not."""
+def _waived(case: Case, gate: Gate, result: Result, finding: Finding) -> Result:
+    """The result under the gate's waivers: set aside when those that hold cover all that fails, or
+    told why not.
+    """
     notes = [result.why] if result.why else []
+    used: list[Waiver] = []
+    left = list(finding.items) or [""]
     for waiver in gate.waivers:
         unfit = f"the waiver at {waiver.place} does not cover what could not be judged"
-        void = waiver.void(case.request) or ("" if measured else unfit)
-        if not void:
-            why = "; ".join([*notes, str(waiver)])
-            return replace(result, verdict="waived", why=why, waiver=waiver.to_json())
-        notes.append(void)
-    return replace(result, why="; ".join(notes))
+        void = waiver.void(case.request) or ("" if finding.measured else unfit)
+        if void:
+            notes.append(void)
+        elif waiver.item in left:
+            left.remove(waiver.item)
+            used.append(waiver)
+    why = "; ".join([*notes, *map(str, used)])
+    if used and not left:
+        said = tuple(waiver.to_json() for waiver in used)
+        return replace(result, verdict="waived", why=why, waivers=said)
+    return replace(result, why=why)

@@ -27,7 +27,8 @@ class Finding:
     """A rule's answer, before the gate's mode and waivers are taken into account.
 
     `measured` says of a fail that nothing was missing: what was found is sound, and too little. A
-    waiver sets aside no other fail.
+    waiver sets aside no other fail. `items` are the things that fail, of a gate that judges several
+    (an advisory's id, a file): a waiver names one of them.
     """
 
     verdict: Verdict
@@ -35,6 +36,7 @@ class Finding:
     required: str
     why: str = ""
     measured: bool = False
+    items: tuple[str, ...] = ()
 
 
 Rule = Callable[[Case, Gate], Finding]

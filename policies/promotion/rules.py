@@ -121,11 +121,11 @@ def model_format(case: Case, gate: Gate) -> Finding:
     files = case.evidence.files
     if not files:
         return Finding("fail", "no file was looked at", required)
-    refused = [
-        f"{file} ({kind or 'unknown'})" for file, kind in files.items() if kind not in allowed
-    ]
+    refused = {file: kind for file, kind in files.items() if kind not in allowed}
     if refused:
-        return Finding("fail", ", ".join(refused), required)
+        found = ", ".join(f"{file} ({kind or 'unknown'})" for file, kind in refused.items())
+        why = "it may run code when it is loaded"
+        return Finding("fail", found, required, why, measured=True, items=tuple(refused))
     return Finding("pass", ", ".join(sorted(set(files.values()))), required)
 
 
@@ -165,6 +165,8 @@ def latency(case: Case, gate: Gate) -> Finding:
         return Finding("fail", found, required, "the percentiles are missing or out of order")
     if not enough <= real(of.requests) <= MOST:
         return Finding("fail", found, required, f"{shown(of.requests)} requests")
+    if not 1 <= real(of.warm_up) <= MOST:
+        return Finding("fail", found, required, "nothing was asked before it was measured")
     if not p95 <= limit:
         return Finding("fail", found, required, "too slow", measured=True)
     if of.hardware == of.instance_type:

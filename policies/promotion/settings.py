@@ -26,7 +26,13 @@ SETTINGS: Mapping[str, Mapping[str, Kind]] = {
     },
     "gap": {"at_most": "ceilings"},
     "first-promotion": {},
-    "non-inferiority": {"margin": "maximum", "confidence": "minimum", "splits": "demands"},
+    "non-inferiority": {
+        "margin": "maximum",
+        "confidence": "minimum",
+        "splits": "demands",
+        "slice_min_count": "maximum",
+        "slices": "demands",
+    },
     "superiority": {"confidence": "minimum"},
     "fairness": {
         "dimensions": "demands",

@@ -25,20 +25,22 @@ def supply_chain(case: Case, gate: Gate) -> Finding:
     if problem := _incomplete(of):
         return Finding("fail", found, required, problem)
     licences, reviewed = gate.names("licences"), gate.names("reviewed")
-    refused = [
+    items = [
         f"{name} is {package.licence}"
         for name, package in of.packages.items()
         if name not in reviewed and not allowed(package.licence or "", licences)
     ]
     unchecked = _unchecked(case, limit)
-    refused += of.advisories or ()
+    refused = [*items, *(of.advisories or ())]
+    # One advisory may be about two packages: its id is what is waived.
+    items += dict.fromkeys(one.partition(":")[0] for one in of.advisories or ())
     excused = case.request.environment in gate.names("unchecked_allowed_in")
     if unchecked and not excused:
         return Finding("fail", found, required, "; ".join([unchecked, *refused[:NAMED]]))
     if refused:
         more = f" and {len(refused) - NAMED} more" if len(refused) > NAMED else ""
         why = "; ".join(refused[:NAMED]) + more
-        return Finding("fail", found, required, why, measured=True)
+        return Finding("fail", found, required, why, measured=True, items=tuple(items))
     return Finding("pass", found, required, unchecked)
 
 

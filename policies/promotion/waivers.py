@@ -13,14 +13,18 @@ from datetime import UTC, date, timedelta
 from policies.promotion.decision import Request
 from policies.promotion.settings import SETTINGS
 
-KEYS = ("gate", "reason", "owner", "expires", "version")
+KEYS = ("gate", "item", "reason", "owner", "expires", "version")
 # A waiver is renewed, and so looked at again, after this long.
 LONGEST = timedelta(days=90)
+# gate → what a waiver of it names, one at a time, as the gate lists it.
+ITEMS: Mapping[str, str] = {
+    "format": "the file",
+    "supply-chain": "the advisory's id, or `PACKAGE is LICENCE`",
+}
 # gate → why no waiver names it.
 NEVER: Mapping[str, str] = {
     "identity": "evidence about another model says nothing about this one",
     "recomputed": "every other gate relies on the metrics that it proves",
-    "format": "a model in another format may run code when it is loaded",
     "completeness": "what is missing cannot be excused",
     "superiority": "it takes a reason in writing with the request instead",
     "sign-off": "nobody's name stands in for another's",
@@ -31,10 +35,12 @@ NEVER: Mapping[str, str] = {
 class Waiver:
     """Somebody's word for a gate until a day, that day included (UTC); `version` "" means any.
 
-    `place` is the file and line where it is written.
+    `item` is the one thing that it sets aside, of a gate in `ITEMS`, else "". `place` is the file
+    and line where it is written.
     """
 
     gate: str
+    item: str
     reason: str
     owner: str
     expires: date
@@ -53,7 +59,8 @@ class Waiver:
         return ""
 
     def __str__(self) -> str:
-        return f"waived until {self.expires} by {self.owner}: {self.reason} ({self.place})"
+        what = f"{self.item} waived" if self.item else "waived"
+        return f"{what} until {self.expires} by {self.owner}: {self.reason} ({self.place})"
 
     def to_json(self) -> Mapping[str, object]:
         """Its fields, the day as text."""
@@ -71,12 +78,20 @@ def checked(stated: Mapping[str, object], place: str) -> Waiver:
         raise ValueError("`gate`: one of " + ", ".join(one for one in SETTINGS if one not in NEVER))
     if gate in NEVER:
         raise ValueError(f"no waiver for `{gate}`: {NEVER[gate]}")
+    if gate in ITEMS and not (isinstance(stated.get("item"), str) and str(stated["item"]).strip()):
+        raise ValueError(f"`item`: {ITEMS[gate]}; a waiver is for one thing")
+    if gate not in ITEMS and "item" in stated:
+        raise ValueError(f"no `item`: the gate `{gate}` judges one thing")
+    of = version(stated)
+    if gate == "format" and not of:
+        raise ValueError("`version`: a file that may run code is let through in one version")
     return Waiver(
         gate,
+        str(stated.get("item", "")).strip(),
         words(stated, "reason"),
         words(stated, "owner"),
         last_day(stated),
-        version(stated),
+        of,
         place,
     )
 

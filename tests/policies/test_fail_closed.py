@@ -7,7 +7,6 @@ import json
 import math
 from collections.abc import Iterator
 from dataclasses import replace
-from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -16,93 +15,19 @@ from hypothesis import strategies as st
 
 from policies.promotion import gates
 from policies.promotion.engine import decide
-from policies.promotion.evidence import SCHEMA_VERSION, Estimate, Evidence, parse
+from policies.promotion.evidence import Estimate, Evidence, parse
 from policies.promotion.gates import Gates
 from tests.policies.cases import (
-    DIGEST,
-    NOW,
+    DOCUMENT,
     REQUEST,
     UNITS,
+    afresh,
     champion,
     good,
     held,
-    members,
     outcomes,
     result,
 )
-
-# What the gates rely on: take any of these away and the answer is no.
-_SPENT = {"seconds": 2.0, "nodes": 1, "hardware": "a machine"}
-DOCUMENT: dict[str, Any] = {
-    "schema_version": SCHEMA_VERSION,
-    "created": (NOW - timedelta(hours=1)).isoformat(),
-    "project": "tiny",
-    "model": "tiny",
-    "version": "7",
-    "digest": DIGEST,
-    "uri": "models:/tiny/7",
-    "primary_metric": "gain_at_1",
-    "goal": "maximize",
-    "unit": "question",
-    "resampled": "question",
-    "metrics": {
-        "test": {"gain_at_1": {"value": 0.8, "low": 0.76, "high": 0.84, "count": UNITS}},
-        "validation": {"gain_at_1": {"value": 0.79, "low": 0.7, "high": 0.84, "count": UNITS}},
-    },
-    "baseline": {"test": {"gain_at_1": {"value": 0.5, "low": 0.4, "high": 0.6, "count": UNITS}}},
-    "slice_split": "test",
-    "slices": {
-        "topic": {
-            "cost": {"gain_at_1": {"value": 0.7, "low": 0.6, "high": 0.8, "count": 200}},
-            "data": {"gain_at_1": {"value": 0.9, "low": 0.8, "high": 1.0, "count": 200}},
-        }
-    },
-    "fairness": {
-        "topic": {
-            "gain_at_1": {
-                "split": "test",
-                "difference": 0.2,
-                "lowest": "cost",
-                "highest": "data",
-                "slices": 2,
-            }
-        }
-    },
-    "explanation": {"method": "TreeSHAP", "rows": UNITS, "error": 0.0},
-    "contributions": [{"feature": "words", "share": 0.6}, {"feature": "length", "share": 0.4}],
-    "stability": {"gain_at_1": {"over": "folds", "values": [0.79, 0.81], "std": 0.01}},
-    "training": {"seconds": 1.5, "threads": 2},
-    "cost": {"training": _SPENT, "thousand_predictions": _SPENT},
-    "data": {"faq": {"asset": "azureml:tiny:1", "sha256": "d" * 64}},
-    "lineage": {
-        "run": "r1",
-        "parent_run": "p1",
-        "evaluation_run": "v1",
-        "code_snapshot": "c" * 64,
-        "commit": "e" * 40,
-        "dirty": False,
-        "environment": "azureml:ml-cpu:1",
-        "feature_set_hash": "f" * 64,
-        "hyperparameters": {},
-        "seed": 0,
-    },
-    "predictions": {"file": "predictions.csv", "sha256": "e" * 64, "rows": 800},
-    "supply_chain": {
-        "lock": "requirements/main.lock",
-        "packages": {"numpy": {"locked": "2.3.1", "installed": "2.3.1", "licence": "MIT"}},
-        "sbom": "a" * 64,
-    },
-    "latency": {
-        "p50_ms": 1.0,
-        "p95_ms": 2.0,
-        "p99_ms": 3.0,
-        "mean_ms": 1.5,
-        "requests": 200,
-        "warm_up": 20,
-        "hardware": "a machine",
-        "instance_type": "Standard_DS3_v2",
-    },
-}
 
 
 def _paths(document: Any, above: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
@@ -113,7 +38,9 @@ def _paths(document: Any, above: tuple[str, ...] = ()) -> Iterator[tuple[str, ..
             yield from _paths(value, (*above, key))
 
 
-PATHS = sorted(_paths(DOCUMENT))
+# Where advisories may be unchecked on this machine; supply-chain.yml has the cases.
+UNCHECKED = {("supply_chain", name) for name in ("source", "as_of", "records", "advisories")}
+PATHS = sorted(set(_paths(DOCUMENT)) - UNCHECKED)
 # Of any type but sound: absent, null, not a number, out of every bound, or of the wrong type.
 BAD: list[Any] = [None, math.nan, math.inf, -math.inf, 1.797e308, -1, True]
 BAD += ["", "  ", [], {}, "nan", [1], 10**400]
@@ -166,13 +93,7 @@ def _spoiled(document: dict[str, Any], path: tuple[str, ...], value: Any) -> dic
 
 
 def _evidence(document: dict[str, Any]) -> Evidence:
-    return replace(
-        parse(document),
-        files={"model.txt": "lightgbm-text"},
-        disagreements=(),
-        outcomes={"test": outcomes(0.8)},
-        members={"test": {"topic": members()}},
-    )
+    return afresh(parse(document))
 
 
 @pytest.fixture(scope="module")

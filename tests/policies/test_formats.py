@@ -5,13 +5,17 @@ from __future__ import annotations
 import io
 import json
 import pickle
+import tempfile
 import zipfile
 from pathlib import Path
 
 import lightgbm
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from policies.promotion import gates
 from policies.supply_chain.formats import detect, formats
 
 
@@ -45,15 +49,53 @@ def test_json_and_arrays_are_recognised_whatever_their_name(tmp_path: Path) -> N
 @pytest.mark.parametrize("name", ["model.txt", "model.json", "model.npz", "model.pkl"])
 @pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
 def test_a_pickle_is_no_format_under_any_name(name: str, protocol: int, tmp_path: Path) -> None:
-    """The content decides, for every pickle protocol."""
+    """The content decides, for every pickle protocol, and the refusal says what it is."""
     (tmp_path / name).write_bytes(pickle.dumps(Payload(), protocol=protocol))
-    assert detect(tmp_path / name) == ""
+    assert detect(tmp_path / name) == "pickle"
 
 
 def _objects() -> bytes:
     stream = io.BytesIO()
     np.savez(stream, fine=np.arange(2), words=np.array([Payload()], dtype=object))
     return stream.getvalue()
+
+
+def _array(array: np.ndarray) -> bytes:
+    stream = io.BytesIO()
+    np.save(stream, array, allow_pickle=True)
+    return stream.getvalue()
+
+
+_TENSOR = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}
+
+
+def _safetensors(header: object, size: int = 8) -> bytes:
+    text = json.dumps(header).encode()
+    return len(text).to_bytes(8, "little") + text + bytes(size)
+
+
+def _field(number: int, content: bytes) -> bytes:
+    """A field of a protobuf message, shorter than 128 bytes."""
+    assert number < 16 and len(content) < 128
+    return bytes([number << 3 | 2, len(content)]) + content
+
+
+def _number(number: int, value: int) -> bytes:
+    return bytes([number << 3, value])
+
+
+def _onnx(*locations: str, nested: bool = False) -> bytes:
+    """An ONNX model with one tensor in each of the files; `nested`: in a constant of a subgraph."""
+    graph = b""
+    for location in locations:
+        entry = _field(1, b"location") + _field(2, location.encode())
+        tensor = _field(13, entry)
+        if nested:
+            constant = _field(1, _field(5, _field(5, tensor)))  # node, attribute, tensor
+            graph += _field(1, _field(5, _field(6, constant)))  # node, attribute, graph
+        else:
+            graph += _field(5, tensor)
+    return _number(1, 9) + _field(7, graph + _field(2, b"g")) + _field(8, b"")
 
 
 def _zip(member: bytes) -> bytes:
@@ -63,27 +105,112 @@ def _zip(member: bytes) -> bytes:
     return stream.getvalue()
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        pytest.param(_objects(), id="an npz with an array of objects"),
-        pytest.param(_zip(pickle.dumps(Payload())), id="a torch-like zip of a pickle"),
-        pytest.param(_zip(b""), id="a zip of nothing"),
-        pytest.param(b"PK\x03\x04 cut off", id="a broken zip"),
-        pytest.param(b"tree\n\x00\x01binary", id="binary behind LightGBM's first line"),
-        pytest.param(b"tree\n\xff\xfe", id="no text behind LightGBM's first line"),
-        pytest.param(b'{"a": NaN}', id="NaN is not JSON"),
-        pytest.param(b'{"a": 1', id="half JSON"),
-        pytest.param(b"\x7fELF", id="a program"),
-        pytest.param(b"#!/bin/sh\n", id="a script"),
-        pytest.param(b"", id="nothing"),
-    ],
-)
-def test_everything_else_is_no_format(content: bytes, tmp_path: Path) -> None:
-    """What is not known to be harmless is not recognised."""
+REFUSED: dict[str, tuple[bytes, str]] = {
+    "an npz with an array of objects": (_objects(), "numpy objects"),
+    "an array of objects alone": (_array(np.array([Payload()], dtype=object)), "numpy objects"),
+    "an array whose header is no array's": (b"\x93NUMPY\x01\x00\x05\x00{1:2}", "numpy objects"),
+    "an array of numbers alone, which is not on the list": (_array(np.arange(3)), ""),
+    "a torch-like zip of a pickle": (_zip(pickle.dumps(Payload())), "zip with a pickle"),
+    "a pickle of plain data": (pickle.dumps({"weights": [1.0]}), "pickle"),
+    "a pickle that is cut off": (pickle.dumps(Payload())[:-1], "pickle"),
+    "two pickles": (pickle.dumps(1) + pickle.dumps(Payload()), "pickle"),
+    "a zip of nothing": (_zip(b""), ""),
+    "a broken zip": (b"PK\x03\x04 cut off", ""),
+    "binary behind LightGBM's first line": (b"tree\n\x00\x01binary", ""),
+    "no text behind LightGBM's first line": (b"tree\n\xff\xfe", ""),
+    "a zip of a pickle behind LightGBM's first line": (
+        b"tree\n" + _zip(pickle.dumps(Payload())),
+        "zip with a pickle",
+    ),
+    "NaN is not JSON": (b'{"a": NaN}', ""),
+    "half JSON": (b'{"a": 1', ""),
+    "a program": (b"\x7fELF", "program"),
+    "a program of another system": (b"MZ\x90", "program"),
+    "a script": (b"#!/bin/sh\n", "script"),
+    "a sentence": (b"It works.", ""),
+    "nothing": (b"", ""),
+    "safetensors that end early": (_safetensors({"a": _TENSOR})[:-1], ""),
+    "safetensors with more behind": (_safetensors({"a": _TENSOR}) + b"x", ""),
+    "a tensor of an unknown type": (_safetensors({"a": {**_TENSOR, "dtype": "OBJ"}}), ""),
+    "a tensor of another size": (_safetensors({"a": {**_TENSOR, "shape": [3]}}), ""),
+    "tensors over each other": (_safetensors({"a": _TENSOR, "b": _TENSOR}), ""),
+    "notes that are no text": (_safetensors({"a": _TENSOR, "__metadata__": {"n": 1}}), ""),
+    "a model without operator sets": (_onnx()[: -len(_field(8, b""))], ""),
+    "a model that is cut off": (_onnx()[:-1], ""),
+    "a graph that is no message": (_number(1, 9) + _number(7, 1) + _field(8, b""), ""),
+}
+
+
+@pytest.mark.parametrize(("content", "name"), REFUSED.values(), ids=REFUSED)
+def test_everything_else_is_no_format(content: bytes, name: str, tmp_path: Path) -> None:
+    """What is not known to be harmless is not recognised, and is named where it can be."""
     path = tmp_path / "model.txt"
     path.write_bytes(content)
-    assert detect(path) == ""
+    assert detect(path) == name
+    assert name not in gates.load()["format"].names("allowed")
+
+
+def test_safetensors_are_recognised(tmp_path: Path) -> None:
+    """Tensors that fill the file in any order of the header, and notes."""
+    second = {**_TENSOR, "data_offsets": [8, 16]}
+    both = _safetensors({"b": second, "a": _TENSOR, "__metadata__": {"by": "ana"}}, 16)
+    for name, content in (("one", _safetensors({"a": _TENSOR})), ("two", both)):
+        (tmp_path / name).write_bytes(content)
+        assert detect(tmp_path / name) == "safetensors"
+
+
+def test_onnx_is_recognised_with_the_files_that_it_names(tmp_path: Path) -> None:
+    """A model on its own, and one whose weights are in a file beside it or below."""
+    (tmp_path / "inner").mkdir()
+    (tmp_path / "plain.onnx").write_bytes(_onnx())
+    (tmp_path / "large.onnx").write_bytes(_onnx("weights.bin", "inner/more.bin"))
+    for name in ("weights.bin", "inner/more.bin"):
+        (tmp_path / name).write_bytes(b"\x00\x01\x02\x03")
+    assert formats(tmp_path) == {
+        "inner/more.bin": "onnx-data",
+        "large.onnx": "onnx",
+        "plain.onnx": "onnx",
+        "weights.bin": "onnx-data",
+    }
+    assert set(formats(tmp_path).values()) <= set(gates.load()["format"].names("allowed"))
+
+
+@pytest.mark.parametrize(
+    "location",
+    [
+        *("../weights.bin", "/etc/passwd", "inner/../../weights.bin", "..\\weights.bin"),
+        *("C:\\weights.bin", "missing.bin", "", "linked.bin"),
+    ],
+)
+@pytest.mark.parametrize("nested", [False, True])
+def test_onnx_that_reads_other_files_is_refused(
+    location: str, nested: bool, tmp_path: Path
+) -> None:
+    """Above the folder, absolute, not there, or a link: in a tensor of any depth."""
+    (tmp_path / "weights.bin").write_bytes(b"outside")
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (folder / "linked.bin").symlink_to(tmp_path / "weights.bin")
+    (folder / "model.onnx").write_bytes(_onnx(location, nested=nested))
+    assert detect(folder / "model.onnx") == "onnx with data elsewhere"
+    assert formats(folder)["model.onnx"] not in gates.load()["format"].names("allowed")
+
+
+def test_data_of_onnx_that_run_are_refused(tmp_path: Path) -> None:
+    """A pickle does not become harmless because a model names it."""
+    (tmp_path / "model.onnx").write_bytes(_onnx("weights.bin"))
+    (tmp_path / "weights.bin").write_bytes(pickle.dumps(Payload()))
+    assert formats(tmp_path)["weights.bin"] == "pickle"
+
+
+@given(st.binary(max_size=200))
+def test_no_bytes_break_the_scan(content: bytes) -> None:
+    """Whatever is in a file, it is looked at to the end and never recognised by chance."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "model"
+        for start in (b"", b"tree\n", b"PK\x03\x04", b"\x93NUMPY", b"\x80\x04", _onnx()[:8]):
+            path.write_bytes(start + content)
+            detect(path)
 
 
 def test_every_file_of_a_folder_is_looked_at(tmp_path: Path) -> None:
@@ -91,4 +218,4 @@ def test_every_file_of_a_folder_is_looked_at(tmp_path: Path) -> None:
     (tmp_path / "inner").mkdir()
     (tmp_path / "a.json").write_text("{}")
     (tmp_path / "inner" / "b.json").write_bytes(pickle.dumps(Payload()))
-    assert formats(tmp_path) == {"a.json": "json", "inner/b.json": ""}
+    assert formats(tmp_path) == {"a.json": "json", "inner/b.json": "pickle"}

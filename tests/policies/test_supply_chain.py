@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import zipfile
+from dataclasses import replace
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 from ml.release import supply_chain
 from ml.specs.problems import Refused
 from policies.promotion import gates
+from policies.promotion.evidence import LockedPackage, SupplyChain
 from policies.supply_chain.advisories import AdvisoriesError, read
 from policies.supply_chain.licences import UNKNOWN, allowed, expression
 from policies.supply_chain.packages import Package, packages, sbom
@@ -232,3 +234,31 @@ def test_what_the_evidence_states(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     with pytest.raises(Refused) as raised:
         supply_chain.look()
     assert raised.value.problems[0].code == "no-advisories"
+
+
+def test_advisories_are_looked_up_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What has come since is found, what was withdrawn is gone, an older source takes nothing."""
+    then = datetime(2025, 5, 29, tzinfo=UTC)
+    made = SupplyChain(
+        packages={"a": LockedPackage("1.5", "1.5", "MIT")}, as_of=then, advisories=()
+    )
+    assert supply_chain.today(made) == made  # no source here: the gate says how old it is
+    new = source(tmp_path / "new", record())
+    monkeypatch.setenv("MLOPS_ADVISORIES", str(new))
+    found = supply_chain.today(made)
+    assert found.advisories == ("PYSEC-1: a 1.5",) and found.as_of == at("2025-05-30")
+    gone = source(tmp_path / "gone", {**record(), "withdrawn": "2025-05-30T00:00:00Z"})
+    monkeypatch.setenv("MLOPS_ADVISORIES", str(gone))
+    assert supply_chain.today(found).advisories == ()
+    later = replace(found, as_of=at("2025-05-31"), advisories=("PYSEC-9: a 1.5",))
+    monkeypatch.setenv("MLOPS_ADVISORIES", str(new))
+    assert supply_chain.today(later).advisories == ("PYSEC-1: a 1.5", "PYSEC-9: a 1.5")
+    assert supply_chain.today(later).as_of == at("2025-05-31")
+    monkeypatch.setenv("MLOPS_ADVISORIES", str(tmp_path / "none"))
+    with pytest.raises(Refused):
+        supply_chain.today(made)
+
+
+def at(day: str) -> datetime:
+    """Midnight, UTC."""
+    return datetime.fromisoformat(f"{day}T00:00:00+00:00")

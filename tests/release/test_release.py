@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import subprocess
@@ -155,6 +156,35 @@ def test_what_was_tampered_with_after_it_was_proposed_is_not_applied(
     refused = apply("tiny", "local", "ana")
     assert refused.outcome == "refused" and verdicts(refused.decision)["recomputed"] == "fail"
     assert endpoint.live("tiny") == live and ask("tiny", {"question": "how?"}).version == "1"
+
+
+def test_what_has_come_since_it_was_proposed_is_refused_when_it_is_applied(
+    challenged: World, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A new advisory about a package that the model was made with; evidence of an older schema."""
+    live = endpoint.live("tiny")
+    package = {"ecosystem": "PyPI", "name": "numpy"}
+    record = {"id": "PYSEC-1", "modified": "2025-05-30T00:00:00Z"}
+    (tmp_path / "osv.json").write_text(json.dumps({**record, "affected": [{"package": package}]}))
+    monkeypatch.setenv("MLOPS_ADVISORIES", str(tmp_path / "osv.json"))
+    refused = apply("tiny", "local", "ana")
+    assert [one.gate for one in refused.decision.blocking] == ["supply-chain"]
+    assert "PYSEC-1" in str(refused.decision.blocking) and endpoint.live("tiny") == live
+    monkeypatch.delenv("MLOPS_ADVISORIES")
+
+    registry = Registry()
+    version = registry.find("tiny", "2")
+    path = version.papers / "evidence.json"
+    text = path.read_text().replace('"schema_version": 2', '"schema_version": 1')
+    path.write_text(text)
+    registry.keep_evidence(version, hashlib.sha256(text.encode()).hexdigest())
+    (older,) = [
+        one for one in gate("tiny", "2", "local").decision.results if one.gate == "identity"
+    ]
+    assert (older.verdict, older.found) == ("fail", "schema 1")
+    assert "ml release propose" in older.why
+    again = propose("tiny", challenged.run(0.95))
+    assert again.version == "2" and again.decision.allowed and endpoint.live("tiny") == live
 
 
 def test_a_declaration_that_was_edited_is_not_applied(world: World) -> None:

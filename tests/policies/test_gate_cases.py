@@ -1,0 +1,46 @@
+"""Each gate against its data file: what it allows, and what it refuses."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from policies.promotion.rules import RULES
+from policies.promotion.settings import SETTINGS
+from tests.policies.cases import result
+from tests.policies.gate_cases import GateCase, gate_cases
+
+CASES = list(gate_cases())
+
+
+def _parameters(kind: str) -> list[object]:
+    return [
+        pytest.param(case, id=f"{case.gate}: {case.name}") for case in CASES if case.kind == kind
+    ]
+
+
+@pytest.mark.parametrize("case", _parameters("allowed"))
+def test_a_gate_allows(case: GateCase, tmp_path: Path) -> None:
+    """What a gate lets pass, passes it."""
+    found = result(case.decide(tmp_path), case.gate)
+    assert found.verdict == case.change.get("verdict", "pass"), found
+    assert case.change.get("told", "") in f"{found.found} {found.why}"
+
+
+@pytest.mark.parametrize("case", _parameters("refused"))
+def test_a_gate_refuses(case: GateCase, tmp_path: Path) -> None:
+    """What a gate refuses fails it, and with it the whole decision; it says what it found."""
+    decision = case.decide(tmp_path)
+    found = result(decision, case.gate)
+    assert found.verdict == "fail" and found in decision.blocking, found
+    assert found.required and found.found
+    assert case.change.get("told", "") in f"{found.found} {found.why}"
+    assert decision.outcome == "refused" and not decision.allowed
+
+
+def test_every_gate_has_an_allowed_and_a_refused_case() -> None:
+    """No gate is without a rule, settings, an allowed case and a refused case."""
+    kinds = {(case.gate, case.kind) for case in CASES}
+    assert kinds == {(gate, kind) for gate in SETTINGS for kind in ("allowed", "refused")}
+    assert RULES.keys() == SETTINGS.keys()
