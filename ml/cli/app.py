@@ -60,10 +60,11 @@ def build(wanted: str | None) -> typer.Typer:
             app.command(name, help=line)(lambda: None)
             continue
         loaded = importlib.import_module(module)
+        # Its own page of help is its docstring, which says more.
         if hasattr(loaded, "app"):
-            app.add_typer(loaded.app, name=name, help=line)
+            app.add_typer(loaded.app, name=name, short_help=line)
         else:
-            app.command(name, help=line)(loaded.command)
+            app.command(name, short_help=line)(loaded.command)
     return app
 
 

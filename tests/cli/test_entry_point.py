@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
@@ -98,3 +99,25 @@ def test_the_entry_point_imports_nothing_itself() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.stdout == "set()\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--help"], "Run a job spec on this machine."),
+        (["run", "--help"], "33 not possible here"),
+        (["runs", "resume", "--help"], "What had come to its end is kept"),
+    ],
+)
+def test_a_command_has_a_line_in_the_list_and_a_page_of_its_own(
+    words: list[str], said: str
+) -> None:
+    """The page says what the line has no room for: exit codes."""
+    program = "from ml.cli.app import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", program, *words],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "COLUMNS": "200"},
+    )
+    assert said in done.stdout
