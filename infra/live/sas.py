@@ -1,0 +1,138 @@
+"""User-delegation SAS: signed by who asks, for one path, to read or to write, for a few hours.
+
+Stored access policies and an account's SAS policy do not apply to user-delegation SAS
+(learn.microsoft.com/azure/storage/common/sas-expiration-policy): the limit is held here. Shared
+keys are off on every account, so that no other kind of SAS can be issued. Azure's own limit is
+seven days (rest/api/storageservices/create-user-delegation-sas).
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Literal
+from urllib.parse import quote
+
+from azure.core.exceptions import AzureError, ClientAuthenticationError, HttpResponseError
+from azure.storage.blob import BlobServiceClient, generate_blob_sas
+from azure.storage.filedatalake import generate_directory_sas
+
+from ml.specs.problems import Exit, Problem, Refused
+
+Access = Literal["read", "write"]
+# What a holder may do. Neither may delete; who writes may not read what others wrote.
+FILE: dict[Access, str] = {"read": "r", "write": "cw"}
+FOLDER: dict[Access, str] = {"read": "rl", "write": "cw"}
+AZURES_LIMIT = timedelta(days=7)
+# Clocks differ: the key is valid from a little before now.
+_SKEW = timedelta(minutes=5)
+
+
+@dataclass(frozen=True)
+class Scope:
+    """A file or, with a slash at its end, a folder of a container."""
+
+    container: str
+    path: str
+    folder: bool
+
+    def __str__(self) -> str:
+        return f"{self.container}/{self.path}{'/' if self.folder else ''}"
+
+
+@dataclass(frozen=True)
+class Sas:
+    """What was issued; `token` is a secret and not shown with the rest."""
+
+    scope: Scope
+    access: Access
+    expires: datetime
+    address: str
+    token: str = field(repr=False)
+
+    @property
+    def url(self) -> str:
+        """The address with the token: whoever has it has the access."""
+        return f"{self.address}?{self.token}"
+
+
+def scope(text: str) -> Scope:
+    """`container/folder/` or `container/folder/file`; Refused for anything wider or unclear."""
+    container, _, path = text.partition("/")
+    parts = path.removesuffix("/").split("/")
+    unclear = any(part in ("", ".", "..") for part in parts) or re.search(r"[\\\x00-\x1f?#]", text)
+    if not re.fullmatch(r"[a-z0-9](-?[a-z0-9]){2,62}", container) or unclear:
+        raise Refused(
+            Problem(
+                "no-path",
+                text,
+                "CONTAINER/PATH of a file, or of a folder with a slash at its end",
+                "a whole container is never given: infra sas dev raw/2026/sales.csv",
+            )
+        )
+    return Scope(container, path.removesuffix("/"), path.endswith("/"))
+
+
+def issue(
+    service: BlobServiceClient, wanted: Scope, access: Access, life: timedelta, limit: timedelta
+) -> Sas:
+    """A SAS for `life`, which may not exceed the environment's `limit`; Refused otherwise.
+
+    Refused too, with exit 1, when Azure does not answer or denies the delegation key.
+    """
+    most = min(limit, AZURES_LIMIT)
+    if not timedelta(0) < life <= most:
+        raise Refused(
+            Problem(
+                "sas-too-long" if life > most else "sas-without-life",
+                f"{_hours(life)} h",
+                f"more than 0 and at most {_hours(most)} h",
+                "the limit is storage.sas_hours of the environment's stack file",
+            )
+        )
+    now = datetime.now(UTC).replace(microsecond=0)
+    expires = now + life
+    try:
+        key = service.get_user_delegation_key(now - _SKEW, expires)
+    except AzureError as error:
+        raise _denied(error) from None
+    account = str(service.account_name)
+    if wanted.folder:
+        token = generate_directory_sas(
+            account,
+            wanted.container,
+            wanted.path,
+            key,
+            FOLDER[access],
+            expires,
+            protocol="https",
+        )
+    else:
+        token = generate_blob_sas(
+            account,
+            wanted.container,
+            wanted.path,
+            user_delegation_key=key,
+            permission=FILE[access],
+            expiry=expires,
+            protocol="https",
+        )
+    address = f"{service.url.rstrip('/')}/{wanted.container}/{quote(wanted.path)}"
+    return Sas(wanted, access, expires, address, token)
+
+
+def _denied(error: AzureError) -> Refused:
+    """Why there is no key, in the words of Azure's own error code: nothing of the answer's body."""
+    code = getattr(error, "error_code", None) or type(error).__name__
+    hint = "`az login`, and check the address of the account and its network rules"
+    if isinstance(error, HttpResponseError) and not isinstance(error, ClientAuthenticationError):
+        hint = "it takes the role Storage Blob Delegator on the account"
+    return Refused(
+        Problem("no-delegation-key", str(code), "a user delegation key of the account", hint),
+        exit_code=Exit.RUN_FAILED,
+    )
+
+
+def _hours(life: timedelta) -> str:
+    return f"{life / timedelta(hours=1):g}"

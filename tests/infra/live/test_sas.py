@@ -1,0 +1,177 @@
+"""`infra sas` against Azurite: what is in scope works, everything else is 403."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from urllib.parse import parse_qs
+
+import pytest
+from azure.core.exceptions import HttpResponseError
+from azure.storage.blob import BlobClient
+
+from infra.live import sas
+from infra.live.sas import Access, Sas, issue, scope
+from ml.specs.problems import Refused
+from tests.stand_ins import azurite_server
+from tests.stand_ins.azurite_server import Azurite
+
+HOUR = timedelta(hours=1)
+LIMIT = timedelta(hours=8)
+
+
+@pytest.fixture(scope="module")
+def azurite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Azurite]:
+    """With two containers of two files each."""
+    with azurite_server.running(tmp_path_factory.mktemp("azurite")) as server:
+        service = server.service()
+        for container in ("raw", "curated"):
+            service.create_container(container)
+            for name in ("in/a.csv", "in/b.csv"):
+                service.get_blob_client(container, name).upload_blob(f"{container} {name}".encode())
+        yield server
+
+
+def issued(azurite: Azurite, path: str, access: Access = "read", life: timedelta = HOUR) -> Sas:
+    return issue(azurite.service(), scope(path), access, life, LIMIT)
+
+
+def client(
+    azurite: Azurite, token: str, container: str = "raw", name: str = "in/a.csv"
+) -> BlobClient:
+    """Somebody who has the token and nothing else."""
+    return BlobClient(
+        azurite.url, container, name, credential=token,
+        connection_verify=str(azurite.certificate), retry_total=0,
+    )  # fmt: skip
+
+
+def denied(call: object) -> bool:
+    with pytest.raises(HttpResponseError) as refused:
+        call()  # type: ignore[operator]
+    return refused.value.status_code == 403
+
+
+def test_a_sas_to_read_reads_its_file(azurite: Azurite) -> None:
+    """And its URL is all that it takes."""
+    one = issued(azurite, "raw/in/a.csv")
+    assert client(azurite, one.token).download_blob().readall() == b"raw in/a.csv"
+    by_url = BlobClient.from_blob_url(one.url, connection_verify=str(azurite.certificate))
+    assert by_url.download_blob().readall() == b"raw in/a.csv"
+
+
+def test_a_sas_to_write_writes_its_file(azurite: Azurite) -> None:
+    """A new one too."""
+    one = issued(azurite, "raw/out/new.csv", "write")
+    client(azurite, one.token, name="out/new.csv").upload_blob(b"1", overwrite=True)
+    read = azurite.service().get_blob_client("raw", "out/new.csv").download_blob().readall()
+    assert read == b"1"
+
+
+def test_another_file_is_denied(azurite: Azurite) -> None:
+    """Beside it, in the same folder."""
+    one = issued(azurite, "raw/in/a.csv")
+    assert denied(client(azurite, one.token, name="in/b.csv").download_blob)
+
+
+def test_another_container_is_denied(azurite: Azurite) -> None:
+    """With a file of the same path."""
+    one = issued(azurite, "raw/in/a.csv")
+    assert denied(client(azurite, one.token, container="curated").download_blob)
+
+
+def test_another_permission_is_denied(azurite: Azurite) -> None:
+    """Who reads may not write, who writes may not read, nobody may delete."""
+    reader, writer = (issued(azurite, "raw/in/b.csv", one) for one in ("read", "write"))
+    at = {"name": "in/b.csv"}
+    assert denied(lambda: client(azurite, reader.token, **at).upload_blob(b"2", overwrite=True))
+    assert denied(client(azurite, writer.token, **at).download_blob)
+    for one in (reader, writer):
+        assert denied(client(azurite, one.token, **at).delete_blob)
+
+
+def test_an_expired_one_is_denied(azurite: Azurite) -> None:
+    """It worked until then; storage counts whole seconds."""
+    one = issued(azurite, "raw/in/a.csv", life=timedelta(seconds=2))
+    reader = client(azurite, one.token)
+    assert reader.download_blob().readall()
+    time.sleep(max((one.expires - datetime.now(UTC)).total_seconds(), 0) + 1)
+    assert denied(reader.download_blob)
+
+
+def test_a_changed_token_is_denied(azurite: Azurite) -> None:
+    """A later expiry or more permissions are not what was signed."""
+    one = issued(azurite, "raw/in/a.csv")
+    later = one.token.replace(f"{one.expires:%Y}", f"{one.expires.year + 1}")
+    assert later != one.token
+    assert denied(client(azurite, later).download_blob)
+    assert denied(client(azurite, one.token.replace("sp=r", "sp=rw")).download_blob)
+
+
+@pytest.mark.parametrize("access", ["read", "write"])
+def test_a_token_is_of_a_user_delegation_and_over_https_alone(
+    azurite: Azurite, access: Access
+) -> None:
+    """Signed with the key of a person (skoid), for one blob (sr=b)."""
+    found = parse_qs(issued(azurite, "raw/in/a.csv", access).token)
+    assert found["skoid"] == ["22222222-2222-2222-2222-222222222222"]
+    assert (found["sr"], found["spr"], found["sp"]) == (["b"], ["https"], [sas.FILE[access]])
+
+
+def test_a_folder_is_signed_with_its_depth(azurite: Azurite) -> None:
+    """Only a data lake has folders, which Azurite is not: the token's fields are looked at."""
+    found = parse_qs(issued(azurite, "raw/in/2026/").token)
+    assert (found["sr"], found["sdd"], found["sp"]) == (["d"], ["2"], ["rl"])
+
+
+def test_no_log_holds_a_signature_or_a_key(
+    azurite: Azurite, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Though everything that issuing does is logged; the SAS does not show its token either."""
+    caplog.set_level(logging.DEBUG)
+    one = issued(azurite, "raw/in/a.csv")
+    signature = parse_qs(one.token)["sig"][0]
+    assert caplog.text
+    assert signature not in caplog.text
+    assert one.token not in caplog.text
+    assert "sig=" not in repr(one)
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["raw", "raw/", "/in/a.csv", "raw//a.csv", "raw/../curated/a.csv", "raw/./a", "Raw/a", "",
+     "raw/a?sig=x", "raw/in\\a", "raw/a\nb", "r/a", "raw/a//"],
+)  # fmt: skip
+def test_what_is_wider_than_a_path_is_refused(path: str) -> None:
+    """Or could be read in two ways."""
+    with pytest.raises(Refused, match="no-path"):
+        scope(path)
+
+
+@pytest.mark.parametrize(
+    ("life", "code"),
+    [(LIMIT + timedelta(seconds=1), "sas-too-long"), (timedelta(0), "sas-without-life")],
+)
+def test_a_life_beyond_the_limit_is_refused(azurite: Azurite, life: timedelta, code: str) -> None:
+    """Before any key is asked for; the limit itself is allowed."""
+    with pytest.raises(Refused, match=code):
+        issued(azurite, "raw/in/a.csv", life=life)
+    assert issued(azurite, "raw/in/a.csv", life=LIMIT).token
+
+
+def test_azures_own_limit_holds_whatever_the_environment_says(azurite: Azurite) -> None:
+    """Seven days."""
+    with pytest.raises(Refused, match="168 h"):
+        issue(azurite.service(), scope("raw/a"), "read", timedelta(days=8), timedelta(days=30))
+
+
+def test_an_account_that_does_not_answer_is_a_readable_error(tmp_path: Path) -> None:
+    """Exit 1, with what to try."""
+    with azurite_server.running(tmp_path) as server:
+        gone = server
+    with pytest.raises(Refused, match="no-delegation-key") as refused:
+        issued(gone, "raw/in/a.csv")
+    assert refused.value.exit_code == 1

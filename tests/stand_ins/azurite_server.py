@@ -1,0 +1,124 @@
+"""Azurite, Azure's own storage emulator, with HTTPS and sign-in by token; `make` installs it."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import re
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address
+from pathlib import Path
+
+from azure.core.credentials import AccessToken
+from azure.storage.blob import BlobServiceClient
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from tests.conftest import ROOT
+
+PROGRAM = ROOT / ".venv" / "azurite" / "node_modules" / ".bin" / "azurite-blob"
+ACCOUNT = "devstoreaccount1"
+
+
+class Person:
+    """A signed-in person: an unsigned token, whose claims are all that Azurite looks at."""
+
+    def get_token(self, *scopes: str, **others: object) -> AccessToken:
+        now = int(time.time())
+        claims = {
+            "aud": "https://storage.azure.com",
+            "iss": "https://sts.windows.net/11111111-1111-1111-1111-111111111111/",
+            "iat": now,
+            "nbf": now,
+            "exp": now + 3600,
+            "oid": "22222222-2222-2222-2222-222222222222",
+            "tid": "11111111-1111-1111-1111-111111111111",
+        }
+        parts = [{"alg": "none", "typ": "JWT"}, claims]
+        encoded = [
+            base64.urlsafe_b64encode(json.dumps(part).encode()).rstrip(b"=") for part in parts
+        ]
+        return AccessToken(b".".join([*encoded, b"c2lnbmF0dXJl"]).decode(), now + 3600)
+
+
+@dataclass(frozen=True)
+class Azurite:
+    """Where it listens, and the certificate that it shows."""
+
+    url: str
+    certificate: Path
+
+    def service(self) -> BlobServiceClient:
+        """A client that is signed in by token, as everyone is: no keys."""
+        return BlobServiceClient(
+            self.url, credential=Person(), connection_verify=str(self.certificate), retry_total=0
+        )
+
+
+@contextmanager
+def running(folder: Path) -> Iterator[Azurite]:
+    """Start it on a free port with its data in `folder`, and end it with the block."""
+    certificate, key = _certificate(folder)
+    command = [PROGRAM, "--location", folder / "data", "--blobHost", "127.0.0.1", "--blobPort", "0"]
+    secure = ["--cert", certificate, "--key", key, "--oauth", "basic"]
+    # The machine's Node.js, or the one of the environment.
+    path = f"{os.environ['PATH']}:{ROOT / '.venv' / 'bin'}"
+    server = subprocess.Popen(
+        [str(word) for word in (*command, *secure, "--disableTelemetry")],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env={**os.environ, "PATH": path},
+    )
+    try:
+        assert server.stdout is not None
+        said = []
+        for line in server.stdout:
+            said.append(line)
+            if found := re.search(r"listens on (https://[^\s]+)", line):
+                yield Azurite(f"{found[1]}/{ACCOUNT}", certificate)
+                break
+        else:
+            raise AssertionError(f"Azurite did not start: {''.join(said)}")
+    finally:
+        server.terminate()
+        server.wait()
+
+
+def _certificate(folder: Path) -> tuple[Path, Path]:
+    """A certificate of its own for 127.0.0.1, and its key."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "127.0.0.1")])
+    now = datetime.now(UTC)
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(minutes=5))
+        .not_valid_after(now + timedelta(days=1))
+        .add_extension(
+            x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))]), critical=False
+        )
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    files = folder / "certificate.pem", folder / "key.pem"
+    files[0].write_bytes(made.public_bytes(serialization.Encoding.PEM))
+    files[1].write_bytes(
+        key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.NoEncryption(),
+        )
+    )
+    return files
