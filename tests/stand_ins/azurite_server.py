@@ -11,18 +11,13 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
-from ipaddress import ip_address
 from pathlib import Path
 
 from azure.core.credentials import AccessToken
 from azure.storage.blob import BlobServiceClient
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 
 from tests.conftest import ROOT
+from tests.stand_ins.certificate import certified
 
 PROGRAM = ROOT / ".venv" / "azurite" / "node_modules" / ".bin" / "azurite-blob"
 ACCOUNT = "devstoreaccount1"
@@ -66,7 +61,7 @@ class Azurite:
 @contextmanager
 def running(folder: Path) -> Iterator[Azurite]:
     """Start it on a free port with its data in `folder`, and end it with the block."""
-    certificate, key = _certificate(folder)
+    certificate, key = certified(folder)
     command = [PROGRAM, "--location", folder / "data", "--blobHost", "127.0.0.1", "--blobPort", "0"]
     secure = ["--cert", certificate, "--key", key, "--oauth", "basic"]
     # The machine's Node.js, or the one of the environment.
@@ -91,34 +86,3 @@ def running(folder: Path) -> Iterator[Azurite]:
     finally:
         server.terminate()
         server.wait()
-
-
-def _certificate(folder: Path) -> tuple[Path, Path]:
-    """A certificate of its own for 127.0.0.1, and its key."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "127.0.0.1")])
-    now = datetime.now(UTC)
-    made = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - timedelta(minutes=5))
-        .not_valid_after(now + timedelta(days=1))
-        .add_extension(
-            x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))]), critical=False
-        )
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .sign(key, hashes.SHA256())
-    )
-    files = folder / "certificate.pem", folder / "key.pem"
-    files[0].write_bytes(made.public_bytes(serialization.Encoding.PEM))
-    files[1].write_bytes(
-        key.private_bytes(
-            serialization.Encoding.PEM,
-            serialization.PrivateFormat.PKCS8,
-            serialization.NoEncryption(),
-        )
-    )
-    return files

@@ -1,0 +1,240 @@
+"""Before the first update: would it be refused, and for what that can be known before?
+
+Each check says ok, warns, or fails with the next thing to type. Nothing is changed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any, Literal
+
+from infra.live.addresses import Addresses, Unplaced
+from infra.live.arm import Arm, Denied
+from infra.preview.captured import Resource
+from infra.settings import Settings
+
+Verdict = Literal["ok", "warning", "error"]
+# What a deployment does beyond creating resources; a Contributor may not.
+ACTIONS = (
+    "Microsoft.Authorization/roleAssignments/write",
+    "Microsoft.Authorization/locks/write",
+    "Microsoft.ManagedIdentity/userAssignedIdentities/federatedIdentityCredentials/write",
+    "Microsoft.MachineLearningServices/workspaces/write",
+)
+
+
+@dataclass(frozen=True)
+class Global:
+    """A kind whose names all of Azure shares: its form, and who says whether one is free."""
+
+    input: str
+    form: str
+    expected: str
+    question: str
+    type: str
+    version: str
+
+
+# Forms: azure-resource-manager/management/resource-name-rules. Each question is an action of the
+# service's own REST reference (checkNameAvailability).
+GLOBAL: Mapping[str, Global] = {
+    "storage:StorageAccount": Global(
+        "accountName",
+        r"[a-z0-9]{3,24}",
+        "3 to 24 lower-case letters and digits",
+        "Microsoft.Storage/checkNameAvailability",
+        "Microsoft.Storage/storageAccounts",
+        "2024-01-01",
+    ),
+    "keyvault:Vault": Global(
+        "vaultName",
+        r"(?=.{3,24}$)[A-Za-z](-?[A-Za-z0-9])+",
+        "3 to 24 letters, digits and single hyphens, a letter first",
+        "Microsoft.KeyVault/checkNameAvailability",
+        "Microsoft.KeyVault/vaults",
+        "2024-11-01",
+    ),
+    "containerregistry:Registry": Global(
+        "registryName",
+        r"[A-Za-z0-9]{5,50}",
+        "5 to 50 letters and digits",
+        "Microsoft.ContainerRegistry/checkNameAvailability",
+        "Microsoft.ContainerRegistry/registries",
+        "2023-01-01-preview",
+    ),
+}
+LENGTHS: Mapping[str, tuple[str, int]] = {
+    "machinelearningservices:Workspace": ("workspaceName", 33),
+    "machinelearningservices:Registry": ("registryName", 33),
+    "machinelearningservices:OnlineEndpoint": ("endpointName", 32),
+    "machinelearningservices:Compute": ("computeName", 32),
+    "resources:ResourceGroup": ("resourceGroupName", 90),
+    "network:VirtualNetwork": ("virtualNetworkName", 64),
+    "network:PrivateEndpoint": ("privateEndpointName", 64),
+}
+
+
+@dataclass(frozen=True)
+class Check:
+    """One thing that was looked at."""
+
+    name: str
+    verdict: Verdict
+    said: str
+    hint: str = ""
+
+    def __str__(self) -> str:
+        return (
+            f"{self.verdict:<7}  {self.name}: {self.said}{f' ({self.hint})' if self.hint else ''}"
+        )
+
+
+def examine(settings: Settings, resources: Sequence[Resource], arm: Arm) -> Iterator[Check]:
+    """Every check, those first that need nothing of Azure; what may not be read is a warning."""
+    provided = [one for one in resources if one.custom]
+    yield from _names(provided)
+    for label, checks in (
+        ("resource providers", _providers(provided, arm)),
+        ("free names", _free(provided, arm)),
+        ("deleted vaults", _deleted(settings, provided, arm)),
+        ("quota", _quota(settings, arm)),
+        ("permissions", _permissions(arm)),
+    ):
+        try:
+            yield from checks
+        except Denied as error:
+            hint = "ask for the role Reader on the subscription"
+            yield Check(label, "warning", f"may not be read: {error}", hint)
+
+
+def _names(resources: Sequence[Resource]) -> Iterator[Check]:
+    """Form and length; names that refer to another resource are that one's."""
+    wrong = 0
+    for one in resources:
+        if rule := GLOBAL.get(one.kind):
+            name = str(one.inputs[rule.input])
+            if not re.fullmatch(rule.form, name):
+                wrong += 1
+                yield Check(f"name {name}", "error", f"not {rule.expected}", "platform:name")
+        elif limit := LENGTHS.get(one.kind):
+            name = str(one.inputs.get(limit[0], ""))
+            if not 0 < len(name) <= limit[1]:
+                wrong += 1
+                said = f"{len(name)} characters; 1 to {limit[1]} are allowed"
+                yield Check(f"name {name}", "error", said, "platform:name")
+    if not wrong:
+        yield Check("names", "ok", "of a form that Azure takes")
+
+
+def _providers(resources: Sequence[Resource], arm: Arm) -> Iterator[Check]:
+    """Azure creates nothing of a provider that the subscription has not registered."""
+    addresses = Addresses(resources, arm.subscription)
+    needed = set()
+    for one in resources:
+        try:
+            needed.add(addresses.place(one).id.rpartition("/providers/")[2].partition("/")[0])
+        except Unplaced:
+            continue
+    needed = {name for name in needed if name.startswith("Microsoft.")}
+    missing = []
+    for name in sorted(needed):
+        found = arm.get(f"/subscriptions/{arm.subscription}/providers/{name}", "2021-04-01") or {}
+        if str(found.get("registrationState")) != "Registered":
+            missing.append(name)
+            hint = f"az provider register --namespace {name}"
+            yield Check(f"provider {name}", "error", "not registered", hint)
+    if not missing:
+        yield Check("resource providers", "ok", f"{len(needed)} are registered")
+
+
+def _free(resources: Sequence[Resource], arm: Arm) -> Iterator[Check]:
+    """A global name is free, or taken by the very resource that is declared."""
+    addresses = Addresses(resources, arm.subscription)
+    for one in resources:
+        rule = GLOBAL.get(one.kind)
+        if rule is None or not re.fullmatch(rule.form, str(one.inputs[rule.input])):
+            continue
+        name = str(one.inputs[rule.input])
+        path = f"/subscriptions/{arm.subscription}/providers/{rule.question}"
+        answer = arm.asked(path, rule.version, {"name": name, "type": rule.type})
+        place = addresses.place(one)
+        if answer.get("nameAvailable") is True:
+            yield Check(f"name {name}", "ok", "free")
+        elif arm.get(place.id, place.version) is not None:
+            yield Check(f"name {name}", "ok", "ours already")
+        else:
+            said = str(answer.get("message") or answer.get("reason") or "taken")
+            yield Check(f"name {name}", "error", said, "platform:name makes every name")
+
+
+def _deleted(settings: Settings, resources: Sequence[Resource], arm: Arm) -> Iterator[Check]:
+    """A deleted vault keeps its name until it is purged, which purge protection forbids."""
+    wanted = {
+        str(one.inputs["vaultName"]).lower() for one in resources if one.kind == "keyvault:Vault"
+    }
+    path = f"/subscriptions/{arm.subscription}/providers/Microsoft.KeyVault/deletedVaults"
+    found = [one for one in arm.all(path, "2024-11-01") if str(one["name"]).lower() in wanted]
+    for one in found:
+        name = one["name"]
+        hint = f"az keyvault recover --name {name} --location {settings.location}"
+        until = str((one.get("properties") or {}).get("scheduledPurgeDate", "it is purged"))
+        yield Check(f"vault {name}", "error", f"deleted, its name is kept until {until}", hint)
+    if not found:
+        yield Check("deleted vaults", "ok", "none has a name that is declared")
+
+
+def _quota(settings: Settings, arm: Arm) -> Iterator[Check]:
+    """Cores by family for dedicated nodes, one total for low-priority ones."""
+    wanted: dict[str, int] = defaultdict(int)
+    for cluster in settings.clusters:
+        cores = cluster.hardware.cores * cluster.max_nodes
+        wanted["TotalLowPriorityCores" if cluster.spot else cluster.hardware.family] += cores
+    if not wanted:
+        return
+    path = (
+        f"/subscriptions/{arm.subscription}/providers/Microsoft.MachineLearningServices"
+        f"/locations/{settings.location}/usages"
+    )
+    usages = {str(one["name"]["value"]).lower(): one for one in arm.all(path, "2025-12-01")}
+    for family, cores in sorted(wanted.items()):
+        yield _enough(family, cores, usages.get(family.lower()), settings.location)
+
+
+def _enough(family: str, cores: int, usage: Mapping[str, Any] | None, region: str) -> Check:
+    name = f"quota {family}"
+    if usage is None:
+        return Check(name, "warning", f"{region} reports none; {cores} cores are asked for")
+    limit, used = int(usage["limit"]), int(usage["currentValue"])
+    if limit < cores:
+        hint = f"ask for {cores} in Azure ML's quota page, or fewer max_nodes"
+        return Check(name, "error", f"{limit} cores, {cores} at most are asked for", hint)
+    if limit - used < cores:
+        said = f"{limit - used} of {limit} cores are free, {cores} at most are asked for"
+        return Check(name, "warning", said)
+    return Check(
+        name, "ok", f"{limit - used} of {limit} cores are free, {cores} at most are needed"
+    )
+
+
+def _permissions(arm: Arm) -> Iterator[Check]:
+    """What who is signed in may do on the subscription, by the rules of role definitions."""
+    path = f"/subscriptions/{arm.subscription}/providers/Microsoft.Authorization/permissions"
+    granted = list(arm.all(path, "2022-04-01"))
+    missing = [action for action in ACTIONS if not any(_allows(one, action) for one in granted)]
+    for action in missing:
+        hint = "Owner, or Contributor with Role Based Access Control Administrator"
+        yield Check(f"permission {action}", "error", "not granted", hint)
+    if not missing:
+        yield Check("permissions", "ok", f"{len(ACTIONS)} actions that a deployment needs")
+
+
+def _allows(permission: Mapping[str, Any], action: str) -> bool:
+    def named(key: str) -> bool:
+        patterns = [str(one).lower() for one in permission.get(key, [])]
+        return any(fnmatchcase(action.lower(), pattern) for pattern in patterns)
+
+    return named("actions") and not named("notActions")

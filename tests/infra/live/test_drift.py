@@ -1,0 +1,163 @@
+"""Drift: what Azure fills in is none, what is changed, gone or nobody's is named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from infra.live.arm import Arm
+from infra.live.drift import Difference, drift, noise
+from ml.specs.problems import Refused
+from tests.infra.live.declared import (
+    GROUP,
+    IDENTITY,
+    STORAGE,
+    SUBSCRIPTION,
+    VAULT,
+    WORKSPACE,
+    resource,
+    resources,
+)
+from tests.stand_ins.arm_server import SignedIn, State
+
+KNOWN = noise()
+
+
+def found(arm: Arm, *more: Any) -> list[Difference]:
+    return list(drift([*resources(), *more], arm, KNOWN))
+
+
+def test_what_is_as_declared_has_no_drift(arm: Arm, state: State) -> None:
+    """In another case, unit, order and nesting, with everything that Azure adds."""
+    assert found(arm) == []
+    assert ("GET", f"{WORKSPACE}/computes/cpu-cluster", "2025-12-01") in state.asked
+
+
+@pytest.mark.parametrize(
+    ("id", "path", "value", "said"),
+    [
+        (STORAGE, "properties.allowSharedKeyAccess", True, "allowSharedKeyAccess"),
+        (
+            STORAGE,
+            "properties.networkRuleSet.defaultAction",
+            "Allow",
+            "networkRuleSet.defaultAction",
+        ),
+        (STORAGE, "sku.name", "Standard_LRS", "sku.name"),
+        (VAULT, "properties.enablePurgeProtection", None, "properties.enablePurgeProtection"),
+        (WORKSPACE, "properties.publicNetworkAccess", "Enabled", "publicNetworkAccess"),
+        (WORKSPACE, "properties.storageAccount", f"{STORAGE}other", "storageAccount"),
+        (WORKSPACE, "identity.userAssignedIdentities", {}, "identity.userAssignedIdentities"),
+        (
+            f"{WORKSPACE}/computes/cpu-cluster",
+            "properties.properties.scaleSettings.minNodeCount",
+            1,
+            "properties.properties.scaleSettings.minNodeCount",
+        ),
+        (
+            f"{WORKSPACE}/computes/cpu-cluster",
+            "properties.properties.scaleSettings.nodeIdleTimeBeforeScaleDown",
+            "PT30M",
+            "properties.properties.scaleSettings.nodeIdleTimeBeforeScaleDown",
+        ),
+        (GROUP, "tags.environment", "prod", "tags.environment"),
+        (GROUP, "location", "North Europe", "location"),
+    ],
+)
+def test_one_changed_property_is_exactly_what_is_found(
+    arm: Arm, state: State, id: str, path: str, value: object, said: str
+) -> None:
+    """Somebody clicked in the portal."""
+    at = state.resources[id]
+    *way, last = path.split(".")
+    for name in way:
+        at = at[name]
+    at[last] = value
+    (one,) = found(arm)
+    assert (one.kind, one.id, one.path, one.actual) == (
+        "changed", id, said, [] if value == {} else value
+    )  # fmt: skip
+
+
+def test_a_property_that_is_gone_is_a_change(arm: Arm, state: State) -> None:
+    """Not the same as false."""
+    del state.resources[STORAGE]["properties"]["allowSharedKeyAccess"]
+    (one,) = found(arm)
+    assert (one.path, one.declared, one.actual) == ("allowSharedKeyAccess", False, None)
+
+
+def test_what_is_gone_is_missing(arm: Arm, state: State) -> None:
+    """By its id."""
+    del state.resources[IDENTITY]
+    assert [(one.kind, one.id) for one in found(arm)] == [("missing", IDENTITY)]
+
+
+def test_what_nobody_declared_is_named_unless_azure_makes_it(arm: Arm, state: State) -> None:
+    """A machine that somebody started; not the network interface of a private endpoint."""
+    group = state.lists[f"{GROUP}/resources"]
+    network = f"{GROUP}/providers/Microsoft.Network/networkInterfaces"
+    group.append({"id": f"{network}/pe-lake.nic.1b2c3d4e-0000"})
+    group.append({"id": f"{network}/mine"})
+    assert [(one.kind, one.resource) for one in found(arm)] == [("undeclared", "mine")]
+
+
+def test_a_list_is_compared_without_its_order(arm: Arm, state: State) -> None:
+    """And the item that differs is found."""
+    id = f"{GROUP}/providers/Microsoft.Network/networkSecurityGroups/nsg"
+    rules = [{"name": "a", "priority": 100.0}, {"name": "b", "priority": 200.0}]
+    group = resource(
+        "network:NetworkSecurityGroup", "nsg", networkSecurityGroupName="nsg",
+        resourceGroupName="rg-mlplat-dev", securityRules=rules,
+    )  # fmt: skip
+    there = [{"name": "b", "priority": 200}, {"name": "a", "priority": 100}]
+    state.resources[id] = {"id": id, "properties": {"securityRules": there}}
+    assert found(arm, group) == []
+    there[0]["priority"] = 300
+    assert [one.path for one in found(arm, group)] == ["securityRules[1].priority"]
+    there.append({"name": "c", "priority": 1})
+    assert [one.path for one in found(arm, group)] == ["securityRules"]
+
+
+def test_secrets_and_written_noise_are_not_compared(arm: Arm, state: State) -> None:
+    """Azure does not give back what it keeps."""
+    id = f"{WORKSPACE}/datastores/raw"
+    store = resource(
+        "machinelearningservices:Datastore", "store", name="raw",
+        workspaceName="${Workspace:workspace.name}", resourceGroupName="rg-mlplat-dev",
+        properties={"datastoreType": "AzureBlob", "credentials": {"sasToken": "[secret]"}},
+    )  # fmt: skip
+    state.resources[id] = {"id": id, "properties": {"datastoreType": "AzureBlob"}}
+    assert found(arm, store) == []
+    state.resources[id]["properties"]["datastoreType"] = "AzureFile"
+    assert [one.path for one in found(arm, store)] == ["properties.datastoreType"]
+
+
+def test_what_may_not_be_read_is_said(arm: Arm, state: State) -> None:
+    """Neither missing nor without drift."""
+    state.denied.add(VAULT)
+    (one,) = found(arm)
+    assert (one.kind, one.resource, one.path) == ("not-comparable", "vault", "AuthorizationFailed")
+
+
+def test_a_kind_without_an_address_is_said(arm: Arm) -> None:
+    """A component that is new to the program, until addresses.py knows it."""
+    (one,) = found(arm, resource("search:Service", "search"))
+    assert (one.kind, one.path) == ("not-comparable", "search:Service")
+
+
+def test_an_azure_that_does_not_answer_is_a_readable_error(arm: Arm) -> None:
+    """Exit 1; nothing is called missing because of it."""
+    gone = Arm(SignedIn(), SUBSCRIPTION, "https://127.0.0.1:9")
+    gone._client._config.retry_policy.total_retries = 0
+    with pytest.raises(Refused, match="azure-does-not-answer"):
+        found(gone)
+
+
+def test_noise_without_a_reason_is_refused(tmp_path: Path) -> None:
+    """The list is for people."""
+    path = tmp_path / "noise.yml"
+    path.write_text("inputs: [{kind: '*', input: tags}]\nresources: []\n")
+    with pytest.raises(ValueError, match="no reason"):
+        noise(path)
