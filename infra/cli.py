@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from dataclasses import asdict
 from typing import Annotated, Literal
@@ -11,6 +10,7 @@ import typer
 
 from infra import schema as schemas
 from infra import settings as environments
+from infra.live import cli as live
 from ml.specs.problems import Exit, Problem, Refused
 
 Format = Literal["text", "md", "json"]
@@ -21,7 +21,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-Stacks = Annotated[list[str] | None, typer.Argument(help="Environments; all where none is named.")]
+Stacks = live.Stacks
 
 
 @app.command()
@@ -34,7 +34,7 @@ def settings(
 ) -> None:
     """Check the stack files; exit 2 with every problem, each with its line."""
     if schema:
-        _write(schemas.schema())
+        live.write(schemas.schema())
         return
     problems: list[Problem] = []
     found: dict[str, object] = {}
@@ -46,7 +46,7 @@ def settings(
     if problems:
         raise Refused(*problems)
     if as_json:
-        _write(found)
+        live.write(found)
         return
     for stack in found:
         typer.echo(f"{stack}: sound")
@@ -88,7 +88,7 @@ def cost(
         ) from None
     made = [estimate(one, listed) for one in known]
     if as_json:
-        _write([costing.as_json(one) for one in made])
+        live.write([costing.as_json(one) for one in made])
         return
     typer.echo("\n\n".join(costing.as_text(one) for one in made))
 
@@ -118,8 +118,8 @@ def preview(
         raise typer.Exit(int(Exit.GATE_SAID_NO))
 
 
-def _write(value: object) -> None:
-    sys.stdout.write(json.dumps(value, indent=2) + "\n")
+for command in (live.doctor, live.drift, live.sas, live.bootstrap):
+    app.command()(command)
 
 
 def main(argv: list[str] | None = None) -> None:

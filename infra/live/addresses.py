@@ -148,7 +148,8 @@ class Addresses:
 
     def __init__(self, resources: Iterable[Resource], subscription: str) -> None:
         self._subscription = subscription
-        self._known = {(one.type.rpartition(":")[2], one.name): one for one in resources}
+        provided = [one for one in resources if one.custom]
+        self._known = {(one.type.rpartition(":")[2], one.name): one for one in provided}
 
     def place(self, resource: Resource) -> Place:
         """Where a resource is; raises Unplaced."""

@@ -1,0 +1,148 @@
+"""The commands that talk to Azure: `infra doctor | drift | sas | bootstrap`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict
+from datetime import timedelta
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from infra import settings as environments
+from ml.specs.problems import Exit
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from infra.live.arm import Arm
+    from infra.preview.captured import Resource
+
+Stacks = Annotated[list[str] | None, typer.Argument(help="Environments; all where none is named.")]
+Stack = Annotated[str, typer.Argument(help="The environment.")]
+AsJson = Annotated[bool, typer.Option("--json", help="As JSON.")]
+
+
+def doctor(stack: Stack, as_json: AsJson = False) -> None:
+    """Before an update: would it be refused? Providers, names, quota, permissions.
+
+    Exit 3 when something is certain to be.
+    """
+    from infra.live import doctor as doctoring
+
+    settings = environments.load(stack)
+    found = []
+    for check in doctoring.examine(settings, _declared(stack), _arm(settings)):
+        found.append(check)
+        if not as_json:
+            typer.echo(str(check))
+    if as_json:
+        write([asdict(one) for one in found])
+    if any(one.verdict == "error" for one in found):
+        raise typer.Exit(Exit.GATE_SAID_NO)
+
+
+def drift(stack: Stack, as_json: AsJson = False) -> None:
+    """What is declared against what is there; exit 3 on a difference that means something."""
+    from infra.live import drift as drifting
+
+    settings = environments.load(stack)
+    declared = _declared(stack)
+    found = []
+    for one in drifting.drift(declared, _arm(settings), drifting.noise()):
+        found.append(one)
+        if not as_json:
+            typer.echo(str(one))
+    if as_json:
+        write([asdict(one) for one in found])
+    elif not found:
+        typer.echo(f"{stack}: {sum(one.custom for one in declared)} resources are as declared")
+    if found:
+        raise typer.Exit(Exit.GATE_SAID_NO)
+
+
+def sas(
+    stack: Stack,
+    path: Annotated[str, typer.Argument(help="CONTAINER/FILE, or CONTAINER/FOLDER/.")],
+    to_write: Annotated[
+        bool, typer.Option("--write", help="To write; to read without it.")
+    ] = False,
+    hours: Annotated[float, typer.Option(help="How long it is valid.")] = 1.0,
+    as_json: AsJson = False,
+) -> None:
+    """A SAS of the data lake for one path, signed by who is signed in. Its output is a secret."""
+    from azure.identity import DefaultAzureCredential
+    from azure.storage.blob import BlobServiceClient
+
+    from infra import naming
+    from infra.live import sas as issuing
+
+    settings = environments.load(stack)
+    account = naming.names(settings).worldwide("stlk")
+    service = BlobServiceClient(
+        f"https://{account}.blob.core.windows.net", credential=DefaultAzureCredential()
+    )
+    limit = timedelta(hours=settings.storage.sas_hours)
+    wanted = issuing.scope(path)
+    issued = issuing.issue(
+        service, wanted, "write" if to_write else "read", timedelta(hours=hours), limit
+    )
+    if as_json:
+        write({"url": issued.url, "expires": issued.expires.isoformat(), "access": issued.access})
+        return
+    typer.echo(issued.url)
+    typer.echo(f"{issued.access} {wanted} until {issued.expires:%Y-%m-%d %H:%M} UTC", err=True)
+
+
+def bootstrap(
+    stacks: Stacks = None,
+    run: Annotated[bool, typer.Option("--run", help="Run what is wanting.")] = False,
+    offline: Annotated[bool, typer.Option("--offline", help="Ask nothing: every command.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """What a new fork needs before its first update: state, identities, GitHub's variables.
+
+    Shows what is wanting; with --run it is made. Running it again changes nothing.
+    """
+    from infra.live import bootstrap as bootstrapping
+    from infra.live import commands
+
+    plan = bootstrapping.steps([environments.load(one) for one in stacks or environments.stacks()])
+    if offline:
+        if as_json:
+            write([{"step": step.name, "command": list(step.make)} for step in plan])
+        else:
+            typer.echo("\n".join(bootstrapping.shell(step.make) for step in plan))
+        return
+    found = []
+    for done in bootstrapping.carry_out(plan, commands.run, make=run):
+        found.append(done)
+        if not as_json:
+            typer.echo(f"{done.outcome:<8} {done.step.name}")
+            if done.outcome == "wanting":
+                typer.echo(f"         {bootstrapping.shell(done.step.make)}")
+    if as_json:
+        write([bootstrapping.as_json(one) for one in found])
+    wanting = sum(one.outcome == "wanting" for one in found)
+    if wanting:
+        typer.echo(f"{wanting} of {len(found)} are wanting; --run makes them", err=True)
+
+
+def write(value: object) -> None:
+    """JSON on stdout."""
+    sys.stdout.write(json.dumps(value, indent=2) + "\n")
+
+
+def _declared(stack: str) -> Sequence[Resource]:
+    from infra.preview import run
+
+    return run.capture(stack).resources
+
+
+def _arm(settings: environments.Settings) -> Arm:
+    from azure.identity import DefaultAzureCredential
+
+    from infra.live.arm import Arm
+
+    return Arm(DefaultAzureCredential(), settings.subscription)

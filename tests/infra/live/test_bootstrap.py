@@ -1,0 +1,181 @@
+"""A fork's first steps: shown, made, made once, and taken up where they were cut off."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from infra import cli
+from infra.live import bootstrap
+from infra.live.bootstrap import Words, carry_out, shell, steps
+from infra.live.commands import run
+from infra.settings import load
+from ml.specs.problems import Refused
+from tests.stand_ins.az_and_gh import Cloud
+
+ENVIRONMENTS = [load("dev"), load("prod")]
+CHANGES = {"create", "update", "set", "PUT"}
+
+
+@pytest.fixture
+def cloud(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cloud:
+    made = Cloud(tmp_path)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    return made
+
+
+def outcomes(cloud: Cloud, *, make: bool) -> dict[str, str]:
+    plan = steps(ENVIRONMENTS)
+    return {one.step.name: one.outcome for one in carry_out(plan, cloud.run, make=make)}
+
+
+def by_process(*, make: bool = True) -> dict[str, str]:
+    plan = steps(ENVIRONMENTS[:1])
+    return {one.step.name: one.outcome for one in carry_out(plan, run, make=make)}
+
+
+def changing(commands: list[list[str]]) -> list[list[str]]:
+    return [words for words in commands if CHANGES & set(words)]
+
+
+def test_what_is_wanting_is_shown_and_nothing_is_changed(cloud: Cloud) -> None:
+    """A new subscription."""
+    found = outcomes(cloud, make=False)
+    assert {name for name, outcome in found.items() if outcome == "there"} == {"signed-in"}
+    assert changing(cloud.taken()) == []
+
+
+def test_everything_is_made_once(cloud: Cloud) -> None:
+    """Another run asks, and changes nothing."""
+    first = outcomes(cloud, make=True)
+    assert set(first.values()) == {"there", "made"}
+    assert changing(cloud.taken())
+    assert set(outcomes(cloud, make=True).values()) == {"there"}
+    assert changing(cloud.taken()) == []
+
+
+def test_what_was_made_is_a_place_for_state_and_an_identity_an_environment(cloud: Cloud) -> None:
+    """No shared keys, a protected vault, the environment as the subject, ids in the variables."""
+    outcomes(cloud, make=True)
+    commands = [" ".join(words) for words in cloud.taken()]
+    account = next(one for one in commands if "storage account create" in one)
+    assert "--allow-shared-key-access false" in account
+    vault = next(one for one in commands if "keyvault create" in one)
+    assert "--enable-purge-protection true" in vault
+    subjects = [one for one in commands if "--subject repo:" in one]
+    assert [one.partition("environment:")[2].split()[0] for one in subjects] == ["dev", "prod"]
+    things = cloud.state["things"]
+    variables = things[f"variables {ENVIRONMENTS[0].repository} dev"]
+    assert variables["AZURE_CLIENT_ID"] == "client-id-mlplat-dev-deploy"
+    assert variables["PULUMI_BACKEND_URL"].startswith(
+        "azblob://pulumi?storage_account=stmlplatstate"
+    )
+    role = "Role Based Access Control Administrator"
+    assert (
+        f"role principal-id-mlplat-dev-deploy {role} /subscriptions/{ENVIRONMENTS[0].subscription}"
+        in things
+    )
+    assert not any(
+        "password" in one or "secret" in one.lower().replace("secrets_provider", "")
+        for one in commands
+    )
+
+
+@pytest.mark.parametrize("cut", range(0, 40, 3))
+def test_a_run_that_was_cut_off_is_taken_up(cloud: Cloud, cut: int) -> None:
+    """After any number of commands: nothing is made twice."""
+
+    class Stopped(Exception):
+        pass
+
+    def some(words: Words, asking: bool) -> object:
+        if len(cloud.state["commands"]) >= cut:
+            raise Stopped
+        return cloud.run(words, asking)
+
+    with pytest.raises(Stopped):
+        list(carry_out(steps(ENVIRONMENTS), some, make=True))
+    before = [tuple(words) for words in changing(cloud.taken())]
+    outcomes(cloud, make=True)
+    after = [tuple(words) for words in changing(cloud.taken())]
+    assert not set(before) & set(after)
+    assert set(outcomes(cloud, make=False).values()) == {"there"}
+
+
+def test_a_command_that_fails_is_a_readable_error_and_can_be_repeated(cloud: Cloud) -> None:
+    """A role that is not in force yet, say; these are processes."""
+    cloud.state["fail"] = "az keyvault key create"
+    cloud.programs()
+    with pytest.raises(Refused, match="Forbidden") as refused:
+        by_process()
+    assert refused.value.exit_code == 1
+    cloud.read()
+    cloud.state["fail"] = ""
+    cloud.programs()
+    assert set(by_process().values()) == {"there", "made"}
+
+
+def test_a_question_that_fails_is_no_absence(cloud: Cloud) -> None:
+    """Who may not look does not make a second one."""
+    cloud.state["fail"] = "az group show"
+    cloud.programs()
+    with pytest.raises(Refused, match="command-failed"):
+        by_process()
+    cloud.read()
+    assert changing(cloud.taken()) == []
+
+
+def test_a_variable_of_another_value_is_set_anew(cloud: Cloud) -> None:
+    """And only that one."""
+    outcomes(cloud, make=True)
+    cloud.taken()
+    moved = [replace(one, tenant="11111111-0000-0000-0000-000000000000") for one in ENVIRONMENTS]
+    list(carry_out(steps(moved), cloud.run, make=True))
+    assert [words[3] for words in changing(cloud.taken())] == ["AZURE_TENANT_ID"] * 2
+
+
+def test_without_the_programs_it_says_where_they_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Exit 2, no traceback."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(Refused, match="no-such-program"):
+        by_process(make=False)
+
+
+def test_environments_of_two_platforms_are_refused() -> None:
+    """They would share one state."""
+    with pytest.raises(Refused, match="cannot-bootstrap"):
+        steps([ENVIRONMENTS[0], replace(ENVIRONMENTS[1], name="other")])
+    with pytest.raises(Refused, match="no environment"):
+        steps([])
+
+
+def test_the_commands_can_be_typed(capsys: pytest.CaptureFixture[str]) -> None:
+    """Offline every command is shown, with what only Azure knows in angle brackets."""
+    with pytest.raises(SystemExit):
+        cli.main(["bootstrap", "dev", "--offline"])
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == len(steps(ENVIRONMENTS[:1]))
+    role = shell(next(one.make for one in steps(ENVIRONMENTS[:1]) if one.name == "dev-contributor"))
+    assert role in lines
+    assert "--assignee-object-id <dev-identity.principalId>" in role
+    assert shell(("a", "it's", "{x.id}")) == """a 'it'"'"'s' <x.id>"""
+
+
+def test_the_command_line(cloud: Cloud, capsys: pytest.CaptureFixture[str]) -> None:
+    """It shows first, and makes with --run."""
+    cloud.programs()
+    with pytest.raises(SystemExit):
+        cli.main(["bootstrap", "dev"])
+    captured = capsys.readouterr()
+    assert "wanting" in captured.out
+    assert "--run makes them" in captured.err
+    with pytest.raises(SystemExit):
+        cli.main(["bootstrap", "dev", "--run", "--json"])
+    found = json.loads(capsys.readouterr().out)
+    assert {one["outcome"] for one in found} == {"there", "made"}
+    assert bootstrap.ISSUER in json.dumps(found)

@@ -1,0 +1,70 @@
+"""Every resource that the program declares has an address, and is compared with what is there."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from infra.live.addresses import Addresses, own_names
+from infra.live.arm import Arm
+from infra.live.drift import drift, noise
+from infra.preview import run
+from infra.preview.captured import Resource
+from infra.settings import load
+from tests.stand_ins import arm_server
+from tests.stand_ins.arm_server import SignedIn, State
+
+
+def as_azure_has_it(value: Any, addresses: Addresses) -> Any:
+    """References filled in, those that only Azure knows with something of its own."""
+    if isinstance(value, dict):
+        return {key: as_azure_has_it(one, addresses) for key, one in value.items()}
+    if isinstance(value, list):
+        return [as_azure_has_it(one, addresses) for one in value]
+    if not isinstance(value, str):
+        return value
+    known = re.sub(r"\$\{[^}]+\.(?!id\}|name\})\w+\}", "azures-own", value)
+    return addresses.resolved(known)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stack", ["dev", "prod"])
+def test_an_environment_that_is_as_declared_has_no_drift(
+    stack: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And every resource is looked at; one that is taken away is missing."""
+    subscription = load(stack).subscription
+    declared = run.capture(stack).resources
+    addresses = Addresses(declared, subscription)
+    state = State()
+    for one in declared:
+        if one.custom:
+            place = addresses.place(one)
+            inputs = {k: v for k, v in one.inputs.items() if k not in own_names(one.kind)}
+            state.resources[place.id] = reported(place.id, as_azure_has_it(inputs, addresses))
+    with arm_server.running(state, tmp_path) as (address, certificate):
+        monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(certificate))
+        arm = Arm(SignedIn(), subscription, address)
+        assert list(drift(declared, arm, noise())) == []
+        asked = {path.lower() for _, path, _ in state.asked}
+        assert {id.lower() for id in state.resources} <= asked
+        gone = places(declared, addresses, "storage:StorageAccount")
+        for id in gone:
+            del state.resources[id]
+        assert {one.id for one in drift(declared, arm, noise())} == set(gone)
+
+
+def places(declared: tuple[Resource, ...], addresses: Addresses, kind: str) -> list[str]:
+    return [addresses.place(one).id for one in declared if one.kind == kind]
+
+
+def reported(id: str, inputs: dict[str, Any]) -> dict[str, Any]:
+    """Azure's nesting: what the SDK has flat is in `properties`."""
+    top = {"location", "tags", "sku", "identity", "kind", "properties", "zones"}
+    outer = {key: one for key, one in inputs.items() if key in top}
+    inner = {key: one for key, one in inputs.items() if key not in top}
+    properties = {**outer.get("properties", {}), **inner}
+    return {"id": id, **outer, "properties": properties}
