@@ -17,3 +17,19 @@ def own_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monke
     for name in ("MLFLOW_TRACKING_URI", "MLFLOW_RUN_ID", "MLFLOW_EXPERIMENT_NAME"):
         monkeypatch.delenv(name, raising=False)
     return home
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say how many cases of the gates were decided as their data files say."""
+    passed = [report.nodeid for report in terminalreporter.stats.get("passed", [])]
+    kinds = {
+        kind: [one for one in passed if f"test_gate_cases.py::test_a_gate_{kind}[" in one]
+        for kind in ("allows", "refuses")
+    }
+    cases = kinds["allows"] + kinds["refuses"]
+    if cases:
+        gates = {case.partition("[")[2].partition(":")[0] for case in cases}
+        allowed, refused = (len(of) for of in kinds.values())
+        terminalreporter.write_line(
+            f"gates: {len(gates)}, with {allowed} cases allowed and {refused} refused"
+        )

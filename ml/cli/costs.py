@@ -13,6 +13,8 @@ from infra import settings as environments
 from infra.pricing import prices
 from infra.pricing.jobs import Bound, single, sweep
 from infra.pricing.prices import PriceList
+from ml.release.cost import Price as HourlyPrice
+from ml.release.cost import Prices
 from ml.specs.plan import CommandPlan, PipelinePlan, Plan, SweepPlan
 from ml.specs.problems import Refused
 
@@ -55,6 +57,29 @@ def of(plan: Plan) -> list[Cost]:
     for compute, bound in _bounds(plan).items():
         found.extend(_priced(compute, bound, known, listed))
     return found
+
+
+def of_instance(environment: str) -> Prices:
+    """The price of an instance by the hour in the environment's region; None where nobody knows.
+
+    An environment without a stack file (local) is priced where the first stack is.
+    """
+
+    def hourly(instance_type: str) -> HourlyPrice | None:
+        try:
+            listed, stacks = prices.read(), environments.stacks()
+            stack = environment if environment in stacks else next(iter(stacks), None)
+            if stack is None:
+                return None
+            found = listed.find(f"vm/{instance_type}", environments.load(stack).location)
+        except (prices.WrongPrices, Refused):
+            return None
+        if found is None:
+            return None
+        source = f"{found.source} ({found.note})" if found.note else found.source
+        return HourlyPrice(found.amount, listed.currency, source, found.as_of)
+
+    return hourly
 
 
 def as_json(cost: Cost) -> dict[str, object]:

@@ -42,7 +42,7 @@ def command(
 
     began = time.monotonic()
     prepare()
-    from ml.cli import verdicts
+    from ml.cli import costs, verdicts
     from ml.cli.invoke import shown_answers
     from ml.release import project as projects
     from ml.release.apply import apply
@@ -54,7 +54,7 @@ def command(
     _step(1, f"ml run {_relative(path)}")
     done = _run(path)
     _step(2, f"ml release propose {found.name} --run {done.name}")
-    proposal = propose(found.name, done.name)
+    proposal = propose(found.name, done.name, prices=costs.of_instance("local"))
     _quality(proposal.evidence)
     verdicts.show(proposal.decision)
     if proposal.decision.allowed:

@@ -34,10 +34,11 @@ def propose(
     as_json: AsJson = False,
 ) -> None:
     """Score the best run, register its model, ask the gates, and declare it if they pass."""
-    from ml.cli import verdicts
+    from ml.cli import costs, verdicts
     from ml.release.propose import propose as go
 
-    made = go(project, run, to, reason=reason, watch=_watch)
+    prices = costs.of_instance(to)
+    made = go(project, run, to, reason=reason, watch=_watch, prices=prices)
     if as_json:
         found = {
             "project": made.project,

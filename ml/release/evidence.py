@@ -13,7 +13,7 @@ from typing import Any
 from ml.backends.base import Run
 from ml.backends.local import faults
 from ml.backends.local.runs import records
-from ml.release import cost, predictions, supply_chain
+from ml.release import predictions, supply_chain
 from ml.release.candidate import EVALUATION, MODEL
 from ml.release.recomputed import disagreements
 from ml.release.registry import EVIDENCE_FILE, Registry, Version
@@ -51,7 +51,7 @@ def keep(
     evaluated: Run,
     timing: Timing,
     instance_type: str,
-    prices: cost.Prices = cost.unknown,
+    cost: Mapping[str, object],
 ) -> Version:
     """Assemble the evidence and keep it with the version; returns the version with its hash.
 
@@ -86,7 +86,7 @@ def keep(
             "seed": evaluation.get("seed"),
         },
         "latency": {**asdict(timing), "instance_type": instance_type},
-        "cost": cost.of(trained, timing, instance_type, prices),
+        "cost": cost,
         "supply_chain": stated,
     }
     text = json.dumps(document, indent=1, sort_keys=True) + "\n"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ml.backends.base import Run, Watch, unwatched
 from ml.backends.local import faults
-from ml.release import candidate, desired, evidence
+from ml.release import candidate, cost, desired, evidence
 from ml.release import project as projects
 from ml.release.desired import Declared
 from ml.release.judge import Judged, judge, load_gates
@@ -53,10 +53,12 @@ def propose(
     *,
     reason: str = "",
     watch: Watch = unwatched,
+    prices: cost.Prices = cost.unknown,
 ) -> Proposal:
     """Propose the run's model, or that of the latest completed sweep or pipeline.
 
-    `reason` is why a champion should be replaced by a model that is not shown to beat it. A refusal
+    `reason` is why a champion should be replaced by a model that is not shown to beat it, `prices`
+    what an instance costs. A refusal
     by a gate is in the Proposal; Refused is raised for what is wrong with the call or the machine.
     """
     desired.check_environment(environment)
@@ -69,7 +71,7 @@ def propose(
         registry = Registry()
         version = _champion(registry, found, deployment, environment, digest)
         if version is None:
-            version = _registered(registry, found, deployment, chosen, digest, watch)
+            version = _registered(registry, found, deployment, chosen, digest, watch, prices)
         judged = judge(registry, found, version, environment, reason=reason, watch=watch)
         release = None
         if judged.decision.allowed:
@@ -109,6 +111,7 @@ def _registered(
     chosen: Run,
     digest: str,
     watch: Watch,
+    prices: cost.Prices,
 ) -> Version:
     """The version with its evidence, everything measured before it is registered."""
     kept = Version(deployment.endpoint, "", digest, project.name, chosen.id, "")
@@ -126,7 +129,10 @@ def _registered(
         )
     timing = _measured(project, launch_of(kept, deployment))
     version = registry.register(deployment.endpoint, project.name, digest, chosen.id)
-    return evidence.keep(registry, version, chosen, evaluated, timing, deployment.instance_type)
+    priced = cost.of(chosen, timing, deployment.instance_type, prices)
+    return evidence.keep(
+        registry, version, chosen, evaluated, timing, deployment.instance_type, priced
+    )
 
 
 def attach(release: Path, environment: str, version: Version) -> Path:

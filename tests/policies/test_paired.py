@@ -80,3 +80,24 @@ def test_what_cannot_be_paired_raises(ours: dict[str, float], theirs: dict[str, 
     """Other units, no units and values that are not finite are refused."""
     with pytest.raises(ValueError):
         difference(ours, theirs, 0.95)
+
+
+def test_units_that_hang_together_are_drawn_together() -> None:
+    """Forty groups of ten units that agree: an interval about three times as wide."""
+    rng = np.random.default_rng(0)
+    values = np.repeat(rng.normal(size=40), 10)
+    ours = {f"u{number:03}": float(value) for number, value in enumerate(values)}
+    theirs = dict.fromkeys(ours, 0.0)
+    groups = {unit: unit[:3] for unit in ours}
+    alone, together = difference(ours, theirs, 0.95), difference(ours, theirs, 0.95, groups)
+    assert alone.mean == together.mean and together.count == 400
+    assert 2.5 < (together.high - together.low) / (alone.high - alone.low) < 3.8
+
+
+def test_a_unit_without_a_group_and_too_few_groups_are_refused() -> None:
+    """Neither is guessed at."""
+    ours = {f"u{number}": 1.0 for number in range(20)}
+    with pytest.raises(ValueError, match="no group"):
+        difference(ours, ours, 0.95, {"u1": "a"})
+    with pytest.raises(ValueError, match="2 groups"):
+        difference(ours, ours, 0.95, {unit: (unit[1] < "5" and "a") or "b" for unit in ours})

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
 import subprocess
 from pathlib import Path
 
 import pytest
+from mlflow.tracking import MlflowClient
 
+from ml.backends.local import home
 from ml.backends.local.runs import runs
 from ml.release import audit, desired
 from ml.release.apply import apply
@@ -185,6 +188,18 @@ def test_what_has_come_since_it_was_proposed_is_refused_when_it_is_applied(
     assert "ml release propose" in older.why
     again = propose("tiny", challenged.run(0.95))
     assert again.version == "2" and again.decision.allowed and endpoint.live("tiny") == live
+
+
+def test_a_tracking_servers_numbers_change_nothing(world: World) -> None:
+    """A run that has ended takes new metrics, and infinity as a finite one: no gate reads them."""
+    made = propose("tiny", world.run(0.7))
+    client = MlflowClient(home.tracking_uri())
+    for run in (made.evidence.lineage.run, made.evidence.lineage.evaluation_run):
+        for value in (1.0, math.inf):
+            client.log_metric(str(run), "gain_at_1", value)
+    again = gate("tiny", "1", "local").decision
+    found = {one.gate: (one.verdict, one.found) for one in made.decision.results}
+    assert {one.gate: (one.verdict, one.found) for one in again.results} == found
 
 
 def test_a_declaration_that_was_edited_is_not_applied(world: World) -> None:

@@ -84,3 +84,62 @@ def test_unpaired_or_missing_questions_are_refused(make):
         make(np.ones(3), np.ones(4))
     with pytest.raises(ValueError, match="no question"):
         make(np.ones(0), np.ones(0))
+
+
+def _hanging_together(seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """40 entities of 10 rows that nearly agree, as rows of one entity do; and their names."""
+    rng = np.random.default_rng(seed)
+    names = np.repeat(np.arange(40), 10)
+    return np.repeat(rng.normal(size=40), 10) + rng.normal(0, 0.1, 400), names
+
+
+def test_rows_that_hang_together_are_drawn_together():
+    """Row by row it pretends to 400 rows where 40 are independent: three times too narrow."""
+    values, names = _hanging_together(0)
+    alone, together = metrics.mean_estimate(values), metrics.mean_estimate(values, groups=names)
+    assert alone.value == together.value and together.count == 400
+    assert 2.5 < (together.high - together.low) / (alone.high - alone.low) < 3.8
+
+
+def test_the_grouped_interval_holds_the_truth_as_often_as_it_says():
+    """Of 200 samples with mean 0, about 95 % of the grouped intervals hold it; half of the rest."""
+    held = {"grouped": 0, "row by row": 0}
+    for seed in range(200):
+        values, names = _hanging_together(seed)
+        for kind, groups in (("grouped", names), ("row by row", None)):
+            drawn = metrics.resampled_means(values[:, None], samples=200, groups=groups)[:, 0]
+            low, high = np.percentile(drawn, [2.5, 97.5])
+            held[kind] += bool(low <= 0 <= high)
+    assert held["grouped"] > 178 and held["row by row"] < 120
+
+
+def test_a_group_for_each_row_is_no_group():
+    """The same numbers as without groups, whatever the groups are called."""
+    values = np.random.default_rng(5).random(50)
+    names = [f"g{number:02}" for number in range(50)]
+    assert metrics.mean_estimate(values, groups=names) == metrics.mean_estimate(values)
+
+
+def test_groups_of_unlike_sizes_count_by_their_rows():
+    """A group of 90 rows weighs 90 times as much as one of a single row."""
+    values = np.array([1.0] * 90 + [0.0] * 30)
+    names = ["large"] * 90 + [f"small-{number}" for number in range(30)]
+    found = metrics.mean_estimate(values, groups=names)
+    assert found.value == 0.75 and found.low == 0 and found.high > 0.85
+
+
+def test_too_few_groups_are_refused():
+    """Over nine groups an interval is not to be relied on; over ten it is made."""
+    values = np.arange(40.0)
+    with pytest.raises(ValueError, match="9 groups"):
+        metrics.mean_estimate(values, groups=np.arange(40) % 9)
+    assert metrics.mean_estimate(values, groups=np.arange(40) % 10).count == 40
+
+
+def test_time_blocks():
+    """Blocks of a week from the first day on; a length of nothing is refused."""
+    days = np.array([3.0, 4.0, 9.9, 10.0, 17.0, 24.5])
+    assert metrics.time_blocks(days, 7).tolist() == [0, 0, 0, 1, 2, 3]
+    for length in (0, -1, float("nan")):
+        with pytest.raises(ValueError, match="length"):
+            metrics.time_blocks(days, length)

@@ -1,0 +1,58 @@
+"""Contributions of a real LightGBM model."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ml.toolkit.boosting import lightgbm
+from ml.toolkit.explain import NotAdditive, contributions
+
+NAMES = ("useless", "decisive", "helpful")
+
+
+@pytest.fixture(scope="module")
+def made() -> tuple[Any, np.ndarray]:
+    """A model of y = 3·decisive + helpful, and 500 rows."""
+    rows = np.random.default_rng(0).normal(size=(500, 3))
+    settings = {"objective": "regression", "verbose": -1, "num_threads": 1, "seed": 0}
+    data = lightgbm().Dataset(rows, 3 * rows[:, 1] + rows[:, 2])
+    return lightgbm().train(settings, data, num_boost_round=30), rows
+
+
+def test_shares_are_in_order_and_exact(made: tuple[Any, np.ndarray]):
+    """What decides comes first, all shares are 1, and the contributions add up to the score."""
+    found = contributions(*made, NAMES)
+    assert [name for name, _ in found.shares] == ["decisive", "helpful", "useless"]
+    assert sum(share for _, share in found.shares) == pytest.approx(1)
+    assert found.rows == 500 and found.error < 1e-9
+    assert found.explanation() == {"method": "TreeSHAP", "rows": 500, "error": found.error}
+    assert found.contributions()[0]["feature"] == "decisive"
+
+
+class Approximate:
+    """A booster whose contributions are a little off."""
+
+    def __init__(self, booster: Any) -> None:
+        self._booster = booster
+
+    def predict(self, rows: np.ndarray, **how: bool) -> np.ndarray:
+        """Scores as they are, contributions with something added."""
+        return self._booster.predict(rows, **how) + (0.01 if "pred_contrib" in how else 0.0)
+
+
+def test_contributions_that_do_not_add_up_are_refused(made: tuple[Any, np.ndarray]):
+    """They explain another score."""
+    booster, rows = made
+    with pytest.raises(NotAdditive):
+        contributions(Approximate(booster), rows, NAMES)
+
+
+def test_a_constant_model_has_no_shares():
+    """Nothing contributes: shares of zero, which the gate refuses."""
+    rows = np.ones((50, 3))
+    data = lightgbm().Dataset(rows, np.ones(50))
+    booster = lightgbm().train({"verbose": -1, "num_threads": 1}, data, num_boost_round=2)
+    assert {share for _, share in contributions(booster, rows, NAMES).shares} == {0.0}
