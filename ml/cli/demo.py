@@ -61,8 +61,9 @@ def command(
         who = getpass.getuser()
         _step(3, f"ml release apply {found.name} --to local --approved-by {who}")
         applied = apply(found.name, "local", who)
-        instead = f", in place of version {applied.replaced}" if applied.replaced else ""
-        typer.echo(f"{applied.model} {applied.version} serves now{instead}", err=True)
+        replaced = applied.replaced if applied else None
+        instead = f", in place of version {replaced}" if replaced else ""
+        typer.echo(f"{proposal.model} {proposal.version} serves now{instead}", err=True)
     elif proposal.champion == proposal.version:
         typer.echo("the best trial is the very model that serves already: nothing to do", err=True)
     elif proposal.champion:

@@ -1,22 +1,35 @@
-"""`ml release propose | apply | status`: from a finished run to what an environment serves."""
+"""`ml release`: from a finished run to what an environment serves, and back."""
 
 from __future__ import annotations
 
-import json
+from dataclasses import asdict
+from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ml.cli import json_out
 from ml.specs.problems import Exit
 
 if TYPE_CHECKING:
     from ml.backends.base import Event
-    from ml.release.status import Status
 
 app = typer.Typer(help="Propose a candidate; bring an environment to what is declared.")
 
+
+class Place(StrEnum):
+    """Where an environment is."""
+
+    local = "local"
+    azure = "azure"
+
+
 Project = Annotated[str, typer.Argument(help="A folder under ml/projects.")]
-To = Annotated[str, typer.Option(help="The environment.")]
+To = Annotated[str, typer.Option("--env", "--to", help="local, dev, staging or prod.")]
+On = Annotated[
+    Place | None,
+    typer.Option(help="`local` rehearses dev, staging or prod on this machine."),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="The result as JSON.")]
 
 
@@ -36,6 +49,7 @@ def propose(
     """Score the best run, register its model, ask the gates, and declare it if they pass."""
     from ml.cli import costs, verdicts
     from ml.release.propose import propose as go
+    from ml.specs.repository import shown
 
     prices = costs.of_instance(to)
     made = go(project, run, to, reason=reason, watch=_watch, prices=prices)
@@ -49,16 +63,50 @@ def propose(
             "digest": made.digest,
             "champion": made.champion,
             "release": str(made.release) if made.release else None,
+            "written": [str(path) for path in made.written],
             "decision": made.decision.to_json(),
         }
-        typer.echo(json.dumps(found, indent=1))
+        json_out.write(found)
     else:
         typer.echo(f"{made.run.name} is {made.model} {made.version} ({made.digest[:19]})", err=True)
         verdicts.show(made.decision)
+        if made.unapplied:
+            typer.echo(f"version {made.unapplied} was declared and never applied", err=True)
+        for path in made.written:
+            typer.echo(f"written: {shown(path)}", err=True)
         if made.release:
-            typer.echo(f"declared in {made.release}", err=True)
-            typer.echo(f"next: ml release apply {project} --approved-by NAME", err=True)
+            typer.echo(_next(project, to), err=True)
     if made.decision.outcome == "refused":
+        raise typer.Exit(Exit.GATE_SAID_NO)
+
+
+@app.command()
+def plan(
+    project: Project,
+    to: To = "local",
+    on: On = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say what apply would do, step by step, and do none of it; exit 3 when it would refuse."""
+    from ml.cli import release_text, verdicts
+    from ml.release import where
+    from ml.release.plan import plan as look
+
+    where.demand_here(to, on)
+    found = look(project, to, watch=_watch)
+    if as_json:
+        json_out.write(found.to_json())
+    else:
+        if found.decision:
+            verdicts.show(found.decision)
+        typer.echo(release_text.plan(found))
+        if found.unsigned:
+            typer.echo(_next(project, to), err=True)
+    if found.stops:
+        if not as_json:
+            typer.echo(str(found.stops), err=True)
+        raise typer.Exit(found.stops.exit_code)
+    if found.decision and found.decision.outcome == "refused":
         raise typer.Exit(Exit.GATE_SAID_NO)
 
 
@@ -66,15 +114,35 @@ def propose(
 def apply(
     project: Project,
     to: To = "local",
+    on: On = None,
     approved_by: Annotated[str, typer.Option(help="Who stands for the promotion.")] = "",
     port: Annotated[int | None, typer.Option(help="Serve on this port; else a free one.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Ask the gates again, start the declared version beside the old one, and switch."""
-    from ml.cli import verdicts
+    from ml.cli import release_text, verdicts
+    from ml.release import where
     from ml.release.apply import apply as go
+    from ml.release.status import status as look
 
-    done = go(project, to, approved_by, port=port, watch=_watch, told=_told_step)
+    where.demand_here(to, on)
+    done = go(
+        project,
+        to,
+        approved_by,
+        port=port,
+        watch=_watch,
+        told=lambda sentence: typer.echo(f"canary: {sentence}", err=True),
+        waiting=lambda: typer.echo(f"another apply to {to} goes on; waiting", err=True),
+    )
+    if done is None:
+        (is_now,) = look(project, to)
+        if as_json:
+            json_out.write({"outcome": "nothing-declared", **is_now.to_json()})
+        else:
+            typer.echo(release_text.status(is_now), err=True)
+            typer.echo(f"next: ml release propose {project}{_env(to)}", err=True)
+        return
     if as_json:
         found = {
             "outcome": done.outcome,
@@ -87,7 +155,7 @@ def apply(
             "url": done.router.url if done.router else None,
             "decision": done.decision.to_json(),
         }
-        typer.echo(json.dumps(found, indent=1))
+        json_out.write(found)
     else:
         verdicts.show(done.decision)
         if done.canary and done.canary.replayed:
@@ -101,33 +169,69 @@ def apply(
             typer.echo(f"{done.model} {done.version} {was}: {done.router.url}", err=True)
             typer.echo(f'next: ml invoke {done.endpoint} "a question"', err=True)
         elif [one.gate for one in done.decision.blocking] == ["sign-off"]:
-            typer.echo(f"next: ml release apply {project} --approved-by NAME", err=True)
+            typer.echo(_next(project, to), err=True)
     if done.outcome == "refused":
         raise typer.Exit(Exit.GATE_SAID_NO)
 
 
 @app.command()
-def status(
-    project: Annotated[str | None, typer.Argument(help="One project; else all.")] = None,
+def rollback(
+    project: Project,
+    to: To = "local",
+    why: Annotated[str, typer.Option(help="What is wrong with the version that serves.")] = "",
     as_json: AsJson = False,
 ) -> None:
-    """What is declared, what is champion, and what serves; the audit log is verified on the way."""
+    """Declare the version before again, as `git revert` would; apply goes there at once."""
+    from ml.release.rollback import roll_back
+    from ml.specs.repository import shown
+
+    done = roll_back(project, to, why)
+    if as_json:
+        json_out.write(
+            {
+                "project": done.project,
+                "environment": done.environment,
+                "declared": asdict(done.declared),
+                "replaced": asdict(done.replaced),
+                "written": [str(path) for path in done.written],
+            }
+        )
+        return
+    back, was = done.declared, done.replaced
+    typer.echo(f"{back.model} {back.version} is declared in place of {was.version}", err=True)
+    for path in done.written:
+        typer.echo(f"written: {shown(path)}", err=True)
+    typer.echo(_next(project, to), err=True)
+
+
+@app.command()
+def status(
+    project: Annotated[str | None, typer.Argument(help="One project; else all.")] = None,
+    to: Annotated[
+        str | None, typer.Option("--env", "--to", help="One environment; else all.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """What is declared, champion, serving, tried and refused; the audit log is verified on the way.
+
+    An environment that nothing is declared for is told on stderr: a model may yet come.
+    """
+    from ml.cli import release_text
     from ml.release.status import status as look
 
-    found = look(project)
+    found = look(project, to)
     if as_json:
-        typer.echo(json.dumps([one.to_json() for one in found], indent=1))
+        json_out.write([one.to_json() for one in found])
         return
-    if not found:
-        typer.echo("nothing is declared; next: ml release propose PROJECT", err=True)
     for one in found:
-        typer.echo(_told(one))
+        typer.echo(release_text.status(one), err=one.declared is None)
+    if not any(one.declared for one in found):
+        typer.echo("nothing is declared; next: ml release propose PROJECT", err=True)
 
 
 @app.command()
 def schema() -> None:
     """The JSON Schema of release.yml, for editors; `make schema` writes it where they look."""
-    from ml.cli import json_out
     from ml.release.declaration import schema as of
 
     json_out.write(of())
@@ -139,13 +243,16 @@ def _watch(event: Event) -> None:
         typer.echo(f"evaluating ({event.run.folder / 'logs' / 'std_log.txt'})", err=True)
 
 
-def _told_step(sentence: str) -> None:
-    typer.echo(f"canary: {sentence}", err=True)
+def _env(environment: str) -> str:
+    return "" if environment == "local" else f" --env {environment}"
 
 
-def _told(one: Status) -> str:
-    lines = [f"{one.project} in {one.environment}: {one.verdict}"]
-    lines.append(f"  declared  {one.model} {one.declared} ({one.digest[:19]})")
-    lines.append(f"  champion  {one.champion or 'none yet'}")
-    lines.append(f"  serving   {one.serving or 'nothing'}{f' at {one.url}' if one.url else ''}")
-    return "\n".join([*lines, f"  audit     {one.audit}"])
+def _next(project: str, environment: str) -> str:
+    """The commands that bring about what was just declared."""
+    if environment == "local":
+        return f"next: ml release apply {project} --approved-by NAME"
+    return (
+        "next: commit what was written and open a pull request; its merge is the sign-off. "
+        f"To rehearse it here: ml release apply {project} --env {environment} --on local "
+        "--approved-by NAME"
+    )

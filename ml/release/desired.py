@@ -8,7 +8,7 @@ the same shape.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -68,9 +68,14 @@ def locked(project: str) -> AbstractContextManager[None]:
     return files.locked(path(project).with_suffix(".lock"))
 
 
-def applying(project: str) -> AbstractContextManager[None]:
-    """Hold the project's rollout, which may take long: one apply at a time, proposals go on."""
-    return files.locked(path(project).with_suffix(".apply.lock"))
+def applying(
+    project: str, environment: str, waiting: Callable[[], None]
+) -> AbstractContextManager[None]:
+    """Hold the environment's rollout, which may take long: one apply at a time, proposals go on.
+
+    `waiting` is called before it waits for another.
+    """
+    return files.locked(path(project).with_suffix(f".{environment}.lock"), waiting)
 
 
 def read(project: str, environment: str) -> Declared | None:
@@ -149,6 +154,11 @@ def check_environment(environment: str) -> str:
             )
         )
     return environment
+
+
+def endpoint_of(model: str, environment: str) -> str:
+    """The endpoint of an environment on this machine; `local` has the name in endpoint.yml."""
+    return model if environment == LOCAL else f"{model}-{environment}"
 
 
 def projects() -> Sequence[str]:

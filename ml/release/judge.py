@@ -20,7 +20,7 @@ from policies.promotion.evidence import Evidence
 
 @dataclass(frozen=True)
 class Judged:
-    """A decision, the versions that it compared, and the hash of its line in the audit log."""
+    """A decision, the versions that it compared, and the hash of its audit line, "" without one."""
 
     decision: Decision
     candidate: Version
@@ -45,19 +45,25 @@ def judge(
     step: Step = "propose",
     approved_by: str = "",
     reason: str = "",
+    served_before: bool = False,
+    noted: bool = True,
     watch: Watch = unwatched,
 ) -> Judged:
-    """Decide about a version and append the decision to the audit log.
+    """Decide about a version and, if it is to be `noted`, append the decision to the audit log.
 
     The champion is scored again on the candidate's data when its own evidence is of other data, and
-    advisories are looked up again: one may have come since the evidence was made.
-    Raises Refused for a gates.yml that is wrong or looser than the floor.
+    advisories are looked up again: one may have come since the evidence was made. A candidate that
+    served there before waits for neither: it is a way back. Raises Refused for a gates.yml that is
+    wrong or looser than the floor.
     """
     held = load_gates(project)
     found = evidence.load(version)
-    found = replace(found, supply_chain=supply_chain.today(found.supply_chain))
     champion = registry.champion(version.model, environment)
-    against = champion_evidence(project, found, champion, version, watch)
+    if served_before:
+        against = evidence.load(champion) if champion else None
+    else:
+        found = replace(found, supply_chain=supply_chain.today(found.supply_chain))
+        against = champion_evidence(project, found, champion, version, watch)
     asked = Request(
         environment=environment,
         model=version.model,
@@ -67,9 +73,11 @@ def judge(
         now=datetime.now(UTC),
         approved_by=approved_by,
         reason=reason,
+        served_before=served_before,
     )
     decision = decide(held, found, against, asked)
-    audited = audit.append("decision", {"project": project.name, "decision": decision.to_json()})
+    line = {"project": project.name, "decision": decision.to_json()}
+    audited = audit.append("decision", line) if noted else ""
     return Judged(decision, version, champion, found, audited)
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ml.serving.deployment import Deployment, read
-from ml.specs import repository
+from ml.specs import lines, repository
 from ml.specs.problems import Place, Problem, Refused
 
 
@@ -34,6 +34,12 @@ class Project:
     def requests(self) -> Path:
         """Requests that every version must answer, one JSON object a line."""
         return self.folder / "endpoint" / "requests.jsonl"
+
+    def model(self) -> str | None:
+        """The name of the endpoint in endpoint.yml, which the model bears; None without one."""
+        path = self.folder / "endpoint" / "endpoint.yml"
+        name = lines.read(path, repository.shown(path)).get("name") if path.is_file() else None
+        return str(name) if name else None
 
     def deployment(self) -> Deployment:
         """What endpoint.yml and deployment.yml say; raises Refused when they are wrong."""

@@ -31,7 +31,9 @@ class Proposal:
     """What a proposal came to.
 
     `release` is the file that declares the version, None when the gates refused it or it is the
-    champion already. `run` is the run whose model it is.
+    champion already; `written` are all files that a promotion pull request carries. `unapplied` is
+    a version that was declared and not applied: the last one written holds, and apply compares it
+    with the champion. `run` is the run whose model it is.
     """
 
     project: str
@@ -44,6 +46,8 @@ class Proposal:
     evidence: Evidence
     champion: str | None
     release: Path | None
+    written: tuple[Path, ...]
+    unapplied: str | None
 
 
 def propose(
@@ -73,14 +77,15 @@ def propose(
         if version is None:
             version = _registered(registry, found, deployment, chosen, digest, watch, prices)
         judged = judge(registry, found, version, environment, reason=reason, watch=watch)
-        release = None
+        written: list[Path] = []
+        before = desired.read(found.name, environment)
         if judged.decision.allowed:
             with faults.told():
-                release = desired.declare(
-                    found.name, environment, _declaration(judged, version, reason)
+                written.append(
+                    desired.declare(found.name, environment, _declaration(judged, version, reason))
                 )
                 if environment != desired.LOCAL:
-                    attach(release, environment, version)
+                    written.append(attach(written[0], environment, version))
     return Proposal(
         project=found.name,
         environment=environment,
@@ -91,7 +96,9 @@ def propose(
         decision=judged.decision,
         evidence=judged.evidence,
         champion=judged.champion.version if judged.champion else None,
-        release=release,
+        release=written[0] if written else None,
+        written=tuple(written),
+        unapplied=_unapplied(before, judged, version) if written else None,
     )
 
 
@@ -183,6 +190,13 @@ def _measured(project: Project, launch: Launch) -> Timing:
             ) from None
         finally:
             slots.stop(slot)
+
+
+def _unapplied(before: Declared | None, judged: Judged, version: Version) -> str | None:
+    """The version that was declared in place of the champion, and is not any more."""
+    champion = judged.champion.digest if judged.champion else ""
+    passed_over = before is not None and before.digest not in (champion, version.digest)
+    return before.version if before is not None and passed_over else None
 
 
 def _declaration(judged: Judged, version: Version, reason: str) -> Declared:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from ml.release import release_file
 from ml.release.declaration import Entry
+from ml.release.project import Project
 from ml.specs import lines, repository
 from ml.specs.problems import Place, Problem, Refused
 
@@ -16,7 +17,7 @@ def problems(path: Path) -> Sequence[Problem]:
     """Every problem of the file at `path`, in a project's folder; none when it may be applied."""
     try:
         found = release_file.read(path)
-        model = _model(path.parent)
+        model = Project(path.parent.name, path.parent).model()
     except Refused as refused:
         return refused.problems
     return [
@@ -68,12 +69,3 @@ def _of(
     place = document.place(*keys, "evidence")
     if problem := evidence_problem(attached(path, environment), entry.evidence, place):
         yield problem
-
-
-def _model(project: Path) -> str | None:
-    """The name of the endpoint, which the project's model bears; None where there is none yet."""
-    path = project / "endpoint" / "endpoint.yml"
-    if not path.is_file():
-        return None
-    name = lines.read(path, repository.shown(path)).get("name")
-    return str(name) if name else None

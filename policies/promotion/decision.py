@@ -18,7 +18,8 @@ class Request:
     """What is asked for: may `model` `version` with this `digest` be promoted to `environment`?
 
     `now` is aware of its zone. `reason` is the reason in writing to replace a champion that the
-    candidate does not beat. `approved_by` is required at the step `apply`.
+    candidate does not beat. `approved_by` is required at the step `apply`. `served_before`: it
+    served there already, so that this is a way back.
     """
 
     environment: str
@@ -29,6 +30,7 @@ class Request:
     now: datetime
     approved_by: str = ""
     reason: str = ""
+    served_before: bool = False
 
 
 @dataclass(frozen=True)

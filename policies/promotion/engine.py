@@ -11,6 +11,10 @@ from policies.promotion.judging import Case, Finding
 from policies.promotion.rules import RULES
 from policies.promotion.waivers import Waiver
 
+# What a version that served before must still be: itself, safe to load, and somebody's word. The
+# other gates let it pass when it was promoted; what they find today is shown and holds nobody up.
+ASKED_ON_THE_WAY_BACK = frozenset({"identity", "recomputed", "format", "sign-off"})
+
 
 def decide(
     gates: Gates, evidence: Evidence, champion: Evidence | None, request: Request
@@ -50,6 +54,9 @@ def _judged(case: Case, gate: Gate) -> Result:
     result = Result(
         gate.name, finding.verdict, gate.mode, finding.found, finding.required, finding.why
     )
+    if result.blocks and case.request.served_before and gate.name not in ASKED_ON_THE_WAY_BACK:
+        why = "; ".join([*filter(None, [result.why]), "shown only: it served here before"])
+        return replace(result, mode="report-only", why=why)
     return _waived(case, gate, result, finding) if result.blocks else result
 
 

@@ -6,6 +6,9 @@ from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
+import pytest
+
+from policies.promotion.engine import ASKED_ON_THE_WAY_BACK
 from policies.promotion.evidence import Estimate, Evidence
 from tests.policies.cases import (
     DIGEST,
@@ -61,6 +64,32 @@ def test_no_reason_excuses_a_worse_candidate(tmp_path: Path) -> None:
     """A reason in writing replaces superiority, never non-inferiority."""
     decision = judged(tmp_path, good(0.7), champion(0.8), asked(reason="I like it"))
     assert [one.gate for one in decision.blocking] == ["non-inferiority"]
+
+
+def test_what_served_before_may_go_back_although_it_is_worse(tmp_path: Path) -> None:
+    """Comparisons, age and thresholds are shown and hold nobody up; a name is still asked for."""
+    old = replace(good(0.7), created=NOW - timedelta(days=400))
+    back = asked(step="apply", approved_by="ana", served_before=True)
+    decision = judged(tmp_path, old, champion(0.8), back)
+    assert decision.outcome == "approved" and decision.request.served_before
+    for gate in ("non-inferiority", "freshness"):
+        found = result(decision, gate)
+        assert (found.verdict, found.mode) == ("fail", "report-only")
+        assert "served here before" in found.why
+    assert judged(tmp_path, old, champion(0.8), replace(back, approved_by="")).outcome == "refused"
+
+
+@pytest.mark.parametrize("gate", sorted(ASKED_ON_THE_WAY_BACK - {"sign-off"}))
+def test_what_served_before_must_still_be_itself(gate: str, tmp_path: Path) -> None:
+    """Evidence of another model, evidence that was edited, files that run code: no way back."""
+    broken = {
+        "identity": {"digest": "sha256:" + "0" * 64},
+        "recomputed": {"disagreements": ("edited",)},
+        "format": {"files": {"model.pkl": "pickle"}},
+    }
+    back = asked(step="apply", approved_by="ana", served_before=True)
+    decision = judged(tmp_path, replace(good(0.7), **broken[gate]), champion(0.8), back)
+    assert [one.gate for one in decision.blocking] == [gate]
 
 
 def test_the_margin_is_on_the_lower_bound(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from hypothesis import strategies as some
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from ml.release import apply as applying
-from ml.release import audit, canary, desired, journal, rollout, status
+from ml.release import audit, canary, desired, journal, rollback, rollout, status
 from ml.release.canary import Outcome
 from ml.release.desired import Declared
 from ml.release.registry import Version
@@ -144,6 +144,9 @@ def install(patch: pytest.MonkeyPatch, machine: Machine) -> None:
         def champion(self, model: str, environment: str) -> Version | None:
             return version(machine.champion) if machine.champion else None
 
+        def find(self, model: str, number: str) -> Version:
+            return version(number)
+
         def promote(self, what: Version, environment: str) -> None:
             machine.effect()
             machine.champion = what.version
@@ -163,14 +166,15 @@ def install(patch: pytest.MonkeyPatch, machine: Machine) -> None:
     found = SimpleNamespace(
         name=NAME,
         folder=Path("nowhere"),
+        model=lambda: NAME,
         deployment=lambda: SimpleNamespace(endpoint=NAME),
         samples=lambda: [{}],
     )
-    for module in (applying, status):
+    for module in (applying, status, rollback):
         patch.setattr(module, "Registry", Registry)
         patch.setattr(module.projects, "find", lambda name: found)
     patch.setattr(applying, "judge", judge)
-    patch.setattr(applying, "_declared_version", lambda _, one: version(one.version))
+    patch.setattr(applying, "_declared_version", lambda *given: version(given[-1].version))
     patch.setattr(applying, "launch_of", lambda what, _: launch(what.version))
 
 
@@ -227,6 +231,17 @@ class Releases(RuleBasedStateMachine):
 
     @rule()
     def apply(self) -> None:
+        self.conclude()
+
+    @rule()
+    def rolled_back_by_a_person(self) -> None:
+        """What served before is declared again; where nothing did, the person is told."""
+        try:
+            done = rollback.roll_back(NAME)
+        except Refused as error:
+            assert error.problems[0].code == "nothing-before"
+            return
+        assert done.declared.version in self.applied
         self.conclude()
 
     @rule(one=some.sampled_from("2345"), other=some.sampled_from("12345"))

@@ -1,0 +1,52 @@
+"""What `ml release` says to a person."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ml.release.history import Attempt
+    from ml.release.plan import Plan
+    from ml.release.status import Status
+
+SHORT = 19  # characters of a digest, `sha256:` among them
+
+
+def status(one: Status) -> str:
+    """A few lines; one for an environment that nothing is declared for."""
+    head = f"{one.project} in {one.environment}: {one.verdict}"
+    if one.declared is None and one.last_attempt is None:
+        return head
+    version = f"{one.model} {one.declared} ({one.digest[:SHORT]})" if one.declared else "nothing"
+    by = f", signed off by {one.signed_off}" if one.signed_off else ""
+    lines = [head, f"  declared  {version}", f"  champion  {one.champion or 'none yet'}"]
+    lines.append(f"  serving   {one.serving or 'nothing'}{f' at {one.url}' if one.url else ''}{by}")
+    if one.last_attempt:
+        lines.append(f"  last      {_attempt(one.last_attempt)}")
+    lines += [f"  refused   {_attempt(refused)}" for refused in one.refused]
+    return "\n".join([*lines, *([f"  audit     {one.audit}"] if one.audit else [])])
+
+
+def plan(one: Plan) -> str:
+    """What is declared, what serves, and what apply would do."""
+    declared, serving = one.declared, one.serving
+    is_declared = (
+        f"{declared.model} {declared.version} ({declared.digest[:SHORT]})"
+        if declared
+        else "nothing"
+    )
+    serves = (
+        f"version {serving.version} ({serving.digest[:SHORT]}){'' if serving.url else ', stopped'}"
+        if serving
+        else "nothing"
+    )
+    lines = [f"{one.project} in {one.environment}: {one.verdict}"]
+    lines += [f"  declared  {is_declared}", f"  serving   {serves}"]
+    lines += [f"  {number}. {step}" for number, step in enumerate(one.steps, 1)]
+    return "\n".join(lines)
+
+
+def _attempt(one: Attempt) -> str:
+    why = f": {one.why}" if one.why else ""
+    by = f", for {one.by}" if one.by else ""
+    return f"version {one.version} {one.outcome} on {one.at[:16].replace('T', ' ')}{by}{why}"

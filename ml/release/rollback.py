@@ -1,0 +1,79 @@
+"""Rollback: the version before is declared again, as `git revert` of its successor would."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from ml.release import audit, desired, history
+from ml.release import project as projects
+from ml.release.desired import Declared
+from ml.release.propose import attach
+from ml.release.registry import Registry
+from ml.specs.problems import Problem, Refused
+
+
+@dataclass(frozen=True)
+class RolledBack:
+    """What is declared now, in place of `replaced`, and the files that were written."""
+
+    project: str
+    environment: str
+    declared: Declared
+    replaced: Declared
+    written: tuple[Path, ...]
+
+
+def roll_back(project: str, environment: str = desired.LOCAL, why: str = "") -> RolledBack:
+    """Declare the version that served before the declared one; `ml release apply` goes there.
+
+    A version that is declared and not live (a gate or its canary refused it) is taken back to the
+    one that is. Raises Refused when nothing is declared or nothing came before.
+    """
+    desired.check_environment(environment)
+    found = projects.find(project)
+    with desired.locked(found.name):
+        now = desired.read(found.name, environment)
+        if now is None:
+            raise _nowhere(found.name, environment, "nothing is declared")
+        served = list(history.served(desired.endpoint_of(now.model, environment)))
+        digests = [line["digest"] for line in served]
+        before = served[: digests.index(now.digest)] if now.digest in digests else served
+        if not before:
+            raise _nowhere(found.name, environment, f"nothing served before version {now.version}")
+        last = before[-1]
+        version = Registry().find(str(last["model"]), str(last["version"]))
+        decision = str(last["decision"])
+        back = Declared(
+            model=version.model,
+            version=version.version,
+            digest=str(last["digest"]),
+            evidence=version.evidence,
+            decision=decision,
+            reason=history.reason(decision),
+        )
+        written = [desired.declare(found.name, environment, back)]
+        if environment != desired.LOCAL:
+            written.append(attach(written[0], environment, version))
+        audit.append(
+            "rollback",
+            {
+                "project": found.name,
+                "environment": environment,
+                "from": now.version,
+                "to": back.version,
+                "why": why,
+            },
+        )
+    return RolledBack(found.name, environment, back, now, tuple(written))
+
+
+def _nowhere(project: str, environment: str, found: str) -> Refused:
+    return Refused(
+        Problem(
+            "nothing-before",
+            f"{found} in `{environment}` on this machine",
+            "a version that served before the one that is declared",
+            f"ml release status {project}",
+        )
+    )

@@ -1,0 +1,289 @@
+"""dev, staging and prod rehearsed from a real git repository: promoted, reverted, planned."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import threading
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from ml.release import audit, desired, plan, rollback
+from ml.release.apply import apply
+from ml.release.ask import ask
+from ml.release.desired import Declared
+from ml.release.propose import propose
+from ml.release.registry import Registry
+from ml.release.status import status
+from ml.serving import endpoint
+from ml.specs.problems import Exit, Refused
+from tests.release import tiny
+from tests.release.conftest import World
+from tests.release.test_commands import ml
+
+# It needs what a team writes down before its first promotion.
+WRITTEN = """
+waivers:
+  - {gate: latency, owner: ana, expires: DAY, reason: a rehearsal is measured where it is held}
+reviews:
+  - {gate: fairness, feature_set: FEATURES, owner: ana, expires: DAY, finding: both sides alike}
+  - {gate: explainability, feature_set: FEATURES, owner: ana, expires: DAY, finding: nothing odd}
+"""
+
+
+def git(*words: str) -> str:
+    """The output of a git command here."""
+    who = ["-c", "user.name=t", "-c", "user.email=t@example.org"]
+    done = subprocess.run(["git", *who, *words], check=True, capture_output=True, text=True)
+    return done.stdout
+
+
+def commit(words: str) -> None:
+    """Commit the whole tree."""
+    git("add", "-A")
+    git("commit", "-qm", words)
+
+
+@pytest.fixture
+def rehearsed(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
+    """Gates that pass here for prod too: a waiver and reviews in git, and advisories at hand."""
+    path = world.project.folder / "gates.yml"
+    written = WRITTEN.replace("DAY", str(datetime.now(UTC).date())).replace("FEATURES", "f" * 64)
+    path.write_text(path.read_text() + written)
+    osv = tmp_path / "osv"
+    osv.mkdir()
+    record = {"id": "PYSEC-1", "modified": datetime.now(UTC).isoformat(), "affected": []}
+    (osv / "one.json").write_text(json.dumps(record))
+    monkeypatch.setenv("MLOPS_ADVISORIES", str(osv))
+    commit("gates for a rehearsal")
+    return world
+
+
+def files() -> dict[str, str]:
+    """What a promotion changes in the tree."""
+    folder = Path("ml/projects/tiny")
+    return {path.name: path.read_text() for path in (folder / "release.yml", evidence())}
+
+
+def evidence() -> Path:
+    """The evidence that travels with a promotion to prod."""
+    return Path("ml/projects/tiny/evidence/prod.json")
+
+
+@pytest.mark.slow
+def test_promoted_by_commits_and_reverted(
+    rehearsed: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Two promotions, `git revert`, the revert reverted, and `ml release rollback`: all the same.
+
+    A version that served before comes back at once, without a canary, whatever the gates that
+    compare would say today; the new one has had its canary.
+    """
+    assert apply("tiny", "prod", "ana") is None
+    (empty,) = status("tiny", "prod")
+    assert empty.verdict.startswith("no model yet") and empty.declared is None
+    made = propose("tiny", rehearsed.run(0.8), "prod")
+    assert made.decision.outcome == "pending", made.decision.blocking
+    assert [path.name for path in made.written] == ["release.yml", "prod.json"]
+    assert {line[3:] for line in git("status", "--porcelain", "-uall").splitlines()} == {
+        "ml/projects/tiny/release.yml",
+        str(evidence()),
+    }
+    commit("Promote tiny 1 to prod")
+    first = files()
+    found = plan.plan("tiny", "prod")
+    assert found.unsigned and "no canary" in " ".join(found.steps) and found.serving is None
+    unsigned = apply("tiny", "prod")
+    assert unsigned and unsigned.outcome == "refused" and endpoint.live("tiny-prod") is None
+    done = apply("tiny", "prod", "ana")
+    assert done and (done.outcome, done.endpoint, done.version) == ("applied", "tiny-prod", "1")
+    assert endpoint.live("tiny") is None and Registry().champion("tiny", "local") is None
+    assert ask("tiny-prod", {"question": "how?"}).version == "1"
+    settled = plan.plan("tiny", "prod")
+    assert settled.steps == () and settled.verdict.startswith("nothing to do")
+
+    assert propose("tiny", rehearsed.run(0.95), "prod").decision.allowed
+    commit("Promote tiny 2 to prod")
+    lines = len(audit.verify())
+    found = plan.plan("tiny", "prod")
+    assert found.serving and found.serving.version == "1" and not found.stops
+    assert [step for step in found.steps if step.startswith(("10 %", "50 %", "100 %"))]
+    assert len(audit.verify()) == lines  # a plan leaves no trace
+    assert endpoint.live("tiny-prod").launch.version == "1"  # type: ignore[union-attr]
+    done = apply("tiny", "prod", "ben")
+    assert done and done.canary and (done.version, done.replaced) == ("2", "1")
+    (is_now,) = status("tiny", "prod")
+    assert (is_now.declared, is_now.serving, is_now.champion) == ("2", "2", "2")
+    assert is_now.signed_off == "ben" and is_now.verdict == "as declared"
+    assert is_now.last_attempt and is_now.last_attempt.outcome == "applied"
+
+    git("revert", "--no-edit", "HEAD")
+    assert files() == first
+    found = plan.plan("tiny", "prod")
+    assert "no canary: this version served here before" in found.steps
+    assert found.decision and "non-inferiority" in {
+        one.gate for one in found.decision.results if one.mode == "report-only"
+    }
+    code, out, _ = ml(capsys, "release", "plan", "tiny", "--env", "prod", "--on", "local", "--json")
+    assert code == 0 and json.loads(out)["to_do"] and json.loads(out)["declared"]["version"] == "1"
+    unsigned = apply("tiny", "prod")
+    assert unsigned and unsigned.outcome == "refused"  # going back takes a name too
+    done = apply("tiny", "prod", "cy")
+    assert done and (done.outcome, done.version, done.canary) == ("applied", "1", None)
+    assert ask("tiny-prod", {"question": "how?"}).version == "1"
+
+    git("revert", "--no-edit", "HEAD")
+    done = apply("tiny", "prod", "cy")
+    assert done and (done.version, done.canary) == ("2", None)
+
+    back = rollback.roll_back("tiny", "prod", "it is slow")
+    assert (back.declared.version, back.replaced.version) == ("1", "2") and files() == first
+    done = apply("tiny", "prod", "cy")
+    assert done and (done.outcome, done.version, done.canary) == ("applied", "1", None)
+    with pytest.raises(Refused) as raised:
+        rollback.roll_back("tiny", "prod")
+    assert raised.value.problems[0].code == "nothing-before"
+
+    # As it was before any promotion.
+    git("checkout", "-q", "HEAD~4", "--", "ml/projects/tiny/release.yml")
+    assert apply("tiny", "prod", "cy") is None
+    (is_now,) = status("tiny", "prod")
+    assert is_now.verdict == "nothing is declared; version 1 goes on serving"
+    assert ask("tiny-prod", {"question": "how?"}).version == "1"
+
+
+@pytest.mark.slow
+def test_what_is_not_as_declared_touches_nothing(rehearsed: World) -> None:
+    """A digest, a version, a model or evidence that is another: refused by plan and apply alike."""
+    assert propose("tiny", rehearsed.run(0.8), "prod").decision.allowed
+    sound = files()
+    path, digest = Path("ml/projects/tiny/release.yml"), re.compile("sha256:[0-9a-f]{64}")
+    lines = len(audit.verify())
+    cases = {
+        "not-as-declared": lambda text: digest.sub("sha256:" + "0" * 64, text),
+        "no-such-version": lambda text: text.replace('version: "1"', 'version: "7"'),
+        "model-of-another-project": lambda text: text.replace("model: tiny", "model: other"),
+    }
+    for code, edited in cases.items():
+        path.write_text(edited(sound["release.yml"]))
+        assert path.read_text() != sound["release.yml"]
+        with pytest.raises(Refused) as raised:
+            apply("tiny", "prod", "ana")
+        problem = raised.value.problems[0]
+        assert problem.code == code and problem.place
+        assert problem.place.path == str(path) and problem.place.line > 5
+        found = plan.plan("tiny", "prod")
+        assert found.stops and found.stops.problems[0].code == code and not found.steps
+    path.write_text(sound["release.yml"])
+    evidence().write_text(sound["prod.json"].replace("0.8", "0.9"))
+    with pytest.raises(Refused) as raised:
+        apply("tiny", "prod", "ana")
+    assert raised.value.problems[0].code == "evidence-edited"
+    assert raised.value.exit_code == Exit.GATE_SAID_NO
+    assert plan.plan("tiny", "prod").stops
+    evidence().unlink()
+    with pytest.raises(Refused):
+        apply("tiny", "prod", "ana")
+    path.write_text(sound["release.yml"].replace("decision:", "decisions:"))
+    for act in (lambda: apply("tiny", "prod", "ana"), lambda: plan.plan("tiny", "prod")):
+        with pytest.raises(Refused) as raised:
+            act()
+        assert raised.value.problems[0].code == "unknown-field"
+    assert len(audit.verify()) == lines and endpoint.live("tiny-prod") is None
+
+
+@pytest.mark.slow
+def test_uncommitted_code_goes_to_local_only(rehearsed: World) -> None:
+    """The tree was changed when the model was trained: prod refuses, and is not declared."""
+    script = rehearsed.project.folder / "train.py"
+    script.write_text(script.read_text() + "# changed\n")
+    dirty = rehearsed.project.train(0.9)
+    made = propose("tiny", dirty.name, "prod")
+    assert [one.gate for one in made.decision.blocking] == ["lineage"]
+    assert made.written == () and desired.read("tiny", "prod") is None
+    assert propose("tiny", dirty.name).decision.allowed
+
+
+@pytest.mark.slow
+def test_the_last_proposal_written_holds(challenged: World) -> None:
+    """Two proposals, none applied: the later is declared, and each is compared with the champion.
+
+    So a worse one that is declared last, when the better one has become champion, is refused.
+    """
+    third = propose("tiny", challenged.run(0.8025), reason="it forgets a withdrawn answer")
+    assert third.decision.allowed and third.unapplied == "2"
+    declared = desired.read("tiny", "local")
+    assert declared and declared.version == "3"
+    assert propose("tiny", challenged.run(0.95)).unapplied == "3"
+    done = apply("tiny", "local", "ana")
+    assert done and (done.outcome, done.version) == ("applied", "2")
+    desired.declare("tiny", "local", declared)
+    found = plan.plan("tiny")
+    assert not found.steps and "non-inferiority" in found.verdict
+    done = apply("tiny", "local", "ana")
+    assert done and done.outcome == "refused" and ask("tiny", {"question": "how?"}).version == "2"
+    is_now = status("tiny", "local")[0]
+    assert is_now.last_attempt and is_now.last_attempt.outcome == "refused"
+    assert "non-inferiority" in is_now.last_attempt.why
+    back = rollback.roll_back("tiny")  # takes back what was never live
+    assert (back.replaced.version, back.declared.version) == ("3", "2")
+    done = apply("tiny", "local", "ana")
+    assert done and done.outcome == "unchanged"
+
+
+def test_environments_on_azure_are_said_to_be_missing(capsys: pytest.CaptureFixture[str]) -> None:
+    """Exit 33 and what to type instead; and an environment without a model is no error."""
+    for words in (
+        ("apply", "faq_matching", "--env", "prod"),
+        ("plan", "faq_matching", "--env", "dev"),
+        ("apply", "faq_matching", "--on", "azure"),
+    ):
+        code, out, err = ml(capsys, "release", *words)
+        assert (code, out) == (33, "") and "error[no-azure-backend]" in err
+    for environment in desired.ENVIRONMENTS:
+        words = ("faq_matching", "--env", environment, "--on", "local")
+        code, out, err = ml(capsys, "release", "apply", *words)
+        assert (code, out) == (0, "") and "no model yet" in err and "ml release propose" in err
+        code, out, _ = ml(capsys, "release", "apply", *words, "--json")
+        assert code == 0 and json.loads(out)["outcome"] == "nothing-declared"
+        code, out, _ = ml(capsys, "release", "plan", *words)
+        assert code == 0 and "no model yet" in out
+        code, out, _ = ml(capsys, "release", "plan", *words, "--json")
+        assert code == 0 and not json.loads(out)["to_do"]
+
+
+def test_a_second_apply_says_that_it_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It goes on when the first has ended; another environment is not held up."""
+    tiny.make(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    waits, done = threading.Event(), threading.Event()
+
+    def second() -> None:
+        apply("tiny", "prod", waiting=waits.set)
+        done.set()
+
+    other = threading.Thread(target=second)
+    with desired.applying("tiny", "prod", waiting=lambda: None):
+        other.start()
+        assert waits.wait(60) and not done.is_set()
+        assert apply("tiny", "dev") is None
+    other.join(60)
+    assert done.is_set()
+
+
+def test_rollback_needs_something_to_go_back_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing declared, or nothing that served before."""
+    tiny.make(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    for _ in range(2):
+        with pytest.raises(Refused) as raised:
+            rollback.roll_back("tiny", "dev")
+        assert raised.value.problems[0].code == "nothing-before"
+        one = Declared("tiny", "1", "sha256:" + "1" * 64, "e" * 64, "d" * 64)
+        desired.declare("tiny", "dev", one)
+    assert desired.read("tiny", "dev") == one

@@ -1,0 +1,65 @@
+"""ml.release.history: what the audit log says of an endpoint."""
+
+from __future__ import annotations
+
+import pytest
+
+from ml.release import audit, history
+
+
+def happened(event: str, version: str, endpoint: str = "tiny", **more: object) -> None:
+    """Add a line as a rollout does."""
+    what = {"endpoint": endpoint, "version": version, "digest": f"sha256:{version}"}
+    audit.append(event, {**what, "approved_by": "ana", **more})
+
+
+@pytest.mark.parametrize(
+    ("applied", "left"),
+    [("", ""), ("1", "1"), ("123", "123"), ("1232", "12"), ("12321", "1"), ("1213", "13")],
+)
+def test_going_back_takes_away_what_came_after(applied: str, left: str) -> None:
+    """A rollback never leads to a version that was gone back from."""
+    for version in applied:
+        happened("applied", version)
+        happened("applied", "9", endpoint="other")
+    assert "".join(str(line["version"]) for line in history.served("tiny")) == left
+    assert history.was_applied("tiny", "sha256:9") is False
+
+
+def test_refused_versions_are_those_that_did_not_make_it_since() -> None:
+    """One that was refused and applied later is none; the last reason holds."""
+    for event, version, why in (
+        ("rolled-back", "2", "errors"),
+        ("rolled-back", "3", "latency"),
+        ("applied", "2", ""),
+        ("rolled-back", "3", "memory"),
+    ):
+        happened(event, version, why=why)
+    (one,) = history.refused("tiny")
+    assert (one.version, one.outcome, one.why, one.by) == ("3", "rolled-back", "memory", "ana")
+    assert history.signed_off("tiny", "sha256:2") == "ana"
+    assert history.signed_off("tiny", "sha256:3") == ""
+
+
+def decided(outcome: str, step: str = "apply", environment: str = "prod") -> str:
+    """Add a decision's line."""
+    request = {"environment": environment, "step": step, "version": "5"}
+    results = [{"gate": "gap", "mode": "enabled", "verdict": "fail"}]
+    asked = {**request, "approved_by": "", "reason": "because"}
+    decision = {"request": asked, "outcome": outcome, "results": results}
+    return audit.append("decision", {"project": "tiny", "decision": decision})
+
+
+def test_the_last_attempt_is_what_an_apply_came_to() -> None:
+    """Not a proposal, not another environment's, not one that found nothing to do."""
+    assert history.last_attempt("tiny", "prod", "tiny-prod") is None
+    happened("applied", "4", endpoint="tiny-prod")
+    decided("refused", environment="dev")
+    decided("refused", step="propose")
+    hash = decided("already-champion")
+    found = history.last_attempt("tiny", "prod", "tiny-prod")
+    assert found and (found.outcome, found.version) == ("applied", "4")
+    decided("refused")
+    found = history.last_attempt("tiny", "prod", "tiny-prod")
+    assert found and (found.outcome, found.version) == ("refused", "5") and "gap" in found.why
+    assert history.reason(hash) == "because" and history.reason("0" * 64) == ""
