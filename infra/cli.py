@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import asdict
+from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
@@ -97,24 +98,30 @@ def cost(
 def preview(
     stacks: Stacks = None,
     form: Annotated[Format, typer.Option("--format", help="text, md or json.")] = "text",
+    against: Annotated[
+        str, typer.Option(help="A git revision, such as main, to show the changes from.")
+    ] = "",
+    svg: Annotated[
+        Path | None, typer.Option(help="A folder for STACK.svg, a picture of each.")
+    ] = None,
 ) -> None:
     """Show what each environment would have, from the real program, with no cloud.
 
     Exit 2 when the program could not be deployed as it is, 3 when a policy refuses it.
     """
-    from infra.preview import report, run, sdk_types
+    from infra.preview.rendered import rendered
+    from infra.preview.reports import reports
+    from infra.preview.topology import svg as drawn
 
-    named = stacks or list(environments.stacks())
-    for stack in named:
-        environments.load(stack)
-    captures, _ = run.captures(named)
-    reports = [
-        report.Report(capture, tuple(sdk_types.problems(capture.provided))) for capture in captures
-    ]
-    sys.stdout.write(report.rendered(reports, form))
-    if any(one.problems for one in reports):
+    found = reports(stacks or list(environments.stacks()), against=against)
+    sys.stdout.write(rendered(found, form))
+    for one in found if svg else ():
+        assert svg
+        svg.mkdir(parents=True, exist_ok=True)
+        (svg / f"{one.capture.stack}.svg").write_text(drawn(one.capture))
+    if any(one.problems for one in found):
         raise typer.Exit(int(Exit.WRONG_CALL))
-    if any(one.refused for one in reports):
+    if any(one.refused for one in found):
         raise typer.Exit(int(Exit.GATE_SAID_NO))
 
 

@@ -1,27 +1,26 @@
-"""A preview as a person reads it, as a pull request shows it, and as a program takes it."""
+"""A preview put together: what a stack would have, what changes, what it costs, what is wrong."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Literal
 
+from infra import costing
+from infra.estimate import Estimate
 from infra.preview.captured import Capture, Finding, Resource
-
-Format = Literal["text", "md", "json"]
-NOTE = (
-    "Made offline by the program itself. Not covered: what the provider checks and compares with"
-    " what is there, state, and transforms; `pulumi preview` shows those."
-)
+from infra.preview.changes import Change
 
 
 @dataclass(frozen=True)
 class Report:
-    """One stack: what it would have, and what is wrong with it."""
+    """One stack. `base` is the revision that it was compared with, "" where it was with none."""
 
     capture: Capture
+    cost: Estimate
     type_problems: tuple[str, ...] = ()
+    base: str = ""
+    base_cost: Estimate | None = None
+    changes: tuple[Change, ...] = ()
 
     @property
     def problems(self) -> tuple[str, ...]:
@@ -38,81 +37,45 @@ class Report:
         """What a policy would refuse elsewhere, or somebody answers for."""
         return tuple(one for one in self.capture.findings if not one.mandatory)
 
-    def by_component(self) -> dict[str, list[Resource]]:
+    def by_component(self) -> Mapping[str, list[Resource]]:
         """The resources, by the name of their component."""
         found: dict[str, list[Resource]] = {}
         for one in self.capture.provided:
             found.setdefault(self.capture.component(one) or "(alone)", []).append(one)
         return dict(sorted(found.items()))
 
+    @property
+    def headline(self) -> str:
+        """What it is, in a line."""
+        parts = self.by_component()
+        count = sum(len(resources) for resources in parts.values())
+        return f"{self.capture.stack}: {count} resources in {len(parts)} components"
 
-def rendered(reports: Sequence[Report], form: Format) -> str:
-    """The reports in one of the three forms."""
-    if form == "json":
-        return json.dumps([_data(report) for report in reports], indent=1) + "\n"
-    each = _markdown if form == "md" else _text
-    parts = [each(report) for report in reports]
-    note = f"_{NOTE}_" if form == "md" else NOTE
-    return "\n\n".join([*parts, note]) + "\n"
+    @property
+    def verdict(self) -> str:
+        """Whether it may be, in a line."""
+        if self.problems:
+            return f"{len(self.problems)} problems: it could not be deployed as it is"
+        if self.refused:
+            return f"{len(self.refused)} refused by policy"
+        aside = f", {len(self.advised)} set aside" if self.advised else ""
+        return f"nothing refused by policy{aside}"
 
-
-def _data(report: Report) -> dict[str, object]:
-    capture = report.capture
-    return {
-        "stack": capture.stack,
-        "resources": [
-            {**asdict(one), "component": capture.component(one)} for one in capture.provided
-        ],
-        "outputs": capture.outputs,
-        "problems": report.problems,
-        "refused": [asdict(one) for one in report.refused],
-        "advised": [asdict(one) for one in report.advised],
-        "process": asdict(capture.spent),
-    }
-
-
-def _text(report: Report) -> str:
-    parts = report.by_component()
-    lines = [_headline(report)]
-    for component, resources in parts.items():
-        lines.append(f"  {component}")
-        width = max(len(one.name) for one in resources)
-        lines += [f"    {one.name:<{width}}  {one.kind}" for one in resources]
-    lines += [f"  problem: {problem}" for problem in report.problems]
-    lines += [f"  refused by {one.policy}: {one.message}" for one in report.refused]
-    lines += [f"  advice: {one.message}" for one in report.advised]
-    lines.append(f"  {_verdict(report)}")
-    return "\n".join(lines)
-
-
-def _markdown(report: Report) -> str:
-    lines = [f"### {_headline(report)}", "", f"**{_verdict(report)}**", ""]
-    lines += [f"- **problem** {problem}" for problem in report.problems]
-    lines += [f"- **refused** by `{one.policy}`: {one.message}" for one in report.refused]
-    if report.advised:
-        lines += ["", f"<details><summary>{len(report.advised)} set aside</summary>", ""]
-        lines += [f"- {one.message}" for one in report.advised]
-        lines += ["", "</details>"]
-    lines += ["", "<details><summary>Resources</summary>", ""]
-    lines += ["| component | resource | type |", "|---|---|---|"]
-    lines += [
-        f"| {component} | `{one.name}` | {one.kind} |"
-        for component, resources in report.by_component().items()
-        for one in resources
-    ]
-    return "\n".join([*lines, "", "</details>"])
-
-
-def _verdict(report: Report) -> str:
-    if report.problems:
-        return f"{len(report.problems)} problems: it could not be deployed as it is"
-    if report.refused:
-        return f"{len(report.refused)} refused by policy"
-    aside = f", {len(report.advised)} set aside" if report.advised else ""
-    return f"nothing refused by policy{aside}"
-
-
-def _headline(report: Report) -> str:
-    parts = report.by_component()
-    count = sum(len(resources) for resources in parts.values())
-    return f"{report.capture.stack}: {count} resources in {len(parts)} components"
+    def to_json(self) -> dict[str, object]:
+        """Everything, for a program that reads it."""
+        capture = self.capture
+        return {
+            "stack": capture.stack,
+            "resources": [
+                {**asdict(one), "component": capture.component(one)} for one in capture.provided
+            ],
+            "outputs": capture.outputs,
+            "problems": self.problems,
+            "refused": [asdict(one) for one in self.refused],
+            "advised": [asdict(one) for one in self.advised],
+            "base": self.base or None,
+            "changes": [asdict(one) for one in self.changes],
+            "cost": costing.as_json(self.cost),
+            "cost_before": costing.as_json(self.base_cost) if self.base_cost else None,
+            "process": asdict(capture.spent),
+        }

@@ -1,0 +1,132 @@
+"""A preview as a person reads it, as a pull request shows it, and as a program takes it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import Literal
+
+from infra.estimate import Estimate
+from infra.preview.changes import Change
+from infra.preview.report import Report
+from infra.pricing.months import Month
+
+Format = Literal["text", "md", "json"]
+NOTE = (
+    "Made offline by the program itself. Not covered: what the provider checks and compares with"
+    " what is there, state, and transforms; `pulumi preview` shows those."
+)
+
+
+def rendered(reports: Sequence[Report], form: Format) -> str:
+    """The reports in one of the three forms."""
+    if form == "json":
+        return json.dumps([one.to_json() for one in reports], indent=1, default=str) + "\n"
+    each = _markdown if form == "md" else _text
+    parts = ["\n".join(each(report)) for report in reports]
+    return "\n\n".join([*parts, f"_{NOTE}_" if form == "md" else NOTE]) + "\n"
+
+
+def _text(report: Report) -> Iterator[str]:
+    yield report.headline
+    if report.base:
+        yield from _changes(report)
+    else:
+        for component, resources in report.by_component().items():
+            yield f"  {component}"
+            width = max(len(one.name) for one in resources)
+            yield from (f"    {one.name:<{width}}  {one.kind}" for one in resources)
+    yield f"  a month in {report.cost.currency}: {shown(report.cost.total)}"
+    yield from (f"    {line}" for line in _notes(report))
+    yield from (f"  problem: {problem}" for problem in report.problems)
+    yield from (f"  refused by {one.policy}: {one.message}" for one in report.refused)
+    yield from (f"  set aside: {one.message}" for one in report.advised)
+    yield f"  {report.verdict}"
+
+
+def _changes(report: Report) -> Iterator[str]:
+    yield f"  against {report.base}: {_counted(report.changes)}"
+    for change in report.changes:
+        sign = {"added": "+", "removed": "-", "changed": "~"}[change.what]
+        yield f"    {sign} {change.name}  {change.kind}"
+        for one in change.properties:
+            yield f"        {one.path}: {_value(one.before)} → {_value(one.after)}"
+
+
+def _markdown(report: Report) -> Iterator[str]:
+    yield f"### {report.headline}"
+    yield f"\n**{report.verdict}**\n"
+    yield from (f"- **problem** {problem}" for problem in report.problems)
+    yield from (f"- **refused** by `{one.policy}`: {one.message}" for one in report.refused)
+    if report.base:
+        yield f"\nAgainst `{report.base}`: {_counted(report.changes)}\n"
+        if report.changes:
+            yield "| | resource | property | before | after |\n|---|---|---|---|---|"
+        for change in report.changes:
+            row = f"| {change.what} | `{change.name}` {change.kind} |"
+            cells = [
+                f" `{one.path}` | {_cell(one.before)} | {_cell(one.after)} |"
+                for one in change.properties
+            ]
+            yield from (row + cell for cell in cells or [" | | |"])
+    yield f"\nA month in {report.cost.currency}: {shown(report.cost.total)}\n"
+    yield from (f"- {line}" for line in _notes(report))
+    yield from _folded("Cost by resource", _lines(report.cost))
+    if report.advised:
+        yield from _folded(
+            f"{len(report.advised)} set aside", (f"- {one.message}" for one in report.advised)
+        )
+    yield from _folded("Resources", _resources(report))
+
+
+def _lines(cost: Estimate) -> Iterator[str]:
+    yield f"| {cost.currency} a month | idle | typical | worst | of what | price |"
+    yield "|---|---|---|---|---|---|"
+    for line in cost.lines:
+        month = line.month
+        figures = f"{month.idle:,.0f} | {month.typical:,.0f} | {month.worst:,.0f}"
+        source = f"{line.price.source}; " if line.price else ""
+        figures = figures if line.price else "? | ? | ?"
+        yield f"| {line.what} | {figures} | {line.basis} | {source}{line.notes} |"
+
+
+def _resources(report: Report) -> Iterator[str]:
+    yield "| component | resource | type |\n|---|---|---|"
+    for component, resources in report.by_component().items():
+        yield from (f"| {component} | `{one.name}` | {one.kind} |" for one in resources)
+
+
+def _folded(title: str, lines: Iterator[str]) -> Iterator[str]:
+    yield f"\n<details><summary>{title}</summary>\n"
+    yield from lines
+    yield "\n</details>"
+
+
+def _notes(report: Report) -> Iterator[str]:
+    if report.base_cost:
+        yield f"before: {shown(report.base_cost.total)}"
+    yield from sorted({f"prices {one.notes}" for one in report.cost.lines if one.price})
+    if report.cost.unpriced:
+        yield f"no price known: {', '.join(report.cost.unpriced)}"
+
+
+def shown(cost: Month) -> str:
+    """A cost in words."""
+    return f"{cost.idle:,.0f} USD idle, {cost.typical:,.0f} typical, {cost.worst:,.0f} at the worst"
+
+
+def _counted(changes: Sequence[Change]) -> str:
+    counts = {
+        what: sum(one.what == what for one in changes) for what in ("added", "changed", "removed")
+    }
+    said = [f"{count} {what}" for what, count in counts.items() if count]
+    return ", ".join(said) or "nothing changes"
+
+
+def _value(value: object) -> str:
+    text = value if isinstance(value, str) else json.dumps(value)
+    return text if len(text) <= 100 else f"{text[:99]}…"
+
+
+def _cell(value: object) -> str:
+    return f"`{_value(value)}`".replace("|", "\\|")

@@ -1,0 +1,86 @@
+"""The previews of some stacks: run, checked against the SDK's types, compared and priced."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from infra import settings as environments
+from infra.estimate import Estimate, estimate
+from infra.preview import base, sdk_types
+from infra.preview.captured import Capture
+from infra.preview.changes import changes
+from infra.preview.report import Report
+from infra.preview.run import ROOT, captures
+from infra.pricing.prices import PriceList, WrongPrices, read
+from infra.settings import Settings
+from ml.specs.problems import Problem, Refused
+
+
+def reports(stacks: Sequence[str], *, against: str = "", root: Path = ROOT) -> list[Report]:
+    """A report for each stack; Refused when a program fails or the revision is unknown."""
+    known = {stack: environments.load(stack, root / "infra") for stack in stacks}
+    prices = _prices()
+    before = _before(stacks, against, root) if against else {}
+    found, _ = captures(stacks, root=root)
+    return [
+        Report(
+            capture=one,
+            cost=_cost(prices, known[one.stack], one),
+            type_problems=tuple(sdk_types.problems(one.provided)),
+            base=against,
+            base_cost=_cost_before(prices, before.get(one.stack)),
+            changes=changes(_capture(before.get(one.stack)), one) if against else (),
+        )
+        for one in found
+    ]
+
+
+def _cost(prices: PriceList, settings: Settings, capture: Capture) -> Estimate:
+    """The month of an environment; outbound endpoints of the managed network count as others do."""
+    endpoints = sum(one.kind == "network:PrivateEndpoint" for one in capture.provided)
+    for one in capture.provided:
+        rules = (one.inputs.get("managedNetwork") or {}).get("outboundRules") or {}
+        endpoints += sum(rule.get("type") == "PrivateEndpoint" for rule in rules.values())
+    return estimate(settings, prices, endpoints)
+
+
+def _prices() -> PriceList:
+    try:
+        return read()
+    except WrongPrices as error:
+        hint = "mend infra/pricing/prices.json by hand or from git"
+        raise Refused(Problem("wrong-prices", str(error), "a price list", hint)) from None
+
+
+Before = tuple[Settings | None, Capture]
+
+
+def _before(stacks: Sequence[str], revision: str, root: Path) -> dict[str, Before]:
+    """The settings of the revision and what its program made, for the stacks that it had.
+
+    Settings that today's classes cannot read, though those of the revision could, are None.
+    """
+    with base.tree(root, revision) as folder:
+        if folder is None:
+            return {}
+        had = [one for one in stacks if one in environments.stacks(folder / "infra")]
+        found, _ = captures(had, root=folder, policies=False)
+        return {one.stack: (_settings(one.stack, folder / "infra"), one) for one in found}
+
+
+def _settings(stack: str, folder: Path) -> Settings | None:
+    try:
+        return environments.load(stack, folder)
+    except Refused:
+        return None
+
+
+def _capture(before: Before | None) -> Capture | None:
+    return before[1] if before else None
+
+
+def _cost_before(prices: PriceList, before: Before | None) -> Estimate | None:
+    if before is None or before[0] is None:
+        return None
+    return _cost(prices, before[0], before[1])

@@ -1,0 +1,183 @@
+"""What changes from one run to another, and how a preview shows it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+
+from infra.estimate import estimate
+from infra.preview import base
+from infra.preview.captured import Capture, Finding, Resource
+from infra.preview.changes import ABSENT, Change, Property, changes
+from infra.preview.rendered import rendered
+from infra.preview.report import Report
+from infra.preview.reports import reports
+from infra.preview.topology import svg
+from infra.pricing.prices import read
+from infra.settings import load
+from ml.specs.problems import Refused
+from tests.conftest import ROOT
+from tests.infra.programs import tree
+
+ROOT_URN = "urn:pulumi:dev::platform::pulumi:pulumi:Stack::platform-dev"
+
+
+def _resource(name: str, kind: str = "keyvault:Vault", **inputs: Any) -> Resource:
+    urn = f"urn:pulumi:dev::platform::azure-native:{kind}::{name}"
+    return Resource(urn, f"azure-native:{kind}", name, ROOT_URN, inputs)
+
+
+def _capture(*resources: Resource, findings: tuple[Finding, ...] = ()) -> Capture:
+    stack = Resource(ROOT_URN, "pulumi:pulumi:Stack", "platform-dev", "", {}, custom=False)
+    return Capture("dev", (stack, *resources), {}, findings)
+
+
+def _report(capture: Capture, **more: Any) -> Report:
+    return Report(capture=capture, cost=estimate(load("dev"), read()), **more)
+
+
+def test_added_removed_and_changed() -> None:
+    before = _capture(_resource("a", x=1, gone="yes"), _resource("b"))
+    after = _capture(_resource("a", x=2, tags={"new": "yes"}), _resource("c"))
+    found = changes(before, after)
+    assert [(one.what, one.name) for one in found] == [
+        ("changed", "a"),
+        ("removed", "b"),
+        ("added", "c"),
+    ]
+    assert found[0].properties == (
+        Property("gone", "yes", ABSENT),
+        Property("tags.new", ABSENT, "yes"),
+        Property("x", 1, 2),
+    )
+
+
+def test_nothing_changes_between_two_of_the_same_and_everything_is_new_to_nothing() -> None:
+    capture = _capture(_resource("a", x=[1, {"y": 2}]))
+    assert changes(capture, capture) == ()
+    assert [one.what for one in changes(None, capture)] == ["added"]
+
+
+def test_a_list_of_named_things_goes_by_their_names() -> None:
+    """A rule that is put first does not change the others."""
+    one, two = {"name": "one", "port": 1}, {"name": "two", "port": 2}
+    (change,) = changes(
+        _capture(_resource("g", rules=[two])), _capture(_resource("g", rules=[one, two]))
+    )
+    assert [each.path for each in change.properties] == ["rules[one].name", "rules[one].port"]
+
+
+def test_protection_is_a_property() -> None:
+    plain = _resource("a")
+    kept = Resource(plain.urn, plain.type, "a", ROOT_URN, {}, protect=True)
+    (change,) = changes(_capture(plain), _capture(kept))
+    assert change.properties == (Property("(protect)", "False", "True"),)
+
+
+def test_an_empty_list_is_not_nothing() -> None:
+    (change,) = changes(_capture(_resource("a")), _capture(_resource("a", rules=[])))
+    assert change.properties == (Property("rules", ABSENT, []),)
+
+
+def test_the_three_forms_say_the_same() -> None:
+    findings = (
+        Finding("vault-firewall", True, "urn", "a: open"),
+        Finding("set-aside", False, "urn", "b"),
+    )
+    changed = Change("changed", "keyvault:Vault", "a", "urn", (Property("x|y", 1, 2),))
+    report = _report(_capture(_resource("a"), findings=findings), base="main", changes=(changed,))
+    text, markdown = rendered([report], "text"), rendered([report], "md")
+    assert "~ a  keyvault:Vault" in text and "x|y: 1 → 2" in text
+    assert "refused by vault-firewall: a: open" in text and "1 refused by policy" in text
+    assert "| changed | `a` keyvault:Vault | `x|y` | `1` | `2` |" in markdown.replace("\\|", "|")
+    (data,) = json.loads(rendered([report], "json"))
+    assert data["refused"][0]["policy"] == "vault-firewall" and data["base"] == "main"
+    assert data["changes"][0]["properties"] == [{"path": "x|y", "before": 1, "after": 2}]
+    assert data["cost"]["month"]["worst"] > 0
+    assert "pulumi up" not in text + markdown
+
+
+def test_a_preview_without_a_base_lists_resources_by_component() -> None:
+    part = Resource("urn:part", "platform:x:Part", "part", ROOT_URN, {}, custom=False)
+    child = Resource("urn:child", "azure-native:keyvault:Vault", "vault", "urn:part", {})
+    text = rendered([_report(_capture(part, child))], "text")
+    assert "  part\n    vault  keyvault:Vault" in text and "nothing refused by policy" in text
+
+
+def test_the_picture_is_svg_with_a_box_for_each_and_no_script() -> None:
+    vault = _resource("vault <1>")
+    endpoint = Resource(
+        "urn:e",
+        "azure-native:network:PrivateEndpoint",
+        "e",
+        ROOT_URN,
+        {},
+        uses={"privateLinkServiceConnections": (vault.urn,), "subnet": ("urn:elsewhere",)},
+    )
+    drawn = svg(_capture(vault, endpoint))
+    picture = ElementTree.fromstring(drawn)
+    name = "{http://www.w3.org/2000/svg}"
+    assert len(picture.findall(f"{name}g")) == 2 and len(picture.findall(f"{name}path")) == 1
+    assert "vault &lt;1&gt;" in drawn and "<script" not in drawn and "href" not in drawn
+
+
+def _git(folder: Path, *words: str) -> None:
+    who = ["-c", "user.name=t", "-c", "user.email=t@example.com"]
+    subprocess.run(["git", *who, *words], cwd=folder, check=True, capture_output=True)
+
+
+def _repository(folder: Path) -> Path:
+    _git(folder, "init", "-q")
+    _git(folder, "add", "-A")
+    _git(folder, "commit", "-qm", "one")
+    return folder
+
+
+def test_a_revision_is_the_tree_as_it_was(tmp_path: Path) -> None:
+    here = _repository(tree(tmp_path, "BEFORE = 1"))
+    tree(tmp_path, "AFTER = 1")
+    with base.tree(here, "HEAD") as folder:
+        assert folder and (folder / "infra/__main__.py").read_text() == "BEFORE = 1"
+    assert not folder.exists()
+
+
+def test_a_revision_without_a_program_is_none(tmp_path: Path) -> None:
+    (tmp_path / "README.md").write_text("nothing yet")
+    with base.tree(_repository(tmp_path), "HEAD") as folder:
+        assert folder is None
+
+
+@pytest.mark.parametrize("revision", ["nowhere", "--output=x", "HEAD:infra"])
+def test_an_unknown_revision_is_refused(revision: str, tmp_path: Path) -> None:
+    with (
+        pytest.raises(Refused, match="unknown-revision"),
+        base.tree(_repository(tree(tmp_path, "")), revision),
+    ):
+        pass
+
+
+@pytest.mark.slow
+def test_one_value_is_exactly_the_properties_that_change(tmp_path: Path) -> None:
+    """From a clean clone: one value of Pulumi.prod.yaml, seen against the commit before."""
+    leave = shutil.ignore_patterns("__pycache__")
+    for room in ("infra", "policies", "ml/specs"):
+        shutil.copytree(ROOT / room, tmp_path / room, ignore=leave)
+    (tmp_path / "ml" / "__init__.py").touch()
+    here = _repository(tmp_path)
+    file = here / "infra" / "Pulumi.prod.yaml"
+    text = file.read_text()
+    assert text.count("max_nodes: 2") == 1
+    file.write_text(text.replace("max_nodes: 2", "max_nodes: 1"))
+    (report,) = reports(["prod"], against="HEAD", root=here)
+    (change,) = report.changes
+    assert (change.what, change.name) == ("changed", "gpu-large")
+    path = "properties.properties.scaleSettings.maxNodeCount"
+    assert change.properties == (Property(path, 2, 1),)
+    assert report.problems == () and report.refused == ()
+    assert report.base_cost and report.base_cost.total.worst > report.cost.total.worst
