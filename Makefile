@@ -45,6 +45,12 @@ $(VENV)/azurite.stamp: tests/stand_ins/azurite/package-lock.json $(VENV)/dev.sta
 	@cd $(VENV)/azurite && PATH="$$PATH:$(abspath $(BIN))" npm ci --silent --no-audit --no-fund
 	@touch $@
 
+# An environment of its own: it pins what others need newer.
+$(VENV)/checkov.stamp: requirements/checkov.lock | $(BIN)/uv
+	@$(UV) venv --quiet --clear --python $(BIN)/python $(VENV)/checkov
+	@$(INSTALL) --require-hashes --python $(VENV)/checkov/bin/python -r requirements/checkov.lock
+	@touch $@
+
 .PHONY: setup
 setup: $(VENV)/main.stamp ## install what the main job needs
 
@@ -70,7 +76,7 @@ lint: $(VENV)/dev.stamp $(VENV)/infra.stamp ## ruff, mypy and the checks of ever
 	@$(BIN)/ml check
 
 .PHONY: test
-test: lint torch $(VENV)/azurite.stamp ## lint, the quick tests, then the slow ones
+test: lint torch $(VENV)/azurite.stamp $(VENV)/checkov.stamp ## lint, the quick tests, then the slow ones
 	@$(BIN)/pytest $(ARGS)
 	@$(BIN)/pytest -m slow $(ARGS)
 
@@ -87,6 +93,7 @@ lock: | $(BIN)/uv ## resolve pyproject.toml again into requirements/*.lock
 	@$(UV) pip compile pyproject.toml --extra dev $(LOCK) -o requirements/dev.lock >/dev/null
 	@$(UV) pip compile pyproject.toml -c requirements/dev.lock $(LOCK) -o requirements/main.lock >/dev/null
 	@$(UV) pip compile pyproject.toml --extra infra -c requirements/dev.lock $(LOCK) -o requirements/infra.lock >/dev/null
+	@$(UV) pip compile requirements/checkov.txt $(LOCK) -o requirements/checkov.lock >/dev/null
 LOCK := --quiet --generate-hashes --no-emit-index-url --no-emit-find-links --python-version 3.11
 
 .PHONY: clean

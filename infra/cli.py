@@ -109,9 +109,13 @@ def preview(
 
     Exit 2 when the program could not be deployed as it is, 3 when a policy refuses it.
     """
-    from infra.preview.rendered import rendered
-    from infra.preview.reports import reports
-    from infra.preview.topology import svg as drawn
+    try:
+        from infra.preview.rendered import rendered
+        from infra.preview.reports import reports
+        from infra.preview.topology import svg as drawn
+    except ModuleNotFoundError as error:
+        found_ = f"`{error.name}` is not installed"
+        raise Refused(Problem("not-installed", found_, "Pulumi's packages", "make infra")) from None
 
     found = reports(stacks or list(environments.stacks()), against=against)
     sys.stdout.write(rendered(found, form))

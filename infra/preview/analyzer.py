@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
@@ -16,6 +17,7 @@ from pulumi.runtime.proto import analyzer_pb2, analyzer_pb2_grpc
 
 from infra.preview.captured import REFERENCE, Capture, Finding, Resource, Spent
 from infra.preview.processes import ended
+from ml.specs.problems import Problem, Refused
 
 # Pulumi's protocol: a value that is not known yet.
 UNKNOWN = "04da6b54-80e4-46f7-96ec-b56ff0331ba9"
@@ -30,11 +32,12 @@ class Analyzer:
 
     def __init__(self, pack: Path, engine: str, project: str) -> None:
         self.spent = Spent(0.0, 0.0)
+        said = tempfile.TemporaryFile("w+")  # noqa: SIM115 - open for as long as the process is
         self._process = subprocess.Popen(
             [sys.executable, "-u", "-m", "pulumi.policy", engine, "__main__.py"],
             cwd=pack,
             stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            stderr=said,
             text=True,
             env={
                 **os.environ,
@@ -47,8 +50,17 @@ class Analyzer:
         assert self._process.stdout
         port = self._process.stdout.readline().strip()
         if not port.isdigit():
-            _, told = self._process.communicate()
-            raise RuntimeError(f"the policy pack {pack} did not start: {told[-2000:]}")
+            ended(self._process)
+            said.seek(0)
+            last = next((line for line in reversed(said.readlines()) if line.strip()), "no reason")
+            raise Refused(
+                Problem(
+                    "policy-pack",
+                    f"the policy pack did not start: {last.strip()}",
+                    "rules, limits.yml and waivers.yml that load",
+                    f"look at {pack.parent.name}/{pack.name}",
+                )
+            )
         self._channel = grpc.insecure_channel(f"127.0.0.1:{port}", options=OPTIONS)
         self._stub = analyzer_pb2_grpc.AnalyzerStub(self._channel)
         configuration = analyzer_pb2.ConfigureAnalyzerRequest()

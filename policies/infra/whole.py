@@ -11,13 +11,14 @@ from policies.infra.workspace import ASSETS, COMPUTE, ENDPOINT, WORKSPACE
 
 PRIVATE = "network:PrivateEndpoint"
 NAMES = "network:PrivateDnsZoneGroup"
+ZONE = "privatedns:PrivateZone"
+LINK = "privatedns:VirtualNetworkLink"
 # What holds or serves data → the parts of it that a private endpoint has to lead to.
-REACHED: Mapping[str, str] = {
-    WORKSPACE: "amlworkspace",
-    ASSETS: "amlregistry",
-    ACCOUNT: "blob",
-    VAULT: "vault",
-    IMAGES: "registry",
+REACHED: Mapping[str, tuple[str, ...]] = {
+    WORKSPACE: ("amlworkspace",),
+    ASSETS: ("amlregistry",),
+    VAULT: ("vault",),
+    IMAGES: ("registry",),
 }
 # Types that take tags and are created in a place.
 TAGGED = (
@@ -26,7 +27,10 @@ TAGGED = (
     *("operationalinsights:Workspace", "applicationinsights:Component"),
     "managedidentity:UserAssignedIdentity",
 )
-OBSERVED = (WORKSPACE, ENDPOINT, ASSETS, VAULT, IMAGES, BLOBS)
+OBSERVED = (
+    *(WORKSPACE, ENDPOINT, ASSETS, VAULT, IMAGES, BLOBS),
+    *("operationalinsights:Workspace", "network:VirtualNetwork", "network:NetworkSecurityGroup"),
+)
 Found = Iterator[tuple[Item, str]]
 
 
@@ -44,16 +48,39 @@ def _private_endpoints(items: Sequence[Item], limits: Limits) -> Found:
         for urn in item.uses.get("privateEndpointName", ())
     }
     for item in items:
-        part = REACHED.get(item.kind)
-        if part is None:
-            continue
-        if item.at("kind") == "FileStorage":
-            part = "file"
-        leading = [one for one in led.get(item.urn, []) if part in _groups(one)]
-        if not leading:
-            yield item, f"no private endpoint leads to its `{part}`"
-        elif not any(one.urn in named for one in leading):
-            yield item, f"the private endpoint of its `{part}` has no name in a DNS zone"
+        for part in _parts(item):
+            leading = [one for one in led.get(item.urn, []) if part in _groups(one)]
+            if not leading:
+                yield item, f"no private endpoint leads to its `{part}`"
+            elif not any(one.urn in named for one in leading):
+                yield item, f"the private endpoint of its `{part}` has no name in a DNS zone"
+
+
+def _parts(item: Item) -> tuple[str, ...]:
+    """A lake is read through `dfs`, a workspace keeps notebooks in `file`, a share has no blobs."""
+    if item.kind != ACCOUNT:
+        return REACHED.get(item.kind, ())
+    if item.at("kind") == "FileStorage":
+        return ("file",)
+    return ("blob", "dfs") if item.at("isHnsEnabled") else ("blob", "file")
+
+
+def _private_names(items: Sequence[Item], limits: Limits) -> Found:
+    """A name leads to an endpoint when its zone is there and the network asks it."""
+    zones = {item.urn for item in items if item.kind == ZONE}
+    asked = {
+        urn
+        for item in items
+        if item.kind == LINK and item.uses.get("virtualNetwork")
+        for urn in item.uses.get("privateZoneName", ())
+    }
+    for item in items:
+        if item.kind == NAMES:
+            used = item.uses.get("privateDnsZoneConfigs", ())
+            if not used or any(urn not in zones for urn in used):
+                yield item, "names a DNS zone that is not there"
+            elif any(urn not in asked for urn in used):
+                yield item, "names a DNS zone that no network asks"
 
 
 def _groups(endpoint: Item) -> list[str]:
@@ -90,10 +117,7 @@ def _diagnostics(items: Sequence[Item], limits: Limits) -> Found:
         for urn in item.uses.get("resourceUri", ())
     }
     for item in items:
-        if (
-            item.kind in (WORKSPACE, ENDPOINT, ASSETS, VAULT, IMAGES, BLOBS)
-            and item.urn not in seen
-        ):
+        if item.kind in OBSERVED and item.urn not in seen:
             yield item, "its logs and metrics go nowhere"
 
 
@@ -139,6 +163,12 @@ RULES: tuple[Rule, ...] = (
         "What holds data is reached through a private endpoint with a name.",
         "CKV2_AZURE_32 CKV2_AZURE_33 AVM",
         whole=_private_endpoints,
+    ),
+    Rule(
+        "private-names",
+        "The name of a private endpoint is found from the network.",
+        "CKV_AZURE_243 AVM",
+        whole=_private_names,
     ),
     Rule(
         "workspace-names",

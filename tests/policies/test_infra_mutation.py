@@ -1,0 +1,96 @@
+"""Each property that the checklist names, made weak one at a time: the pack notices."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from infra.preview.captured import REFERENCE
+from policies.infra import limits
+from policies.infra.pack import Book, verdicts
+from policies.infra.rule import UNKNOWN, Item
+from tests.infra.programs import own
+
+WEAKENINGS = yaml.safe_load(Path(__file__).with_name("weakenings.yml").read_text())
+BOOK = Book(limits.load(), (), date(2026, 6, 1))
+LEAST = 0.95
+
+
+def _hidden(value: Any) -> Any:
+    """A value as a preview shows it."""
+    if isinstance(value, dict):
+        return {key: _hidden(one) for key, one in value.items()}
+    if isinstance(value, list):
+        return [_hidden(one) for one in value]
+    return UNKNOWN if isinstance(value, str) and REFERENCE.search(value) else value
+
+
+def _items() -> list[Item]:
+    return [
+        Item(one.kind, one.name, one.urn, _hidden(dict(one.inputs)), one.uses)
+        for one in own()["prod"].provided
+    ]
+
+
+def _said(items: list[Item]) -> int:
+    single = sum(1 for item in items for one in verdicts(BOOK, item) if not one.aside)
+    return single + sum(1 for one in verdicts(BOOK, None, items) if not one.aside)
+
+
+def _changed(item: Item, path: str, value: Any) -> Item | None:
+    """The item with one input changed; None where it has no such input."""
+    props = copy.deepcopy(dict(item.props))
+    uses = dict(item.uses)
+    holder: Any = props
+    keys = [int(key) if key.isdigit() else key for key in path.split(".")]
+    try:
+        for key in keys[:-1]:
+            holder = holder[key]
+        holder[keys[-1]]
+    except (KeyError, IndexError, TypeError):
+        return None
+    if value == "REMOVED":
+        del holder[keys[-1]]
+        if len(keys) == 1:
+            uses.pop(str(keys[0]), None)
+    else:
+        holder[keys[-1]] = value
+    return Item(item.kind, item.name, item.urn, props, uses)
+
+
+def _mutants(items: list[Item]) -> Iterator[tuple[str, list[Item]]]:
+    for weakening in WEAKENINGS:
+        met = False
+        for at, item in enumerate(items):
+            if item.kind != weakening["kind"]:
+                continue
+            rest = [*items[:at], *items[at + 1 :]]
+            if weakening.get("drop"):
+                met = True
+                yield f"{item.kind} {item.name} dropped", rest
+            for value in weakening.get("to", []):
+                mutant = _changed(item, weakening["path"], value)
+                if mutant is not None:
+                    met = True
+                    yield f"{item.kind} {item.name}.{weakening['path']} = {value}", [*rest, mutant]
+        assert met, f"nothing to weaken: {weakening}"
+
+
+@pytest.mark.slow
+def test_the_pack_catches_what_is_weakened(capsys: pytest.CaptureFixture[str]) -> None:
+    items = _items()
+    assert _said(items) == 0, "the environment itself is refused"
+    mutants = list(_mutants(items))
+    missed = [name for name, weakened in mutants if not _said(weakened)]
+    caught = len(mutants) - len(missed)
+    with capsys.disabled():
+        print(f"\nmutation score: {caught} of {len(mutants)} ({caught / len(mutants):.1%})")
+        print("".join(f"  missed: {name}\n" for name in missed))
+    assert len(mutants) > 100
+    assert caught / len(mutants) >= LEAST
