@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 from ml.cli import json_out
-from ml.specs.problems import Problem, Refused
+from ml.specs.problems import Exit, Problem, Refused
 
 app = typer.Typer(help="An experiment between two versions of an endpoint.")
 
@@ -78,6 +78,35 @@ def start(
 
 
 @app.command()
+def serve(
+    name: Name,
+    approved_by: Annotated[str, typer.Option(help="Who stands for it.")] = "",
+) -> None:
+    """Start B beside A and send its keys there, once the gates allow it; exit 3 when not."""
+    from ml.cli import verdicts
+    from ml.release.ab import experiment, routing
+
+    found = experiment.find(name)
+    decision, router = routing.serve(found, approved_by)
+    if router is None:
+        verdicts.show(decision)
+        if not approved_by:
+            typer.echo(f"next: ml ab serve {name} --approved-by NAME", err=True)
+        raise typer.Exit(Exit.GATE_SAID_NO)
+    typer.echo(f"{name}: {found.share} % of the keys are answered by B: {router.url}", err=True)
+    typer.echo("callers send theirs in the header x-routing-key", err=True)
+
+
+@app.command()
+def stop(name: Name) -> None:
+    """Send every key to A again; outcomes that come late may still be recorded."""
+    from ml.release.ab import experiment, routing
+
+    was = "stopped" if routing.stop(experiment.find(name)) else "was not served"
+    typer.echo(f"{name}: {was}", err=True)
+
+
+@app.command()
 def assign(
     name: Name,
     keys: Annotated[list[str], typer.Argument(help="Keys, such as customers' numbers.")],
@@ -126,18 +155,20 @@ def report(
     as_json: AsJson = False,
 ) -> None:
     """Say what the experiment says so far; look as often as you like."""
-    from ml.release.ab import experiment, records
+    from ml.release.ab import experiment, records, routing
     from ml.release.ab.verdict import verdict
 
     found = experiment.find(name)
-    kept = records.read(found)
+    kept, is_served = records.read(found), routing.served(found)
     made = verdict(found, kept)
     if out is not None:
         from ml.reports.experiments import write
 
         write(out, found, kept, made)
     if as_json:
-        json_out.write({**_described(found), **made.to_json(), "records": _lines(kept)})
+        json_out.write(
+            {**_described(found), **made.to_json(), "served": is_served, "records": _lines(kept)}
+        )
         return
     for arm, side, count in (("A", found.a, made.a), ("B", found.b, made.b)):
         mean = "" if count.mean is None else f", mean {count.mean:.4g}"
@@ -149,6 +180,8 @@ def report(
         if lines:
             typer.echo(f"left out: {lines} {what}", err=True)
     typer.echo(made.said)
+    if not is_served and not made.stop:
+        typer.echo(f"no key is sent to B now: ml ab serve {name} --approved-by NAME", err=True)
     if out is not None:
         typer.echo(f"written to {out}", err=True)
 

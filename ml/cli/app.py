@@ -35,6 +35,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "serve": ("ml.cli.serve", "Start, show or stop a model server on this machine."),
     "sweep": ("ml.cli.sweep", "Explain a sweep: where its trials came from, what mattered."),
     "ui": ("ml.cli.ui", "Open MLflow on the runs of this machine."),
+    "watch": ("ml.cli.watch", "Whether what a model is asked is what it was made for."),
 }
 
 

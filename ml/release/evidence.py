@@ -17,6 +17,7 @@ from ml.release import predictions, supply_chain
 from ml.release.candidate import EVALUATION, MODEL
 from ml.release.recomputed import disagreements
 from ml.release.registry import EVIDENCE_FILE, Registry, Version
+from ml.release.watch import reference
 from ml.serving import files
 from ml.serving.client import Timing
 from ml.serving.scoring.manifest import ManifestError, verify
@@ -89,9 +90,10 @@ def keep(
         "cost": cost,
         "supply_chain": stated,
     }
-    text = json.dumps(document, indent=1, sort_keys=True) + "\n"
     with faults.told():
         version.papers.mkdir(parents=True, exist_ok=True)
+        document[reference.FIELD] = reference.keep(evaluated.outputs[EVALUATION], version)
+        text = json.dumps(document, indent=1, sort_keys=True) + "\n"
         source = evaluated.outputs[EVALUATION] / PREDICTIONS
         shutil.copyfile(source, version.papers / PREDICTIONS)
         files.replace(version.papers / supply_chain.SBOM, bill)

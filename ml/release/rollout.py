@@ -49,7 +49,7 @@ def roll_out(
             undo.callback(slots.stop, slot)
             try:
                 trial = Canary(server.start(slot, launch), launch, 0)
-                _smoke(trial.server, launch, release.samples)
+                smoke(trial.server, launch, release.samples)
             except Refused as error:
                 if error.problems[0].code in _OWN_FAULTS:
                     record_refused(release, error.problems[0].found.splitlines()[0], None)
@@ -91,7 +91,7 @@ def _baseline(blue: Live, samples: Sequence[Mapping[str, object]]) -> Server:
     try:
         endpoint.check_model(blue.launch)
         started = server.start(slot, blue.launch)
-        _smoke(started, blue.launch, samples)
+        smoke(started, blue.launch, samples)
     except Refused as error:
         raise Refused(
             Problem(
@@ -128,7 +128,8 @@ def settle(release: Release, registry: Registry) -> None:
     """Finish a rollout that was killed after its switch: alias, audit line, the other server."""
     name = release.launch.endpoint
     with endpoint.locked(name):
-        _cleared(name)
+        if not ((state := endpoint.live(name)) and state.canary and state.canary.experiment):
+            _cleared(name)
         champion = registry.champion(release.version.model, release.environment)
         if champion is None or champion.digest != release.version.digest:
             registry.promote(release.version, release.environment)
@@ -184,7 +185,7 @@ def _cleared_state(name: str) -> Live | None:
     return replace(state, canary=None) if state else None
 
 
-def _smoke(green: Server, launch: Launch, samples: Sequence[Mapping[str, object]]) -> None:
+def smoke(green: Server, launch: Launch, samples: Sequence[Mapping[str, object]]) -> None:
     """Every sample request is answered, by the model that was declared."""
     for sample in samples:
         try:

@@ -20,7 +20,7 @@ from ml.serving.router.process import Router
 from ml.serving.router.routes import TIMEOUT_MS
 from ml.serving.scoring.manifest import ManifestError, verify
 from ml.serving.server import Launch
-from ml.serving.state import Live
+from ml.serving.state import Canary, Live
 from ml.specs.problems import Exit, Problem, Refused
 
 SLOTS = ("blue", "green")
@@ -158,7 +158,8 @@ def ensure(endpoint: str, port: int | None = None) -> tuple[Live, bool]:
             check_model(current.launch)
             current = replace(current, server=server.start(current.server.slot, current.launch))
         if not all(server.is_up(one) for one in current.beside):
-            current = replace(current, canary=None)  # an apply starts it anew
+            # An apply starts its canary anew; an experiment goes on.
+            current = replace(current, canary=_again(current.canary))
         switch(endpoint, current)
         front(endpoint, port)
         stop_idle(endpoint)
@@ -215,6 +216,19 @@ def nothing_served(endpoint: str) -> Refused:
     )
 
 
+def _again(beside: Canary | None) -> Canary | None:
+    """The experiment's version, running; None when it cannot be: what is live goes before."""
+    if beside is None or not beside.experiment:
+        return None
+    try:
+        check_model(beside.launch)
+        return replace(beside, server=server.start(beside.server.slot, beside.launch))
+    except Refused:
+        return None
+
+
 def _serves(endpoint: str, current: Live, port: int | None) -> bool:
     found = router(endpoint)
-    return found is not None and port in (None, found.port) and server.is_up(current.server)
+    beside = current.beside if current.canary and current.canary.experiment else ()
+    up = all(server.is_up(one) for one in (current.server, *beside))
+    return found is not None and port in (None, found.port) and up

@@ -24,7 +24,8 @@ class Canary:
 
     `baseline` is what it is compared with: a second server of the live version, started as late and
     given as many requests and copies. Above half of the traffic there is not as much left: it gets
-    none.
+    none. Of an `experiment` (ml.release.ab) there is none, and nobody has to watch it; `salt` says
+    which keys are B's.
     """
 
     server: Server
@@ -32,6 +33,8 @@ class Canary:
     weight: int
     mirror: int = 0
     baseline: Server | None = None
+    experiment: str = ""
+    salt: str = ""
 
 
 @dataclass(frozen=True)
@@ -72,6 +75,8 @@ def parsed(folder: Path, document: Mapping[str, Any]) -> Live:
         int(beside["weight"]),
         int(beside["mirror"]),
         _server(folder, baseline) if baseline else None,
+        str(beside.get("experiment", "")),
+        str(beside.get("salt", "")),
     )
     return Live(found.server, found.launch, canary)
 
@@ -87,6 +92,8 @@ def document(state: Live) -> Mapping[str, object]:
             "weight": beside.weight,
             "mirror": beside.mirror,
             "baseline": beside.baseline and _place(beside.baseline),
+            "experiment": beside.experiment,
+            "salt": beside.salt,
         },
         "routes": _routes(state),
     }
@@ -123,13 +130,19 @@ def _routes(state: Live) -> Mapping[str, object]:
         mirror = dict.fromkeys(weights, beside.mirror) if beside.mirror else {}
     timeout_ms = int(state.launch.environment_variables.get("SCORING_TIMEOUT_MS", TIMEOUT_MS))
     name = state.server.slot.name
+    servers = (*state.beside, state.server)
+    launches = {one.slot.name: state.launched(one.slot.name)[1] for one in servers}
     return {
         "live": name,
-        "ports": {one.slot.name: one.port for one in (*state.beside, state.server)},
+        "ports": {one.slot.name: one.port for one in servers},
         "traffic": {**weights, name: 100 - sum(weights.values())},
         "mirror": mirror,
         "timeout_ms": timeout_ms,
-        "lease_s": LEASE_S if beside else None,
+        "lease_s": LEASE_S if beside and not beside.experiment else None,
+        "experiment": beside.experiment if beside else "",
+        "salt": beside.salt if beside else "",
+        "collect": {slot: launch.collect for slot, launch in launches.items()},
+        "digests": {slot: launch.digest for slot, launch in launches.items()},
     }
 
 

@@ -78,6 +78,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             training={"seconds": seconds, "threads": threads()},
         )
         write_evaluation(given.evaluation, evaluation, predictions)
+        measure.write_seen(given.evaluation, digest, model, faq, split)
         for prefix, table in (("", evaluation.metrics), ("recipe_", evaluation.baseline)):
             for name, metrics in table.items():
                 values = {f"{prefix}{name}_{key}": of.value for key, of in metrics.items()}

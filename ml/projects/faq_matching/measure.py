@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -16,6 +17,7 @@ from ml.projects.faq_matching.fitting import entries_of, fit, texts_of
 from ml.projects.faq_matching.loading import Faq
 from ml.projects.faq_matching.model import FaqModel
 from ml.projects.faq_matching.pairs import sample_pairs
+from ml.projects.faq_matching.ranker import beliefs
 from ml.projects.faq_matching.settings import Hyperparameters
 from ml.projects.faq_matching.splits import (
     NAMES as SPLITS,
@@ -32,6 +34,7 @@ from ml.toolkit.evaluation import Prediction
 from ml.toolkit.explain import Explained, contributions
 from ml.toolkit.fairness import disparities
 from ml.toolkit.metrics import Estimate, estimates, gain_at, ranks
+from ml.toolkit.reference import write_reference
 
 EVALUATED = (VALIDATION, TEST_KNOWN, TEST_UNSEEN)
 # What slices the questions, and the split whose slices are compared.
@@ -67,6 +70,27 @@ def predict(model: FaqModel, faq: Faq, split: Split) -> list[Prediction]:
                 )
             )
     return found
+
+
+def write_seen(folder: Path, digest: str, model: FaqModel, faq: Faq, split: Split) -> None:
+    """reference.json: the questions that the model was made for, and what it answers to those of
+    them that it was not trained on. As the endpoint is asked and answers.
+    """
+    rows = np.concatenate([split.rows(VALIDATION), split.rows(TEST_KNOWN)])
+    asked = [faq.questions[row].text for row in np.concatenate([split.rows(TRAIN), rows])]
+    scores = model.scores(texts_of(faq, rows))
+    first = [model.entries[best].id for best in scores.argmax(axis=1)]
+    right = [faq.entries[faq.questions[row].entry].id for row in rows]
+    write_reference(
+        folder,
+        digest,
+        inputs={"question": ("text", asked)},
+        predictions={
+            "answers/0/entry_id": ("categorical", first),
+            "answers/0/score": ("numeric", beliefs(scores).max(axis=1).tolist()),
+        },
+        losses={"answers/0/entry_id": [float(a != b) for a, b in zip(first, right, strict=True)]},
+    )
 
 
 def metrics_of(predictions: Sequence[Prediction]) -> Metrics:

@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
+from ml.projects.faq_matching.features import Array
 from ml.projects.faq_matching.model import FaqModel
 from ml.projects.faq_matching.text import clean
 
@@ -19,6 +21,12 @@ class Answer:
     question: str
     answer: str
     score: float
+
+
+def beliefs(scores: Array) -> NDArray[np.float64]:
+    """(texts, entries): each text's scores as shares that add up to 1."""
+    shares = np.exp(scores.astype(np.float64) - scores.max(axis=1, keepdims=True))
+    return np.asarray(shares / shares.sum(axis=1, keepdims=True))
 
 
 class Ranker:
@@ -37,10 +45,9 @@ class Ranker:
         text = clean(question)
         if not text:
             raise ValueError("the question is empty")
-        scores = self._model.scores([text])[0].astype(np.float64)
-        shares = np.exp(scores - scores.max())
-        shares /= shares.sum()
-        best = np.argsort(-scores, kind="stable")[:top]
+        scores = self._model.scores([text])
+        shares = beliefs(scores)[0]
+        best = np.argsort(-scores[0], kind="stable")[:top]
         entries = self._model.entries
         return [
             Answer(entries[at].id, entries[at].question, entries[at].answer, float(shares[at]))

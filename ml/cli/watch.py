@@ -1,0 +1,54 @@
+"""`ml watch`: whether what a model is asked, and answers, is still what it was measured on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ml.specs.problems import Exit
+
+
+def command(
+    model: Annotated[str, typer.Argument(help="The model, which is its endpoint's name.")],
+    env: Annotated[str, typer.Option(help="The environment.")] = "local",
+    version: Annotated[str, typer.Option(help="This version; else the one that serves.")] = "",
+    inputs: Annotated[
+        Path | None,
+        typer.Option(help="Requests in a file (.jsonl, .csv), not what the endpoint collected."),
+    ] = None,
+    labels: Annotated[
+        Path | None, typer.Option(help="Right answers that came: lines of REQUEST_ID,LABEL.")
+    ] = None,
+    since: Annotated[str | None, typer.Option(help="Asked since: 7d, 12h, 2026-11-20.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="The report's page; else in the local home.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="The report as JSON.")] = False,
+) -> None:
+    """Compare with the reference that was kept at the evaluation; exit 3 on a breach."""
+    from ml.cli import json_out, spans
+    from ml.release.desired import check_environment
+    from ml.release.watch.watching import watch
+    from ml.reports import watched
+
+    found = watch(
+        *(model, check_environment(env), version),
+        inputs=inputs,
+        labels=labels,
+        since=spans.moment("--since", since) if since else None,
+    )
+    place = watched.write(found, out)
+    if as_json:
+        json_out.write({**found.to_json(), "report": str(place)})
+    else:
+        for one in found.findings:
+            if one.is_breach:
+                typer.echo(f"{one.column}: {one.said}")
+        for note in found.notes:
+            typer.echo(f"note: {note}", err=True)
+        typer.echo(f"{model} {found.version} in {env}: {found.said}")
+        typer.echo(f"written to {place}, and beside it as JSON", err=True)
+    if found.outcome == "breach":
+        raise typer.Exit(Exit.GATE_SAID_NO)

@@ -1,0 +1,125 @@
+"""An experiment on its endpoint: B beside A behind the router, for the keys that are B's."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import replace
+
+from ml.release import audit
+from ml.release import project as projects
+from ml.release.ab.experiment import Experiment
+from ml.release.judge import judge
+from ml.release.propose import launch_of
+from ml.release.registry import Registry
+from ml.release.rollout import smoke
+from ml.serving import endpoint, server, slots
+from ml.serving.router.process import Router
+from ml.serving.state import Canary, Live
+from ml.specs.problems import Problem, Refused
+from policies.promotion.decision import Decision
+
+
+def serve(experiment: Experiment, approved_by: str) -> tuple[Decision, Router | None]:
+    """Start B beside A and send its keys there; again, it is seen to that both run.
+
+    Callers are answered by B, so the gates are asked as for a promotion, the experiment being the
+    reason; None beside their decision when one says no. Raises Refused when A is not what serves,
+    when something else is on trial, and when B fails. B stands until `stop`, or until a release is
+    applied, which goes before.
+    """
+    _alone(experiment)
+    registry = Registry()
+    project = projects.find(experiment.project)
+    version = registry.find(experiment.model, experiment.b.version)
+    judged = judge(
+        *(registry, project, version, experiment.environment),
+        step="apply",
+        approved_by=approved_by,
+        reason=f"the A/B experiment {experiment.name}",
+    )
+    if judged.decision.outcome != "approved":
+        return judged.decision, None
+    name = experiment.endpoint
+    endpoint.ensure(name)
+    with endpoint.locked(name), ExitStack() as undo:
+        state = _alone(experiment)
+        if state.canary is None:
+            launch = launch_of(version, project.deployment())
+            endpoint.check_model(launch)
+            slot = endpoint.other_slot(name)
+            undo.callback(slots.stop, slot)
+            green = server.start(slot, launch)
+            smoke(green, launch, project.samples())
+            beside = Canary(
+                *(green, launch, experiment.share),
+                experiment=experiment.name,
+                salt=experiment.salt,
+            )
+            undo.callback(endpoint.switch, name, state)
+            endpoint.switch(name, replace(state, canary=beside))
+            audit.append("ab-served", _what(experiment, approved_by))
+        undo.pop_all()
+    return judged.decision, endpoint.router(name)
+
+
+def stop(experiment: Experiment) -> bool:
+    """Send every key to A again and end B's server; whether B served. Outcomes may still come."""
+    name = experiment.endpoint
+    with endpoint.locked(name):
+        state = endpoint.live(name)
+        if state is None or not _is_on(state, experiment):
+            return False
+        endpoint.switch(name, replace(state, canary=None))
+        if (router := endpoint.router(name)) is not None:
+            endpoint.drained(router)
+        endpoint.stop_idle(name)
+        audit.append("ab-stopped", _what(experiment, ""))
+    return True
+
+
+def served(experiment: Experiment) -> bool:
+    """Whether the endpoint sends B its keys now."""
+    state = endpoint.live(experiment.endpoint)
+    return state is not None and _is_on(state, experiment)
+
+
+def _is_on(state: Live, experiment: Experiment) -> bool:
+    return state.canary is not None and state.canary.experiment == experiment.name
+
+
+def _alone(experiment: Experiment) -> Live:
+    """The endpoint's state, once A is live and nothing but this experiment is beside it."""
+    state = endpoint.live(experiment.endpoint)
+    if state is None:
+        raise endpoint.nothing_served(experiment.endpoint)
+    if state.launch.digest != experiment.a.digest:
+        raise Refused(
+            Problem(
+                "ab-not-live",
+                f"version {state.launch.version} is live on `{experiment.endpoint}`",
+                f"version {experiment.a.version}, which is A",
+                "begin another experiment against what is live",
+            )
+        )
+    if state.canary is not None and not _is_on(state, experiment):
+        what = state.canary.experiment
+        raise Refused(
+            Problem(
+                "ab-occupied",
+                f"{f'the experiment `{what}`' if what else 'a canary'} is on there",
+                "an endpoint with one version",
+                f"ml ab stop {what}" if what else "wait for it to end",
+            )
+        )
+    return state
+
+
+def _what(experiment: Experiment, approved_by: str) -> dict[str, object]:
+    return {
+        "experiment": experiment.name,
+        "endpoint": experiment.endpoint,
+        "a": experiment.a.digest,
+        "b": experiment.b.digest,
+        "share": experiment.share,
+        "approved_by": approved_by,
+    }

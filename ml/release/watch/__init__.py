@@ -1,0 +1,1 @@
+"""Watching what serves: whether requests and answers still are what the model was measured on."""

@@ -1,0 +1,68 @@
+"""The reference of a version: kept beside its evidence, and only used while it is what was kept."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ml.release.registry import EVIDENCE_FILE, Version
+from ml.specs.problems import Exit, Problem, Refused
+from ml.toolkit.reference import REFERENCE, SCHEMA_VERSION
+
+# What evidence.json calls the sha256 of the reference.
+FIELD = "reference"
+
+
+def keep(evaluation: Path, version: Version) -> str | None:
+    """Copy the reference that an evaluation left to the version's papers; its sha256 (hex).
+
+    None, and nothing is kept, when the project writes none.
+    """
+    source = evaluation / REFERENCE
+    if not source.is_file():
+        return None
+    shutil.copyfile(source, version.papers / REFERENCE)
+    return hashlib.sha256((version.papers / REFERENCE).read_bytes()).hexdigest()
+
+
+def load(version: Version) -> Mapping[str, Any]:
+    """The reference of a version; raises Refused when it is none, another model's, or edited."""
+    path = version.papers / REFERENCE
+    name = f"{version.model} {version.version}"
+    try:
+        content = path.read_bytes()
+    except OSError:
+        raise Refused(
+            Problem(
+                "no-reference",
+                f"no {REFERENCE} is kept with {name}",
+                "the project's evaluation writes one (ml.toolkit.reference)",
+                "propose the version's run again once it does",
+            )
+        ) from None
+    try:
+        evidence = (version.papers / EVIDENCE_FILE).read_bytes()
+        stated = json.loads(evidence).get(FIELD)
+        document = json.loads(content)
+        found = document["digest"]
+        sound = document["schema_version"] == SCHEMA_VERSION and all(
+            isinstance(document[part], dict) for part in ("inputs", "predictions", "quality")
+        )
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise _unfit(path, f"it cannot be read: {error!r}") from None
+    if hashlib.sha256(evidence).hexdigest() != version.evidence:
+        raise _unfit(path, f"{EVIDENCE_FILE} is not the file that was kept with {name}")
+    if hashlib.sha256(content).hexdigest() != stated or not sound:
+        raise _unfit(path, "it is not the file whose sha256 the evidence states")
+    if found != version.digest:
+        raise _unfit(path, f"it is of the model {found}, {name} is {version.digest}")
+    return dict(document)
+
+
+def _unfit(path: Path, why: str) -> Refused:
+    problem = Problem("reference-unfit", f"{path}: {why}", "the reference of this very model")
+    return Refused(problem, exit_code=Exit.RUN_FAILED)

@@ -1,0 +1,164 @@
+"""What an endpoint was asked and answered: the router's files, or a file that somebody has."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ml.release.observed import prediction
+from ml.serving import endpoint
+from ml.serving.router.collector import FOLDER, numbered
+from ml.specs.problems import Problem, Refused
+
+# What a model says of a row of a table, and what a column of one is called by.
+PREDICTION = "prediction"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One request, or one row of a table that was in one; `answer` is None without any."""
+
+    id: str
+    request: Any
+    answer: Any
+
+    def value(self, pointer: str) -> object:
+        """What the pointer finds in the request."""
+        return prediction(self.request, pointer)
+
+    def predicted(self, pointer: str) -> object:
+        """What the pointer finds in the answer."""
+        return prediction(self.answer, pointer)
+
+
+@dataclass(frozen=True)
+class Seen:
+    """The rows, and how many lines could not be read, were of another model, or were refused."""
+
+    rows: Sequence[Row]
+    unreadable: int = 0
+    others: int = 0
+    failed: int = 0
+
+
+def collected(name: str, digest: str, since: float | None = None) -> Seen:
+    """What the router wrote down of the model with that digest, the oldest first."""
+    running = endpoint.router(name)
+    if running is not None:
+        running.refresh()  # what waits in it is written out
+    rows: list[Row] = []
+    unreadable = others = failed = 0
+    for path in numbered(endpoint.folder(name) / FOLDER):
+        for line in _lines(path):
+            at = line.get("at")
+            if not isinstance(at, int | float) or not math.isfinite(at) or "request" not in line:
+                unreadable += 1
+            elif since is not None and at < since:
+                continue
+            elif line.get("digest") != digest:
+                others += 1
+            else:
+                failed += line.get("status") != 200
+                rows += _expanded(str(line.get("id", "")), line["request"], line.get("answer"))
+    return Seen(rows, unreadable, others, failed)
+
+
+def of_file(path: Path) -> Seen:
+    """Requests in a file: a table (.csv), or JSON lines, each a request or with its `answer`.
+
+    Raises Refused when the file cannot be read at all.
+    """
+    try:
+        if path.suffix == ".csv":
+            with path.open(newline="", encoding="utf-8") as stream:
+                table = [
+                    {name: _typed(value) for name, value in row.items() if name is not None}
+                    for row in csv.DictReader(stream)
+                ]
+            return Seen([Row("", row, None) for row in table])
+        rows: list[Row] = []
+        unreadable = 0
+        for line in _lines(path):
+            if not line:
+                unreadable += 1
+            elif "request" in line:
+                rows += _expanded(str(line.get("id", "")), line["request"], line.get("answer"))
+            else:
+                rows += _expanded("", line, None)
+        return Seen(rows, unreadable)
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise Refused(
+            Problem("unreadable", f"{path}: {error}", "JSON lines, or a table (.csv)")
+        ) from None
+
+
+def labels(path: Path) -> Mapping[str, str]:
+    """Right answers by the id of the request (`x-request-id`): lines of ID,LABEL.
+
+    Raises Refused naming the line that is none.
+    """
+    found: dict[str, str] = {}
+    try:
+        with path.open(newline="", encoding="utf-8") as stream:
+            for number, row in enumerate(csv.reader(stream), 1):
+                if len(row) == 2:
+                    found[row[0]] = row[1]
+                elif row:
+                    what = f"{path}:{number}: {','.join(row)[:80]}"
+                    raise Refused(Problem("bad-label", what, "ID,LABEL"))
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise Refused(Problem("unreadable", f"{path}: {error}", "lines of ID,LABEL")) from None
+    return found
+
+
+def loss(predicted: object, label: str) -> float:
+    """0 or 1 for a category, the absolute error of a number; 1 for no answer at all."""
+    if isinstance(predicted, float):
+        try:
+            error = abs(predicted - float(label))
+        except ValueError:
+            return 1.0
+        return error if math.isfinite(error) else 1.0
+    return float(predicted != label)
+
+
+def _lines(path: Path) -> Iterator[Mapping[str, Any]]:
+    """A line that is no JSON object (a kill in the middle of one) comes as an empty one."""
+    with path.open("rb") as stream:
+        for text in stream:
+            try:
+                line = json.loads(text) if text.strip() else None
+            except (ValueError, RecursionError):
+                line = {}
+            if line is not None:
+                yield line if isinstance(line, dict) else {}
+
+
+def _expanded(name: str, request: Any, answer: Any) -> list[Row]:
+    """The rows of a table in a request ({"input_data": {"columns": …, "data": …}}), or itself."""
+    table = request.get("input_data") if isinstance(request, dict) else None
+    if not isinstance(table, dict) or not isinstance(table.get("data"), list):
+        return [Row(name, request, answer)]
+    columns = [str(column) for column in table.get("columns", [])]
+    answers = answer if isinstance(answer, list) else []
+    rows = []
+    for number, values in enumerate(table["data"]):
+        row = dict(zip(columns, values, strict=False)) if isinstance(values, list) else {}
+        said = {PREDICTION: answers[number]} if number < len(answers) else None
+        rows.append(Row(name, row, said))
+    return rows
+
+
+def _typed(value: object) -> object:
+    """A cell: a number where it is one, missing where it is empty."""
+    if not isinstance(value, str) or not value:
+        return None
+    try:
+        return float(value)
+    except ValueError:
+        return value

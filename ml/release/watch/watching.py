@@ -1,0 +1,104 @@
+"""From the name of a model to a report: which version serves, its reference, what it was asked."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from ml.release import project as projects
+from ml.release.registry import Registry, Version
+from ml.release.watch import limits, reference, requests
+from ml.release.watch.report import Report, look
+from ml.release.watch.requests import Seen
+from ml.serving import endpoint
+from ml.specs.problems import Exit, Problem, Refused
+
+LOCAL = "local"
+
+
+def watch(
+    model: str,
+    environment: str = LOCAL,
+    version: str = "",
+    *,
+    inputs: Path | None = None,
+    labels: Path | None = None,
+    since: float | None = None,
+) -> Report:
+    """Watch the version that serves, or the one named, by what was collected or by a file.
+
+    Raises Refused when nothing serves, when nothing is collected of the version, and when its
+    reference is not its own.
+    """
+    found = _version(model, environment, version, inputs is not None)
+    kept = reference.load(found)
+    seen = requests.of_file(inputs) if inputs else _collected(model, environment, found, since)
+    report = look(
+        *(kept, seen, limits.read(projects.find(found.project).folder)),
+        model=model,
+        version=found.version,
+        environment=environment,
+        labelled=requests.labels(labels) if labels else None,
+    )
+    if inputs is not None:
+        return replace(report, notes=[*report.notes, f"from {inputs}, not from the endpoint"])
+    return report
+
+
+def _version(model: str, environment: str, version: str, from_file: bool) -> Version:
+    registry = Registry()
+    if version:
+        return registry.find(model, version)
+    if environment == LOCAL and not from_file:
+        state = endpoint.live(model)
+        if state is None:
+            raise endpoint.nothing_served(model)
+        return registry.find(model, state.launch.version)
+    champion = registry.champion(model, environment)
+    if champion is None:
+        raise Refused(
+            Problem(
+                "no-champion",
+                f"`{model}` has no champion in {environment}",
+                "a version that was promoted, or one that is named",
+                "--version N",
+            )
+        )
+    return champion
+
+
+def _collected(model: str, environment: str, version: Version, since: float | None) -> Seen:
+    if environment != LOCAL:
+        raise Refused(
+            Problem(
+                "not-collected-here",
+                f"what {environment} is asked is collected in its workspace",
+                "a file of it",
+                f"ml watch {model} --env {environment} --inputs FILE",
+            ),
+            exit_code=Exit.CANNOT_HONOUR,
+        )
+    seen = requests.collected(model, version.digest, since)
+    state = endpoint.live(model)
+    launches = [state.launch, *([state.canary.launch] if state.canary else [])] if state else []
+    serving = [launch for launch in launches if launch.digest == version.digest]
+    if not seen.rows and not serving:
+        raise Refused(
+            Problem(
+                "not-served",
+                f"version {version.version} of `{model}` does not serve, and nothing that it was "
+                "asked is kept",
+                "a version that serves",
+                f"ml serve {model} says which",
+            )
+        )
+    if not seen.rows and not any(launch.collect for launch in serving):
+        raise Refused(
+            Problem(
+                "nothing-collected",
+                f"what version {version.version} of `{model}` is asked is not written down",
+                "a `data_collector` in the project's endpoint/deployment.yml",
+                "turn `request` and `response` on there and apply again; or --inputs FILE",
+            )
+        )
+    return seen

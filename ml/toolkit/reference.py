@@ -1,0 +1,128 @@
+"""reference.json: what inputs and predictions looked like when a model was measured.
+
+A summary to compare production with: of numbers the order statistics, of categories the counts, of
+texts their lengths and how many of their words are known. Columns are named by where they stand in
+a request or an answer: `question`, `answers/0/score`; a table's by their names, and what a model
+says of a row by `prediction`. Predictions must be of rows that the model was not trained on: it is
+too sure of the others.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any, Literal
+
+SCHEMA_VERSION = 1
+REFERENCE = "reference.json"
+Kind = Literal["numeric", "categorical", "text"]
+# Values kept of a number, evenly spread over their order, and categories, the most frequent first.
+SAMPLE = 1000
+CATEGORIES = 500
+# A word that fewer texts have is not kept: it may be a name.
+SEEN_IN = 2
+_WORD = re.compile(r"[^\W\d_]+")
+MEASURES = ("characters", "words", "unknown words")
+Columns = Mapping[str, tuple[Kind, Sequence[object]]]
+
+
+def write_reference(
+    folder: Path,
+    digest: str,
+    inputs: Columns,
+    predictions: Columns,
+    losses: Mapping[str, Sequence[float]],
+) -> None:
+    """Write the summary of the model with that digest, so that watching can be done without data.
+
+    `losses` is of a prediction what every answer cost, whose right one is known: 0 or 1 for a
+    category, the absolute error of a number. Raises ValueError for a column without any value.
+    """
+    document = {
+        "schema_version": SCHEMA_VERSION,
+        "digest": digest,
+        "inputs": {name: summary(*column) for name, column in inputs.items()},
+        "predictions": {name: summary(*column) for name, column in predictions.items()},
+        "quality": {
+            name: {"mean": fmean(of), "deviation": stdev(of), "rows": len(of)}
+            for name, of in losses.items()
+        },
+    }
+    text = json.dumps(document, indent=1, allow_nan=False, ensure_ascii=False) + "\n"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / REFERENCE).write_text(text, encoding="utf-8")
+
+
+def summary(kind: Kind, values: Sequence[object]) -> dict[str, Any]:
+    """What is kept of a column."""
+    there = [value for value in (clean(kind, value) for value in values) if value is not None]
+    if not there:
+        raise ValueError(f"a {kind} column without any value")
+    found: dict[str, Any] = {
+        "kind": kind,
+        "rows": len(values),
+        "missing": len(values) - len(there),
+    }
+    if kind == "numeric":
+        return {**found, "sample": _sample(float(str(value)) for value in there)}
+    if kind == "categorical":
+        counts = Counter(map(str, there))
+        kept = counts.most_common(CATEGORIES)
+        return {**found, "counts": dict(kept), "rest": len(there) - sum(n for _, n in kept)}
+    return {**found, **_text([str(value) for value in there])}
+
+
+def clean(kind: Kind, value: object) -> float | str | None:
+    """The value as its column takes it; None where it is missing, NaN or of another kind."""
+    if kind == "numeric":
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            return None
+        return float(value) if math.isfinite(value) else None
+    if kind == "text":
+        return value if isinstance(value, str) and value.strip() else None
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return str(value) if isinstance(value, str | int | float) and value != "" else None
+
+
+def words(text: str) -> list[str]:
+    """The words of a text, without case; numbers are none."""
+    return _WORD.findall(text.casefold())
+
+
+def measures(text: str, vocabulary: frozenset[str]) -> tuple[float, float, float]:
+    """In the order of MEASURES; the last is the share of words that are not in the vocabulary."""
+    found = words(text)
+    unknown = sum(word not in vocabulary for word in found)
+    return float(len(text)), float(len(found)), unknown / len(found) if found else 1.0
+
+
+def _text(texts: list[str]) -> dict[str, Any]:
+    """The vocabulary of one half, and how the other half looks beside it.
+
+    Measured on the texts that it was made of, every word would be known: a text of the same kind
+    would look strange.
+    """
+    shuffled = list(texts)
+    random.Random(0).shuffle(shuffled)
+    half = len(shuffled) // 2
+    seen = Counter(word for text in shuffled[:half] for word in set(words(text)))
+    vocabulary = frozenset(word for word, texts_with in seen.items() if texts_with >= SEEN_IN)
+    columns = zip(*(measures(text, vocabulary) for text in shuffled[half:]), strict=True)
+    return {
+        "vocabulary": sorted(vocabulary),
+        "measures": {name: _sample(column) for name, column in zip(MEASURES, columns, strict=True)},
+    }
+
+
+def _sample(values: Iterable[float]) -> list[float]:
+    ordered = sorted(values)
+    if len(ordered) <= SAMPLE:
+        return ordered
+    return [ordered[round(at * (len(ordered) - 1) / (SAMPLE - 1))] for at in range(SAMPLE)]

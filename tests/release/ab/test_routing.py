@@ -1,0 +1,114 @@
+"""`ml ab` from start to stop on a real endpoint: who is assigned B is answered by B."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from ml.release import desired
+from ml.release.ab import experiment, routing
+from ml.release.apply import apply
+from ml.release.desired import Declared
+from ml.release.registry import Registry
+from ml.serving import endpoint, ports, server
+from ml.specs.problems import Refused
+from tests.release.conftest import World
+from tests.release.test_commands import ml
+
+KEYS = [f"customer-{number}" for number in range(16)]
+START = ("ab", "start", "wording", "tiny", "--b", "2", "--baseline", "0.4", "--effect", "0.1")
+
+
+def ask(key: str) -> tuple[str, str]:
+    """The digest of the model that answered a key, and the slot that it is in."""
+    router = endpoint.router("tiny")
+    assert router is not None
+    connection = http.client.HTTPConnection(ports.HOST, router.port, timeout=20)
+    connection.request("POST", "/score", b'{"question": "how?"}', {"x-routing-key": key})
+    response = connection.getresponse()
+    body = json.loads(response.read())
+    connection.close()
+    return body["model_digest"], response.headers["azureml-model-deployment"]
+
+
+@pytest.mark.slow
+def test_an_experiment_from_start_to_stop(
+    challenged: World, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Declared, allowed, served, recorded, reported, repaired, stopped."""
+    code, _, err = ml(capsys, *START, "--b", "1")
+    assert code == 2 and "ab-same" in err
+    code, _, err = ml(capsys, *START, "--a", "7")
+    assert code == 2 and "no-such-version" in err
+    code, out, _ = ml(capsys, *START, "--json")
+    assert code == 0 and json.loads(out)["planned"] > json.loads(out)["fixed"]
+    assert "salt" not in out
+    code, _, err = ml(capsys, "ab", "serve", "wording")
+    assert code == 3 and "--approved-by" in err and not routing.served(experiment.find("wording"))
+    code, _, err = ml(capsys, "ab", "serve", "wording", "--approved-by", "ana")
+    assert code == 0 and "50 % of the keys" in err
+    made = experiment.find("wording")
+    digests = {"A": made.a.digest, "B": made.b.digest}
+    arms = {key: made.arm(made.ticket(key)) for key in KEYS}
+    assert set(arms.values()) == {"A", "B"}
+    for key, arm in arms.items():
+        assert ask(key)[0] == digests[arm]
+
+    code, _, err = ml(capsys, "ab", "record", "wording", "nobody", "1")
+    assert code == 2 and "unknown-key" in err
+    lines = tmp_path / "outcomes.csv"
+    lines.write_text("".join(f"{key},1\n" for key in KEYS))
+    code, _, err = ml(capsys, "ab", "record", "wording", "--from", str(lines))
+    assert code == 0 and "16 recorded" in err
+    code, _, err = ml(capsys, "ab", "record", "wording", KEYS[0], "0")
+    assert code == 0 and "which stands" in err
+    page = tmp_path / "page.html"
+    code, out, _ = ml(capsys, "ab", "report", "wording", "--json", "--out", str(page))
+    told = json.loads(out)
+    assert (told["kind"], told["served"], told["a"]["outcomes"] + told["b"]["outcomes"]) == (
+        *("undecided", True),
+        16,
+    )
+    assert told["records"]["contradicting"] == 1 and "too few outcomes" in page.read_text()
+
+    live = endpoint.live("tiny")
+    assert live is not None and live.canary is not None
+    os.kill(live.canary.server.pid, signal.SIGKILL)
+    while server.is_up(live.canary.server):
+        pass
+    _, started = endpoint.ensure("tiny")
+    assert started and [ask(key)[0] for key in KEYS] == [digests[arm] for arm in arms.values()]
+
+    # An apply that has nothing to do leaves it alone.
+    one = Registry().find("tiny", "1")
+    desired.declare(
+        "tiny", "local", Declared(one.model, one.version, one.digest, one.evidence, "0" * 64)
+    )
+    assert apply("tiny", "local", "ana").outcome == "unchanged" and routing.served(made)
+
+    code, _, err = ml(capsys, "ab", "stop", "wording")
+    assert code == 0 and "stopped" in err and {ask(key)[0] for key in KEYS} == {digests["A"]}
+    code, out, err = ml(capsys, "ab", "list")
+    assert code == 0 and out.startswith("wording: tiny 1 against 2: undecided")
+
+
+@pytest.mark.slow
+def test_b_is_not_served_beside_another_than_a(challenged: World) -> None:
+    """What is live is not the version that the experiment calls A."""
+    registry = Registry()
+    one, two = registry.find("tiny", "1"), registry.find("tiny", "2")
+    made = experiment.begin(
+        *("upside-down", two, one),
+        environment="local",
+        outcome="binary",
+        effect=0.1,
+        baseline=0.4,
+    )
+    with pytest.raises(Refused, match="ab-not-live"):
+        routing.serve(made, "ana")
+    assert not routing.served(made)

@@ -1,0 +1,136 @@
+"""ml.release.watch.drift: false alarms at the stated level, and each kind of drift found."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ml.release.watch import drift
+from ml.release.watch.drift import Finding
+from ml.release.watch.limits import Limits
+from ml.toolkit.reference import summary
+from tests.release.watch.kinds import columns, question, summaries
+
+UNKNOWN = "question: unknown words"
+# Sizes so small that only the tests decide: what is simulated is the chance itself.
+TESTS_ALONE = Limits(alpha=0.05, distance=1e-9, psi=1e-9, missing=1e-9, loss=1e-9)
+
+
+def findings(
+    reference: dict[str, Any], seen: dict[str, list[Any]], limits: Limits
+) -> list[Finding]:
+    """Every comparison, corrected."""
+    return drift.corrected(
+        [
+            one
+            for name, of in reference.items()
+            for one in drift.compare(name, of, seen[name], limits)
+        ]
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("then", "now"), [(400, 60), (300, 600)])
+def test_rows_of_the_same_kind_are_a_breach_as_rarely_as_stated(then: int, now: int) -> None:
+    """400 reports of ten comparisons at a level of 0.05, to within three standard errors; with the
+    sizes of a watch.yml none.
+    """
+    rng, reports, alarms, breaches = np.random.default_rng(0), 400, 0, 0
+    for _ in range(reports):
+        reference = summaries(columns(rng, then))
+        seen = {name: values for name, (_, values) in columns(rng, now).items()}
+        alarms += any(one.is_breach for one in findings(reference, seen, TESTS_ALONE))
+        breaches += any(one.is_breach for one in findings(reference, seen, Limits()))
+    assert alarms / reports <= 0.05 + 3 * (0.05 * 0.95 / reports) ** 0.5
+    assert breaches / reports <= 0.01
+
+
+def change(name: str, to: Callable[[Any, np.random.Generator], Any]) -> tuple[str, Any]:
+    """A drift of one column."""
+    return name, to
+
+
+@pytest.mark.parametrize(
+    ("drifted", "column", "test"),
+    [
+        (change("amount", lambda v, _: v and v * 2), "amount", "KS distance"),
+        (change("amount", lambda v, _: 1.0), "amount", "KS distance"),
+        (change("amount", lambda v, _: v and v * 1000), "amount", "KS distance"),
+        (change("count", lambda v, r: v + r.poisson(1)), "count", "KS distance"),
+        (change("entry", lambda v, _: 3), "entry", "PSI"),
+        (change("entry", lambda v, r: int(r.integers(60))), "entry", "PSI"),
+        (change("entry", lambda v, r: "new" if r.random() < 0.3 else v), "entry", "PSI"),
+        (change("rare", lambda v, r: "yes" if r.random() < 0.3 else v), "rare", "PSI"),
+        (change("question", lambda _, r: question(r, other=True)), UNKNOWN, "KS distance"),
+        (change("question", lambda v, r: v + " " + v), "question: words", "KS distance"),
+        (change("amount", lambda v, r: None if r.random() < 0.3 else v), "amount", "missing"),
+        (change("amount", lambda v, r: math.nan if r.random() < 0.3 else v), "amount", "missing"),
+        (change("amount", lambda v, r: "12" if r.random() < 0.3 else v), "amount", "missing"),
+        (change("question", lambda v, r: " " if r.random() < 0.3 else v), "question", "missing"),
+    ],
+)  # fmt: skip
+def test_each_kind_of_drift_is_found_and_no_other(
+    drifted: tuple[str, Any], column: str, test: str
+) -> None:
+    """In 300 rows; the columns that did not drift are none."""
+    rng = np.random.default_rng(1)
+    reference = summaries(columns(rng, 600))
+    seen = {name: values for name, (_, values) in columns(rng, 300).items()}
+    name, to = drifted
+    seen[name] = [to(value, rng) for value in seen[name]]
+    found = {(one.column, one.test) for one in findings(reference, seen, Limits()) if one.is_breach}
+    assert (column, test) in found
+    assert {one.partition(":")[0] for one, _ in found} == {name}
+
+
+def test_a_constant_column_stays_one_or_does_not() -> None:
+    """The same constant is no drift; another one is, and so is a column that begins to vary."""
+    reference = {
+        "flag": summary("numeric", [1.0] * 200),
+        "kind": summary("categorical", ["a"] * 200),
+    }
+    same = {"flag": [1.0] * 100, "kind": ["a"] * 100}
+    assert not any(one.is_breach for one in findings(reference, same, Limits()))
+    other = {"flag": [0.0] * 100, "kind": ["b"] * 100}
+    assert {one.column for one in findings(reference, other, Limits()) if one.is_breach} == {
+        "flag",
+        "kind",
+    }
+
+
+def test_unseen_categories_are_named() -> None:
+    """And the words that no text had."""
+    reference = {
+        "kind": summary("categorical", ["a", "b"] * 100),
+        "text": summary("text", ["how to run a job"] * 200),
+    }
+    seen = {"kind": ["a"] * 60 + ["z"] * 40, "text": ["bonjour"] * 100}
+    said = {one.column: one.said for one in findings(reference, seen, Limits())}
+    assert "in 40 rows: `z`" in said["kind"] and "bonjour" in said["text: unknown words"]
+
+
+def test_too_few_values_are_not_judged() -> None:
+    """Only whether they are missing: 40 of 100 rows have one."""
+    reference = {"amount": summary("numeric", [1.0, 2.0] * 100)}
+    found = findings(reference, {"amount": [5.0] * 40 + [None] * 60}, Limits())
+    assert [(one.test, one.is_breach) for one in found] == [("missing", True)]
+
+
+def test_a_number_that_is_none_is_a_breach() -> None:
+    """NaN compares false with every limit."""
+    for size, p in ((math.nan, 0.5), (math.nan, 0.0), (1.0, math.nan)):
+        one = Finding("x", "PSI", size, 0.25, p, "", 0.01)
+        assert one.is_breach is (p != 0.5)
+
+
+def test_quality_is_worse_or_not() -> None:
+    """Half of the answers wrong where a fifth was; and as good as before."""
+    kept = {"mean": 0.2, "deviation": 0.4, "rows": 400}
+    rng = np.random.default_rng(0)
+    for rate, breach in ((0.5, True), (0.2, False), (0.0, False), (1.0, True)):
+        losses = (rng.random(200) < rate).astype(float).tolist()
+        assert drift.worsened("entry", kept, losses, Limits()).is_breach is breach

@@ -1,0 +1,76 @@
+"""ml.release.watch.requests: rows of every form, and lines that are none."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from ml.release.watch import requests
+from ml.serving import endpoint
+from ml.serving.router.collector import FOLDER
+from ml.specs.problems import Refused
+
+
+def kept(own_home: Path, *lines: object, torn: str = "") -> None:
+    """What a router left."""
+    path = endpoint.folder("tiny") / FOLDER / "00000001.jsonl"
+    path.parent.mkdir(parents=True)
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines) + torn)
+
+
+def line(at: float = 1.0, digest: str = "d", **more: object) -> dict[str, object]:
+    return {"at": at, "digest": digest, "status": 200, "request": {"q": "a"}, "answer": 1, **more}
+
+
+def test_what_a_router_left_is_read(own_home: Path) -> None:
+    """Of the model asked for, since then; what is torn, another's or refused is counted."""
+    rubbish = ([], {"at": "x"}, {"at": float("nan"), "request": 1})
+    kept(own_home, line(1), line(9), line(9, "e"), line(9, status=400), *rubbish, torn='{"at": 9')
+    found = requests.collected("tiny", "d", since=5.0)
+    assert (len(found.rows), found.unreadable, found.others, found.failed) == (2, 4, 1, 1)
+    assert found.rows[0].value("q") == "a" and found.rows[0].value("none/0") is None
+
+
+def test_an_empty_log_has_no_rows(own_home: Path) -> None:
+    """Neither has one that is not there."""
+    assert requests.collected("tiny", "d").rows == []
+    kept(own_home)
+    assert requests.collected("tiny", "d").rows == []
+
+
+def test_a_table_is_as_many_rows(tmp_path: Path) -> None:
+    """By column, each with the model's word on it; in a request or as a file."""
+    path = tmp_path / "rows.jsonl"
+    table = {"input_data": {"columns": ["x", "y"], "data": [[1, "a"], [None, "b"], "no row"]}}
+    path.write_text(json.dumps({"request": table, "answer": [0.5, 0.7]}))
+    found = requests.of_file(path)
+    assert [row.value("x") for row in found.rows] == [1.0, None, None]
+    assert [row.predicted("prediction") for row in found.rows] == [0.5, 0.7, None]
+    path = tmp_path / "rows.csv"
+    path.write_text("x,y\n1,a\n,b\n")
+    found = requests.of_file(path)
+    assert [(row.value("x"), row.value("y")) for row in found.rows] == [(1.0, "a"), (None, "b")]
+
+
+def test_a_file_of_requests(tmp_path: Path) -> None:
+    """A request a line; one that is none is counted."""
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"q": "a"}\n\nno JSON\n{"q": "b"}\n')
+    found = requests.of_file(path)
+    assert [row.value("q") for row in found.rows] == ["a", "b"] and found.unreadable == 1
+    with pytest.raises(Refused, match="unreadable"):
+        requests.of_file(tmp_path / "none.jsonl")
+
+
+def test_labels(tmp_path: Path) -> None:
+    """By id; a line that is none is named."""
+    path = tmp_path / "labels.csv"
+    path.write_text("1,a\n\n2,3.5\n")
+    assert requests.labels(path) == {"1": "a", "2": "3.5"}
+    path.write_text("1,a\n2\n")
+    with pytest.raises(Refused, match=r"labels\.csv:2"):
+        requests.labels(path)
+    assert [requests.loss(*pair) for pair in (("a", "a"), ("a", "b"), (None, "a"))] == [0, 1, 1]
+    assert requests.loss(3.0, "3.5") == 0.5 and requests.loss(3.0, "x") == 1
