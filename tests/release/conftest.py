@@ -121,3 +121,9 @@ def challenged(declared: Template, copied: Callable[[Template], World]) -> World
     made = copied(declared)
     endpoint.ensure("tiny")
     return made
+
+
+@pytest.fixture
+def promoted_world(promoted: Template, copied: Callable[[Template], World]) -> World:
+    """Version 1 is live by the state, its server stopped."""
+    return copied(promoted)

@@ -40,7 +40,7 @@ def ask(key: str) -> tuple[str, str]:
 def test_an_experiment_from_start_to_stop(
     challenged: World, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    """Declared, allowed, served, recorded, reported, repaired, stopped."""
+    """Declared, allowed, served, recorded, reported, stopped."""
     code, _, err = ml(capsys, *START, "--b", "1")
     assert code == 2 and "ab-same" in err
     code, _, err = ml(capsys, *START, "--a", "7")
@@ -76,13 +76,29 @@ def test_an_experiment_from_start_to_stop(
     )
     assert told["records"]["contradicting"] == 1 and "too few outcomes" in page.read_text()
 
+    code, _, err = ml(capsys, "ab", "stop", "wording")
+    assert code == 0 and "stopped" in err and {ask(key)[0] for key in KEYS} == {digests["A"]}
+    code, out, err = ml(capsys, "ab", "list")
+    assert code == 0 and out.startswith("wording: tiny 1 against 2: undecided")
+
+
+@pytest.mark.slow
+def test_b_is_started_again_and_an_apply_leaves_it_alone(
+    challenged: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """B's server is killed; then what is declared is applied, which is what is live."""
+    assert ml(capsys, *START)[0] == 0
+    made = experiment.find("wording")
+    assert routing.serve(made, "ana")[1] is not None
+    digests = {"A": made.a.digest, "B": made.b.digest}
+    expected = [digests[made.arm(made.ticket(key))] for key in KEYS]
     live = endpoint.live("tiny")
     assert live is not None and live.canary is not None
     os.kill(live.canary.server.pid, signal.SIGKILL)
     while server.is_up(live.canary.server):
         pass
     _, started = endpoint.ensure("tiny")
-    assert started and [ask(key)[0] for key in KEYS] == [digests[arm] for arm in arms.values()]
+    assert started and [ask(key)[0] for key in KEYS] == expected
 
     # An apply that has nothing to do leaves it alone.
     one = Registry().find("tiny", "1")
@@ -90,11 +106,6 @@ def test_an_experiment_from_start_to_stop(
         "tiny", "local", Declared(one.model, one.version, one.digest, one.evidence, "0" * 64)
     )
     assert apply("tiny", "local", "ana").outcome == "unchanged" and routing.served(made)
-
-    code, _, err = ml(capsys, "ab", "stop", "wording")
-    assert code == 0 and "stopped" in err and {ask(key)[0] for key in KEYS} == {digests["A"]}
-    code, out, err = ml(capsys, "ab", "list")
-    assert code == 0 and out.startswith("wording: tiny 1 against 2: undecided")
 
 
 @pytest.mark.slow

@@ -1,0 +1,174 @@
+"""`ml watch` on a model that serves: its reference, what was collected, exit codes."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ml.release.registry import EVIDENCE_FILE, Registry, Version
+from ml.release.watch import reference, requests
+from ml.release.watch.limits import Limits
+from ml.release.watch.report import look
+from ml.reports import watched
+from ml.serving import endpoint
+from ml.serving.router.collector import FOLDER
+from ml.specs.problems import Refused
+from ml.toolkit.reference import REFERENCE, write_reference
+from tests.release.conftest import World
+from tests.release.test_commands import ml
+
+QUESTIONS = [f"how do I run job {number} on a spot node" for number in range(300)]
+NAMED = {"model": "m", "version": "1", "environment": "local"}
+OTHERS = [f"wo wohnt Herr Meier aus Haus {number} seit gestern" for number in range(300)]
+
+
+def with_reference(version: Version, digest: str = "") -> Version:
+    """Keep a reference with the version, as a proposal does."""
+    evaluation = version.papers / "evaluation"
+    write_reference(
+        *(evaluation, digest or version.digest, {"question": ("text", QUESTIONS)}),
+        {"answers/0/score": ("numeric", [n / 300 for n in range(300)])},
+        {"answers/0/score": [0.1, 0.2] * 100},
+    )
+    kept = reference.keep(evaluation, version)
+    path = version.papers / EVIDENCE_FILE
+    path.write_text(json.dumps({**json.loads(path.read_text()), reference.FIELD: kept}))
+    sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
+    return Registry().keep_evidence(version, sha256)
+
+
+def collect(version: Version, questions: list[str], score: float = 1.0) -> None:
+    """What a router would have written down."""
+    folder = endpoint.folder(version.model) / FOLDER
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "00000001.jsonl").open("a") as stream:
+        for number, question in enumerate(questions):
+            answer = {"answers": [{"score": score * (number % 300) / 300}]}
+            line: dict[str, Any] = {"at": time.time(), "digest": version.digest, "status": 200}
+            line |= {"id": f"r{number}", "request": {"question": question}, "answer": answer}
+            stream.write(json.dumps(line) + "\n")
+        stream.write('{"at": 17, "dig')  # a kill in the middle of a line
+
+
+@pytest.mark.slow
+def test_a_model_is_watched(
+    promoted_world: World, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Nothing kept, nothing collected, too little, no breach, a breach; each with its exit code."""
+    version = Registry().find("tiny", "1")
+    code, _, err = ml(capsys, "watch", "tiny")
+    assert code == 2 and "no-reference" in err
+    version = with_reference(version)
+    code, _, err = ml(capsys, "watch", "tiny")
+    assert code == 2 and "nothing-collected" in err and "data_collector" in err
+    collect(version, QUESTIONS[:20])
+    code, out, err = ml(capsys, "watch", "tiny")
+    assert code == 0 and "too few rows to say anything: 20 of at least 50" in out
+    assert "1 lines cannot be read" in err
+
+    collect(version, QUESTIONS)
+    page = tmp_path / "watched.html"
+    code, out, err = ml(capsys, "watch", "tiny", "--since", "1h", "--out", str(page))
+    assert code == 0 and "no breach in" in out and "no breach" in page.read_text()
+    assert json.loads(page.with_suffix(".json").read_text())["outcome"] == "no-breach"
+
+    collect(version, OTHERS, score=0.0)
+    code, out, _ = ml(capsys, "watch", "tiny", "--json")
+    told = json.loads(out)
+    assert code == 3 and told["outcome"] == "breach" and Path(told["report"]).is_file()
+    assert {one["column"] for one in told["findings"] if one["breach"]} >= {
+        "question: unknown words",
+        "answers/0/score",
+    }
+    code, out, _ = ml(capsys, "watch", "tiny", "--since", "2099-01-01")
+    assert code == 0 and "too few" in out
+
+    file = tmp_path / "inputs.jsonl"
+    file.write_text("".join(json.dumps({"question": text}) + "\n" for text in OTHERS))
+    code, out, err = ml(capsys, "watch", "tiny", "--inputs", str(file))
+    assert code == 3 and "predictions are not compared" in err and "wohnt" in out
+    labels = tmp_path / "labels.csv"
+    labels.write_text("".join(f"r{number},2.0\n" for number in range(300)))
+    code, out, _ = ml(capsys, "watch", "tiny", "--labels", str(labels), "--json")
+    assert code == 3 and {one["test"] for one in json.loads(out)["findings"]} >= {"loss"}
+
+    code, _, err = ml(capsys, "watch", "other")
+    assert code == 2 and "nothing-served" in err
+    code, _, err = ml(capsys, "watch", "tiny", "--version", "9")
+    assert code == 2 and "no-such-version" in err
+
+
+@pytest.mark.slow
+def test_a_reference_is_used_only_as_it_was_kept(promoted_world: World) -> None:
+    """Another model's, an edited one, one that is torn, and evidence that was edited."""
+    version = Registry().find("tiny", "1")
+    with pytest.raises(Refused, match="no-reference"):
+        reference.load(version)
+    with pytest.raises(Refused, match=r"reference-unfit.*sha256:other"):
+        reference.load(with_reference(version, "sha256:other"))
+    version = with_reference(version)
+    assert reference.load(version)["digest"] == version.digest
+    path = version.papers / REFERENCE
+    text = path.read_text()
+    for other in (text.replace("numeric", "number"), text[:-20], "[]", text + " "):
+        path.write_text(other)
+        with pytest.raises(Refused, match="reference-unfit"):
+            reference.load(version)
+    path.write_text(text)
+    evidence = version.papers / EVIDENCE_FILE
+    evidence.write_text(evidence.read_text() + " ")
+    with pytest.raises(Refused, match=r"evidence\.json is not the file"):
+        reference.load(version)
+
+
+def test_a_project_that_keeps_no_reference(tmp_path: Path) -> None:
+    """Is none the worse for it."""
+    assert reference.keep(tmp_path, Version("m", "1", "d", "p", "r", "")) is None
+
+
+def document(tmp_path: Path) -> dict[str, Any]:
+    """A reference as it is read."""
+    write_reference(
+        *(tmp_path, "d", {"q": ("text", QUESTIONS), "n": ("numeric", [0.0, 1.0] * 50)}),
+        *({}, {"p": [0.0, 1.0] * 50}),
+    )
+    found: dict[str, Any] = json.loads((tmp_path / REFERENCE).read_text())
+    return found
+
+
+def test_a_report_says_what_it_could_not_judge(tmp_path: Path) -> None:
+    """Labels that are too few, requests of another model; and NaN is no JSON."""
+    rows = [requests.Row(str(n), {"q": text, "n": n % 2}, None) for n, text in enumerate(QUESTIONS)]
+    found = look(
+        *(document(tmp_path), requests.Seen(rows, 1, 2, 3), Limits()),
+        **NAMED,
+        labelled={"1": "a"},
+    )
+    assert found.outcome == "no-breach" and len(found.notes) == 5
+    assert "1 labels belong to a request" in found.notes[-1]
+    ignoring = look(
+        *(document(tmp_path), requests.Seen(rows), Limits(ignore=("q",))),
+        **NAMED,
+    )
+    assert {one.column for one in ignoring.findings} == {"n"}
+
+
+def test_the_page_needs_nothing_from_outside_and_cannot_be_injected_into(tmp_path: Path) -> None:
+    """What callers sent stands in it: as text."""
+    rows = [
+        requests.Row("", {"q": f"<script>alert({n})</script> evil", "n": None}, None)
+        for n in range(99)
+    ]
+    found = look(
+        *(document(tmp_path), requests.Seen(rows), Limits()),
+        **NAMED,
+    )
+    assert found.outcome == "breach"
+    html = watched.page(found)
+    assert "<script>alert" not in html and "http://" not in html and "https://" not in html
+    assert "✗ breach" in html and "unknown words" in html
