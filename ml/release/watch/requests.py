@@ -38,12 +38,15 @@ class Row:
 
 @dataclass(frozen=True)
 class Seen:
-    """The rows, and how many lines could not be read, were of another model, or were refused."""
+    """The rows, and how many lines could not be read, were of another model, or were refused;
+    `earlier` ones are of before the time that was asked for.
+    """
 
     rows: Sequence[Row]
     unreadable: int = 0
     others: int = 0
     failed: int = 0
+    earlier: int = 0
 
 
 def collected(name: str, digest: str, since: float | None = None) -> Seen:
@@ -52,20 +55,20 @@ def collected(name: str, digest: str, since: float | None = None) -> Seen:
     if running is not None:
         running.refresh()  # what waits in it is written out
     rows: list[Row] = []
-    unreadable = others = failed = 0
+    unreadable = others = failed = earlier = 0
     for path in numbered(endpoint.folder(name) / FOLDER):
         for line in _lines(path):
             at = line.get("at")
             if not isinstance(at, int | float) or not math.isfinite(at) or "request" not in line:
                 unreadable += 1
-            elif since is not None and at < since:
-                continue
             elif line.get("digest") != digest:
                 others += 1
+            elif since is not None and at < since:
+                earlier += 1
             else:
                 failed += line.get("status") != 200
                 rows += _expanded(str(line.get("id", "")), line["request"], line.get("answer"))
-    return Seen(rows, unreadable, others, failed)
+    return Seen(rows, unreadable, others, failed, earlier)
 
 
 def of_file(path: Path) -> Seen:

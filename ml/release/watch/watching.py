@@ -79,10 +79,12 @@ def _collected(model: str, environment: str, version: Version, since: float | No
             exit_code=Exit.CANNOT_HONOUR,
         )
     seen = requests.collected(model, version.digest, since)
+    if seen.rows or seen.earlier:
+        return seen
     state = endpoint.live(model)
     launches = [state.launch, *([state.canary.launch] if state.canary else [])] if state else []
     serving = [launch for launch in launches if launch.digest == version.digest]
-    if not seen.rows and not serving:
+    if not serving:
         raise Refused(
             Problem(
                 "not-served",
@@ -92,7 +94,7 @@ def _collected(model: str, environment: str, version: Version, since: float | No
                 f"ml serve {model} says which",
             )
         )
-    if not seen.rows and not any(launch.collect for launch in serving):
+    if not any(launch.collect for launch in serving):
         raise Refused(
             Problem(
                 "nothing-collected",

@@ -134,3 +134,14 @@ def test_quality_is_worse_or_not() -> None:
     for rate, breach in ((0.5, True), (0.2, False), (0.0, False), (1.0, True)):
         losses = (rng.random(200) < rate).astype(float).tolist()
         assert drift.worsened("entry", kept, losses, Limits()).is_breach is breach
+
+
+def test_texts_that_the_vocabulary_was_made_of_are_no_drift() -> None:
+    """Asking the training questions again is not strange, though every word is known."""
+    rng = np.random.default_rng(0)
+    texts = [f"{question(rng)} {''.join(rng.choice(list('abcdefgh'), 3))}" for _ in range(600)]
+    reference = {"question": summary("text", texts)}
+    known = frozenset(reference["question"]["vocabulary"])
+    seen = [" ".join(word for word in text.split() if word in known) for text in texts[:200]]
+    found = findings(reference, {"question": seen}, Limits())
+    assert [one for one in found if "unknown" in one.column and one.is_breach] == []

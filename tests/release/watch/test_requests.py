@@ -30,6 +30,7 @@ def test_what_a_router_left_is_read(own_home: Path) -> None:
     kept(own_home, line(1), line(9), line(9, "e"), line(9, status=400), *rubbish, torn='{"at": 9')
     found = requests.collected("tiny", "d", since=5.0)
     assert (len(found.rows), found.unreadable, found.others, found.failed) == (2, 4, 1, 1)
+    assert found.earlier == 1
     assert found.rows[0].value("q") == "a" and found.rows[0].value("none/0") is None
 
 
