@@ -57,7 +57,7 @@ def before(
         # `infra sas` asks for a user-delegation key with this one.
         Grant("pipeline-lake", identity.pipeline, "Storage Blob Delegator", storage.lake.id),
     ]
-    if settings.private and settings.network.isolation == "managed":
+    if settings.network.isolation == "managed":
         approver = "Azure AI Enterprise Network Connection Approver"
         grants += [
             Grant(f"workspace-approves-{name}", own, approver, scope)

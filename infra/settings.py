@@ -208,9 +208,8 @@ class Guardrails:
 
     monthly_budget: int = field("budget of a month, in the currency of billing", low=1, high=10**7)
     budget_from: str = field(
-        "first month of the budget",
-        "2026-01",
-        form=Form(r"20\d\d-(0[1-9]|1[0-2])", "a month such as 2026-01"),
+        "month in which the budget begins: Azure takes the one in which it is made, or a later",
+        form=Form(r"20\d\d-(0[1-9]|1[0-2])", "a month such as 2026-12"),
     )
     locks: bool = field("lock storage, vault and registry against deletion", True)
     protect: bool = field("make Pulumi refuse to replace or delete what holds data", True)

@@ -65,7 +65,7 @@ class Workspace(pulumi.ComponentResource):
             # A registry without public addresses cannot build images itself.
             image_build_compute=args.image_build_compute if args.network else None,
             managed_network=_managed_network(args),
-            provision_network_now=bool(args.network),
+            provision_network_now=args.network_settings.isolation == "managed",
             opts=pulumi.ResourceOptions(
                 parent=self, protect=site.protect, depends_on=[*args.granted]
             ),
@@ -128,9 +128,14 @@ Rules = Mapping[str, ml.FqdnOutboundRuleArgs | ml.PrivateEndpointOutboundRuleArg
 
 
 def _managed_network(args: WorkspaceArgs) -> ml.ManagedNetworkSettingsArgs:
-    """Only approved destinations where the network is private; open with public addresses."""
-    if not args.network or args.network_settings.isolation == "own":
+    """Only approved destinations where the network is private; a starter reaches the internet.
+
+    A starter has one too: nodes without public addresses need a network that is not theirs.
+    """
+    if args.network_settings.isolation == "own":
         return ml.ManagedNetworkSettingsArgs(isolation_mode="Disabled")
+    if not args.network:
+        return ml.ManagedNetworkSettingsArgs(isolation_mode="AllowInternetOutbound")
     rules: dict[str, ml.FqdnOutboundRuleArgs | ml.PrivateEndpointOutboundRuleArgs] = {
         f"lake-{what}": ml.PrivateEndpointOutboundRuleArgs(
             type="PrivateEndpoint",

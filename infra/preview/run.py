@@ -93,7 +93,8 @@ def capture(stack: str, *, root: Path = ROOT, analyzer: Analyzer | None = None) 
     )
     if analyzer:
         findings.extend(analyzer.stack(done))
-    return replace(done, findings=tuple(findings))
+    ordered = sorted(findings, key=lambda one: (one.policy, one.urn, one.message))
+    return replace(done, findings=tuple(ordered))
 
 
 @contextlib.contextmanager

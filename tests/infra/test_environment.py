@@ -61,7 +61,7 @@ def test_private_and_starter_differ_by_one_flag() -> None:
     ]
     assert [one["publicNetworkAccess"] for one in workspaces] == ["Enabled", "Disabled"]
     assert [one["managedNetwork"]["isolationMode"] for one in workspaces] == [
-        "Disabled",
+        "AllowInternetOutbound",
         "AllowOnlyApprovedOutbound",
     ]
 
