@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any
 from ml.specs import distributions
 from ml.specs.distributions import Known, Space, Variable, walk
 from ml.specs.plan import Dimension
-from ml.sweeps import parzen
 from ml.sweeps.chance import choose, of_trial
 from ml.sweeps.objective import Goal
+from ml.sweeps.parzen import Density
 from ml.sweeps.space import Drawn, draw
 
 if TYPE_CHECKING:
@@ -48,9 +48,9 @@ class _Level:
 
         self.variables = variables
         self.dimensions = dict(zip(variables, space.values(), strict=True))
-        self.distributions = {p: _distribution(v) for p, v in variables.items() if v.low < v.high}
+        self.free = {path: one for path, one in variables.items() if one.low < one.high}
         self._numbers = np.zeros(8, dtype=int)
-        self._rows = np.zeros((8, len(self.distributions)))
+        self._rows = np.zeros((8, len(self.free)))
         self._count = 0
 
     def add(self, number: int, drawn: Mapping[str, float]) -> None:
@@ -61,7 +61,7 @@ class _Level:
             self._numbers = np.concatenate([self._numbers, np.zeros_like(self._numbers)])
             self._rows = np.concatenate([self._rows, np.zeros_like(self._rows)])
         self._numbers[self._count] = number
-        self._rows[self._count] = [drawn[path] for path in self.distributions]
+        self._rows[self._count] = [drawn[path] for path in self.free]
         self._count += 1
 
     def split(self, good: Sequence[int], failed: Sequence[int]) -> tuple[ndarray, ndarray]:
@@ -92,7 +92,7 @@ class Tpe:
         self._failed: list[int] = []
         self._best: dict[int, float] = {}
         # The densities of each level, for as long as the history stays as it is.
-        self._densities: dict[int, tuple[ndarray, Any, Any]] = {}
+        self._densities: dict[int, tuple[ndarray, Density, Density]] = {}
 
     def propose(self, number: int, attempt: int, known: Mapping[str, Known]) -> Proposal:
         """A point for trial `number`; another one for each attempt."""
@@ -156,29 +156,27 @@ class Tpe:
         import numpy as np
 
         single = {p: one.low for p, one in level.variables.items() if one.low == one.high}
-        if not level.distributions:
+        if not level.free:
             return single, {}
         if id(level) not in self._densities:
             rows = level.split(good, self._failed)
-            made = (parzen.density(level.distributions, one) for one in rows)
-            self._densities[id(level)] = rows[0], *made
+            below, above = (Density(list(level.free.values()), one) for one in rows)
+            self._densities[id(level)] = rows[0], below, above
         good_rows, below, above = self._densities[id(level)]
-        columns = parzen.sampled(below, stream)
-        for path, column in zip(level.distributions, columns, strict=True):
+        columns = below.sample(stream)
+        for path, column in zip(level.free, columns, strict=True):
             if path in known:
                 column[:] = known[path].raw
-        good_logs, bad_logs = (parzen.log_densities(one, columns) for one in (below, above))
-        gain = parzen.joint(below, good_logs) - parzen.joint(above, bad_logs)
-        best = int(np.argmax(gain))
-        named = zip(level.distributions, columns, strict=True)
-        point = {path: column[best].item() for path, column in named}
-        ratios = parzen.alone(below, good_logs[:, best]) - parzen.alone(above, bad_logs[:, best])
+        best = int(np.argmax(below.joint(columns) - above.joint(columns)))
+        chosen = [column[best].item() for column in columns]
+        point = dict(zip(level.free, chosen, strict=True))
+        ratios = below.alone(chosen) - above.alone(chosen)
         why = {
             path: {
                 "likelier": round(math.exp(min(700.0, float(ratios[at]))), 6),
                 **_had(level.dimensions[path], level.variables[path], good_rows[:, at]),
             }
-            for at, path in enumerate(level.distributions)
+            for at, path in enumerate(level.free)
         }
         return single | point, why
 
@@ -196,13 +194,3 @@ def _branch(branch: Mapping[str, object]) -> object:
     """A branch of a nested choice by its constants, or by its names where it has none."""
     constants = {k: one for k, one in branch.items() if not isinstance(one, Dimension)}
     return constants or list(branch)
-
-
-def _distribution(one: Variable) -> Any:
-    from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
-
-    if one.kind == "choice":
-        return CategoricalDistribution(range(one.choices))
-    if one.kind == "int":
-        return IntDistribution(int(one.low), int(one.high))
-    return FloatDistribution(one.low, one.high)

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from statistics import median
 
 import numpy as np
 import optuna
 import pytest
+from optuna.samplers._tpe.parzen_estimator import _ParzenEstimator, _ParzenEstimatorParameters
+from optuna.samplers._tpe.sampler import default_weights
 
-from ml.specs.distributions import walk
+from ml.specs.distributions import Variable, walk
 from ml.specs.plan import CommandPlan, Dimension, Environment, SweepPlan
 from ml.specs.problems import Place
-from ml.sweeps import parzen
 from ml.sweeps.chance import of_trial
+from ml.sweeps.parzen import Density
 from ml.sweeps.samplers import Sampler, make
-from ml.sweeps.tpe import _Level
 
 HERE = Place("sweep.yml", 1)
 SPACE = {
@@ -219,28 +220,44 @@ def test_bayesian_beats_random_over_thirty_seeds() -> None:
     assert median(tpe for tpe, _ in pairs) < 0.5 * median(chance for _, chance in pairs)
 
 
-def test_the_explained_densities_are_optunas() -> None:
+def optunas(variables: Mapping[str, Variable], columns: list[np.ndarray]) -> _ParzenEstimator:
+    """Optuna's own estimator for what trials had, a column a variable, as its TPE makes it."""
+    kinds = {
+        "float": lambda one: optuna.distributions.FloatDistribution(one.low, one.high),
+        "int": lambda one: optuna.distributions.IntDistribution(int(one.low), int(one.high)),
+        "choice": lambda one: optuna.distributions.CategoricalDistribution(range(one.choices)),
+    }
+    space = {path: kinds[one.kind](one) for path, one in variables.items()}
+    settings = _ParzenEstimatorParameters(1.0, True, False, default_weights, True)
+    return _ParzenEstimator(dict(zip(variables, columns, strict=True)), space, settings)
+
+
+@pytest.mark.parametrize("rows", [0, 1, 2, 24, 40, 300])
+def test_the_explained_densities_are_optunas(rows: int) -> None:
     """Of whole points, and of each parameter by itself: Optuna's mixture with this one alone."""
     space = {
         "x": Dimension("x", "uniform", (-2.0, 3.0), HERE),
         "n": Dimension("n", "randint", (9,), HERE),
         "c": Dimension("c", "choice", (1, 2, 4), HERE),
     }
-    ((_, variables, dimensions),) = walk(space)
+    ((_, variables, _),) = walk(space)
     stream = np.random.RandomState(0)
-    columns = [stream.uniform(-2, 3, 40), stream.randint(0, 9, 40), stream.randint(0, 3, 40)]
-    level = _Level(variables, dimensions)
-    density = parzen.density(level.distributions, np.column_stack(columns))
-    mixture = density._mixture_distribution
+    columns = [stream.uniform(-2, 3, 300), stream.randint(0, 9, 300), stream.randint(0, 3, 300)]
+    columns = [column[:rows] for column in columns]
+    density = Density(list(variables.values()), np.column_stack(columns))
+    theirs = optunas(variables, columns)
+    mixture = theirs._mixture_distribution
+    assert density.weights == pytest.approx(mixture.weights, rel=1e-15)
+    for at, kernels in enumerate(mixture.distributions[:2]):
+        assert list(density.mu[at]) == list(kernels.mu)
+        assert list(density.sigma[at]) == list(kernels.sigma)
     points = [np.array([0.7, -2.0, 3.0]), np.array([3.0, 0.0, 8.0]), np.array([1.0, 0.0, 2.0])]
-    logs = parzen.log_densities(density, points)
-    theirs = density.log_pdf(dict(zip(variables, points, strict=True)))
-    assert parzen.joint(density, logs) == pytest.approx(theirs)
+    whole = theirs.log_pdf(dict(zip(variables, points, strict=True)))
+    assert density.joint(points) == pytest.approx(whole)
+    alone = np.array([density.alone([float(column[n]) for column in points]) for n in range(3)])
     for at, kernels in enumerate(mixture.distributions):
-        alone = type(mixture)(mixture.weights, [kernels]).log_pdf(points[at][:, np.newaxis])
-        assert [parzen.alone(density, logs[:, n])[at] for n in range(3)] == pytest.approx(
-            list(alone)
-        )
+        by_itself = type(mixture)(mixture.weights, [kernels]).log_pdf(points[at][:, np.newaxis])
+        assert list(alone[:, at]) == pytest.approx(list(by_itself))
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -252,13 +269,14 @@ def test_the_candidates_are_optunas(seed: int) -> None:
         "x": Dimension("x", "uniform", (-2.0, 3.0), HERE),
         "b": Dimension("b", "choice", ("yes", "no"), HERE),
     }
-    ((_, variables, dimensions),) = walk(space)
+    ((_, variables, _),) = walk(space)
     stream = np.random.RandomState(seed)
     rows = [stream.randint(0, 3, 30), stream.randint(0, 9, 30), stream.uniform(-2, 3, 30)]
     rows.append(stream.randint(0, 2, 30))
-    density = parzen.density(_Level(variables, dimensions).distributions, np.column_stack(rows))
-    theirs = density.sample(np.random.RandomState(seed), 24)
-    mine = parzen.sampled(density, np.random.RandomState(seed))
+    theirs = optunas(variables, rows).sample(np.random.RandomState(seed), 24)
+    mine = Density(list(variables.values()), np.column_stack(rows)).sample(
+        np.random.RandomState(seed)
+    )
     for column, (_, other) in zip(mine, theirs.items(), strict=True):
         assert list(column) == pytest.approx(list(other), abs=1e-9)
 
