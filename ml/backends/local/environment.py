@@ -35,6 +35,7 @@ def variables(
     sampled: Mapping[str, object],
     work: Path,
     interpreter: Interpreter = HERE,
+    passed: Mapping[str, str] | None = None,
 ) -> dict[str, str]:
     """The environment of one run; `own` (the job's environment_variables) wins over everything.
 
@@ -43,16 +44,14 @@ def variables(
     one each, since waiting OpenMP threads spin (OMP_WAIT_POLICY lets them sleep). A sweep's values
     are there as AZUREML_SWEEP_<name> (azure-ai-ml's SweepJob documents them). What the job installs
     by pip lands in its working copy `work`, as on a node of its own, and never in the interpreter.
-    `python` on PATH is `interpreter`'s.
+    `python` on PATH is `interpreter`'s. `passed` is `of_the_caller`, where that is known already.
     """
     packages = str(work / PACKAGES)
-    passed = {name: os.environ[name] for name in PASSED if name in os.environ}
-    passed |= {name: value for name, value in os.environ.items() if name.startswith("LC_")}
-    found = os.environ.get("PATH", os.defpath)
+    passed = of_the_caller() if passed is None else passed
     return {
         **passed,
         # The first is relative to the working copy, so that every run has the same PATH.
-        "PATH": os.pathsep.join([f"{PACKAGES}/bin", str(interpreter.bin), found]),
+        "PATH": os.pathsep.join([f"{PACKAGES}/bin", str(interpreter.bin), passed["PATH"]]),
         # A log file is not a terminal: without this the last lines of a killed script are lost.
         "PYTHONUNBUFFERED": "1",
         "PIP_TARGET": packages,
@@ -67,6 +66,13 @@ def variables(
         "MLFLOW_RUN_ID": run_id,
         "MLFLOW_EXPERIMENT_NAME": experiment,
     }
+
+
+def of_the_caller() -> dict[str, str]:
+    """What a run gets of the variables of this process."""
+    passed = {name: os.environ[name] for name in PASSED if name in os.environ}
+    passed |= {name: value for name, value in os.environ.items() if name.startswith("LC_")}
+    return {**passed, "PATH": os.environ.get("PATH", os.defpath)}
 
 
 def is_of_a_run(name: str) -> bool:

@@ -15,7 +15,7 @@ from ml.backends.local import environment, faults, files, outcome, registration
 from ml.backends.local.distributed import distribution
 from ml.backends.local.environments.interpreters import HERE, Interpreter
 from ml.backends.local.parallel import parallel
-from ml.backends.local.pool.pool import Job, Pool
+from ml.backends.local.pool.pool import Forked, Job, Pool
 from ml.backends.local.processes import eviction
 from ml.backends.local.processes.process import RunProcess
 from ml.backends.local.runs import lineage, records
@@ -38,6 +38,7 @@ class Session:
     threads: int
     interpreter: Interpreter = HERE
     evictions: eviction.Evictions = field(default_factory=eviction.Evictions)
+    passed: Mapping[str, str] = field(default_factory=environment.of_the_caller)
 
 
 @dataclass
@@ -148,6 +149,7 @@ class Execution:
             self.sampled,
             work,
             self.session.interpreter,
+            self.session.passed,
         )
         if self.plan.parallel is not None:
             command = parallel.launched(self.plan, command, self.folder, seen, threads)
@@ -170,6 +172,11 @@ class Execution:
     def log(self) -> Path:
         """What the command prints."""
         return files.log(self.folder)
+
+    @property
+    def is_heard(self) -> bool:
+        """Whether `Pool.wait` returns when the command ends."""
+        return isinstance(self._process, Forked) and self._process.is_heard
 
     def poll(self) -> bool:
         """Whether the command has ended; keeps the job's time limit."""

@@ -64,7 +64,7 @@ class Pool:
     def __init__(self, watchman: Watchman) -> None:
         self._watchman = watchman
         self._interpreters: dict[object, Interpreter] = {}
-        self._learned: dict[tuple[str, str, bool], imports.Imports] = {}
+        self._learned: dict[object, tuple[str, imports.Imports] | str] = {}
         self._why_not = _why_not()
         self._adopts = False
 
@@ -140,29 +140,25 @@ class Pool:
             return called
         if snapshot is None:
             return "the job has no code"
-        if not called.is_module and not _is_inside(snapshot.folder / called.target, snapshot):
-            return f"`{called.target}` is not a file of the code"
+        found = self._known(called, snapshot, job.environment["PATH"])
+        if isinstance(found, str):
+            return found
         for name, value in job.environment.items():
             if (python := name.removeprefix("PYTHON")) != name and python not in _HARMLESS:
                 if name != "PYTHONPATH" or value != str(job.cwd / environment.PACKAGES):
                     return f"{name} is set"
             elif str(job.cwd.parent) in value and name not in environment.OF_A_RUN:
                 return f"{name} is another for every trial"
-        for name in _READ_WHERE_IT_RUNS:
-            if (snapshot.folder / name).exists():
-                return f"the code has {name}, which is read before the script"
-        program = shutil.which(called.program, path=job.environment["PATH"])
-        # Environments that were built have links to the same Python: the folder tells them apart.
-        here = Path(sys.executable).parent
-        if program is None or not Path(program).parent.samefile(here):
-            return f"`{called.program}` is another interpreter"
-        found = self._imports(snapshot, called)
-        return found.obstacle or Ask.of(called, program, found, job.environment)
+        program, needs = found
+        return needs.obstacle or Ask.of(called, program, needs, job.environment)
 
-    def _imports(self, snapshot: Snapshot, called: Invocation) -> imports.Imports:
-        key = (snapshot.digest, called.target, called.is_module)
+    def _known(
+        self, called: Invocation, snapshot: Snapshot, path: str
+    ) -> tuple[str, imports.Imports] | str:
+        """The program, and what the script imports; or why none can do it. The same every time."""
+        key = (snapshot.digest, called.program, called.target, called.is_module, path)
         if key not in self._learned:
-            self._learned[key] = imports.of(snapshot.folder, called.target, called.is_module)
+            self._learned[key] = _learn(called, snapshot, path)
         return self._learned[key]
 
 
@@ -183,6 +179,11 @@ class Forked(RunProcess):
 
     def _may_have_left_something(self) -> bool:
         return self._child.left if self._instead is None else True
+
+    @property
+    def is_heard(self) -> bool:
+        """Whether the interpreter says when it ends."""
+        return self._instead is None and not self._interpreter.failure
 
     def _first(self) -> int | None:
         if self._instead is not None:
@@ -205,6 +206,20 @@ class Forked(RunProcess):
         """See RunProcess."""
         self._interpreter.listen()
         super().terminate()
+
+
+def _learn(called: Invocation, snapshot: Snapshot, path: str) -> tuple[str, imports.Imports] | str:
+    if not called.is_module and not _is_inside(snapshot.folder / called.target, snapshot):
+        return f"`{called.target}` is not a file of the code"
+    for name in _READ_WHERE_IT_RUNS:
+        if (snapshot.folder / name).exists():
+            return f"the code has {name}, which is read before the script"
+    program = shutil.which(called.program, path=path)
+    # Environments that were built have links to the same Python: the folder tells them apart.
+    here = Path(sys.executable).parent
+    if program is None or not Path(program).parent.samefile(here):
+        return f"`{called.program}` is another interpreter"
+    return program, imports.of(snapshot.folder, called.target, called.is_module)
 
 
 def _is_inside(path: Path, snapshot: Snapshot) -> bool:

@@ -21,6 +21,7 @@ PARTS = {"sweep": "trials", "pipeline": "steps"}
 ATTEMPTS = "attempts"
 # What reading a record raises that is not there, or not whole.
 UNREADABLE = (OSError, ValueError, KeyError, TypeError, AttributeError)
+_encode = json.JSONEncoder().encode
 
 
 def write(run: Run, lineage: Mapping[str, Any]) -> None:
@@ -30,8 +31,8 @@ def write(run: Run, lineage: Mapping[str, Any]) -> None:
     goes off: waiting for the disk takes longer than all else that is done for a trial, and what is
     torn is run again (see `ml.backends.local.resume.resumption`).
     """
-    has_parts = any((run.folder / parts).is_dir() for parts in PARTS.values())
-    replace(run.folder / FILE, to_json(run) | {"lineage": lineage}, durable=has_parts)
+    data = to_json(run) | {"lineage": lineage}
+    replace(run.folder / FILE, data, durable=data["kind"] in PARTS)
 
 
 def replace(path: Path, data: Any, *, durable: bool) -> None:
@@ -44,16 +45,17 @@ def replace(path: Path, data: Any, *, durable: bool) -> None:
                 file.flush()
                 os.fsync(file.fileno())
         unfinished.replace(path)
-    finally:
+    except BaseException:
         unfinished.unlink(missing_ok=True)
+        raise
 
 
 def _text(data: Any) -> str:
     """JSON with a line for each field. Indented all through, Python writes it instead of C, and a
     sweep of a thousand trials feels that."""
     if not isinstance(data, dict) or not data:
-        return json.dumps(data) + "\n"
-    lines = (f" {json.dumps(str(key))}: {json.dumps(value)}" for key, value in data.items())
+        return f"{_encode(data)}\n"
+    lines = (f" {_encode(str(key))}: {_encode(value)}" for key, value in data.items())
     return "{\n" + ",\n".join(lines) + "\n}\n"
 
 

@@ -30,8 +30,9 @@ from ml.sweeps import samplers
 
 TrialEvent = Literal["trial_started", "trial_metric", "trial_ended"]
 
-# How often processes are looked at, and how often what they have logged.
+# How often processes are looked at, those whose end wakes this program, and what they have logged.
 POLL_S = 0.02
+HEARD_S = 0.1
 METRICS_S = 0.25
 # What ended a trial when the whole sweep had run out of its time.
 SWEEP_TIMEOUT = "sweep_timeout"
@@ -109,9 +110,13 @@ class Sweep:
     def go(self, interruption: Interruption) -> None:
         """Start, watch and close trials until none is left to run."""
         self._watch(Event("started", self.run))
+        beaten = 0.0
         while not self.turn(interruption.name, interruption.impatient):
-            jobs.beat(self.run.folder.name)
-            self._session.pool.wait(POLL_S)
+            if time.monotonic() - beaten > HEARD_S:
+                jobs.beat(self.run.folder.name)
+                beaten = time.monotonic()
+            heard = all(execution.is_heard for execution, _ in self._running.values())
+            self._session.pool.wait(HEARD_S if heard else POLL_S)
 
     def turn(self, stop: str, at_once: bool) -> bool:
         """Do what is to be done now; whether the sweep has ended.
