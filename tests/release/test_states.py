@@ -47,6 +47,7 @@ class Machine:
     left: int | None = None
     started: int = 0
     next_port: int = 5000
+    room: bool = True  # for a baseline
     meanwhile: Callable[[], None] | None = None  # happens once while green is on trial
 
     def effect(self) -> None:
@@ -80,6 +81,8 @@ def install(patch: pytest.MonkeyPatch, machine: Machine) -> None:
         machine.effect()
         machine.started += 1
         machine.running.pop(slot, None)
+        if slot.name == endpoint.BASELINE and not machine.room:
+            raise Refused(Problem("server-crashed", "out of memory"))
         if BAD.get(launch.version) == "crash":
             raise Refused(Problem("server-crashed", "no weights"))
         machine.next_port += 1
@@ -203,6 +206,7 @@ class Releases(RuleBasedStateMachine):
         self.machine = Machine()
         self.proposals = 0
         self.applied: list[str] = []  # what was ever said to be live
+        self.starved = False  # the last apply found no room for a baseline
 
     @initialize()
     def begin(self) -> None:
@@ -254,7 +258,20 @@ class Releases(RuleBasedStateMachine):
         finally:
             self.machine.meanwhile = None
 
-    @rule(effects=some.integers(0, 24))
+    @rule()
+    def apply_without_room_for_a_baseline(self) -> None:
+        """That is no fault of the version's: it is not recorded, and the next apply tries it."""
+        before, refusals = self.live(), self.refusals()
+        self.machine.room = False
+        try:
+            self.conclude()
+        finally:
+            self.machine.room = True
+        if self.starved:
+            assert self.live() == before and self.refusals() == refusals
+            self.conclude()
+
+    @rule(effects=some.integers(0, 28))
     def apply_is_killed(self, effects: int) -> None:
         """Nothing that served stops serving, wherever it is killed."""
         self.machine.left = effects
@@ -269,7 +286,7 @@ class Releases(RuleBasedStateMachine):
         if before is not None:
             assert now is not None
 
-    @rule(effects=some.integers(0, 24))
+    @rule(effects=some.integers(0, 28))
     def apply_is_killed_and_done_again(self, effects: int) -> None:
         """The next apply resumes or undoes whatever the killed one left."""
         self.apply_is_killed(effects)
@@ -284,11 +301,16 @@ class Releases(RuleBasedStateMachine):
 
     def conclude(self, also: str | None = None) -> None:
         before = self.machine.started
+        self.starved = False
         try:
             done = applying.apply(NAME, "local", "ana")
         except Refused as error:
-            began = self.machine.started - before if also is None else 0
-            self.refused(self.declared(), error.problems[0].code, began)
+            assert not {path.name for path in self.machine.running} - self.needed()
+            self.starved = error.problems[0].code == "baseline-failed"
+            assert not (self.starved and self.machine.room)
+            if not self.starved:
+                began = self.machine.started - before if also is None else 0
+                self.refused(self.declared(), error.problems[0].code, began)
             return
         declared = self.declared()
         assert done.outcome in ("applied", "unchanged")
@@ -296,8 +318,7 @@ class Releases(RuleBasedStateMachine):
         state = endpoint.live(NAME)
         assert state and state.launch.digest == declared.digest and state.canary is None
         assert self.machine.champion == declared.version
-        up = {path.name for path in self.machine.running}
-        assert up == {endpoint.ROUTER, state.server.slot.name}
+        assert {path.name for path in self.machine.running} == self.needed()
         lines = [line for line in audit.verify() if line["event"] == "applied"]
         assert lines[-1]["digest"] == declared.digest
         if not self.applied or self.applied[-1] != declared.version:
@@ -313,6 +334,16 @@ class Releases(RuleBasedStateMachine):
         with pytest.raises(Refused) as raised:
             applying.apply(NAME, "local", "ana")
         assert raised.value.problems[0].code == "refused-before"
+
+    def needed(self) -> set[str]:
+        """What runs once an apply has ended, by folder."""
+        state = endpoint.live(NAME)
+        assert state
+        return {endpoint.ROUTER, state.server.slot.name}
+
+    def refusals(self) -> int:
+        """How many were ever recorded."""
+        return sum(line["event"] == "rolled-back" for line in audit.verify())
 
     def live(self) -> str | None:
         """The version that requests reach now; None when no router runs."""
