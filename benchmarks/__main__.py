@@ -19,6 +19,10 @@ BENCHMARKS = {
         "benchmarks.infra_preview",
         "CPU of previewing three stacks over running the three bare programs; at most 1.5",
     ),
+    "races": (
+        "benchmarks.races",
+        "of two pipelines at once, how often the better model ends as champion; 1",
+    ),
     "router": (
         "benchmarks.router",
         "requests a second through the router over the server alone; at least 0.8",

@@ -47,18 +47,20 @@ def judge(
     reason: str = "",
     served_before: bool = False,
     noted: bool = True,
+    rival: Version | None = None,
     watch: Watch = unwatched,
 ) -> Judged:
     """Decide about a version and, if it is to be `noted`, append the decision to the audit log.
 
-    The champion is scored again on the candidate's data when its own evidence is of other data, and
-    advisories are looked up again: one may have come since the evidence was made. A candidate that
-    served there before waits for neither: it is a way back. Raises Refused for a gates.yml that is
-    wrong or looser than the floor.
+    It is compared with the champion, or with the `rival` in its place; either is scored again on
+    the candidate's data when its own evidence is of other data, and advisories are looked up again:
+    one may have come since the evidence was made. A candidate that served there before waits for
+    neither: it is a way back. Raises Refused for a gates.yml that is wrong or looser than the
+    floor.
     """
     held = load_gates(project)
     found = evidence.load(version)
-    champion = registry.champion(version.model, environment)
+    champion = rival or registry.champion(version.model, environment)
     if served_before:
         against = evidence.load(champion) if champion else None
     else:

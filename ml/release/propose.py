@@ -10,6 +10,7 @@ from ml.backends.local import faults
 from ml.release import candidate, cost, desired, evidence
 from ml.release import project as projects
 from ml.release.desired import Declared
+from ml.release.journal import last_refusal
 from ml.release.judge import Judged, judge, load_gates
 from ml.release.project import Project
 from ml.release.registry import EVIDENCE_FILE, Registry, Version, store
@@ -32,8 +33,8 @@ class Proposal:
 
     `release` is the file that declares the version, None when the gates refused it or it is the
     champion already; `written` are all files that a promotion pull request carries. `unapplied` is
-    a version that was declared and not applied: the last one written holds, and apply compares it
-    with the champion. `run` is the run whose model it is.
+    a version that was declared and not applied, and is not declared any more. `run` is the run
+    whose model it is.
     """
 
     project: str
@@ -62,7 +63,8 @@ def propose(
     """Propose the run's model, or that of the latest completed sweep or pipeline.
 
     `reason` is why a champion should be replaced by a model that is not shown to beat it, `prices`
-    what an instance costs. A refusal
+    what an instance costs. On this machine what is declared and waits to be applied has to be
+    beaten too: of two that are proposed at once the better one ends as champion. A refusal
     by a gate is in the Proposal; Refused is raised for what is wrong with the call or the machine.
     """
     desired.check_environment(environment)
@@ -77,6 +79,11 @@ def propose(
         if version is None:
             version = _registered(registry, found, deployment, chosen, digest, watch, prices)
         judged = judge(registry, found, version, environment, reason=reason, watch=watch)
+        rival = _rival(registry, found.name, environment)
+        if rival is not None and rival.digest != digest and judged.decision.allowed:
+            judged = judge(
+                registry, found, version, environment, reason=reason, rival=rival, watch=watch
+            )
         written: list[Path] = []
         before = desired.read(found.name, environment)
         if judged.decision.allowed:
@@ -100,6 +107,26 @@ def propose(
         written=tuple(written),
         unapplied=_unapplied(before, judged, version) if written else None,
     )
+
+
+def _rival(registry: Registry, project: str, environment: str) -> Version | None:
+    """What is declared and not champion yet; None when it cannot be, or its canary refused it.
+
+    In a tracked environment there is none: git tells of two pull requests that change one line.
+    `ml release rollback` takes one back that is in the way.
+    """
+    declared = desired.read(project, environment)
+    if environment != desired.LOCAL or declared is None:
+        return None
+    champion = registry.champion(declared.model, environment)
+    if champion is not None and champion.digest == declared.digest:
+        return None
+    if last_refusal(desired.endpoint_of(declared.model, environment), declared) is not None:
+        return None
+    try:
+        return registry.find(declared.model, declared.version)
+    except Refused:
+        return None
 
 
 def _champion(

@@ -208,13 +208,15 @@ def test_uncommitted_code_goes_to_local_only(rehearsed: World) -> None:
 
 
 @pytest.mark.slow
-def test_the_last_proposal_written_holds(challenged: World) -> None:
-    """Two proposals, none applied: the later is declared, and each is compared with the champion.
-
-    So a worse one that is declared last, when the better one has become champion, is refused.
-    """
-    third = propose("tiny", challenged.run(0.8025), reason="it forgets a withdrawn answer")
-    assert third.decision.allowed and third.unapplied == "2"
+def test_what_waits_to_be_applied_has_to_be_beaten_too(challenged: World) -> None:
+    """A worse version does not take the place of a better one that is declared, until that is taken
+    back; a better one does. A worse one that a hand declares is refused when it is applied."""
+    waiting, why = desired.read("tiny", "local"), "it forgets a withdrawn answer"
+    third = propose("tiny", challenged.run(0.8025), reason=why)
+    assert third.decision.outcome == "refused" and third.champion == "2"
+    assert desired.read("tiny", "local") == waiting
+    assert rollback.roll_back("tiny").declared.version == "1"
+    assert propose("tiny", challenged.run(0.8025), reason=why).decision.allowed
     declared = desired.read("tiny", "local")
     assert declared and declared.version == "3"
     assert propose("tiny", challenged.run(0.95)).unapplied == "3"

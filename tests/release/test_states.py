@@ -20,6 +20,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from ml.release import apply as applying
 from ml.release import audit, canary, desired, journal, rollback, rollout, status
+from ml.release import propose as proposing
 from ml.release.canary import Outcome
 from ml.release.desired import Declared
 from ml.release.registry import Version
@@ -47,6 +48,7 @@ class Machine:
     left: int | None = None
     started: int = 0
     next_port: int = 5000
+    judged: int = 0
     room: bool = True  # for a baseline
     meanwhile: Callable[[], None] | None = None  # happens once while green is on trial
 
@@ -158,12 +160,23 @@ def install(patch: pytest.MonkeyPatch, machine: Machine) -> None:
             machine.effect()
             machine.champion = None
 
-    def judge(registry: Any, project: Any, what: Version, *_: Any, **__: Any) -> Any:
-        outcome = "already-champion" if machine.champion == what.version else "approved"
+    def judge(registry: Any, project: Any, what: Version, *_: Any, **named: Any) -> Any:
+        """Where a `step` is not named it is "propose": then a higher number is better."""
+        machine.effect()
+        champion = named.get("rival") or registry.champion(NAME, "local")
+        outcome = "approved"
+        if champion is not None and "step" not in named and champion.version > what.version:
+            outcome = "refused"
+        if champion == what:
+            outcome = "already-champion"
+        decision = SimpleNamespace(outcome=outcome, allowed=outcome == "approved")
+        machine.judged += 1
         return SimpleNamespace(
             candidate=what,
-            champion=registry.champion(NAME, "local"),
-            decision=SimpleNamespace(outcome=outcome),
+            champion=champion,
+            decision=decision,
+            evidence=None,
+            audited=f"{machine.judged:064x}",
         )
 
     found = SimpleNamespace(
@@ -173,10 +186,17 @@ def install(patch: pytest.MonkeyPatch, machine: Machine) -> None:
         deployment=lambda: SimpleNamespace(endpoint=NAME),
         samples=lambda: [{}],
     )
-    for module in (applying, status, rollback):
+    for module in (applying, proposing, status, rollback):
         patch.setattr(module, "Registry", Registry)
         patch.setattr(module.projects, "find", lambda name: found)
-    patch.setattr(applying, "judge", judge)
+    for module in (applying, proposing):
+        patch.setattr(module, "judge", judge)
+    patch.setattr(proposing, "load_gates", lambda project: None)
+    patch.setattr(
+        proposing.candidate, "choose", lambda _, run: SimpleNamespace(outputs={"model": run})
+    )
+    patch.setattr(proposing, "store", digest)
+    patch.setattr(proposing, "_registered", lambda *given: version(given[4][-1]))
     patch.setattr(applying, "_declared_version", lambda *given: version(given[-1].version))
     patch.setattr(applying, "launch_of", lambda what, _: launch(what.version))
 

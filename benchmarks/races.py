@@ -1,0 +1,85 @@
+"""Two pipelines at once, each proposing its model and applying: the better one ends as champion.
+
+Real training runs, evaluations, models, gates, servers and canaries of the tests' tiny project, two
+processes a race, in a copy of one home where version 1 serves. The ratio is the share of the races
+at whose end the better model is declared, champion and the one that answers.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import chdir
+from pathlib import Path
+
+from ml.release import audit, desired
+from ml.release.apply import apply
+from ml.release.ask import ask
+from ml.release.propose import propose
+from ml.release.registry import Registry
+from ml.serving import endpoint
+
+RACES = 50
+FIRST, WORSE, BETTER = 0.8, 0.87, 0.95
+LATER_S = 6.0  # about as long as a proposal takes
+_PROMOTE = """
+import sys
+from ml.release.apply import apply
+from ml.release.propose import propose
+from ml.specs.problems import Refused
+propose("tiny", sys.argv[1])
+try:
+    apply("tiny", "local", "ana")
+except Refused as error:
+    sys.exit(str(error))
+"""
+
+
+def main(quick: bool) -> float:
+    from tests.release import tiny
+
+    count, won = (3 if quick else RACES), 0
+    with tempfile.TemporaryDirectory() as folder:
+        root, first = Path(folder) / "repository", Path(folder) / "first"
+        os.environ["MLOPS_HOME"] = str(first)
+        project = tiny.make(root)
+        with chdir(root):
+            runs = {skill: project.train(skill).name for skill in (FIRST, WORSE, BETTER)}
+            propose("tiny", runs[FIRST])
+            apply("tiny", "local", "ana")
+            endpoint.stop("tiny")
+            for race in range(count):
+                home = Path(folder) / "home"
+                shutil.copytree(first, home)
+                os.environ["MLOPS_HOME"] = str(home)
+                skills = (WORSE, BETTER) if race % 2 else (BETTER, WORSE)
+                try:
+                    won += _race([runs[skill] for skill in skills], random.Random(race))
+                finally:
+                    endpoint.stop("tiny")
+                shutil.rmtree(home)
+    print(f"the better model ended as champion {won} times of {count}")
+    return won / count
+
+
+def _race(names: list[str], draw: random.Random) -> bool:
+    """Whether the better one is declared, champion, the last that was applied, and answers."""
+    endpoint.ensure("tiny")
+    first = subprocess.Popen([sys.executable, "-c", _PROMOTE, names[0]])
+    time.sleep(draw.random() * LATER_S)
+    second = subprocess.Popen([sys.executable, "-c", _PROMOTE, names[1]])
+    ended = first.wait(), second.wait()
+    champion, declared = Registry().champion("tiny", "local"), desired.read("tiny", "local")
+    applied = [line["version"] for line in audit.verify() if line["event"] == "applied"]
+    assert champion and declared
+    answered = ask("tiny", {"question": "how?"}).version
+    skill = json.loads((champion.folder / "skill.json").read_text())["skill"]
+    print(f"applied {', '.join(map(str, applied))}; the champion's skill is {skill}", flush=True)
+    agreed = {champion.version, declared.version, answered, str(applied[-1])}
+    return ended == (0, 0) and len(agreed) == 1 and skill == BETTER

@@ -1,0 +1,68 @@
+"""Two at once, each proposing its model and applying, on a machine whose every effect takes time.
+
+`make bench ARGS="races"` does the same with real jobs, models and servers.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from ml.release import apply as applying
+from ml.release import audit, desired
+from ml.release import propose as proposing
+from ml.serving import endpoint
+from tests.release.test_states import NAME, Machine, install
+
+RACES = 50
+
+
+@dataclass
+class Slow(Machine):
+    """Every effect waits a little, so that each race takes another order."""
+
+    draw: random.Random = field(default_factory=random.Random)
+    effects: int = 0
+
+    def effect(self) -> None:
+        self.effects += 1
+        time.sleep(self.draw.random() * 0.002)
+
+
+def promote(number: str) -> str:
+    """What a person or a pipeline does with a model; what the apply came to."""
+    proposing.propose(NAME, number)
+    return applying.apply(NAME, "local", "ana").outcome
+
+
+@pytest.mark.slow
+def test_of_two_at_once_the_better_ends_as_champion(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fifty of fifty times, whoever begins, and the worse one is never put in its place."""
+    orders = set()
+    for race in range(RACES):
+        monkeypatch.setenv("MLOPS_HOME", str(tmp_path / str(race)))
+        machine = Slow(draw=random.Random(race))
+        install(monkeypatch, machine)
+        assert promote("1") == "applied"
+        first, second = ("2", "5") if race % 2 else ("5", "2")
+        until = machine.effects + machine.draw.randrange(20)
+        with ThreadPoolExecutor(2) as both:
+            one = both.submit(promote, first)
+            while machine.effects < until and not one.done():
+                time.sleep(0.0005)
+            other = both.submit(promote, second)
+        assert {one.result(), other.result()} <= {"applied", "unchanged"}
+        state, declared = endpoint.live(NAME), desired.read(NAME, "local")
+        assert state and state.launch.version == machine.champion == "5"
+        assert declared and declared.version == "5"
+        applied = [str(one["version"]) for one in audit.verify() if one["event"] == "applied"]
+        assert applied in (["1", "5"], ["1", "2", "5"])
+        orders.add((first, *applied))
+    assert {one[0] for one in orders} == {"2", "5"} and ("2", "1", "2", "5") in orders
