@@ -5,7 +5,9 @@ long it has run (caches, schedulers, the heap). So errors, refusals, shapes and 
 compared with all of the old version's, latency and memory with a baseline's: a second server of the
 old version, started with green and given as many requests, whose times have green's distribution
 wherever the versions are alike. So it is done at spinnaker.io/docs/guides/user/canary/
-best-practices ("compare canary against baseline, not against production").
+best-practices ("compare canary against baseline, not against production"). Each request is dealt
+out at random, so bursts of slowness on a shared machine fall on both alike; where callers send a
+routing key it is they who are dealt out, and the level holds as far as they are many.
 
 Whatever cannot be read as sound figures rolls back: a canary fails closed.
 """

@@ -9,7 +9,8 @@ import pytest
 from scipy.stats import binom
 
 from benchmarks import canary
-from ml.release.signals import judge
+from ml.release.signals import judge, latency_evidence, limit
+from ml.serving.router.tally import BUCKETS, bucket
 
 CANARIES = 100
 
@@ -33,6 +34,28 @@ def test_servers_that_are_slow_when_seldom_asked_are_refused_at_the_level() -> N
 def test_a_slow_green_is_refused_although_all_are_slow_when_seldom_asked() -> None:
     """Twice the latency, at every gap between requests."""
     assert refused(2.0) == CANARIES
+
+
+def test_bursts_of_slowness_fall_on_both_alike() -> None:
+    """The machine is busy for twenty requests at a time and all take five times as long: requests
+    are not independent, but which server gets one is."""
+    draw, at, found = np.random.default_rng(3), limit(canary.STRATEGY), 0
+    for _ in range(CANARIES):
+        busy = np.repeat(draw.random(450) < 0.3, 20)
+        seconds = 0.01 * np.exp(0.2 * draw.normal(size=busy.size)) * np.where(busy, 5, 1)
+        buckets = np.array([bucket(one) for one in seconds])
+        to = draw.random(busy.size)
+        alarms = []
+        for seen in range(375, busy.size + 1, 375):
+            green, baseline = (
+                np.bincount(
+                    buckets[:seen][(low <= to[:seen]) & (to[:seen] < low + 0.1)], minlength=BUCKETS
+                )
+                for low in (0.0, 0.1)
+            )
+            alarms.append(latency_evidence(green.tolist(), baseline.tolist(), 1.4) >= at)
+        found += any(alarms)
+    assert found <= binom.ppf(0.999, CANARIES, canary.STRATEGY.false_alarms)
 
 
 def test_compared_with_blue_most_of_them_would_be_refused(monkeypatch: pytest.MonkeyPatch) -> None:
