@@ -58,3 +58,20 @@ def test_a_dry_run_says_it(capsys: pytest.CaptureFixture[str]) -> None:
     (cost,) = json.loads(captured.out)["azure_costs"]
     assert cost["node_hours"] == 0.5
     assert "on Azure: cpu-cluster" in captured.err
+
+
+def test_an_instance_is_priced_where_the_list_has_it() -> None:
+    """With currency, source and date; a size that nobody lists has no price."""
+    found = costs.of_instance("local")("Standard_DS3_v2")
+    assert found is not None
+    assert (found.per_hour, found.currency) == (0.229, "USD") and found.source and found.as_of
+    assert costs.of_instance("prod")("Standard_DS3_v2") is not None
+    assert costs.of_instance("local")("Standard_Nowhere") is None
+
+
+def test_without_a_price_list_every_price_is_unknown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A list that cannot be read stops no release: the evidence leaves the amounts out."""
+    monkeypatch.setattr(costs.prices, "FILE", tmp_path / "prices.json")
+    assert costs.of_instance("local")("Standard_DS3_v2") is None

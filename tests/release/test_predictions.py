@@ -123,3 +123,36 @@ def test_other_columns_are_refused(tmp_path: Path) -> None:
     empty = tmp_path / "empty.csv"
     empty.write_bytes(b"\xff\xfe")
     assert predictions.read(empty).faults
+
+
+def test_groups_are_drawn_again_as_they_were(tmp_path: Path) -> None:
+    """Intervals over entities follow from the groups in the file, and from no others."""
+    rows = [
+        f"q{n},test,e{n % 12:02},a,{'ab'[n % 12 > 6]},{1 + (n % 12 > 6)},1,x" for n in range(60)
+    ]
+    found = predictions.read(write(tmp_path, rows))
+    ranks, labels = found.ranks("test"), found.drawn("test")
+    assert labels is not None and found.groups()["test"]["q13"] == "e01"
+    by = {
+        name: {key: Estimate(**asdict(one)) for key, one in of.items()}
+        for name, of in (
+            ("entity", estimates(ranks, groups=labels)),
+            ("question", estimates(ranks)),
+        )
+    }
+    assert by["entity"]["gain_at_1"].low != by["question"]["gain_at_1"].low
+    for resampled, wrong in (("entity", 0), ("question", 1)):
+        whole = Evidence(unit="question", resampled=resampled, metrics={"test": by["entity"]})
+        assert len(disagreements(kept(whole, found.sha256), found)) == wrong
+    narrow = Evidence(unit="question", resampled="entity", metrics={"test": by["question"]})
+    assert any("low" in one for one in disagreements(kept(narrow, found.sha256), found))
+    fewer = predictions.read(write(tmp_path, rows[:9]))
+    wrong = disagreements(kept(replace(narrow, metrics={"test": by["entity"]}), ""), fewer)
+    assert any("9 groups" in one for one in wrong)
+
+
+def test_the_units_of_every_slice_are_known(tmp_path: Path) -> None:
+    """By split and dimension; a unit without a slice is in none."""
+    found = predictions.read(write(tmp_path, [*ROWS, "q4,test,,a,a,1,1,"]))
+    assert found.members()["test"] == {"topic": {"x": ("q1", "q2"), "y": ("q3",)}}
+    assert found.members()["other"] == {"topic": {"x": ("q1",)}}
