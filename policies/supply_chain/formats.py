@@ -27,19 +27,20 @@ ONNX, ONNX_DATA, ESCAPES = "onnx", "onnx-data", "onnx with data elsewhere"
 
 
 def detect(file: Path) -> str:
-    """`lightgbm-text`, `json`, `npz`, `safetensors` or `onnx` when the content is that and nothing
-    else; otherwise the name of something that is no such format, or "".
+    """`lightgbm-text`, `json`, `npz`, `safetensors`, `onnx` or `skops` when the content is that and
+    nothing else; otherwise the name of something that is no such format, or "".
 
     An npz counts only when every member is an array of plain numbers or text: an array of objects
     is a pickle inside, which numpy would run. An ONNX model counts only when the tensors that it
-    keeps in other files are in files beside it: no link, no absolute path, nothing above.
+    keeps in other files are in files beside it: no link, no absolute path, nothing above. A skops
+    file counts only when it has no type but those that skops trusts by itself.
     """
     with file.open("rb") as stream:
         head = stream.read(16)
     if head.startswith(_LIGHTGBM):
         return "lightgbm-text" if _is_text(file) else named(file)
     if head.startswith(b"PK"):
-        return "npz" if _is_plain_npz(file) else named(file)
+        return "npz" if _is_plain_npz(file) else named(file) or _skops(file)
     if head[8:9] == b"{" and _is_safetensors(file):
         return "safetensors"
     if _is_json(file):
@@ -129,6 +130,18 @@ def _beside(model: Path, location: str) -> bool:
         return False
     path = model.parent / location
     return path.is_file() and path.resolve().is_relative_to(model.parent.resolve())
+
+
+def _skops(file: Path) -> str:
+    try:
+        with zipfile.ZipFile(file) as archive:
+            if "schema.json" not in archive.namelist():
+                return ""
+        from skops.io import get_untrusted_types  # seconds: it imports scikit-learn
+
+        return "skops with types that may run code" if get_untrusted_types(file=file) else "skops"
+    except Exception:  # a schema that is none, in whatever way
+        return ""
 
 
 def _is_plain_npz(file: Path) -> bool:

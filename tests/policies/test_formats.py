@@ -98,10 +98,10 @@ def _onnx(*locations: str, nested: bool = False) -> bytes:
     return _number(1, 9) + _field(7, graph + _field(2, b"g")) + _field(8, b"")
 
 
-def _zip(member: bytes) -> bytes:
+def _zip(member: bytes, name: str = "data.pkl") -> bytes:
     stream = io.BytesIO()
     with zipfile.ZipFile(stream, "w") as archive:
-        archive.writestr("data.pkl", member)
+        archive.writestr(name, member)
     return stream.getvalue()
 
 
@@ -194,6 +194,29 @@ def test_onnx_that_reads_other_files_is_refused(
     (folder / "model.onnx").write_bytes(_onnx(location, nested=nested))
     assert detect(folder / "model.onnx") == "onnx with data elsewhere"
     assert formats(folder)["model.onnx"] not in gates.load()["format"].names("allowed")
+
+
+@pytest.mark.slow
+def test_skops_counts_with_trusted_types_alone(tmp_path: Path) -> None:
+    """A fitted model; one with a function of the system in it; a zip that only looks like one."""
+    import os
+
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.preprocessing import FunctionTransformer
+    from skops.io import dump
+
+    numbers = np.random.default_rng(0).normal(size=(20, 2))
+    dump(LogisticRegression().fit(numbers, np.arange(20) % 2), tmp_path / "fitted")
+    dump(FunctionTransformer(func=os.system), tmp_path / "calls")
+    (tmp_path / "empty").write_bytes(_zip(b"{}", "schema.json"))
+    with zipfile.ZipFile(tmp_path / "fitted", "a") as archive:
+        assert detect(tmp_path / "fitted") == "skops"
+        archive.writestr("more.bin", pickle.dumps(Payload()))
+    assert formats(tmp_path) == {
+        "calls": "skops with types that may run code",
+        "empty": "",
+        "fitted": "zip with a pickle",
+    }
 
 
 def test_data_of_onnx_that_run_are_refused(tmp_path: Path) -> None:
