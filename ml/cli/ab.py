@@ -34,7 +34,9 @@ def start(
     goal: Annotated[Literal["maximize", "minimize"], typer.Option()] = "maximize",
     alpha: Annotated[float, typer.Option(help="The chance of a wrong verdict, ever.")] = 0.05,
     power: Annotated[float, typer.Option(help="The chance to see the effect.")] = 0.8,
-    to: Annotated[str, typer.Option(help="The environment.")] = "local",
+    env: Annotated[
+        str, typer.Option("--env", "--to", help="local, dev, staging or prod.")
+    ] = "local",
     as_json: AsJson = False,
 ) -> None:
     """Declare the experiment and say how many outcomes it will take."""
@@ -43,7 +45,7 @@ def start(
     from ml.release.desired import check_environment
     from ml.release.registry import Registry
 
-    environment = check_environment(to)
+    environment = check_environment(env)
     model = projects.find(project).deployment().endpoint
     registry = Registry()
     champion = registry.champion(model, environment)

@@ -14,6 +14,7 @@ from typing import Literal
 
 from ml.backends.local import faults, home
 from ml.release.ab.sequence import fixed_size, sample_size, score_deviation
+from ml.release.desired import endpoint_of
 from ml.release.registry import Version
 from ml.serving import files
 from ml.serving.router.routes import allotted, place, ticket
@@ -156,7 +157,7 @@ def begin(
         name=name,
         project=a.project,
         model=a.model,
-        endpoint=a.model,  # a project's model bears the name of the endpoint that serves it
+        endpoint=endpoint_of(a.model, environment),
         environment=environment,
         a=Side(a.version, a.digest),
         b=Side(b.version, b.digest),

@@ -44,7 +44,7 @@ def serve(experiment: Experiment, approved_by: str) -> tuple[Decision, Router | 
     with endpoint.locked(name), ExitStack() as undo:
         state = _alone(experiment)
         if state.canary is None:
-            launch = launch_of(version, project.deployment())
+            launch = replace(launch_of(version, project.deployment()), endpoint=name)
             endpoint.check_model(launch)
             slot = endpoint.other_slot(name)
             undo.callback(slots.stop, slot)

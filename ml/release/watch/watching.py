@@ -6,14 +6,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from ml.release import project as projects
+from ml.release.desired import LOCAL, endpoint_of
 from ml.release.registry import Registry, Version
 from ml.release.watch import limits, reference, requests
 from ml.release.watch.report import Report, look
 from ml.release.watch.requests import Seen
 from ml.serving import endpoint
-from ml.specs.problems import Exit, Problem, Refused
-
-LOCAL = "local"
+from ml.specs.problems import Problem, Refused
 
 
 def watch(
@@ -49,10 +48,11 @@ def _version(model: str, environment: str, version: str, from_file: bool) -> Ver
     registry = Registry()
     if version:
         return registry.find(model, version)
-    if environment == LOCAL and not from_file:
-        state = endpoint.live(model)
+    if not from_file:
+        name = endpoint_of(model, environment)
+        state = endpoint.live(name)
         if state is None:
-            raise endpoint.nothing_served(model)
+            raise endpoint.nothing_served(name)
         return registry.find(model, state.launch.version)
     champion = registry.champion(model, environment)
     if champion is None:
@@ -68,37 +68,28 @@ def _version(model: str, environment: str, version: str, from_file: bool) -> Ver
 
 
 def _collected(model: str, environment: str, version: Version, since: float | None) -> Seen:
-    if environment != LOCAL:
-        raise Refused(
-            Problem(
-                "not-collected-here",
-                f"what {environment} is asked is collected in its workspace",
-                "a file of it",
-                f"ml watch {model} --env {environment} --inputs FILE",
-            ),
-            exit_code=Exit.CANNOT_HONOUR,
-        )
-    seen = requests.collected(model, version.digest, since)
+    name = endpoint_of(model, environment)
+    seen = requests.collected(name, version.digest, since)
     if seen.rows or seen.earlier:
         return seen
-    state = endpoint.live(model)
+    state = endpoint.live(name)
     launches = [state.launch, *([state.canary.launch] if state.canary else [])] if state else []
     serving = [launch for launch in launches if launch.digest == version.digest]
     if not serving:
         raise Refused(
             Problem(
                 "not-served",
-                f"version {version.version} of `{model}` does not serve, and nothing that it was "
+                f"version {version.version} does not serve on `{name}`, and nothing that it was "
                 "asked is kept",
                 "a version that serves",
-                f"ml serve {model} says which",
+                f"ml serve {name} says which",
             )
         )
     if not any(launch.collect for launch in serving):
         raise Refused(
             Problem(
                 "nothing-collected",
-                f"what version {version.version} of `{model}` is asked is not written down",
+                f"what version {version.version} is asked on `{name}` is not written down",
                 "a `data_collector` in the project's endpoint/deployment.yml",
                 "turn `request` and `response` on there and apply again; or --inputs FILE",
             )

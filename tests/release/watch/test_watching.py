@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from ml.release.registry import EVIDENCE_FILE, Registry, Version
-from ml.release.watch import reference, requests
+from ml.release.watch import reference, requests, watching
 from ml.release.watch.limits import Limits
 from ml.release.watch.report import look
 from ml.reports import watched
@@ -172,3 +172,14 @@ def test_the_page_needs_nothing_from_outside_and_cannot_be_injected_into(tmp_pat
     html = watched.page(found)
     assert "<script>alert" not in html and "http://" not in html and "https://" not in html
     assert "✗ breach" in html and "unknown words" in html
+
+
+def test_a_version_that_does_not_serve(own_home: Path) -> None:
+    """Named, but nothing that it was asked is kept; each environment has an endpoint of its own."""
+    version = Version("tiny", "1", "sha256:d", "tiny", "r", "")
+    collect(version, QUESTIONS)
+    assert len(watching._collected("tiny", "local", version, None).rows) == 300
+    with pytest.raises(Refused, match=r"not-served.*`tiny-prod`"):
+        watching._collected("tiny", "prod", version, None)
+    with pytest.raises(Refused, match="nothing-served"):
+        watching._version("tiny", "prod", "", from_file=False)
