@@ -11,8 +11,11 @@ from ml.release.evidence import FILE
 from ml.release.recomputed import disagreements
 from ml.release.registry import Version
 from ml.release.supply_chain import SBOM
+from ml.release.watch import reference
 from ml.serving.scoring.manifest import ManifestError, verify
+from ml.specs.problems import Refused
 from ml.toolkit.evaluation import PREDICTIONS
+from ml.toolkit.reference import REFERENCE
 from policies.promotion.evidence import SCHEMA_VERSION, Evidence, parse, uri
 
 
@@ -31,7 +34,7 @@ class Check:
 
 def checks(version: Version) -> tuple[Check, ...]:
     """The evidence file, the model that it names, the model's files, the predictions, the
-    metrics, the bill of materials.
+    metrics, the bill of materials, the reference for watching.
 
     What cannot be looked at differs, with the reason. Needs the registry's record of the version
     and the files of this machine; no server is asked.
@@ -45,7 +48,19 @@ def checks(version: Version) -> tuple[Check, ...]:
         Check("model", _model(version)),
         *_predictions(version, evidence),
         Check(SBOM, _bill(version, evidence)),
+        *_reference(version, _document(content)),
     )
+
+
+def _reference(version: Version, document: dict[str, object]) -> tuple[Check, ...]:
+    """Nothing where the project keeps none."""
+    if not document.get(reference.FIELD):
+        return ()
+    try:
+        reference.load(version)
+    except Refused as refused:
+        return (Check(REFERENCE, (refused.problems[0].found,)),)
+    return (Check(REFERENCE, ()),)
 
 
 def _content(version: Version) -> tuple[bytes, tuple[str, ...]]:

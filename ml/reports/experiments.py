@@ -9,10 +9,17 @@ from ml.release.ab.records import Records
 from ml.release.ab.verdict import Count, Verdict
 from ml.reports.charts.sequence import interval_over_time
 from ml.reports.markup import Html, join, table, tag
-from ml.reports.numbers import digest, number
+from ml.reports.numbers import digest, number, short
 from ml.reports.page import document
 from ml.serving import files
 
+_WORDS = {
+    "better": "B is better",
+    "worse": "A is better",
+    "no-difference": "no difference",
+    "undecided": "undecided",
+    "not-to-be-trusted": "not to be trusted",
+}
 _CLASSES = {"better": "good", "worse": "bad", "no-difference": "dim", "undecided": "open"}
 
 
@@ -24,7 +31,7 @@ def write(path: Path, experiment: Experiment, records: Records, verdict: Verdict
 def page(experiment: Experiment, records: Records, verdict: Verdict) -> str:
     """One HTML document that needs nothing from outside."""
     name = f"{experiment.name}: {experiment.model} {experiment.a.version} or {experiment.b.version}"
-    kind = tag("span", verdict.kind, class_=f"pill {_CLASSES.get(verdict.kind, 'bad')}")
+    kind = tag("span", _WORDS[verdict.kind], class_=f"pill {_CLASSES.get(verdict.kind, 'bad')}")
     header = tag(
         "header",
         tag("p", f"A/B experiment in {experiment.environment} ", kind),
@@ -60,8 +67,8 @@ def _row(arm: str, version: str, sha256: str, count: Count) -> list[object]:
 def _terms(experiment: Experiment, records: Records, verdict: Verdict) -> Html:
     said = {
         "outcome": f"{experiment.outcome}, to {experiment.goal}",
-        "would matter": number(experiment.effect),
-        "chance of a wrong verdict": number(experiment.alpha),
+        "would matter": short(experiment.effect),
+        "chance of a wrong verdict": short(experiment.alpha),
         "outcomes planned": f"{verdict.planned:,} ({experiment.fixed:,} if looked at once)",
         "B's share": f"{experiment.share} %",
         "as declared": verdict.mismatch or "yes: who was assigned, and whose outcomes came",

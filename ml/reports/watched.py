@@ -10,7 +10,7 @@ from ml.release.watch.drift import Finding
 from ml.release.watch.report import Report
 from ml.reports.charts.bars import intervals
 from ml.reports.markup import Html, join, table, tag
-from ml.reports.numbers import count, digest, number
+from ml.reports.numbers import count, digest, number, short
 from ml.reports.page import document
 from ml.serving import files
 
@@ -59,11 +59,13 @@ def _findings(report: Report) -> Html | None:
 
 def _row(one: Finding) -> list[object]:
     verdict = (
-        tag("td", "✗ breach", class_="bad") if one.is_breach else tag("td", "✓", class_="good")
+        tag("td", "✗ breach", class_="bad whole")
+        if one.is_breach
+        else tag("td", "✓", class_="good")
     )
-    figures = [number(one.size), number(one.limit)]
+    figures = [number(one.size), short(one.limit)]
     share = one.size / one.limit if one.size == one.size else 0.0
-    kind = "baseline" if not one.is_breach else "champion"
+    kind = "breach" if one.is_breach else "baseline"
     drawn = intervals([(kind, min(share, 3.0), 0.0, min(max(share, 0.0), 3.0))], 0.0, 3.0)
     return [
         one.column,

@@ -174,14 +174,14 @@ def _said(
         return f"not to be trusted: {mismatch}; find out who is missing before reading anything"
     if difference is None or low is None or high is None:
         return f"undecided: too few outcomes for an interval; about {more:,} more"
-    shown = [_shown(experiment, value) for value in (difference, low, high)]
+    ends = f"{_number(experiment, low)} to {_number(experiment, high)}"
     if kind in ("better", "worse"):
         best = "B" if kind == "better" else "A"
         # Said from the side of the better one, whichever way is better.
-        ends = sorted(abs(value) for value in (low, high))
-        by, least, most = (_shown(experiment, value) for value in (abs(difference), *ends))
+        least, most = (_number(experiment, one) for one in sorted((abs(low), abs(high))))
+        by = _shown(experiment, abs(difference))
         return f"{best} is better by {by} ({least} to {most}); safe to stop"
-    interval = f"B less A is {shown[0]} ({shown[1]} to {shown[2]})"
+    interval = f"B less A is {_shown(experiment, difference)} ({ends})"
     effect = _shown(experiment, experiment.effect)
     if kind == "no-difference":
         return f"no difference of {effect} or more: {interval}; safe to stop"
@@ -189,7 +189,10 @@ def _said(
 
 
 def _shown(experiment: Experiment, value: float) -> str:
-    """Rates in points of a hundred, anything else as it is."""
-    if experiment.outcome == "binary":
-        return f"{value * 100:.1f} points".replace("-", "−")
-    return f"{value:.4g}".replace("-", "−")
+    """With its unit: rates are in points of a hundred."""
+    return _number(experiment, value) + (" points" if experiment.outcome == "binary" else "")
+
+
+def _number(experiment: Experiment, value: float) -> str:
+    said = f"{value * 100:.1f}" if experiment.outcome == "binary" else f"{value:.4g}"
+    return said.replace("-", "−")

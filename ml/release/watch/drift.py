@@ -153,7 +153,8 @@ def _categorical(
         rows = sum(seen[value] for value in unseen)
         named = ", ".join(f"`{value[:40]}`" for value in unseen[:_NAMED])
         more = f" and {len(unseen) - _NAMED} more" if len(unseen) > _NAMED else ""
-        said += f"; never seen before, in {rows:,} rows: {named}{more}"
+        counted = "1 row" if rows == 1 else f"{rows:,} rows"
+        said += f"; never seen before, in {counted}: {named}{more}"
     return Finding(name, "PSI", psi(then, now), limits.psi, p, said, limits.alpha)
 
 

@@ -51,11 +51,11 @@ def look(
 ) -> Report:
     """Compare every column of the reference with what was seen; pure."""
     notes = [
-        f"{count} {what}"
+        f"{what}: {count:,}"
         for count, what in (
-            (seen.unreadable, "lines cannot be read and are left out"),
-            (seen.others, "requests were answered by another model and are left out"),
-            (seen.failed, "requests were not answered with 200"),
+            (seen.unreadable, "lines that cannot be read, left out"),
+            (seen.others, "requests that another model answered, left out"),
+            (seen.failed, "requests that were not answered with 200"),
         )
         if count
     ]

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from ml.release import reverify
 from ml.release.registry import EVIDENCE_FILE, Registry, Version
 from ml.release.watch import reference, requests, watching
 from ml.release.watch.limits import Limits
@@ -69,7 +70,7 @@ def test_a_model_is_watched(
     collect(version, QUESTIONS[:20])
     code, out, err = ml(capsys, "watch", "tiny")
     assert code == 0 and "too few rows to say anything: 20 of at least 50" in out
-    assert "1 lines cannot be read" in err
+    assert "lines that cannot be read, left out: 1" in err
 
     collect(version, QUESTIONS)
     page = tmp_path / "watched.html"
@@ -113,12 +114,14 @@ def test_a_reference_is_used_only_as_it_was_kept(promoted_world: World) -> None:
         reference.load(with_reference(version, "sha256:other"))
     version = with_reference(version)
     assert reference.load(version)["digest"] == version.digest
+    assert {one.name: one.sound for one in reverify.checks(version)}[REFERENCE]
     path = version.papers / REFERENCE
     text = path.read_text()
     for other in (text.replace("numeric", "number"), text[:-20], "[]", text + " "):
         path.write_text(other)
         with pytest.raises(Refused, match="reference-unfit"):
             reference.load(version)
+        assert not {one.name: one.sound for one in reverify.checks(version)}[REFERENCE]
     path.write_text(text)
     evidence = version.papers / EVIDENCE_FILE
     evidence.write_text(evidence.read_text() + " ")
