@@ -208,7 +208,6 @@ def _missing(
 
 
 def _strangers(texts: Sequence[str], vocabulary: frozenset[str]) -> str:
-    counts = Counter(
-        word for text in texts for word in set(words(text)) if word not in vocabulary
-    ).most_common(_NAMED)
-    return f"; unknown most often: {', '.join(word for word, _ in counts)}" if counts else ""
+    counts = Counter(word for text in texts for word in set(words(text)) if word not in vocabulary)
+    first = sorted(counts, key=lambda word: (-counts[word], word))[:_NAMED]
+    return f"; unknown most often: {', '.join(first)}" if first else ""

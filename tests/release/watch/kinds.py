@@ -17,12 +17,8 @@ _COMMON, _RARE, _OTHER = (line.split() for line in _TEXTS.splitlines())
 
 def question(rng: np.random.Generator, other: bool = False) -> str:
     """A text of our kind, or one in another language."""
-    common, rare = (_OTHER, _OTHER) if other else (_COMMON, _RARE)
-    length = int(rng.poisson(7)) + 2
-    return " ".join(
-        str(rng.choice(common)) if rng.random() < 0.7 else str(rng.choice(rare))
-        for _ in range(length)
-    )
+    words = _OTHER if other else [*_COMMON, *_COMMON, *_RARE]
+    return " ".join(words[at] for at in rng.integers(len(words), size=int(rng.poisson(7)) + 2))
 
 
 def columns(rng: np.random.Generator, rows: int) -> Columns:
