@@ -141,7 +141,7 @@ def install(patch: pytest.MonkeyPatch, machine: Machine) -> None:
     patch.setattr(endpoint, "check_model", lambda launch: None)
     patch.setattr(audit, "append", wrapped(audit.append))
     patch.setattr(canary, "lead", lead)
-    patch.setattr(rollout, "_smoke", lambda *_: machine.effect())
+    patch.setattr(rollout, "smoke", lambda *_: machine.effect())
 
     class Registry:
         """The alias alone."""
