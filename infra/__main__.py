@@ -1,4 +1,7 @@
-"""The Pulumi program: settings → components → outputs."""
+"""The Pulumi program: settings → components → outputs.
+
+The settings are those of the stack file beside this one, also for `pulumi --config-file`.
+"""
 
 from __future__ import annotations
 

@@ -1,0 +1,83 @@
+"""`infra preview`: what it ends with, the pictures it leaves, and what is missing for it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from infra import cli
+from infra.estimate import estimate
+from infra.preview import reports as previews
+from infra.preview.captured import Capture, Finding, Resource
+from infra.preview.report import Report
+from infra.pricing.prices import read
+from infra.settings import load
+
+STACK = Resource("urn:stack", "pulumi:pulumi:Stack", "platform-dev", "", {}, custom=False)
+VAULT = Resource("urn:vault", "azure-native:keyvault:Vault", "vault", STACK.urn, {})
+NO = Finding("vault-firewall", True, VAULT.urn, "vault: open")
+ADVICE = Finding("set-aside", False, VAULT.urn, "vault-firewall: vault: open; advice in dev")
+
+
+def _preview(
+    monkeypatch: pytest.MonkeyPatch,
+    *argv: str,
+    findings: tuple[Finding, ...] = (),
+    problems: tuple[str, ...] = (),
+) -> int:
+    capture = Capture("dev", (STACK, VAULT), {}, findings)
+    report = Report(capture, estimate(load("dev"), read()), problems)
+    monkeypatch.setattr(previews, "reports", lambda stacks, *, against: [report])
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["preview", *argv])
+    return int(ended.value.code or 0)
+
+
+@pytest.mark.parametrize(
+    ("findings", "problems", "code"),
+    [
+        ((), (), 0),
+        ((ADVICE,), (), 0),
+        ((ADVICE, NO), (), 3),
+        ((NO,), ("vault.sku: required",), 2),
+    ],
+)
+def test_the_exit_code_says_who_refuses(
+    findings: tuple[Finding, ...],
+    problems: tuple[str, ...],
+    code: int,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """0 fine, 2 not deployable as it is, 3 a policy says no; what is found is printed anyway."""
+    assert _preview(monkeypatch, findings=findings, problems=problems) == code
+    printed = capsys.readouterr().out
+    assert all(one.message in printed for one in findings) and all(p in printed for p in problems)
+
+
+def test_json_alone_is_printed_for_a_program(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert _preview(monkeypatch, "--format", "json", findings=(NO,)) == 3
+    (data,) = json.loads(capsys.readouterr().out)
+    assert data["stack"] == "dev" and data["refused"][0]["policy"] == "vault-firewall"
+
+
+def test_a_picture_of_each_stack(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert _preview(monkeypatch, "--svg", str(tmp_path / "pictures")) == 0
+    assert (tmp_path / "pictures" / "dev.svg").read_text().startswith("<svg ")
+
+
+def test_without_its_packages_it_says_how_to_get_them(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in [name for name in sys.modules if name.startswith("infra.preview")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "grpc", None)
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["preview"])
+    assert ended.value.code == 2
+    assert "make infra" in capsys.readouterr().err
