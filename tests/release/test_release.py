@@ -19,7 +19,7 @@ from ml.release.apply import apply
 from ml.release.ask import ask
 from ml.release.judge import gate
 from ml.release.propose import propose
-from ml.release.registry import Registry
+from ml.release.registry import Registry, Version
 from ml.release.status import status
 from ml.serving import endpoint, server, slots
 from ml.specs.problems import Refused
@@ -175,12 +175,7 @@ def test_what_has_come_since_it_was_proposed_is_refused_when_it_is_applied(
     assert "PYSEC-1" in str(refused.decision.blocking) and endpoint.live("tiny") == live
     monkeypatch.delenv("MLOPS_ADVISORIES")
 
-    registry = Registry()
-    version = registry.find("tiny", "2")
-    path = version.papers / "evidence.json"
-    text = path.read_text().replace('"schema_version": 2', '"schema_version": 1')
-    path.write_text(text)
-    registry.keep_evidence(version, hashlib.sha256(text.encode()).hexdigest())
+    _aged(Registry().find("tiny", "2"))
     (older,) = [
         one for one in gate("tiny", "2", "local").decision.results if one.gate == "identity"
     ]
@@ -188,6 +183,25 @@ def test_what_has_come_since_it_was_proposed_is_refused_when_it_is_applied(
     assert "ml release propose" in older.why
     again = propose("tiny", challenged.run(0.95))
     assert again.version == "2" and again.decision.allowed and endpoint.live("tiny") == live
+
+
+def test_a_champion_with_evidence_of_an_older_schema_is_scored_again(served: World) -> None:
+    """What was kept with it is not read, and it is not beaten for that."""
+    _aged(Registry().find("tiny", "1"))
+    made = propose("tiny", served.run(0.95))
+    assert made.decision.allowed and made.champion == "1"
+    (compared,) = [one for one in made.decision.results if one.gate == "superiority"]
+    assert "+0.15" in compared.found
+    worse = propose("tiny", served.run(0.7))
+    assert verdicts(worse.decision)["non-inferiority"] == "fail" and worse.release is None
+
+
+def _aged(version: Version) -> None:
+    """Make the version's evidence one of the schema before, with its hash in the registry."""
+    path = version.papers / "evidence.json"
+    text = path.read_text().replace('"schema_version": 2', '"schema_version": 1')
+    path.write_text(text)
+    Registry().keep_evidence(version, hashlib.sha256(text.encode()).hexdigest())
 
 
 def test_a_tracking_servers_numbers_change_nothing(world: World) -> None:
