@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import time
 from collections.abc import Callable
@@ -24,6 +25,8 @@ from tests.backends.conftest import LOG, Sweeps
 from tests.backends.executors import begin, kill, start
 from tests.backends.test_pool_faithful import log, way
 
+# More than the forks after which the zygote collapses its memory (`MANY` of zygote.py).
+MANY = int(re.findall(r"^MANY = (\d+)", warm.ZYGOTE.read_text(), re.MULTILINE)[0])
 WAITS = "import os, time, numpy\nprint('ready', flush=True)\ntime.sleep(600)\n"
 
 
@@ -326,3 +329,14 @@ def test_trials_log_by_mlflow(home: Path, sweep: Sweeps) -> None:
         assert [m.value for m in client.get_metric_history(trial.id, "score")] == [0, 1, 2, 3, 4]
         assert found.info.status == "FINISHED"
         assert way(trial) == FORKED
+
+
+def test_many_trials_of_one_interpreter(home: Path, sweep: Sweeps) -> None:
+    """Its memory is put into huge pages on the way: what trials find there stays what it was."""
+    known = "import json, numpy, sys\nassert json.loads(json.dumps(sys.argv)) == sys.argv\n"
+    script = (
+        f"{known}assert numpy.arange(10).sum() == 45\n{LOG}\nlog('score', float(sys.argv[1]))\n"
+    )
+    run = LocalBackend().run(sweep(script, max_total_trials=MANY + 4))
+    assert [trial.status for trial in run.trials] == ["Completed"] * (MANY + 4)
+    assert {way(trial) for trial in run.trials} == {FORKED}
