@@ -23,6 +23,7 @@ from ml.projects.faq_matching.splits import Split
 from ml.release import predictions as release
 from ml.release.recomputed import disagreements
 from ml.toolkit.evaluation import read_evaluation
+from ml.toolkit.fairness import FEWEST
 from ml.toolkit.metrics import estimates
 from policies.promotion.evidence import parse
 
@@ -70,7 +71,9 @@ def test_the_release_reads_it(evaluated: Path):
     document = json.loads((evaluated / "evaluation.json").read_text())
     assert found.faults == () and disagreements(parse(document), found) == ()
     apart = document["fairness"]["topic"]["gain_at_1"]
-    assert apart["slices"] == 3 and apart["split"] == "test_known" and apart["difference"] > 0
+    counted = [of["gain_at_1"]["count"] for of in document["slices"]["topic"].values()]
+    assert apart["slices"] == sum(count >= FEWEST for count in counted) >= 2
+    assert apart["split"] == "test_known"
 
 
 def test_what_else_it_says(evaluated: Path, faq: Faq):
