@@ -61,7 +61,7 @@ torch: $(VENV)/torch.stamp ## install PyTorch, which distributed jobs need and t
 infra: $(VENV)/infra.stamp ## install Pulumi's packages, which `infra` needs and the main job does not
 
 .PHONY: demo
-demo: setup ## the main job: sweep, evaluate, gate, serve, ask
+demo: setup ## the main job: sweep, select, gate, apply with a canary, ask; what is bad is refused
 	@$(BIN)/ml demo
 
 .PHONY: ask

@@ -23,7 +23,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "audit": ("ml.cli.audit", "Check that no line of the log of decisions was changed."),
     "check": ("ml.cli.check", "Check Azure ML specs: a file, a folder or the repository."),
     "compare": ("ml.cli.compare", "Compare a candidate with the champion; a pull-request comment."),
-    "demo": ("ml.cli.demo", "The main job: sweep, evaluate, gate, serve, ask."),
+    "demo": ("ml.cli.demo", "The main job: sweep, select, gate, canary, ask; two are refused."),
     "evidence": ("ml.cli.evidence", "Check the evidence of a model version again, offline."),
     "gate": ("ml.cli.gate", "Decide whether a model version may be promoted; exit 3 when not."),
     "invoke": ("ml.cli.invoke", "Ask a served model."),

@@ -1,33 +1,30 @@
-"""`ml demo`: from a pipeline to an answered question, each step the command that it stands for.
+"""`ml demo`: from a sweep to a promoted model and an answer, and two that are refused.
 
-The steps are the ones that a person can type; each is named before it runs.
+Every step is a command that a person can type; it is named before it runs.
 """
 
 from __future__ import annotations
 
 import getpass
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ml.specs.problems import Exit
+from ml.specs.problems import Exit, Refused
 
 if TYPE_CHECKING:
     from ml.backends.base import Run
-    from policies.promotion.evidence import Evidence
+    from ml.release.project import Project
+    from ml.release.propose import Proposal
 
 QUESTION = "how do I use spot nodes?"
-SPLITS = {
-    "test_known": "new wordings of entries it knows",
-    "test_unseen": "entries it has never seen",
-}
-METRICS = {
-    "gain_at_1": ("right answer first", "{:.0%}"),
-    "gain_at_3": ("right answer in the first three", "{:.0%}"),
-    "mean_rank": ("mean place of the right answer", "{:.1f}"),
-}
+# What the project's train.yml is given: a first model to have one that serves, and a bad one.
+FIRST = {"inputs.trees": "2", "inputs.matches": "2"}
+SHUFFLED = {"inputs.shuffled": "true"}
+FAULT = "slow"
 
 
 def command(
@@ -37,94 +34,183 @@ def command(
     ),
     question: Annotated[str, typer.Option(help="What to ask the served model.")] = QUESTION,
 ) -> None:
-    """Sweep, evaluate, gate, serve, ask. A candidate that is no better leaves the champion."""
+    """Sweep, select, gate, apply with a canary, ask; a bad model and a bad green are refused."""
     from ml.backends.local.tracking.tracking import prepare
 
     began = time.monotonic()
     prepare()
-    from ml.cli import costs, verdicts
-    from ml.cli.invoke import shown_answers
     from ml.release import project as projects
-    from ml.release.apply import apply
-    from ml.release.ask import ask
-    from ml.release.propose import propose
+    from ml.release.registry import Registry
 
-    found = projects.find(project)
-    path = found.folder / "jobs" / spec
-    _step(1, f"ml run {_relative(path)}")
-    done = _run(path)
-    _step(2, f"ml release propose {found.name} --run {done.name}")
-    proposal = propose(found.name, done.name, prices=costs.of_instance("local"))
-    _quality(proposal.evidence)
-    verdicts.show(proposal.decision)
-    if proposal.decision.allowed:
-        who = getpass.getuser()
-        _step(3, f"ml release apply {found.name} --to local --approved-by {who}")
-        applied = apply(found.name, "local", who)
-        replaced = applied.replaced if applied else None
-        instead = f", in place of version {replaced}" if replaced else ""
-        typer.echo(f"{proposal.model} {proposal.version} serves now{instead}", err=True)
-    elif proposal.champion == proposal.version:
-        typer.echo("the best trial is the very model that serves already: nothing to do", err=True)
-    elif proposal.champion:
-        typer.echo(
-            f"version {proposal.champion} stays the champion: version {proposal.version} "
-            "was not shown to be better",
-            err=True,
-        )
-    else:
-        raise typer.Exit(Exit.GATE_SAID_NO)
-    endpoint = proposal.model
-    _step(4, f'ml invoke {endpoint} "{question}"')
-    reply = ask(endpoint, {"question": question})
-    for answer in shown_answers(reply.body):
-        typer.echo(answer)
-    typer.echo(f"done in {time.monotonic() - began:.0f} s; next:", err=True)
+    steps = Steps(projects.find(project))
+    model = steps.project.deployment().endpoint
+    if Registry().champion(model, "local") is None:
+        steps.first_model()
+    proposal = steps.candidate(steps.sweep(spec))
+    promoted = steps.promote(proposal)
+    steps.ask(proposal.model, question)
+    if promoted:
+        steps.bad_model()
+        steps.bad_green()
+    typer.echo(f"\ndone in {time.monotonic() - began:.0f} s; next:", err=True)
     typer.echo('  make ask Q="what does a sweep cost?"', err=True)
+    typer.echo(f"  ml compare {proposal.model}:{proposal.version} --format md", err=True)
     typer.echo("  make demo        again: promoted only if better", err=True)
 
 
-def _run(path: Path) -> Run:
-    from ml.backends.local.backend import LocalBackend
-    from ml.cli import live
-    from ml.specs import load, planning
+class Steps:
+    """The steps, numbered as they come."""
 
-    plan = planning.plan(load.load(path))
-    backend = LocalBackend()
-    for difference in backend.differences(plan):
-        typer.echo(difference, err=True)
-    with live.watching(plan, True) as watch:
-        run = backend.run(plan, watch)
-    typer.echo(live.summary(plan, run), err=True)
-    if run.status != "Completed":
-        raise typer.Exit(Exit.RUN_FAILED)
-    return run
+    def __init__(self, project: Project) -> None:
+        self.project = project
+        self.number = 0
+        self.told: set[str] = set()
+
+    def first_model(self) -> None:
+        """Two small trees: better than the reference recipe, and soon beaten."""
+        name = self.project.name
+        run = self._trained(FIRST, "a quick first model, so that there is one to beat")
+        proposal = self._proposed(run, "its evidence, and the gates: nothing serves yet")
+        self._decided(proposal)
+        if proposal.decision.allowed:
+            who = getpass.getuser()
+            self._step(f"ml release apply {name} --approved-by {who}")
+            self._applied(who)
+
+    def sweep(self, spec: str) -> Run:
+        """The sweep, and what its trials are worth by more than their metric."""
+        from ml.cli.select import told
+        from ml.release.contenders import choose
+
+        path = self.project.folder / "jobs" / spec
+        self._step(f"ml run {_relative(path)}", "the main job")
+        done = self._run(path, {})
+        self._step(f"ml select {done.name}", "quality, latency, cost and stability, weighed")
+        found = choose([done])
+        told(found, limit=5)
+        first = found.selection.by_score or found.selection.by_metric
+        return found.runs[first.contender.name]
+
+    def candidate(self, run: Run) -> Proposal:
+        """Evidence and gates of the trial that the score chose."""
+        from ml.cli import demo_text, verdicts
+
+        proposal = self._proposed(run, "its evidence, and the gates one by one")
+        demo_text.quality(proposal.evidence)
+        verdicts.show(proposal.decision)
+        return proposal
+
+    def promote(self, proposal: Proposal) -> bool:
+        """Apply what passed; whether something new serves now."""
+        if proposal.decision.allowed:
+            who = getpass.getuser()
+            self._step(
+                f"ml release apply {self.project.name} --approved-by {who}",
+                "green beside blue, 10 → 50 → 100 % of the requests, judged at every step",
+            )
+            self._applied(who)
+            return True
+        if proposal.champion == proposal.version:
+            typer.echo("it is the very model that serves already: nothing to do", err=True)
+        elif proposal.champion:
+            typer.echo(
+                f"version {proposal.champion} stays the champion: version {proposal.version} "
+                "was not shown to be better",
+                err=True,
+            )
+        else:
+            raise typer.Exit(Exit.GATE_SAID_NO)
+        return False
+
+    def ask(self, endpoint: str, question: str) -> None:
+        """A question to what serves."""
+        from ml.cli.invoke import shown_answers
+        from ml.release.ask import ask
+
+        self._step(f'ml invoke {endpoint} "{question}"')
+        for answer in shown_answers(ask(endpoint, {"question": question}).body):
+            typer.echo(answer)
+
+    def bad_model(self) -> None:
+        """Trained on shuffled labels: there was nothing to learn, and the gates say so."""
+        run = self._trained(SHUFFLED, "a bad model: its labels were shuffled")
+        proposal = self._proposed(run, "it runs, it answers, it is fast: the gates refuse it")
+        self._decided(proposal)
+
+    def bad_green(self) -> None:
+        """What serves, made slow on purpose, is taken back by its canary."""
+        from ml.cli.release_drill import told
+        from ml.release.drill import drill
+
+        self._step(
+            f"ml release drill {self.project.name} --fault {FAULT}",
+            "a bad green: the same model, three times as slow",
+        )
+        done = drill(self.project.name, FAULT, told=_canary)
+        told(done)
+        if not done.noticed:
+            raise typer.Exit(Exit.RUN_FAILED)
+
+    def _trained(self, changes: Mapping[str, str], why: str) -> Run:
+        path = self.project.folder / "jobs" / "train.yml"
+        given = " ".join(f"--set {field}={value}" for field, value in changes.items())
+        self._step(f"ml run {_relative(path)} {given}", why)
+        return self._run(path, changes)
+
+    def _run(self, path: Path, changes: Mapping[str, str]) -> Run:
+        from ml.backends.local.backend import LocalBackend
+        from ml.cli import live
+        from ml.specs import load, planning
+
+        plan = planning.plan(load.load(path, changes))
+        backend = LocalBackend()
+        if refused := backend.refusals(plan):
+            raise Refused(*refused, exit_code=Exit.CANNOT_HONOUR)
+        for difference in backend.differences(plan):
+            if difference not in self.told:
+                typer.echo(difference, err=True)
+        self.told |= {*backend.differences(plan)}
+        with live.watching(plan, True) as watch:
+            run = backend.run(plan, watch)
+        if run.status != "Completed":
+            typer.echo(live.summary(plan, run), err=True)
+            raise typer.Exit(Exit.RUN_FAILED)
+        typer.echo(f"{run.name}: completed in {run.active_s:.0f} s", err=True)
+        return run
+
+    def _proposed(self, run: Run, why: str) -> Proposal:
+        from ml.cli import costs
+        from ml.release.propose import propose
+
+        self._step(f"ml release propose {self.project.name} --run {run.name}", why)
+        return propose(self.project.name, run.name, prices=costs.of_instance("local"))
+
+    def _decided(self, proposal: Proposal) -> None:
+        from ml.cli import verdicts
+
+        for result in proposal.decision.blocking:
+            said = "; ".join(one for one in (result.found, result.why) if one)
+            typer.echo(f"{result.gate} says no: {said}", err=True)
+        typer.echo(verdicts.conclusion(proposal.decision), err=True)
+
+    def _applied(self, who: str) -> None:
+        from ml.release.apply import apply
+
+        applied = apply(self.project.name, "local", who, told=_canary)
+        if applied is None:  # taken back by somebody in the meantime
+            raise typer.Exit(Exit.RUN_FAILED)
+        instead = f", in place of version {applied.replaced}" if applied.replaced else ""
+        typer.echo(f"{applied.model} {applied.version} serves now{instead}", err=True)
+
+    def _step(self, typed: str, why: str = "") -> None:
+        self.number += 1
+        typer.secho(f"\n[{self.number}] {typed}", bold=True, err=True)
+        if why:
+            typer.secho(f"    {why}", dim=True, err=True)
 
 
-def _quality(evidence: Evidence) -> None:
-    """The table that a newcomer reads: ours beside the reference recipe, with 95 % intervals."""
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(title="On questions that training never saw", title_justify="left")
-    for column in ("", "this model", "95 % interval", "reference recipe"):
-        table.add_column(column)
-    for split, of_split in SPLITS.items():
-        table.add_section()
-        table.add_row(f"[bold]{of_split}[/bold]")
-        for metric, (title, form) in METRICS.items():
-            ours = evidence.metrics.get(split, {}).get(metric)
-            theirs = evidence.baseline.get(split, {}).get(metric)
-            if ours is None or ours.value is None or ours.low is None or ours.high is None:
-                continue
-            other = "" if theirs is None or theirs.value is None else form.format(theirs.value)
-            interval = f"{form.format(ours.low)} – {form.format(ours.high)}"
-            table.add_row(f"  {title}", form.format(ours.value), interval, other)
-    Console(stderr=True).print(table)
-
-
-def _step(number: int, typed: str) -> None:
-    typer.secho(f"\n[{number}/4] {typed}", bold=True, err=True)
+def _canary(sentence: str) -> None:
+    typer.echo(f"canary: {sentence}", err=True)
 
 
 def _relative(path: Path) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ml.cli import json_out
+from ml.cli import json_out, release_drill
 from ml.specs.problems import Exit
 
 if TYPE_CHECKING:
@@ -172,6 +172,9 @@ def apply(
             typer.echo(_next(project, to), err=True)
     if done.outcome == "refused":
         raise typer.Exit(Exit.GATE_SAID_NO)
+
+
+app.command()(release_drill.drill)
 
 
 @app.command()

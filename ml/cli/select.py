@@ -29,7 +29,6 @@ def command(
     from ml.backends.local.runs import ranking
     from ml.backends.local.runs import runs as known
     from ml.cli import json_out
-    from ml.release import choosing
     from ml.release.contenders import choose
     from ml.specs.problems import Problem, Refused
 
@@ -39,15 +38,22 @@ def command(
     if as_json:
         json_out.write(document(found))
         return
+    told(found, limit)
+    first = found.selection.by_score or found.selection.by_metric
+    project = found.project or "PROJECT"
+    typer.echo(f"next: ml release propose {project} --run {first.contender.name}", err=True)
+
+
+def told(found: Selected, limit: int = 0) -> None:
+    """The ranking on stdout, what is to be said of it on stderr."""
+    from ml.release import choosing
+
     table(found.selection, limit)
     typer.echo(choosing.formula(found.selection), err=True)
     for sentence in choosing.sentences(found.selection):
         typer.echo(sentence, err=True)
     for note in found.notes:
         typer.echo(f"note: {note}", err=True)
-    first = found.selection.by_score or found.selection.by_metric
-    project = found.project or "PROJECT"
-    typer.echo(f"next: ml release propose {project} --run {first.contender.name}", err=True)
 
 
 def table(made: Selection, limit: int = 0) -> None:

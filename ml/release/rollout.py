@@ -44,7 +44,7 @@ def roll_out(
     compared = _to_compare_with(launch, port, told)
     with ExitStack() as undo:
         with endpoint.locked(name):
-            blue = _cleared(name)
+            blue = cleared(name)
             slot = endpoint.other_slot(name)
             undo.callback(slots.stop, slot)
             try:
@@ -57,8 +57,8 @@ def roll_out(
             if blue is not None:  # in the state, so that no other command takes it for a leftover
                 if compared:
                     undo.callback(slots.stop, endpoint.folder(name) / endpoint.BASELINE)
-                    trial = replace(trial, baseline=_baseline(blue, release.samples))
-                undo.callback(_drained, name)  # what green has in hand is answered
+                    trial = replace(trial, baseline=baseline(blue, release.samples))
+                undo.callback(drained, name)  # what green has in hand is answered
                 undo.callback(canary.weigh, name, None)
                 endpoint.switch(name, replace(blue, canary=trial))
         outcome = None
@@ -85,7 +85,7 @@ def roll_out(
     return router, outcome
 
 
-def _baseline(blue: Live, samples: Sequence[Mapping[str, object]]) -> Server:
+def baseline(blue: Live, samples: Sequence[Mapping[str, object]]) -> Server:
     """A second server of what is live, started as green was; refused as this machine's fault."""
     slot = blue.server.slot.with_name(endpoint.BASELINE)
     try:
@@ -129,7 +129,7 @@ def settle(release: Release, registry: Registry) -> None:
     name = release.launch.endpoint
     with endpoint.locked(name):
         if not ((state := endpoint.live(name)) and state.canary and state.canary.experiment):
-            _cleared(name)
+            cleared(name)
         champion = registry.champion(release.version.model, release.environment)
         if champion is None or champion.digest != release.version.digest:
             registry.promote(release.version, release.environment)
@@ -163,18 +163,19 @@ def _promote(
     return router
 
 
-def _cleared(name: str) -> Live | None:
+def cleared(name: str) -> Live | None:
     """What is live, once nothing of a killed rollout is left; the caller holds the endpoint."""
     state = _cleared_state(name)
     if state is not None:
         if state != endpoint.live(name):
             endpoint.switch(name, state)
-            _drained(name)
+            drained(name)
         endpoint.stop_idle(name)
     return state
 
 
-def _drained(name: str) -> None:
+def drained(name: str) -> None:
+    """Return once nothing is under way to a server that gets no more; gives up without a router."""
     with suppress(Refused):  # a router that is gone has nothing under way
         if (router := endpoint.router(name)) is not None:
             endpoint.drained(router)

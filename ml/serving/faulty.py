@@ -1,0 +1,54 @@
+"""A scoring script with a fault put in on purpose: what `ml release drill` serves as green.
+
+It stands before the real one, which SCRIPT names; FAULT says what is wrong with it. Started by the
+inference server as a file, so that it imports nothing of this repository.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import itertools
+import os
+import time
+from pathlib import Path
+from types import ModuleType
+
+SCRIPT, FAULT = "MLOPS_DRILL_SCRIPT", "MLOPS_DRILL_FAULT"
+# One request in ten fails; every answer takes three times as long, and 20 ms at the least.
+EVERY, TIMES, LEAST_S = 10, 3.0, 0.02
+FAULTS = {
+    "errors": "one request in ten fails",
+    "slow": "every answer takes three times as long",
+    "constant": "every question gets the first one's answer",
+}
+
+_real: ModuleType
+_first: object = None
+_numbers = itertools.count(1)
+
+
+def init() -> None:
+    """Load the real scoring script."""
+    global _real
+    path = Path(os.environ[SCRIPT])
+    spec = importlib.util.spec_from_file_location("drilled_score", path)
+    assert spec is not None and spec.loader is not None
+    _real = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(_real)
+    _real.init()
+
+
+def run(body: str) -> object:
+    """The real answer, spoilt."""
+    global _first
+    fault, number, began = os.environ[FAULT], next(_numbers), time.perf_counter()
+    if fault == "errors" and number % EVERY == 0:
+        raise RuntimeError("a fault that `ml release drill` put in")
+    answer = _real.run(body)
+    if fault == "slow":
+        took = time.perf_counter() - began
+        time.sleep(max(LEAST_S, (TIMES - 1) * took))
+    if fault == "constant":
+        _first = answer if _first is None else _first
+        return _first
+    return answer
