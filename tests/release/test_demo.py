@@ -1,0 +1,47 @@
+"""`ml demo` from beginning to end on the tiny project: real jobs, real servers, a real canary."""
+
+from __future__ import annotations
+
+import pytest
+
+from ml.cli import demo
+from ml.cli.app import main
+from ml.release import audit
+from ml.release.registry import Registry
+from tests.release.conftest import World
+
+
+@pytest.fixture
+def words(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The command, with what the tiny project's train.yml takes."""
+    monkeypatch.setattr(demo, "FIRST", {"inputs.skill": "0.7"})
+    monkeypatch.setattr(demo, "SHUFFLED", {"inputs.skill": "0.3"})
+    monkeypatch.setattr(demo, "FAULT", "errors")
+    return ["demo", "tiny", "--question", "how?"]
+
+
+@pytest.mark.slow
+def test_the_whole_way_and_once_more(
+    world: World, words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A first model, a better one by way of a canary, a bad model and a bad green refused; the
+    second time there is nothing to promote, and nothing is shown twice."""
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+    said = capsys.readouterr().err
+    assert ended.value.code == 0, said
+    assert "[1] ml run ml/projects/tiny/jobs/train.yml --set inputs.skill=0.7" in said
+    assert "] ml select " in said and "tiny 2 serves now, in place of version 1" in said
+    assert "canary: 10 %" in said and "canary: 100 %" in said
+    assert "quality says no: test.gain_at_1 0.3" in said
+    assert "taken back at 10 %" in said and "none of its failed" in said
+    events = [line["event"] for line in audit.verify()]
+    assert events.count("applied") == 2 and events[-1] == "drill"
+    champion = Registry().champion("tiny", "local")
+    assert champion is not None and champion.version == "2"
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+    said = capsys.readouterr().err
+    assert ended.value.code == 0, said
+    assert "[1] ml run ml/projects/tiny/jobs/pipeline.yml" in said
+    assert "it is the very model that serves already" in said and "drill" not in said
