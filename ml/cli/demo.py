@@ -54,7 +54,9 @@ def command(
         steps.bad_green()
     typer.echo(f"\ndone in {time.monotonic() - began:.0f} s; next:", err=True)
     typer.echo('  make ask Q="what does a sweep cost?"', err=True)
-    typer.echo(f"  ml compare {proposal.model}:{proposal.version} --format md", err=True)
+    if proposal.champion and proposal.champion != proposal.version:
+        both = f"{proposal.model}:{proposal.version} {proposal.model}:{proposal.champion}"
+        typer.echo(f"  ml compare {both} --format md", err=True)
     typer.echo("  make demo        again: promoted only if better", err=True)
 
 

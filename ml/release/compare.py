@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from ml.backends.base import Run, Watch, unwatched
 from ml.backends.local.runs import runs
 from ml.release import candidate as candidates
-from ml.release import evidence, predictions
+from ml.release import evidence, predictions, supply_chain
 from ml.release import project as projects
 from ml.release.comparison import Comparison, Outcomes, Side, compare
 from ml.release.descent import descendants
@@ -71,11 +71,13 @@ def versus(
         where = f"{environment} has no champion of {model} yet"
         notes.append(f"{where}: there is nothing to compare with")
     theirs: Side | None = None
+    judged: Evidence | None = None
     if champion and champion.version and champion.version.digest == side.digest:
         notes.append(f"{side.name} is the very model of {_name(champion.version)}")
-        champion = None
+        champion, judged = None, side.evidence
     elif champion:
         theirs = _scored(side, champion, found.version, notes, watch)
+        judged = theirs.evidence
     confidence, decision = 0.95, None
     if found.version:
         project = projects.find(found.version.project)
@@ -89,7 +91,8 @@ def versus(
             step="propose",
             now=datetime.now(UTC),
         )
-        decision = decide(gates, side.evidence, theirs.evidence if theirs else None, request)
+        chain = supply_chain.today(side.evidence.supply_chain)
+        decision = decide(gates, replace(side.evidence, supply_chain=chain), judged, request)
     else:
         notes.append(f"no gate was asked: the model of {side.name} is not registered")
     return Compared(

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from ml.release import audit, canary, desired, rollout
@@ -48,8 +49,19 @@ def drill(project: str, fault: str, told: Callable[[str], None] = lambda _: None
     found = projects.find(project)
     samples = found.samples()
     name = desired.endpoint_of(found.deployment().endpoint, desired.LOCAL)
-    with desired.applying(found.name, desired.LOCAL), ExitStack() as undo:
+    waiting = partial(told, "an apply goes on; waiting")
+    with desired.applying(found.name, desired.LOCAL, waiting), ExitStack() as undo:
         live, _ = endpoint.ensure(name)
+        if live.canary and live.canary.experiment:
+            about = f"an experiment is on: {live.canary.experiment}"
+            raise Refused(
+                Problem(
+                    "experiment-on",
+                    about,
+                    "an endpoint without one",
+                    f"ml ab stop {live.canary.experiment}",
+                )
+            )
         with endpoint.locked(name):
             blue = rollout.cleared(name) or live
             slot = endpoint.other_slot(name)

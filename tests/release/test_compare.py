@@ -63,6 +63,7 @@ def test_the_champion_itself(two: World) -> None:
     found = versus("tiny:1", None, "local")
     assert found.comparison.champion is None
     assert found.notes == ("tiny 1 is the very model of tiny 1",)
+    assert found.decision is not None and found.decision.outcome == "already-champion"
 
 
 @pytest.mark.slow
