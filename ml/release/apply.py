@@ -129,7 +129,7 @@ def chart(
         step=step,
         approved_by=approved_by,
         reason=declared.reason,
-        served_before=history.was_applied(name, declared.digest),
+        served_before=history.is_way_back(name, declared.digest),
         noted=noted,
         watch=watch,
     )

@@ -10,21 +10,21 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 import yaml
 
 from ml.backends.local import home
 from ml.release import edit, release_file
-from ml.release.declaration import LOCAL_FILE, SCHEMA_VERSION, TRACKED_FILE
+from ml.release.declaration import LOCAL_FILE, SCHEMA_VERSION, TRACKED_FILE, Environments
 from ml.release.strategy import Strategy
 from ml.serving import files
 from ml.specs import repository
 from ml.specs.problems import Place, Problem, Refused
 
 LOCAL = "local"
-TRACKED = ("dev", "staging", "prod")
+TRACKED = tuple(field.name for field in fields(Environments))
 ENVIRONMENTS = (LOCAL, *TRACKED)
 FILE = "release.yml"
 _HEADER = "# Written by `ml release propose`; `ml release apply` brings it about.\n"

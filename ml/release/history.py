@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 from ml.release import audit
-from ml.release.journal import lines
+from ml.release.journal import lines, served
 
 Line = Mapping[str, object]
 
@@ -29,25 +29,9 @@ class Attempt:
         return asdict(self)
 
 
-def was_applied(endpoint: str, digest: str) -> bool:
-    """Whether the model was live there once: it had passed the gates and its canary."""
-    return any(one["event"] == "applied" and one["digest"] == digest for one in lines(endpoint))
-
-
-def served(endpoint: str) -> Sequence[Line]:
-    """The `applied` lines of what may be gone back to, oldest first; the last one is live.
-
-    Going back takes what came after away: after 1, 2, 3 and 2 again there are 1 and 2.
-    """
-    found: list[Line] = []
-    for line in lines(endpoint):
-        if line["event"] != "applied":
-            continue
-        known = [one["digest"] for one in found]
-        if line["digest"] in known:
-            found = found[: known.index(line["digest"])]
-        found.append(line)
-    return found
+def is_way_back(endpoint: str, digest: str) -> bool:
+    """Whether the model served there before the one that does: it had passed gates and canary."""
+    return any(line["digest"] == digest for line in served(endpoint))
 
 
 def refused(endpoint: str) -> Sequence[Attempt]:

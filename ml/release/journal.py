@@ -63,13 +63,28 @@ def last_refusal(name: str, declared: Declared) -> str | None:
 
 
 def served_before(launch: Launch) -> bool:
-    """Whether this model with this code was applied to the endpoint before."""
+    """Whether this model with this code is one that may be gone back to."""
     return any(
-        line["event"] == "applied"
-        and line["digest"] == launch.digest
-        and line.get("code") == launch.code.name
-        for line in lines(launch.endpoint)
+        line["digest"] == launch.digest and line.get("code") == launch.code.name
+        for line in served(launch.endpoint)
     )
+
+
+def served(name: str) -> Sequence[Mapping[str, object]]:
+    """The `applied` lines of what may be gone back to, oldest first; the last one is live.
+
+    Going back takes what came after away: after 1, 2, 3 and 2 again there are 1 and 2, and 3 would
+    be a promotion again.
+    """
+    found: list[Mapping[str, object]] = []
+    for line in lines(name):
+        if line["event"] != "applied":
+            continue
+        digests = [one["digest"] for one in found]
+        if line["digest"] in digests:
+            found = found[: digests.index(line["digest"])]
+        found.append(line)
+    return found
 
 
 def record_applied(release: Release, replaced: Version | None, outcome: Outcome | None) -> None:

@@ -163,7 +163,7 @@ def _steps(course: Course, serving: Serving | None) -> Sequence[str]:
     release, launch = course.release, course.release.launch
     version = launch.version
     beside = f" beside version {serving.version}" if serving else ""
-    back = history.was_applied(launch.endpoint, launch.digest)
+    back = history.is_way_back(launch.endpoint, launch.digest)
     return [
         f"verify the digest {launch.digest[:19]}… of the model folder: it holds now",
         f"start version {version}{beside}",

@@ -85,7 +85,7 @@ def propose(
                 registry, found, version, environment, reason=reason, rival=rival, watch=watch
             )
         written: list[Path] = []
-        before = desired.read(found.name, environment)
+        unapplied = _unapplied(registry, found.name, environment, digest)
         if judged.decision.allowed:
             with faults.told():
                 written.append(
@@ -105,7 +105,7 @@ def propose(
         champion=judged.champion.version if judged.champion else None,
         release=written[0] if written else None,
         written=tuple(written),
-        unapplied=_unapplied(before, judged, version) if written else None,
+        unapplied=unapplied if written else None,
     )
 
 
@@ -219,11 +219,13 @@ def _measured(project: Project, launch: Launch) -> Timing:
             slots.stop(slot)
 
 
-def _unapplied(before: Declared | None, judged: Judged, version: Version) -> str | None:
-    """The version that was declared in place of the champion, and is not any more."""
-    champion = judged.champion.digest if judged.champion else ""
-    passed_over = before is not None and before.digest not in (champion, version.digest)
-    return before.version if before is not None and passed_over else None
+def _unapplied(registry: Registry, project: str, environment: str, digest: str) -> str | None:
+    """The version that is declared in place of the champion, unless it is the one proposed."""
+    declared = desired.read(project, environment)
+    if declared is None or declared.digest == digest:
+        return None
+    champion = registry.champion(declared.model, environment)
+    return None if champion and champion.digest == declared.digest else declared.version
 
 
 def _declaration(judged: Judged, version: Version, reason: str) -> Declared:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from ml.backends.local import faults
 from ml.release import audit, desired, history
 from ml.release import project as projects
 from ml.release.desired import Declared
+from ml.release.journal import served as served_on
 from ml.release.propose import attach
 from ml.release.registry import Registry
 from ml.specs.problems import Problem, Refused
@@ -36,7 +38,7 @@ def roll_back(project: str, environment: str = desired.LOCAL, why: str = "") -> 
         now = desired.read(found.name, environment)
         if now is None:
             raise _nowhere(found.name, environment, "nothing is declared")
-        served = list(history.served(desired.endpoint_of(now.model, environment)))
+        served = served_on(desired.endpoint_of(now.model, environment))
         digests = [line["digest"] for line in served]
         before = served[: digests.index(now.digest)] if now.digest in digests else served
         if not before:
@@ -52,9 +54,10 @@ def roll_back(project: str, environment: str = desired.LOCAL, why: str = "") -> 
             decision=decision,
             reason=history.reason(decision),
         )
-        written = [desired.declare(found.name, environment, back)]
-        if environment != desired.LOCAL:
-            written.append(attach(written[0], environment, version))
+        with faults.told():
+            written = [desired.declare(found.name, environment, back)]
+            if environment != desired.LOCAL:
+                written.append(attach(written[0], environment, version))
         audit.append(
             "rollback",
             {

@@ -79,8 +79,8 @@ def test_promoted_by_commits_and_reverted(
 ) -> None:
     """Two promotions, `git revert`, the revert reverted, and `ml release rollback`: all the same.
 
-    A version that served before comes back at once, without a canary, whatever the gates that
-    compare would say today; the new one has had its canary.
+    The version before comes back at once, without a canary, whatever the gates that compare would
+    say today; what was gone back from has a canary when it is promoted anew.
     """
     assert apply("tiny", "prod", "ana") is None
     (empty,) = status("tiny", "prod")
@@ -137,7 +137,7 @@ def test_promoted_by_commits_and_reverted(
 
     git("revert", "--no-edit", "HEAD")
     done = apply("tiny", "prod", "cy")
-    assert done and (done.version, done.canary) == ("2", None)
+    assert done and done.version == "2" and done.canary  # forward again: a promotion like another
 
     back = rollback.roll_back("tiny", "prod", "it is slow")
     assert (back.declared.version, back.replaced.version) == ("1", "2") and files() == first
@@ -208,7 +208,9 @@ def test_uncommitted_code_goes_to_local_only(rehearsed: World) -> None:
 
 
 @pytest.mark.slow
-def test_what_waits_to_be_applied_has_to_be_beaten_too(challenged: World) -> None:
+def test_what_waits_to_be_applied_has_to_be_beaten_too(
+    challenged: World, capsys: pytest.CaptureFixture[str]
+) -> None:
     """A worse version does not take the place of a better one that is declared, until that is taken
     back; a better one does. A worse one that a hand declares is refused when it is applied."""
     waiting, why = desired.read("tiny", "local"), "it forgets a withdrawn answer"
@@ -220,18 +222,29 @@ def test_what_waits_to_be_applied_has_to_be_beaten_too(challenged: World) -> Non
     declared = desired.read("tiny", "local")
     assert declared and declared.version == "3"
     assert propose("tiny", challenged.run(0.95)).unapplied == "3"
+    second = desired.read("tiny", "local")
+    assert second
     done = apply("tiny", "local", "ana")
     assert done and (done.outcome, done.version) == ("applied", "2")
     desired.declare("tiny", "local", declared)
-    found = plan.plan("tiny")
-    assert not found.steps and "non-inferiority" in found.verdict
+    code, out, err = ml(capsys, "release", "plan", "tiny")
+    assert code == 3 and "refused: gates that say no to version 3" in out and "superiority" in err
     done = apply("tiny", "local", "ana")
     assert done and done.outcome == "refused" and ask("tiny", {"question": "how?"}).version == "2"
     is_now = status("tiny", "local")[0]
     assert is_now.last_attempt and is_now.last_attempt.outcome == "refused"
     assert "non-inferiority" in is_now.last_attempt.why
-    back = rollback.roll_back("tiny")  # takes back what was never live
-    assert (back.replaced.version, back.declared.version) == ("3", "2")
+    code, out, _ = ml(capsys, "release", "status", "tiny")
+    assert code == 0 and "signed off by ana" in out and "last      version 3 refused" in out
+    # What was never live is taken back.
+    code, out, _ = ml(capsys, "release", "rollback", "tiny", "--why", "a mistake", "--json")
+    assert code == 0 and json.loads(out)["replaced"]["version"] == "3"
+    code, _, err = ml(capsys, "release", "rollback", "tiny")
+    assert code == 0 and "tiny 1 is declared in place of 2" in err
+    code, out, _ = ml(capsys, "release", "plan", "tiny")
+    assert code == 0 and "no canary: this version served here before" in out
+    assert propose("tiny", challenged.run(0.95)).decision.outcome == "already-champion"
+    desired.declare("tiny", "local", second)
     done = apply("tiny", "local", "ana")
     assert done and done.outcome == "unchanged"
 

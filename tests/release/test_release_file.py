@@ -11,6 +11,7 @@ import pytest
 import yaml
 from jsonschema import Draft202012Validator
 
+from ml.backends.local.snapshots.ignore import IgnoreFile
 from ml.release import release_check, release_file
 from ml.release.declaration import SCHEMA, schema
 from ml.release.strategy import Strategy
@@ -236,6 +237,13 @@ def test_a_model_or_evidence_that_is_not_the_projects(
     attached.parent.mkdir()
     attached.write_text("{}")
     assert "was changed" in release_check.problems(path)[1].found
+
+
+def test_a_promotion_is_not_in_the_snapshot_of_the_code() -> None:
+    """So that steps are reused, and a version that served is known again with its code."""
+    names = {name for name, _ in IgnoreFile(ROOT).files()}
+    assert "ml/projects/faq_matching/endpoint/score.py" in names
+    assert not [name for name in names if "release" in name or "evidence/" in name]
 
 
 def test_the_schema_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
