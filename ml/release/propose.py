@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ml.backends.base import Run, Watch, unwatched
@@ -81,9 +81,10 @@ def propose(
         judged = judge(registry, found, version, environment, reason=reason, watch=watch)
         rival = _rival(registry, found.name, environment)
         if rival is not None and rival.digest != digest and judged.decision.allowed:
-            judged = judge(
+            against = judge(
                 registry, found, version, environment, reason=reason, rival=rival, watch=watch
             )
+            judged = replace(against, champion=judged.champion)
         written: list[Path] = []
         unapplied = _unapplied(registry, found.name, environment, digest)
         if judged.decision.allowed:

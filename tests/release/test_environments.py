@@ -215,7 +215,8 @@ def test_what_waits_to_be_applied_has_to_be_beaten_too(
     back; a better one does. A worse one that a hand declares is refused when it is applied."""
     waiting, why = desired.read("tiny", "local"), "it forgets a withdrawn answer"
     third = propose("tiny", challenged.run(0.8025), reason=why)
-    assert third.decision.outcome == "refused" and third.champion == "2"
+    assert third.decision.outcome == "refused"
+    assert (third.decision.champion, third.champion) == ("2", "1")
     assert desired.read("tiny", "local") == waiting
     assert rollback.roll_back("tiny").declared.version == "1"
     assert propose("tiny", challenged.run(0.8025), reason=why).decision.allowed

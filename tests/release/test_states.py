@@ -23,6 +23,7 @@ from ml.release import audit, canary, desired, journal, rollback, rollout, statu
 from ml.release import propose as proposing
 from ml.release.canary import Outcome
 from ml.release.desired import Declared
+from ml.release.judge import Judged
 from ml.release.registry import Version
 from ml.serving import endpoint, server, slots
 from ml.serving.router import process
@@ -169,15 +170,10 @@ def install(patch: pytest.MonkeyPatch, machine: Machine) -> None:
             outcome = "refused"
         if champion == what:
             outcome = "already-champion"
-        decision = SimpleNamespace(outcome=outcome, allowed=outcome == "approved")
+        decision: Any = SimpleNamespace(outcome=outcome, allowed=outcome == "approved")
+        evidence: Any = None
         machine.judged += 1
-        return SimpleNamespace(
-            candidate=what,
-            champion=champion,
-            decision=decision,
-            evidence=None,
-            audited=f"{machine.judged:064x}",
-        )
+        return Judged(decision, what, champion, evidence, f"{machine.judged:064x}")
 
     found = SimpleNamespace(
         name=NAME,
