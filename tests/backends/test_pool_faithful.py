@@ -102,7 +102,7 @@ facts = {
 late()
 facts["modules_last"] = sorted(sys.modules)
 text = json.dumps(facts, default=str).replace(home, "HOME").replace(os.environ["MLFLOW_RUN_ID"], "RUN")
-text = text.replace(str(os.getpid()), "PID")
+text = re.sub(rf"(?<![0-9]){os.getpid()}(?![0-9])", "0", text)
 Path("outputs/facts.json").write_text(re.sub(r"0x[0-9a-f]+", "0x", text))
 """
 
