@@ -16,7 +16,7 @@ from google.protobuf import empty_pb2, struct_pb2
 from pulumi.runtime.proto import analyzer_pb2, analyzer_pb2_grpc
 
 from infra.preview.captured import REFERENCE, Capture, Finding, Resource, Spent
-from infra.preview.processes import ended
+from infra.preview.processes import Peak, ended
 from ml.specs.problems import Problem, Refused
 
 # Pulumi's protocol: a value that is not known yet.
@@ -47,10 +47,11 @@ class Analyzer:
                 "PYTHONPATH": str(pack.parent.parent),
             },
         )
+        self._peak = Peak(self._process.pid)
         assert self._process.stdout
         port = self._process.stdout.readline().strip()
         if not port.isdigit():
-            ended(self._process)
+            ended(self._process, self._peak)
             said.seek(0)
             last = next((line for line in reversed(said.readlines()) if line.strip()), "no reason")
             raise Refused(
@@ -125,7 +126,7 @@ class Analyzer:
     ) -> None:
         self._channel.close()
         self._process.terminate()
-        self.spent = ended(self._process)
+        self.spent = ended(self._process, self._peak)
 
 
 def unknown(value: Any) -> Any:

@@ -18,7 +18,7 @@ from pulumi.runtime.proto import engine_pb2_grpc, resource_pb2_grpc
 from infra.preview.analyzer import OPTIONS, Analyzer
 from infra.preview.captured import Capture, Finding, Resource
 from infra.preview.engine import Engine
-from infra.preview.processes import ended
+from infra.preview.processes import Peak, ended
 from ml.specs.problems import Problem, Refused
 
 PROJECT = "platform"
@@ -69,9 +69,10 @@ def capture(stack: str, *, root: Path = ROOT, analyzer: Analyzer | None = None) 
                 "PULUMI_CONFIG_SECRET_KEYS": json.dumps(list(json.loads(NO_SECRET))),
             },
         )
+        peak = Peak(process.pid)
         assert process.stderr
         told = process.stderr.read()
-        spent = ended(process)
+        spent = ended(process, peak)
     if process.returncode:
         last = next((line for line in reversed(told.splitlines()) if line.strip()), "no reason")
         said = "; ".join(engine.errors[-1:]) or last

@@ -44,12 +44,13 @@ def command(
 
     steps = Steps(projects.find(project))
     model = steps.project.deployment().endpoint
-    if Registry().champion(model, "local") is None:
+    fresh = Registry().champion(model, "local") is None
+    if fresh:
         steps.first_model()
     proposal = steps.candidate(steps.sweep(spec))
     promoted = steps.promote(proposal)
     steps.ask(proposal.model, question)
-    if promoted:
+    if promoted or fresh:
         steps.bad_model()
         steps.bad_green()
     typer.echo(f"\ndone in {time.monotonic() - began:.0f} s; next:", err=True)
