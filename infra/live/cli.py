@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import sys
 from dataclasses import asdict
 from datetime import timedelta
@@ -11,10 +12,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from infra import settings as environments
-from ml.specs.problems import Exit
+from ml.specs.problems import Exit, Problem, Refused
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from azure.core.credentials import TokenCredential
 
     from infra.live.arm import Arm
     from infra.preview.captured import Resource
@@ -72,19 +75,19 @@ def sas(
     as_json: AsJson = False,
 ) -> None:
     """A SAS of the data lake for one path, signed by who is signed in. Its output is a secret."""
-    from azure.identity import DefaultAzureCredential
     from azure.storage.blob import BlobServiceClient
 
     from infra import naming
     from infra.live import sas as issuing
 
     settings = environments.load(stack)
+    wanted = issuing.scope(path)
     account = naming.names(settings).worldwide("stlk")
     service = BlobServiceClient(
-        f"https://{account}.blob.core.windows.net", credential=DefaultAzureCredential()
+        f"https://{account}.blob.core.windows.net",
+        credential=_signed_in("https://storage.azure.com"),
     )
     limit = timedelta(hours=settings.storage.sas_hours)
-    wanted = issuing.scope(path)
     issued = issuing.issue(
         service, wanted, "write" if to_write else "read", timedelta(hours=hours), limit
     )
@@ -141,8 +144,24 @@ def _declared(stack: str) -> Sequence[Resource]:
 
 
 def _arm(settings: environments.Settings) -> Arm:
+    from infra.live.arm import PUBLIC, Arm
+
+    return Arm(_signed_in(PUBLIC), settings.subscription)
+
+
+def _signed_in(audience: str) -> TokenCredential:
+    """Who runs the command; Refused at once, in one line, when nobody is signed in."""
+    from azure.core.exceptions import ClientAuthenticationError
     from azure.identity import DefaultAzureCredential
 
-    from infra.live.arm import Arm
-
-    return Arm(DefaultAzureCredential(), settings.subscription)
+    # It logs a paragraph for each way of signing in that is not used here.
+    logging.getLogger("azure.identity").setLevel(logging.ERROR)
+    credential = DefaultAzureCredential()
+    try:
+        credential.get_token(f"{audience}/.default")
+    except ClientAuthenticationError:
+        raise Refused(
+            Problem("not-signed-in", "nobody", "somebody who is signed in to Azure", "az login"),
+            exit_code=Exit.RUN_FAILED,
+        ) from None
+    return credential
