@@ -47,7 +47,7 @@ def propose(
     as_json: AsJson = False,
 ) -> None:
     """Score the best run, register its model, ask the gates, and declare it if they pass."""
-    from ml.cli import costs, verdicts
+    from ml.cli import costs, release_text, verdicts
     from ml.release.propose import propose as go
     from ml.specs.repository import shown
 
@@ -62,6 +62,7 @@ def propose(
             "version": made.version,
             "digest": made.digest,
             "champion": made.champion,
+            "rival": made.rival,
             "release": str(made.release) if made.release else None,
             "written": [str(path) for path in made.written],
             "decision": made.decision.to_json(),
@@ -70,7 +71,9 @@ def propose(
     else:
         typer.echo(f"{made.run.name} is {made.model} {made.version} ({made.digest[:19]})", err=True)
         verdicts.show(made.decision)
-        if made.unapplied:
+        if made.rival:
+            typer.echo(release_text.rival(made), err=True)
+        elif made.unapplied:
             typer.echo(f"version {made.unapplied} was declared and never applied", err=True)
         for path in made.written:
             typer.echo(f"written: {shown(path)}", err=True)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from ml.release.history import Attempt
     from ml.release.plan import Plan
+    from ml.release.propose import Proposal
     from ml.release.status import Status
 
 SHORT = 19  # characters of a digest, `sha256:` among them
@@ -44,6 +45,16 @@ def plan(one: Plan) -> str:
     lines += [f"  declared  {is_declared}", f"  serving   {serves}"]
     lines += [f"  {number}. {step}" for number, step in enumerate(one.steps, 1)]
     return "\n".join(lines)
+
+
+def rival(made: Proposal) -> str:
+    """What is said of a version that waits and had to be beaten."""
+    waits = f"version {made.rival} is declared and was never applied: it had to be beaten too"
+    if made.release:
+        return f"{waits}, and is not declared any more"
+    if made.environment == "local":
+        return f"{waits}; ml release rollback {made.project} takes it back"
+    return f"{waits}; git takes it back where it was declared by mistake"
 
 
 def _attempt(one: Attempt) -> str:

@@ -206,6 +206,9 @@ def _declared_version(
         ) from None
     if version.project != project.name:
         raise Refused(other_project(f"{version.model} of {version.project}", model, place("model")))
+    if replace(version, evidence=declared.evidence).papers.is_dir():
+        # Measured again since for another environment: this one rests on what it declares.
+        version = replace(version, evidence=declared.evidence)
     for what, found, expected in (
         ("digest", version.digest, declared.digest),
         ("evidence", version.evidence, declared.evidence),

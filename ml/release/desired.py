@@ -111,9 +111,11 @@ def place(project: str, environment: str, field: str = "") -> Place:
 def declare(project: str, environment: str, declared: Declared) -> Path:
     """Write the declaration over the old one, in one step; returns the file.
 
-    Of a tracked file every other character stays. Raises Refused when it cannot be edited.
+    Of a tracked file every other character stays. The caller holds the lock. Raises Refused when
+    it cannot be edited.
     """
     file = path(project, environment)
+    files.sweep(file)
     if environment == LOCAL:
         entry = {"environments": {environment: asdict(declared)}}
         text = yaml.safe_dump({"schema_version": SCHEMA_VERSION, **entry}, sort_keys=False)

@@ -5,9 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 from ml.backends.base import Run
@@ -90,15 +93,30 @@ def keep(
         "cost": cost,
         "supply_chain": stated,
     }
-    with faults.told():
-        version.papers.mkdir(parents=True, exist_ok=True)
-        document[reference.FIELD] = reference.keep(evaluated.outputs[EVALUATION], version)
+    with faults.told(), _unfinished(version) as papers:
+        document[reference.FIELD] = reference.keep(evaluated.outputs[EVALUATION], papers)
         text = json.dumps(document, indent=1, sort_keys=True) + "\n"
-        source = evaluated.outputs[EVALUATION] / PREDICTIONS
-        shutil.copyfile(source, version.papers / PREDICTIONS)
-        files.replace(version.papers / supply_chain.SBOM, bill)
-        files.replace(version.papers / FILE, text)
-    return registry.keep_evidence(version, hashlib.sha256(text.encode()).hexdigest())
+        shutil.copyfile(evaluated.outputs[EVALUATION] / PREDICTIONS, papers / PREDICTIONS)
+        files.replace(papers / supply_chain.SBOM, bill)
+        files.replace(papers / FILE, text)
+        kept = replace(version, evidence=hashlib.sha256(text.encode()).hexdigest())
+        papers.chmod(0o755)
+        papers.rename(kept.papers)
+    return registry.keep_evidence(version, kept.evidence)
+
+
+@contextmanager
+def _unfinished(version: Version) -> Iterator[Path]:
+    """A folder to gather papers in: they appear all at once, or not at all."""
+    folder = replace(version, evidence="").papers
+    folder.mkdir(parents=True, exist_ok=True)
+    for left in folder.glob(".unfinished-*"):  # by a kill: proposals come one at a time
+        shutil.rmtree(left, ignore_errors=True)
+    unfinished = Path(tempfile.mkdtemp(prefix=".unfinished-", dir=folder))
+    try:
+        yield unfinished
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
 
 
 def load(version: Version) -> Evidence:

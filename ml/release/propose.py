@@ -33,8 +33,9 @@ class Proposal:
 
     `release` is the file that declares the version, None when the gates refused it or it is the
     champion already; `written` are all files that a promotion pull request carries. `unapplied` is
-    a version that was declared and not applied, and is not declared any more. `run` is the run
-    whose model it is.
+    a version that was declared and not applied, and is not declared any more. `rival` is one that
+    is declared, waits to be applied, and was what this one had to beat. `run` is the run whose
+    model it is.
     """
 
     project: str
@@ -49,6 +50,7 @@ class Proposal:
     release: Path | None
     written: tuple[Path, ...]
     unapplied: str | None
+    rival: str | None
 
 
 def propose(
@@ -63,9 +65,9 @@ def propose(
     """Propose the run's model, or that of the latest completed sweep or pipeline.
 
     `reason` is why a champion should be replaced by a model that is not shown to beat it, `prices`
-    what an instance costs. On this machine what is declared and waits to be applied has to be
-    beaten too: of two that are proposed at once the better one ends as champion. A refusal
-    by a gate is in the Proposal; Refused is raised for what is wrong with the call or the machine.
+    what an instance costs. What is declared and waits to be applied has to be beaten too: of two
+    that are proposed at once the better one ends as champion. A refusal by a gate is in the
+    Proposal; Refused is raised for what is wrong with the call or the machine.
     """
     desired.check_environment(environment)
     found = projects.find(project)
@@ -85,15 +87,18 @@ def propose(
                 registry, found, version, environment, reason=reason, rival=rival, watch=watch
             )
             judged = replace(against, champion=judged.champion)
+        else:
+            rival = None
         written: list[Path] = []
         unapplied = _unapplied(registry, found.name, environment, digest)
         if judged.decision.allowed:
             with faults.told():
-                written.append(
-                    desired.declare(found.name, environment, _declaration(judged, version, reason))
+                release = desired.declare(
+                    found.name, environment, _declaration(judged, version, reason)
                 )
+                written.append(release)
                 if environment != desired.LOCAL:
-                    written.append(attach(written[0], environment, version))
+                    written.append(attach(release, environment, version))
     return Proposal(
         project=found.name,
         environment=environment,
@@ -107,17 +112,17 @@ def propose(
         release=written[0] if written else None,
         written=tuple(written),
         unapplied=unapplied if written else None,
+        rival=rival.version if rival else None,
     )
 
 
 def _rival(registry: Registry, project: str, environment: str) -> Version | None:
     """What is declared and not champion yet; None when it cannot be, or its canary refused it.
 
-    In a tracked environment there is none: git tells of two pull requests that change one line.
-    `ml release rollback` takes one back that is in the way.
+    `ml release rollback` takes one back that is in the way, and so does git where that declares.
     """
     declared = desired.read(project, environment)
-    if environment != desired.LOCAL or declared is None:
+    if declared is None:
         return None
     champion = registry.champion(declared.model, environment)
     if champion is not None and champion.digest == declared.digest:
@@ -173,6 +178,7 @@ def _registered(
 def attach(release: Path, environment: str, version: Version) -> Path:
     """Copy the evidence beside a tracked declaration, for the pull request that carries it."""
     to = attached(release, environment)
+    files.sweep(to)
     files.replace(to, (version.papers / EVIDENCE_FILE).read_text(encoding="utf-8"))
     return to
 

@@ -33,6 +33,8 @@ EVIDENCE = "evidence"
 MODEL_OUTPUT = "model"
 EVIDENCE_FILE = "evidence.json"
 _NAME = re.compile(r"[\w.-]+")
+# As many hexadecimal digits of a sha256 name a folder.
+_NAMED = 16
 
 
 @dataclass(frozen=True)
@@ -53,8 +55,11 @@ class Version:
 
     @property
     def papers(self) -> Path:
-        """Where the evidence and the predictions are kept, with the version."""
-        return home.home() / "evidence" / self.model / self.version
+        """The folder of the evidence and its predictions, named after the evidence's sha256.
+
+        What an environment declares stays when the version is measured again for another.
+        """
+        return home.home() / "evidence" / self.model / self.version / self.evidence[:_NAMED]
 
 
 def store(folder: Path) -> str:

@@ -89,7 +89,7 @@ class Release:
 
 def find_release(run: Run, notes: list[str]) -> Release | None:
     """The version that was registered of the run's model, or whose evaluation the run is."""
-    models = sorted({path.parent.parent.name for path in _papers()})
+    models = sorted({path.parents[2].name for path in _papers()})
     if not models:
         return None
     digest = next((one for part in _parts(run, MODEL) if (one := _digest(part))), "")
@@ -162,7 +162,7 @@ def _parts(run: Run, output: str) -> list[Run]:
 
 def _papers() -> list[Path]:
     """The evidence of every version on this machine."""
-    return sorted((home.home() / "evidence").glob(f"*/*/{evidence.FILE}"))
+    return sorted((home.home() / "evidence").glob(f"*/*/*/{evidence.FILE}"))
 
 
 def _digest(run: Run) -> str:

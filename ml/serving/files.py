@@ -23,6 +23,12 @@ def replace(path: Path, text: str) -> None:
         unfinished.unlink(missing_ok=True)
 
 
+def sweep(path: Path) -> None:
+    """Remove what killed writers of the file left beside it; the caller is its one writer now."""
+    for left in path.parent.glob(f".{path.name}.*.tmp"):
+        left.unlink(missing_ok=True)
+
+
 def append(path: Path, content: bytes, durable: bool = False) -> None:
     """Add whole lines to a file of ours alone; raises OSError, and the file is as it was then.
 

@@ -50,16 +50,20 @@ def commit(words: str) -> None:
 @pytest.fixture
 def rehearsed(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     """Gates that pass here for prod too: a waiver and reviews in git, and advisories at hand."""
-    path = world.project.folder / "gates.yml"
+    rehearse(world.project.folder, tmp_path / "osv")
+    monkeypatch.setenv("MLOPS_ADVISORIES", str(tmp_path / "osv"))
+    return world
+
+
+def rehearse(project: Path, osv: Path) -> None:
+    """Commit a waiver and reviews to the project's gates.yml; make a source of advisories."""
+    path = project / "gates.yml"
     written = WRITTEN.replace("DAY", str(datetime.now(UTC).date())).replace("FEATURES", "f" * 64)
     path.write_text(path.read_text() + written)
-    osv = tmp_path / "osv"
     osv.mkdir()
     record = {"id": "PYSEC-1", "modified": datetime.now(UTC).isoformat(), "affected": []}
     (osv / "one.json").write_text(json.dumps(record))
-    monkeypatch.setenv("MLOPS_ADVISORIES", str(osv))
     commit("gates for a rehearsal")
-    return world
 
 
 def files() -> dict[str, str]:
@@ -248,6 +252,28 @@ def test_what_waits_to_be_applied_has_to_be_beaten_too(
     desired.declare("tiny", "local", second)
     done = apply("tiny", "local", "ana")
     assert done and done.outcome == "unchanged"
+
+
+@pytest.mark.slow
+def test_environments_do_not_disturb_each_other(
+    rehearsed: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In a tracked environment too what waits has to be beaten; a version that is measured again
+    for another environment stays what the first declares."""
+    assert propose("tiny", rehearsed.run(0.95), "prod").decision.allowed
+    waiting, before = desired.read("tiny", "prod"), files()
+    words = ("tiny", "--run", rehearsed.run(0.8), "--env", "prod", "--reason", "it is smaller")
+    code, _, err = ml(capsys, "release", "propose", *words)
+    assert code == 3 and "version 1 is declared and was never applied" in err
+    assert desired.read("tiny", "prod") == waiting and files() == before
+
+    assert propose("tiny", rehearsed.run(0.95), "dev").decision.allowed
+    again = desired.read("tiny", "dev")
+    assert again and waiting and (again.version, again.digest) == (waiting.version, waiting.digest)
+    assert again.evidence != waiting.evidence and files()["prod.json"] == before["prod.json"]
+    for environment in ("prod", "dev"):
+        done = apply("tiny", environment, "ana")
+        assert done and (done.outcome, done.version) == ("applied", "1")
 
 
 def test_environments_on_azure_are_said_to_be_missing(capsys: pytest.CaptureFixture[str]) -> None:

@@ -17,16 +17,16 @@ from ml.toolkit.reference import REFERENCE, SCHEMA_VERSION
 FIELD = "reference"
 
 
-def keep(evaluation: Path, version: Version) -> str | None:
-    """Copy the reference that an evaluation left to the version's papers; its sha256 (hex).
+def keep(evaluation: Path, papers: Path) -> str | None:
+    """Copy the reference that an evaluation left to a version's papers; its sha256 (hex).
 
     None, and nothing is kept, when the project writes none.
     """
     source = evaluation / REFERENCE
     if not source.is_file():
         return None
-    shutil.copyfile(source, version.papers / REFERENCE)
-    return hashlib.sha256((version.papers / REFERENCE).read_bytes()).hexdigest()
+    shutil.copyfile(source, papers / REFERENCE)
+    return hashlib.sha256((papers / REFERENCE).read_bytes()).hexdigest()
 
 
 def load(version: Version) -> Mapping[str, Any]:

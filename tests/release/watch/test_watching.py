@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import time
 from pathlib import Path
@@ -22,6 +21,7 @@ from ml.specs.problems import Refused
 from ml.toolkit.reference import REFERENCE, write_reference
 from tests.release.conftest import World
 from tests.release.test_commands import ml
+from tests.release.tiny import resealed
 
 QUESTIONS = [f"how do I run job {number} on a spot node" for number in range(300)]
 NAMED = {"model": "m", "version": "1", "environment": "local"}
@@ -36,11 +36,9 @@ def with_reference(version: Version, digest: str = "") -> Version:
         {"answers/0/score": ("numeric", [n / 300 for n in range(300)])},
         {"answers/0/score": [0.1, 0.2] * 100},
     )
-    kept = reference.keep(evaluation, version)
-    path = version.papers / EVIDENCE_FILE
-    path.write_text(json.dumps({**json.loads(path.read_text()), reference.FIELD: kept}))
-    sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
-    return Registry().keep_evidence(version, sha256)
+    stated = json.loads((version.papers / EVIDENCE_FILE).read_text())
+    stated[reference.FIELD] = reference.keep(evaluation, version.papers)
+    return Registry().keep_evidence(version, resealed(version, json.dumps(stated)).evidence)
 
 
 def collect(version: Version, questions: list[str], score: float = 1.0) -> None:
@@ -110,8 +108,9 @@ def test_a_reference_is_used_only_as_it_was_kept(promoted_world: World) -> None:
     version = Registry().find("tiny", "1")
     with pytest.raises(Refused, match="no-reference"):
         reference.load(version)
+    version = with_reference(version, "sha256:other")
     with pytest.raises(Refused, match=r"reference-unfit.*sha256:other"):
-        reference.load(with_reference(version, "sha256:other"))
+        reference.load(version)
     version = with_reference(version)
     assert reference.load(version)["digest"] == version.digest
     assert {one.name: one.sound for one in reverify.checks(version)}[REFERENCE]

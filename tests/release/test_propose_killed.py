@@ -1,0 +1,138 @@
+"""A proposal that is killed: at every step the release can be read, says what is wrong, goes on."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from ml.backends.local import home
+from ml.backends.local.runs import runs
+from ml.release import candidate, desired, plan, release_check, reverify
+from ml.release import project as projects
+from ml.release import propose as proposing
+from ml.release.apply import apply
+from ml.release.registry import Registry
+from ml.serving.client import Timing
+from ml.specs.problems import Refused
+from tests.release.conftest import Template, World
+from tests.release.test_environments import commit, evidence, git, rehearse
+
+pytestmark = pytest.mark.slow
+
+RELEASE = Path("ml/projects/tiny/release.yml")
+TIMING = Timing(1.0, 2.0, 3.0, 1.0, 200, 20, "a machine")
+# What takes seconds is done before: an evaluation is found, a latency is known.
+QUICK = f"""
+import os, signal
+from pathlib import Path
+from ml.backends.local.runs import runs
+from ml.release import audit, candidate, propose as proposing
+from ml.release.registry import Registry
+from ml.serving import files
+from ml.serving.client import Timing
+candidate.evaluate = lambda *_: runs.find(EVALUATED)
+proposing._measured = lambda *_: Timing(**{asdict(TIMING)})
+"""
+# Kills itself after that call of that step, and before the one that is negative or nought.
+KILL = """
+done, calls = HOLDER.NAME, []
+def killed(*given, **named):
+    calls.append(1)
+    if len(calls) < abs(CALL):
+        return done(*given, **named)
+    if CALL > 0:
+        done(*given, **named)
+    os.kill(os.getpid(), signal.SIGKILL)
+HOLDER.NAME = killed
+proposing.propose("tiny", RUN, "prod")
+"""
+# Files are replaced in this order: the bill of materials and the evidence, in a folder that gets
+# its name then; release.yml; the evidence beside it.
+KILLED = [
+    *[("proposing.store", 1), ("Registry.register", 1), ("audit.append", 1), ("audit.append", 2)],
+    *[("files.replace", call) for call in (1, 2, 3, 4)],
+    *[("Registry.keep_evidence", call) for call in (0, 1)],
+    *[("Path.replace", call) for call in (-3, -4)],
+]
+# Those after which release.yml declares what its evidence is not yet of.
+BETWEEN = {("files.replace", 3), ("Path.replace", -4)}
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """Version 1 waits in prod; the model of skill 0.95 is `evaluated` (a run), not registered."""
+
+    template: Template
+    evaluated: str
+
+
+@pytest.fixture(scope="module")
+def waiting(trained: Template, tmp_path_factory: pytest.TempPathFactory) -> Waiting:
+    """Made once, in a repository and a home of its own."""
+    root, at = tmp_path_factory.mktemp("rehearsed"), tmp_path_factory.mktemp("waiting")
+    shutil.copytree(trained.root, root, dirs_exist_ok=True)
+    shutil.copytree(trained.home, at, dirs_exist_ok=True)
+    made = replace(trained, root=root, home=at)
+    with made.inside(), pytest.MonkeyPatch.context() as patch:
+        rehearse(root / "ml/projects/tiny", at / "osv")
+        patch.setenv("MLOPS_ADVISORIES", str(at / "osv"))
+        patch.setattr(proposing, "_measured", lambda *_: TIMING)
+        assert proposing.propose("tiny", made.names[0.8], "prod").decision.allowed
+        commit("version 1 waits")
+        model = runs.find(made.names[0.95]).outputs["model"]
+        return Waiting(made, candidate.evaluate(projects.find("tiny"), model).name)
+
+
+@pytest.mark.parametrize(("step", "call"), KILLED)
+def test_a_proposal_killed_at_any_step_is_made_again(
+    waiting: Waiting,
+    copied: Callable[[Template], World],
+    monkeypatch: pytest.MonkeyPatch,
+    step: str,
+    call: int,
+) -> None:
+    """SIGKILL: the declaration is the old one or the new one, whole; where its evidence is not yet
+    beside it, plan and apply say so; proposing again ends as if nothing had happened."""
+    run = copied(waiting.template).run(0.95)
+    monkeypatch.setenv("MLOPS_ADVISORIES", str(home.home() / "osv"))
+    holder, name = step.split(".")
+    words = {"HOLDER": holder, "NAME": name, "CALL": str(call)}
+    code = QUICK + KILL
+    for word, value in {**words, "RUN": repr(run), "EVALUATED": repr(waiting.evaluated)}.items():
+        code = code.replace(word, value)
+    killed = subprocess.run([sys.executable, "-c", code], capture_output=True, env=os.environ)
+    assert killed.returncode == -9, killed.stderr.decode()
+
+    declared, found = desired.read("tiny", "prod"), plan.plan("tiny", "prod")
+    assert declared and declared.version in ("1", "2")
+    attached = hashlib.sha256(evidence().read_bytes()).hexdigest() == declared.evidence
+    assert attached is ((step, call) not in BETWEEN)
+    if attached:
+        assert found.steps and not found.stops
+    else:
+        assert found.stops and found.stops.problems[0].code == "evidence-edited"
+        assert "propose the version again" in found.stops.problems[0].hint
+        with pytest.raises(Refused, match="evidence-edited"):
+            apply("tiny", "prod", "ana")
+        assert [one.code for one in release_check.problems(RELEASE)] == ["evidence-edited"]
+
+    monkeypatch.setattr(proposing, "_measured", lambda *_: TIMING)
+    monkeypatch.setattr(candidate, "evaluate", lambda *_: runs.find(waiting.evaluated))
+    again = proposing.propose("tiny", run, "prod")
+    assert again.version == "2" and again.decision.allowed and len(again.written) == 2
+    declared, found = desired.read("tiny", "prod"), plan.plan("tiny", "prod")
+    assert declared and declared.version == "2" and found.steps and not found.stops
+    every = Registry().versions("tiny")
+    assert [one.version for one in every] == ["1", "2"]
+    assert all(check.sound for one in every for check in reverify.checks(one))
+    changed = {line[3:] for line in git("status", "--porcelain", "-uall").splitlines()}
+    assert changed == {str(RELEASE), str(evidence())}
+    assert not list((home.home() / "evidence").rglob(".*"))
