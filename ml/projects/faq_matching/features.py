@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -107,18 +108,42 @@ class Catalogue:
         np.fill_diagonal(alike, 0)
         return cls(questions, answers, alike)
 
+    @cached_property
+    def lookup(self) -> dict[str, Matrix]:
+        """What queries are multiplied by for each of TEXT_FEATURES but the last."""
+        questions, answers = self.questions, self.answers
+        of = (questions.word, answers.word, questions.char, answers.char)
+        return {name: one.T.tocsr() for name, one in zip(TEXT_FEATURES, of, strict=False)}
 
-def _evidence(queries: Matrix, mass: Matrix) -> Array:
-    """Multinomial naive Bayes: the mean log-likelihood of a query's grams under each row of `mass`.
+    @cached_property
+    def evidence(self) -> Evidence:
+        """Of the characters of both texts."""
+        return Evidence.of((self.questions.char + self.answers.char).tocsr())
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Multinomial naive Bayes: the mean log-likelihood of a query's grams under each row of a mass.
 
     ln(mass + a) is split into ln a + ln(1 + mass/a), so that the product stays sparse.
     """
-    log = mass.copy()
-    log.data = np.log1p(log.data / SMOOTHING)
-    total = np.asarray(mass.sum(axis=1)).ravel() + SMOOTHING * mass.shape[1]
-    length = np.maximum(np.asarray(queries.sum(axis=1)).ravel(), 1e-6)
-    likely = (queries @ log.T).toarray() / length[:, None] - np.log(total / SMOOTHING)
-    return np.asarray(likely, dtype=np.float32)
+
+    log: Matrix
+    total: Array
+
+    @classmethod
+    def of(cls, mass: Matrix) -> Evidence:
+        """Under the rows of `mass`."""
+        log = mass.copy()
+        log.data = np.log1p(log.data / SMOOTHING)
+        total = np.asarray(mass.sum(axis=1)).ravel() + SMOOTHING * mass.shape[1]
+        return cls(log.T.tocsr(), np.log(total / SMOOTHING))
+
+    def __call__(self, queries: Matrix) -> Array:
+        """(queries, rows of the mass)."""
+        length = np.maximum(np.asarray(queries.sum(axis=1)).ravel(), 1e-6)
+        likely = (queries @ self.log).toarray() / length[:, None] - self.total
+        return np.asarray(likely, dtype=np.float32)
 
 
 @dataclass(frozen=True)
@@ -171,18 +196,31 @@ class Memory:
         weight[len(memory.label) :] = OWN_TEXT
         return replace(memory, weights=descend(memory.weights, seen, labels, weight, steps, rate))
 
+    @cached_property
+    def lookup(self) -> tuple[Matrix, Evidence, Evidence]:
+        """What queries are compared with: every question, and the words and characters of all."""
+        word, char = Evidence.of(self.word_mass), Evidence.of(self.char_mass)
+        return self.asked.word.T.tocsr(), word, char
+
+    @cached_property
+    def alike_in_size(self) -> Sequence[tuple[Index, Index]]:
+        """The known entries by how many questions each has: their places, (entries, questions)."""
+        sizes = np.diff(np.append(self.starts, len(self.label)))
+        entries = [np.flatnonzero(sizes == size) for size in np.unique(sizes)]
+        return [(at, self.starts[at][:, None] + np.arange(sizes[at[0]])) for at in entries]
+
     def compare(self, queries: Texts) -> dict[str, Array]:
         """Each memory feature as (queries, known entries)."""
-        like = (queries.word @ self.asked.word.T).toarray()
-        ends = np.append(self.starts[1:], like.shape[1])
+        asked, word_evidence, char_evidence = self.lookup
+        like = (queries.word @ asked).toarray()
         best = np.empty((like.shape[0], len(self.known)), np.float32)
         best_3, mean = np.empty_like(best), np.empty_like(best)
-        for at, (start, end) in enumerate(zip(self.starts, ends, strict=True)):
-            block = like[:, start:end]
-            most = min(3, end - start)
-            top = np.partition(block, end - start - most, axis=1)[:, -most:]
-            best[:, at], best_3[:, at] = top.max(axis=1), top.mean(axis=1)
-            mean[:, at] = block.mean(axis=1)
+        for at, columns in self.alike_in_size:
+            block = np.take(like, columns, axis=1)  # each row in a row, as the sums want it
+            most = min(3, block.shape[2])
+            top = np.partition(block, block.shape[2] - most, axis=2)[:, :, -most:]
+            best[:, at], best_3[:, at] = top.max(axis=2), top.mean(axis=2)
+            mean[:, at] = block.mean(axis=2)
         logits = queries.word @ self.weights
         logits -= logits.max(axis=1, keepdims=True)
         logits -= np.log(np.exp(logits).sum(axis=1, keepdims=True))
@@ -190,8 +228,8 @@ class Memory:
             "word_nearest": best,
             "word_nearest_3": best_3,
             "word_mean": mean,
-            "word_evidence": _evidence(queries.word, self.word_mass),
-            "char_evidence": _evidence(queries.char, self.char_mass),
+            "word_evidence": word_evidence(queries.word),
+            "char_evidence": char_evidence(queries.char),
             "discriminant": logits.astype(np.float32),
         }
 
@@ -238,14 +276,10 @@ def pair_features(
     """
     shape = (len(queries.words), len(catalogue.questions.words))
     found: dict[str, Array] = {
-        "word_question": (queries.word @ catalogue.questions.word.T).toarray(),
-        "word_answer": (queries.word @ catalogue.answers.word.T).toarray(),
-        "char_question": (queries.char @ catalogue.questions.char.T).toarray(),
-        "char_answer": (queries.char @ catalogue.answers.char.T).toarray(),
-        "char_text_evidence": _evidence(
-            queries.char, (catalogue.questions.char + catalogue.answers.char).tocsr()
-        ),
+        name: ((queries.word if name.startswith("word") else queries.char) @ texts).toarray()
+        for name, texts in catalogue.lookup.items()
     }
+    found["char_text_evidence"] = catalogue.evidence(queries.char)
     for name, values in memory.compare(queries).items():
         whole = np.full(shape, np.nan, np.float32)
         whole[:, memory.known] = values
