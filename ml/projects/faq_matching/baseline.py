@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from ml.projects.faq_matching.features import Array, Index
+from ml.projects.faq_matching.vectors import Array, Index
 from ml.toolkit.boosting import lightgbm
 
 MATCHES = 40

@@ -10,12 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from ml.projects.faq_matching.features import NAMES, Array, Index, Memory, Spaces
+from ml.projects.faq_matching.features import NAMES, Memory, Spaces
 from ml.projects.faq_matching.loading import Faq
 from ml.projects.faq_matching.model import FaqModel, answer_text, catalogue_of, feature_set_hash
 from ml.projects.faq_matching.pairs import sample_pairs, training_features
 from ml.projects.faq_matching.settings import Hyperparameters
 from ml.projects.faq_matching.splits import Split
+from ml.projects.faq_matching.vectors import Array, Index
 from ml.toolkit.boosting import lightgbm
 from ml.toolkit.metrics import gain_at, mean_rank, ranks
 

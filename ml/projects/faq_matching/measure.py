@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ml.projects.faq_matching.baseline import MATCHES, fit_recipe
-from ml.projects.faq_matching.features import NAMES, Index
+from ml.projects.faq_matching.features import NAMES
 from ml.projects.faq_matching.fitting import entries_of, fit, texts_of
 from ml.projects.faq_matching.loading import Faq
 from ml.projects.faq_matching.model import FaqModel
@@ -30,6 +30,7 @@ from ml.projects.faq_matching.splits import (
     Split,
     folds,
 )
+from ml.projects.faq_matching.vectors import Index
 from ml.toolkit.evaluation import Prediction
 from ml.toolkit.explain import Explained, contributions
 from ml.toolkit.fairness import disparities

@@ -11,18 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from ml.projects.faq_matching.features import (
-    NAMES,
-    Array,
-    Catalogue,
-    Index,
-    Memory,
-    Spaces,
-    pair_features,
-)
+from ml.projects.faq_matching.features import NAMES, Catalogue, Memory, Spaces, pair_features
 from ml.projects.faq_matching.loading import Entry
 from ml.projects.faq_matching.text import clean
-from ml.projects.faq_matching.vectors import Vectoriser
+from ml.projects.faq_matching.vectors import Array, Index, Vectoriser
 from ml.serving.scoring.manifest import write_manifest
 from ml.toolkit.boosting import lightgbm
 
@@ -39,7 +31,8 @@ TREES, ARRAYS, ENTRIES, QUESTIONS, SETTINGS = (
 def feature_set_hash() -> str:
     """Changes when a feature is added, renamed, or computed in another way."""
     here = Path(__file__).parent
-    content = b"".join((here / name).read_bytes() for name in ("features.py", "vectors.py"))
+    files = ("features.py", "likelihood.py", "vectors.py")
+    content = b"".join((here / name).read_bytes() for name in files)
     return sha256(",".join(NAMES).encode() + content).hexdigest()
 
 

@@ -6,16 +6,9 @@ from concurrent.futures import Executor
 
 import numpy as np
 
-from ml.projects.faq_matching.features import (
-    NAMES,
-    Array,
-    Catalogue,
-    Index,
-    Memory,
-    Texts,
-    pair_features,
-)
+from ml.projects.faq_matching.features import NAMES, Catalogue, Memory, Texts, pair_features
 from ml.projects.faq_matching.splits import folds
+from ml.projects.faq_matching.vectors import Array, Index
 
 BLOCK = 1024
 FOLDS = 5

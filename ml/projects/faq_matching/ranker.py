@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from ml.projects.faq_matching.features import Array
 from ml.projects.faq_matching.model import FaqModel
 from ml.projects.faq_matching.text import clean
+from ml.projects.faq_matching.vectors import Array
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,8 @@ from scipy import sparse
 
 Keys = NDArray[np.uint64]
 Rows = NDArray[np.int64]
+Array = NDArray[np.float32]
+Index = NDArray[np.int64]
 Matrix = Any  # scipy.sparse.csr_matrix; its stubs do not follow slicing and products.
 
 _WORD = re.compile(r"\w+")

@@ -13,22 +13,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ml.projects.faq_matching.features import (
-    NAMES,
-    OWN_TEXT,
-    SMOOTHING,
-    Array,
-    Memory,
-    Spaces,
-    naive_bayes,
-    pair_features,
-)
+from ml.projects.faq_matching.features import NAMES, OWN_TEXT, Memory, Spaces, pair_features
 from ml.projects.faq_matching.fitting import entries_of, texts_of
+from ml.projects.faq_matching.likelihood import SMOOTHING, naive_bayes
 from ml.projects.faq_matching.loading import Faq
 from ml.projects.faq_matching.model import FaqModel, answer_text, catalogue_of
 from ml.projects.faq_matching.pairs import FOLDS, sample_pairs, training_features
 from ml.projects.faq_matching.splits import TRAIN, Split, folds
-from ml.projects.faq_matching.vectors import Vectoriser, stem
+from ml.projects.faq_matching.vectors import Array, Vectoriser, stem
 
 Bag = dict[str, float]
 DESCENT = (6, 30.0)
