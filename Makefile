@@ -85,7 +85,7 @@ schema: setup ## write the JSON Schema that editors check release.yml by
 	@$(BIN)/ml release schema > ml/release/release.schema.json
 
 .PHONY: bench
-bench: $(VENV)/dev.stamp ## measure: make bench ARGS="NAME --quick", ARGS=--list for the names
+bench: $(VENV)/dev.stamp $(if $(findstring infra,$(ARGS)),$(VENV)/infra.stamp) ## measure: make bench ARGS="NAME --quick", ARGS=--list for the names
 	@$(BIN)/python -m benchmarks $(ARGS)
 
 .PHONY: lock

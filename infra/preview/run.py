@@ -43,8 +43,13 @@ def captures(
     return found, analyzer
 
 
-def capture(stack: str, *, root: Path = ROOT, analyzer: Analyzer | None = None) -> Capture:
-    """One run of the program; Refused with what it said when it fails."""
+def capture(
+    stack: str, *, root: Path = ROOT, analyzer: Analyzer | None = None, bare: bool = False
+) -> Capture:
+    """One run of the program; Refused with what it said when it fails.
+
+    `bare` runs it with the SDK as it is, without the short cut that `launch` describes.
+    """
     findings: list[Finding] = []
 
     def analyze(resource: Resource) -> None:
@@ -58,7 +63,7 @@ def capture(stack: str, *, root: Path = ROOT, analyzer: Analyzer | None = None) 
             [
                 sys.executable,
                 str(Path(__file__).with_name("launch.py")),
-                *(address, PROJECT, stack, str(program)),
+                *(address, PROJECT, stack, str(program), *(["bare"] if bare else [])),
             ],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,

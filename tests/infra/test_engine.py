@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -41,6 +42,13 @@ def test_a_program_is_captured_with_parents_dependencies_and_references(tmp_path
     assert found.component(who) == "part" and found.component(group) == ""
     assert found.outputs == {"principal": "${UserAssignedIdentity:who.principalId}"}
     assert found.spent.cpu_seconds > 0 and found.spent.peak_mib > 10
+
+
+def test_the_short_cut_changes_nothing_that_is_captured(tmp_path: Path) -> None:
+    """The SDK left as it is, which makes a URN of every alias, declares the same."""
+    root = tree(tmp_path, PROGRAM)
+    fast, bare = capture("dev", root=root), capture("dev", root=root, bare=True)
+    assert replace(fast, spent=bare.spent) == bare
 
 
 def test_a_secret_is_captured_as_a_word(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,13 @@ def test_every_stack_is_sound(stack: str) -> None:
     assert found.problems == ()
     assert problems(found.provided) == []
     assert [one.name for one in found.provided if not found.component(one)] == ["group"]
+
+
+def test_the_short_cut_of_the_launcher_changes_nothing() -> None:
+    """Of the whole program, with every parent and child that has aliases."""
+    fast = own()["prod"]
+    bare = capture("prod", bare=True)
+    assert replace(fast, spent=bare.spent) == bare
 
 
 def test_the_program_is_at_most_fifty_lines() -> None:
