@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from infra.pricing import months
 from infra.pricing.months import NOTHING, Month
 from infra.pricing.prices import Price, PriceList
-from infra.settings import Cluster, Settings
+from infra.settings import Settings
+from infra.workloads import Cluster
 
 DAYS = months.HOURS / 24
 # Of the daily cap of logs that a typical month fills: an assumption, stated with the line.

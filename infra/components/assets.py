@@ -9,7 +9,7 @@ from pulumi_azure_native import machinelearningservices as ml
 
 from infra.components.network import Network
 from infra.components.site import Site
-from infra.settings import AssetRegistry
+from infra.foundations import AssetRegistry
 
 
 @dataclass(frozen=True)

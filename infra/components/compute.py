@@ -10,7 +10,7 @@ from pulumi_azure_native import machinelearningservices as ml
 from pulumi_azure_native import managedidentity
 
 from infra.components.site import Site
-from infra.settings import Cluster, Workstation
+from infra.workloads import Cluster, Workstation
 
 
 @dataclass(frozen=True)

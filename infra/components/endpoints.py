@@ -11,7 +11,7 @@ from pulumi_azure_native import managedidentity
 
 from infra.components.monitoring import Monitoring
 from infra.components.site import Site
-from infra.settings import Endpoint
+from infra.workloads import Endpoint
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import pulumi
 from pulumi_azure_native import authorization, consumption
 
 from infra.components.site import Site
-from infra.settings import Guardrails as Settings
+from infra.foundations import Guardrails as Settings
 
 
 @dataclass(frozen=True)

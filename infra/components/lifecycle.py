@@ -6,7 +6,7 @@ import pulumi
 from pulumi_azure_native import storage
 
 from infra.components.site import Site
-from infra.settings import Storage as Settings
+from infra.foundations import Storage as Settings
 
 
 def lifecycle(

@@ -8,7 +8,7 @@ import pulumi
 from pulumi_azure_native import applicationinsights, monitor, operationalinsights
 
 from infra.components.site import Site
-from infra.settings import Monitoring as Settings
+from infra.foundations import Monitoring as Settings
 
 _CRITERIA = "Microsoft.Azure.Monitor.SingleResourceMultipleMetricCriteria"
 

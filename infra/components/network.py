@@ -11,7 +11,7 @@ import pulumi
 from pulumi_azure_native import network, privatedns
 
 from infra.components.site import Site
-from infra.settings import Network as Settings
+from infra.foundations import Network as Settings
 
 Part = Literal["endpoints", "compute", "workstations"]
 PARTS: tuple[Part, ...] = ("endpoints", "compute", "workstations")

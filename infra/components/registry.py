@@ -9,7 +9,7 @@ from pulumi_azure_native import containerregistry
 
 from infra.components.network import Network
 from infra.components.site import Site
-from infra.settings import Images as Settings
+from infra.foundations import Images as Settings
 
 
 @dataclass(frozen=True)

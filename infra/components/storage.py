@@ -14,7 +14,7 @@ from pulumi_azure_native import managedidentity, security, storage
 from infra.components.lifecycle import lifecycle
 from infra.components.network import Network
 from infra.components.site import Site
-from infra.settings import Storage as Settings
+from infra.foundations import Storage as Settings
 
 _KINDS = {"LRS": "Standard_LRS", "ZRS": "Standard_ZRS", "GRS": "Standard_GRS"}
 _KINDS |= {"GZRS": "Standard_GZRS", "RAGRS": "Standard_RAGRS", "RAGZRS": "Standard_RAGZRS"}

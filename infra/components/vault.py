@@ -9,7 +9,7 @@ from pulumi_azure_native import keyvault
 
 from infra.components.network import Network
 from infra.components.site import Site
-from infra.settings import Vault as Settings
+from infra.foundations import Vault as Settings
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from infra.components.registry import Registry
 from infra.components.site import Site
 from infra.components.storage import Storage
 from infra.components.vault import Vault
-from infra.settings import Network as NetworkSettings
+from infra.foundations import Network as NetworkSettings
 
 
 @dataclass(frozen=True)

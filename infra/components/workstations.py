@@ -10,7 +10,7 @@ from pulumi_azure_native import compute, network
 
 from infra.components.network import Network
 from infra.components.site import Site
-from infra.settings import Workstation
+from infra.workloads import Workstation
 
 
 @dataclass(frozen=True)

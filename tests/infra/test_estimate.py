@@ -9,7 +9,8 @@ import pytest
 from infra import costing
 from infra.estimate import estimate
 from infra.pricing import prices
-from infra.settings import Cluster, Settings, Usage, load
+from infra.settings import Settings, load
+from infra.workloads import Cluster, Usage
 
 LISTED = prices.read()
 

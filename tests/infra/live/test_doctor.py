@@ -9,7 +9,8 @@ import pytest
 
 from infra.live.arm import Arm
 from infra.live.doctor import ACTIONS, GLOBAL, Check, examine
-from infra.settings import Cluster, Settings, load
+from infra.settings import Settings, load
+from infra.workloads import Cluster
 from tests.infra.live.declared import STORAGE, SUBSCRIPTION, resource, resources
 from tests.stand_ins.arm_server import State
 

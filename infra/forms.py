@@ -1,0 +1,16 @@
+"""The forms of texts that stand in more than one part of the settings."""
+
+from __future__ import annotations
+
+from infra.fields import Form
+
+EMAIL = Form(r"[^@\s]+@[^@\s]+\.[^@\s]+", "an e-mail address")
+GUID = Form(
+    r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}",
+    "a GUID such as 6f8d2c1e-0000-4000-8000-000000000000",
+)
+NAME = Form(
+    r"(?=.{3,16}$)[a-z](-?[a-z0-9])+",
+    "3 to 16 lower-case letters, digits and single hyphens, a letter first",
+)
+CIDR = Form(r"\d{1,3}(\.\d{1,3}){3}/\d{1,2}", "a range such as 10.60.0.0/16")

@@ -1,0 +1,116 @@
+"""What an environment stands on: the parts of its settings besides what runs in it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from infra.fields import Form, field
+from infra.forms import CIDR, NAME
+
+
+@dataclass(frozen=True, kw_only=True)
+class Network:
+    """The virtual network, and who isolates the compute: Azure ML or our own subnet."""
+
+    isolation: Literal["managed", "own"] = field(
+        "`managed`: Azure ML's own managed network; `own`: clusters in a subnet of ours", "managed"
+    )
+    address_space: str = field(
+        "range of the virtual network, /16 to /24", "10.60.0.0/16", form=CIDR
+    )
+    service_endpoints: bool = field("reach storage and vault by service endpoints too", False)
+    firewall: Literal["Basic", "Standard"] = field(
+        "SKU of the firewall that fully qualified names bring", "Standard"
+    )
+    allowed_hosts: tuple[str, ...] = field(
+        "hosts that compute may reach; the first one brings a firewall and its cost",
+        (),
+        form=Form(
+            r"(\*\.)?([a-z0-9-]+\.)+[a-z]{2,}", "a host name such as pypi.org, or *.pypi.org"
+        ),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Storage:
+    """The workspace's storage account and the data lake."""
+
+    redundancy: Literal["LRS", "ZRS", "GRS", "GZRS", "RAGRS", "RAGZRS"] = field(
+        "how many copies, and where", "ZRS"
+    )
+    containers: tuple[str, ...] = field(
+        "file systems of the lake, each a datastore of the workspace",
+        ("raw", "curated"),
+        form=Form(
+            r"(?=.{3,30}$)[a-z0-9](-?[a-z0-9])+",
+            "3 to 30 lower-case letters, digits and single hyphens",
+        ),
+        low=1,
+        high=20,
+    )
+    datastores: Literal["identity", "sas"] = field(
+        "how jobs reach the lake: by identity, or by a short SAS that `infra sas` issues",
+        "identity",
+    )
+    sas_hours: int = field("longest life of a SAS, in hours", 8, low=1, high=168)
+    soft_delete_days: int = field("days in which a delete can be undone", 14, low=7, high=365)
+    cool_after_days: int = field("days until a blob moves to the cool tier", 30, low=1, high=3650)
+    delete_after_days: int = field(
+        "days until a blob of the first container is deleted; 0 means never", 0, low=0, high=36500
+    )
+    customer_managed_key: bool = field("encrypt with a key of our own vault", False)
+    nfs_share_gib: int = field(
+        "size of an NFS share for the workspace; 0 means none, else 100 or more", 0, high=102400
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Vault:
+    """The key vault."""
+
+    soft_delete_days: int = field("days in which a secret can be recovered", 90, low=7, high=90)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Images:
+    """The container registry."""
+
+    zone_redundant: bool = field("spread over the zones of the region", True)
+    keep_untagged_days: int = field("days until an untagged image is deleted", 30, low=1, high=365)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Monitoring:
+    """Logs, metrics and alerts."""
+
+    retention_days: int = field("days that logs are kept", 90, low=30, high=730)
+    daily_gb: int = field("most that is taken in a day, in GB", 5, low=1, high=1000)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AssetRegistry:
+    """The Azure ML registry through which environments share models and environments."""
+
+    mode: Literal["create", "use", "none"] = field(
+        "exactly one environment creates it, the others use it", "none"
+    )
+    name: str = field("its name, the same in every environment", "", form=NAME)
+    resource_group: str = field(
+        "the group that it is in, where it is used",
+        "",
+        form=Form(r"[\w().-]{1,89}[\w()-]", "the name of a resource group"),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Guardrails:
+    """The budget, its recipients, and locks."""
+
+    monthly_budget: int = field("budget of a month, in the currency of billing", low=1, high=10**7)
+    budget_from: str = field(
+        "month in which the budget begins: Azure takes the one in which it is made, or a later",
+        form=Form(r"20\d\d-(0[1-9]|1[0-2])", "a month such as 2026-12"),
+    )
+    locks: bool = field("lock storage, vault and registry against deletion", True)
+    protect: bool = field("make Pulumi refuse to replace or delete what holds data", True)
