@@ -6,7 +6,7 @@ import ipaddress
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
-from infra.settings import Settings
+from infra.settings import BUILDER, Settings
 from infra.sizes import PRESETS, SIZES, retired
 from ml.specs.lines import Document, Key
 from ml.specs.problems import Problem
@@ -58,6 +58,11 @@ def _sizes(settings: Settings) -> Found:
             yield from _size(cluster.size, (*keys, "size"))
     for index, workstation in enumerate(settings.workstations):
         yield from _size(workstation.size, ("platform:workstations", index, "size"))
+    builder, there = settings.images.builder_size, ("platform:images", "builder_size")
+    yield from _size(builder, there)
+    if builder in SIZES and SIZES[builder].gpus:
+        found = f"`{builder}` has {SIZES[builder].gpus} GPUs, which building an image does not use"
+        yield "builder-with-gpu", found, "a size without a GPU", f"use {PRESETS['cpu']}", there
 
 
 def _size(size: str, keys: tuple[Key, ...]) -> Found:
@@ -94,6 +99,10 @@ def _names(settings: Settings) -> Found:
         *(("platform:clusters", index, one) for index, one in enumerate(settings.clusters)),
         *(("platform:workstations", index, one) for index, one in enumerate(settings.workstations)),
     ]
+    for key, index, one in computes:
+        if one.name == BUILDER:
+            found = f"`{BUILDER}` is the name of the cluster that builds images"
+            yield "same-name", found, "another name", "rename it", (key, index, "name")
     yield from _twice(computes)
     yield from _twice(
         [("platform:endpoints", index, one) for index, one in enumerate(settings.endpoints)]
@@ -145,6 +154,20 @@ def _needs_network(what: str, keys: tuple[Key, ...]) -> tuple[str, str, str, str
     return "needs-network", found, "`platform:exposure: private`", hint, keys
 
 
+def _isolation(settings: Settings) -> Found:
+    """What only one of the two networks has (how-to-managed-network, "Limitations")."""
+    network, key = settings.network, "platform:network"
+    if network.isolation == "managed" and network.service_endpoints:
+        found = "service endpoints with `isolation: managed`"
+        hint = "set `isolation: own`, or leave service_endpoints out: private endpoints are there"
+        expected = "`isolation: own`: a managed network has private endpoints alone"
+        yield "needs-own-network", found, expected, hint, (key, "service_endpoints")
+    if network.isolation == "own" and network.allowed_hosts:
+        found = "`allowed_hosts` with `isolation: own`, which would hold nobody back"
+        hint = "leave them out: the routes and the firewall of our own network say what is reached"
+        yield "needs-managed-network", found, "`isolation: managed`", hint, (key, "allowed_hosts")
+
+
 def _share(settings: Settings) -> Found:
     if 0 < settings.storage.nfs_share_gib < 100:
         found = f"`platform:storage.nfs_share_gib` is {settings.storage.nfs_share_gib}"
@@ -178,5 +201,5 @@ def _tiers(settings: Settings) -> Found:
 
 CHECKS: tuple[Check, ...] = (
     *(_environment, _address_space, _sizes, _nodes, _names),
-    *(_asset_registry, _starter, _share, _machines, _tiers),
+    *(_asset_registry, _starter, _isolation, _share, _machines, _tiers),
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from infra.estimate import Estimate
+from infra.estimate import LEFT_OUT, Estimate
 from infra.pricing.months import START_MINUTES, Month
 
 
@@ -15,6 +15,7 @@ def as_json(estimate: Estimate) -> dict[str, object]:
         "currency": estimate.currency,
         "month": _month(estimate.total),
         "complete": not estimate.unpriced,
+        "not_priced": [*estimate.unpriced, *LEFT_OUT],
         "lines": [
             {
                 "what": line.what,
@@ -51,11 +52,23 @@ def as_text(estimate: Estimate) -> str:
     return "\n".join((*text, *_remarks(estimate)))
 
 
+def dated(estimate: Estimate) -> Iterator[str]:
+    """Each date and remark of the prices, with the lines that it is about."""
+    about: dict[str, list[str]] = {}
+    for line in estimate.lines:
+        if line.price is not None:
+            about.setdefault(line.notes, []).append(line.what)
+    if len(about) == 1:
+        yield f"prices {next(iter(about))}"
+    else:
+        yield from (f"prices {note}: {', '.join(lines)}" for note, lines in sorted(about.items()))
+
+
 def _remarks(estimate: Estimate) -> Iterator[str]:
     if estimate.unpriced:
         yield f"  no price known: {', '.join(estimate.unpriced)}; `infra cost --refresh` asks Azure"
-    notes = {line.notes for line in estimate.lines if line.price is not None}
-    yield from (f"  prices {note}" for note in sorted(notes))
+    yield from (f"  {note}" for note in dated(estimate))
+    yield f"  not in it: {'; '.join(LEFT_OUT)}"
     for one in estimate.alternatives:
         more = one.at_one.typical - one.at_zero.typical
         yield (

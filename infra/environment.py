@@ -33,7 +33,7 @@ def provision(
     monitoring = Monitoring("monitoring", MonitoringArgs(here, settings.monitoring, settings.owner))
     identity = Identity(
         "identity",
-        IdentityArgs(here, settings.repository, [one.name for one in settings.clusters], encrypted),
+        IdentityArgs(here, settings.repository, [one.name for one in settings.computes], encrypted),
     )
     network = Network("network", NetworkArgs(here, settings.network)) if settings.private else None
     vault = Vault("vault", VaultArgs(here, settings.vault, network, encrypted))
@@ -57,7 +57,7 @@ def provision(
             vault=vault,
             registry=registry,
             insights=monitoring.insights.id,
-            image_build_compute=settings.image_builder,
+            image_build_compute=settings.builder.name if settings.builder else None,
             sas=sas,
         ),
     )
@@ -66,7 +66,7 @@ def provision(
         ComputeArgs(
             site=here,
             workspace=workspace.workspace.name,
-            clusters=settings.clusters,
+            clusters=settings.computes,
             instances=settings.machines("compute-instance"),
             identities=identity.clusters,
             subnet=network.subnet("compute")

@@ -1,7 +1,7 @@
 """What an environment costs a month, line by line, from its settings and the price list.
 
-What has no price is listed as such: the total is then said to be at least so much. Traffic, stored
-data beyond what a line names and support are not in it.
+What has no price is listed as such: the total is then said to be at least so much. `LEFT_OUT` names
+what no line counts, since nobody can know it before.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from infra.inventory import inventory
 from infra.pricing import months
 from infra.pricing.months import NOTHING, Month
 from infra.pricing.prices import Price, PriceList
@@ -16,8 +17,21 @@ from infra.settings import Settings
 from infra.workloads import Cluster
 
 DAYS = months.HOURS / 24
-# Of the daily cap of logs that a typical month fills: an assumption, stated with the line.
+# How often the unit of a price is in a month, where the price is not a month's.
+A_MONTH = {"hour": months.HOURS, "30 days": DAYS / 30}
+# Of the daily cap of logs that a typical month fills, the tens of thousands of operations that it
+# asks of the vault, and ten times as many at the worst: assumptions, stated with their lines.
 TYPICAL_LOGS = 0.1
+TYPICAL_OPERATIONS = 10
+LEFT_OUT = (
+    "network traffic and data through private endpoints and firewalls",
+    "operations on storage, and data beyond `stored_gb`",
+    "what Defender scans for malware",
+    "disks of machines for people",
+    "deployments of online endpoints, which are a release's",
+    "images and data of the shared registry beyond its fee",
+    "support and taxes",
+)
 
 
 @dataclass(frozen=True)
@@ -67,19 +81,18 @@ class Estimate:
         return tuple(line.what for line in self.lines if line.price is None)
 
 
-def estimate(settings: Settings, prices: PriceList, private_endpoints: int = 0) -> Estimate:
-    """The month of an environment with so many private endpoints (which the program counts)."""
+def estimate(settings: Settings, prices: PriceList) -> Estimate:
+    """The month of an environment."""
+    lines = (*_machines(settings, prices), *_pieces(settings, prices), *_data(settings, prices))
     return Estimate(
-        settings.environment,
-        prices.currency,
-        tuple(_lines(settings, prices, private_endpoints)),
-        tuple(_alternatives(settings, prices)),
+        settings.environment, prices.currency, lines, tuple(_alternatives(settings, prices))
     )
 
 
-def _lines(settings: Settings, prices: PriceList, private_endpoints: int) -> Iterator[Line]:
+def _machines(settings: Settings, prices: PriceList) -> Iterator[Line]:
+    """Clusters, the builder of images among them, and machines for people."""
     region = settings.location
-    for cluster in settings.clusters:
+    for cluster in settings.computes:
         price = _rate(cluster, region, prices)
         kind = "spot" if cluster.spot else "dedicated"
         usage = cluster.usage
@@ -93,18 +106,54 @@ def _lines(settings: Settings, prices: PriceList, private_endpoints: int) -> Ite
         price = prices.find(f"vm/{one.size}", region)
         month = Month(0.0, 160 * price.amount, months.HOURS * price.amount) if price else NOTHING
         yield Line(f"workstation {one.name}", f"{one.size}; typically 160 h", month, price)
-    price = prices.find("registry/Premium", region)
-    month = months.standing(price.amount / (30 * 24)) if price else NOTHING
-    yield Line("container registry", "Premium", month, price)
-    if private_endpoints:
-        price = prices.find("private-endpoint", region)
-        month = months.standing(price.amount, private_endpoints) if price else NOTHING
-        yield Line("private endpoints", f"{private_endpoints}, without their data", month, price)
+
+
+def _pieces(settings: Settings, prices: PriceList) -> Iterator[Line]:
+    """What is paid by the piece for as long as it is there."""
+    counted, region = inventory(settings), settings.location
+
+    def pieces(what: str, item: str, count: int, basis: str) -> Iterator[Line]:
+        price = prices.find(item, region)
+        units = A_MONTH.get(price.unit, 1.0) if price else 0.0
+        month = months.level(price.amount * units * count) if price else NOTHING
+        if count:
+            yield Line(what, basis, month, price)
+
+    images = f"Premium, {counted.registries}"
+    if counted.registries > 1:
+        images += ": one is the shared asset registry's"
+    yield from pieces("container registry", "registry/Premium", counted.registries, images)
+    ends = counted.endpoints + counted.outbound
+    basis = f"{counted.endpoints} of the network, {counted.outbound} of the managed network"
+    yield from pieces("private endpoints", "private-endpoint", ends, basis)
+    yield from pieces("DNS zones", "private-dns-zone", counted.zones, f"{counted.zones}")
     if settings.private and settings.network.allowed_hosts:
         sku = settings.network.firewall
-        price = prices.find(f"firewall/{sku}", region)
-        month = months.standing(price.amount) if price else NOTHING
-        yield Line("firewall", f"{sku}, because of allowed hosts", month, price)
+        basis = f"{sku}, because of allowed hosts"
+        yield from pieces("firewall", f"firewall/{sku}", 1, basis)
+    accounts = f"{counted.accounts} storage accounts"
+    yield from pieces("Defender", "defender-for-storage", counted.accounts, accounts)
+    yield from pieces("alerts", "metric-alert", counted.alerts, f"{counted.alerts} metrics")
+    if settings.storage.customer_managed_key:
+        yield from pieces("storage key", "vault/hsm-key", 1, "one in a hardware module")
+
+
+def _data(settings: Settings, prices: PriceList) -> Iterator[Line]:
+    """What is paid by quantity."""
+    region, storage = settings.location, settings.storage
+    price = prices.find(f"blob/{storage.redundancy}", region)
+    month = months.level(price.amount * storage.stored_gb) if price else NOTHING
+    basis = f"{storage.stored_gb} GB ({storage.redundancy}), as `stored_gb` says"
+    yield Line("stored data", basis, month, price)
+    if storage.nfs_share_gib:
+        price = prices.find("share/Premium_ZRS", region)
+        month = months.level(price.amount * storage.nfs_share_gib) if price else NOTHING
+        yield Line("NFS share", f"{storage.nfs_share_gib} GiB, used or not", month, price)
+    price = prices.find("vault/operations", region)
+    often = 10 * TYPICAL_OPERATIONS
+    month = months.used(price.amount, TYPICAL_OPERATIONS, often) if price else NOTHING
+    basis = f"typically {TYPICAL_OPERATIONS * 10_000:,} operations, at worst ten times as many"
+    yield Line("vault", basis, month, price)
     price = prices.find("log-analytics", region)
     cap = settings.monitoring.daily_gb * DAYS
     month = months.used(price.amount, cap * TYPICAL_LOGS, cap) if price else NOTHING

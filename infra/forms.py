@@ -14,3 +14,4 @@ NAME = Form(
     "3 to 16 lower-case letters, digits and single hyphens, a letter first",
 )
 CIDR = Form(r"\d{1,3}(\.\d{1,3}){3}/\d{1,2}", "a range such as 10.60.0.0/16")
+VM_SIZE = Form(r"Standard_\w+", "a VM size such as Standard_E4ds_v4")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from infra.fields import Form, field
-from infra.forms import CIDR, NAME
+from infra.forms import CIDR, NAME, VM_SIZE
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,6 +59,7 @@ class Storage:
     delete_after_days: int = field(
         "days until a blob of the first container is deleted; 0 means never", 0, low=0, high=36500
     )
+    stored_gb: int = field("GB that are stored, for the cost alone", 100, low=0, high=10**7)
     customer_managed_key: bool = field("encrypt with a key of our own vault", False)
     nfs_share_gib: int = field(
         "size of an NFS share for the workspace; 0 means none, else 100 or more", 0, high=102400
@@ -74,10 +75,22 @@ class Vault:
 
 @dataclass(frozen=True, kw_only=True)
 class Images:
-    """The container registry."""
+    """The container registry, and who builds custom images where it is private.
+
+    A private registry takes no builds of its own (its tasks run on public machines), so one node
+    of the workspace builds them: learn.microsoft.com/azure/machine-learning/how-to-managed-network,
+    "Configure image builds". An agent pool in the network would be the other way; it is a preview
+    in few regions, and paid for while it stands.
+    """
 
     zone_redundant: bool = field("spread over the zones of the region", True)
     keep_untagged_days: int = field("days until an untagged image is deleted", 30, low=1, high=365)
+    builder_size: str = field(
+        "size of the node that builds images where the registry is private",
+        "Standard_D4ds_v4",
+        form=VM_SIZE,
+    )
+    builds: int = field("images that a typical month builds, for its cost", 10, low=0, high=10000)
 
 
 @dataclass(frozen=True, kw_only=True)

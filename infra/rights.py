@@ -75,6 +75,18 @@ def before(
             Grant(f"{cluster.name}-storage", who, blobs, storage.workspace.id),
             Grant(f"{cluster.name}-lake", who, _LAKE[cluster.lake], storage.lake.id),
         ]
+    if settings.builder:
+        # It reads what an image is built from, and is the only one that puts images there.
+        who = identity.clusters[settings.builder.name]
+        grants += [
+            Grant(f"{settings.builder.name}-images", who, "AcrPush", images),
+            Grant(
+                f"{settings.builder.name}-storage",
+                who,
+                "Storage Blob Data Reader",
+                storage.workspace.id,
+            ),
+        ]
     return grants
 
 
@@ -87,13 +99,15 @@ def after(
 ) -> Iterator[Grant]:
     """The rights on the workspace, on the shared registry and on machines."""
     scope = workspace.workspace.id
+    yield Grant("workspace-itself", identity.workspace, "Contributor", scope)
     yield Grant("pipeline-workspace", identity.pipeline, "AzureML Data Scientist", scope)
     yield Grant("endpoints-metrics", identity.endpoints, "AzureML Metrics Writer (preview)", scope)
     if assets:
         yield Grant("pipeline-assets", identity.pipeline, "AzureML Registry User", assets.id)
         yield Grant("endpoints-assets", identity.endpoints, "AzureML Registry User", assets.id)
-        for name, who in identity.clusters.items():
-            yield Grant(f"{name}-assets", who, "AzureML Registry User", assets.id)
+        for cluster in settings.clusters:
+            who = identity.clusters[cluster.name]
+            yield Grant(f"{cluster.name}-assets", who, "AzureML Registry User", assets.id)
     for workstation in settings.workstations:
         if machines and workstation.name in machines.machines:
             vm = machines.machines[workstation.name].id

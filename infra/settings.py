@@ -21,10 +21,11 @@ from infra.foundations import (
     Storage,
     Vault,
 )
-from infra.workloads import Cluster, Endpoint, Workstation
+from infra.workloads import Cluster, Endpoint, Usage, Workstation
 from ml.specs.problems import Problem, Refused
 
 HERE = Path(__file__).parent
+BUILDER = "image-builder"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,16 +72,25 @@ class Settings:
         return self.exposure == "private"
 
     @property
+    def builder(self) -> Cluster | None:
+        """The node that builds images where the registry is private, and nothing but images."""
+        if not self.private:
+            return None
+        usage = Usage(jobs=self.images.builds, hours=1, nodes=1)
+        size = self.images.builder_size
+        return Cluster(name=BUILDER, size=size, priority="dedicated", max_nodes=1, usage=usage)
+
+    @property
+    def computes(self) -> tuple[Cluster, ...]:
+        """Every cluster of the workspace: those of the stack file, and the builder of images."""
+        return (*self.clusters, *([self.builder] if self.builder else []))
+
+    @property
     def sizes(self) -> frozenset[str]:
         """Every VM size that the environment may pay for."""
         return frozenset(
-            [*(one.vm_size for one in self.clusters), *(one.size for one in self.workstations)]
+            [*(one.vm_size for one in self.computes), *(one.size for one in self.workstations)]
         )
-
-    @property
-    def image_builder(self) -> str | None:
-        """The cluster that builds images: the first one without a GPU."""
-        return next((one.name for one in self.clusters if not one.hardware.gpus), None)
 
     def machines(
         self, kind: Literal["compute-instance", "data-science-vm"]

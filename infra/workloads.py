@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from infra.fields import Form, field
-from infra.forms import GUID, NAME
+from infra.forms import GUID, NAME, VM_SIZE
 from infra.sizes import PRESETS, SIZES, Preset, Size
 
 
@@ -28,7 +28,7 @@ class Cluster:
     size: str | None = field(
         "a size by its name; or `preset`",
         None,
-        form=Form(r"Standard_\w+", "a VM size such as Standard_E4ds_v4"),
+        form=VM_SIZE,
     )
     priority: Literal["dedicated", "spot"] | None = field(
         "by default CPU is dedicated and GPU is spot", None
@@ -66,7 +66,7 @@ class Workstation:
     size: str = field(
         "a VM size",
         "Standard_E4ds_v4",
-        form=Form(r"Standard_\w+", "a VM size such as Standard_E4ds_v4"),
+        form=VM_SIZE,
     )
     person: str = field("object id of who it is for", form=GUID)
     ssh_key: str = field(

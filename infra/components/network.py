@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -12,22 +11,11 @@ from pulumi_azure_native import network, privatedns
 
 from infra.components.site import Site
 from infra.foundations import Network as Settings
+from infra.inventory import ZONES
 
 Part = Literal["endpoints", "compute", "workstations"]
 PARTS: tuple[Part, ...] = ("endpoints", "compute", "workstations")
 SERVICES = ("Microsoft.Storage", "Microsoft.KeyVault", "Microsoft.ContainerRegistry")
-
-# What a private endpoint reaches → the zones in which its names are:
-# learn.microsoft.com/azure/private-link/private-endpoint-dns
-ZONES: Mapping[str, Sequence[str]] = {
-    "amlworkspace": ("privatelink.api.azureml.ms", "privatelink.notebooks.azure.net"),
-    "amlregistry": ("privatelink.api.azureml.ms",),
-    "blob": ("privatelink.blob.core.windows.net",),
-    "dfs": ("privatelink.dfs.core.windows.net",),
-    "file": ("privatelink.file.core.windows.net",),
-    "vault": ("privatelink.vaultcore.azure.net",),
-    "registry": ("privatelink.azurecr.io",),
-}
 
 
 @dataclass(frozen=True)

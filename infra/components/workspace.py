@@ -15,6 +15,7 @@ from infra.components.site import Site
 from infra.components.storage import Storage
 from infra.components.vault import Vault
 from infra.foundations import Network as NetworkSettings
+from infra.inventory import LAKE_PARTS
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,7 @@ class Workspace(pulumi.ComponentResource):
             v1_legacy_mode=False,
             system_datastores_auth_mode="Identity",
             # A registry without public addresses cannot build images itself.
-            image_build_compute=args.image_build_compute if args.network else None,
+            image_build_compute=args.image_build_compute,
             managed_network=_managed_network(args),
             provision_network_now=args.network_settings.isolation == "managed",
             opts=pulumi.ResourceOptions(
@@ -144,7 +145,7 @@ def _managed_network(args: WorkspaceArgs) -> ml.ManagedNetworkSettingsArgs:
                 service_resource_id=args.storage.lake.id, subresource_target=what
             ),
         )
-        for what in ("blob", "dfs")
+        for what in LAKE_PARTS
     }
     for host in args.network_settings.allowed_hosts:
         rules["host-" + host.replace("*", "any").replace(".", "-")] = ml.FqdnOutboundRuleArgs(

@@ -190,7 +190,7 @@ def _deleted(settings: Settings, resources: Sequence[Resource], arm: Arm) -> Ite
 def _quota(settings: Settings, arm: Arm) -> Iterator[Check]:
     """Cores by family for dedicated nodes, one total for low-priority ones."""
     wanted: dict[str, int] = defaultdict(int)
-    for cluster in settings.clusters:
+    for cluster in settings.computes:
         cores = cluster.hardware.cores * cluster.max_nodes
         wanted["TotalLowPriorityCores" if cluster.spot else cluster.hardware.family] += cores
     if not wanted:

@@ -6,7 +6,8 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Literal
 
-from infra.estimate import Estimate
+from infra import costing
+from infra.estimate import LEFT_OUT, Estimate
 from infra.preview.changes import Change
 from infra.preview.report import Report
 from infra.pricing.months import Month
@@ -105,9 +106,10 @@ def _folded(title: str, lines: Iterator[str]) -> Iterator[str]:
 def _notes(report: Report) -> Iterator[str]:
     if report.base_cost:
         yield f"before: {shown(report.base_cost.total)}"
-    yield from sorted({f"prices {one.notes}" for one in report.cost.lines if one.price})
     if report.cost.unpriced:
         yield f"no price known: {', '.join(report.cost.unpriced)}"
+    yield from costing.dated(report.cost)
+    yield f"not in it: {'; '.join(LEFT_OUT)}"
 
 
 def shown(cost: Month) -> str:

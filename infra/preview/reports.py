@@ -26,7 +26,7 @@ def reports(stacks: Sequence[str], *, against: str = "", root: Path = ROOT) -> l
     return [
         Report(
             capture=one,
-            cost=_cost(prices, known[one.stack], one),
+            cost=estimate(known[one.stack], prices),
             type_problems=tuple(sdk_types.problems(one.provided)),
             base=against,
             base_cost=_cost_before(prices, before.get(one.stack)),
@@ -34,15 +34,6 @@ def reports(stacks: Sequence[str], *, against: str = "", root: Path = ROOT) -> l
         )
         for one in found
     ]
-
-
-def _cost(prices: PriceList, settings: Settings, capture: Capture) -> Estimate:
-    """The month of an environment; outbound endpoints of the managed network count as others do."""
-    endpoints = sum(one.kind == "network:PrivateEndpoint" for one in capture.provided)
-    for one in capture.provided:
-        rules = (one.inputs.get("managedNetwork") or {}).get("outboundRules") or {}
-        endpoints += sum(rule.get("type") == "PrivateEndpoint" for rule in rules.values())
-    return estimate(settings, prices, endpoints)
 
 
 def _prices() -> PriceList:
@@ -83,4 +74,4 @@ def _capture(before: Before | None) -> Capture | None:
 def _cost_before(prices: PriceList, before: Before | None) -> Estimate | None:
     if before is None or before[0] is None:
         return None
-    return _cost(prices, before[0], before[1])
+    return estimate(before[0], prices)

@@ -28,9 +28,8 @@ class Month:
 NOTHING = Month(0.0, 0.0, 0.0)
 
 
-def standing(rate: float, count: float = 1.0) -> Month:
-    """What runs all the time: `rate` an hour each."""
-    month = rate * HOURS * count
+def level(month: float) -> Month:
+    """What costs the same whatever is done."""
     return Month(month, month, month)
 
 

@@ -9,7 +9,7 @@ from policies.infra.limits import Limits
 from policies.infra.rule import Item, Rule
 from policies.infra.workspace import COMPUTE
 
-_GPU = re.compile(r"Standard_N[CDV]", re.I)
+GPU = re.compile(r"Standard_N[CDV]", re.I)
 _DURATION = re.compile(r"PT(?:(\d+)H)?(?:(\d+)M)?(?:\d+S)?")
 _SCALE = "properties.properties.scaleSettings"
 
@@ -38,7 +38,7 @@ def _idle(item: Item, limits: Limits) -> Iterator[str]:
 
 def _gpu(item: Item, limits: Limits) -> Iterator[str]:
     size = str(item.at("properties.properties.vmSize", ""))
-    if _GPU.match(size) and size not in limits.gpu_sizes:
+    if GPU.match(size) and size not in limits.gpu_sizes:
         allowed = ", ".join(limits.gpu_sizes) or "none"
         yield f"`vmSize` is {size}; GPU sizes allowed here: {allowed}"
 

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import functools
+import shutil
 import textwrap
 from pathlib import Path
+from typing import Any
+
+import yaml
 
 from infra.preview.captured import Capture
-from infra.preview.run import captures
+from infra.preview.run import capture, captures
+from tests.conftest import ROOT
 
 
 @functools.cache
@@ -22,3 +27,17 @@ def tree(folder: Path, program: str) -> Path:
     (folder / "infra").mkdir(exist_ok=True)
     (folder / "infra" / "__main__.py").write_text(textwrap.dedent(program))
     return folder
+
+
+def changed(tmp_path: Path, **changed: Any) -> Capture:
+    """The program of this repository for a stack `test`: prod's settings with some changed."""
+    shutil.copytree(
+        ROOT / "infra", tmp_path / "infra", ignore=shutil.ignore_patterns("__pycache__")
+    )
+    shutil.copytree(ROOT / "ml" / "specs", tmp_path / "ml" / "specs")
+    (tmp_path / "ml" / "__init__.py").touch()
+    document = yaml.safe_load((ROOT / "infra" / "Pulumi.prod.yaml").read_text())
+    for key, value in changed.items():
+        document["config"][f"platform:{key}"] = value
+    (tmp_path / "infra" / "Pulumi.test.yaml").write_text(yaml.safe_dump(document))
+    return capture("test", root=tmp_path)

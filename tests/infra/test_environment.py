@@ -2,39 +2,22 @@
 
 from __future__ import annotations
 
-import shutil
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
-import yaml
 
 from infra.preview.captured import SECRET, Capture, Resource
 from infra.preview.run import capture
 from infra.preview.sdk_types import problems
 from tests.conftest import ROOT
-from tests.infra.programs import own
+from tests.infra.programs import changed, own
 
 pytestmark = pytest.mark.slow
 
 
 def _kinds(found: Capture, kind: str) -> dict[str, Resource]:
     return {one.name: one for one in found.provided if one.kind == kind}
-
-
-def _with(tmp_path: Path, **changed: Any) -> Capture:
-    """The program of this repository for a stack `test`: prod's settings with some changed."""
-    shutil.copytree(
-        ROOT / "infra", tmp_path / "infra", ignore=shutil.ignore_patterns("__pycache__")
-    )
-    shutil.copytree(ROOT / "ml" / "specs", tmp_path / "ml" / "specs")
-    (tmp_path / "ml" / "__init__.py").touch()
-    document = yaml.safe_load((ROOT / "infra" / "Pulumi.prod.yaml").read_text())
-    for key, value in changed.items():
-        document["config"][f"platform:{key}"] = value
-    (tmp_path / "infra" / "Pulumi.test.yaml").write_text(yaml.safe_dump(document))
-    return capture("test", root=tmp_path)
 
 
 @pytest.mark.parametrize("stack", ["dev", "prod", "staging"])
@@ -88,7 +71,24 @@ def test_the_workspace_waits_for_the_rights_of_its_identity() -> None:
 def test_each_cluster_has_an_identity_of_its_own() -> None:
     clusters = _kinds(own()["prod"], "machinelearningservices:Compute").values()
     held = [one.inputs["identity"]["userAssignedIdentities"][0] for one in clusters]
-    assert len(set(held)) == len(held) == 3
+    assert len(set(held)) == len(held) == 4
+
+
+def test_a_node_of_its_own_builds_images_where_the_registry_is_private() -> None:
+    """It alone may push, it reads what an image is built from, and runs no job's data."""
+    found = own()["prod"]
+    workspace = _kinds(found, "machinelearningservices:Workspace")["workspace"].inputs
+    computes = _kinds(found, "machinelearningservices:Compute")
+    assert workspace["imageBuildCompute"] == computes["image-builder"].inputs["computeName"]
+    rights = {
+        name: one.inputs["description"].partition(":")[0]
+        for name, one in _kinds(found, "authorization:RoleAssignment").items()
+    }
+    assert [name for name, role in rights.items() if role == "AcrPush"] == ["image-builder-images"]
+    own_rights = {name for name in rights if name.startswith("image-builder")}
+    assert own_rights == {"image-builder-images", "image-builder-storage"}
+    starter = _kinds(own()["dev"], "machinelearningservices:Workspace")["workspace"].inputs
+    assert "imageBuildCompute" not in starter
 
 
 def test_no_lock_stands_on_the_resource_group() -> None:
@@ -110,7 +110,7 @@ def test_one_registry_is_made_and_the_others_use_it() -> None:
 
 
 def test_our_own_subnet_in_place_of_the_managed_network(tmp_path: Path) -> None:
-    found = _with(tmp_path, network={"isolation": "own", "service_endpoints": True})
+    found = changed(tmp_path, network={"isolation": "own", "service_endpoints": True})
     assert problems(found.provided) == [] and found.problems == ()
     cluster = _kinds(found, "machinelearningservices:Compute")["cpu-cluster"]
     assert cluster.inputs["properties"]["properties"]["subnet"]["id"].endswith("/subnets/compute")
@@ -121,7 +121,7 @@ def test_our_own_subnet_in_place_of_the_managed_network(tmp_path: Path) -> None:
 def test_a_share_machines_and_a_sas(tmp_path: Path) -> None:
     person = "6f8d2c1e-0000-4000-8000-000000000002"
     key = "ssh-ed25519 AAAA operator"
-    found = _with(
+    found = changed(
         tmp_path,
         storage={"nfs_share_gib": 100, "datastores": "sas", "delete_after_days": 400},
         workstations=[
@@ -139,6 +139,6 @@ def test_a_share_machines_and_a_sas(tmp_path: Path) -> None:
 
 
 def test_with_nothing_optional(tmp_path: Path) -> None:
-    found = _with(tmp_path, clusters=[], endpoints=[], asset_registry={"mode": "none"})
+    found = changed(tmp_path, clusters=[], endpoints=[], asset_registry={"mode": "none"})
     assert problems(found.provided) == [] and found.problems == ()
-    assert not _kinds(found, "machinelearningservices:Compute")
+    assert _kinds(found, "machinelearningservices:Compute").keys() == {"image-builder"}

@@ -7,9 +7,14 @@ from dataclasses import replace
 import pytest
 
 from infra import costing
-from infra.estimate import estimate
+from infra.estimate import LEFT_OUT, estimate
+from infra.foundations import AssetRegistry
+from infra.preview.captured import Capture
+from infra.preview.rendered import Format, rendered
+from infra.preview.report import Report
 from infra.pricing import prices
 from infra.settings import Settings, load
+from infra.sizes import SIZES
 from infra.workloads import Cluster, Usage
 
 LISTED = prices.read()
@@ -24,14 +29,18 @@ def settings() -> Settings:
 
 
 def test_lines_add_up(settings: Settings) -> None:
-    """The cluster by its formula, endpoints by their number, no firewall without hosts."""
-    made = estimate(settings, LISTED, private_endpoints=10)
+    """The cluster by its formula, pieces by their number, no firewall without hosts."""
+    made = estimate(settings, LISTED)
     lines = {line.what: line for line in made.lines}
     cluster = lines["cluster cpu-cluster"]
     assert cluster.month.typical == pytest.approx(0.288 * 10 * (2 + 20 / 60))
     assert cluster.month.worst == pytest.approx(0.288 * 730 * 4)
-    assert lines["private endpoints"].month.idle == pytest.approx(73.0)
-    assert ("firewall" in lines) == bool(settings.network.allowed_hosts)
+    assert lines["private endpoints"].month.idle == pytest.approx(0.01 * 730 * (7 + 7))
+    assert lines["container registry"].month.idle == pytest.approx(50 * 730 / 24 / 30)
+    assert lines["DNS zones"].month.idle == pytest.approx(0.5 * 7)
+    assert lines["Defender"].month.idle == pytest.approx(10 * 2)
+    assert lines["stored data"].month.worst == pytest.approx(0.0208 * 100)
+    assert "firewall" not in lines and "storage key" not in lines and "NFS share" not in lines
     for name in ("idle", "typical", "worst"):
         assert getattr(made.total, name) == pytest.approx(
             sum(getattr(line.month, name) for line in made.lines)
@@ -44,21 +53,65 @@ def test_a_host_brings_a_firewall(settings: Settings) -> None:
     made = estimate(replace(settings, network=network), LISTED)
     firewall = next(line for line in made.lines if line.what == "firewall")
     assert firewall.month.idle == pytest.approx(1.25 * 730)
-    basic = replace(settings, network=replace(network, firewall="Basic"))
-    assert estimate(basic, LISTED).unpriced == ("firewall",)
+
+
+def test_options_that_cost_have_lines(settings: Settings) -> None:
+    """A share, a key of one's own, the shared registry, the node that builds images."""
+    storage = replace(settings.storage, nfs_share_gib=200, customer_managed_key=True)
+    shared = AssetRegistry(mode="create", name="mlplat-shared")
+    made = estimate(replace(settings, storage=storage, asset_registry=shared), LISTED)
+    lines = {line.what: line for line in made.lines}
+    assert lines["NFS share"].month.idle == pytest.approx(0.22 * 200)
+    assert lines["storage key"].month.idle == pytest.approx(5)
+    assert lines["container registry"].month.idle == pytest.approx(2 * 50 * 730 / 24 / 30)
+    assert lines["Defender"].month.idle == pytest.approx(10 * 3)
+    assert lines["cluster image-builder"].month.idle == 0
+    assert lines["cluster image-builder"].month.worst == pytest.approx(0.226 * 730)
+    starter = estimate(replace(settings, exposure="starter"), LISTED)
+    assert not {"cluster image-builder", "DNS zones", "private endpoints"} & {
+        line.what for line in starter.lines
+    }
+
+
+def test_the_worst_month_is_linear_in_nodes(settings: Settings) -> None:
+    """Twice the nodes, twice the cluster's worst month, and nothing else changes."""
+    few, many = (
+        estimate(replace(settings, clusters=(replace(settings.clusters[0], max_nodes=n),)), LISTED)
+        for n in (4, 8)
+    )
+    assert many.total.worst - few.total.worst == pytest.approx(0.288 * 730 * 4)
+    assert (many.total.idle, many.total.typical) == (few.total.idle, few.total.typical)
+
+
+@pytest.mark.parametrize("size", sorted(SIZES))
+def test_every_size_has_a_price(size: str) -> None:
+    """Of its own, and as a low-priority node."""
+    for priority in ("dedicated", "spot"):
+        assert LISTED.find(f"vm/{size}", "westeurope", priority)
 
 
 def test_what_has_no_price_is_said_and_not_counted_as_nothing(settings: Settings) -> None:
-    """The total is then at least so much."""
+    """The total is then at least so much, in every form."""
+    unlisted = [one for one in LISTED.prices if one.item != "vm/Standard_HB120rs_v3"]
     large = replace(settings.clusters[0], preset=None, size="Standard_HB120rs_v3")
-    made = estimate(replace(settings, clusters=(large,)), LISTED)
+    made = estimate(replace(settings, clusters=(large,)), replace(LISTED, prices=tuple(unlisted)))
     assert made.unpriced == ("cluster cpu-cluster",)
     text = costing.as_text(made)
     assert "at least" in text
     assert "no price known: cluster cpu-cluster" in text
     said = costing.as_json(made)
     assert said["complete"] is False
+    assert said["not_priced"] == ["cluster cpu-cluster", *LEFT_OUT]
     assert "at least" not in costing.as_text(estimate(settings, LISTED))
+
+
+def test_what_no_line_counts_is_named(settings: Settings) -> None:
+    """Each by its name, in the table, in JSON and in a pull request."""
+    made = estimate(settings, LISTED)
+    report = Report(Capture("dev", (), {}), made)
+    forms: tuple[Format, ...] = ("text", "md", "json")
+    for shown in (costing.as_text(made), *(rendered([report], form) for form in forms)):
+        assert all(one in shown for one in LEFT_OUT)
 
 
 def test_a_node_that_stands_is_compared_with_none(settings: Settings) -> None:

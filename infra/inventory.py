@@ -1,0 +1,65 @@
+"""What an environment has by the piece, from its settings alone: what an estimate counts.
+
+A test compares each number with what the program declares.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from infra.settings import Settings
+
+# What a private endpoint reaches → the zones in which its names are:
+# learn.microsoft.com/azure/private-link/private-endpoint-dns
+ZONES: Mapping[str, Sequence[str]] = {
+    "amlworkspace": ("privatelink.api.azureml.ms", "privatelink.notebooks.azure.net"),
+    "amlregistry": ("privatelink.api.azureml.ms",),
+    "blob": ("privatelink.blob.core.windows.net",),
+    "dfs": ("privatelink.dfs.core.windows.net",),
+    "file": ("privatelink.file.core.windows.net",),
+    "vault": ("privatelink.vaultcore.azure.net",),
+    "registry": ("privatelink.azurecr.io",),
+}
+# Endpoints that a managed network makes by itself (how-to-managed-network, "List of required
+# rules"): the workspace, its storage (blobs and files), its vault, its registry.
+REQUIRED = 5
+# The lake is reached from the managed network by these of ours.
+LAKE_PARTS = ("blob", "dfs")
+# On the workspace and the vault; each endpoint has one more.
+ALERTS = 3
+
+
+@dataclass(frozen=True)
+class Inventory:
+    """Numbers of what is paid by the piece.
+
+    `outbound` are the private endpoints of the managed network, those of Azure's own making among
+    them; `registries` counts the one that the shared asset registry brings.
+    """
+
+    endpoints: int
+    outbound: int
+    zones: int
+    accounts: int
+    alerts: int
+    registries: int
+
+
+def inventory(settings: Settings) -> Inventory:
+    """The numbers of an environment."""
+    makes_assets = settings.asset_registry.mode == "create"
+    share = bool(settings.storage.nfs_share_gib)
+    reached: list[str] = []
+    if settings.private:
+        reached = ["amlworkspace", "vault", "registry", "blob", "file", *LAKE_PARTS]
+        reached += ["file"] * share + ["amlregistry"] * makes_assets
+    managed = settings.private and settings.network.isolation == "managed"
+    return Inventory(
+        endpoints=len(reached),
+        outbound=REQUIRED + len(LAKE_PARTS) if managed else 0,
+        zones=len({zone for what in reached for zone in ZONES[what]}),
+        accounts=2 + share,
+        alerts=ALERTS + len(settings.endpoints),
+        registries=1 + makes_assets,
+    )

@@ -1,0 +1,52 @@
+"""What an estimate counts from the settings is what the program declares."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from infra.inventory import REQUIRED, Inventory, inventory
+from infra.preview.captured import Capture
+from infra.settings import load
+from tests.infra.programs import changed, own
+
+pytestmark = pytest.mark.slow
+
+
+def _declared(found: Capture) -> Inventory:
+    counts: dict[str, int] = {}
+    for one in found.provided:
+        counts[one.kind] = counts.get(one.kind, 0) + 1
+    (workspace,) = (
+        one for one in found.provided if one.kind == "machinelearningservices:Workspace"
+    )
+    rules = (workspace.inputs.get("managedNetwork") or {}).get("outboundRules") or {}
+    ours = sum(rule["type"] == "PrivateEndpoint" for rule in rules.values())
+    return Inventory(
+        endpoints=counts.get("network:PrivateEndpoint", 0),
+        outbound=REQUIRED + ours if ours else 0,
+        zones=counts.get("privatedns:PrivateZone", 0),
+        accounts=counts["security:DefenderForStorage"],
+        alerts=counts["monitor:MetricAlert"],
+        registries=counts["containerregistry:Registry"]
+        + counts.get("machinelearningservices:Registry", 0),
+    )
+
+
+@pytest.mark.parametrize("stack", ["dev", "prod", "staging"])
+def test_every_stack(stack: str) -> None:
+    assert inventory(load(stack)) == _declared(own()[stack])
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"network": {"isolation": "own"}, "asset_registry": {"mode": "none"}},
+        {"storage": {"nfs_share_gib": 100}, "endpoints": []},
+    ],
+)
+def test_every_option(settings: dict[str, Any], tmp_path: Path) -> None:
+    found = changed(tmp_path, **settings)
+    assert inventory(load("test", tmp_path / "infra")) == _declared(found)
