@@ -11,7 +11,7 @@ from ml.backends.local.runs import runs
 from ml.release.project import Project
 from ml.release.registry import MODEL_OUTPUT
 from ml.specs.load import load
-from ml.specs.plan import CommandPlan
+from ml.specs.plan import CommandPlan, PipelinePlan, SweepPlan
 from ml.specs.planning import plan
 from ml.specs.problems import Exit, Problem, Refused
 
@@ -19,15 +19,15 @@ MODEL = MODEL_OUTPUT
 EVALUATION = "evaluation"
 
 
-def evaluation_plan(project: Project, model: Path) -> CommandPlan:
+def evaluation_plan(project: Project, model: Path) -> CommandPlan | PipelinePlan:
     """The project's evaluate.yml with its `model` set; raises Refused when it is no such job."""
     made = plan(load(project.evaluate, {f"inputs.{MODEL}": str(model)}))
-    if not isinstance(made, CommandPlan) or EVALUATION not in made.outputs:
+    if isinstance(made, SweepPlan) or EVALUATION not in made.outputs:
         raise Refused(
             Problem(
                 "not-an-evaluation",
                 "this job has no output `evaluation`",
-                "a command job with the input `model` and the output `evaluation`",
+                "a command or pipeline job with the input `model` and the output `evaluation`",
                 place=made.place,
             )
         )
@@ -44,7 +44,7 @@ def choose(project: Project, wanted: str | None) -> Run:
     if run.trials and run.best is None:
         raise _unfit(run, "has no completed trial")
     if run.steps and run.status == "Completed" and MODEL in run.outputs:
-        run = _writer(run)
+        run = _writer(run, MODEL)
     if run.trials and run.best is not None:
         run = run.trial(run.best)
     if run.status != "Completed":
@@ -54,11 +54,11 @@ def choose(project: Project, wanted: str | None) -> Run:
     return run
 
 
-def _writer(pipeline: Run) -> Run:
-    """The step (the trial, of a sweep) that wrote the pipeline's model; the first to do so."""
-    model = pipeline.outputs[MODEL].resolve()
+def _writer(pipeline: Run, output: str) -> Run:
+    """The step (the trial, of a sweep) that wrote the pipeline's output; the first to do so."""
+    wrote = pipeline.outputs[output].resolve()
     for run in pipeline.below():
-        if MODEL in run.outputs and run.outputs[MODEL].resolve() == model and not run.steps:
+        if output in run.outputs and run.outputs[output].resolve() == wrote and not run.steps:
             if not run.reused_from:
                 return run
             try:
@@ -74,7 +74,7 @@ def evaluated_before(project: Project, model: Path) -> Run | None:
     The same command, code, environment and data, by their content: to run it again would say the
     same.
     """
-    return LocalBackend().kept(evaluation_plan(project, model))
+    return LocalBackend().kept(evaluation_plan(project, model), EVALUATION)
 
 
 def evaluate(project: Project, model: Path, watch: Watch = unwatched) -> Run:
@@ -88,7 +88,7 @@ def evaluate(project: Project, model: Path, watch: Watch = unwatched) -> Run:
         why = run.error or Problem("evaluation-failed", f"{run.name} is {run.status}")
         hint = f"its log: {run.folder / 'logs' / 'std_log.txt'}"
         raise Refused(replace(why, hint=why.hint or hint), exit_code=Exit.RUN_FAILED)
-    return run
+    return _writer(run, EVALUATION) if run.steps else run
 
 
 def _latest(project: Project) -> Run:

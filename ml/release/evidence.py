@@ -37,6 +37,9 @@ _KEPT = (
     "predictions",
 )
 
+# Inputs of an evaluation that are no data: the model, and what its pipeline measured beside it.
+_COMPARED = (MODEL, "baseline")
+
 
 def evaluation_of(run: Run) -> Mapping[str, Any]:
     """The evaluation.json that an evaluation run left; raises Refused when it is not to be used."""
@@ -170,14 +173,14 @@ def rescored(champion: Evidence, evaluated: Run) -> Evidence:
 
 
 def _data(made: Mapping[str, Any], scored: Mapping[str, Any]) -> Mapping[str, object]:
-    """The data assets of the evaluation, with their digests.
+    """The data assets of the evaluation, with their digests; a baseline follows from them.
 
     Data that the model was trained on in another version than it was scored on has no sha256 here,
     so that the lineage gate refuses it.
     """
     found: dict[str, object] = {}
     for name, data in scored["data"].items():
-        if name == MODEL:
+        if name in _COMPARED:
             continue
         before = made["data"].get(name, data)
         same = before["digest"] == data["digest"]

@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 from mlflow.tracking import MlflowClient
 
+from ml.backends.local.backend import LocalBackend
 from ml.backends.local.home import home as home_folder
 from ml.backends.local.home import tracking_uri
 from ml.backends.local.runs import runs
 from tests.backends.conftest import LOG
-from tests.backends.pipelines import RunPipeline, statuses
+from tests.backends.pipelines import RunPipeline, planned, statuses
 from tests.backends.pipelines import repository as repository
 from tests.backends.pipelines import run_pipeline as run_pipeline
 
@@ -90,7 +91,6 @@ def test_what_changes_a_step(
 
 
 def test_a_step_that_is_not_deterministic(run_pipeline: RunPipeline) -> None:
-    """`is_deterministic: false` of its component; what it writes alike is still reused after it."""
     text = """
 jobs:
   a:
@@ -160,3 +160,28 @@ def test_a_step_that_failed_is_not_reused(run_pipeline: RunPipeline) -> None:
     text = TWO.replace('"cat ${{inputs.x}}/t', '"false && cat ${{inputs.x}}/t')
     run_pipeline(text)
     assert statuses(run_pipeline(text)) == {"a": "reused", "b": "Failed"}
+
+
+WITH_OUTPUT = TWO.replace("\njobs:", "\noutputs: {end: {type: uri_file}}\njobs:").replace(
+    "outputs: {o: {type: uri_file}}}", 'outputs: {o: "${{parent.outputs.end}}"}}'
+)
+
+
+@pytest.mark.parametrize(
+    ("spec", "recalled"),
+    [
+        (WITH_OUTPUT, True),
+        (WITH_OUTPUT.replace("hello", "bye"), False),
+        ("settings: {force_rerun: true}" + WITH_OUTPUT, False),
+    ],
+)
+def test_what_was_done_before_is_recalled(
+    run_pipeline: RunPipeline, repository: Path, spec: str, recalled: bool
+) -> None:
+    """Without a run: the step that wrote the output, if every step of the pipeline is kept."""
+    backend, made = LocalBackend(), planned(repository, WITH_OUTPUT)
+    assert backend.kept(made, "end") is None
+    done = run_pipeline(WITH_OUTPUT)
+    found = backend.kept(planned(repository, spec), "end")
+    assert (found == done.step("b")) is recalled and (found is None) is not recalled
+    assert [run.name for run in runs.every()] == [done.name]

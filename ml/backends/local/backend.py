@@ -17,7 +17,7 @@ from ml.backends.local.environments import isolation
 from ml.backends.local.environments.interpreters import Interpreters
 from ml.backends.local.files import COPIED
 from ml.backends.local.parallel import parallel
-from ml.backends.local.pipelines import reuse
+from ml.backends.local.pipelines import recall
 from ml.backends.local.pool.pool import Pool
 from ml.backends.local.preparation import Preparation, assets_of
 from ml.backends.local.processes.eviction import Evictions
@@ -28,8 +28,16 @@ from ml.backends.local.runs import jobs
 from ml.backends.local.snapshots import snapshot
 from ml.backends.local.sweeps.sweep import concurrency
 from ml.backends.local.tracking.tracking import Tracking
-from ml.specs import assets
-from ml.specs.plan import CommandPlan, Environment, Plan, SweepPlan, commands, given, sweeps
+from ml.specs.plan import (
+    CommandPlan,
+    Environment,
+    PipelinePlan,
+    Plan,
+    SweepPlan,
+    commands,
+    given,
+    sweeps,
+)
 from ml.specs.problems import Exit, Problem, Refused
 
 # Fields that say something about Azure's machines or services and nothing about the job itself.
@@ -153,12 +161,12 @@ class LocalBackend:
         watch(Event("ended", run))
         return run
 
-    def kept(self, plan: CommandPlan) -> Run | None:
-        """A completed step of a pipeline with this very command, code, environment and data."""
-        taken = snapshot.take(plan.code)
-        name = reuse.key(plan, taken.digest if taken else "", assets.digest)
-        found = reuse.find(name)
-        return found.run if found else None
+    def kept(self, plan: CommandPlan | PipelinePlan, output: str) -> Run | None:
+        """The completed step with this very command, code, environment and data that wrote it.
+
+        Of a pipeline: if all of its steps are kept, that which the output comes from.
+        """
+        return recall.recalled(plan, output)
 
 
 def _launching(command: CommandPlan) -> Iterator[Problem]:

@@ -48,8 +48,8 @@ class Recipe:
     feature_seconds: float
     fit_seconds: float
 
-    def scores(self, texts: Sequence[str]) -> Array:
-        """(texts, entries): raw scores of every text with every entry."""
+    def scores(self, texts: Sequence[str], threads: int = 0) -> Array:
+        """(texts, entries): raw scores of every text with every entry; 0 threads: as fitted."""
         printed = self.printed.transform(self.entries)
         count = len(self.entries)
         found = np.empty((len(texts), count), np.float32)
@@ -58,7 +58,7 @@ class Recipe:
             size = asked.shape[0]
             rows = np.repeat(np.arange(size), count)
             pairs = sparse.hstack([asked[rows], printed[np.tile(np.arange(count), size)]]).tocsr()
-            raw = self.booster.predict(pairs, raw_score=True)
+            raw = self.booster.predict(pairs, raw_score=True, num_threads=threads)
             found[start : start + size] = raw.reshape(size, count)
         return found
 

@@ -1,6 +1,7 @@
 """Measure a model on questions that training never saw, beside the reference recipe.
 
 python -m ml.projects.faq_matching.evaluate --faq DIR --model DIR --evaluation OUT_DIR
+    [--baseline DIR]
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from ml.projects.faq_matching import measure
+from ml.projects.faq_matching import measure, recipe
+from ml.projects.faq_matching.loading import Faq
 from ml.projects.faq_matching.model import FaqModel
 from ml.projects.faq_matching.prepare import (
     WRONG_CALL,
@@ -20,7 +22,7 @@ from ml.projects.faq_matching.prepare import (
     threads,
 )
 from ml.projects.faq_matching.settings import Hyperparameters
-from ml.projects.faq_matching.splits import TEST_KNOWN
+from ml.projects.faq_matching.splits import TEST_KNOWN, Split
 from ml.serving.scoring.manifest import ManifestError, verify
 from ml.toolkit.evaluation import Evaluation, write_evaluation
 from ml.toolkit.metrics import Estimate
@@ -35,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     add_data_arguments(parser)
     parser.add_argument("--model", type=Path, required=True, help="the folder that train wrote")
     parser.add_argument("--evaluation", type=Path, required=True, help="the folder to write")
-    parser.add_argument("--baseline", choices=("recipe", "none"), default="recipe")
+    parser.add_argument("--baseline", type=Path, help="the folder that recipe wrote, if it ran")
     parser.add_argument("--folds", type=int, default=3, help="refits for the stability, 2 or more")
     given = parser.parse_args(arguments)
     if given.folds < 2:
@@ -49,11 +51,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     seed = int(model.settings["seed"])
     faq, split = prepare(given.faq, given.schema, int(model.settings["split_seed"]))
     measure.warn_of_leaks(model, faq, split)
+    baseline = _baseline(given.baseline, faq, split)
     with tracking() as tracker:
         predictions = measure.predict(model, faq, split)
         settings = Hyperparameters.of(model.settings)
         steady, seconds = measure.stability(faq, split, settings, seed, given.folds, threads())
-        recipe = given.baseline == "recipe"
         explained = measure.explained(model, faq, split.rows(TEST_KNOWN))
         rows = {"entries": len(faq.entries), "questions": len(faq.questions)}
         evaluation = Evaluation(
@@ -68,7 +70,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             seed=seed,
             hyperparameters=settings.as_dict(),
             metrics=measure.metrics_of(predictions),
-            baseline=measure.recipe_metrics(faq, split, threads()) if recipe else {},
+            baseline=baseline,
             slice_split=measure.SLICED,
             slices={measure.TOPIC: measure.slices_of(predictions)},
             fairness={measure.TOPIC: measure.fairness_of(predictions)},
@@ -85,6 +87,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 tracker.metrics(values)
     print(f"model {digest}")
     print(table_of(evaluation))
+
+
+def _baseline(folder: Path | None, faq: Faq, split: Split) -> measure.Metrics:
+    """The recipe's metrics, empty without a folder; ends the program with code 2 if refused."""
+    if folder is None:
+        return {}
+    try:
+        return recipe.read(folder, faq, split)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        said = error if isinstance(error, recipe.OtherQuestions) else f"{folder}: {error!r}"
+        print(f"error[not-its-baseline]: {said}", file=sys.stderr)
+        print("  expected: what recipe.py wrote of the same data and split seed", file=sys.stderr)
+        raise SystemExit(WRONG_CALL) from None
 
 
 def table_of(evaluation: Evaluation) -> str:

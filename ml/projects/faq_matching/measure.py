@@ -11,12 +11,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ml.projects.faq_matching.baseline import MATCHES, fit_recipe
 from ml.projects.faq_matching.features import NAMES
 from ml.projects.faq_matching.fitting import entries_of, fit, texts_of
 from ml.projects.faq_matching.loading import Faq
 from ml.projects.faq_matching.model import FaqModel
-from ml.projects.faq_matching.pairs import sample_pairs
 from ml.projects.faq_matching.ranker import beliefs
 from ml.projects.faq_matching.settings import Hyperparameters
 from ml.projects.faq_matching.splits import (
@@ -117,25 +115,6 @@ def fairness_of(predictions: Sequence[Prediction]) -> dict[str, dict[str, Any]]:
 def _sliced(predictions: Sequence[Prediction]) -> tuple[Index, NDArray[np.str_]]:
     rows = [row for row in predictions if row.split == SLICED and row.slices[TOPIC]]
     return np.array([row.rank for row in rows]), np.array([row.slices[TOPIC] for row in rows])
-
-
-def recipe_metrics(faq: Faq, split: Split, threads: int) -> Metrics:
-    """The reference recipe on the same splits, trained on the same questions."""
-    rows = split.rows(TRAIN)
-    entry = entries_of(faq, rows)
-    rng = np.random.default_rng([split.seed, 17])
-    pairs = sample_pairs(entry, np.flatnonzero(~split.unseen), MATCHES, rng)
-    printed = [entry.text for entry in faq.entries]
-    recipe = fit_recipe(texts_of(faq, rows), entry, printed, pairs, threads)
-    return {
-        SPLITS[number]: estimates(
-            ranks(
-                recipe.scores(texts_of(faq, split.rows(number))),
-                entries_of(faq, split.rows(number)),
-            )
-        )
-        for number in EVALUATED
-    }
 
 
 def explained(model: FaqModel, faq: Faq, rows: Index) -> Explained:

@@ -6,14 +6,14 @@ import csv
 import json
 import subprocess
 import sys
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from mlflow.tracking import MlflowClient
 
-from ml.projects.faq_matching import measure
+from ml.projects.faq_matching import measure, recipe
 from ml.projects.faq_matching.baseline import CLASSIFIER, TREES
 from ml.projects.faq_matching.evaluate import main
 from ml.projects.faq_matching.features import NAMES
@@ -48,7 +48,9 @@ def evaluated(
     patch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{out}/mlflow.db")
     patch.setenv("OMP_NUM_THREADS", "1")
     data = ["--faq", str(folder), "--schema", str(schema)]
-    main([*data, "--model", str(saved), "--evaluation", str(out), "--folds", "2"])
+    recipe.main([*data, "--baseline", str(out)])
+    where = ["--baseline", str(out), "--evaluation", str(out)]
+    main([*data, "--model", str(saved), *where, "--folds", "2"])
     patch.undo()
     return out
 
@@ -93,6 +95,44 @@ def test_what_else_it_says(evaluated: Path, faq: Faq):
     assert len(document["stability"]["gain_at_1"]["values"]) == 2
     assert document["data"]["faq"]["sha256"] == faq.sha256
     assert document["data"]["faq"]["rows"]["entries"] == len(faq.entries)
+
+
+def test_the_baseline_is_the_recipes_own(evaluated: Path, faq: Faq, parts: Split):
+    """Scored here again, on one thread and on two: the same figures, to the last bit."""
+    document = read_evaluation(evaluated)
+    for threads in (1, 2):
+        again = recipe.metrics(faq, parts, threads)
+        for name, row in again.items():
+            assert document["baseline"][name] == {key: asdict(of) for key, of in row.items()}
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"data_sha256": "0" * 64}, "has the data_sha256 000"),
+        ({"split_seed": 5}, "has the split_seed 5"),
+        ({"metrics": {"test_known": {"gain_at_1": {"value": 0.1}}}}, "missing 3 required"),
+    ],
+)
+def test_a_baseline_of_other_questions_is_refused(
+    evaluated: Path,
+    folder: Path,
+    schema: Path,
+    saved: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    changed: dict[str, object],
+    said: str,
+):
+    """Other data, another split or half a file: exit code 2 before anything is measured."""
+    document = json.loads((evaluated / recipe.FILE).read_text())
+    (tmp_path / recipe.FILE).write_text(json.dumps(document | changed))
+    data = ["--faq", str(folder), "--schema", str(schema), "--model", str(saved)]
+    with pytest.raises(SystemExit) as ended:
+        main([*data, "--baseline", str(tmp_path), "--evaluation", str(tmp_path / "out")])
+    told = capsys.readouterr().err
+    assert ended.value.code == 2 and "error[not-its-baseline]" in told and said in told
+    assert not (tmp_path / "out").exists()
 
 
 def test_it_is_logged(evaluated: Path):

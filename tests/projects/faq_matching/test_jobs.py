@@ -36,14 +36,24 @@ def test_every_sweep_has_one_space(name: str, pipeline: PipelinePlan) -> None:
     assert (alone.primary_metric, alone.goal) == (step.primary_metric, step.goal)
 
 
-def test_the_pipeline_evaluates_as_a_proposal_does(pipeline: PipelinePlan, tmp_path: Path) -> None:
+@pytest.mark.parametrize("step", ["recipe", "evaluate"])
+def test_the_pipeline_evaluates_as_a_proposal_does(
+    step: str, pipeline: PipelinePlan, tmp_path: Path
+) -> None:
     """What `ml release propose` would run is what the pipeline ran: it is taken over."""
-    alone = plan(load(JOBS / "evaluate.yml", {"inputs.model": str(tmp_path)}))
-    step = pipeline.steps["evaluate"].plan
-    assert isinstance(alone, CommandPlan) and isinstance(step, CommandPlan)
+    proposed = plan(load(JOBS / "evaluate.yml", {"inputs.model": str(tmp_path)}))
+    assert isinstance(proposed, PipelinePlan)
+    alone, ran = proposed.steps[step].plan, pipeline.steps[step].plan
+    assert isinstance(alone, CommandPlan) and isinstance(ran, CommandPlan)
 
     def matters(job: CommandPlan) -> list[object]:
         ports = (sorted(job.inputs), {name: out.type for name, out in job.outputs.items()})
         return [job.command, job.code, job.environment.reference, job.environment_variables, ports]
 
-    assert matters(alone) == matters(step)
+    assert matters(alone) == matters(ran)
+
+
+def test_the_recipe_waits_for_no_model(pipeline: PipelinePlan) -> None:
+    """It knows nothing of the sweep, so the two run side by side and it is reused by itself."""
+    assert pipeline.steps["recipe"].after == ("prepare",)
+    assert set(pipeline.steps["recipe"].plan.inputs) == {"faq"}
