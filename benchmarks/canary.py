@@ -155,6 +155,7 @@ def real(count: int) -> None:
                     seconds += outcome.seconds
                     if outcome.kind != "passed":
                         refused.append(outcome.why)
+        print(f"  {done} of {count} real ones, {len(refused)} refused", flush=True)
     _low, high = interval(len(refused), count)
     print(f"{count} real healthy canaries: {len(refused)} refused, 95 % interval to {high:.1%}")
     print(f"  {requests} requests, {failed} failed, {seconds / count:.1f} s a canary")

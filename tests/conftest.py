@@ -6,8 +6,10 @@ import signal
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 ROOT = Path(__file__).parent.parent
+settings.register_profile("deep", max_examples=1000)
 
 
 def pytest_configure() -> None:

@@ -384,7 +384,7 @@ class Releases(RuleBasedStateMachine):
 
 
 Releases.TestCase.settings = settings(
-    max_examples=60,
+    max_examples=settings.default.max_examples * 6 // 10,  # `--hypothesis-profile deep`: ten times
     stateful_step_count=20,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],

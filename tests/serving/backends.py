@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 import socketserver
+import struct
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -94,10 +95,10 @@ def backend(name: str) -> Iterator[Backend]:
 
 
 @contextmanager
-def scripted(*answers: bytes, closing: bool = False) -> Iterator[int]:
+def scripted(*answers: bytes, closing: bool = False, reset: bool = False) -> Iterator[int]:
     """The port of a server that gives these bytes to one request after another, as they are.
 
-    A connection stays open after an answer, unless `closing`.
+    A connection stays open after an answer, unless it is `closing`, or broken off by a `reset`.
     """
     left, lock = list(answers), threading.Lock()
 
@@ -107,6 +108,12 @@ def scripted(*answers: bytes, closing: bool = False) -> Iterator[int]:
                 with lock:
                     answer = left.pop(0) if left else b""
                 self.request.sendall(answer)
+                if reset:
+                    self.request.setsockopt(
+                        socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0)
+                    )
+                    self.request.close()
+                    return
                 if closing or not answer:
                     return
 

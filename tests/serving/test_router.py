@@ -213,6 +213,57 @@ def test_an_answer_without_a_length_ends_with_the_connection(tmp_path: Path) -> 
     assert (status, content, headers["content-length"]) == (200, b"whole", "5")
 
 
+def test_an_answer_without_a_length_that_breaks_off_is_502(tmp_path: Path) -> None:
+    """A reset is no end: what came may be a part."""
+    answer = b"HTTP/1.0 200 OK\r\n\r\npart"
+    with scripted(answer, reset=True) as port, routed(tmp_path, ports={"blue": port}) as at:
+        assert ask(at)[0] == 502 and tally(at, "blue")["errors"] == 1
+
+
+def test_a_connection_that_was_closed_meanwhile_fails_nothing(tmp_path: Path) -> None:
+    """The server said nothing of closing; each request reaches it once, on a new connection."""
+    answers = [OK % number for number in range(5)]
+    with scripted(*answers, closing=True) as port, routed(tmp_path, ports={"blue": port}) as at:
+        assert [ask(at)[2] for _ in answers] == [b"%d" % number for number in range(5)]
+
+
+def test_a_server_that_closes_sees_the_connection_closed(tmp_path: Path) -> None:
+    """One that answers a single request a connection may wait for it before the next."""
+    answer = b"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 1\r\n\r\n%d"
+    with (
+        socket.create_server((ports.HOST, 0)) as alone,
+        routed(tmp_path, ports={"blue": alone.getsockname()[1]}) as at,
+    ):
+        found: list[bytes] = []
+        caller = threading.Thread(target=lambda: found.extend(ask(at)[2] for _ in range(3)))
+        caller.start()
+        for number in range(3):
+            accepted, _ = alone.accept()
+            with accepted:
+                accepted.settimeout(20)
+                assert accepted.recv(65536)
+                accepted.sendall(answer % number)
+                assert accepted.recv(1) == b""  # nothing was closed on this side
+        caller.join()
+    assert found == [b"0", b"1", b"2"]
+
+
+def test_an_answer_before_the_request_was_read_is_the_answer(tmp_path: Path) -> None:
+    """A server may refuse five megabytes by their head, and close; then it is not 502."""
+    answer = b"HTTP/1.1 413 Too Large\r\nconnection: close\r\ncontent-length: 2\r\n\r\nno"
+    with scripted(answer, closing=True) as port, routed(tmp_path, ports={"blue": port}) as at:
+        status, _, content = ask(at, b"x" * 5 * 2**20)
+        assert (status, content) == (413, b"no") and tally(at, "blue")["refused"] == 1
+
+
+def test_megabytes_pass_whole(both: Routed, blue: Backend) -> None:
+    """More than the system takes at once, both ways, on a new connection and on a kept one."""
+    for number in range(2):
+        body = b"%d" % number * 5 * 2**20
+        assert json.loads(ask(both, body)[2])["echo"].encode() == body
+    assert len(blue.connections) == 1
+
+
 def test_a_head_request_has_no_body(both: Routed, blue: Backend) -> None:
     """The headers are those of GET, and the connection can be used again."""
     connection = http.client.HTTPConnection(ports.HOST, both.router.port, timeout=20)

@@ -81,12 +81,12 @@ class Front(asyncio.Protocol):
     def on_url(self, url: bytes) -> None:
         """Parser: a part of the target."""
         self._url += url
-        self._weigh(url)
+        self._weigh(len(url))
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Parser: one header."""
         self._headers.append((name.lower(), value))
-        self._weigh(name + value)
+        self._weigh(len(name) + len(value))
 
     def on_headers_complete(self) -> None:
         """Parser: a body comes next, if it may."""
@@ -184,8 +184,8 @@ class Front(asyncio.Protocol):
     def _too_large(self) -> None:
         self._refuse(413, f"the body is larger than {LARGEST_BODY} bytes")
 
-    def _weigh(self, part: bytes) -> None:
-        self._weight += len(part)
+    def _weigh(self, length: int) -> None:
+        self._weight += length
         if self._weight > LARGEST_HEADERS and not self._closing:
             self._refuse(431, f"the headers are larger than {LARGEST_HEADERS} bytes")
 

@@ -6,6 +6,7 @@ python -P launch.py FOLDER PORT ROUTES_FILE
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import os
 import secrets
@@ -78,6 +79,7 @@ def _announce(folder: Path, port: int, control: int, token: str) -> None:
 def main() -> None:
     """Serve until a signal ends it."""
     folder, port, file = sys.argv[1:]
+    gc.freeze()  # what is imported is no garbage: it is not looked through again
     uvloop.run(serve(Path(folder), int(port), Path(file)))
 
 

@@ -132,7 +132,6 @@ class _Connection:
         self._socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         try:
             self._socket.setblocking(False)
-            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             problem = self._socket.connect_ex((HOST, pool.port))
             if problem not in (0, errno.EINPROGRESS):
                 raise OSError(problem, os.strerror(problem))
