@@ -1,6 +1,6 @@
 """Where a declared resource is in Azure: its id, and the version of the API that reads it.
 
-The versions are those that the provider's SDK uses by default.
+The versions are those that the pinned provider's SDK uses; a test compares each with its source.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ PLACES: Mapping[str, tuple[str, str]] = {
     ),
     "monitor:ActionGroup": (
         f"{_RG}/providers/Microsoft.Insights/actionGroups/{{actionGroupName}}",
-        "2023-01-01",
+        "2024-10-01-preview",
     ),
     "monitor:DiagnosticSetting": (
         "{resourceUri}/providers/Microsoft.Insights/diagnosticSettings/{name}",
@@ -107,7 +107,7 @@ PLACES: Mapping[str, tuple[str, str]] = {
     "resources:ResourceGroup": (_RG, "2024-03-01"),
     "security:DefenderForStorage": (
         "{resourceId}/providers/Microsoft.Security/defenderForStorageSettings/{settingName}",
-        "2022-12-01-preview",
+        "2024-10-01-preview",
     ),
     "storage:BlobContainer": (
         f"{_STORAGE}/blobServices/default/containers/{{containerName}}",
@@ -180,6 +180,11 @@ class Addresses:
         if resource.kind not in PLACES:
             raise Unplaced(resource.kind)
         return PLACES[resource.kind]
+
+
+def version(kind: str) -> str:
+    """The version of the API that a kind is read with, for what else its service is asked."""
+    return PLACES[kind][1]
 
 
 def own_names(kind: str) -> frozenset[str]:

@@ -27,16 +27,14 @@ class Denied(Exception):
 class Arm:
     """Reads one subscription; every method raises Refused when Azure cannot be reached at all."""
 
-    def __init__(
-        self, credential: TokenCredential, subscription: str, address: str = PUBLIC
-    ) -> None:
+    def __init__(self, credential: TokenCredential, subscription: str, address: str) -> None:
         self.subscription = subscription
         self._address = address
         self._client = ResourceManagementClient(
             credential,
             subscription,
             base_url=address,
-            credential_scopes=[f"{PUBLIC}/.default"],
+            credential_scopes=[f"{address}/.default"],
         )
 
     def get(self, path: str, version: str) -> Mapping[str, Any] | None:

@@ -84,8 +84,7 @@ def sas(
     wanted = issuing.scope(path)
     account = naming.names(settings).worldwide("stlk")
     service = BlobServiceClient(
-        f"https://{account}.blob.core.windows.net",
-        credential=_signed_in("https://storage.azure.com"),
+        issuing.BLOBS.format(account=account), credential=_signed_in("https://storage.azure.com")
     )
     limit = timedelta(hours=settings.storage.sas_hours)
     issued = issuing.issue(
@@ -144,9 +143,9 @@ def _declared(stack: str) -> Sequence[Resource]:
 
 
 def _arm(settings: environments.Settings) -> Arm:
-    from infra.live.arm import PUBLIC, Arm
+    from infra.live import arm
 
-    return Arm(_signed_in(PUBLIC), settings.subscription)
+    return arm.Arm(_signed_in(arm.PUBLIC), settings.subscription, arm.PUBLIC)
 
 
 def _signed_in(audience: str) -> TokenCredential:

@@ -12,12 +12,14 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any, Literal
 
-from infra.live.addresses import Addresses, Unplaced
+from infra.live.addresses import Addresses, Unplaced, version
 from infra.live.arm import Arm, Denied
 from infra.preview.captured import Resource
 from infra.settings import Settings
 
 Verdict = Literal["ok", "warning", "error"]
+# The version by which azure-mgmt-resource asks for providers.
+PROVIDERS = "2025-04-01"
 # What a deployment does beyond creating resources; a Contributor may not.
 ACTIONS = (
     "Microsoft.Authorization/roleAssignments/write",
@@ -36,7 +38,6 @@ class Global:
     expected: str
     question: str
     type: str
-    version: str
 
 
 # Forms: azure-resource-manager/management/resource-name-rules. Each question is an action of the
@@ -48,7 +49,6 @@ GLOBAL: Mapping[str, Global] = {
         "3 to 24 lower-case letters and digits",
         "Microsoft.Storage/checkNameAvailability",
         "Microsoft.Storage/storageAccounts",
-        "2024-01-01",
     ),
     "keyvault:Vault": Global(
         "vaultName",
@@ -56,7 +56,6 @@ GLOBAL: Mapping[str, Global] = {
         "3 to 24 letters, digits and single hyphens, a letter first",
         "Microsoft.KeyVault/checkNameAvailability",
         "Microsoft.KeyVault/vaults",
-        "2024-11-01",
     ),
     "containerregistry:Registry": Global(
         "registryName",
@@ -64,7 +63,6 @@ GLOBAL: Mapping[str, Global] = {
         "5 to 50 letters and digits",
         "Microsoft.ContainerRegistry/checkNameAvailability",
         "Microsoft.ContainerRegistry/registries",
-        "2023-01-01-preview",
     ),
 }
 LENGTHS: Mapping[str, tuple[str, int]] = {
@@ -142,7 +140,7 @@ def _providers(resources: Sequence[Resource], arm: Arm) -> Iterator[Check]:
     needed = {name for name in needed if name.startswith("Microsoft.")}
     missing = []
     for name in sorted(needed):
-        found = arm.get(f"/subscriptions/{arm.subscription}/providers/{name}", "2021-04-01") or {}
+        found = arm.get(f"/subscriptions/{arm.subscription}/providers/{name}", PROVIDERS) or {}
         if str(found.get("registrationState")) != "Registered":
             missing.append(name)
             hint = f"az provider register --namespace {name}"
@@ -160,7 +158,7 @@ def _free(resources: Sequence[Resource], arm: Arm) -> Iterator[Check]:
             continue
         name = str(one.inputs[rule.input])
         path = f"/subscriptions/{arm.subscription}/providers/{rule.question}"
-        answer = arm.asked(path, rule.version, {"name": name, "type": rule.type})
+        answer = arm.asked(path, version(one.kind), {"name": name, "type": rule.type})
         place = addresses.place(one)
         if answer.get("nameAvailable") is True:
             yield Check(f"name {name}", "ok", "free")
@@ -177,7 +175,11 @@ def _deleted(settings: Settings, resources: Sequence[Resource], arm: Arm) -> Ite
         str(one.inputs["vaultName"]).lower() for one in resources if one.kind == "keyvault:Vault"
     }
     path = f"/subscriptions/{arm.subscription}/providers/Microsoft.KeyVault/deletedVaults"
-    found = [one for one in arm.all(path, "2024-11-01") if str(one["name"]).lower() in wanted]
+    found = [
+        one
+        for one in arm.all(path, version("keyvault:Vault"))
+        if str(one["name"]).lower() in wanted
+    ]
     for one in found:
         name = one["name"]
         hint = f"az keyvault recover --name {name} --location {settings.location}"
@@ -199,7 +201,10 @@ def _quota(settings: Settings, arm: Arm) -> Iterator[Check]:
         f"/subscriptions/{arm.subscription}/providers/Microsoft.MachineLearningServices"
         f"/locations/{settings.location}/usages"
     )
-    usages = {str(one["name"]["value"]).lower(): one for one in arm.all(path, "2025-12-01")}
+    usages = {
+        str(one["name"]["value"]).lower(): one
+        for one in arm.all(path, version("machinelearningservices:Workspace"))
+    }
     for family, cores in sorted(wanted.items()):
         yield _enough(family, cores, usages.get(family.lower()), settings.location)
 
@@ -223,7 +228,7 @@ def _enough(family: str, cores: int, usage: Mapping[str, Any] | None, region: st
 def _permissions(arm: Arm) -> Iterator[Check]:
     """What who is signed in may do on the subscription, by the rules of role definitions."""
     path = f"/subscriptions/{arm.subscription}/providers/Microsoft.Authorization/permissions"
-    granted = list(arm.all(path, "2022-04-01"))
+    granted = list(arm.all(path, version("authorization:RoleAssignment")))
     missing = [action for action in ACTIONS if not any(_allows(one, action) for one in granted)]
     for action in missing:
         hint = "Owner, or Contributor with Role Based Access Control Administrator"

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 import yaml
 
-from infra.live.addresses import Addresses, Unplaced, own_names
+from infra.live.addresses import Addresses, Unplaced, own_names, version
 from infra.live.arm import Arm, Denied
 from infra.preview.captured import REFERENCE, SECRET, Resource
 
@@ -100,7 +100,7 @@ def drift(
             continue
         yield from _changes(one, place.id, actual, addresses, known)
     for group in sorted(groups):
-        for found in arm.all(f"{group}/resources", "2024-03-01"):
+        for found in arm.all(f"{group}/resources", version("resources:ResourceGroup")):
             name = str(found["id"])
             if name.lower() not in declared and not known.nobodys(name):
                 yield Difference("undeclared", name.rpartition("/")[2], name)

@@ -24,6 +24,7 @@ Access = Literal["read", "write"]
 # What a holder may do. Neither may delete; who writes may not read what others wrote.
 FILE: dict[Access, str] = {"read": "r", "write": "cw"}
 FOLDER: dict[Access, str] = {"read": "rl", "write": "cw"}
+BLOBS = "https://{account}.blob.core.windows.net"
 AZURES_LIMIT = timedelta(days=7)
 # Clocks differ: the key is valid from a little before now.
 _SKEW = timedelta(minutes=5)

@@ -1,37 +1,179 @@
-"""The commands that ask Azure: without a sign-in they end at once, in one readable error."""
+"""The commands that ask Azure, over HTTP: azure-identity and the SDKs as they are.
+
+The token comes from a stand-in for a machine's identity endpoint, ARM is another, storage is
+Azurite.
+"""
 
 from __future__ import annotations
 
-import azure.identity
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
 import pytest
-from azure.core.exceptions import ClientAuthenticationError
+from azure.core.exceptions import HttpResponseError
+from azure.storage.blob import BlobClient
 
 from infra import cli
+from infra.live import arm, sas
 from infra.live import cli as live
+from infra.live.doctor import GLOBAL
+from infra.settings import load
+from tests.infra.live.declared import STORAGE, SUBSCRIPTION, resources
+from tests.stand_ins import arm_server, azurite_server, token_server
+from tests.stand_ins.arm_server import State
+from tests.stand_ins.azurite_server import Azurite, Person
+
+HERE = f"/subscriptions/{SUBSCRIPTION}/providers"
+STORE = "https://storage.azure.com"
 
 
-class Nobody:
-    """As DefaultAzureCredential where nobody is signed in."""
+def ran(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+    """Exit code, stdout and stderr of a command."""
+    with pytest.raises(SystemExit) as ended:
+        cli.main(list(words))
+    said = capsys.readouterr()
+    return int(ended.value.code or 0), said.out, said.err
 
-    def get_token(self, *scopes: str) -> None:
-        raise ClientAuthenticationError("a paragraph for each way of signing in")
+
+@pytest.fixture
+def azure(state: State, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """Somebody is signed in to a subscription that is ready; the audiences of the tokens."""
+    for rule in GLOBAL.values():
+        state.answers[f"{HERE}/{rule.question}"] = {"nameAvailable": True}
+    for name in ("Storage", "KeyVault", "ManagedIdentity", "MachineLearningServices"):
+        state.resources[f"{HERE}/Microsoft.{name}"] = {"registrationState": "Registered"}
+    state.lists[f"{HERE}/Microsoft.KeyVault/deletedVaults"] = []
+    state.lists[f"{HERE}/Microsoft.Authorization/permissions"] = [{"actions": ["*"]}]
+    state.lists[f"{HERE}/Microsoft.MachineLearningServices/locations/westeurope/usages"] = [
+        {"name": {"value": name}, "limit": 100, "currentValue": 0}
+        for name in ("standardEDSv4Family", "TotalLowPriorityCores")
+    ]
+    monkeypatch.setattr(live, "_declared", lambda stack: resources())
+    with arm_server.running(state, tmp_path) as (address, certificate):
+        monkeypatch.setattr(arm, "PUBLIC", address)
+        monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(certificate))
+        with token_server.running({address: "a-token"}) as (variables, asked):
+            for name, value in variables.items():
+                monkeypatch.setenv(name, value)
+            yield asked
+
+
+def test_a_doctor_who_finds_nothing(azure: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """Exit 0, a line a check; the token was for Azure Resource Manager."""
+    code, out, err = ran(capsys, "doctor", "dev")
+    assert (code, err) == (0, "")
+    assert out.count("ok ") == len(out.splitlines()) == 8
+    assert set(azure) == {arm.PUBLIC}
+
+
+def test_a_doctor_who_finds_something(
+    azure: list[str], state: State, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Exit 3, with the command that helps; the same as JSON."""
+    state.resources[f"{HERE}/Microsoft.KeyVault"] = {"registrationState": "NotRegistered"}
+    code, out, _ = ran(capsys, "doctor", "dev")
+    assert code == 3
+    assert "error    provider Microsoft.KeyVault: not registered (az provider register" in out
+    code, out, _ = ran(capsys, "doctor", "dev", "--json")
+    assert code == 3
+    (wrong,) = (one for one in json.loads(out) if one["verdict"] == "error")
+    assert wrong["name"] == "provider Microsoft.KeyVault"
+
+
+def test_no_drift(azure: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """Exit 0; an empty list as JSON."""
+    assert ran(capsys, "drift", "dev") == (0, "dev: 7 resources are as declared\n", "")
+    code, out, _ = ran(capsys, "drift", "dev", "--json")
+    assert (code, json.loads(out)) == (0, [])
+
+
+def test_drift(azure: list[str], state: State, capsys: pytest.CaptureFixture[str]) -> None:
+    """Exit 3, with what is declared and what is there."""
+    state.resources[STORAGE]["properties"]["allowSharedKeyAccess"] = True
+    code, out, _ = ran(capsys, "drift", "dev")
+    assert (code, out) == (3, "lake: allowSharedKeyAccess is True, declared False\n")
+    code, out, _ = ran(capsys, "drift", "dev", "--json")
+    (found,) = json.loads(out)
+    assert code == 3
+    assert (found["kind"], found["path"], found["actual"]) == (
+        "changed",
+        "allowSharedKeyAccess",
+        True,
+    )
 
 
 def test_nobody_is_signed_in(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    azure: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Exit 1, nothing of the paragraphs; a path that is refused needs no sign-in."""
-    monkeypatch.setattr(azure.identity, "DefaultAzureCredential", Nobody)
-    monkeypatch.setattr(live, "_declared", lambda stack: ())
-    for words, code, said in (
-        (["sas", "dev", "raw/a.csv"], 1, "not-signed-in"),
-        (["doctor", "dev"], 1, "not-signed-in"),
-        (["drift", "dev"], 1, "not-signed-in"),
-        (["sas", "dev", "raw"], 2, "no-path"),
-    ):
-        with pytest.raises(SystemExit) as ended:
-            cli.main(words)
-        assert ended.value.code == code
-        told = capsys.readouterr().err
-        assert f"error[{said}]" in told
-        assert "paragraph" not in told
+    """The endpoint refuses: exit 1, one error, none of azure-identity's paragraphs."""
+    monkeypatch.setenv("IDENTITY_HEADER", "another machine")
+    monkeypatch.setenv("PATH", "")  # and neither az nor another tool is there to ask
+    for words in (["doctor", "dev"], ["drift", "dev"], ["sas", "dev", "raw/a.csv"]):
+        code, out, err = ran(capsys, *words)
+        assert (code, out) == (1, "")
+        assert err.startswith("error[not-signed-in]") and len(err.splitlines()) <= 4
+    assert azure  # it was asked
+
+
+def test_a_path_that_is_refused_needs_no_sign_in(capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = ran(capsys, "sas", "dev", "raw")
+    assert code == 2 and "error[no-path]" in err
+
+
+@pytest.fixture(scope="module")
+def azurite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Azurite]:
+    """With one file."""
+    with azurite_server.running(tmp_path_factory.mktemp("azurite")) as server:
+        server.service().create_container("raw")
+        server.service().get_blob_client("raw", "in/a.csv").upload_blob(b"1,2")
+        yield server
+
+
+@pytest.fixture
+def store(azurite: Azurite, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
+    """Azurite in place of the lake; who is signed in may ask for its keys."""
+    token = Person().get_token(STORE).token
+    monkeypatch.setattr(sas, "BLOBS", azurite.url)
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(azurite.certificate))
+    with token_server.running({STORE: token}) as (variables, asked):
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
+        yield {"asked": asked, "token": token, "verify": str(azurite.certificate)}
+
+
+def test_a_sas(store: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
+    """Its URL alone on stdout, and it works; what is said beside it holds no secret."""
+    code, out, err = ran(capsys, "sas", "dev", "raw/in/a.csv")
+    assert code == 0 and len(out.splitlines()) == 1
+    reader = BlobClient.from_blob_url(out.strip(), connection_verify=store["verify"])
+    assert reader.download_blob().readall() == b"1,2"
+    assert err.startswith("read raw/in/a.csv until ") and "sig=" not in err
+    assert set(store["asked"]) == {STORE} and store["token"] not in out + err
+
+
+def test_a_sas_to_write_as_json(store: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
+    """It writes its file and reads nothing."""
+    code, out, err = ran(capsys, "sas", "dev", "raw/out/b.csv", "--write", "--hours=2", "--json")
+    found = json.loads(out)
+    assert (code, err, found["access"]) == (0, "", "write")
+    writer = BlobClient.from_blob_url(found["url"], connection_verify=store["verify"])
+    writer.upload_blob(b"3", overwrite=True)
+    with pytest.raises(HttpResponseError) as refused:
+        writer.download_blob()
+    assert refused.value.status_code == 403
+
+
+def test_a_sas_beyond_the_limit_of_the_stack(
+    store: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Exit 2, and the limit is the stack file's."""
+    settings = load("dev")
+    short = replace(settings, storage=replace(settings.storage, sas_hours=2))
+    monkeypatch.setattr(live.environments, "load", lambda stack: short)
+    code, out, err = ran(capsys, "sas", "dev", "raw/in/a.csv", "--hours", "3")
+    assert (code, out) == (2, "")
+    assert "error[sas-too-long]: 3 h" in err and "at most 2 h" in err
+    assert ran(capsys, "sas", "dev", "raw/in/a.csv", "--hours", "2")[0] == 0
