@@ -33,7 +33,7 @@ class Pause:
     ended_by: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Run:
     """A job that was started, with Azure ML's status names.
 

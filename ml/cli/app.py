@@ -53,6 +53,8 @@ def build(wanted: str | None) -> typer.Typer:
         no_args_is_help=True,
         add_completion=False,
         pretty_exceptions_enable=False,
+        # For its pages of help Rich would import Markdown and a highlighter, longer than all else.
+        rich_markup_mode=None,
     )
     # A callback keeps `ml` a group even while it has one command.
     app.callback()(lambda: None)
@@ -63,6 +65,9 @@ def build(wanted: str | None) -> typer.Typer:
         loaded = importlib.import_module(module)
         # Its own page of help is its docstring, which says more.
         if hasattr(loaded, "app"):
+            for one in loaded.app.registered_commands:
+                # Whole: what it would make of the docstring itself ends in the middle.
+                one.short_help = " ".join((one.callback.__doc__ or "").split("\n\n")[0].split())
             app.add_typer(loaded.app, name=name, short_help=line)
         else:
             app.command(name, short_help=line)(loaded.command)

@@ -10,7 +10,7 @@ known too.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from ml.specs.distributions import Variable
@@ -20,6 +20,12 @@ if TYPE_CHECKING:
     from numpy.random import RandomState
 
 CANDIDATES = 24
+# How many candidates are looked at together: so many that the numbers (a kernel each) stay in a
+# processor's own memory, and the program's does not grow with the trials.
+_PARTS, _CACHED = (24, 12, 8, 6, 4, 3, 2), 8192
+# Within so many widths on both sides lies a whole normal distribution: what is left of it (1e-19)
+# is nothing beside 1.
+_ALL = 9.0
 # Trials that count whole, the latest ones; those before count the less the older they are.
 _RECENT = 25
 
@@ -33,31 +39,34 @@ class Density:
 
     def __init__(self, variables: Sequence[Variable], rows: ndarray) -> None:
         import numpy as np
-        from scipy.special import ndtr
 
         self.weights = _weights(len(rows))
-        is_number = np.array([one.kind != "choice" for one in variables], dtype=bool)
-        numbers = [one for one in variables if one.kind != "choice"]
-        bounds = [(one.low, one.high, 0.5 if one.kind == "int" else 0.0) for one in numbers]
+        numbers = [at for at, one in enumerate(variables) if one.kind != "choice"]
+        asked = [(variables[at], 0.5 if variables[at].kind == "int" else 0.0) for at in numbers]
+        bounds = [(one.low, one.high, half) for one, half in asked]
         self.low, self.high, self.half = (
             np.array(bounds, dtype=float).reshape(-1, 3, 1).swapaxes(0, 1)
         )
         self.start, self.end = self.low - self.half, self.high + self.half
-        self.mu, self.sigma = _kernels(rows[:, is_number].T, self.start, self.end)
-        low, high = (ndtr((end - self.mu) / self.sigma) for end in (self.start, self.end))
-        self._mass = np.log(high - low)
-        self._norm = 0.5 * math.log(2 * math.pi) + np.log(self.sigma) + self._mass
-        self._scale = math.sqrt(0.5) / self.sigma
-        self._scaled = self.mu * self._scale
-        # For each variable its row in the above, or what a choice weighs (value × kernel).
-        self._of: list[int | ndarray] = []
-        row = 0
-        for at, one in enumerate(variables):
-            if one.kind == "choice":
-                self._of.append(_shares(rows[:, at].astype(int), one.choices))
-            else:
-                self._of.append(row)
-                row += 1
+        self.mu, self.sigma = _kernels(rows[:, numbers].T, self.start, self.end)
+        self._mass = _mass(*((end - self.mu) / self.sigma for end in (self.start, self.end)))
+        # Where each variable is in a point, and which row of the above it has.
+        is_whole = self.half[:, 0] > 0
+        self._floats = [at for at, whole in zip(numbers, is_whole, strict=True) if not whole]
+        self._whole = [(at, row) for row, at in enumerate(numbers) if is_whole[row]]
+        self._norm = (0.5 * math.log(2 * math.pi) + np.log(self.sigma) + self._mass)[~is_whole]
+        self._norms = self._norm.sum(axis=0)
+        self._scale = (math.sqrt(0.5) / self.sigma)[~is_whole]
+        self._scaled = self.mu[~is_whole] * self._scale
+        self._choices = {
+            at: (one.choices, rows[:, at].astype(int))
+            for at, one in enumerate(variables)
+            if one.kind == "choice"
+        }
+        self._unlikely = {
+            at: -_shares(found, count, np.log(_weighed(len(found) + 1, count)))
+            for at, (count, found) in self._choices.items()
+        }
 
     def sample(self, stream: RandomState) -> list[ndarray]:
         """Points of the mixture, a column a variable: what Optuna makes of the same stream."""
@@ -66,12 +75,12 @@ class Density:
 
         chosen = stream.choice(len(self.weights), p=self.weights, size=CANDIDATES)
         choices: dict[int, ndarray] = {}
-        for at, shares in enumerate(self._of):
-            if not isinstance(shares, int):
-                until = np.cumsum(shares[:, chosen], axis=0)
-                until[-1] = 1
-                found = until < stream.rand(CANDIDATES)
-                choices[at] = np.sum(found, axis=0, dtype=float)
+        for at, (count, found) in self._choices.items():
+            shares = _shares(found, count, _weighed(len(self.weights), count))
+            until = np.cumsum(shares[:, chosen], axis=0)
+            until[-1] = 1
+            below = until < stream.rand(CANDIDATES)
+            choices[at] = np.sum(below, axis=0, dtype=float)
         mu, sigma = self.mu[:, chosen], self.sigma[:, chosen]
         low, high = (ndtr((end - mu) / sigma) for end in (self.start, self.end))
         share = stream.uniform(size=mu.shape)
@@ -79,51 +88,60 @@ class Density:
         whole = self.low + np.round(exact - self.low)
         drawn = np.clip(np.where(self.half > 0, whole, exact), self.low, self.high)
         rows = iter(drawn)
-        return [choices[at] if at in choices else next(rows) for at in range(len(self._of))]
+        count = len(choices) + len(drawn)
+        return [choices[at] if at in choices else next(rows) for at in range(count)]
 
     def joint(self, columns: Sequence[ndarray]) -> ndarray:
         """The logarithm of the density of whole points."""
         import numpy as np
 
-        total = np.zeros((len(columns[0]), len(self.weights)))
-        one = np.empty_like(total)  # the only one: fresh memory costs as much as the arithmetic
-        for at, column in enumerate(columns):
-            self._less(at, column, one)
-            total += one
-        return self._mixed(total)
+        points = np.array(columns)
+        few = next((n for n in _PARTS if n * len(self.weights) <= _CACHED), 1)
+        parts = (points[:, at : at + few] for at in range(0, points.shape[1], few))
+        return np.concatenate([self._mixed(self._less(part)) for part in parts])
 
     def alone(self, point: Sequence[float]) -> ndarray:
         """The logarithm of each variable's own density, at one point."""
         import numpy as np
 
         less = np.empty((len(point), len(self.weights)))
-        for at, number in enumerate(point):
-            self._less(at, np.array([number]), less[at : at + 1])
+        floats = np.array([[point[at]] for at in self._floats]).reshape(-1, 1)
+        less[self._floats] = (floats * self._scale - self._scaled) ** 2 + self._norm
+        for at, row in self._whole:
+            less[at] = self._less_whole(row, np.array([[point[at]]]))[0]
+        for at, unlikely in self._unlikely.items():
+            less[at] = unlikely[int(point[at])]
         return self._mixed(less)
 
-    def _less(self, at: int, column: ndarray, out: ndarray) -> None:
-        """Minus the logarithm of each kernel's density of one variable: point × kernel.
-
-        The means lie between the bounds, so that scipy's `ndtr` loses nothing.
-        """
+    def _less(self, points: ndarray) -> ndarray:
+        """Minus the logarithm of each kernel's density of whole points: point × kernel."""
         import numpy as np
 
-        row = self._of[at]
-        if not isinstance(row, int):
-            np.take(-np.log(row), column.astype(int), axis=0, out=out)
-        elif not self.half[row, 0]:
-            np.multiply(column[:, np.newaxis], self._scale[row], out=out)
-            out -= self._scaled[row]
-            out *= out
-            out += self._norm[row]
-        else:
-            from scipy.special import ndtr
+        total = np.empty((points.shape[1], len(self.weights)))
+        total[:] = self._norms
+        one = np.empty_like(total)
+        for row, at in enumerate(self._floats):
+            np.multiply(points[at][:, np.newaxis], self._scale[row], out=one)
+            one -= self._scaled[row]
+            one *= one
+            total += one
+        for at, row in self._whole:
+            total += self._less_whole(row, points[at][:, np.newaxis])
+        for at, unlikely in self._unlikely.items():
+            total += np.take(unlikely, points[at].astype(int), axis=0, out=one)
+        return total
 
-            near = np.abs(column[:, np.newaxis] - self.mu[row])  # on the left, where ndtr is exact
-            inside = ndtr((self.half[row] - near) / self.sigma[row])
-            inside -= ndtr((-self.half[row] - near) / self.sigma[row])
-            with np.errstate(divide="ignore"):
-                np.subtract(self._mass[row], np.log(inside), out=out)
+    def _less_whole(self, row: int, column: ndarray) -> ndarray:
+        """The same of one integer: of the part of each kernel that is nearest to it."""
+        import numpy as np
+        from scipy.special import ndtr
+
+        near = np.abs(column - self.mu[row])  # on the left, where ndtr is exact
+        inside = ndtr((self.half[row] - near) / self.sigma[row])
+        inside -= ndtr((-self.half[row] - near) / self.sigma[row])
+        with np.errstate(divide="ignore"):
+            less: ndarray = self._mass[row] - np.log(inside)
+        return less
 
     def _mixed(self, less: ndarray) -> ndarray:
         """The kernels by their weights; one of them, the prior, is nowhere without density."""
@@ -171,12 +189,29 @@ def _kernels(found: ndarray, start: ndarray, end: ndarray) -> tuple[ndarray, nda
     return mu, sigma
 
 
-def _shares(found: ndarray, choices: int) -> ndarray:
-    """The weight of each value in each kernel (value × kernel): the trial's, and some of each."""
+def _mass(start: ndarray, end: ndarray) -> ndarray:
+    """The logarithm of what a normal distribution has between two ends, in its widths."""
+    import numpy as np
+    from scipy.special import ndtr
+
+    mass = np.zeros_like(start)
+    near = (start > -_ALL) | (end < _ALL)
+    mass[near] = np.log(ndtr(end[near]) - ndtr(start[near]))
+    return mass
+
+
+def _weighed(kernels: int, choices: int) -> tuple[float, float, float]:
+    """What a kernel gives to the value that its trial had, to each other one, and what the prior
+    gives to each: 1 / `kernels` everywhere and 1 more for the trial's, of their sum."""
+    return (kernels + 1) / (kernels + choices), 1 / (kernels + choices), 1 / choices
+
+
+def _shares(found: ndarray, choices: int, weighed: Iterable[float]) -> ndarray:
+    """What each value is given in each kernel (value × kernel), the prior's last."""
     import numpy as np
 
-    kernels = len(found) + 1
-    shares = np.full((choices, kernels), 1.0 / kernels)
-    shares[found, np.arange(len(found))] += 1
-    shares /= shares.sum(axis=0)
+    own, other, prior = weighed
+    shares = np.full((choices, len(found) + 1), other)
+    shares[found, np.arange(len(found))] = own
+    shares[:, -1] = prior
     return shares

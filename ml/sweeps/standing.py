@@ -45,6 +45,11 @@ class Standing:
         if self._policy.type == "median_stopping":
             self._means.add(trial, value, self._is_due(interval))
 
+    def ended(self, trial: str) -> None:
+        """The trial logs nothing more: what the others are held against is all that is kept."""
+        self._best.pop(trial, None)
+        self._means.ended(trial)
+
     def reached(self, trial: str, interval: int) -> float | None:
         """The best of the trial up to a due interval that it has reached; None where none is."""
         return self._best[trial][interval - 1] if self._is_due(interval) else None
@@ -76,40 +81,53 @@ class Standing:
             self._leader[at] = best
 
 
+class _Running:
+    """A trial that logs: its row, the exact sum of its values, how many, the least, the largest."""
+
+    def __init__(self, row: int) -> None:
+        self.row, self.count = row, 0
+        self.sum: list[float] = []
+        self.low, self.high = math.inf, -math.inf
+
+    def add(self, value: float) -> float:
+        """The mean with one value more."""
+        _grow(self.sum, value)
+        self.count += 1
+        self.low, self.high = min(self.low, value), max(self.high, value)
+        return min(self.high, max(self.low, math.fsum(self.sum) / self.count))
+
+
 class _Means:
     """The running average of every trial, by interval."""
 
     def __init__(self) -> None:
-        self._row: dict[str, int] = {}
-        self._sums: list[list[float]] = []
-        self._counts: list[int] = []
-        self._ends: list[tuple[float, float]] = []
+        self._running: dict[str, _Running] = {}
+        self._rows = 0
         # A trial's mean at each due interval that it has reached, and its latest.
         self._at: dict[int, ndarray] = {}
         self._latest: ndarray | None = None
 
     def add(self, trial: str, value: float, due: bool) -> None:
         """The trial's next value."""
-        if trial not in self._row:
-            self._row[trial] = len(self._row)
-            self._sums.append([])
-            self._counts.append(0)
-            self._ends.append((value, value))
-        row = self._row[trial]
-        _grow(self._sums[row], value)
-        self._counts[row] += 1
-        low, high = self._ends[row] = min(self._ends[row][0], value), max(self._ends[row][1], value)
-        mean = min(high, max(low, math.fsum(self._sums[row]) / self._counts[row]))
-        self._latest = _with(self._latest, row, mean)
+        if trial not in self._running:
+            self._running[trial] = _Running(self._rows)
+            self._rows += 1
+        running = self._running[trial]
+        mean = running.add(value)
+        self._latest = _with(self._latest, running.row, mean)
         if due:
-            interval = self._counts[row]
-            self._at[interval] = _with(self._at.get(interval), row, mean)
+            interval = running.count
+            self._at[interval] = _with(self._at.get(interval), running.row, mean)
+
+    def ended(self, trial: str) -> None:
+        """Its averages stay."""
+        self._running.pop(trial, None)
 
     def median(self, interval: int) -> float:
         """A trial that has logged fewer values counts with the mean of those."""
         import numpy as np
 
-        count = len(self._row)
+        count = self._rows
         assert self._latest is not None
         latest, there = self._latest[:count], self._at[interval][:count]
         counted = latest.copy()

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from numpy import ndarray
     from numpy.random import RandomState
 
-STARTUP = 10
+STARTUP, MOST_GOOD = 10, 25
+COMPLETED, CUT_SHORT = 0, 1
 # So many points in a row that break a constraint, and the next is drawn at random.
 PATIENCE = 20
 
@@ -51,6 +52,7 @@ class _Level:
         self.free = {path: one for path, one in variables.items() if one.low < one.high}
         self._numbers = np.zeros(8, dtype=int)
         self._rows = np.zeros((8, len(self.free)))
+        self._counts = np.ones(8, dtype=bool)
         self._count = 0
 
     def add(self, number: int, drawn: Mapping[str, float]) -> None:
@@ -60,17 +62,31 @@ class _Level:
         if self._count == len(self._numbers):
             self._numbers = np.concatenate([self._numbers, np.zeros_like(self._numbers)])
             self._rows = np.concatenate([self._rows, np.zeros_like(self._rows)])
+            self._counts = np.concatenate([self._counts, np.ones_like(self._counts)])
         self._numbers[self._count] = number
         self._rows[self._count] = [drawn[path] for path in self.free]
         self._count += 1
 
-    def split(self, good: Sequence[int], failed: Sequence[int]) -> tuple[ndarray, ndarray]:
+    def leave_out(self, number: int) -> None:
+        """Trial `number` says nothing of the metric."""
+        self._counts[self._at([number])] = False
+
+    def split(self, good: Sequence[int]) -> tuple[ndarray, ndarray]:
         """The rows of the good trials, and those of all others that say something."""
+        chosen, rest = self._at(good), self._counts[: self._count].copy()
+        rest[chosen] = False
+        return self._rows[chosen], self._rows[: self._count][rest]
+
+    def _at(self, numbers: Sequence[int]) -> ndarray:
+        """The rows of those of the trials that were here; `numbers` ascend."""
         import numpy as np
 
-        numbers, rows = self._numbers[: self._count], self._rows[: self._count]
-        chosen = np.isin(numbers, good)
-        return rows[chosen], rows[~chosen & ~np.isin(numbers, failed)]
+        known = self._numbers[: self._count]
+        at = np.searchsorted(known, numbers)
+        here = at < self._count
+        here[here] = known[at[here]] == np.asarray(numbers)[here]
+        found: ndarray = at[here]
+        return found
 
 
 class Tpe:
@@ -85,26 +101,28 @@ class Tpe:
         self._level_of = {
             path: prefix for prefix, level in self._levels.items() for path in level.variables
         }
-        # Trials that ended, best first: those that completed by their score, then those that were
-        # ended early, the longest first, by their last value (as Optuna ranks them).
+        # Of the trials that ended and say something the best, in order: those that completed by
+        # their score, then those that were ended early, the longest first, by their last value (as
+        # Optuna ranks them). Whoever is not among so many will never be.
         self._ranked: list[tuple[int, float, float, int]] = []
+        self._ended = 0
         self._running: set[int] = set()
-        self._failed: list[int] = []
-        self._best: dict[int, float] = {}
-        # The densities of each level, for as long as the history stays as it is.
-        self._densities: dict[int, tuple[ndarray, Density, Density]] = {}
+        # The bad trials' density of each level, for as long as the history stays as it is, and the
+        # good ones', for as long as it is of the same trials.
+        self._above: dict[int, Density] = {}
+        self._below: dict[int, _Good] = {}
 
     def propose(self, number: int, attempt: int, known: Mapping[str, Known]) -> Proposal:
         """A point for trial `number`; another one for each attempt."""
         stream = of_trial(self._seed, number, attempt)
-        if len(self._ranked) < STARTUP:
+        if self._ended < STARTUP:
             drawn = draw(self._space, lambda one: choose(one, stream), known)
-            return Proposal(drawn, {"kind": "random", "startup": True, "ended": len(self._ranked)})
+            return Proposal(drawn, {"kind": "random", "startup": True, "ended": self._ended})
         if attempt >= PATIENCE:
             drawn = draw(self._space, lambda one: choose(one, stream), known)
             return Proposal(drawn, {"kind": "random", "instead_of": "tpe"})
-        count = min(math.ceil(0.1 * len(self._ranked)), 25)
-        good = sorted(one[-1] for one in self._ranked[:count])
+        chosen = self._ranked[: min(math.ceil(0.1 * self._ended), MOST_GOOD)]
+        good = sorted(number for *_, number in chosen)
         picked: dict[str, float] = {}
         said: dict[str, Any] = {}
 
@@ -117,20 +135,20 @@ class Tpe:
             return picked[one.path]
 
         drawn = draw(self._space, pick, known)
-        scores = [self._best[one] for one in good if one in self._best]
+        scores = [self._sign * value for kind, value, _, _ in chosen if kind == COMPLETED]
         origin = {
             "kind": "tpe",
             "good": good,
-            "bad": len(self._ranked) - len(good),
+            "bad": self._ended - len(good),
             "running": sorted(self._running),
-            "good_until": max(scores, key=lambda score: self._sign * score) if scores else None,
+            "good_until": scores[-1] if scores else None,
             "parameters": said,
         }
         return Proposal(drawn, origin)
 
     def started(self, number: int, drawn: Mapping[str, float]) -> None:
         """Trial `number` runs with what was chosen for its variables."""
-        self._densities.clear()
+        self._above.clear()
         self._running.add(number)
         for level in self._levels.values():
             if level.variables.keys() <= drawn.keys():
@@ -138,16 +156,20 @@ class Tpe:
 
     def ended(self, number: int, curve: Sequence[float], score: float | None) -> None:
         """A score completes the trial; one that was ended early counts by its last value."""
-        self._densities.clear()
+        self._above.clear()
         self._running.discard(number)
         if score is not None:
-            self._best[number] = score
-            bisect.insort(self._ranked, (0, self._sign * score, 0.0, number))
+            self._rank((COMPLETED, self._sign * score, 0.0, number))
         elif curve and all(math.isfinite(value) for value in curve):
-            key = (1, -float(len(curve)), self._sign * curve[-1], number)
-            bisect.insort(self._ranked, key)
+            self._rank((CUT_SHORT, -float(len(curve)), self._sign * curve[-1], number))
         else:
-            self._failed.append(number)  # it says nothing of the metric
+            for level in self._levels.values():
+                level.leave_out(number)
+
+    def _rank(self, key: tuple[int, float, float, int]) -> None:
+        self._ended += 1
+        bisect.insort(self._ranked, key)
+        del self._ranked[MOST_GOOD:]
 
     def _pick(
         self, level: _Level, good: Sequence[int], stream: RandomState, known: Mapping[str, Known]
@@ -158,11 +180,12 @@ class Tpe:
         single = {p: one.low for p, one in level.variables.items() if one.low == one.high}
         if not level.free:
             return single, {}
-        if id(level) not in self._densities:
-            rows = level.split(good, self._failed)
-            below, above = (Density(list(level.free.values()), one) for one in rows)
-            self._densities[id(level)] = rows[0], below, above
-        good_rows, below, above = self._densities[id(level)]
+        key = id(level)
+        if key not in self._below or self._below[key].numbers != good:
+            self._below[key] = _Good(level, good)
+        if key not in self._above:
+            self._above[key] = Density(list(level.free.values()), level.split(good)[1])
+        below, above = self._below[key].density, self._above[key]
         columns = below.sample(stream)
         for path, column in zip(level.free, columns, strict=True):
             if path in known:
@@ -170,15 +193,26 @@ class Tpe:
         best = int(np.argmax(below.joint(columns) - above.joint(columns)))
         chosen = [column[best].item() for column in columns]
         point = dict(zip(level.free, chosen, strict=True))
-        ratios = below.alone(chosen) - above.alone(chosen)
+        ratios = (below.alone(chosen) - above.alone(chosen)).tolist()
+        had = self._below[key].had
         why = {
-            path: {
-                "likelier": round(math.exp(min(700.0, float(ratios[at]))), 6),
-                **_had(level.dimensions[path], level.variables[path], good_rows[:, at]),
-            }
-            for at, path in enumerate(level.free)
+            path: {"likelier": round(math.exp(min(700.0, ratio)), 6), **had[path]}
+            for path, ratio in zip(level.free, ratios, strict=True)
         }
         return single | point, why
+
+
+class _Good:
+    """The good trials of a level: their numbers, density, and what they had for each variable."""
+
+    def __init__(self, level: _Level, numbers: Sequence[int]) -> None:
+        rows = level.split(numbers)[0]
+        self.numbers = numbers
+        self.density = Density(list(level.free.values()), rows)
+        self.had = {
+            path: _had(level.dimensions[path], one, rows[:, at])
+            for at, (path, one) in enumerate(level.free.items())
+        }
 
 
 def _had(dimension: Dimension, one: Variable, column: ndarray) -> dict[str, list[object]]:

@@ -74,7 +74,7 @@ def test_a_trial_costs_the_same_after_a_hundred(counted: Counted) -> None:
     assert late <= 1.05 * early
     begin, middle, end = counted.blocks.values()
     assert end - middle <= 1.2 * (middle - begin)
-    assert (end - middle) / ((LATE - EARLY) // 2) < 300
+    assert (end - middle) / ((LATE - EARLY) // 2) < 40
     assert sum(counted.written[-20:]) <= 1.02 * sum(counted.written[20:40])
 
 

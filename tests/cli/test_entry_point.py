@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 
@@ -114,10 +113,26 @@ def test_a_command_has_a_line_in_the_list_and_a_page_of_its_own(
 ) -> None:
     """The page says what the line has no room for: exit codes."""
     program = "from ml.cli.app import main; main()"
-    done = subprocess.run(
-        [sys.executable, "-c", program, *words],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "COLUMNS": "200"},
+    done = subprocess.run([sys.executable, "-c", program, *words], capture_output=True, text=True)
+    assert said in " ".join(done.stdout.split())
+
+
+def test_help_imports_nothing_heavy() -> None:
+    """Pages of help are plain text: what Rich would import for them takes longer than all else."""
+    program = (
+        "import sys, atexit; from ml.cli.app import main; "
+        "heavy = {'rich', 'pygments', 'yaml', 'numpy', 'optuna', 'mlflow', 'azure', 'sqlite3'}; "
+        "atexit.register(lambda: print(heavy & set(sys.modules))); main()"
     )
-    assert said in done.stdout
+    done = subprocess.run([sys.executable, "-c", program, "--help"], capture_output=True, text=True)
+    assert done.stdout.endswith("set()\n")
+
+
+def test_the_list_of_a_groups_commands_has_whole_sentences() -> None:
+    """A line that does not fit goes on in the next."""
+    program = "from ml.cli.app import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", program, "runs", "--help"], capture_output=True, text=True
+    )
+    assert "interrupted or failed for want of room." in " ".join(done.stdout.split())
+    assert "..." not in done.stdout.partition("Commands:")[2]

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from ml.specs.plan import EarlyTermination
 from ml.specs.problems import Place
-from ml.sweeps.policies import judge
+from ml.sweeps.policies import judge, verdict
+from ml.sweeps.standing import Standing
 
 HERE = Place("sweep.yml", 1)
 
@@ -194,3 +195,23 @@ def test_median_stopping_does_not_depend_on_the_scale(
             continue
         moved = {t: [factor * v + shift for v in c] for t, c in curves.items()}
         assert judge(median(), "maximize", moved, trial, len(curve)) is not None
+
+
+@given(
+    curves=st.lists(st.lists(st.floats(-9, 9), min_size=1, max_size=6), min_size=1, max_size=9),
+    policy=st.sampled_from([median(), bandit(amount=0.5), bandit(factor=0.2), truncation(40)]),
+)
+def test_a_trial_that_has_ended_counts_as_before(
+    curves: list[list[float]], policy: EarlyTermination
+) -> None:
+    """What is forgotten of trials that ended changes no verdict on those after them."""
+    standing = Standing(policy, "maximize")
+    seen: dict[str, list[float]] = {}
+    for number, curve in enumerate(curves):
+        name = str(number)
+        for interval, value in enumerate(curve, 1):
+            seen.setdefault(name, []).append(value)
+            standing.add(name, value)
+            found = verdict(policy, "maximize", standing, name, interval)
+            assert found == judge(policy, "maximize", seen, name, interval)
+        standing.ended(name)

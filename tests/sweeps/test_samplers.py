@@ -232,7 +232,7 @@ def optunas(variables: Mapping[str, Variable], columns: list[np.ndarray]) -> _Pa
     return _ParzenEstimator(dict(zip(variables, columns, strict=True)), space, settings)
 
 
-@pytest.mark.parametrize("rows", [0, 1, 2, 24, 40, 300])
+@pytest.mark.parametrize("rows", [0, 1, 2, 24, 40, 300, 3000])
 def test_the_explained_densities_are_optunas(rows: int) -> None:
     """Of whole points, and of each parameter by itself: Optuna's mixture with this one alone."""
     space = {
@@ -242,7 +242,7 @@ def test_the_explained_densities_are_optunas(rows: int) -> None:
     }
     ((_, variables, _),) = walk(space)
     stream = np.random.RandomState(0)
-    columns = [stream.uniform(-2, 3, 300), stream.randint(0, 9, 300), stream.randint(0, 3, 300)]
+    columns = [stream.uniform(-2, 3, 3000), stream.randint(0, 9, 3000), stream.randint(0, 3, 3000)]
     columns = [column[:rows] for column in columns]
     density = Density(list(variables.values()), np.column_stack(columns))
     theirs = optunas(variables, columns)

@@ -43,7 +43,7 @@ def closed(outputs: Mapping[str, OutputPlan], run: Run) -> Run:
     done, problem = _registered(outputs, run)
     if problem is not None:
         return replace(run, status="Failed", error=problem, registered=done, warnings=())
-    return replace(run, registered=done)
+    return replace(run, registered=done) if done else run
 
 
 def _registered(

@@ -62,8 +62,7 @@ class Past:
             asked[trial.number] = trial.recalled(sampler)
         ended = (trial for trial in self.trials if trial.counts)
         for trial in sorted(ended, key=lambda one: one.run.ended or 0.0):
-            name = trial.run.name
-            sampler.tell(asked[trial.number], board.curve(name), board.score(name))
+            sampler.tell(asked[trial.number], trial.curve, board.score(trial.run.name))
         return deque(
             (trial.sample or Sample(trial.number, given.values, given.origin), given)
             for trial in self.trials

@@ -44,7 +44,7 @@ class Board:
         return self._best
 
     def curve(self, name: str) -> Sequence[float]:
-        """What the trial has logged of the primary metric so far."""
+        """What the trial, which goes on, has logged of the primary metric so far."""
         return self._curves[name]
 
     def score(self, name: str) -> float | None:
@@ -54,7 +54,8 @@ class Board:
     def put(self, run: Run, logged: Iterable[float] = ()) -> None:
         """A trial that has started, or one that has ended and counts from now on.
 
-        `logged` is what one of an earlier day has logged of the primary metric.
+        `logged` is what one of an earlier day has logged of the primary metric. MLflow keeps the
+        curve of one that has ended, nobody here.
         """
         self._runs[run.name] = run
         self._order.setdefault(run.name, len(self._order))
@@ -65,6 +66,9 @@ class Board:
             self._open[run.id] = run.name
             return
         self._open.pop(run.id, None)
+        del self._curves[run.name]
+        if self._standing:
+            self._standing.ended(run.name)
         ranked = run.status == "Completed"
         self._scores[run.name] = objective.score(curve, self._plan.goal) if ranked else None
         two = sorted({run.name, self._best or run.name}, key=self._order.__getitem__)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import os
 import sqlite3
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -83,7 +84,7 @@ def latest(run_id: str) -> dict[str, float]:
             "SELECT key, value, is_nan FROM latest_metrics WHERE run_uuid = ? ORDER BY key",
             (run_id,),
         )
-        return {key: value(stored, is_nan) for key, stored, is_nan in rows}
+        return {sys.intern(key): value(stored, is_nan) for key, stored, is_nan in rows}
 
 
 def curve(run_id: str, metric: str) -> list[float]:
