@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ml.specs import assets, conda, repository
+from ml.specs import assets, conda, dockerfile, repository
 from ml.specs.fields import Written
 from ml.specs.layers import Part
 from ml.specs.lines import Key
@@ -132,9 +132,15 @@ class Bindings:
             found = conda.of_file(file) if file is not None and file.is_file() else None
         elif isinstance(given, dict):
             found = conda.of_mapping(written, *at, "conda_file")
+        build = written.get(*at, "build")
+        if isinstance(build, dict) and isinstance(build.get("path"), str):
+            context = assets.local(build["path"], written.folder)
+            if context is not None and context.is_dir():
+                recipe = context / str(build.get("dockerfile_path") or "Dockerfile")
+                found = found or dockerfile.of_file(recipe, context)
         self.problems += found.problems if found else ()
         dependencies = found.dependencies if found else None
-        is_built = isinstance(written.get(*at, "build"), dict)
+        is_built = isinstance(build, dict)
         return Environment(name, str(image or ""), is_built, file, dependencies, place)
 
 

@@ -84,6 +84,11 @@ def of_mapping(written: Written, *at: Key) -> Conda:
     return Conda(tuple(found), tuple(problems))
 
 
+def included(path: Path, place: Place, problems: list[Problem]) -> Iterator[Dependency]:
+    """The dependencies of a requirements file that is named at `place`."""
+    yield from _line(f"-r {path.name}", place, path.parent, problems, ())
+
+
 def _line(
     line: str, place: Place, folder: Path, problems: list[Problem], above: tuple[Path, ...]
 ) -> Iterator[Dependency]:

@@ -108,6 +108,17 @@ def missing_file(subject: Subject) -> Iterator[Finding]:
             "make it before the job is submitted, or mend the path",
             severity,
         )
+    for keys, _, path in local_paths(spec):
+        if keys[-2:] == ("build", "path") and path.is_dir():
+            given = spec.get(*keys[:-1], "dockerfile_path")
+            if not (path / str(given or "Dockerfile")).is_file():
+                yield Finding(
+                    (*keys[:-1], "dockerfile_path") if given else keys,
+                    f"`{given or 'Dockerfile'}` is not in `{repository.shown(path)}`",
+                    "a Dockerfile in the build context",
+                    "its path is relative to the context",
+                    severity,
+                )
 
 
 def _exists(path: Path, text: str) -> bool:

@@ -46,7 +46,9 @@ def compared(environment: Environment) -> str:
     found = differences(environment)
     total = len(environment.dependencies)
     if not found:
-        return f"all {total} packages that it asks for are here" if total else "it asks for nothing"
+        besides = "; what its base image brings is not compared" * environment.dockerfile
+        said = f"all {total} packages that it asks for are here"
+        return said + besides if total else "it asks for nothing"
     # What the job may miss first.
     ranked = sorted(found, key=lambda one: (one.here is None, bool(one.here)))
     named = ", ".join(map(str, ranked[:NAMED]))
