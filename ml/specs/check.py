@@ -15,7 +15,7 @@ from ml.specs.rules.registry import RULES, Rule, Subject
 
 for _module in ("attacks", "expressions", "numbers", "parallel", "paths", "pipeline"):
     importlib.import_module(f"ml.specs.rules.{_module}")
-for _module in ("ports", "schedule", "sweep"):
+for _module in ("ports", "schedule", "steps", "sweep"):
     importlib.import_module(f"ml.specs.rules.{_module}")
 
 
@@ -40,6 +40,7 @@ def check(spec: Spec, links: Links | None = None) -> list[Problem]:
     # Of two that say the same the better: a rule's before the SDK's own words, else the SDK's.
     ruled = {problem.place for problem in errors(found)}
     kept = [one for one in spec.problems if one.code != "invalid-field" or one.place not in ruled]
+    kept = [one for one in kept if one.code != "loader-failed" or not ruled]
     told = {(problem.code, problem.place) for problem in kept}
     found = kept + [one for one in found if (one.code, one.place) not in told]
     found.sort(key=lambda problem: _order(problem, spec))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -15,9 +16,15 @@ from ml.specs.lines import Document, Key, strings
 from ml.specs.problems import Problem
 from ml.specs.sdk_tree import Leaf, Spot, leaves
 
+# What a loader raises that met a shape of which it had not thought.
+_FAULTS = (AttributeError, TypeError, LookupError, RecursionError)
+
 
 def translate(error: Exception, kind: Kind, document: Document, file: Path) -> tuple[Problem, ...]:
-    """The problems in what a loader of the SDK raised, each once, in the order of the lines."""
+    """The problems in what a loader of the SDK raised, each once, in the order of the lines.
+
+    A loader's own fault has the code `loader-failed`: what a rule says of the spec is better.
+    """
     cause, schema = _original(error)
     if isinstance(cause, ValidationError) and isinstance(cause.messages, dict):
         at = Spot((), document.data, schema=schema)
@@ -33,6 +40,8 @@ def translate(error: Exception, kind: Kind, document: Document, file: Path) -> t
         problems.append(
             sdk_words.problem(keys, leaf.messages, leaf.field, leaf.schema, kind, where)
         )
+    if isinstance(cause, _FAULTS):
+        problems = [replace(problem, code="loader-failed") for problem in problems]
     problems = _without_consequences(problems)
     problems.sort(key=lambda problem: problem.place.line if problem.place else 0)
     return tuple(dict.fromkeys(problems))

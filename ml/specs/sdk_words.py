@@ -38,7 +38,7 @@ _NAMES = {
     str: "the text",
     dict: "a mapping",
     list: "a list",
-    type(None): "nothing",
+    type(None): "empty",
 }
 
 
@@ -94,7 +94,9 @@ def _words(
         )
         return "missing-field", f"{owner} has no `{name}`", f"`{name}:`", hint
     value = document.get(*keys)
-    found = f"`{name}` is {_shown(name, value)}" if name else f"the file is {_shown(name, value)}"
+    found = (
+        f"`{name}` is {in_words(name, value)}" if name else f"the file is {in_words(name, value)}"
+    )
     missing = next(filter(None, map(_NOT_FOUND.search, messages)), None)
     if missing:
         path = missing["resolved"] or missing["opened"]
@@ -159,7 +161,8 @@ _EXAMPLES = {
 }
 
 
-def _shown(name: str, value: Any) -> str:
+def in_words(name: str, value: Any) -> str:
+    """The value of the field `name` in words; what looks like a secret is masked."""
     words = _NAMES.get(type(value), f"a {type(value).__name__}")
     if isinstance(value, bool):
         return str(value).lower()

@@ -99,6 +99,17 @@ ALLOWED: dict[str, list[str]] = {
     "pipeline-cycle": [
         _STEP + "      data: ${{parent.jobs.prepare.outputs.prepared}}\n      rate: 0\n"
     ],
+    "wrong-type": ["type: pipeline\njobs: {}\n"],
+    "not-a-component": [_STEP + "      data: ${{parent.inputs.faq}}\n      rate: 0.5\n"],
+    "component-cycle": [
+        "type: pipeline\njobs:\n  one: {type: pipeline, component: around.yml}\n"
+        "  two: {type: pipeline, component: around.yml}\n"
+    ],
+    "output-shared": [
+        "type: pipeline\noutputs: {one: {type: uri_folder}, two: {type: uri_folder}}\njobs:\n"
+        "  a:\n    command: a ${{outputs.x}} ${{outputs.y}}\n    environment: azureml:e:1\n"
+        "    outputs: {x: '${{parent.outputs.one}}', y: '${{parent.outputs.two}}'}\n"
+    ],
     "missing-input": [_STEP + "      data: ${{parent.inputs.faq}}\n      rate: 0.5\n"],
     "unknown-input": [
         _STEP + "      data: ${{parent.inputs.faq}}\n      rate: 0.5\n      note: hello\n"

@@ -241,6 +241,19 @@ PIPELINES = {
     "    inputs: {x: '${{parent.jobs.b.outputs.y}}'}\n  b:\n    environment: azureml:e:1\n"
     "    command: b ${{inputs.x}} ${{outputs.y}}\n    outputs: {y: {type: uri_folder}}\n"
     "    inputs: {x: '${{parent.jobs.a.outputs.y}}'}\n",
+    "list-of-steps": "type: pipeline\njobs:  # error: wrong-type\n  - command: train\n",
+    "empty-step": "type: pipeline\njobs:\n  train:  # error: wrong-type\n",
+    "empty-component": PIPELINE
+    + "  train:\n    type: command\n    component: empty.yml  # error: not-a-component\n",
+    "unreadable-component": PIPELINE
+    + "  train:\n    type: command\n    component: nul.yml  # error: not-a-component\n",
+    "component-of-itself": PIPELINE
+    + "  train:\n    type: pipeline\n    component: endless.yml  # error: component-cycle\n",
+    "output-of-two-steps": "type: pipeline\noutputs: {all: {type: uri_folder}}\njobs:\n"
+    "  a:\n    command: a ${{outputs.y}}\n    environment: azureml:e:1\n"
+    "    outputs: {y: '${{parent.outputs.all}}'}\n"
+    "  b:\n    command: b ${{outputs.y}}\n    environment: azureml:e:1\n    outputs:\n"
+    "      y: {type: uri_folder, path: '${{parent.outputs.all}}'}  # warning: output-shared\n",
     "missing-input": PIPELINE + "  train:\n    component: component.yml\n"
     "    inputs: {rate: 0.5}  # error: missing-input\n",
     "unknown-input": PIPELINE + "  train:\n    component: component.yml\n    inputs:\n"

@@ -25,6 +25,11 @@ def repo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (root / "pyproject.toml").write_text("")
     (root / "conda.yml").write_text("name: conda\ndependencies: [python=3.11]\n")
     (root / "component.yml").write_text(COMPONENT)
+    (root / "empty.yml").write_text("")
+    (root / "nul.yml").write_text("\0")
+    for name, inner in {"endless": "endless", "around": "inside", "inside": ""}.items():
+        jobs = f"{{again: {{type: pipeline, component: {inner}.yml}}}}" if inner else "{}"
+        (root / f"{name}.yml").write_text(f"type: pipeline\nname: {name}\njobs: {jobs}\n")
     (tmp_path / "outside").mkdir()
     (tmp_path / "outside" / "secret.txt").write_text("outside")
     monkeypatch.chdir(root)
