@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -13,7 +14,8 @@ from ml.backends.base import Run
 from ml.backends.local import home as places
 from ml.backends.local import registration
 from ml.backends.local.backend import LocalBackend
-from ml.backends.local.runs import records
+from ml.backends.local.resume import resumption
+from ml.backends.local.runs import records, runs
 from ml.specs.load import load
 from ml.specs.plan import Asset, Plan, SweepPlan
 from ml.specs.planning import plan
@@ -204,6 +206,56 @@ def test_the_best_trial_is_registered_and_no_other(home: Path, sweep: Sweeps) ->
     (version,) = (places.assets() / "model" / "m").iterdir()
     best = max(run.trials, key=lambda trial: trial.metrics["score"])
     assert (version / "content" / "x").read_text() == (best.outputs["o"] / "x").read_text()
+
+
+def cut_off(run: Run) -> None:
+    """As if its executor had been killed when the run was registered and not yet closed."""
+    record = records.document(run.folder) | {"status": "Running", "ended": None, "registered": {}}
+    (run.folder / records.FILE).write_text(json.dumps(record))
+    (places.live() / run.name).touch()
+
+
+def registering(sweep: Sweeps, here: Path, version: str) -> SweepPlan:
+    """A sweep that registers what its best trial wrote; trials log what a file says, or 1."""
+    script = LOG + (
+        f"other = Path('{here}/other')\n"
+        "log('score', float(other.read_text()) if other.exists() else 1.0)\n"
+        "(Path(sys.argv[2]) / 'x').write_text(sys.argv[1])\n"
+    )
+    made: SweepPlan = sweep(script, {"o": "custom_model"})
+    output = replace(made.trial.outputs["o"], asset=Asset("m", version))
+    command = "python script.py ${{search_space.x}} ${{outputs.o}}"
+    return replace(made, trial=replace(made.trial, outputs={"o": output}, command=command))
+
+
+@pytest.mark.parametrize("version", ["", "7"])
+def test_a_sweep_that_was_cut_off_registers_once(
+    home: Path, sweep: Sweeps, tmp_path: Path, version: str
+) -> None:
+    """What it had registered already is what it registers when it goes on."""
+    run = LocalBackend().run(registering(sweep, tmp_path, version))
+    cut_off(run)
+    again = resumption.resume(runs.find(run.name))
+    assert (again.status, again.best, again.registered) == (run.status, run.best, run.registered)
+    assert len(list((places.assets() / "model" / "m").iterdir())) == 1
+
+
+def test_a_sweep_whose_best_changed_says_that_the_version_is_its_own(
+    home: Path, sweep: Sweeps, tmp_path: Path
+) -> None:
+    """A trial that was lost is run again and is the best now: a version does not change."""
+    run = LocalBackend().run(registering(sweep, tmp_path, "7"))
+    cut_off(run)
+    (run.folder / "trials" / "2" / records.FILE).write_text("")
+    (tmp_path / "other").write_text("2.0")
+    again = resumption.resume(runs.find(run.name))
+    assert (again.status, again.best) == ("Failed", f"{run.name}_2")
+    assert again.error.code == "asset-immutable"
+    assert again.error.found.startswith("`azureml:m:7` was registered by this run itself before it")
+    assert (again.outputs["o"] / "x").read_text() == str(again.trials[2].parameters["x"])
+    (version,) = (places.assets() / "model" / "m").iterdir()
+    kept = (version / "content" / "x").read_text()
+    assert kept == str(run.trials[0].parameters["x"])
 
 
 def test_steps_and_the_pipeline_register(home: Path, repository: Path) -> None:

@@ -113,13 +113,14 @@ def _register(output: OutputPlan, asset: Asset, path: Path, run: Run, name: str)
     digest = assets.digest(path)
     with _alone():
         if not asset.version:
-            asset = Asset(asset.name, _next(output, asset.name))
+            mine = _registered_before(output, asset.name, run, name, digest)
+            asset = Asset(asset.name, mine or _next(output, asset.name))
         place = _place(output, asset)
         if place.exists():
             known = _spec(place)
             if known.tag("digest") == digest:
                 return asset
-            return _immutable(output, asset, known, path)
+            return _immutable(output, asset, known, path, run)
         unfinished = Path(tempfile.mkdtemp(prefix=_UNFINISHED, dir=home.assets()))
         try:
             content = unfinished / CONTENT
@@ -163,6 +164,20 @@ def _next(output: OutputPlan, name: str) -> str:
     return str(max((int(one) for one in taken if one.isdecimal()), default=0) + 1)
 
 
+def _registered_before(
+    output: OutputPlan, asset: str, run: Run, name: str, digest: str
+) -> str | None:
+    """The version that this run gave the same content before it was killed; None for none."""
+    if not run.pauses:
+        return None
+    wanted = (run.id, name, digest)
+    for place in (home.assets() / kind_of(output.type) / asset).glob("*"):
+        known = _spec(place)
+        if tuple(known.tag(tag) for tag in ("run_id", "output", "digest")) == wanted:
+            return place.name
+    return None
+
+
 def _place(output: OutputPlan, asset: Asset) -> Path:
     return home.assets() / kind_of(output.type) / asset.name / asset.version
 
@@ -183,10 +198,15 @@ def _other(data: InputPlan) -> str:
     return known.tag("run") if known and known.tag("digest") != asset.digest else ""
 
 
-def _immutable(output: OutputPlan, asset: Asset, known: assets.AssetSpec, path: Path) -> Problem:
+def _immutable(
+    output: OutputPlan, asset: Asset, known: assets.AssetSpec, path: Path, run: Run
+) -> Problem:
+    by = f"is registered already, by {known.tag('run')}, with other content"
+    if known.tag("run_id") == run.id:
+        by = "was registered by this run itself before it was stopped, with what was best then"
     return Problem(
         "asset-immutable",
-        f"`{asset}` is registered already, by {known.tag('run')}, with other content",
+        f"`{asset}` {by}",
         "a version that is free: assets do not change",
         f"give `outputs.{output.name}` another `version:`, or none for the next one; "
         f"what the run wrote is kept in {repository.shown(path)}",
