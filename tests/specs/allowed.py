@@ -102,8 +102,8 @@ ALLOWED: dict[str, list[str]] = {
     "wrong-type": ["type: pipeline\njobs: {}\n"],
     "not-a-component": [_STEP + "      data: ${{parent.inputs.faq}}\n      rate: 0.5\n"],
     "component-cycle": [
-        "type: pipeline\njobs:\n  one: {type: pipeline, component: around.yml}\n"
-        "  two: {type: pipeline, component: around.yml}\n"
+        "type: pipeline\njobs:\n  one: {type: pipeline, component: around.part}\n"
+        "  two: {type: pipeline, component: around.part}\n"
     ],
     "output-shared": [
         "type: pipeline\noutputs: {one: {type: uri_folder}, two: {type: uri_folder}}\njobs:\n"

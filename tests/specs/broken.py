@@ -244,11 +244,11 @@ PIPELINES = {
     "list-of-steps": "type: pipeline\njobs:  # error: wrong-type\n  - command: train\n",
     "empty-step": "type: pipeline\njobs:\n  train:  # error: wrong-type\n",
     "empty-component": PIPELINE
-    + "  train:\n    type: command\n    component: empty.yml  # error: not-a-component\n",
+    + "  train:\n    type: command\n    component: empty.part  # error: not-a-component\n",
     "unreadable-component": PIPELINE
-    + "  train:\n    type: command\n    component: nul.yml  # error: not-a-component\n",
+    + "  train:\n    type: command\n    component: nul.part  # error: not-a-component\n",
     "component-of-itself": PIPELINE
-    + "  train:\n    type: pipeline\n    component: endless.yml  # error: component-cycle\n",
+    + "  train:\n    type: pipeline\n    component: endless.part  # error: component-cycle\n",
     "output-of-two-steps": "type: pipeline\noutputs: {all: {type: uri_folder}}\njobs:\n"
     "  a:\n    command: a ${{outputs.y}}\n    environment: azureml:e:1\n"
     "    outputs: {y: '${{parent.outputs.all}}'}\n"

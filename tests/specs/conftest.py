@@ -25,11 +25,12 @@ def repo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (root / "pyproject.toml").write_text("")
     (root / "conda.yml").write_text("name: conda\ndependencies: [python=3.11]\n")
     (root / "component.yml").write_text(COMPONENT)
-    (root / "empty.yml").write_text("")
-    (root / "nul.yml").write_text("\0")
+    # Not `.yml`: a survey of the repository passes these by.
+    (root / "empty.part").write_text("")
+    (root / "nul.part").write_text("\0")
     for name, inner in {"endless": "endless", "around": "inside", "inside": ""}.items():
-        jobs = f"{{again: {{type: pipeline, component: {inner}.yml}}}}" if inner else "{}"
-        (root / f"{name}.yml").write_text(f"type: pipeline\nname: {name}\njobs: {jobs}\n")
+        jobs = f"{{again: {{type: pipeline, component: {inner}.part}}}}" if inner else "{}"
+        (root / f"{name}.part").write_text(f"type: pipeline\nname: {name}\njobs: {jobs}\n")
     (tmp_path / "outside").mkdir()
     (tmp_path / "outside" / "secret.txt").write_text("outside")
     monkeypatch.chdir(root)
