@@ -4,22 +4,18 @@ State is kept in a blob container without shared keys, its secrets under a key o
 backend `azblob://` and the secrets provider `azurekeyvault://` of Pulumi's documentation). Each
 environment has an identity that deploys it, which GitHub's workflows take on by OIDC: there is no
 secret anywhere.
-
-Every step is a question and a command. The command is run when the answer says that it is wanting,
-so that a run which was cut off is taken up where it stood, and another changes nothing.
 """
 
 from __future__ import annotations
 
 import hashlib
-import string
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
+from infra.live.steps import Step, cannot
 from infra.settings import Settings
-from ml.specs.problems import Problem, Refused
 
 ISSUER = "https://token.actions.githubusercontent.com"
 AUDIENCE = "api://AzureADTokenExchange"
@@ -27,80 +23,18 @@ CONTAINER = KEY = "pulumi"
 # Who deploys creates resources and assigns roles, at the resource group's level and above it.
 DEPLOYS = ("Contributor", "Role Based Access Control Administrator")
 
-Words = tuple[str, ...]
-# Runs a command: its JSON, None when it ended with an error that means "there is none".
-Run = Callable[[Words, bool], Any]
-
-
-@dataclass(frozen=True)
-class Step:
-    """`look` asks, `make` acts; words may hold `{name.output}` of an earlier step's answer.
-
-    `there` reads the answer of `look`, beside the `value` that it should have: what is there
-    already, None or empty for nothing.
-    """
-
-    name: str
-    look: Words
-    make: Words
-    there: Callable[[Any, str], Any] = field(default=lambda found, value: found)
-    value: str = ""
-
-
-@dataclass(frozen=True)
-class Done:
-    """What became of a step."""
-
-    step: Step
-    outcome: Literal["there", "made", "wanting"]
-
 
 def steps(environments: Sequence[Settings]) -> tuple[Step, ...]:
     """Every step, in order, for environments of one platform; Refused when they are not of one."""
     if not environments:
-        raise _refused("no environment", "at least one stack file")
+        raise cannot("no environment", "at least one stack file")
     first = environments[0]
     for other in environments:
         same = (other.name, other.repository) == (first.name, first.repository)
         if not same:
             found = f"{first.environment} and {other.environment} are of different platforms"
-            raise _refused(found, "one platform:name and platform:repository in every stack file")
+            raise cannot(found, "one platform:name and platform:repository in every stack file")
     return (*_state(first), *(step for one in environments for step in _environment(one, first)))
-
-
-def carry_out(plan: Sequence[Step], run: Run, *, make: bool) -> Iterator[Done]:
-    """Each step as it is done; without `make` only questions are asked.
-
-    A step that hangs on one that is wanting is wanting too, and not asked about.
-    """
-    known: dict[str, Any] = {}
-    for step in plan:
-        asked, wanting = _filled((*step.look, step.value), known)
-        found = None if wanting else step.there(run(asked[:-1], True), asked[-1])
-        if found:
-            known[step.name] = found
-            yield Done(step, "there")
-        elif not make:
-            yield Done(step, "wanting")
-        else:
-            words, unknown = _filled(step.make, known)
-            if unknown:
-                raise _refused(f"{step.name} needs {unknown}", "an answer that names it")
-            known[step.name] = run(words, False)
-            yield Done(step, "made")
-
-
-def shell(words: Words) -> str:
-    """A command as a person would type it, with what only an earlier answer says in <>."""
-    shown = []
-    for word in words:
-        text = word
-        for _, name, _, _ in string.Formatter().parse(word):
-            if name:
-                text = text.replace(f"{{{name}}}", f"<{name}>")
-        plain = set(text) <= set(string.ascii_letters + string.digits + "-_./:=@,<>")
-        shown.append(text if plain else "'" + text.replace("'", "'\"'\"'") + "'")
-    return " ".join(shown)
 
 
 @dataclass(frozen=True)
@@ -240,30 +174,3 @@ def _role(name: str, role: str, who: str, scope: str, kind: str = "ServicePrinci
         ("az", "role", "assignment", "create", "--assignee-object-id", who,
          "--assignee-principal-type", kind, "--role", role, "--scope", scope),
     )  # fmt: skip
-
-
-def _filled(words: Words, known: Mapping[str, Any]) -> tuple[Words, str]:
-    """The words with answers in place, and the first reference that has no answer."""
-    filled = []
-    for word in words:
-        text = word
-        for _, reference, _, _ in string.Formatter().parse(word):
-            if not reference:
-                continue
-            step, _, output = reference.partition(".")
-            answer = known.get(step)
-            value = answer.get(output) if isinstance(answer, Mapping) else None
-            if not value:
-                return (), reference
-            text = text.replace(f"{{{reference}}}", str(value))
-        filled.append(text)
-    return tuple(filled), ""
-
-
-def _refused(found: str, expected: str) -> Refused:
-    return Refused(Problem("cannot-bootstrap", found, expected, "infra settings"))
-
-
-def as_json(done: Done) -> dict[str, object]:
-    """One step for a program."""
-    return {"step": done.step.name, "outcome": done.outcome, "command": list(done.step.make)}

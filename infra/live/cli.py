@@ -108,24 +108,24 @@ def bootstrap(
     Shows what is wanting; with --run it is made. Running it again changes nothing.
     """
     from infra.live import bootstrap as bootstrapping
-    from infra.live import commands
+    from infra.live import commands, steps
 
     plan = bootstrapping.steps([environments.load(one) for one in stacks or environments.stacks()])
     if offline:
         if as_json:
             write([{"step": step.name, "command": list(step.make)} for step in plan])
         else:
-            typer.echo("\n".join(bootstrapping.shell(step.make) for step in plan))
+            typer.echo("\n".join(steps.shell(step.make) for step in plan))
         return
     found = []
-    for done in bootstrapping.carry_out(plan, commands.run, make=run):
+    for done in steps.carry_out(plan, commands.run, make=run):
         found.append(done)
         if not as_json:
             typer.echo(f"{done.outcome:<8} {done.step.name}")
             if done.outcome == "wanting":
-                typer.echo(f"         {bootstrapping.shell(done.step.make)}")
+                typer.echo(f"         {steps.shell(done.step.make)}")
     if as_json:
-        write([bootstrapping.as_json(one) for one in found])
+        write([steps.as_json(one) for one in found])
     wanting = sum(one.outcome == "wanting" for one in found)
     if wanting:
         typer.echo(f"{wanting} of {len(found)} are wanting; --run makes them", err=True)

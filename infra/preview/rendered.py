@@ -25,6 +25,8 @@ def rendered(reports: Sequence[Report], form: Format) -> str:
         return json.dumps([one.to_json() for one in reports], indent=1, default=str) + "\n"
     each = _markdown if form == "md" else _text
     parts = ["\n".join(each(report)) for report in reports]
+    if form == "md":
+        parts = ["\n".join(_overview(reports)), *parts]
     return "\n\n".join([*parts, f"_{NOTE}_" if form == "md" else NOTE]) + "\n"
 
 
@@ -37,7 +39,7 @@ def _text(report: Report) -> Iterator[str]:
             yield f"  {component}"
             width = max(len(one.name) for one in resources)
             yield from (f"    {one.name:<{width}}  {one.kind}" for one in resources)
-    yield f"  a month in {report.cost.currency}: {shown(report.cost.total)}"
+    yield f"  a month: {shown(report.cost)}"
     yield from (f"    {line}" for line in _notes(report))
     yield from (f"  problem: {problem}" for problem in report.problems)
     yield from (f"  refused by {one.policy}: {one.message}" for one in report.refused)
@@ -54,9 +56,21 @@ def _changes(report: Report) -> Iterator[str]:
             yield f"        {one.path}: {_value(one.before)} → {_value(one.after)}"
 
 
+def _overview(reports: Sequence[Report]) -> Iterator[str]:
+    """All stacks at a glance: may it be, what changes, what it costs."""
+    currency = reports[0].cost.currency if reports else ""
+    yield f"| | verdict | changes | {currency} a month: idle, typical, worst |\n|---|---|---|---|"
+    for report in reports:
+        mark = "❌" if report.problems or report.refused else "✅"
+        changed = _counted(report.changes) if report.base else "not compared"
+        month = _figures(report.cost.total)
+        if report.base_cost and _figures(report.base_cost.total) != month:
+            month = f"{_figures(report.base_cost.total)} → **{month}**"
+        yield f"| **{report.capture.stack}** | {mark} {report.verdict} | {changed} | {month} |"
+
+
 def _markdown(report: Report) -> Iterator[str]:
-    yield f"### {report.headline}"
-    yield f"\n**{report.verdict}**\n"
+    yield f"### {report.headline}\n"
     yield from (f"- **problem** {problem}" for problem in report.problems)
     yield from (f"- **refused** by `{one.policy}`: {one.message}" for one in report.refused)
     if report.base:
@@ -70,25 +84,32 @@ def _markdown(report: Report) -> Iterator[str]:
                 for one in change.properties
             ]
             yield from (row + cell for cell in cells or [" | | |"])
-    yield f"\nA month in {report.cost.currency}: {shown(report.cost.total)}\n"
-    yield from (f"- {line}" for line in _notes(report))
-    yield from _folded("Cost by resource", _lines(report.cost))
+    if report.cost.unpriced:
+        yield f"\nNo price known, and not in the sum: {', '.join(report.cost.unpriced)}"
+    month = shown(report.cost)
+    yield from _folded(f"A month: {month}", _lines(report.cost))
     if report.advised:
         yield from _folded(
             f"{len(report.advised)} set aside", (f"- {one.message}" for one in report.advised)
         )
-    yield from _folded("Resources", _resources(report))
+    parts = ", ".join(f"{name} {len(of)}" for name, of in report.by_component().items())
+    yield from _folded(f"Resources: {parts}", _resources(report))
 
 
 def _lines(cost: Estimate) -> Iterator[str]:
-    yield f"| {cost.currency} a month | idle | typical | worst | of what | price |"
-    yield "|---|---|---|---|---|---|"
+    yield f"| {cost.currency} a month | idle | typical | worst | of what |"
+    yield "|---|---|---|---|---|"
+    sources: dict[str, list[str]] = {}
     for line in cost.lines:
-        month = line.month
-        figures = f"{month.idle:,.0f} | {month.typical:,.0f} | {month.worst:,.0f}"
-        source = f"{line.price.source}; " if line.price else ""
-        figures = figures if line.price else "? | ? | ?"
-        yield f"| {line.what} | {figures} | {line.basis} | {source}{line.notes} |"
+        figures = "? | ? | ?"
+        if line.price:
+            month = line.month
+            figures = f"{month.idle:,.0f} | {month.typical:,.0f} | {month.worst:,.0f}"
+            sources.setdefault(f"{line.price.source} ({line.notes})", []).append(line.what)
+        yield f"| {line.what} | {figures} | {line.basis} |"
+    yield ""
+    yield from (f"- {', '.join(of)}: {source}" for source, of in sources.items())
+    yield f"- not in it: {'; '.join(LEFT_OUT)}"
 
 
 def _resources(report: Report) -> Iterator[str]:
@@ -105,16 +126,22 @@ def _folded(title: str, lines: Iterator[str]) -> Iterator[str]:
 
 def _notes(report: Report) -> Iterator[str]:
     if report.base_cost:
-        yield f"before: {shown(report.base_cost.total)}"
+        yield f"before: {shown(report.base_cost)}"
     if report.cost.unpriced:
         yield f"no price known: {', '.join(report.cost.unpriced)}"
     yield from costing.dated(report.cost)
     yield f"not in it: {'; '.join(LEFT_OUT)}"
 
 
-def shown(cost: Month) -> str:
+def shown(cost: Estimate) -> str:
     """A cost in words."""
-    return f"{cost.idle:,.0f} USD idle, {cost.typical:,.0f} typical, {cost.worst:,.0f} at the worst"
+    month = cost.total
+    figures = f"{month.idle:,.0f} idle, {month.typical:,.0f} typical, {month.worst:,.0f} worst"
+    return f"{'at least ' if cost.unpriced else ''}{figures}, in {cost.currency}"
+
+
+def _figures(month: Month) -> str:
+    return f"{month.idle:,.0f}, {month.typical:,.0f}, {month.worst:,.0f}"
 
 
 def _counted(changes: Sequence[Change]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -101,6 +102,23 @@ def test_the_three_forms_say_the_same() -> None:
     assert data["changes"][0]["properties"] == [{"path": "x|y", "before": 1, "after": 2}]
     assert data["cost"]["month"]["worst"] > 0
     assert "pulumi up" not in text + markdown
+
+
+def test_a_pull_request_begins_with_every_stack_at_a_glance() -> None:
+    """A row a stack: may it be, what changes, and what that does to the cost."""
+    changed = Change("changed", "keyvault:Vault", "a", "urn", (Property("x", 1, 2),))
+    no = Finding("vault-firewall", True, "urn", "a: open")
+    fine = _report(_capture(_resource("a")), base="main", changes=(changed,))
+    dearer = replace(fine, base_cost=replace(fine.cost, lines=fine.cost.lines[1:]))
+    refused = _report(_capture(_resource("a"), findings=(no,)))
+    rows = rendered([dearer, refused], "md").splitlines()[2:4]
+    total = fine.cost.total
+    month = ", ".join(f"{one:,.0f}" for one in (total.idle, total.typical, total.worst))
+    assert rows[0].startswith("| **dev** | ✅ nothing refused by policy | 1 changed | ")
+    assert rows[0].endswith(f" → **{month}** |") and not rows[0].endswith(
+        f"{month} → **{month}** |"
+    )
+    assert rows[1] == f"| **dev** | ❌ 1 refused by policy | not compared | {month} |"
 
 
 def test_a_preview_without_a_base_lists_resources_by_component() -> None:

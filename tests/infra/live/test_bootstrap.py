@@ -10,8 +10,9 @@ import pytest
 
 from infra import cli
 from infra.live import bootstrap
-from infra.live.bootstrap import Words, carry_out, shell, steps
+from infra.live.bootstrap import steps
 from infra.live.commands import run
+from infra.live.steps import Words, carry_out, shell
 from infra.settings import load
 from ml.specs.problems import Refused
 from tests.stand_ins.az_and_gh import Cloud
