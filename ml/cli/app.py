@@ -75,7 +75,7 @@ def build(wanted: str | None) -> typer.Typer:
 
 
 def main(argv: list[str] | None = None, begin: Callable[[], object] = lambda: None) -> None:
-    """Run the command line; mistakes of the caller end with their exit code and no traceback.
+    """Run the command line; no traceback for mistakes of the caller and faults of the machine.
 
     `begin` is called when the command is imported and about to work.
     """
@@ -93,12 +93,18 @@ def main(argv: list[str] | None = None, begin: Callable[[], object] = lambda: No
             raise
         _interrupted()
     except Exception as error:
-        from ml.specs.problems import Refused
+        from ml.specs.problems import Exit, Refused
 
-        if not isinstance(error, Refused):
+        if isinstance(error, Refused):
+            sys.stderr.write(f"{error}\n")
+            raise SystemExit(int(error.exit_code)) from None
+        from ml.backends.local import faults
+
+        problem = faults.explain(error)
+        if problem is None:
             raise
-        sys.stderr.write(f"{error}\n")
-        raise SystemExit(int(error.exit_code)) from None
+        sys.stderr.write(f"{problem}\n")
+        raise SystemExit(int(Exit.RUN_FAILED)) from None
     finally:
         _make_room()
 

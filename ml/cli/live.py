@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from ml.backends.base import Event, Run, Watch, unwatched
-from ml.cli.live_steps import StepLines, StepRows, counts
+from ml.cli.live_steps import StepLines, StepRows, counts, most_trials
 from ml.cli.live_steps import outcome as outcome
 from ml.specs.plan import CommandPlan, PipelinePlan, Plan, SweepPlan
 from ml.specs.repository import shown
@@ -59,7 +59,8 @@ class Lines:
     def __call__(self, event: Event) -> None:
         """Write the line, if the event is worth one."""
         if event.kind == "started":
-            trials = f"{self._plan.max_total_trials} trials"
+            most = most_trials(self._plan)
+            trials = f"{most} trial{'s' if most != 1 else ''}"
             if event.run.pauses:
                 trials += f", {len(event.run.trials)} of them begun: it goes on"
             sys.stderr.write(f"{event.run.name}: {trials}\n")
@@ -67,7 +68,7 @@ class Lines:
             return
         trial, metric = event.trial, self._plan.primary_metric
         ended = sum(one.ended is not None for one in event.run.trials)
-        said = [f"{ended}/{self._plan.max_total_trials} {trial.name} {outcome(trial)}"]
+        said = [f"{ended}/{most_trials(self._plan)} {trial.name} {outcome(trial)}"]
         if metric in trial.metrics:
             said.append(f"{metric} {number(trial.metrics[metric])}")
         said.append(f"({parameters(sampled(self._plan, trial))})")
@@ -100,7 +101,7 @@ class Rows:
         ended = [trial for trial in trials if trial.ended is not None]
         table = Table(
             title=f"{self._run.name if self._run else self._plan.display_name}: "
-            f"{len(ended)} of {self._plan.max_total_trials} trials ended, {len(running)} running",
+            f"{len(ended)} of {most_trials(self._plan)} trials ended, {len(running)} running",
             title_justify="left",
         )
         columns = ["trial", "status", self._plan.primary_metric, *self._plan.search_space, "time"]
@@ -178,7 +179,8 @@ def summary(plan: Plan, run: Run, echoed: bool = False) -> str:
     lines += [f"  {name} = {number(value)}" for name, value in run.metrics.items()]
     for name, path in run.outputs.items():
         asset = f", registered as {run.registered[name]}" if name in run.registered else ""
-        lines.append(f"  output {name}: {shown(path)}{asset}")
+        state = "" if path.exists() else " (not written)"
+        lines.append(f"  output {name}: {shown(path)}{state}{asset}")
     what, where = _LOGS[type(plan)]
     lines.append(f"  {what}: {shown(run.folder / where)}")
     if run.status == "Completed":

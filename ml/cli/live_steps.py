@@ -23,7 +23,8 @@ class StepLines:
     def __call__(self, event: Event) -> None:
         """Write the line, if the event is worth one."""
         if event.kind == "started":
-            said = f"{len(self._plan.steps)} steps"
+            count = len(self._plan.steps)
+            said = f"{count} step{'s' if count != 1 else ''}"
             if event.run.pauses:
                 said += f", {len(event.run.steps)} of them done: it goes on"
             sys.stderr.write(f"{event.run.name}: {said}\n")
@@ -84,9 +85,18 @@ def _cells(name: str, plan: Plan, step: Run | None) -> tuple[str, str, str, str]
     trials = ""
     if isinstance(plan, SweepPlan) and step.trials:
         ended = sum(trial.ended is not None for trial in step.trials)
-        trials = f"{ended} of {plan.max_total_trials}"
+        trials = f"{ended} of {most_trials(plan)}"
     took = (step.ended or time.time()) - step.started
     return name, outcome_of(step), trials, f"{took:.0f} s"
+
+
+def most_trials(plan: SweepPlan) -> int:
+    """How many trials it comes to at most: a grid has no more than it has points."""
+    if plan.algorithm != "grid":
+        return plan.max_total_trials
+    from ml.sweeps.space import size
+
+    return min(plan.max_total_trials, size(plan.search_space))
 
 
 def outcome(run: Run) -> str:

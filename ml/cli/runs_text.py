@@ -111,7 +111,9 @@ def told(entry: Entry, parent: str, came: Sequence[Descendant]) -> Iterator[tupl
         yield "  reused from", run.reused_from
     for name, path in run.outputs.items():
         asset = f", registered as {run.registered[name]}" if name in run.registered else ""
-        yield f"  output {name}", shown(path) + ("" if path.exists() else " (gone)") + asset
+        lost = "gone" if run.status == "Completed" or went is not None else "not written"
+        state = "" if path.exists() else f" ({lost})"
+        yield f"  output {name}", shown(path) + state + asset
     for version in came:
         yield from release_of(version)
 

@@ -112,8 +112,10 @@ def _files(paths: Sequence[Path]) -> dict[Path, bool]:
 
 
 def _was_meant_as_spec(path: Path) -> bool:
-    """Whether a file that does not load as YAML says that it is a spec."""
+    """Whether a file that does not load as YAML says that it is a spec, or may not be asked."""
     try:
         return kinds.mentions_azure_ml(path.read_text("utf-8", errors="replace"))
+    except PermissionError:
+        return True
     except OSError:
         return False

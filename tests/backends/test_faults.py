@@ -45,6 +45,8 @@ exec "$PYTHON" -m tests.backends.small_disk "$SMALL" "$CODE"
         (MlflowException("Detected out-of-date database schema"), "database-outdated"),
         (PermissionError(errno.EACCES, "denied"), "no-access"),
         (OSError(errno.EROFS, "Read-only file system"), "no-access"),
+        (shutil.Error([("/a", "/b", "[Errno 28] No space left on device: '/b'")]), "disk-full"),
+        (shutil.Error([("/a", "/b", "[Errno 13] Permission denied: '/a'")]), "no-access"),
     ],
 )
 def test_every_fault_has_a_problem(error: Exception, code: str) -> None:
@@ -73,9 +75,23 @@ def test_a_home_that_is_a_file(
     assert (tmp_path / "file").read_text() == "mine"
 
 
+def test_a_file_that_is_not_ours_is_named_and_the_home_is_not_blamed(home: Path) -> None:
+    """Data that may not be read; of what a copy of a folder gathered, the file that failed."""
+    for error in (
+        PermissionError(errno.EACCES, "Permission denied", "/data/secret.csv"),
+        shutil.Error([("/data/secret.csv", "/copy", "[Errno 13] denied: '/data/secret.csv'")]),
+    ):
+        problem = faults.explain(error)
+        assert problem is not None and problem.found == "/data/secret.csv: Permission denied"
+        assert "/data/secret.csv" in problem.hint and "MLOPS_HOME" not in problem.hint
+    inside = faults.explain(PermissionError(errno.EACCES, "Permission denied", str(home / "x")))
+    assert inside is not None and "MLOPS_HOME" in inside.hint
+
+
 def test_a_bug_is_not_explained_away() -> None:
     """What nobody knows goes on as it is."""
     assert faults.explain(KeyError("x")) is None
+    assert faults.explain(shutil.Error("same file")) is None
     assert faults.explain(FileNotFoundError(errno.ENOENT, "none", "/somewhere/else")) is None
     with pytest.raises(KeyError), faults.told():
         raise KeyError("x")

@@ -136,3 +136,13 @@ def test_the_list_of_a_groups_commands_has_whole_sentences() -> None:
     )
     assert "interrupted or failed for want of room." in " ".join(done.stdout.split())
     assert "..." not in done.stdout.partition("Commands:")[2]
+
+
+def test_a_fault_of_the_machine_is_told_whatever_the_command() -> None:
+    """Exit 1 and the file; what nobody knows keeps its traceback."""
+    denied = "PermissionError(13, 'Permission denied', '/somewhere')"
+    done = started("ml.cli.runs_acts", denied, "runs", "keep", "latest")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("error[no-access]: /somewhere: Permission denied\n")
+    unknown = started("ml.cli.runs_acts", "ZeroDivisionError('a bug')", "runs", "keep", "latest")
+    assert "Traceback" in unknown.stderr and "a bug" in unknown.stderr

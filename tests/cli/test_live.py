@@ -87,6 +87,23 @@ def test_a_line_a_trial(capsys: pytest.CaptureFixture[str]) -> None:
     ]
 
 
+def test_a_grid_has_no_more_trials_than_points(capsys: pytest.CaptureFixture[str]) -> None:
+    """Whatever the limit allows."""
+    space = {"lr": Dimension("lr", "choice", (1, 2, 3), HERE)}
+    grid = replace(PLAN, algorithm="grid", search_space=space)
+    for plan, said in ((grid, "3 trials"), (replace(grid, max_total_trials=1), "1 trial")):
+        Lines(plan)(Event("started", sweep()))
+        assert capsys.readouterr().err == f"calm_river_03: {said}\n"
+
+
+def test_an_output_that_was_never_written_is_told(tmp_path: Path) -> None:
+    """The path of a canceled run leads nowhere, and its summary says so."""
+    (tmp_path / "there").write_text("")
+    outputs = {"rows": tmp_path / "nowhere", "log": tmp_path / "there"}
+    said = summary(TRIAL, replace(sweep(), outputs=outputs), False)
+    assert "nowhere (not written)" in said and "there (not written)" not in said
+
+
 def test_the_summary_of_a_failure_ends_with_its_cause() -> None:
     """No next command that would lead nowhere; the hint of the problem is the next step."""
     error = Problem("metric-missing", "no trial logged `score`", hint="did you mean `scores`?")

@@ -10,6 +10,7 @@ import pytest
 from ml.cli.app import main
 from ml.cli.check import annotation
 from ml.specs.problems import Place, Problem
+from ml.specs.survey import survey
 from tests.specs.broken import COMMAND, LIMITS, SPACE, SWEEP
 from tests.specs.samples import SAMPLES
 
@@ -129,3 +130,16 @@ def test_every_sample_passes(repo: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert run() == 0
     last = f"{len(SAMPLES) + 1} specs, 0 errors, 0 warnings (1 other YAML file)\n"
     assert capsys.readouterr().out == last
+
+
+def test_a_spec_that_may_not_be_read_is_told(repo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody knows whether it is one; what passes unread would pass for checked."""
+    (repo / "closed.yml").write_text("type: command\n")
+
+    def denied(path: Path, *_: object, **__: object) -> bytes:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "read_bytes", denied)
+    monkeypatch.setattr(Path, "read_text", denied)
+    found = survey([repo])
+    assert any("closed.yml" in str(problem) for problem in found.errors)

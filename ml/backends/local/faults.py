@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import os
+import re
 import shutil
 import sqlite3
 from collections.abc import Iterator
@@ -19,6 +21,7 @@ _BARRED = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 _BROKEN = ("not a database", "malformed", "unable to open", "no such table")
 # What it is called when this machine failed a run, and not the run itself.
 CODES = frozenset({"disk-full", "database-locked", "database-corrupt", "no-access"})
+_ERRNO = re.compile(r"\[Errno (\d+)\]")
 KEPT = "earlier runs, models and endpoints are as they were"
 
 
@@ -50,13 +53,20 @@ def explain(error: BaseException) -> Problem | None:
             hint=f"copy it, then: mlflow db upgrade sqlite:///{database()}",
         )
     if fault and (fault.errno in _BARRED or (fault.errno in _NO_FOLDER and not home().is_dir())):
-        return Problem(
-            "no-access",
-            f"{fault.filename or home()}: {fault.strerror}",
-            "files that this user may read, and a home for runs that it may write to",
-            "MLOPS_HOME=/some/other/folder moves everything that runs leave behind",
-        )
+        return _no_access(Path(fault.filename or home()), str(fault.strerror))
     return None
+
+
+def _no_access(path: Path, why: str) -> Problem:
+    hint = f"see whose it is: ls -ld {path}"
+    if path.is_relative_to(home()) or home().is_relative_to(path):
+        hint = "MLOPS_HOME=/some/other/folder moves everything that runs leave behind"
+    return Problem(
+        "no-access",
+        f"{path}: {why}",
+        "files that this user may read, and a home for runs that it may write to",
+        hint,
+    )
 
 
 def disk_full() -> Problem:
@@ -99,9 +109,22 @@ def probe(path: Path, patience_s: float) -> None:
 def _os_error(error: BaseException | None) -> OSError | None:
     """The first error of the system in the chain of causes."""
     while error is not None:
+        if isinstance(error, shutil.Error):
+            return _gathered(error)
         if isinstance(error, OSError) and error.errno is not None:
             return error
         error = error.__cause__ or error.__context__
+    return None
+
+
+def _gathered(error: shutil.Error) -> OSError | None:
+    """The first error of a `copytree`, which keeps of each the paths and the text alone."""
+    failures = error.args[0] if error.args and isinstance(error.args[0], list) else []
+    for source, target, text in failures:
+        number = _ERRNO.search(str(text))
+        if number:
+            path = next((one for one in (source, target) if str(one) in str(text)), source)
+            return OSError(int(number[1]), os.strerror(int(number[1])), str(path))
     return None
 
 
