@@ -40,7 +40,8 @@ def naive_bayes(mass: Matrix) -> Array:
     """(words, classes): the classifier's weights by counting, less each word's mean."""
     smooth = mass.toarray().T + 3 * SMOOTHING
     start = np.log(smooth) - np.log(smooth.sum(axis=0))
-    return np.asarray(start - start.mean(axis=1, keepdims=True), dtype=np.float32)
+    # In the order in which a sparse product reads it.
+    return np.asarray(start - start.mean(axis=1, keepdims=True), dtype=np.float32, order="C")
 
 
 def descend(
