@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 from typing import TYPE_CHECKING
 
 from ml.backends.base import Event, Run
@@ -86,8 +85,7 @@ def _cells(name: str, plan: Plan, step: Run | None) -> tuple[str, str, str, str]
     if isinstance(plan, SweepPlan) and step.trials:
         ended = sum(trial.ended is not None for trial in step.trials)
         trials = f"{ended} of {most_trials(plan)}"
-    took = (step.ended or time.time()) - step.started
-    return name, outcome_of(step), trials, f"{took:.0f} s"
+    return name, outcome_of(step), trials, f"{step.active_s:.0f} s"
 
 
 def most_trials(plan: SweepPlan) -> int:
@@ -117,7 +115,7 @@ def said_of(step: Run) -> str:
     """How a step ended, with how long it took and why it did not complete."""
     said = [outcome_of(step)]
     if not step.reused_from and step.id:
-        said.append(f"in {(step.ended or time.time()) - step.started:.1f} s")
+        said.append(f"in {step.active_s:.1f} s")
     if step.error:
         said.append(f"[{step.error.code}] see {shown(step.folder)}")
     said += [warning.found for warning in step.warnings if not step.id]

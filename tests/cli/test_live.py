@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from ml.backends.base import Event, Run
+from ml.backends.base import Event, Pause, Run
 from ml.cli.live import BEST_ROWS, Lines, Rows, summary
+from ml.cli.live_steps import said_of
 from ml.specs.plan import CommandPlan, Dimension, Environment, PipelinePlan, StepPlan, SweepPlan
 from ml.specs.problems import Place, Problem
 
@@ -123,3 +124,9 @@ def test_the_summary_of_a_pipeline_names_the_best_of_its_sweeps() -> None:
     assert "  best of tune: p.tune_0 (score 0.5, lr=0.125)" in summary(plan, whole).splitlines()
     lost = replace(won, status="Failed", best=None)
     assert "best of" not in summary(plan, replace(whole, steps=(lost,)))
+
+
+def test_a_nested_pipeline_that_stood_still_took_what_it_was_worked_on() -> None:
+    """As the pipeline around it says of itself."""
+    step = Run("id", "p.nest", "Completed", "e", Path("/x"), 0.0, 16.0, pauses=(Pause(2, 8, "x"),))
+    assert said_of(step) == "Completed in 10.0 s"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -136,10 +137,17 @@ def test_a_spec_that_may_not_be_read_is_told(repo: Path, monkeypatch: pytest.Mon
     """Nobody knows whether it is one; what passes unread would pass for checked."""
     (repo / "closed.yml").write_text("type: command\n")
 
+    genuine = Path.read_bytes, Path.read_text
+
     def denied(path: Path, *_: object, **__: object) -> bytes:
         raise PermissionError(13, "Permission denied", str(path))
 
-    monkeypatch.setattr(Path, "read_bytes", denied)
-    monkeypatch.setattr(Path, "read_text", denied)
+    def guarded(number: int) -> Callable[..., object]:
+        return lambda path, *given, **named: (
+            denied(path) if path.name == "closed.yml" else genuine[number](path, *given, **named)
+        )
+
+    monkeypatch.setattr(Path, "read_bytes", guarded(0))
+    monkeypatch.setattr(Path, "read_text", guarded(1))
     found = survey([repo])
     assert any("closed.yml" in str(problem) for problem in found.errors)
