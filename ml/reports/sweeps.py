@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import math
 import sqlite3
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from ml.backends.base import Run
@@ -94,7 +95,7 @@ def sweep_of(run: Run, lineage: Mapping[str, Any], notes: list[str]) -> Sweep:
         _trial(number, trial, metric, goal, curves.get(trial.id), stopped.get(trial.id, ""))
         for number, trial in enumerate(run.trials)
     )
-    varied, alike = _parameters(run.trials)
+    varied, alike = _parameters([trial.run for trial in trials])
     sampling = lineage.get("sampling") or {}
     said = [str(sampling.get("algorithm", "")), f"seed {sampling['seed']}" if sampling else ""]
     return Sweep(
@@ -130,12 +131,34 @@ def _trial(
     if ended in {"failed", "unranked"} and problem:
         why = f"{problem.code}: {headline(problem)}"
     value = best(finite, goal) if finite else None
-    return Trial(number, run, ended, curve, value, why, sampled.read(run.folder))
+    sample = sampled.read(run.folder)
+    return Trial(number, _apart(run, sample), ended, curve, value, why, sample)
+
+
+def _apart(run: Run, sample: Sample | None) -> Run:
+    """A nested choice as a parameter for each of its names: `model.kind`, `model.depth`."""
+    sampled_as = sample.values if sample else {}
+    apart: dict[str, Value] = {}
+    for name, value in run.parameters.items():
+        nested = sampled_as.get(name)
+        apart |= dict(_leaves(name, nested)) if isinstance(nested, Mapping) else {name: value}
+    return replace(run, parameters=apart)
+
+
+def _leaves(name: str, value: object) -> Iterator[tuple[str, Value]]:
+    if isinstance(value, Mapping):
+        for key, inside in value.items():
+            yield from _leaves(f"{name}.{key}", inside)
+    else:
+        yield name, value if isinstance(value, str | int | float | bool) else json.dumps(value)
 
 
 def _parameters(trials: Sequence[Run]) -> tuple[tuple[str, ...], Mapping[str, Value]]:
     """The names whose values differ (or that not every trial has), and the others' values."""
-    names = dict.fromkeys(name for trial in trials for name in trial.parameters)
+    found = dict.fromkeys(name for trial in trials for name in trial.parameters)
+    roots = list(dict.fromkeys(name.partition(".")[0] for name in found))
+    # What lies in another branch of a choice stands beside this one's.
+    names = sorted(found, key=lambda name: roots.index(name.partition(".")[0]))
     alike: dict[str, Value] = {}
     for name in names:
         values = [trial.parameters.get(name) for trial in trials]

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 
 from ml.backends.local.runs import runs
+from ml.backends.local.sweeps import sampled
+from ml.backends.local.sweeps.sampled import Sample
 from ml.reports.facts import gather
 from ml.reports.privacy import HIDDEN, headline, plain, shown
 from ml.specs.problems import Problem
@@ -46,6 +49,23 @@ def test_a_goal_to_minimise(home: Path) -> None:
     sweep = gather(runs.find("latest")).sweep
     assert sweep
     assert [(trial.number, trial.value) for trial in sweep.ranked] == [(0, 0.2), (1, 0.3)]
+
+
+def test_a_nested_choice_is_a_parameter_for_each_of_its_names(home: Path) -> None:
+    """One that only some trials have stands beside the others of its choice."""
+    models = [{"kind": "tree", "depth": 3}, {"kind": "line", "l2": {"a": [1]}}]
+    given = [Made([0.1 + x], {"model": json.dumps(models[x % 2]), "x": x}) for x in range(3)]
+    run = made.sweep(given)
+    for number, trial in enumerate(run.trials):
+        sampled.write(trial.folder, Sample(number, {"model": models[number % 2], "x": number}))
+    sweep = gather(runs.find("brave_lake_01")).sweep
+    assert sweep
+    assert [dict(trial.run.parameters) for trial in sweep.trials] == [
+        {"model.kind": "tree", "model.depth": 3, "x": 0},
+        {"model.kind": "line", "model.l2.a": "[1]", "x": 1},
+        {"model.kind": "tree", "model.depth": 3, "x": 2},
+    ]
+    assert sweep.varied == ("model.kind", "model.depth", "model.l2.a", "x")
 
 
 def test_without_the_store(home: Path) -> None:

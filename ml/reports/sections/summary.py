@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from datetime import UTC, datetime
+from typing import Any
 
 from ml.reports import verdict
 from ml.reports.facts import Facts
@@ -97,7 +99,7 @@ def _glance(facts: Facts) -> Html:
         ("started", datetime.fromtimestamp(run.started, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")),
         ("took", duration(run.ended - run.started) if run.ended else "not ended yet"),
         ("spec", facts.lineage.get("spec", "")),
-        ("commit", f"{code.get('commit', '')[:12]}{' + changes' if code.get('dirty') else ''}"),
+        ("commit", _commit(code)),
     ]
     if sweep:
         rows += [
@@ -106,6 +108,11 @@ def _glance(facts: Facts) -> Html:
             ("trials", ", ".join(_counts(sweep))),
         ]
     return tag("dl", *(join([tag("dt", name), tag("dd", said)]) for name, said in rows if said))
+
+
+def _commit(code: Mapping[str, Any]) -> str:
+    commit = str(code.get("commit") or "")[:12]
+    return f"{commit}{' + changes' if code.get('dirty') else ''}" if commit else "none"
 
 
 def _counts(sweep: Sweep) -> list[str]:
