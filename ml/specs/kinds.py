@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Any
 
 
@@ -162,7 +163,9 @@ def _family_by_shape(data: Mapping[str, Any]) -> str | None:
         return "feature_store_entity"
     if "auth_mode" in keys and "name" in keys:
         return "online_endpoint"
-    if "command" in keys and "environment" in keys and isinstance(data["command"], str):
+    # One that is misspelt is told as such, which "no spec" would not.
+    environment = get_close_matches("environment", keys, cutoff=0.8)
+    if isinstance(data.get("command"), str) and environment:
         return "component" if _is_component(data, "command") else "job"
     if "name" in keys and (keys & {"image", "build", "conda_file"}) and keys <= _ENVIRONMENT:
         return "environment"

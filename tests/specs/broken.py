@@ -37,6 +37,7 @@ instance_type: Standard_DS3_v2
 # What the SDK refuses, in our words.
 LOADING = {
     "unknown-field": COMMAND + "enviroment: azureml:e:1  # error: unknown-field\n",
+    "misspelt-environment": "command: echo\nenviroment: azureml:e:1  # error: unknown-field\n",
     "unknown-field-in-flow": COMMAND + "resources: {instance_cout: 2}  # error: unknown-field\n",
     "unknown-field-of-input": COMMAND
     + "inputs:\n  faq:\n    type: uri_folder\n    pth: data  # error: unknown-field\n",
