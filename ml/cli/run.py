@@ -13,7 +13,7 @@ import typer
 from ml.specs.problems import Exit, Problem, Refused
 
 if TYPE_CHECKING:
-    from ml.backends.base import Event, Watch
+    from ml.backends.base import Backend, Event, Watch
 
 
 def command(
@@ -66,7 +66,8 @@ def command(
     )
     echoed = show and isinstance(plan, CommandPlan)
     echo = sys.stderr if echoed else None
-    backend = LocalBackend(echo, isolated, _say if not quiet else lambda line: None, evictions)
+    say = _say if not quiet else lambda line: None
+    backend: Backend = LocalBackend(echo, isolated, say, evictions)
     refusals = backend.refusals(plan)
     lacking = [problem for problem in refusals if problem.code == DATA_NOT_HERE]
     if refusals and not (dry_run and len(lacking) == len(refusals)):

@@ -119,17 +119,15 @@ def mean_estimate(values: Values, seed: int = 0, groups: Groups | None = None) -
     return Estimate(float(values.mean()), low, high, len(values))
 
 
-def paired_difference(ours: Values, theirs: Values, seed: int = 0) -> Estimate:
-    """mean(ours) − mean(theirs) on the same questions; ValueError when they are not as many."""
-    return mean_estimate(_paired(ours, theirs) @ np.array([1.0, -1.0]), seed)
-
-
 def paired_ratio(ours: Values, theirs: Values, seed: int = 0) -> Estimate:
     """mean(ours) ÷ mean(theirs) on the same questions, for instance of their errors.
 
     A resample without an error of theirs has ratio 1 when ours has none either, else infinity.
+    ValueError when they are not as many.
     """
-    both = _paired(ours, theirs)
+    if ours.shape != theirs.shape:
+        raise ValueError(f"{len(ours)} and {len(theirs)} questions cannot be paired")
+    both = np.stack([ours, theirs], axis=1).astype(np.float64)
     if not len(both):
         raise ValueError("no question to measure on")
     drawn = resampled_means(both, seed)
@@ -141,9 +139,3 @@ def paired_ratio(ours: Values, theirs: Values, seed: int = 0) -> Estimate:
 def _ratio(above: Values, below: Values) -> Values:
     nothing = np.where(above > 0, np.inf, 1.0)
     return np.divide(above, below, out=nothing, where=below > 0)
-
-
-def _paired(ours: Values, theirs: Values) -> Values:
-    if ours.shape != theirs.shape:
-        raise ValueError(f"{len(ours)} and {len(theirs)} questions cannot be paired")
-    return np.stack([ours, theirs], axis=1).astype(np.float64)
