@@ -12,11 +12,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-import psutil
-
 from ml.release.observed import Answers
-from ml.release.replay import Replay
-from ml.release.signals import Memory, Signal, Verdict, judge
+from ml.release.replay import NOTICE_S, Replay, Traffic
+from ml.release.resident import Resident
+from ml.release.signals import Signal, Verdict, judge
 from ml.release.strategy import Strategy
 from ml.serving import endpoint, server, slots
 from ml.serving.router.process import Router
@@ -25,12 +24,6 @@ from ml.serving.state import Canary
 from ml.specs.problems import Exit, Problem, Refused
 
 LOOK_S = 0.1
-# The rate of real requests is told apart over at least this long.
-NOTICE_S = 0.3
-# Real traffic is enough from so many requests a second on; less is filled up by replay.
-ENOUGH_PER_S = 20.0
-# Memory is looked at from here on: what loads lazily has been loaded.
-WARM_REQUESTS = 50
 
 
 @dataclass(frozen=True)
@@ -136,16 +129,16 @@ class _Watch:
         self.names = (*self.old, self.green.slot.name)
         self.answers = Answers(strategy.prediction, self.old, self.green.slot.name)
         self.last = 0
-        self.warm: tuple[float, float] | None = None
+        self.resident = Resident(self.green, baseline)
         self.begun = time.monotonic()
 
     def run(self, superseded: Callable[[], bool], told: Callable[[str], None]) -> Outcome:
         green, baseline = self.green.slot.name, self.baseline.slot.name
         weigh(self.name, replace(self.trial, weight=0))
         first = since = now = self._look()
-        self.marked = (time.monotonic(), first, 0)
+        traffic = Traffic(self.replay, green, first)
         time.sleep(NOTICE_S)
-        self._watch_traffic(self._look())
+        traffic.look(self._look())
         verdict = Verdict("hold", "", ())
         old = self.answers.side(since, now, self.old)
         for number, stage in enumerate(self.strategy.stages):
@@ -154,6 +147,7 @@ class _Watch:
                 old = self.answers.side(since, self._look(), self.old)
             weigh(self.name, replace(self.trial, weight=percent, mirror=stage.mirror))
             since = now = self._look()
+            traffic.begin(since, percent or stage.mirror)
             self.answers.begin()
             began = time.monotonic()
             while True:
@@ -161,7 +155,7 @@ class _Watch:
                     return self._outcome("superseded", "another is declared", percent, (), first)
                 time.sleep(LOOK_S)
                 now = self._look()
-                self._watch_traffic(now)
+                traffic.look(now)
                 if not server.is_up(self.baseline):
                     raise _baseline_ended(self.baseline)
                 if percent < 100:
@@ -172,7 +166,7 @@ class _Watch:
                     self.answers.side(since, now, (green,)),
                     old,
                     self.answers.side(since, now, (baseline,)),
-                    self._memory(now[green]["requests"] - first[green]["requests"]),
+                    self.resident.look(now[green]["requests"] - first[green]["requests"]),
                     server.is_up(self.green),
                 )
                 if verdict.action == "roll-back":
@@ -205,29 +199,6 @@ class _Watch:
             self.answers.add(one["deployment"], one["status"], one["body"])
         return {name: state["tallies"][name] for name in self.names}
 
-    def _watch_traffic(self, now: Any) -> None:
-        """Replay as long as real requests, those that it did not send, are too few."""
-        (then, before, sent), moment = self.marked, time.monotonic()
-        if moment - then < NOTICE_S:
-            return
-        came = sum(now[name]["requests"] - before[name]["requests"] for name in self.names)
-        real = came - (self.replay.sent - sent)
-        # One that it sent may not have been counted yet.
-        self.replay.go((real - 1) / (moment - then) < ENOUGH_PER_S)
-        self.marked = moment, now, self.replay.sent
-
-    def _memory(self, answered: int) -> Memory | None:
-        """Resident memory against when green was warm; None before, and where green has ended."""
-        if answered < WARM_REQUESTS:
-            return None
-        try:
-            green, baseline = _resident(self.green.pid), _resident(self.baseline.pid)
-        except psutil.Error:
-            return None  # whether it runs is asked next
-        if self.warm is None:
-            self.warm = green, baseline
-        return Memory(self.warm[0], green, self.warm[1], baseline)
-
     def _outcome(
         self,
         kind: Literal["passed", "rolled-back", "superseded"],
@@ -247,13 +218,6 @@ class _Watch:
             self.replay.sent,
             time.monotonic() - self.begun,
         )
-
-
-def _resident(pid: int) -> float:
-    """Bytes of a server's processes, the workers included."""
-    process = psutil.Process(pid)
-    family = [process, *process.children(recursive=True)]
-    return float(sum(one.memory_info().rss for one in family))
 
 
 def _baseline_ended(baseline: Server) -> Refused:

@@ -1,4 +1,4 @@
-"""Traffic where there is none: the project's sample requests, drawn at random, one by one."""
+"""Traffic where there is too little: the project's sample requests, drawn at random, one by one."""
 
 from __future__ import annotations
 
@@ -6,12 +6,18 @@ import http.client
 import json
 import random
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from types import TracebackType
+from typing import Any
 
 from ml.serving import ports
 
 TIMEOUT_S = 30.0
+# The rate of real requests is told apart over at least this long.
+NOTICE_S = 0.3
+# Real traffic is enough from so many requests a second on; less is filled up.
+ENOUGH_PER_S = 20.0
 _HEADERS = {"Content-Type": "application/json"}
 
 
@@ -68,3 +74,51 @@ class Replay:
                 connection.close()
                 self._stop.wait(0.05)  # the router is gone: whoever leads the canary finds out
         connection.close()
+
+
+class Traffic:
+    """Has the replay go while green would wait too long for real requests.
+
+    They are too few, or of too few that come does green get one: callers may name their deployment,
+    or be a handful with a routing key each.
+    """
+
+    def __init__(self, replay: Replay, green: str, tallies: Mapping[str, Any]) -> None:
+        self._replay, self._green = replay, green
+        self._marked = time.monotonic(), tallies, replay.sent
+        self.begin(tallies, 0)
+
+    def begin(self, tallies: Mapping[str, Any], percent: int) -> None:
+        """From now on green is due so many of a hundred requests, or as many copies."""
+        self._since, self._percent = tallies, percent
+
+    def look(self, tallies: Mapping[str, Any]) -> None:
+        """Go or be silent by the router's tallies as they are now."""
+        (then, before, sent), moment = self._marked, time.monotonic()
+        if moment - then < NOTICE_S:
+            return
+        real = _requests(before, tallies) - (self._replay.sent - sent)
+        # One that it sent may not have been counted yet.
+        few = (real - 1) / (moment - then) < ENOUGH_PER_S
+        self._replay.go(few or self._starves(tallies))
+        self._marked = moment, tallies, self._replay.sent
+
+    def _starves(self, tallies: Mapping[str, Any]) -> bool:
+        """Whether green had less than a third of what it is due in this step, by more than chance
+        explains.
+        """
+        due = _requests(self._since, tallies) * self._percent / 100
+        had = tallies[self._green]["requests"] - self._since[self._green]["requests"]
+        return bool(had + 5 < due / 3)
+
+
+def _requests(before: Mapping[str, Any], now: Mapping[str, Any]) -> int:
+    """Of callers and of the replay; copies are none."""
+    counted = {
+        name: one["requests"]
+        - one["mirrored"]
+        - before[name]["requests"]
+        + before[name]["mirrored"]
+        for name, one in now.items()
+    }
+    return sum(counted.values())

@@ -5,6 +5,8 @@ from __future__ import annotations
 import http.client
 import json
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +15,7 @@ import pytest
 from ml.release import canary
 from ml.release.replay import Replay
 from ml.serving import endpoint, ports, slots
+from ml.serving.router.routes import DEPLOYMENT_HEADER
 from ml.specs.problems import Refused
 from tests.release.greens import BAD_GREENS, IDLE, SAMPLES, STRATEGY, TWICE, pair
 
@@ -52,13 +55,17 @@ def test_a_mirrored_stage_comes_first(own_home: Path, tmp_path: Path) -> None:
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", BAD_GREENS)
 def test_a_bad_green_is_rolled_back(own_home: Path, tmp_path: Path, name: str) -> None:
-    """For the reason that it is bad for; blue has everything again and never failed a request."""
+    """For the reason that it is bad for; blue has everything again and never failed a request, not
+    one of a caller who asked blue all along, and neither did the baseline.
+    """
     signal, bad = BAD_GREENS[name]
     # Where there is no prediction to read, the shape of the answers speaks alone.
     strategy = replace(STRATEGY, prediction="") if signal == "answers" else STRATEGY
     with pair(tmp_path, bad) as made:
-        outcome = made.lead(strategy)
+        with asking("blue", pause_s=0.1) as found:
+            outcome = made.lead(strategy)
         assert outcome.kind == "rolled-back" and signal in outcome.why, outcome
+        assert set(found) == {200} and outcome.errors["baseline"] == 0
         state, router = endpoint.live("echo"), endpoint.router("echo")
         assert state and router and state.server == made.blue and state.canary is None
         assert outcome.errors["blue"] == 0
@@ -146,24 +153,40 @@ def test_a_canary_that_another_command_takes_away_ends(own_home: Path, tmp_path:
 
 def test_real_traffic_is_what_counts_where_there_is_enough(own_home: Path, tmp_path: Path) -> None:
     """Callers keep both busy: hardly a sample is sent, and every caller is answered."""
-    stop, found = threading.Event(), []
+    with pair(tmp_path) as made, asking() as found:
+        outcome = made.lead(QUICK)
+    assert outcome.kind == "passed" and set(found) == {200}
+    assert outcome.replayed < sum(outcome.requests.values()) / 2
 
-    def keep_asking(port: int) -> None:
-        connection = http.client.HTTPConnection(ports.HOST, port, timeout=30)
-        while not stop.is_set():
-            connection.request("POST", "/score", json.dumps(SAMPLES[0]))
+
+def test_callers_that_all_ask_blue_do_not_starve_green(own_home: Path, tmp_path: Path) -> None:
+    """They name it, as many a second as it answers: samples come in for what green is due."""
+    with pair(tmp_path) as made, asking("blue") as found:
+        outcome = made.lead(QUICK)
+    assert outcome.kind == "passed" and set(found) == {200}, outcome
+
+
+@contextmanager
+def asking(deployment: str = "", pause_s: float = 0.0) -> Iterator[list[int]]:
+    """A caller for as long as the block, with a pause between requests; the statuses it gets."""
+    stop, found = threading.Event(), list[int]()
+    router = endpoint.router("echo")
+    assert router
+    connection = http.client.HTTPConnection(ports.HOST, router.port, timeout=30)
+    headers = {DEPLOYMENT_HEADER: deployment} if deployment else {}
+
+    def ask() -> None:
+        while not stop.wait(pause_s):
+            connection.request("POST", "/score", json.dumps(SAMPLES[0]), headers)
             response = connection.getresponse()
             response.read()
             found.append(response.status)
         connection.close()
 
-    with pair(tmp_path) as made:
-        router = endpoint.router("echo")
-        assert router
-        caller = threading.Thread(target=keep_asking, args=(router.port,))
-        caller.start()
-        outcome = made.lead(QUICK)
+    caller = threading.Thread(target=ask)
+    caller.start()
+    try:
+        yield found
+    finally:
         stop.set()
         caller.join()
-    assert outcome.kind == "passed" and set(found) == {200}
-    assert outcome.replayed < sum(outcome.requests.values()) / 2
