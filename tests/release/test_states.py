@@ -316,7 +316,7 @@ class Releases(RuleBasedStateMachine):
             endpoint.ensure(NAME)
 
     def conclude(self, also: str | None = None) -> None:
-        before = self.machine.started
+        before, serving = self.machine.started, self.live()
         self.starved = False
         try:
             done = applying.apply(NAME, "local", "ana")
@@ -324,6 +324,7 @@ class Releases(RuleBasedStateMachine):
             assert not {path.name for path in self.machine.running} - self.needed()
             self.starved = error.problems[0].code == "baseline-failed"
             assert not (self.starved and self.machine.room)
+            assert serving and self.live() == serving  # the last good one, behind its router
             if not self.starved:
                 began = self.machine.started - before if also is None else 0
                 self.refused(self.declared(), error.problems[0].code, began)
