@@ -67,9 +67,10 @@ def drill(project: str, fault: str, told: Callable[[str], None] = lambda _: None
             slot = endpoint.other_slot(name)
             undo.callback(slots.stop, slot)
             bad = spoilt(blue.launch, fault)
-            trial = Canary(server.start(slot, bad), bad, 0)
             undo.callback(slots.stop, endpoint.folder(name) / endpoint.BASELINE)
-            trial = replace(trial, baseline=rollout.baseline(blue, samples))
+            second = rollout.baseline(blue, samples)  # it loads while green does
+            trial = Canary(server.start(slot, bad), bad, 0)
+            trial = replace(trial, baseline=second())
             undo.callback(rollout.drained, name)
             undo.callback(canary.weigh, name, None)
             endpoint.switch(name, replace(blue, canary=trial))

@@ -7,8 +7,8 @@ a killed rollout left in the state is taken away first.
 from __future__ import annotations
 
 import http.client
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 
 from ml.release import canary, desired
@@ -47,6 +47,10 @@ def roll_out(
             blue = cleared(name)
             slot = endpoint.other_slot(name)
             undo.callback(slots.stop, slot)
+            second = None
+            if blue is not None and compared:  # it loads while green does
+                undo.callback(slots.stop, endpoint.folder(name) / endpoint.BASELINE)
+                second = baseline(blue, release.samples)
             try:
                 trial = Canary(server.start(slot, launch), launch, 0)
                 smoke(trial.server, launch, release.samples)
@@ -55,9 +59,8 @@ def roll_out(
                     record_refused(release, error.problems[0].found.splitlines()[0], None)
                 raise
             if blue is not None:  # in the state, so that no other command takes it for a leftover
-                if compared:
-                    undo.callback(slots.stop, endpoint.folder(name) / endpoint.BASELINE)
-                    trial = replace(trial, baseline=baseline(blue, release.samples))
+                if second is not None:
+                    trial = replace(trial, baseline=second())
                 undo.callback(drained, name)  # what green has in hand is answered
                 undo.callback(canary.weigh, name, None)
                 endpoint.switch(name, replace(blue, canary=trial))
@@ -85,13 +88,29 @@ def roll_out(
     return router, outcome
 
 
-def baseline(blue: Live, samples: Sequence[Mapping[str, object]]) -> Server:
-    """A second server of what is live, started as green was; refused as this machine's fault."""
+def baseline(blue: Live, samples: Sequence[Mapping[str, object]]) -> Callable[[], Server]:
+    """Begin to start a second server of what is live; what is returned waits until it answers.
+
+    Either is refused as this machine's fault.
+    """
     slot = blue.server.slot.with_name(endpoint.BASELINE)
-    try:
+    with _not_greens_fault(blue):
         endpoint.check_model(blue.launch)
-        started = server.start(slot, blue.launch)
-        smoke(started, blue.launch, samples)
+        begun = server.begin(slot, blue.launch)
+
+    def answers() -> Server:
+        with _not_greens_fault(blue):
+            started = server.ready(begun)
+            smoke(started, blue.launch, samples)
+        return started
+
+    return answers
+
+
+@contextmanager
+def _not_greens_fault(blue: Live) -> Iterator[None]:
+    try:
+        yield
     except Refused as error:
         raise Refused(
             Problem(
@@ -104,7 +123,6 @@ def baseline(blue: Live, samples: Sequence[Mapping[str, object]]) -> Server:
             ),
             exit_code=Exit.RUN_FAILED,
         ) from None
-    return started
 
 
 def _to_compare_with(launch: Launch, port: int | None, told: Callable[[str], None]) -> bool:

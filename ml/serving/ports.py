@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import socket
+from collections import deque
 
 import psutil
 
 HOST = "127.0.0.1"  # nothing outside this machine reaches a local endpoint
 
 
+# Given out, and perhaps not listened on yet.
+_given: deque[int] = deque(maxlen=32)
+
+
 def free() -> int:
-    """A port that nothing listens on now."""
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        return int(probe.getsockname()[1])
+    """A port that nothing listens on now, and that this was not the answer lately."""
+    while True:
+        with socket.socket() as probe:
+            probe.bind((HOST, 0))
+            port = int(probe.getsockname()[1])
+        if port not in _given:
+            _given.append(port)
+            return port
 
 
 def is_free(port: int) -> bool:

@@ -55,6 +55,15 @@ class Server:
         return f"http://{ports.HOST}:{self.port}/score"
 
 
+@dataclass(frozen=True)
+class Begun:
+    """A server that was begun to start, and may not answer yet."""
+
+    slot: Path
+    process: subprocess.Popen[bytes]
+    port: int
+
+
 def start(
     slot: Path, launch: Launch, port: int | None = None, deadline_s: float = START_S
 ) -> Server:
@@ -63,6 +72,13 @@ def start(
     Raises Refused: port-in-use, server-crashed (with the log's last lines), server-not-ready. The
     server belongs to no terminal and outlives the command that started it. Nothing is left running
     when this raises.
+    """
+    return ready(begin(slot, launch, port), deadline_s)
+
+
+def begin(slot: Path, launch: Launch, port: int | None = None) -> Begun:
+    """The first half of `start`, so that two servers can load at once; it runs until `ready`, or
+    the slot is stopped.
     """
     if port is not None and not ports.is_free(port) and not _holds(slot, port):
         raise port_in_use(launch.endpoint, port)
@@ -83,12 +99,17 @@ def start(
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
+    return Begun(slot, process, chosen)
+
+
+def ready(begun: Begun, deadline_s: float = START_S) -> Server:
+    """The second half of `start`: wait until it answers; stopped when this raises."""
     try:
-        _wait_until_ready(process, slot, chosen, deadline_s)
+        _wait_until_ready(begun.process, begun.slot, begun.port, deadline_s)
     except BaseException:
-        slots.stop(slot, patience_s=0.5)  # it answers nobody yet
+        slots.stop(begun.slot, patience_s=0.5)  # it answers nobody yet
         raise
-    return Server(slot, process.pid, chosen)
+    return Server(begun.slot, begun.process.pid, begun.port)
 
 
 def is_up(server: Server) -> bool:

@@ -6,7 +6,6 @@ import os
 import subprocess
 import sys
 import threading
-from pathlib import Path
 
 import pytest
 
@@ -17,7 +16,7 @@ from ml.release.propose import propose
 from ml.release.registry import Registry
 from ml.release.status import status
 from ml.serving import endpoint, server, slots
-from ml.serving.server import Launch, Server
+from ml.serving.server import START_S, Begun, Server
 from ml.serving.state import Live
 from ml.specs.problems import Problem, Refused
 from tests.release.conftest import World
@@ -107,21 +106,21 @@ def test_no_room_for_a_baseline_is_not_held_against_green(
 ) -> None:
     """Blue serves, nothing is recorded and nothing left; the next apply tries the version."""
     blue = endpoint.live("tiny")
-    started = server.start
+    answered = server.ready
 
-    def start(slot: Path, launch: Launch) -> Server:
-        if slot.name != endpoint.BASELINE:
-            return started(slot, launch)
+    def ready(begun: Begun, deadline_s: float = START_S) -> Server:
+        if begun.slot.name != endpoint.BASELINE:
+            return answered(begun, deadline_s)
         raise Refused(Problem("server-crashed", "out of memory"))
 
-    monkeypatch.setattr(server, "start", start)
+    monkeypatch.setattr(server, "ready", ready)
     with pytest.raises(Refused) as raised:
         apply("tiny", "local", "ana")
     problem = raised.value.problems[0]
     assert problem.code == "baseline-failed" and "out of memory" in problem.found
     assert_blue_serves(blue)
     assert not [line for line in audit.verify() if line["event"] == "rolled-back"]
-    monkeypatch.setattr(server, "start", started)
+    monkeypatch.setattr(server, "ready", answered)
     assert apply("tiny", "local", "ana").outcome == "applied"
 
 
@@ -160,7 +159,8 @@ def test_a_first_promotion_that_fails_leaves_nothing(world: World) -> None:
 # The step, which call of it, and whether before or after. Weights are switched to 0, 0, 10, 50 and
 # 100 per cent, then green is live.
 KILLED = [
-    *[("server.start", call, moment) for call in (1, 2) for moment in ("before", "after")],
+    *[("server.begin", call, moment) for call in (1, 2) for moment in ("before", "after")],
+    *[("server.ready", call, "after") for call in (1, 2)],
     *[("endpoint.switch", call, "after") for call in range(1, 7)],
     *[("Registry.promote", 1, moment) for moment in ("before", "after")],
     *[("audit.append", 1, moment) for moment in ("before", "after")],

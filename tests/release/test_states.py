@@ -80,19 +80,28 @@ class Router:
 def install(patch: pytest.MonkeyPatch, machine: Machine) -> None:
     """Put the machine under the real code."""
 
-    def start(slot: Path, launch: Launch, port: int | None = None, **_: Any) -> Server:
+    def begin(slot: Path, launch: Launch, port: int | None = None) -> Server:
         machine.effect()
         machine.started += 1
-        machine.running.pop(slot, None)
-        if slot.name == endpoint.BASELINE and not machine.room:
-            raise Refused(Problem("server-crashed", "out of memory"))
-        if BAD.get(launch.version) == "crash":
-            raise Refused(Problem("server-crashed", "no weights"))
         machine.next_port += 1
         slot.mkdir(parents=True, exist_ok=True)
         machine.running[slot] = machine.next_port
         machine.versions[machine.next_port] = launch.version
         return Server(slot, machine.next_port, machine.next_port)
+
+    def ready(begun: Server) -> Server:
+        found = ""
+        if begun.slot.name == endpoint.BASELINE and not machine.room:
+            found = "out of memory"
+        elif BAD.get(machine.versions[begun.port]) == "crash":
+            found = "no weights"
+        if found:
+            del machine.running[begun.slot]
+            raise Refused(Problem("server-crashed", found))
+        return begun
+
+    def start(slot: Path, launch: Launch, port: int | None = None) -> Server:
+        return ready(begin(slot, launch, port))
 
     def stop(slot: Path, patience_s: float = 0) -> bool:
         if slot in machine.running:
@@ -131,7 +140,8 @@ def install(patch: pytest.MonkeyPatch, machine: Machine) -> None:
 
         return call
 
-    patch.setattr(server, "start", start)
+    for half in (begin, ready, start):
+        patch.setattr(server, half.__name__, half)
     patch.setattr(server, "is_up", lambda one: machine.running.get(one.slot) == one.port)
     patch.setattr(slots, "stop", stop)
     patch.setattr(process, "start", start_router)

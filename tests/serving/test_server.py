@@ -101,6 +101,19 @@ def test_starting_again_replaces_what_ran_in_the_slot(slot: Path, tmp_path: Path
     assert not psutil.pid_exists(first.pid) and server.is_up(second)
 
 
+def test_two_load_at_once(slot: Path, tmp_path: Path) -> None:
+    """Begun one after the other before either answers: two ports, and both answer; what was only
+    begun is stopped by its slot."""
+    other = slot.with_name("green")
+    begun = [server.begin(one, launch(tmp_path)) for one in (slot, other)]
+    assert [one.process.poll() for one in begun] == [None, None]
+    first, second = (server.ready(one) for one in begun)
+    assert first.port != second.port and server.is_up(first) and server.is_up(second)
+    server.begin(other, launch(tmp_path))
+    assert slots.stop(other) and slots.running(other) is None
+    slots.stop(slot)
+
+
 def test_a_crash_on_start_is_told_with_the_log(slot: Path, tmp_path: Path) -> None:
     """The error ends with the log's last lines, and nothing is left running."""
     with pytest.raises(Refused) as raised:
