@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from ml.specs.problems import Exit, Problem
+from ml.specs.problems import Exit, Place, Problem, Refused
+from ml.specs.repository import shown
 
 
 class Format(StrEnum):
@@ -31,13 +32,15 @@ def command(
         Format, typer.Option(help="text for people, json for programs, github for annotations.")
     ] = Format.text,
 ) -> None:
-    """Check Azure ML specs and release.yml: a file, a folder or the repository.
+    """Check Azure ML specs and what releases read: a file, a folder or the repository.
 
-    Ends with exit code 2 when a spec has an error, 0 when there are none or only warnings.
+    That is a project's gates.yml, select.yml, watch.yml and release.yml, and the floors in
+    policies/promotion. Ends with exit code 2 when there is an error, 0 when there is none or only
+    warnings.
     """
     from ml.specs.survey import survey
 
-    found = survey(paths or [], {"ml/projects/*/release.yml": _release})
+    found = survey(paths or [], release_files())
     if format is Format.json:
         print(json.dumps(found.as_json(), indent=2))
     else:
@@ -47,10 +50,35 @@ def command(
     raise typer.Exit(Exit.WRONG_CALL if found.errors else Exit.DONE)
 
 
-def _release(path: Path) -> Sequence[Problem]:
-    from ml.release.release_check import problems
+def release_files() -> Mapping[str, Callable[[Path], Sequence[Problem]]]:
+    """What releases read besides Azure ML specs, by pattern, with what finds the problems."""
+    from ml.release import judge, release_check, weights
+    from ml.release.project import Project
+    from ml.release.watch import limits
+    from policies.promotion import gates, watch
 
-    return problems(path)
+    def told(read: Callable[[Path], object]) -> Callable[[Path], Sequence[Problem]]:
+        def problems(path: Path) -> Sequence[Problem]:
+            try:
+                read(path)
+            except Refused as refused:
+                return refused.problems
+            except watch.WatchFloorError as error:
+                return [Problem("watch-floor", str(error), place=Place(shown(path), 1))]
+            return []
+
+        return problems
+
+    return {
+        "ml/projects/*/release.yml": release_check.problems,
+        "ml/projects/*/gates.yml": told(
+            lambda path: judge.load_gates(Project(path.parent.name, path.parent))
+        ),
+        "ml/projects/*/select.yml": told(lambda path: weights.read(path.parent)),
+        "ml/projects/*/watch.yml": told(lambda path: limits.read(path.parent)),
+        "policies/promotion/gates.yml": told(lambda path: judge.refused(gates.load, floor=path)),
+        "policies/promotion/watch.yml": told(watch.load),
+    }
 
 
 def annotation(problem: Problem) -> str:

@@ -13,8 +13,8 @@ from infra import settings as environments
 from infra.pricing import prices
 from infra.pricing.jobs import Bound, single, sweep
 from infra.pricing.prices import PriceList
+from ml.release.cost import CLUSTER, Prices
 from ml.release.cost import Price as HourlyPrice
-from ml.release.cost import Prices
 from ml.specs.plan import CommandPlan, PipelinePlan, Plan, SweepPlan
 from ml.specs.problems import Refused
 
@@ -60,24 +60,34 @@ def of(plan: Plan) -> list[Cost]:
 
 
 def of_instance(environment: str) -> Prices:
-    """The price of an instance by the hour in the environment's region; None where nobody knows.
+    """The price by the hour, in the environment's region, of an instance or of a node of one of its
+    clusters (`azureml:NAME`, dedicated or spot as the stack has it); None where nobody knows.
 
-    An environment without a stack file (local) is priced where the first stack is.
+    An environment without a stack file (local) has no clusters; an instance for it is priced where
+    the first stack is.
     """
 
-    def hourly(instance_type: str) -> HourlyPrice | None:
+    def hourly(wanted: str) -> HourlyPrice | None:
         try:
             listed, stacks = prices.read(), environments.stacks()
             stack = environment if environment in stacks else next(iter(stacks), None)
             if stack is None:
                 return None
-            found = listed.find(f"vm/{instance_type}", environments.load(stack).location)
+            settings = environments.load(stack)
         except (prices.WrongPrices, Refused):
             return None
+        size, spot = wanted, False
+        if wanted.startswith(CLUSTER):
+            own = settings.clusters if environment in stacks else ()
+            cluster = next((one for one in own if one.name == _named(wanted)), None)
+            if cluster is None:
+                return None
+            size, spot = cluster.vm_size, cluster.spot
+        found = listed.find(f"vm/{size}", settings.location, "spot" if spot else "dedicated")
         if found is None:
             return None
         source = f"{found.source} ({found.note})" if found.note else found.source
-        return HourlyPrice(found.amount, listed.currency, source, found.as_of)
+        return HourlyPrice(found.amount, listed.currency, source, found.as_of, size)
 
     return hourly
 

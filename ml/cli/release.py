@@ -70,7 +70,7 @@ def propose(
         json_out.write(found)
     else:
         typer.echo(f"{made.run.name} is {made.model} {made.version} ({made.digest[:19]})", err=True)
-        verdicts.show(made.decision)
+        verdicts.show(made.decision, made.rival or "")
         if made.rival:
             typer.echo(release_text.rival(made), err=True)
         elif made.unapplied:

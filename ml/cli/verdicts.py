@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from policies.promotion.decision import Decision, Result
 
-# A table that is not for a terminal is for a log, where lines may be long.
-LOG_WIDTH = 160
+# What is not for a terminal is for a log, where lines may be long.
+LOG_WIDTH = 140
+# The columns that verdict, gate and brackets take.
+BESIDE = 34
 STYLES = {
     "pass": "green",
     "fail": "bold red",
@@ -19,26 +21,43 @@ STYLES = {
 }
 
 
-def show(decision: Decision) -> None:
-    """Print the table of gates and the outcome on stderr."""
+def show(decision: Decision, waits: str = "") -> None:
+    """Print every gate and the outcome on stderr; `waits` is the version that it was compared with
+    where that is declared and no champion yet.
+
+    A gate that passes takes a line, with what it requires where there is room; of another it is
+    said what it requires, and why.
+    """
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
     request = decision.request
-    against = f"champion {decision.champion}" if decision.champion else "no champion yet"
-    table = Table(
-        title=f"{request.model} {request.version} → {request.environment}, against {against}",
-        title_justify="left",
-    )
-    for column in ("gate", "verdict", "found", "required", "why"):
-        table.add_column(column, overflow="fold")
+    against = f"against champion {decision.champion}" if decision.champion else "no champion yet"
+    if waits:
+        against = f"against version {waits}, which is declared and waits"
+    console = Console(stderr=True, width=None if sys.stderr.isatty() else LOG_WIDTH)
+    table = Table(box=None, pad_edge=False, show_header=False)
+    table.add_column(no_wrap=True)
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
     for result in decision.results:
         verdict = Text(said(result), style=STYLES[result.verdict])
-        table.add_row(result.gate, verdict, result.found, result.required, result.why)
-    console = Console(stderr=True, width=None if sys.stderr.isatty() else LOG_WIDTH)
+        told = Text("\n".join(_told(result)))
+        if result.verdict == "pass" and len(told) + len(result.required) < console.width - BESIDE:
+            told.append(f"  ({result.required})", style="dim")
+        table.add_row(verdict, result.gate, told)
+    console.print(Text(f"{request.model} {request.version} → {request.environment}, {against}"))
     console.print(table)
     console.print(Text(conclusion(decision)))
+
+
+def _told(result: Result) -> list[str]:
+    """What was found; of a gate that does not pass, what it requires and why."""
+    if result.verdict in ("pass", "not asked"):
+        return [" · ".join(filter(None, (result.found, result.why)))]
+    lines = [result.found, f"required: {result.required}"]
+    return lines + ([f"because: {result.why}"] if result.why else [])
 
 
 def said(result: Result) -> str:

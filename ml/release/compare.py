@@ -21,7 +21,6 @@ from ml.release.registry import Registry, Version
 from ml.serving.scoring.manifest import ManifestError, verify
 from ml.specs.problems import Problem, Refused
 from ml.toolkit.evaluation import PREDICTIONS
-from ml.toolkit.metrics import METRICS
 from policies.promotion.decision import Decision, Request
 from policies.promotion.engine import decide
 from policies.promotion.evidence import Evidence, parse
@@ -167,7 +166,7 @@ def _side(found: _Found, notes: list[str]) -> tuple[Side, str]:
         )
     document = evidence.evaluation_of(scored)
     held = parse(document)
-    read = predictions.read(scored.outputs[candidates.EVALUATION] / PREDICTIONS)
+    read = predictions.read(scored.outputs[candidates.EVALUATION] / PREDICTIONS, held.task)
     held = replace(
         held,
         outcomes=read.outcomes(held.primary_metric or ""),
@@ -175,8 +174,9 @@ def _side(found: _Found, notes: list[str]) -> tuple[Side, str]:
         disagreements=(),
     )
     notes.append(f"{run.name} has no evidence yet, only the evaluation of {scored.name}")
-    outcomes = {metric: read.outcomes(metric) for metric in METRICS}
-    return Side(run.name, _digest(run), held, outcomes), str(document.get("model") or "")
+    return Side(run.name, _digest(run), held, read.every_outcome()), str(
+        document.get("model") or ""
+    )
 
 
 def _scored(
@@ -206,8 +206,7 @@ def _outcomes(version: Version, held: Evidence) -> Outcomes:
     """Every metric of every unit; none when the predictions are not what the evidence says."""
     if held.disagreements:
         return {}
-    read = predictions.read(version.papers / PREDICTIONS)
-    return {metric: read.outcomes(metric) for metric in METRICS}
+    return predictions.read(version.papers / PREDICTIONS, held.task).every_outcome()
 
 
 def _digest(run: Run) -> str:

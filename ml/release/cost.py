@@ -7,24 +7,30 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
 
 from ml.backends.base import Run
 from ml.serving.client import Timing
 
 PREDICTIONS = 1000
+# How a job names the cluster that it is to run on.
+CLUSTER = "azureml:"
 
 
 @dataclass(frozen=True)
 class Price:
-    """What an hour of an instance type costs, in `currency`, as `source` had it on `as_of`."""
+    """What an hour of an `instance_type` costs, in `currency`, as `source` had it on `as_of`."""
 
     per_hour: float
     currency: str
     source: str
     as_of: str
+    instance_type: str = ""
 
 
-# The price of an instance type; None where it is not known.
+# The price of an instance type, or of a node of a cluster (`azureml:NAME`); None where it is not
+# known.
 Prices = Callable[[str], Price | None]
 
 
@@ -34,28 +40,42 @@ def unknown(instance_type: str) -> Price | None:
 
 
 def of(
-    trained: Run, timing: Timing, instance_type: str, prices: Prices = unknown
+    trained: Run,
+    timing: Timing,
+    instance_type: str,
+    prices: Prices = unknown,
+    made: Mapping[str, Any] = MappingProxyType({}),
 ) -> Mapping[str, object]:
-    """What evidence.json states under `cost`.
+    """What evidence.json states under `cost`; `made` is the training run's lineage.
 
     A thousand predictions are counted one after another on one instance, at the mean latency that
-    was measured: an instance that answers several at once costs less. The training ran on this
-    machine, for which nobody pays by the hour.
+    was measured: an instance that answers several at once costs less. The training is what its job
+    asks for, `instance_count` nodes of its cluster, for as long as it took on this machine, which
+    nobody pays by the hour and which those nodes may be faster or slower than.
     """
+    compute = str(made.get("compute") or "")
+    node = prices(compute) if compute.startswith(CLUSTER) else None
     price = prices(instance_type)
+    why = (
+        f"as if a node of {compute} were as fast as this machine"
+        if node
+        else f"it ran on this machine; nobody knows here what {compute or 'its compute'} costs"
+    )
+    type_of = node.instance_type if node else ""
+    training = _spent(trained.active_s, timing.hardware, type_of, node, made.get("nodes") or 1, why)
+    why = "" if price else f"nobody knows here what {instance_type or 'its instance'} costs"
+    asking = PREDICTIONS * timing.mean_ms / 1000
     stated: dict[str, object] = {
-        "training": _spent(trained.active_s, timing.hardware, "", None),
-        "thousand_predictions": _spent(
-            PREDICTIONS * timing.mean_ms / 1000, timing.hardware, instance_type, price
-        ),
+        "training": training,
+        "thousand_predictions": _spent(asking, timing.hardware, instance_type, price, 1, why),
     }
-    if price is not None:
-        stated |= {"currency": price.currency, "source": price.source, "as_of": price.as_of}
+    if known := price or node:
+        stated |= {"currency": known.currency, "source": known.source, "as_of": known.as_of}
     return stated
 
 
 def _spent(
-    seconds: float, hardware: str, instance_type: str, price: Price | None, nodes: int = 1
+    seconds: float, hardware: str, instance_type: str, price: Price | None, nodes: int, note: str
 ) -> Mapping[str, object]:
     found: dict[str, object] = {"seconds": seconds, "nodes": nodes, "hardware": hardware}
     if instance_type:
@@ -63,4 +83,6 @@ def _spent(
     if price is not None:
         found["price_per_hour"] = price.per_hour
         found["amount"] = seconds / 3600 * nodes * price.per_hour
+    if note:
+        found["note"] = note
     return found

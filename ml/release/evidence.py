@@ -32,7 +32,7 @@ from policies.supply_chain.formats import formats
 FILE = EVIDENCE_FILE
 # What evidence.json takes over from evaluation.json as it is.
 _KEPT = (
-    *("primary_metric", "goal", "unit", "resampled", "metrics", "baseline", "slice_split"),
+    *("task", "primary_metric", "goal", "unit", "resampled", "metrics", "baseline", "slice_split"),
     *("slices", "fairness", "contributions", "explanation", "stability", "training"),
     "predictions",
 )
@@ -132,7 +132,6 @@ def load(version: Version) -> Evidence:
     nothing = Evidence(model=version.model, version=version.version, digest=version.digest)
     try:
         content = (version.papers / FILE).read_bytes()
-        found = predictions.read(version.papers / PREDICTIONS)
         verify(version.folder, version.digest)
     except (OSError, ManifestError) as error:
         return replace(nothing, disagreements=(str(error),))
@@ -143,6 +142,10 @@ def load(version: Version) -> Evidence:
     if evidence.schema_version != SCHEMA_VERSION:
         told = f"{FILE} is of schema {evidence.schema_version:g}, not {SCHEMA_VERSION}"
         return replace(nothing, schema_version=evidence.schema_version, disagreements=(told,))
+    try:
+        found = predictions.read(version.papers / PREDICTIONS, evidence.task)
+    except OSError as error:
+        return replace(nothing, disagreements=(str(error),))
     return replace(
         evidence,
         disagreements=disagreements(evidence, found),
@@ -158,11 +161,12 @@ def rescored(champion: Evidence, evaluated: Run) -> Evidence:
     evaluation = evaluation_of(evaluated)
     scored = records.lineage(evaluated.folder)
     again = parse({**evaluation, "data": _data(scored, scored)})
-    found = predictions.read(evaluated.outputs[EVALUATION] / PREDICTIONS)
+    found = predictions.read(evaluated.outputs[EVALUATION] / PREDICTIONS, again.task)
     return replace(
         champion,
         metrics=again.metrics,
         data=again.data,
+        task=again.task,
         primary_metric=again.primary_metric,
         goal=again.goal,
         disagreements=disagreements(again, found),

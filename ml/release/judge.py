@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from typing import Any
 
 from ml.backends.base import Watch, unwatched
 from ml.release import audit, candidate, evidence, supply_chain
@@ -85,8 +87,13 @@ def judge(
 
 def load_gates(project: Project) -> gates.Gates:
     """The floor as the project tightens it; Refused with file and line when that is wrong."""
+    return refused(gates.load, project.gates, shown=repository.shown(project.gates))
+
+
+def refused(load: Callable[..., gates.Gates], *given: Any, **named: Any) -> gates.Gates:
+    """What `load` returns; its GatesError as a Refused."""
     try:
-        return gates.load(project.gates, shown=repository.shown(project.gates))
+        return load(*given, **named)
     except gates.GatesError as error:
         place = Place(repository.shown(error.path), error.line)
         raise Refused(Problem(error.code, error.found, error.expected, error.hint, place)) from None

@@ -8,33 +8,37 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-from numpy.typing import NDArray
-
 from ml.toolkit.evaluation import COLUMNS, PREDICTIONS, SLICE
-from ml.toolkit.metrics import METRICS
+from ml.toolkit.tasks import METRICS, TASKS, Answers, Task, fault
+
+# Evidence that names no task is of a ranking.
+_KNOWN = (None, *TASKS)
 
 
 @dataclass(frozen=True)
 class Row:
-    """One unit: the rank of its right answer, what is drawn with it, and its slices."""
+    """What was answered to one unit, what is drawn with it, and its slices."""
 
+    expected: str
+    predicted: str
     rank: int
+    score: float
     group: str
     slices: Mapping[str, str]
 
 
 @dataclass(frozen=True)
 class Predictions:
-    """The rows by split and unit; `faults` says what makes the file unfit."""
+    """The rows by split and unit, of a `task`; `faults` says what makes the file unfit."""
 
     rows: Mapping[str, Mapping[str, Row]]
     sha256: str
     faults: tuple[str, ...]
+    task: Task = "ranking"
 
-    def ranks(self, split: str) -> NDArray[np.int64]:
-        """The ranks of a split, in the order of the file."""
-        return np.array([row.rank for row in self.rows.get(split, {}).values()], dtype=np.int64)
+    def answers(self, split: str) -> Answers:
+        """The answers of a split, in the order of the file."""
+        return Answers.of(list(self.rows.get(split, {}).values()))
 
     def drawn(self, split: str) -> list[str] | None:
         """What each unit of the split is drawn with; None when units are drawn one by one."""
@@ -42,13 +46,18 @@ class Predictions:
         return labels if any(labels) else None
 
     def outcomes(self, metric: str) -> Mapping[str, Mapping[str, float]]:
-        """The metric of every unit, by split; empty when it does not follow from ranks."""
-        if metric not in METRICS:
+        """The metric of every unit, by split; empty when it is none that a unit has."""
+        known = METRICS[self.task].get(metric)
+        if known is None or known.of_units is None:
             return {}
         return {
-            split: dict(zip(rows, METRICS[metric](self.ranks(split)).tolist(), strict=True))
+            split: dict(zip(rows, known.of_units(self.answers(split)).tolist(), strict=True))
             for split, rows in self.rows.items()
         }
+
+    def every_outcome(self) -> Mapping[str, Mapping[str, Mapping[str, float]]]:
+        """Metric → split → unit → value, of the metrics that a unit has."""
+        return {name: of for name in METRICS[self.task] if (of := self.outcomes(name))}
 
     def groups(self) -> Mapping[str, Mapping[str, str]]:
         """split → unit → group, of the splits that have groups."""
@@ -82,10 +91,13 @@ def sha256(path: Path) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
-def read(path: Path) -> Predictions:
-    """The predictions of an evaluation; raises OSError when the file cannot be opened."""
+def read(path: Path, task: object = None) -> Predictions:
+    """The predictions of an evaluation of that task, by default a ranking; raises OSError when the
+    file cannot be opened.
+    """
+    known: Task = next((one for one in TASKS if one == task), "ranking")
     found: dict[str, dict[str, Row]] = {}
-    faults: list[str] = []
+    faults = [f"the task {task!r} is not one of {', '.join(TASKS)}"] if task not in _KNOWN else []
     with path.open(newline="", encoding="utf-8", errors="replace") as stream:
         rows = csv.DictReader(stream)
         names = tuple(rows.fieldnames or ())
@@ -94,19 +106,34 @@ def read(path: Path) -> Predictions:
             len(set(names)) != len(names)
         ):
             told = f"{PREDICTIONS} has not the columns {COLUMNS} and those of slices"
-            return Predictions({}, sha256(path), (told,))
+            return Predictions({}, sha256(path), (told,), known)
         for line, row in enumerate(rows, start=2):
-            split, unit, text = row["split"], row["unit"], row["rank"] or ""
-            of_split = found.setdefault(split, {})
+            of_split = found.setdefault(row["split"], {})
             if None in row or None in row.values():
-                faults.append(f"{PREDICTIONS}:{line}: not {len(names)} columns")
-            elif not (text.isdecimal() and int(text) >= 1):
-                faults.append(f"{PREDICTIONS}:{line}: rank {text!r}")
-            elif int(text) == 1 and row["expected"] != row["predicted"]:
-                faults.append(f"{PREDICTIONS}:{line}: rank 1, but another entry was predicted")
-            elif unit in of_split:
-                faults.append(f"{PREDICTIONS}:{line}: {unit} twice in {split}")
+                wrong = f"not {len(names)} columns"
             else:
-                slices = {name: row[SLICE + name] for name in dimensions}
-                of_split[unit] = Row(int(text), row["group"], slices)
-    return Predictions(found, sha256(path), tuple(faults))
+                wrong = _wrong(row, known)
+                if not wrong and row["unit"] in of_split:
+                    wrong = f"{row['unit']} twice in {row['split']}"
+            if wrong:
+                faults.append(f"{PREDICTIONS}:{line}: {wrong}")
+                continue
+            of_split[row["unit"]] = Row(
+                expected=row["expected"],
+                predicted=row["predicted"],
+                rank=int(row["rank"]),
+                score=float(row["score"]),
+                group=row["group"],
+                slices={name: row[SLICE + name] for name in dimensions},
+            )
+    return Predictions(found, sha256(path), tuple(faults), known)
+
+
+def _wrong(row: Mapping[str, str], task: Task) -> str:
+    if not row["rank"].isdecimal():
+        return f"rank {row['rank']!r}"
+    try:
+        score = float(row["score"])
+    except ValueError:
+        return f"score {row['score']!r}"
+    return fault(task, row["expected"], row["predicted"], int(row["rank"]), score)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from ml.backends.base import Run, Watch, unwatched
 from ml.backends.local import faults
+from ml.backends.local.runs import records
 from ml.release import candidate, cost, desired, evidence
 from ml.release import project as projects
 from ml.release.desired import Declared
@@ -169,7 +170,9 @@ def _registered(
         )
     timing = _measured(project, launch_of(kept, deployment))
     version = registry.register(deployment.endpoint, project.name, digest, chosen.id)
-    priced = cost.of(chosen, timing, deployment.instance_type, prices)
+    priced = cost.of(
+        chosen, timing, deployment.instance_type, prices, records.lineage(chosen.folder)
+    )
     return evidence.keep(
         registry, version, chosen, evaluated, timing, deployment.instance_type, priced
     )

@@ -5,13 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 
-import numpy as np
-from numpy.typing import NDArray
-
 from ml.release.predictions import Predictions
-from ml.toolkit.evaluation import PREDICTIONS
+from ml.toolkit.evaluation import PREDICTIONS, wrong_primary
 from ml.toolkit.fairness import FEWEST
-from ml.toolkit.metrics import METRICS, mean_estimate
+from ml.toolkit.metrics import enough_groups
+from ml.toolkit.tasks import METRICS, Answers, Metric, Task, estimate
 from policies.promotion.evidence import Disparity, Estimate, Evidence
 
 # Two sums of the same numbers in another order differ by less than this.
@@ -28,23 +26,30 @@ def disagreements(evidence: Evidence, found: Predictions) -> tuple[str, ...]:
     if (evidence.resampled != evidence.unit) is not bool(found.groups()):
         wrong.append(f"{PREDICTIONS} does not group {evidence.unit}s as the evidence states")
     for split, metrics in evidence.metrics.items():
-        wrong += _of(split, metrics, found.ranks(split), found.drawn(split))
+        wrong += _of(split, metrics, found.task, found.answers(split), found.drawn(split))
+    if odd := wrong_primary(found.task, evidence.primary_metric, evidence.goal):
+        wrong.append(odd)
     return (*wrong, *_sliced(evidence, found))
 
 
 def _sliced(evidence: Evidence, found: Predictions) -> Iterator[str]:
     split = evidence.slice_split or ""
     members = found.members().get(split, {})
-    ranks, drawn = found.ranks(split), found.drawn(split)
+    answers, drawn = found.answers(split), found.drawn(split)
     at = {unit: number for number, unit in enumerate(found.rows.get(split, {}))}
     for dimension, slices in evidence.slices.items():
-        units = members.get(dimension, {})
+        units = {
+            name: of
+            for name, of in members.get(dimension, {}).items()
+            if name in slices or not drawn or enough_groups([drawn[at[unit]] for unit in of])
+        }
         for name in sorted(units.keys() ^ slices.keys()):
             yield f"{split}: the slice {dimension} {name} is not in both"
         for name in units.keys() & slices.keys():
             rows = [at[unit] for unit in units[name]]
             labels = [drawn[row] for row in rows] if drawn else None
-            yield from _of(f"{dimension} {name}", slices[name], ranks[rows], labels)
+            place = f"{dimension} {name}"
+            yield from _of(place, slices[name], found.task, answers[rows], labels)
     for dimension, metrics in evidence.fairness.items():
         for metric, stated in metrics.items():
             yield from _apart(f"{dimension}.{metric}", stated, split, evidence.slices, metric)
@@ -82,26 +87,28 @@ def _apart(
 def _of(
     place: str,
     metrics: Mapping[str, Estimate],
-    ranks: NDArray[np.int64],
+    task: Task,
+    answers: Answers,
     drawn: Sequence[str] | None,
 ) -> Iterator[str]:
+    known = METRICS[task]
     for metric, stated in metrics.items():
         name = f"{place}.{metric}"
-        if metric not in METRICS:
-            yield f"{name} cannot be recomputed from ranks"
-        elif not len(ranks):
+        if metric not in known:
+            yield f"{name} is no metric of the task {task}: {', '.join(known)}"
+        elif not len(answers):
             yield f"{name} has no predictions"
         else:
-            yield from _differing(name, stated, METRICS[metric](ranks), drawn)
+            yield from _differing(name, stated, known[metric], answers, drawn)
 
 
 def _differing(
-    name: str, stated: Estimate, values: NDArray[np.float64], drawn: Sequence[str] | None
+    name: str, stated: Estimate, metric: Metric, answers: Answers, drawn: Sequence[str] | None
 ) -> Iterator[str]:
-    """The parts of one estimate, interval included, that do not follow from the ranks."""
+    """The parts of one estimate, interval included, that do not follow from the answers."""
     try:
         # In the order of the file, so that the seeded bootstrap draws what it drew before.
-        again = mean_estimate(values, groups=drawn)
+        again = estimate(metric, answers, groups=drawn)
     except ValueError as error:
         yield f"{name} cannot be recomputed: {error}"
         return

@@ -129,7 +129,7 @@ def _bill(version: Version, evidence: Evidence) -> tuple[str, ...]:
 
 def _predictions(version: Version, evidence: Evidence) -> tuple[Check, Check]:
     try:
-        found = predictions.read(version.papers / PREDICTIONS)
+        found = predictions.read(version.papers / PREDICTIONS, evidence.task)
     except OSError as error:
         return Check(PREDICTIONS, (str(error),)), Check(
             "metrics", ("not recomputed: no predictions",)

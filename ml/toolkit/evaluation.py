@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ml.toolkit.metrics import Estimate
+from ml.toolkit.tasks import METRICS, TASKS, Task, fault
 
 SCHEMA_VERSION = 2
 EVALUATION = "evaluation.json"
@@ -34,7 +35,8 @@ class EvaluationRefused(ValueError):
 
 @dataclass(frozen=True)
 class Prediction:
-    """The first answer to one unit, and where the right one came.
+    """The first answer to one unit, as the task has it (`ml.toolkit.tasks.Answers`): where the
+    right one came in a ranking, what was given for what in the others.
 
     `slices` says where the unit belongs by each dimension ("" for nowhere). `group` is what the
     bootstrap draws with it (an entity, a block of time); "" when units are drawn one by one.
@@ -45,8 +47,8 @@ class Prediction:
     slices: Mapping[str, str]
     expected: str
     predicted: str
-    rank: int
-    score: float
+    rank: int = 0
+    score: float = 0.0
     group: str = ""
 
 
@@ -78,6 +80,7 @@ class Evaluation:
     stability: Mapping[str, Mapping[str, Any]]
     training: Mapping[str, float | int]
     predictions: Mapping[str, str | int] = field(default_factory=dict)
+    task: Task = "ranking"
 
 
 def write_evaluation(
@@ -92,8 +95,8 @@ def write_evaluation(
     writer = csv.writer(table, lineterminator="\n")
     writer.writerow([*COLUMNS, *(SLICE + name for name in dimensions)])
     for row in predictions:
-        if row.rank < 1 or not math.isfinite(row.score):
-            raise EvaluationRefused(f"{row.unit}: rank {row.rank}, score {row.score}")
+        if wrong := fault(evaluation.task, row.expected, row.predicted, row.rank, row.score):
+            raise EvaluationRefused(f"{row.unit}: {wrong}")
         if tuple(row.slices) != dimensions:
             raise EvaluationRefused(f"{row.unit}: slices {tuple(row.slices)}, not {dimensions}")
         if bool(row.group) is not grouped:
@@ -139,8 +142,8 @@ def check(document: object) -> None:
         odd = ", ".join(sorted(document.keys() ^ wanted))
         raise EvaluationRefused(f"missing or unknown fields: {odd}")
     _finite(document, "")
-    if document["goal"] not in ("maximize", "minimize"):
-        raise EvaluationRefused(f"goal is {document['goal']!r}")
+    if wrong := wrong_primary(document["task"], document["primary_metric"], document["goal"]):
+        raise EvaluationRefused(wrong)
     tables = {"metrics": document["metrics"], "baseline": document["baseline"]}
     tables |= {f"slices.{name}": of for name, of in document["slices"].items()}
     for place, table in tables.items():
@@ -149,6 +152,17 @@ def check(document: object) -> None:
                 _estimate(estimate, f"{place}.{name}.{metric}")
     if not any(document["primary_metric"] in of for of in document["metrics"].values()):
         raise EvaluationRefused(f"no split has the metric {document['primary_metric']}")
+
+
+def wrong_primary(task: object, metric: object, goal: object) -> str:
+    """Why the primary metric will not do, or "": versions are compared by it unit by unit."""
+    if task not in TASKS:
+        return f"task is {task!r}, not one of {', '.join(TASKS)}"
+    paired = {name: one for name, one in METRICS[task].items() if one.of_units is not None}
+    if metric not in paired:
+        return f"primary_metric is {metric!r}, not one with a value a unit: {', '.join(paired)}"
+    asked = paired[str(metric)].goal
+    return "" if goal == asked else f"goal is {goal!r}, which for {metric} is to {asked}"
 
 
 def _estimate(estimate: Mapping[str, float], place: str) -> None:

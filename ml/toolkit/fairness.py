@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ml.toolkit.metrics import METRICS
+from ml.toolkit.tasks import METRICS, Answers, Metric, Task, value
 
 # Slices of fewer units are not compared: their difference is mostly chance.
 FEWEST = 20
@@ -17,39 +17,59 @@ FEWEST = 20
 def disparities(
     found: NDArray[np.int64], slices: Sequence[str], split: str, fewest: int = FEWEST
 ) -> dict[str, dict[str, Any]]:
-    """For every metric of `METRICS` the difference between the highest and the lowest slice.
+    """As `differences`, of a ranking: `found` holds the rank of every unit of `split`."""
+    nothing = np.zeros(len(found))
+    answers = Answers(nothing.astype(np.str_), nothing.astype(np.str_), found, nothing)
+    return differences("ranking", answers, slices, split, fewest)
 
-    `found` holds the rank of every unit of `split`, `slices` where it belongs. Empty when fewer
-    than two slices have `fewest` units. See
+
+def differences(
+    task: Task, answers: Answers, slices: Sequence[str], split: str, fewest: int = FEWEST
+) -> dict[str, dict[str, Any]]:
+    """For every metric of the task the difference between the highest and the lowest slice.
+
+    `slices` says where each unit of `split` belongs. Slices of fewer than `fewest` units, or on
+    which the metric is not defined, are not compared; a metric with fewer than two that are is
+    left out. See
     https://fairlearn.org/main/user_guide/assessment/perform_fairness_assessment.html
     """
     labels = np.asarray(slices)
     names, counts = np.unique(labels, return_counts=True)
-    compared = names[counts >= fewest]
-    if len(compared) < 2:
-        return {}
+    large = names[counts >= fewest]
+    found = {}
+    for name, metric in METRICS[task].items():
+        compared = [one for one in large if _defined(metric, answers[labels == one])]
+        if len(compared) >= 2:
+            found[name] = _difference(metric, answers, labels, compared, split)
+    return found
+
+
+def _difference(
+    metric: Metric, answers: Answers, labels: NDArray[Any], compared: Sequence[str], split: str
+) -> dict[str, Any]:
     from fairlearn.metrics import MetricFrame  # 1.3 s: it imports pandas and scikit-learn
 
-    kept = np.isin(labels, compared)
+    rows = np.flatnonzero(np.isin(labels, compared))
+    # Fairlearn hands over truth and prediction; the numbers of the rows stand for both.
     frame = MetricFrame(
-        metrics={name: _mean_of(name) for name in METRICS},
-        y_true=found[kept],
-        y_pred=found[kept],
-        sensitive_features=labels[kept],
+        metrics=lambda own, _: value(metric, answers[np.asarray(own)]),
+        y_true=rows,
+        y_pred=rows,
+        sensitive_features=labels[rows],
     )
-    apart = frame.difference(method="between_groups")
+    by_slice = frame.by_group.astype(float)
     return {
-        name: {
-            "split": split,
-            "difference": float(apart[name]),
-            "lowest": str(frame.by_group[name].astype(float).idxmin()),
-            "highest": str(frame.by_group[name].astype(float).idxmax()),
-            "slices": len(compared),
-        }
-        for name in METRICS
+        "split": split,
+        "difference": float(frame.difference(method="between_groups")),
+        "lowest": str(by_slice.idxmin()),
+        "highest": str(by_slice.idxmax()),
+        "slices": len(compared),
     }
 
 
-def _mean_of(metric: str) -> Any:
-    # Fairlearn hands over truth and prediction; a rank has both in it.
-    return lambda _, found: float(METRICS[metric](np.asarray(found)).mean())
+def _defined(metric: Metric, answers: Answers) -> bool:
+    try:
+        value(metric, answers)
+    except ValueError:
+        return False
+    return True

@@ -11,7 +11,7 @@ it, so that a constant score earns nothing.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -69,6 +69,11 @@ def estimates(
     return {name: mean_estimate(of(found), seed, groups) for name, of in METRICS.items()}
 
 
+def enough_groups(groups: Sequence[str]) -> bool:
+    """Whether an interval over rows with these labels can be relied on; "" is no group."""
+    return not any(groups) or len(set(groups)) >= FEWEST_GROUPS
+
+
 def time_blocks(times: NDArray[Any], length: float) -> NDArray[np.int64]:
     """The block of every time, for `groups`: blocks of `length` that do not overlap, from the first
     time on (Carlstein 1986). A block is longer than what one time says of a later one.
@@ -86,24 +91,47 @@ def resampled_means(
     With `groups`, one label a row, whole groups are drawn. All columns see the same draws, which is
     what makes a comparison paired. Raises ValueError for fewer than `FEWEST_GROUPS` groups.
     """
-    rng = np.random.default_rng(seed)
     sums, rows = values, np.ones(len(values))
     if groups is not None:
-        labels, at = np.unique(np.asarray(groups), return_inverse=True)
-        if len(labels) < FEWEST_GROUPS:
-            raise ValueError(f"{len(labels)} groups, where {FEWEST_GROUPS} are the fewest")
+        at = _numbered(groups)
         rows = np.bincount(at).astype(np.float64)
         sums = np.stack([np.bincount(at, column) for column in values.T], axis=1)
-    count = len(sums)
-    drawn = []
-    for start in range(0, samples, _CHUNK):
-        size = min(_CHUNK, samples - start)
-        times = rng.multinomial(count, np.full(count, 1 / count), size=size)
-        drawn.append(times @ sums / (times @ rows)[:, None])
-    return np.concatenate(drawn)
+    return np.concatenate(
+        [
+            times @ sums / (times @ rows)[:, None]
+            for times in _multinomial(len(sums), seed, samples, _CHUNK)
+        ]
+    )
 
 
-def _bounds(drawn: Values) -> tuple[float, float]:
+def drawn_times(
+    count: int, seed: int = 0, groups: Groups | None = None, chunk: int = _CHUNK
+) -> Iterator[Values]:
+    """`SAMPLES` draws with replacement of `count` rows, or of whole groups of them, in chunks
+    (draws, rows): how often each row was drawn. Raises ValueError as `resampled_means`.
+    """
+    at = None if groups is None else _numbered(groups)
+    among = count if at is None else int(at.max()) + 1
+    for times in _multinomial(among, seed, SAMPLES, min(chunk, _CHUNK)):
+        yield (times if at is None else times[:, at]).astype(np.float64)
+
+
+def _multinomial(count: int, seed: int, samples: int, chunk: int) -> Iterator[NDArray[np.int64]]:
+    rng = np.random.default_rng(seed)
+    for start in range(0, samples, chunk):
+        size = min(chunk, samples - start)
+        yield rng.multinomial(count, np.full(count, 1 / count), size=size)
+
+
+def _numbered(groups: Groups) -> NDArray[np.int64]:
+    """The number of the group of every row."""
+    labels, at = np.unique(np.asarray(groups), return_inverse=True)
+    if len(labels) < FEWEST_GROUPS:
+        raise ValueError(f"{len(labels)} groups, where {FEWEST_GROUPS} are the fewest")
+    return np.asarray(at, dtype=np.int64)
+
+
+def bounds(drawn: Values) -> tuple[float, float]:
     """The percentiles, outwards to the next draw: not interpolated, so infinity may occur."""
     ordered = np.sort(drawn)
     last = len(ordered) - 1
@@ -115,7 +143,7 @@ def mean_estimate(values: Values, seed: int = 0, groups: Groups | None = None) -
     """The mean with its percentile-bootstrap interval (Efron 1979)."""
     if not len(values):
         raise ValueError("no question to measure on")
-    low, high = _bounds(resampled_means(values[:, None], seed, groups=groups)[:, 0])
+    low, high = bounds(resampled_means(values[:, None], seed, groups=groups)[:, 0])
     return Estimate(float(values.mean()), low, high, len(values))
 
 
@@ -132,7 +160,7 @@ def paired_ratio(ours: Values, theirs: Values, seed: int = 0) -> Estimate:
         raise ValueError("no question to measure on")
     drawn = resampled_means(both, seed)
     value = both.mean(axis=0)
-    low, high = _bounds(_ratio(drawn[:, 0], drawn[:, 1]))
+    low, high = bounds(_ratio(drawn[:, 0], drawn[:, 1]))
     return Estimate(float(_ratio(value[:1], value[1:])[0]), low, high, len(both))
 
 

@@ -85,7 +85,8 @@ class Spent:
     """Machine time: `seconds` on each of `nodes`, and what it costs where the price is known.
 
     `instance_type` is the one that would be paid for, absent where no deployment or cluster names
-    one. `amount` = seconds / 3600 × nodes × `price_per_hour`.
+    one. `amount` = seconds / 3600 × nodes × `price_per_hour`; `note` says why there is none, or
+    what it rests on.
     """
 
     seconds: float | None = number()
@@ -94,6 +95,7 @@ class Spent:
     instance_type: str | None = field(default=None, metadata=OPTIONAL)
     price_per_hour: float | None = number(optional=True)
     amount: float | None = number(optional=True)
+    note: str | None = field(default=None, metadata=OPTIONAL)
 
 
 @dataclass(frozen=True)
@@ -192,9 +194,10 @@ class SupplyChain:
 class Evidence:
     """The evidence of one model version.
 
-    `unit` is what one prediction is about; `resampled` what the bootstrap draws: the unit, or what
-    holds several of them, such as an entity or a time block. `slices` (dimension → slice → metric)
-    and `fairness` (dimension → metric) are of `slice_split`.
+    `task` says what the predictions are (ranking, binary, multiclass, regression; absent for a
+    ranking). `unit` is what one prediction is about; `resampled` what the bootstrap draws: the
+    unit, or what holds several of them, such as an entity or a time block. `slices` (dimension →
+    slice → metric) and `fairness` (dimension → metric) are of `slice_split`.
 
     The last fields are never read from the document: whoever loads it makes them afresh from the
     model folder and the hashed predictions. `files` maps each file of the model folder to the
@@ -211,6 +214,7 @@ class Evidence:
     version: str | None = None
     digest: str | None = None
     uri: str | None = None
+    task: str | None = field(default=None, metadata=OPTIONAL)
     primary_metric: str | None = None
     goal: str | None = None
     unit: str | None = None

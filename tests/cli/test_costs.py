@@ -29,9 +29,9 @@ def test_a_sweep_is_bounded_by_its_trials_and_their_limit() -> None:
 
 
 def test_a_pipeline_is_the_sum_of_its_steps() -> None:
-    """Ten minutes to prepare, the sweep, half an hour to evaluate."""
+    """Ten minutes to prepare, the sweep, half an hour each for the recipe and to evaluate."""
     (whole,) = planned(JOBS / "pipeline.yml")
-    assert whole.bound == costs.Bound(1 + 2 + 1, pytest.approx(1 / 6 + 16 / 6 + 1 / 2))
+    assert whole.bound == costs.Bound(1 + 2 + 1 + 1, pytest.approx(1 / 6 + 16 / 6 + 2 / 2))
 
 
 def test_without_a_time_limit_the_hour_is_priced_and_no_bound_is_claimed() -> None:
@@ -67,6 +67,20 @@ def test_an_instance_is_priced_where_the_list_has_it() -> None:
     assert (found.per_hour, found.currency) == (0.229, "USD") and found.source and found.as_of
     assert costs.of_instance("prod")("Standard_DS3_v2") is not None
     assert costs.of_instance("local")("Standard_Nowhere") is None
+
+
+def test_a_node_of_a_cluster_is_priced_as_the_environment_has_it() -> None:
+    """Its size and whether it is spot are in the stack file; `local` has no clusters."""
+    found = costs.of_instance("prod")("azureml:cpu-cluster")
+    stack = costs.environments.load("prod")
+    (cluster,) = [one for one in stack.clusters if one.name == "cpu-cluster"]
+    listed = costs.prices.read().find(
+        f"vm/{cluster.vm_size}", stack.location, "spot" if cluster.spot else "dedicated"
+    )
+    assert found and listed and found.instance_type == cluster.vm_size
+    assert found.per_hour == listed.amount
+    assert costs.of_instance("prod")("azureml:nobody-has-it") is None
+    assert costs.of_instance("local")("azureml:cpu-cluster") is None
 
 
 def test_without_a_price_list_every_price_is_unknown(

@@ -27,12 +27,18 @@ def test_without_a_price_the_amount_is_left_out() -> None:
     """Seconds, nodes and hardware are there, nothing is made up."""
     found = cost.of(RUN, TIMING, "Standard_DS3_v2")
     assert found == {
-        "training": {"seconds": 40.0, "nodes": 1, "hardware": "a machine"},
+        "training": {
+            "seconds": 40.0,
+            "nodes": 1,
+            "hardware": "a machine",
+            "note": "it ran on this machine; nobody knows here what its compute costs",
+        },
         "thousand_predictions": {
             "seconds": pytest.approx(1.8),
             "nodes": 1,
             "hardware": "a machine",
             "instance_type": "Standard_DS3_v2",
+            "note": "nobody knows here what Standard_DS3_v2 costs",
         },
     }
 
@@ -50,3 +56,24 @@ def test_a_known_price_is_named_with_its_source() -> None:
     assert found["thousand_predictions"]["amount"] == pytest.approx(1.8 / 3600 * 0.5)  # type: ignore[index]
     assert "amount" not in found["training"]  # type: ignore[operator]
     assert (found["currency"], found["source"], found["as_of"]) == ("EUR", "a list", "2025-06")
+
+
+def test_training_is_priced_as_the_nodes_that_its_job_asks_for() -> None:
+    """Seconds, nodes and the cluster's price; and what that rests on."""
+
+    def prices(wanted: str) -> cost.Price | None:
+        if wanted != "azureml:big":
+            return None
+        return cost.Price(3.0, "EUR", "a list", "2025-06", "Standard_NC6")
+
+    found = cost.of(RUN, TIMING, "", prices, {"compute": "azureml:big", "nodes": 4})
+    training = found["training"]
+    assert isinstance(training, dict)
+    assert (training["nodes"], training["instance_type"]) == (4, "Standard_NC6")
+    assert training["amount"] == pytest.approx(40 / 3600 * 4 * 3)
+    assert "as if a node of azureml:big" in training["note"] and found["currency"] == "EUR"
+    other = cost.of(RUN, TIMING, "", prices, {"compute": "azureml:small", "nodes": 4})["training"]
+    assert isinstance(other, dict)
+    assert "amount" not in other and "what azureml:small costs" in other["note"]
+    here = cost.of(RUN, TIMING, "", prices, {"compute": "local"})["training"]
+    assert isinstance(here, dict) and "amount" not in here

@@ -29,7 +29,9 @@ def stated(*ranks: int) -> dict[str, Estimate]:
     return {name: Estimate(**asdict(one)) for name, one in estimates(np.array(ranks)).items()}
 
 
-STATED = Evidence(
+RANKED = Evidence(primary_metric="gain_at_1", goal="maximize")
+STATED = replace(
+    RANKED,
     unit="question",
     resampled="question",
     metrics={"test": stated(1, 3, 4), "other": stated(1)},
@@ -131,7 +133,7 @@ def test_groups_are_drawn_again_as_they_were(tmp_path: Path) -> None:
         f"q{n},test,e{n % 12:02},a,{'ab'[n % 12 > 6]},{1 + (n % 12 > 6)},1,x" for n in range(60)
     ]
     found = predictions.read(write(tmp_path, rows))
-    ranks, labels = found.ranks("test"), found.drawn("test")
+    ranks, labels = found.answers("test").rank, found.drawn("test")
     assert labels is not None and found.groups()["test"]["q13"] == "e01"
     by = {
         name: {key: Estimate(**asdict(one)) for key, one in of.items()}
@@ -142,9 +144,11 @@ def test_groups_are_drawn_again_as_they_were(tmp_path: Path) -> None:
     }
     assert by["entity"]["gain_at_1"].low != by["question"]["gain_at_1"].low
     for resampled, wrong in (("entity", 0), ("question", 1)):
-        whole = Evidence(unit="question", resampled=resampled, metrics={"test": by["entity"]})
+        whole = replace(
+            RANKED, unit="question", resampled=resampled, metrics={"test": by["entity"]}
+        )
         assert len(disagreements(kept(whole, found.sha256), found)) == wrong
-    narrow = Evidence(unit="question", resampled="entity", metrics={"test": by["question"]})
+    narrow = replace(RANKED, unit="question", resampled="entity", metrics={"test": by["question"]})
     assert any("low" in one for one in disagreements(kept(narrow, found.sha256), found))
     fewer = predictions.read(write(tmp_path, rows[:9]))
     wrong = disagreements(kept(replace(narrow, metrics={"test": by["entity"]}), ""), fewer)

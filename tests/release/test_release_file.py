@@ -16,6 +16,7 @@ from ml.release import release_check, release_file
 from ml.release.declaration import SCHEMA, schema
 from ml.release.strategy import Strategy
 from ml.specs.problems import Problem, Refused
+from policies.promotion import gates, watch
 from tests.conftest import ROOT
 from tests.release import tiny
 from tests.release.test_commands import ml
@@ -208,6 +209,67 @@ def test_check_reads_release_files(
     for words in ((), (str(path),), ("ml/projects/tiny",)):
         code, out, _ = ml(capsys, "check", *words)
         assert code == 2 and "error[unknown-field]: ml/projects/tiny/release.yml:3" in out
+
+
+@pytest.mark.parametrize(
+    ("name", "sound", "wrong", "said"),
+    [
+        (
+            "ml/projects/tiny/gates.yml",
+            "",
+            "  latency: {p95_ms: 9000}\n",
+            "ml/projects/tiny/gates.yml:11: `latency.p95_ms` is 9000",
+        ),
+        (
+            "ml/projects/tiny/select.yml",
+            "schema_version: 1\nquality: {weight: 1, reference: 0.01}\n",
+            "latencyy: {weight: 1, reference: 1}\n",
+            "error[select-file]: ml/projects/tiny/select.yml:3: `latencyy` is not a field here",
+        ),
+        (
+            "ml/projects/tiny/watch.yml",
+            "schema_version: 1\n",
+            "psi: 40\n",
+            "error[watch-looser-than-floor]: ml/projects/tiny/watch.yml:2: `psi` is 40",
+        ),
+        (
+            "policies/promotion/gates.yml",
+            gates.FLOOR.read_text(),
+            "    since: 2025\n",
+            "error[unknown-field]: policies/promotion/gates.yml:",
+        ),
+        (
+            "policies/promotion/watch.yml",
+            watch.FLOOR.read_text(),
+            "p_s_i: 3\n",
+            "error[watch-floor]: policies/promotion/watch.yml:1: missing or unknown: p_s_i",
+        ),
+    ],
+)
+def test_check_reads_what_else_releases_read(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    name: str,
+    sound: str,
+    wrong: str,
+    said: str,
+) -> None:
+    """A sound file is counted; where one is wrong, the line, what was expected and a hint."""
+    tiny.make(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(sound or path.read_text())
+    code, out, _ = ml(capsys, "check")
+    assert code == 0, out
+    count = int(out.split(" specs")[0].split()[-1])
+    path.write_text(path.read_text() + wrong)
+    for words in ((), (name,)):
+        code, out, _ = ml(capsys, "check", *words)
+        assert code == 2 and said in out and "1 error" in out, out
+    path.unlink()
+    assert int(ml(capsys, "check")[1].split(" specs")[0].split()[-1]) == count - 1
 
 
 def test_another_files_of_that_name_is_not_ours(

@@ -10,6 +10,7 @@ import csv
 import hashlib
 import shutil
 import subprocess
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
@@ -314,9 +315,9 @@ class Tiny:
         return run
 
 
-def make(root: Path) -> Tiny:
-    """Write the repository and commit it."""
-    for name, text in _FILES.items():
+def make(root: Path, changed: Mapping[str, str] | None = None) -> Tiny:
+    """Write the repository, with some files `changed`, and commit it."""
+    for name, text in {**_FILES, **(changed or {})}.items():
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text.lstrip("\n"))

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from ml.specs import repository
-from ml.specs.problems import Place, Problem, Refused
+from ml.specs import lines, repository
+from ml.specs.expressions import nearest
+from ml.specs.problems import Problem, Refused
+from policies.promotion import watch as floor
 
 FILE = "watch.yml"
 SCHEMA_VERSION = 1
@@ -34,40 +34,65 @@ class Limits:
 
 
 def read(folder: Path) -> Limits:
-    """The limits of a project's folder; raises Refused when its file is wrong."""
+    """The limits of a project's folder; raises Refused with every line that is wrong, or looser
+    than the floor in policies/promotion/watch.yml.
+    """
     path = folder / FILE
     if not path.is_file():
         return Limits()
+    document = lines.read(path, repository.shown(path))
     try:
-        return made(yaml.safe_load(path.read_text(encoding="utf-8")))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError, ValueError) as error:
+        made = _made(document.data)
+    except _Wrong as wrong:
         names = ", ".join(field.name for field in fields(Limits))
-        found = str(error).splitlines()[0]
-        raise Refused(
-            Problem(
-                *("watch-file", found, f"schema_version {SCHEMA_VERSION}; {names}"),
-                place=Place(repository.shown(path), 1),
-            )
-        ) from None
+        place = document.place(*filter(None, [wrong.name]))
+        expected = wrong.expected or f"schema_version {SCHEMA_VERSION}; {names}"
+        raise Refused(Problem("watch-file", wrong.found, expected, wrong.hint, place)) from None
+    stated = {**asdict(made), "ignore": len(made.ignore)}
+    looser = [
+        Problem(
+            "watch-looser-than-floor",
+            f"`{name}` is {stated[name]}",
+            allowed,
+            "a project only tightens; policies/promotion/watch.yml is everybody's",
+            document.place(name),
+        )
+        for name, allowed in floor.load().weaker(stated)
+    ]
+    if looser:
+        raise Refused(*looser)
+    return made
 
 
-def made(document: Any) -> Limits:
-    """The limits of a parsed document; raises ValueError with what is wrong."""
+class _Wrong(Exception):
+    def __init__(self, name: str, found: str, expected: str = "", hint: str = "") -> None:
+        self.name = name
+        self.found = found
+        self.expected = expected
+        self.hint = hint
+
+
+def _made(document: Any) -> Limits:
     if not isinstance(document, dict) or document.get("schema_version") != SCHEMA_VERSION:
-        raise ValueError(f"schema_version is not {SCHEMA_VERSION}")
+        raise _Wrong("", f"schema_version is not {SCHEMA_VERSION}")
     given = {name: value for name, value in document.items() if name != "schema_version"}
-    known = {field.name for field in fields(Limits)}
-    if unknown := [name for name in given if name not in known]:
-        raise ValueError(f"{unknown[0]} is not one of {', '.join(sorted(known))}")
+    known = [field.name for field in fields(Limits)]
+    for name in given:
+        if name not in known:
+            near = nearest(str(name), known)
+            hint = f"did you mean `{near[0]}`?" if near else ""
+            raise _Wrong(str(name), f"`{name}`", ", ".join(known), hint)
     ignored = given.pop("ignore", [])
     if not isinstance(ignored, list) or not all(isinstance(name, str) for name in ignored):
-        raise ValueError("ignore is no list of columns")
+        raise _Wrong("ignore", f"`ignore` is {ignored}", "a list of columns")
     for name, value in given.items():
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e9:
-            raise ValueError(f"{name} {value}: a number above 0")
+            raise _Wrong(name, f"`{name}` is {value}", "a number above 0")
     limits = Limits(**given, ignore=tuple(ignored))
     if limits.alpha > 0.5:
-        raise ValueError(f"alpha {limits.alpha}: at most 0.5")
+        raise _Wrong("alpha", f"`alpha` is {limits.alpha}", "at most 0.5")
     if limits.min_rows != int(limits.min_rows) or limits.min_rows < 20:
-        raise ValueError(f"min_rows {limits.min_rows}: a whole number of at least 20")
+        raise _Wrong(
+            "min_rows", f"`min_rows` is {limits.min_rows}", "a whole number of at least 20"
+        )
     return limits

@@ -8,6 +8,9 @@ import pytest
 
 from ml.release.watch.limits import Limits, read
 from ml.specs.problems import Refused
+from policies.promotion import watch
+
+FLOOR = watch.load()
 
 
 @pytest.mark.parametrize(
@@ -41,6 +44,7 @@ def test_what_a_project_says(tmp_path: Path, text: str | None, limits: Limits) -
         "schema_version: 1\npsi: true",
         "schema_version: 1\nmin_rows: 5",
         "schema_version: 1\nmin_rows: 50.5",
+        "schema_version: 1\nmin_rows: 100\nmin_rows: 200",
         "schema_version: 1\nignore: top",
         "a: [",
     ],
@@ -50,3 +54,58 @@ def test_what_it_may_not_say(tmp_path: Path, text: str) -> None:
     (tmp_path / "watch.yml").write_text(text)
     with pytest.raises(Refused, match=r"watch\.yml"):
         read(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["alpha", "min_rows", "distance", "psi", "missing", "loss"])
+def test_a_project_may_be_as_loose_as_the_floor_and_no_looser(tmp_path: Path, name: str) -> None:
+    """Each setting's allowed and refused case; the latter is told with its line."""
+    bound = getattr(FLOOR, name)
+    beyond = bound / 2 if name == "alpha" else bound + 1
+    (tmp_path / "watch.yml").write_text(f"schema_version: 1\n{name}: {bound}")
+    assert getattr(read(tmp_path), name) == bound
+    (tmp_path / "watch.yml").write_text(f"schema_version: 1\n# loose\n{name}: {beyond}")
+    with pytest.raises(Refused, match="watch-looser-than-floor") as raised:
+        read(tmp_path)
+    (problem,) = raised.value.problems
+    assert problem.place and problem.place.line == 3 and f"`{name}`" in problem.found
+    assert "the floor's" in problem.expected
+
+
+def test_so_many_columns_may_be_left_out(tmp_path: Path) -> None:
+    """And not one more: whoever leaves all out watches nothing."""
+    columns = [f"c{number}" for number in range(int(FLOOR.ignore) + 1)]
+    (tmp_path / "watch.yml").write_text(f"schema_version: 1\nignore: {columns[:-1]}")
+    assert len(read(tmp_path).ignore) == FLOOR.ignore
+    (tmp_path / "watch.yml").write_text(f"schema_version: 1\nignore: {columns}")
+    with pytest.raises(Refused, match="watch-looser-than-floor") as raised:
+        read(tmp_path)
+    (problem,) = raised.value.problems
+    assert (problem.found, problem.expected) == (
+        "`ignore` is 6",
+        "at most the floor's 5 columns",
+    )
+
+
+def test_what_holds_without_a_file_keeps_the_floor() -> None:
+    """The defaults are stricter."""
+    own = {name: value for name, value in vars(Limits()).items() if name != "ignore"}
+    assert list(FLOOR.weaker(own)) == []
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("alpha: 0.001", "alfa: 0.001", "alfa"),
+        ("psi: 0.5", "", "psi"),
+        ("psi: 0.5", "psi: .nan", "psi nan"),
+        ("psi: 0.5", "psi: -1", "psi -1"),
+        ("psi: 0.5", "psi: [", "flow"),
+        ("schema_version: 1", "schema_version: 2", "schema_version"),
+    ],
+)
+def test_a_floor_that_is_none(tmp_path: Path, old: str, new: str, said: str) -> None:
+    """It cannot be used, and nothing is taken for it."""
+    path = tmp_path / "watch.yml"
+    path.write_text(watch.FLOOR.read_text().replace(old, new))
+    with pytest.raises(watch.WatchFloorError, match=said):
+        watch.load(path)

@@ -31,6 +31,8 @@ def of(
         "spec": str(plan.place),
         "code": code or code_of(folder, snapshot),
         "data": data_of(plan.inputs),
+        "compute": plan.compute,
+        "nodes": plan.instance_count,
         "environment": plan.environment.reference,
         "environment_digest": f"sha256:{sha256(said.encode()).hexdigest()}" if asked else "",
         "interpreter": {"python": interpreter.version, "built": interpreter.built},

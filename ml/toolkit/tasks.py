@@ -1,0 +1,223 @@
+"""What is measured of a model, by task, and what its predictions must look like for that.
+
+A metric is the mean of one value a unit (`of_units`), or follows from all units at once (`of_all`).
+Versions are compared unit by unit, so the primary metric is one of the former. The formulas are
+scikit-learn's (https://scikit-learn.org/stable/modules/model_evaluation.html); a test compares.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ml.toolkit.metrics import METRICS as OF_RANKS
+from ml.toolkit.metrics import Estimate, Groups, Values, bounds, drawn_times, mean_estimate
+
+Task = Literal["ranking", "binary", "multiclass", "regression"]
+TASKS: tuple[Task, ...] = get_args(Task)
+# Probabilities of 0 and 1 are taken for these, as scikit-learn's log_loss does.
+_EPS = float(np.finfo(np.float64).eps)
+# So many numbers of one chunk of draws are held at once.
+_HELD = 4_000_000
+
+
+@dataclass(frozen=True)
+class Answers:
+    """The answers to some units, a row each; what does not concern the task is not looked at.
+
+    ranking: `rank` of the right answer, from 1. binary: `expected` and `predicted` are "0" or "1",
+    `score` is the probability of "1". multiclass: labels, and the probability that the right one
+    was given. regression: numbers as text.
+    """
+
+    expected: NDArray[Any]
+    predicted: NDArray[Any]
+    rank: NDArray[np.int64]
+    score: Values
+
+    @classmethod
+    def of(cls, rows: Sequence[Any]) -> Answers:
+        """Of objects that have these fields."""
+        kinds = (np.str_, np.str_, np.int64, np.float64)
+        return cls(
+            *(
+                np.array([getattr(row, field.name) for row in rows], dtype=kind)
+                for field, kind in zip(fields(cls), kinds, strict=True)
+            )
+        )
+
+    def __len__(self) -> int:
+        return len(self.rank)
+
+    def __getitem__(self, rows: Any) -> Answers:
+        """Those rows, as numpy takes them."""
+        return Answers(*(getattr(self, field.name)[rows] for field in fields(self)))
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One of `of_units` (a value a row) and `of_all`, which is given how often each row counts in
+    each of several draws, (draws, rows), and has NaN for a draw that it is not defined on.
+    """
+
+    goal: Literal["maximize", "minimize"]
+    of_units: Callable[[Answers], Values] | None = None
+    of_all: Callable[[Answers, Values], Values] | None = None
+
+
+def _right(answers: Answers) -> Values:
+    return np.asarray(answers.expected == answers.predicted, dtype=np.float64)
+
+
+def _given(answers: Answers) -> Values:
+    """The probability that the right one of two labels was given."""
+    return np.where(answers.expected == "1", answers.score, 1 - answers.score)
+
+
+def _surprise(probability: Values) -> Values:
+    return -np.log(np.clip(probability, _EPS, 1 - _EPS))
+
+
+def _errors(answers: Answers) -> Values:
+    return np.asarray(
+        answers.predicted.astype(np.float64) - answers.expected.astype(np.float64), dtype=np.float64
+    )
+
+
+def _auc(answers: Answers, times: Values) -> Values:
+    """How often a "1" scores above a "0", a tie counting half (Hanley and McNeil 1982)."""
+    nowhere = np.full(len(times), np.nan)
+    order = np.argsort(answers.score, kind="stable")
+    starts = np.flatnonzero(np.diff(answers.score[order], prepend=-1.0))
+    ones = answers.expected[order] == "1"
+    above, below = (np.add.reduceat(times[:, order] * of, starts, axis=1) for of in (ones, ~ones))
+    pairs = above.sum(axis=1) * below.sum(axis=1)
+    won = (above * (below.cumsum(axis=1) - below / 2)).sum(axis=1)
+    return np.asarray(np.divide(won, pairs, out=nowhere, where=pairs > 0))
+
+
+def _f1(answers: Answers, times: Values) -> Values:
+    """Of the label "1"; 0 where nothing is "1" and nothing was taken for it."""
+    ones, said = answers.expected == "1", answers.predicted == "1"
+    hits, named = times @ (ones & said), times @ ones + times @ said
+    nothing = np.zeros(len(times))
+    return np.asarray(np.divide(2.0 * hits, named, out=nothing, where=named > 0))
+
+
+def _rmse(answers: Answers, times: Values) -> Values:
+    return np.asarray(np.sqrt(times @ _errors(answers) ** 2 / times.sum(axis=1)))
+
+
+_ACCURACY = Metric("maximize", of_units=_right)
+METRICS: Mapping[Task, Mapping[str, Metric]] = {
+    "ranking": {
+        name: Metric(
+            "minimize" if name == "mean_rank" else "maximize",
+            of_units=lambda answers, of=of: of(answers.rank),  # type: ignore[misc]
+        )
+        for name, of in OF_RANKS.items()
+    },
+    "binary": {
+        "accuracy": _ACCURACY,
+        "log_loss": Metric("minimize", of_units=lambda answers: _surprise(_given(answers))),
+        "brier": Metric("minimize", of_units=lambda answers: (1 - _given(answers)) ** 2),
+        "auc": Metric("maximize", of_all=_auc),
+        "f1": Metric("maximize", of_all=_f1),
+    },
+    "multiclass": {
+        "accuracy": _ACCURACY,
+        "log_loss": Metric("minimize", of_units=lambda answers: _surprise(answers.score)),
+    },
+    "regression": {
+        "mae": Metric("minimize", of_units=lambda answers: np.abs(_errors(answers))),
+        "mse": Metric("minimize", of_units=lambda answers: _errors(answers) ** 2),
+        "rmse": Metric("minimize", of_all=_rmse),
+    },
+}
+
+
+def fault(task: Task, expected: str, predicted: str, rank: int, score: float) -> str:
+    """Why a row cannot be an answer of that task, or ""."""
+    if not math.isfinite(score):
+        return f"score {score}"
+    if task == "ranking":
+        if rank < 1:
+            return f"rank {rank}"
+        right = rank > 1 or expected == predicted
+        return "" if right else "rank 1, but another entry was predicted"
+    if rank:
+        return f"rank {rank}, where nothing is ranked"
+    if task == "regression":
+        sound = all(_is_number(text) for text in (expected, predicted))
+        return "" if sound else f"{expected!r} and {predicted!r} are not two finite numbers"
+    if not 0 <= score <= 1:
+        return f"score {score}, where it is a probability"
+    if task == "binary" and not {expected, predicted} <= {"0", "1"}:
+        return f"{expected!r} and {predicted!r}, where labels are 0 and 1"
+    if task == "multiclass" and score > 0.5 and expected != predicted:
+        return f"{predicted!r} was predicted, with probability {score} on {expected!r}"
+    return ""
+
+
+def value(metric: Metric, answers: Answers) -> float:
+    """The metric of some rows; ValueError when there is none or it is not defined on them."""
+    if not len(answers):
+        raise ValueError("no unit to measure on")
+    if metric.of_units is not None:
+        return float(metric.of_units(answers).mean())
+    assert metric.of_all is not None
+    found = float(metric.of_all(answers, np.ones((1, len(answers))))[0])
+    if math.isnan(found):
+        raise ValueError("it is not defined on these units")
+    return found
+
+
+def estimate(
+    metric: Metric, answers: Answers, seed: int = 0, groups: Groups | None = None
+) -> Estimate:
+    """The metric with its percentile-bootstrap interval; ValueError as `value`, or for too few
+    groups. Draws that it is not defined on (no "1" among them, say) are left out.
+    """
+    if metric.of_units is not None:
+        return mean_estimate(metric.of_units(answers), seed, groups)
+    found, of_all = value(metric, answers), metric.of_all
+    assert of_all is not None
+    chunk = max(1, _HELD // len(answers))
+    drawn = np.concatenate(
+        [of_all(answers, times) for times in drawn_times(len(answers), seed, groups, chunk)]
+    )
+    low, high = bounds(drawn[~np.isnan(drawn)])
+    return Estimate(found, min(low, found), max(high, found), len(answers))
+
+
+def estimates(
+    task: Task, answers: Answers, seed: int = 0, groups: Groups | None = None
+) -> dict[str, Estimate]:
+    """Every metric of the task; one that is not defined on these units (the AUC where all are
+    "0") is left out, and a gate that asks for it refuses. ValueError when there is no unit.
+    """
+    return dict(_estimates(task, answers, seed, groups))
+
+
+def _estimates(
+    task: Task, answers: Answers, seed: int, groups: Groups | None
+) -> Iterator[tuple[str, Estimate]]:
+    for name, metric in METRICS[task].items():
+        if metric.of_all is not None:
+            try:
+                value(metric, answers)
+            except ValueError:
+                continue
+        yield name, estimate(metric, answers, seed, groups)
+
+
+def _is_number(text: str) -> bool:
+    try:
+        return math.isfinite(float(text))
+    except ValueError:
+        return False

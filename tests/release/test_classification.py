@@ -1,0 +1,67 @@
+"""A project of another task goes the same way: proposed, gated, served, compared, replaced."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ml.release import desired
+from ml.release.apply import apply
+from ml.release.ask import ask
+from ml.release.propose import propose
+from ml.release.registry import Registry
+from ml.release.reverify import checks
+from ml.serving import endpoint
+from tests.release import tiny_classes
+from tests.release.test_commands import ml
+
+
+@pytest.mark.slow
+def test_a_classification_from_propose_to_the_next_champion(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    own_home: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Thresholds on the AUC and the log loss, paired by the log loss, a slice and a canary."""
+    project = tiny_classes.make(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    weak, fair, good = (project.train(skill).name for skill in (0.02, 0.3, 0.8))
+    try:
+        refused = propose("tiny", weak)
+        assert [one.gate for one in refused.decision.blocking] == ["quality"]
+        assert "test.log_loss misses 0.55" in str(refused.decision.blocking)
+        made = propose("tiny", fair)
+        assert made.decision.allowed, made.decision.blocking
+        assert made.evidence.task == "binary" and made.evidence.disagreements == ()
+        stated = made.evidence.metrics["test"]
+        assert stated.keys() == {"accuracy", "log_loss", "brier", "auc", "f1"}
+        assert stated["auc"].low and stated["auc"].count == 500
+        done = apply("tiny", "local", "ana")
+        assert done and done.outcome == "applied"
+        assert 0 < float(str(ask("tiny", {"amount": 90}).body["fraud"])) < 1
+
+        better = propose("tiny", good)
+        gates = {one.gate: one for one in better.decision.results}
+        assert better.decision.allowed, better.decision.blocking
+        assert gates["superiority"].found.startswith("test +")
+        done = apply("tiny", "local", "ana")
+        assert done and done.canary and (done.outcome, done.replaced) == ("applied", "2")
+        code, out, _ = ml(capsys, "compare", "tiny:3", "tiny:2", "--format", "md")
+        assert code == 0 and "brier" in out and "auc" in out
+
+        worse = propose("tiny", fair)
+        assert {"non-inferiority", "superiority"} <= {one.gate for one in worse.decision.blocking}
+        declared = desired.read("tiny", "local")
+        assert declared and declared.version == "3"
+        third = Registry().find("tiny", "3")
+        assert all(check.sound for check in checks(third))
+        path = third.papers / "predictions.csv"
+        path.write_text(path.read_text().replace(",1,0,0,", ",1,1,0,", 1))
+        assert {one.name for one in checks(third) if not one.sound} >= {
+            "predictions.csv",
+            "metrics",
+        }
+    finally:
+        endpoint.stop("tiny")

@@ -1,0 +1,87 @@
+"""Evidence of every task against its hashed predictions: recomputed.yml holds the cases."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from ml.release import predictions
+from ml.release.recomputed import disagreements
+from ml.toolkit.evaluation import COLUMNS, PREDICTIONS, Prediction
+from ml.toolkit.measured import measured
+from ml.toolkit.tasks import TASKS
+from policies.promotion.evidence import parse
+
+CASES = yaml.safe_load(Path(__file__).with_name("recomputed.yml").read_text())
+TIMES = 60
+
+
+def cases(kind: str) -> Iterator[Any]:
+    """The task, and what the case says over the task's own."""
+    for task, of in CASES.items():
+        for name, case in of.get(kind, {}).items():
+            yield pytest.param(task, {**of, **case}, id=f"{task}: {name}")
+
+
+def found(task: str, case: dict[str, Any], folder: Path) -> tuple[str, ...]:
+    """What differs between the evidence and the predictions of a case."""
+    rows, lines = [], []
+    for number in range(TIMES):
+        for row in case["rows"]:
+            cells = row.format(n=number, g=f"{number % 24:02}").split(",")
+            unit, group, expected, predicted, rank, score = cells
+            side = ("left", "right")[number % 2]
+            own = "" if case.get("ungrouped") else group
+            said = (expected, predicted, int(rank), float(score))
+            rows.append(Prediction(unit, "test", {"side": side}, *said, own))
+            lines.append(",".join([unit, "test", group, *cells[2:], side]))
+    path = folder / PREDICTIONS
+    path.write_text("\n".join([",".join([*COLUMNS, "slice:side"]), *lines]) + "\n")
+    kept = predictions.read(path, task)
+    document: dict[str, Any] = {
+        **{"task": task, "unit": "unit", "slice_split": "test"},
+        "resampled": "entity" if any(row.group for row in rows) else "unit",
+        "primary_metric": case["primary"][0],
+        "goal": case["primary"][1],
+        "predictions": {"file": PREDICTIONS, "sha256": kept.sha256, "rows": len(rows)},
+    }
+    if task in TASKS and not kept.faults:
+        made = measured(kept.task, rows, "test")
+        document["metrics"] = plain(made.metrics)
+        document["slices"] = {name: plain(of) for name, of in made.slices.items()}
+        document["fairness"] = made.fairness
+    for at, value in case.get("change", {}).items():
+        place, *keys = at.split(".")
+        dimension, _, name = place.partition(" ")
+        of = document["slices"][dimension][name] if name else document["metrics"][place]
+        for key in keys[:-1]:
+            of = of[key]
+        of[keys[-1]] = value
+    return disagreements(parse(json.loads(json.dumps(document))), kept)
+
+
+def plain(metrics: Any) -> dict[str, dict[str, dict[str, float]]]:
+    return {place: {name: asdict(one) for name, one in of.items()} for place, of in metrics.items()}
+
+
+@pytest.mark.parametrize(("task", "case"), cases("allowed"))
+def test_what_follows_is_allowed(task: str, case: dict[str, Any], tmp_path: Path) -> None:
+    """Value, interval by unit or group, count, slices and how far they lie apart."""
+    assert found(task, case, tmp_path) == ()
+
+
+@pytest.mark.parametrize(("task", "case"), cases("refused"))
+def test_what_does_not_follow_is_refused(task: str, case: dict[str, Any], tmp_path: Path) -> None:
+    """And it says what differs."""
+    assert case["told"] in "; ".join(found(task, case, tmp_path))
+
+
+def test_every_task_has_both() -> None:
+    """No task is recomputed without a case that is refused."""
+    assert all(CASES[task]["allowed"] and CASES[task]["refused"] for task in TASKS)
