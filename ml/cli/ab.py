@@ -84,7 +84,10 @@ def serve(
     name: Name,
     approved_by: Annotated[str, typer.Option(help="Who stands for it.")] = "",
 ) -> None:
-    """Start B beside A and send its keys there, once the gates allow it; exit 3 when not."""
+    """Start B beside A and send its keys there, once the gates allow it; exit 3 when not.
+
+    No canary leads B: the keys are its own from the start, and `ml ab stop` sends them back.
+    """
     from ml.cli import verdicts
     from ml.release.ab import experiment, routing
 
@@ -97,6 +100,7 @@ def serve(
         raise typer.Exit(Exit.GATE_SAID_NO)
     typer.echo(f"{name}: {found.share} % of the keys are answered by B: {router.url}", err=True)
     typer.echo("callers send theirs in the header x-routing-key", err=True)
+    typer.echo(f"no canary takes B back: ml ab stop {name} sends every key to A", err=True)
 
 
 @app.command()

@@ -25,7 +25,8 @@ def serve(experiment: Experiment, approved_by: str) -> tuple[Decision, Router | 
     Callers are answered by B, so the gates are asked as for a promotion, the experiment being the
     reason; None beside their decision when one says no. Raises Refused when A is not what serves,
     when something else is on trial, and when B fails. B stands until `stop`, or until a release is
-    applied, which goes before.
+    applied, which goes before. It is gated and led by no canary: the share of an experiment is
+    fixed, and a fault of B's that shows under load is for a person to stop.
     """
     _alone(experiment)
     registry = Registry()
