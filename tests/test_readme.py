@@ -9,6 +9,7 @@ import subprocess
 import pytest
 
 from tests.conftest import ROOT
+from tests.named import spans, wrong
 
 README = (ROOT / "README.md").read_text()
 # Not run from here: `make test` runs this test.
@@ -56,3 +57,10 @@ def test_the_map_names_folders_that_exist(folder: str) -> None:
 def test_the_links_lead_somewhere(link: str) -> None:
     """Every relative link is a file or folder of the repository."""
     assert (ROOT / link).exists()
+
+
+@pytest.mark.parametrize("page", ["CONTRIBUTING.md", "ml/projects/faq_matching/README.md"])
+def test_a_page_names_what_is_there(page: str) -> None:
+    """Commands with their options, make targets, files."""
+    path = ROOT / page
+    assert [span for span in spans(path.read_text()) if wrong(span, path.parent)] == []
