@@ -49,7 +49,7 @@ class Recipe:
     fit_seconds: float
 
     def scores(self, texts: Sequence[str], threads: int = 0) -> Array:
-        """(texts, entries): raw scores of every text with every entry; 0 threads: as fitted."""
+        """(texts, entries): raw scores; 0 leaves the number of threads to LightGBM."""
         printed = self.printed.transform(self.entries)
         count = len(self.entries)
         found = np.empty((len(texts), count), np.float32)
