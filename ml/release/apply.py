@@ -17,7 +17,7 @@ from ml.release.project import Project
 from ml.release.propose import launch_of
 from ml.release.registry import Registry, Version
 from ml.release.release_check import attached, evidence_problem, other_project
-from ml.release.rollout import roll_out, settle
+from ml.release.rollout import roll_out, settle, tidy
 from ml.serving import endpoint
 from ml.serving.router.process import Router
 from ml.serving.state import Live
@@ -156,6 +156,7 @@ def _followed(course: Course, port: int | None, told: Callable[[str], None]) -> 
         settle(release, course.registry)
         return _result("unchanged", course, endpoint.router(name), started)
     if (refused := refused_before(release)) is not None:
+        tidy(name)  # killed between its verdict and its end, a rollout leaves servers
         raise refused
     endpoint.check_model(release.launch)
     rolled = roll_out(release, course.registry, port, told)

@@ -145,9 +145,8 @@ def _to_compare_with(launch: Launch, port: int | None, told: Callable[[str], Non
 def settle(release: Release, registry: Registry) -> None:
     """Finish a rollout that was killed after its switch: alias, audit line, the other server."""
     name = release.launch.endpoint
+    tidy(name)
     with endpoint.locked(name):
-        if not ((state := endpoint.live(name)) and state.canary and state.canary.experiment):
-            cleared(name)
         champion = registry.champion(release.version.model, release.environment)
         if champion is None or champion.digest != release.version.digest:
             registry.promote(release.version, release.environment)
@@ -179,6 +178,13 @@ def _promote(
     endpoint.drained(router)
     endpoint.stop_idle(name)
     return router
+
+
+def tidy(name: str) -> None:
+    """Take away what a killed rollout left; an experiment goes on."""
+    with endpoint.locked(name):
+        if not ((state := endpoint.live(name)) and state.canary and state.canary.experiment):
+            cleared(name)
 
 
 def cleared(name: str) -> Live | None:

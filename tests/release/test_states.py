@@ -403,6 +403,20 @@ Releases.TestCase.settings = settings(
 TestReleases = pytest.mark.slow(Releases.TestCase)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("number", "234")
+def test_an_apply_killed_at_any_effect_leaves_nothing_to_the_next(number: str) -> None:
+    """One that is killed after its verdict, and before green was stopped, too."""
+    for effects in range(29):  # as many as an apply has
+        releases = Releases()
+        releases.begin()
+        releases.propose(number=number)
+        try:
+            releases.apply_is_killed_and_done_again(effects=effects)
+        finally:
+            releases.teardown()
+
+
 def test_the_journal_is_what_status_reads(own_home: Path) -> None:
     """An applied version is not said to be rolled back although it once was."""
     declared = declaration("1")
