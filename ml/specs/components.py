@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ml.specs import assets
-from ml.specs.layers import Part
+from ml.specs.layers import Layers, Part
 from ml.specs.lines import Key
 from ml.specs.load import Spec
 from ml.specs.problems import Problem
@@ -43,6 +43,27 @@ def component_of(owner: Part, key: Key, root: Path) -> Part | Problem:
         owner.place(key),
         source=SOURCE,
     )
+
+
+# Steps that Azure ML runs before and after all others; private preview.
+HOOKS = ("on_init", "on_finalize")
+
+
+def hooks(layers: Layers) -> list[Problem]:
+    """The problem of each step that a pipeline's settings want before or after all others."""
+    settings = layers.owner("settings").at("settings")
+    return [
+        Problem(
+            "unsupported-step",
+            f"`{key}: {settings.get(key)}` names a step that runs apart from the others",
+            "steps that run when their inputs are there",
+            "bind an input of the step to an output of the one that it has to wait for",
+            settings.place(key),
+            source=SOURCE,
+        )
+        for key in HOOKS
+        if settings.get(key) is not None
+    ]
 
 
 def refused(step: Part, name: str, kind: str) -> Problem:

@@ -9,7 +9,7 @@ from typing import Any
 
 from ml.specs import expressions, fields, hints, parallel
 from ml.specs.bindings import Bindings
-from ml.specs.components import component_of, refused
+from ml.specs.components import component_of, hooks, refused
 from ml.specs.frozen import Frozen
 from ml.specs.layers import Layers, Part
 from ml.specs.plan import (
@@ -63,7 +63,7 @@ class Planner:
         """A pipeline; a nested one has the settings and the compute of the one around."""
         inputs, _ = ports.inputs()
         outputs, _ = ports.outputs({})
-        self.problems += ports.problems
+        self.problems += [*ports.problems, *hooks(layers)]
         settings = {**around.settings, **(layers.get("settings") or {})}
         compute = layers.get("compute") or settings.get("default_compute") or around.compute
         inside = replace(around, settings=settings, compute=str(compute), outputs=outputs)

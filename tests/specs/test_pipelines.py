@@ -281,6 +281,17 @@ def test_what_is_in_another_place(repo: Path, step: str, line: int, said: str) -
     assert error.problems[0].place.line == line
 
 
+@pytest.mark.parametrize("key", ["on_init", "on_finalize"])
+def test_a_step_before_or_after_all_others_is_no_step_like_them(repo: Path, key: str) -> None:
+    text = TWO.replace("settings: {", f"settings: {{{key}: last, ")
+    assert text != TWO
+    error = refused(repo, text)
+    assert error.exit_code == Exit.CANNOT_HONOUR
+    (problem,) = error.problems
+    assert problem.code == "unsupported-step" and f"{key}: last" in problem.found
+    assert problem.place is not None and problem.place.line == 4
+
+
 def test_a_source_that_is_nowhere(repo: Path) -> None:
     """Also in the older spelling, which the SDK takes for a literal."""
     for text in ("${{jobs.nobody.outputs.x}}", "${{inputs.nobody}}"):
