@@ -55,7 +55,8 @@ def main(quick: bool) -> float:
             apply("tiny", "local", "ana")
             endpoint.stop("tiny")
             for race in range(count):
-                home = Path(folder) / "home"
+                # A path of its own: MLflow would go on reading the deleted database of the last.
+                home = Path(folder) / f"home{race}"
                 shutil.copytree(first, home)
                 os.environ["MLOPS_HOME"] = str(home)
                 skills = (WORSE, BETTER) if race % 2 else (BETTER, WORSE)
