@@ -17,6 +17,7 @@ from ml.release.replay import NOTICE_S, Replay, Traffic
 from ml.release.resident import Resident
 from ml.release.signals import Signal, Verdict, judge
 from ml.release.strategy import Strategy
+from ml.release.stretches import Stretches
 from ml.serving import endpoint, server, slots
 from ml.serving.router.process import Router
 from ml.serving.server import Server
@@ -148,6 +149,7 @@ class _Watch:
             weigh(self.name, replace(self.trial, weight=percent, mirror=stage.mirror))
             since = now = self._look()
             traffic.begin(since, percent or stage.mirror)
+            stretches = Stretches(green, baseline, since)
             self.answers.begin()
             began = time.monotonic()
             while True:
@@ -168,6 +170,7 @@ class _Watch:
                     self.answers.side(since, now, (baseline,)),
                     self.resident.look(now[green]["requests"] - first[green]["requests"]),
                     server.is_up(self.green),
+                    stretches.look(now),
                 )
                 if verdict.action == "roll-back":
                     return self._outcome(

@@ -6,8 +6,11 @@ compared with all of the old version's, latency and memory with a baseline's: a 
 old version, started with green and given as many requests, whose times have green's distribution
 wherever the versions are alike. So it is done at spinnaker.io/docs/guides/user/canary/
 best-practices ("compare canary against baseline, not against production"). Each request is dealt
-out at random, so bursts of slowness on a shared machine fall on both alike; where callers send a
-routing key it is they who are dealt out, and the level holds as far as they are many.
+out at random, so what slows the whole machine falls on both alike; where callers send a routing key
+it is they who are dealt out, and the level holds as far as they are many. What slows one process
+for a moment (a neighbour on its core) does not: tens of requests of one second are late together,
+which the test takes for as many witnesses. So slowness has to last: it rolls back only if it would
+without any one stretch of the step's time.
 
 Whatever cannot be read as sound figures rolls back: a canary fails closed.
 """
@@ -24,6 +27,7 @@ from numpy.typing import NDArray
 
 from ml.release.sequential import EVEN, RARE, averaged, evidence
 from ml.release.strategy import Strategy
+from ml.release.stretches import Latencies
 from ml.serving.router.tally import BUCKETS, PER_OCTAVE
 
 Action = Literal["go-on", "hold", "roll-back"]
@@ -101,8 +105,12 @@ def judge(
     baseline: Side,
     memory: Memory | None,
     alive: bool,
+    stretches: Sequence[Latencies] | None = None,
 ) -> Verdict:
     """What to do at this look at the stage of that number.
+
+    `stretches` are the latencies of green and its baseline by stretches of the step's time, where
+    they are known; green that was slow in one of them alone is held.
 
     `old` is blue's and the baseline's together; at the last stage, where green has everything, that
     of the stage before. Latency is not tested where green gets more than a baseline can.
@@ -115,6 +123,9 @@ def judge(
     except (ValueError, TypeError, OverflowError) as error:
         return Verdict("roll-back", f"the figures cannot be trusted: {error}", ())
     if alarms := [one for one in signals if one.alarmed]:
+        only = [one.name for one in alarms] == ["latency"] and stretches is not None
+        if only and not _lasts(green.latency, baseline.latency, stretches or (), strategy):
+            return Verdict("hold", "slower, in one stretch of time so far", signals)
         return Verdict("roll-back", "; ".join(one.said for one in alarms), signals)
     wanted = strategy.stages[stage].requests
     fewest = min(one.requests for one in (green, old, *([baseline] if balanced else [])))
@@ -143,6 +154,25 @@ def latency_evidence(green: Sequence[int], baseline: Sequence[int], factor: floa
     later_b = counts_b[::-1].cumsum()[::-1]
     return averaged(
         evidence(later_g[edges + moved], later_g[0], later_b[edges], later_b[0], _LATER)
+    )
+
+
+def _lasts(
+    green: Sequence[int],
+    baseline: Sequence[int],
+    stretches: Sequence[Latencies],
+    strategy: Strategy,
+) -> bool:
+    """Whether green's times alarm without any one of the stretches too."""
+    factor = strategy.tolerances.latency
+    return all(
+        latency_evidence(
+            np.subtract(green, without[0]).tolist(),
+            np.subtract(baseline, without[1]).tolist(),
+            factor,
+        )
+        >= limit(strategy)
+        for without in stretches
     )
 
 

@@ -54,6 +54,13 @@ IDLE = """
     last = time.perf_counter()
 """.strip()
 TWICE = "time.sleep(time.perf_counter() - began)"
+# Slow for one second, as when another process has its core.
+BURST = """
+    global calls, late_until
+    calls = globals().get("calls", 0) + 1
+    late_until = began + 1.0 if calls == 60 else globals().get("late_until", 0.0)
+    if began < late_until: time.sleep(0.03)
+""".strip()
 BAD_GREENS = {
     "errors 2 %": ("errors", "if random.random() < 0.02: raise RuntimeError('bad')"),
     "errors 10 %": ("errors", "if random.random() < 0.10: raise RuntimeError('bad')"),

@@ -17,7 +17,7 @@ from ml.release.replay import Replay
 from ml.serving import endpoint, ports, slots
 from ml.serving.router.routes import DEPLOYMENT_HEADER
 from ml.specs.problems import Refused
-from tests.release.greens import BAD_GREENS, IDLE, SAMPLES, STRATEGY, TWICE, pair
+from tests.release.greens import BAD_GREENS, BURST, IDLE, SAMPLES, STRATEGY, TWICE, pair
 
 pytestmark = pytest.mark.slow
 QUICK = replace(STRATEGY, requests=(40, 60, 40))
@@ -82,6 +82,13 @@ def test_a_server_that_is_asked_less_often_is_slower(
         outcome = made.lead(QUICK)
     assert outcome.kind == kind, outcome
     assert not bad or "latency" in outcome.why
+
+
+def test_a_green_that_is_slow_for_a_moment_is_not_refused(own_home: Path, tmp_path: Path) -> None:
+    """It is watched for longer; one that stays slow is refused (above)."""
+    with pair(tmp_path, BURST) as made:
+        outcome = made.lead(QUICK)
+    assert outcome.kind == "passed", outcome
 
 
 def test_what_is_declared_meanwhile_ends_it(own_home: Path, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from ml.release.signals import Memory, Side, Verdict, judge, latency_evidence
@@ -133,6 +134,32 @@ def test_latency_is_not_compared_under_other_loads() -> None:
     """At 100 % green has all the requests; blue's times are of half of them."""
     slow = replace(GREEN, latency=times(100, 0.02))
     assert judged(slow, stage=2).action == "go-on"
+
+
+LATE, PUNCTUAL = (times(50, 0.05), times(50, 0.01)), (times(50, 0.01), times(50, 0.01))
+
+
+@pytest.mark.parametrize(
+    ("stretches", "action"),
+    [
+        ([LATE], "hold"),
+        ([PUNCTUAL, LATE, PUNCTUAL], "hold"),
+        ([LATE, PUNCTUAL, LATE], "roll-back"),
+        ([LATE, LATE], "roll-back"),
+    ],
+)
+def test_slowness_has_to_last(stretches: list[tuple[list[int], list[int]]], action: str) -> None:
+    """Fifty late requests of one moment are one witness: a neighbour had green's core."""
+    both = [np.sum([one[side] for one in stretches], axis=0).tolist() for side in (0, 1)]
+    count = 50 * len(stretches)
+    green, baseline = (Side(count, 0, 0, side, count, 0, (count // 2,) * 2) for side in both)
+    found = judge(STRATEGY, 0, green, BLUE, baseline, STEADY, True, stretches)
+    assert found.action == action, found
+    # Without the times of the requests each is a witness; other signals need no stretches.
+    assert judge(STRATEGY, 0, green, BLUE, baseline, STEADY, True).action == "roll-back"
+    failing = replace(green, errors=count // 2)
+    said = judge(STRATEGY, 0, failing, BLUE, baseline, STEADY, True, stretches)
+    assert said.action == "roll-back" and "errors" in said.why
 
 
 @pytest.mark.parametrize(("factor", "seen"), [(1.0, False), (1.3, False), (2.0, True), (4.0, True)])
