@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pulumi
@@ -123,9 +123,6 @@ def _by_sas(
             secrets=ml.SasDatastoreSecretsArgs(secrets_type="Sas", sas_token=token),
         ),
     )
-
-
-Rules = Mapping[str, ml.FqdnOutboundRuleArgs | ml.PrivateEndpointOutboundRuleArgs]
 
 
 def _managed_network(args: WorkspaceArgs) -> ml.ManagedNetworkSettingsArgs:

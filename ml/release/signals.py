@@ -105,7 +105,7 @@ def judge(
     baseline: Side,
     memory: Memory | None,
     alive: bool,
-    stretches: Sequence[Latencies] | None = None,
+    stretches: Sequence[Latencies] = (),
 ) -> Verdict:
     """What to do at this look at the stage of that number.
 
@@ -123,8 +123,8 @@ def judge(
     except (ValueError, TypeError, OverflowError) as error:
         return Verdict("roll-back", f"the figures cannot be trusted: {error}", ())
     if alarms := [one for one in signals if one.alarmed]:
-        only = [one.name for one in alarms] == ["latency"] and stretches is not None
-        if only and not _lasts(green.latency, baseline.latency, stretches or (), strategy):
+        only = [one.name for one in alarms] == ["latency"]
+        if only and not _lasts(green.latency, baseline.latency, stretches, strategy):
             return Verdict("hold", "slower, in one stretch of time so far", signals)
         return Verdict("roll-back", "; ".join(one.said for one in alarms), signals)
     wanted = strategy.stages[stage].requests
