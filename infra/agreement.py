@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-import ipaddress
+import difflib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
+from infra import network_agreement
+from infra.network_agreement import Found
+from infra.regions import REGIONS
 from infra.settings import BUILDER, Settings
 from infra.sizes import PRESETS, SIZES, retired
 from ml.specs.lines import Document, Key
 from ml.specs.problems import Problem
 
-Found = Iterator[tuple[str, str, str, str, tuple[Key, ...]]]  # code, found, expected, hint, keys
 Check = Callable[[Settings], Found]
+# Datastores that every workspace has: how-to-datastore.
+OF_AZURE_ML = frozenset(
+    f"workspace{what}" for what in ("blobstore", "filestore", "artifactstore", "workingdirectory")
+)
 
 
 def problems(settings: Settings, document: Document) -> Iterator[Problem]:
@@ -31,19 +37,19 @@ def _environment(settings: Settings) -> Found:
         yield "stack-name", f"the stack is called `{name}`", expected, "rename the file", ()
 
 
-def _address_space(settings: Settings) -> Found:
-    keys = ("platform:network", "address_space")
-    given = settings.network.address_space
-    try:
-        network = ipaddress.ip_network(given)
-    except ValueError as error:
-        yield "wrong-setting", f"`{'.'.join(keys)}` is '{given}': {error}", _RANGE, "", keys
-        return
-    if not 16 <= network.prefixlen <= 24 or not network.is_private:
-        yield "wrong-setting", f"`{'.'.join(keys)}` is '{given}'", _RANGE, "", keys
-
-
-_RANGE = "a private range from /16 to /24, such as 10.60.0.0/16"
+def _region(settings: Settings) -> Found:
+    given, keys = settings.location, ("azure-native:location",)
+    if given not in REGIONS:
+        near = difflib.get_close_matches(given, sorted(REGIONS), 1)
+        hint = f"did you mean `{near[0]}`?" if near else "one that is missing: infra/regions.py"
+        expected = "a region, as `az account list-locations` names it"
+        yield (
+            "unknown-region",
+            f"`{given}` is no region of Azure's public cloud",
+            expected,
+            hint,
+            keys,
+        )
 
 
 def _sizes(settings: Settings) -> Found:
@@ -85,7 +91,8 @@ def _nodes(settings: Settings) -> Found:
         if cluster.usage.nodes > cluster.max_nodes:
             found = f"`{cluster.name}`: a typical job takes {cluster.usage.nodes} nodes"
             expected = f"at most max_nodes, {cluster.max_nodes}"
-            yield "nodes", found, expected, "", ("platform:clusters", index, "usage", "nodes")
+            hint = "a typical month is for the estimate alone"
+            yield "nodes", found, expected, hint, ("platform:clusters", index, "usage", "nodes")
 
 
 class _Named(Protocol):
@@ -113,6 +120,10 @@ def _names(settings: Settings) -> Found:
             found = f"container `{name}` is there twice"
             keys: tuple[Key, ...] = ("platform:storage", "containers", index)
             yield "same-name", found, "names that differ", "delete one", keys
+        if name in OF_AZURE_ML:
+            found = f"`{name}` is a datastore that every workspace has"
+            keys = ("platform:storage", "containers", index)
+            yield "same-name", found, "another name", "rename it", keys
 
 
 def _twice(things: Sequence[tuple[str, int, _Named]]) -> Found:
@@ -132,40 +143,13 @@ def _asset_registry(settings: Settings) -> Found:
     if shared.mode == "use" and not shared.resource_group:
         hint = "add `resource_group:`, that of the environment which creates it"
         yield "missing-setting", f"no `resource_group` in `{key}`", "its group", hint, (key,)
-
-
-def _starter(settings: Settings) -> Found:
-    """Options that only a virtual network gives."""
-    if settings.private:
-        return
-    if settings.storage.nfs_share_gib:
-        keys: tuple[Key, ...] = ("platform:storage", "nfs_share_gib")
-        yield _needs_network("an NFS share", keys)
-    for index, workstation in enumerate(settings.workstations):
-        if workstation.kind == "data-science-vm":
-            yield _needs_network("a data-science VM", ("platform:workstations", index, "kind"))
-    if settings.network.isolation == "own":
-        yield _needs_network("a subnet of our own", ("platform:network", "isolation"))
-
-
-def _needs_network(what: str, keys: tuple[Key, ...]) -> tuple[str, str, str, str, tuple[Key, ...]]:
-    found = f"{what} with `exposure: starter`"
-    hint = "set `platform:exposure: private`, or leave it out"
-    return "needs-network", found, "`platform:exposure: private`", hint, keys
-
-
-def _isolation(settings: Settings) -> Found:
-    """What only one of the two networks has (how-to-managed-network, "Limitations")."""
-    network, key = settings.network, "platform:network"
-    if network.isolation == "managed" and network.service_endpoints:
-        found = "service endpoints with `isolation: managed`"
-        hint = "set `isolation: own`, or leave service_endpoints out: private endpoints are there"
-        expected = "`isolation: own`: a managed network has private endpoints alone"
-        yield "needs-own-network", found, expected, hint, (key, "service_endpoints")
-    if network.isolation == "own" and network.allowed_hosts:
-        found = "`allowed_hosts` with `isolation: own`, which would hold nobody back"
-        hint = "leave them out: the routes and the firewall of our own network say what is reached"
-        yield "needs-managed-network", found, "`isolation: managed`", hint, (key, "allowed_hosts")
+    if shared.mode == "none" and shared.name:
+        hint = "add `mode: use` or `mode: create`, or delete it"
+        yield "no-effect", f"a `name` in `{key}` with `mode: none`", "no name", hint, (key, "name")
+    if shared.mode != "use" and shared.resource_group:
+        found = f"a `resource_group` in `{key}` with `mode: {shared.mode}`"
+        hint = "delete it, or set `mode: use`: a registry is made in the environment's own group"
+        yield "no-effect", found, "no resource_group", hint, (key, "resource_group")
 
 
 def _share(settings: Settings) -> Found:
@@ -188,6 +172,11 @@ def _machines(settings: Settings) -> Found:
             hint = "add the public key of its administrator; passwords are off"
             keys: tuple[Key, ...] = ("platform:workstations", index)
             yield "missing-setting", found, "a public key", hint, keys
+        if workstation.kind == "compute-instance" and workstation.ssh_key:
+            found = f"`{workstation.name}` is a compute instance, which nobody reaches by SSH"
+            hint = "delete it, or set `kind: data-science-vm`"
+            keys = ("platform:workstations", index, "ssh_key")
+            yield "no-effect", found, "no ssh_key", hint, keys
 
 
 def _tiers(settings: Settings) -> Found:
@@ -196,10 +185,11 @@ def _tiers(settings: Settings) -> Found:
         found = f"deleted after {storage.delete_after_days} days, cool after"
         keys: tuple[Key, ...] = ("platform:storage", "delete_after_days")
         expected = f"more than cool_after_days, {storage.cool_after_days}, or 0"
-        yield "lifecycle", f"{found} {storage.cool_after_days}", expected, "", keys
+        yield "lifecycle", f"{found} {storage.cool_after_days}", expected, "0 never deletes", keys
 
 
 CHECKS: tuple[Check, ...] = (
-    *(_environment, _address_space, _sizes, _nodes, _names),
-    *(_asset_registry, _starter, _isolation, _share, _machines, _tiers),
+    *(_environment, _region, _sizes, _nodes, _names),
+    *(_asset_registry, _share, _machines, _tiers),
+    *network_agreement.CHECKS,
 )

@@ -27,7 +27,8 @@ class Network:
         "hosts that compute may reach; the first one brings a firewall and its cost",
         (),
         form=Form(
-            r"(\*\.)?([a-z0-9-]+\.)+[a-z]{2,}", "a host name such as pypi.org, or *.pypi.org"
+            r"(\*\.)?([a-z0-9]+(-+[a-z0-9]+)*\.)+[a-z]{2,}",
+            "a host name such as pypi.org, or *.pypi.org",
         ),
     )
 

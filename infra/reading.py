@@ -21,6 +21,9 @@ PROJECT = "platform"
 PULUMIS = frozenset({"config", "encryptionsalt", "secretsprovider", "encryptedkey", "environment"})
 # Values that only ever stand encrypted: `pulumi config set --secret`.
 SECRETS = frozenset({f"{PROJECT}:lake_sas"})
+# What Pulumi encrypts to: base64, after its version and nonce where it has them. No SAS is that.
+_CIPHERTEXT = re.compile(r"[A-Za-z0-9+/:=_-]+")
+_DECIMAL = re.compile(r"-?(0|[1-9]\d*)")
 T = TypeVar("T")
 _MISSING = object()
 
@@ -38,7 +41,7 @@ def document(path: Path) -> Document:
         raise Refused(_no_config(shown, "no mapping `config`"))
     for key in found.data:
         if key not in PULUMIS:
-            raise Refused(_unknown(found, (), str(key), PULUMIS))
+            raise Refused(_unknown(found, (), key, PULUMIS))
     return found
 
 
@@ -66,7 +69,8 @@ def _mapping(
     given = document.get(*keys)
     top = keys == ("config",)
     if not isinstance(given, dict):
-        problems.append(_wrong(document, keys, given, "a mapping"))
+        names = [one.name for one in dataclasses.fields(kind) if not rule(one).internal]
+        problems.append(_wrong(document, keys, given, "a mapping", f"its keys: {', '.join(names)}"))
         return None
     hints = typing.get_type_hints(kind)
     fields = {
@@ -76,7 +80,7 @@ def _mapping(
         if top and key in SECRETS:
             problems.extend(_secret(document, str(key)))
         elif key not in fields:
-            problems.append(_unknown(document, keys, str(key), fields))
+            problems.append(_unknown(document, keys, key, fields))
     values: dict[str, object] = dict(internal or {})
     before = len(problems)
     for key, one in fields.items():
@@ -113,8 +117,9 @@ def _value(
     if typing.get_origin(hint) is Literal:
         allowed = typing.get_args(hint)
         if given not in allowed:
-            near = difflib.get_close_matches(str(given).lower(), [str(one) for one in allowed], 1)
-            hint_ = f"did you mean `{near[0]}`?" if near else said.says
+            folded = {str(one).lower(): one for one in allowed}
+            near = difflib.get_close_matches(str(given).lower(), folded, 1, 0.7)
+            hint_ = f"did you mean `{folded[near[0]]}`?" if near else said.says
             problems.append(
                 _wrong(document, keys, given, "one of: " + ", ".join(map(str, allowed)), hint_)
             )
@@ -134,7 +139,7 @@ def _items(
     given = document.get(*keys)
     said = rule(field_)
     if not isinstance(given, list):
-        problems.append(_wrong(document, keys, given, "a list: a dash before each item"))
+        problems.append(_wrong(document, keys, given, "a list: a dash before each item", said.says))
         return ()
     low, high = said.low or 0, said.high or len(given)
     if not low <= len(given) <= high:
@@ -169,10 +174,16 @@ def _scalar(
         low = 0 if said.low is None else said.low
         expected = f"a whole number from {low} to {said.high}"
         whole = isinstance(given, int) and not isinstance(given, bool)
+        written = document.written(*keys)
         if not whole or not low <= given <= cast(int, said.high):
             problems.append(_wrong(document, keys, given, expected, said.says))
+        elif written is not None and not _DECIMAL.fullmatch(written):
+            found = f"`{_dotted(keys)}` is written `{written}`, which YAML reads as {given}"
+            hint = "write the digits alone"
+            problems.append(Problem("wrong-setting", found, expected, hint, document.place(*keys)))
     elif not isinstance(given, str):
-        hint = "put it in quotes" if given is not None else said.says
+        scalar = given is not None and not isinstance(given, list | dict)
+        hint = "put it in quotes" if scalar else said.says
         problems.append(
             _wrong(document, keys, given, said.form.words if said.form else "a text", hint)
         )
@@ -200,14 +211,16 @@ def _plain(given: object) -> str:
 
 
 def _unknown(
-    document: Document, keys: tuple[Key, ...], key: str, known: typing.Iterable[str]
+    document: Document, keys: tuple[Key, ...], key: Key, known: typing.Iterable[str]
 ) -> Problem:
+    """Names are compared without what they share: `azure-native:` alone is no likeness."""
     names = sorted(known)
-    near = difflib.get_close_matches(key, names, 1, 0.5)
-    bare = next((name for name in names if name.split(":")[-1] == key), "")
-    hint = f"did you mean `{bare or near[0]}`?" if bare or near else "delete it"
+    bare = {name.split(":")[-1]: name for name in names}
+    near = difflib.get_close_matches(str(key).split(":")[-1], bare, 1)
+    hint = f"did you mean `{bare[near[0]]}`?" if near else "delete it"
     inside = _dotted(keys)
-    found = f"`{key}` is no setting" + (f" of `{inside}`" if inside else "")
+    shown = key if isinstance(key, str) else _plain(key)
+    found = f"`{shown}` is no setting" + (f" of `{inside}`" if inside else "")
     return Problem(
         "unknown-setting", found, "one of: " + ", ".join(names), hint, document.place(*keys, key)
     )
@@ -215,7 +228,8 @@ def _unknown(
 
 def _secret(document: Document, key: str) -> list[Problem]:
     given = document.get("config", key)
-    if isinstance(given, dict) and set(given) == {"secure"}:
+    secure = given.get("secure") if isinstance(given, dict) and len(given) == 1 else None
+    if isinstance(secure, str) and _CIPHERTEXT.fullmatch(secure):
         return []
     # What stands there may be the secret: it is not shown.
     return [

@@ -6,6 +6,7 @@ which environment it is: what differs is a value.
 
 from __future__ import annotations
 
+import difflib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -34,12 +35,14 @@ class Settings:
 
     environment: str = field("the stack", internal=True)
     location: str = field(
-        "region",
+        "as `az account list-locations` names it",
         key="azure-native:location",
         form=Form(r"[a-z]+[a-z0-9]*", "a region such as westeurope"),
     )
-    subscription: str = field("subscription", key="azure-native:subscriptionId", form=GUID)
-    tenant: str = field("tenant", key="azure-native:tenantId", form=GUID)
+    subscription: str = field(
+        "`az account list` names it", key="azure-native:subscriptionId", form=GUID
+    )
+    tenant: str = field("`az account list` names it", key="azure-native:tenantId", form=GUID)
     name: str = field(
         "short name of the platform, a part of every name",
         form=Form(r"[a-z][a-z0-9]{1,7}", "2 to 8 lower-case letters and digits, a letter first"),
@@ -111,8 +114,11 @@ def load(stack: str, folder: Path = HERE) -> Settings:
 
     if stack not in stacks(folder):
         known = ", ".join(stacks(folder)) or "none"
-        hint = f"write {folder.name}/Pulumi.{stack}.yaml beside the others"
-        raise Refused(Problem("unknown-stack", f"no stack `{stack}`", f"one of: {known}", hint))
+        near = difflib.get_close_matches(stack.lower(), stacks(folder), 1)
+        hint = f"did you mean `{near[0]}`?" if near else "write Pulumi.STACK.yaml beside the others"
+        if (folder / f"Pulumi.{stack}.yml").exists():
+            hint = f"rename Pulumi.{stack}.yml: Pulumi reads .yaml alone"
+        raise Refused(Problem("unknown-stack", f"no stack {stack!r}", f"one of: {known}", hint))
     document = reading.document(folder / f"Pulumi.{stack}.yaml")
     settings = reading.settings(Settings, document, environment=stack)
     problems = tuple(agreement.problems(settings, document))

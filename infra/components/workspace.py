@@ -125,6 +125,12 @@ def _by_sas(
     )
 
 
+def _rule_of(host: str) -> str:
+    """The name of a host's rule; no two hosts have the same (a-b.org, a.b.org, *.b.org)."""
+    kind, name = ("hosts", host[2:]) if host.startswith("*.") else ("host", host)
+    return f"{kind}-{name.replace('-', '--').replace('.', '-')}"
+
+
 def _managed_network(args: WorkspaceArgs) -> ml.ManagedNetworkSettingsArgs:
     """Only approved destinations where the network is private; a starter reaches the internet.
 
@@ -145,7 +151,7 @@ def _managed_network(args: WorkspaceArgs) -> ml.ManagedNetworkSettingsArgs:
         for what in LAKE_PARTS
     }
     for host in args.network_settings.allowed_hosts:
-        rules["host-" + host.replace("*", "any").replace(".", "-")] = ml.FqdnOutboundRuleArgs(
+        rules[_rule_of(host)] = ml.FqdnOutboundRuleArgs(
             type="FQDN", category="UserDefined", destination=host
         )
     return ml.ManagedNetworkSettingsArgs(

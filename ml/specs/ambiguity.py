@@ -90,7 +90,7 @@ def _duplicates(node: yaml.MappingNode, shown: str) -> Iterator[Problem]:
                 "duplicate-key",
                 f"`{key.value}` is here and on line {seen[name]}",
                 "each key once",
-                "delete one; azure-ai-ml would silently take the last",
+                "delete one; most readers silently take the last",
                 Place(shown, line),
                 source="YAML 1.2.2, 3.2.1.3: keys are unique",
             )

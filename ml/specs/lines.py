@@ -27,6 +27,8 @@ LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _QUIRKS = re.compile(r"\t|(?:^|[\s\[{,:?-])!(?:\s|$)|\ufeff|^%|[|>][-+\d]*#", re.M)
 
 MAX_BYTES = 1_000_000
+# A key that is no text may be written in several ways; a mapping has one of each at most.
+_TAGS: dict[type, str] = {bool: "tag:yaml.org,2002:bool", type(None): "tag:yaml.org,2002:null"}
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,16 @@ class Document:
         """The place of the node at `keys` (of its key, in a mapping)."""
         change = self.change(*keys)
         return Place(f"--set {change}", 0) if change else Place(self.shown, self.position(*keys)[0])
+
+    def written(self, *keys: Key) -> str | None:
+        """The scalar at `keys` as it stands in the file; None where the file has none there."""
+        node = self.root
+        for key in keys:
+            child = _child(node, key)
+            if child is None:
+                return None
+            node = child[0]
+        return str(node.value) if isinstance(node, yaml.ScalarNode) else None
 
     def change(self, *keys: Key) -> str | None:
         """The field set on the command line that the node at `keys` is, or is a part of."""
@@ -100,7 +112,7 @@ def read(path: Path, shown: str) -> Document:
         raise Refused(unreadable.file(error, path, shown)) from None
     if len(content) > MAX_BYTES:
         found = f"{len(content):,} bytes"
-        hint = "a spec names its data by a path: keep it in files of its own"
+        hint = "keep data in files of their own, and name them by a path"
         raise Refused(Problem("too-large", found, f"at most {MAX_BYTES:,}", hint, top))
     try:
         text = content.decode("utf-8-sig")
@@ -143,7 +155,7 @@ def parse(text: str, shown: str) -> Document:
 def _child(node: yaml.Node, key: Key) -> tuple[yaml.Node, yaml.Mark] | None:
     if isinstance(node, yaml.MappingNode):
         for name, value in reversed(node.value):
-            if str(name.value) == str(key):
+            if str(name.value) == str(key) or name.tag == _TAGS.get(type(key)):
                 return value, name.start_mark
     elif isinstance(node, yaml.SequenceNode) and str(key).isdigit() and int(key) < len(node.value):
         item = node.value[int(key)]

@@ -38,6 +38,8 @@ def file(error: OSError | ValueError, path: Path, shown: str) -> Problem:
     beside = _beside(path)
     near = [shown.removesuffix(path.name) + beside[stem] for stem in nearest(path.stem, beside)]
     hint = f"did you mean `{near[0]}`?" if near else "look at the spelling"
+    if path.is_symlink():
+        hint = "it is a link: look at where it leads"
     return Problem("missing-file", found, "a YAML file", hint)
 
 

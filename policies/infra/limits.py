@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 
 FILE = Path(__file__).with_name("limits.yml")
-STRICTEST = "default"
+BASE = "default"
 
 
 @dataclass(frozen=True)
@@ -28,21 +28,40 @@ class Limits:
 def load(file: Path = FILE) -> Mapping[str, Limits]:
     """Limits by environment, `default` among them; ValueError says what is wrong with the file.
 
-    An environment states what differs from `default`; one that is not there has the default.
+    An environment states what differs from `default`, or `{}`.
     """
     try:
         stated = yaml.safe_load(file.read_text())
     except (OSError, ValueError, yaml.YAMLError) as error:
         raise ValueError(f"{file.name}: {error}") from None
-    if not isinstance(stated, dict) or STRICTEST not in stated:
-        raise ValueError(f"{file.name}: a mapping of environments with `{STRICTEST}`")
-    base = _checked(file, STRICTEST, stated[STRICTEST], {})
+    if not isinstance(stated, dict) or BASE not in stated:
+        raise ValueError(f"{file.name}: a mapping of environments with `{BASE}`")
+    base = _checked(file, BASE, stated[BASE], {})
     return {name: _checked(file, name, one, vars(base)) for name, one in stated.items()}
 
 
 def of(limits: Mapping[str, Limits], urn: str) -> Limits:
-    """The limits of the environment that a URN belongs to."""
-    return limits.get(environment(urn), limits[STRICTEST])
+    """The limits of the environment that a URN belongs to; where it is not there, `strictest`."""
+    name = environment(urn)
+    return limits[name] if name in limits and name != BASE else strictest(limits)
+
+
+def strictest(limits: Mapping[str, Limits]) -> Limits:
+    """Of each limit the tightest that any environment has: nobody has said more of this one."""
+    every = list(limits.values())
+
+    def common(lists: Iterable[tuple[str, ...]]) -> tuple[str, ...]:
+        first, *rest = lists
+        return tuple(one for one in first if all(one in other for other in rest))
+
+    return Limits(
+        max_nodes=min(one.max_nodes for one in every),
+        idle_minutes=min(one.idle_minutes for one in every),
+        gpu_sizes=common(one.gpu_sizes for one in every),
+        regions=common(one.regions for one in every),
+        tags=tuple(dict.fromkeys(tag for one in every for tag in one.tags)),
+        advice=common(one.advice for one in every),
+    )
 
 
 def environment(urn: str) -> str:

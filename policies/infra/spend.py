@@ -9,8 +9,9 @@ from policies.infra.limits import Limits
 from policies.infra.rule import Item, Rule
 from policies.infra.workspace import COMPUTE
 
-GPU = re.compile(r"Standard_N[CDV]", re.I)
+GPU = re.compile(r"Standard_N[CDGV]", re.I)
 _DURATION = re.compile(r"PT(?:(\d+)H)?(?:(\d+)M)?(?:\d+S)?")
+MACHINE = "compute:VirtualMachine"
 _SCALE = "properties.properties.scaleSettings"
 
 
@@ -37,7 +38,8 @@ def _idle(item: Item, limits: Limits) -> Iterator[str]:
 
 
 def _gpu(item: Item, limits: Limits) -> Iterator[str]:
-    size = str(item.at("properties.properties.vmSize", ""))
+    where = "hardwareProfile.vmSize" if item.kind == MACHINE else "properties.properties.vmSize"
+    size = str(item.at(where, ""))
     if GPU.match(size) and size not in limits.gpu_sizes:
         allowed = ", ".join(limits.gpu_sizes) or "none"
         yield f"`vmSize` is {size}; GPU sizes allowed here: {allowed}"
@@ -75,7 +77,7 @@ RULES: tuple[Rule, ...] = (
         "cost-gpu-sizes",
         "Only GPU sizes that the environment allows.",
         "own",
-        (COMPUTE,),
+        (COMPUTE, MACHINE),
         _gpu,
     ),
     Rule("cost-idle-instance", "An idle instance stops.", "own", (COMPUTE,), _instance),

@@ -118,6 +118,14 @@ def test_our_own_subnet_in_place_of_the_managed_network(tmp_path: Path) -> None:
     assert len(lake["networkRuleSet"]["virtualNetworkRules"]) == 1
 
 
+def test_each_allowed_host_has_a_rule_of_its_own(tmp_path: Path) -> None:
+    hosts = ["a-b.org", "a.b.org", "*.b.org", "any.b.org"]
+    found = changed(tmp_path, network={"allowed_hosts": hosts})
+    workspace = _kinds(found, "machinelearningservices:Workspace")["workspace"].inputs
+    rules = workspace["managedNetwork"]["outboundRules"].values()
+    assert {one["destination"] for one in rules if one["type"] == "FQDN"} == set(hosts)
+
+
 def test_a_share_machines_and_a_sas(tmp_path: Path) -> None:
     person = "6f8d2c1e-0000-4000-8000-000000000002"
     key = "ssh-ed25519 AAAA operator"

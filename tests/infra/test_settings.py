@@ -110,6 +110,69 @@ def test_an_unknown_stack_names_those_that_there_are() -> None:
         load("test")
 
 
+@pytest.mark.parametrize(
+    ("stack", "beside", "hint"),
+    [
+        ("Dev", "Pulumi.dev.yaml", "did you mean `dev`"),
+        ("dev", "Pulumi.dev.yml", "rename Pulumi.dev.yml"),
+        ("../dev", "Pulumi.other.yaml", "write Pulumi.STACK.yaml"),
+    ],
+)
+def test_an_unknown_stack_is_told_what_is_near(
+    stack: str, beside: str, hint: str, tmp_path: Path
+) -> None:
+    shutil.copy(HERE / "Pulumi.dev.yaml", tmp_path / beside)
+    with pytest.raises(Refused, match=hint):
+        load(stack, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("was", "now", "hint"),
+    [
+        ("redundancy: LRS", "redundancy: lrs", "did you mean `LRS`"),
+        ("preset: t4", "preset: gpu", "hint: a size by what it is for"),
+        ("ml-platform@example.com", "[a@example.com]", "hint: who is told"),
+        ("- name: faq-matching", "- faq-matching", "its keys: name, alert_errors"),
+        ("platform:name", "azure-native:clientSecret", "hint: delete it"),
+        ("platform:name", "name", "did you mean `platform:name`"),
+        ("westeurope", "westeurop", "did you mean `westeurope`"),
+        ("monthly_budget: 500", "monthly_budget: 0500", "`0500`, which YAML reads as 320"),
+    ],
+)
+def test_a_hint_says_what_to_write(was: str, now: str, hint: str, tmp_path: Path) -> None:
+    text = (HERE / "Pulumi.dev.yaml").read_text()
+    assert was in text
+    (tmp_path / "Pulumi.dev.yaml").write_text(text.replace(was, now, 1))
+    with pytest.raises(Refused) as refused:
+        load("dev", tmp_path)
+    assert hint in str(refused.value)
+
+
+def test_a_file_that_is_a_link_or_a_folder_is_told_as_one(tmp_path: Path) -> None:
+    (tmp_path / "Pulumi.dev.yaml").symlink_to("nowhere")
+    (tmp_path / "Pulumi.prod.yaml").mkdir()
+    with pytest.raises(Refused, match="look at where it leads"):
+        load("dev", tmp_path)
+    with pytest.raises(Refused, match="is a folder"):
+        load("prod", tmp_path)
+
+
+def test_files_of_other_editors_are_read(tmp_path: Path) -> None:
+    """A byte order mark and Windows' ends of lines; anchors and merges mean what YAML says."""
+    text = (HERE / "Pulumi.dev.yaml").read_text()
+    shared = text.replace(
+        "- name: cpu-cluster\n      preset: cpu",
+        "- &cpu\n      name: cpu-cluster\n      preset: cpu",
+    )
+    shared = shared.replace(
+        "  platform:endpoints:", "    - <<: *cpu\n      name: cpu-more\n  platform:endpoints:"
+    )
+    (tmp_path / "Pulumi.dev.yaml").write_bytes(shared.replace("\n", "\r\n").encode("utf-8-sig"))
+    assert [one.name for one in load("dev", tmp_path).clusters] == [
+        *("cpu-cluster", "gpu-spot", "cpu-more")
+    ]
+
+
 def test_no_code_asks_which_environment_it_is() -> None:
     """What differs between environments is a value in its file."""
     compared = re.compile(
@@ -142,8 +205,13 @@ def test_the_schema_takes_the_stacks_and_refuses_what_one_setting_gets_wrong() -
             assert not validator.is_valid(yaml.safe_load(path.read_text())), path.stem
 
 
-# A range of addresses and the least size of a share are numbers that a pattern cannot judge.
+# No pattern can judge ranges, the least size of a share, or how a number was written.
 NOT_OF_ONE_SETTING = {
+    "budget-in-hours-and-minutes",
+    "budget-with-a-zero-before-it",
+    "range-of-docker",
+    "range-of-documentation",
+    "range-of-loopback",
     "range-not-private",
     "range-with-host-bits",
     "range-too-small",

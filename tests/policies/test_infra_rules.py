@@ -18,7 +18,9 @@ from pulumi_policy import (
 )
 from pulumi_policy.proxy import UNKNOWN_STRING_VALUE, unknown_checking_proxy
 
+from infra.settings import stacks
 from policies.infra import limits, pack, waivers
+from policies.infra.limits import Limits
 from policies.infra.pack import RULES, Book, plain, verdicts
 from policies.infra.rule import UNKNOWN, Item
 from policies.infra.waivers import Waiver
@@ -129,10 +131,21 @@ def test_an_environment_without_limits_has_the_strictest() -> None:
     rules = [rule for rule in RULES if rule.name == "cost-gpu-sizes"]
     said = {
         stack: bool(list(verdicts(book, _item(kind, cluster, stack=stack), (), rules)))
-        for stack in ("dev", "unheard-of")
+        for stack in ("dev", "prod", "default", "unheard-of")
     }
-    assert said == {"dev": True, "unheard-of": False}
-    assert limits.of(book.limits, _urn(kind, "x", "unheard-of")).advice == ()
+    assert said == {"dev": True, "prod": False, "default": True, "unheard-of": True}
+
+
+def test_the_strictest_is_the_tightest_of_each_limit() -> None:
+    loose = Limits(8, 30, ("a", "b"), ("west", "north"), ("owner",), ("x", "y"))
+    tight = Limits(4, 60, ("b",), ("north", "west"), ("team",), ("y",))
+    found = limits.strictest({"default": loose, "dev": tight})
+    assert found == Limits(4, 30, ("b",), ("west", "north"), ("owner", "team"), ("y",))
+
+
+def test_every_stack_has_limits_of_its_own() -> None:
+    """The strictest are for a stack that nobody has thought of yet."""
+    assert set(stacks()) <= limits.load().keys()
 
 
 @pytest.mark.parametrize(

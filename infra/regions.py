@@ -1,0 +1,16 @@
+"""The regions of Azure's public cloud: learn.microsoft.com/azure/reliability/regions-list."""
+
+from __future__ import annotations
+
+_NAMES = """
+australiacentral australiacentral2 australiaeast australiasoutheast austriaeast belgiumcentral
+brazilsouth brazilsoutheast canadacentral canadaeast centralindia centralus chilecentral
+denmarkeast eastasia eastus eastus2 eastus3 francecentral francesouth germanynorth
+germanywestcentral indonesiacentral israelcentral italynorth japaneast japanwest
+jioindiacentral jioindiawest koreacentral koreasouth malaysiawest mexicocentral newzealandnorth
+northcentralus northeurope norwayeast norwaywest polandcentral qatarcentral southafricanorth
+southafricawest southcentralus southeastasia southindia spaincentral swedencentral
+swedensouth switzerlandnorth switzerlandwest uaecentral uaenorth uksouth ukwest westcentralus
+westeurope westindia westus westus2 westus3
+"""
+REGIONS = frozenset(_NAMES.split())
