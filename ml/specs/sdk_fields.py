@@ -62,6 +62,19 @@ def schema_for(field: Any, value: Any) -> Any:
     return max(nested, key=lambda schema: len(names(schema) & keys), default=None)
 
 
+def others_of_type(field: Any, value: Any) -> list[tuple[Any, Any]]:
+    """What each alternative for the value's type says against it; [] where there is one alone.
+
+    `TypeSensitiveUnionField` raises the messages of the first alternative only: of a command step
+    that is written in place, those of one that runs a component.
+    """
+    by_type = getattr(unwrapped(field), "_type_sensitive_fields_dict", {})
+    written = value.get("type") if isinstance(value, dict) else None
+    options = by_type.get(written) if isinstance(written, str) else None
+    nested = [one for one in map(unwrapped, options or []) if isinstance(one, fields.Nested)]
+    return [(one, one.schema.validate(value)) for one in nested] if len(nested) > 1 else []
+
+
 def allowed(field: Any) -> list[str]:
     """The values of an enumeration, of a union all of them; [] where anything goes."""
     field = unwrapped(field)

@@ -81,6 +81,14 @@ def leaves(messages: Any, at: Spot, folder: Path) -> Iterator[Leaf]:
 
 
 def _mapping(messages: dict[Any, Any], at: Spot, folder: Path) -> Iterator[Leaf]:
+    others = sdk_fields.others_of_type(at.field, at.value) if at.schema is None else []
+    if others and any(name not in at.value for name in messages):
+        walked = [
+            (list(leaves(told, Spot(at.keys, at.value, option, option.schema), folder)), option)
+            for option, told in others
+        ]
+        yield from max(walked, key=lambda pair: _fit(pair[0], pair[1], at))[0]
+        return
     schema = at.schema
     if schema is None and at.field is not None:
         schema = sdk_fields.schema_for(at.field, at.value)

@@ -48,6 +48,18 @@ def test_the_environment_is_a_nodes(
     assert not {"GITHUB_TOKEN", "PYTEST_CURRENT_TEST"} & seen.keys()
 
 
+def test_an_expression_that_a_command_does_not_have_is_refused_with_its_line(
+    home: Path, command: Plans
+) -> None:
+    """Bash would call it a bad substitution, long after; nothing is made for it."""
+    plan = command(PRINT)
+    plan = replace(plan, command=f"echo ${{{{name}}}} && {plan.command}", places={"command": HERE})
+    with pytest.raises(Refused) as refused:
+        LocalBackend().run(plan)
+    assert refused.value.problems[0].place == HERE
+    assert not list((home / "jobs").glob("*/job.json"))
+
+
 def test_what_a_job_installs_stays_in_the_job(home: Path, command: Plans, tmp_path: Path) -> None:
     """`pip install` works for the job that calls it, and this interpreter is as it was."""
     wheel = tmp_path / "installed_by_a_job-1.0-py3-none-any.whl"

@@ -69,6 +69,10 @@ ALLOWED: dict[str, list[str]] = {
         "environment: azureml:e:1\ncommand: echo ${HOME} $(date) [[ x ]]\n",
         COMMAND + "outputs: {y: {path: 'azureml://datastores/d/paths/${{name}}/'}}\n",
     ],
+    "misspelt-field": [
+        "type: pipeline\njobs:\n  train:\n    component: azureml:elsewhere:1\n"
+        "    compute: azureml:c\n    $schema: x\n    unheard_of: 1\n",
+    ],
     "optional-without-brackets": [
         COMPONENT
         + "inputs: {rate: {type: number, optional: true}}\n"

@@ -49,6 +49,12 @@ LOADING = {
     "missing-field-of-search-space": SWEEP
     + "search_space:\n  rate: {type: uniform, min_value: 0}  # error: missing-field\n"
     + LIMITS,
+    "unknown-field-of-typed-step": PIPELINE
+    + "  train:\n    type: command\n    command: train\n"
+    + "    enviroment: azureml:e:1  # error: unknown-field\n",
+    "component-field-of-step": PIPELINE
+    + "  train:\n    type: command\n    command: train\n    environment: azureml:e:1\n"
+    + "    is_deterministic: false  # error: unknown-field\n",
     "wrong-type": COMMAND + "resources:\n  instance_count: two  # error: wrong-type\n",
     "wrong-type-of-command": "command: [echo, hello]  # error: wrong-type\n"
     "type: command\nenvironment: azureml:e:1\n",
@@ -248,6 +254,10 @@ PIPELINES = {
     + "  train:\n    type: command\n    component: empty.part  # error: not-a-component\n",
     "unreadable-component": PIPELINE
     + "  train:\n    type: command\n    component: nul.part  # error: not-a-component\n",
+    "misspelt-field-of-component-step": PIPELINE
+    + "  train:\n    component: component.yml\n"
+    + "    inputs: {data: '${{parent.inputs.faq}}', rate: 0.5}\n"
+    + "    computer: azureml:c  # warning: misspelt-field\n",
     "component-of-itself": PIPELINE
     + "  train:\n    type: pipeline\n    component: endless.part  # error: component-cycle\n",
     "output-of-two-steps": "type: pipeline\noutputs: {all: {type: uri_folder}}\njobs:\n"

@@ -117,7 +117,8 @@ class Execution:
             files.inputs(self.plan, self.folder),
             files.outputs(self.plan, self.folder),
         )
-        command = resolve_command(self.plan.command, inputs, outputs, sampled)
+        place = self.plan.places.get("command", self.plan.place)
+        command = resolve_command(self.plan.command, inputs, outputs, sampled, place)
         own = {
             key: resolve_value(value, inputs, outputs)
             for key, value in self.plan.environment_variables.items()

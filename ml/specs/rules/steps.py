@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ml.specs import assets, repository
+from ml.specs.expressions import did_you_mean
 from ml.specs.lines import read
 from ml.specs.nodes import Node
 from ml.specs.problems import Refused
@@ -52,6 +53,27 @@ def not_a_component(node: Node) -> Iterator[Finding]:
     elif not isinstance(inside[0].data, dict):
         found = f"`{key}: {written}` holds {in_words('', inside[0].data)}"
         yield Finding((key,), found, "the spec of a component")
+
+
+# What a step may say that runs a component (azure-ai-ml 1.35, `_schema/pipeline/component_job.py`).
+_STEP = frozenset(
+    {"type", "component", "trial", "inputs", "outputs", "compute", "environment", "identity"}
+    | {"environment_variables", "resources", "distribution", "limits", "services", "settings"}
+    | {"queue_settings", "properties", "comment", "display_name", "description", "name", "tags"}
+    | {"sampling_algorithm", "search_space", "objective", "early_termination", "code", "command"}
+    | {"input_data", "mini_batch_size", "mini_batch_error_threshold", "error_threshold", "task"}
+    | {"max_concurrency_per_instance", "partition_keys", "retry_settings", "logging_level"}
+)
+
+
+@rule("misspelt-field", scope="node", severity="warning", source=_YAML)
+def misspelt_field(node: Node) -> Iterator[Finding]:
+    """A step that runs a component has known fields: the SDK lets any other through, unread."""
+    if node.parent is None or not {"component", "trial"} & node.data.keys():
+        return
+    for name in map(str, node.data):
+        if name not in _STEP and (hint := did_you_mean(name, _STEP)):
+            yield Finding((name,), f"`{name}` of step `{node.name}` is read by nobody", "", hint)
 
 
 @rule("component-cycle", scope="spec", source=_COMPONENT)
