@@ -131,10 +131,11 @@ def judge(
     fewest = min(one.requests for one in (green, old, *([baseline] if balanced else [])))
     if fewest < wanted:
         return Verdict("hold", f"{fewest} of {wanted} requests", signals)
+    patient = green.requests < wanted * strategy.patience
     if strategy.prediction and (_few(green) or _few(old)):
-        return Verdict("hold", "too few predictions were read", signals)
+        return Verdict("hold" if patient else "roll-back", "too few predictions were read", signals)
     restless = [one.name for one in signals if not one.calm]
-    if restless and green.requests < wanted * strategy.patience:
+    if restless and patient:
         return Verdict("hold", f"{', '.join(restless)} not calm yet", signals)
     return Verdict("go-on", f"{green.requests} requests, nothing worse than tolerated", signals)
 

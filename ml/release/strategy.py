@@ -119,7 +119,7 @@ class Strategy:
     step_s: Annotated[
         Number,
         Field(gt=0, description="A step that is undecided after so many seconds is rolled back."),
-    ] = 300.0
+    ] = 3600.0
     false_alarms: Annotated[
         Number,
         Field(

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
-from itertools import pairwise
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,25 +14,28 @@ Latencies = tuple[Sequence[int], Sequence[int]]
 
 
 class Stretches:
-    """The router's histograms of a step, cut every STRETCH_S."""
+    """The router's histograms of a step, cut every STRETCH_S of that clock."""
 
-    def __init__(self, green: str, baseline: str, begun: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        green: str,
+        baseline: str,
+        begun: Mapping[str, Any],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._names = (green, baseline)
-        self._cuts = [begun]
-        self._cut_at = time.monotonic()
+        self._clock = clock
+        self._ended: list[Latencies] = []
+        self._cut, self._cut_at = begun, clock()
 
     def look(self, tallies: Mapping[str, Any]) -> list[Latencies]:
         """Green's latencies and its baseline's in every stretch; the last one goes on."""
-        moment = time.monotonic()
-        found = [self._between(*two) for two in pairwise([*self._cuts, tallies])]
-        if moment - self._cut_at >= STRETCH_S:
-            self._cuts.append(tallies)
-            self._cut_at = moment
-        return found
-
-    def _between(self, since: Mapping[str, Any], until: Mapping[str, Any]) -> Latencies:
         green, baseline = (
-            np.subtract(until[name]["latency"], since[name]["latency"]).tolist()
+            np.subtract(tallies[name]["latency"], self._cut[name]["latency"])
             for name in self._names
         )
-        return green, baseline
+        found = [*self._ended, (green.tolist(), baseline.tolist())]
+        moment = self._clock()
+        if moment - self._cut_at >= STRETCH_S:
+            self._ended, self._cut, self._cut_at = found, tallies, moment
+        return found

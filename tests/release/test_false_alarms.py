@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
-from benchmarks import canary
+from benchmarks import simulated_canary as canary
 from ml.release.signals import judge, latency_evidence, limit
 from ml.serving.router.tally import BUCKETS, bucket
 
@@ -22,7 +22,7 @@ def refused(green_factor: float) -> int:
     for _ in range(CANARIES):
         blue = replace(canary.healthy(draw), errors=0.0, wake=0.5)
         green = replace(blue, median_s=blue.median_s * green_factor)
-        found += canary.simulate(green, blue, draw)[0] != "go-on"
+        found += not canary.simulate(green, blue, draw).passed
     return found
 
 
@@ -34,6 +34,15 @@ def test_servers_that_are_slow_when_seldom_asked_are_refused_at_the_level() -> N
 def test_a_slow_green_is_refused_although_all_are_slow_when_seldom_asked() -> None:
     """Twice the latency, at every gap between requests."""
     assert refused(2.0) == CANARIES
+
+
+def test_a_slow_model_that_hardly_anybody_asks_is_given_the_time() -> None:
+    """Replayed one after another, its requests take minutes; it is not refused for that."""
+    draw = np.random.default_rng(5)
+    for wake in (0.0, 0.1, 0.5):
+        kind = replace(canary.healthy(draw), errors=0.0, median_s=0.2, wake=wake, stalls=0.0)
+        found = canary.simulate(kind, kind, draw, callers_per_s=0.0)
+        assert found.passed, found
 
 
 def test_bursts_of_slowness_fall_on_both_alike() -> None:

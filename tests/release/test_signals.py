@@ -125,9 +125,12 @@ def test_a_dead_green_rolls_back_whatever_its_figures() -> None:
 
 
 def test_no_predictions_where_they_are_asked_for_hold() -> None:
-    """A pointer that points at nothing fails closed: the step is never decided."""
+    """A pointer that points at nothing fails closed, and not only when the time is over."""
     blind = replace(GREEN, predictions=(0, 0))
     assert judged(blind).action == "hold"
+    later = replace(blind, requests=600, latency=times(600, 0.01))
+    found = judged(later, baseline=replace(later, predictions=(300, 300)))
+    assert found.action == "roll-back" and found.why == "too few predictions were read"
 
 
 def test_latency_is_not_compared_under_other_loads() -> None:
