@@ -313,6 +313,32 @@ def test_a_sweep_among_steps(
     assert client.get_run(again.step("sweep").id).data.metrics == sweep.metrics
 
 
+@pytest.mark.parametrize("is_nested", [False, True])
+def test_a_sweep_takes_the_cores_of_a_step_that_ended(
+    run_pipeline: RunPipeline, repository: Path, is_nested: bool
+) -> None:
+    """It began with one of two cores, beside another step: each trial waits for the other."""
+    (repository / "code").mkdir()
+    met = f"Path({str(repository)!r}, 'met')"
+    script = f"""{LOG}
+{met}.open("a").write("here\\n")
+until = time.monotonic() + 60
+while time.monotonic() < until and len({met}.read_text().splitlines()) < 2:
+    time.sleep(0.02)
+log("score", len({met}.read_text().splitlines()))
+Path(sys.argv[2]).write_text("")
+"""
+    (repository / "code" / "script.py").write_text(script)
+    text = SWEPT
+    if is_nested:
+        write(repository, SWEPT, "inner.yml")
+        text = "jobs:\n  inner: {type: pipeline, component: ./inner.yml}\n"
+    run = run_pipeline(f"{text}  beside: {{@, command: sleep 0.1}}\n")
+    assert run.status == "Completed", run.error
+    sweep = run.step("inner").step("sweep") if is_nested else run.step("sweep")
+    assert [trial.metrics["score"] for trial in sweep.trials] == [2, 2]
+
+
 def test_events_tell_the_story(run_pipeline: RunPipeline, repository: Path) -> None:
     """Started, each step's start and end, ended; the run of every event has what has begun."""
     told: list[Event] = []

@@ -22,14 +22,7 @@ from ml.backends.local.resume import attempts, recovery
 from ml.backends.local.resume.past import past_of
 from ml.backends.local.runs import jobs, lineage, records
 from ml.backends.local.sweeps.sweep import Sweep, concurrency
-from ml.specs.plan import (
-    CommandPlan,
-    FromStep,
-    PipelinePlan,
-    StepPlan,
-    SweepPlan,
-    commands,
-)
+from ml.specs.plan import CommandPlan, FromStep, PipelinePlan, StepPlan, SweepPlan, commands
 from ml.specs.problems import Refused
 
 POLL_S = 0.02
@@ -56,7 +49,8 @@ class Pipeline:
     """The state of one pipeline, nested or not (see `ml.backends.local.pipelines.tasks.Task`).
 
     `cores` are for all of its steps together. A step gets its share when it starts; what becomes
-    ready later does so because another ended, and gets that one's.
+    ready later does so because another ended, and gets that one's. What nobody waits for goes to
+    the sweeps that are under way.
     """
 
     def __init__(
@@ -122,10 +116,20 @@ class Pipeline:
                 self._close(name)
         if not self._stop and not stop:
             self._start_ready()
+            self._free -= self.widen(self._free)
         elif self._waiting:
             for name in list(self._waiting):
                 self._leave_out(name, "the pipeline was stopped before its turn came")
         return not self._running and not self._waiting
+
+    def widen(self, cores: int) -> int:
+        """See Task."""
+        taken = 0
+        for name, (task, share, key) in self._running.items():
+            more = task.widen(cores - taken)
+            self._running[name] = task, share + more, key
+            taken += more
+        return taken
 
     def finish(self) -> Run:
         """See Task: the pipeline's outputs are those of its steps."""

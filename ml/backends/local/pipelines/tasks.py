@@ -23,6 +23,10 @@ class Task(Protocol):
         """Look after it; whether it has ended. `stop` is why it has to, "" to go on."""
         ...
 
+    def widen(self, cores: int) -> int:
+        """Offer it more cores; how many of them it takes."""
+        ...
+
     def finish(self) -> Run:
         """Close it, once it has ended."""
         ...
@@ -46,6 +50,10 @@ class CommandTask:
         if at_once:
             self._execution.kill()
         return self._execution.poll()
+
+    def widen(self, cores: int) -> int:
+        """See Task: a command has begun with the threads that it has."""
+        return 0
 
     def finish(self) -> Run:
         """See Task."""
@@ -73,6 +81,10 @@ class SweepTask:
             self._failure = refused.problems[0]
             self._sweep.end_trials()
             return True
+
+    def widen(self, cores: int) -> int:
+        """See Task."""
+        return self._sweep.widen(cores)
 
     def finish(self) -> Run:
         """See Task."""

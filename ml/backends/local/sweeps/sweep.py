@@ -118,6 +118,12 @@ class Sweep:
             heard = all(execution.is_heard for execution, _ in self._running.values())
             self._session.pool.wait(HEARD_S if heard else POLL_S)
 
+    def widen(self, trials: int) -> int:
+        """Let up to so many more trials run at once; how many more these are."""
+        more = min(trials, concurrency(self._plan) - self._limit)
+        self._limit += more
+        return more
+
     def turn(self, stop: str, at_once: bool) -> bool:
         """Do what is to be done now; whether the sweep has ended.
 
