@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from ml.specs.distributions import Variable
@@ -71,25 +72,36 @@ class Density:
     def sample(self, stream: RandomState) -> list[ndarray]:
         """Points of the mixture, a column a variable: what Optuna makes of the same stream."""
         import numpy as np
-        from scipy.special import ndtr, ndtri
+        from scipy.special import ndtri
 
         chosen = stream.choice(len(self.weights), p=self.weights, size=CANDIDATES)
         choices: dict[int, ndarray] = {}
-        for at, (count, found) in self._choices.items():
-            shares = _shares(found, count, _weighed(len(self.weights), count))
-            until = np.cumsum(shares[:, chosen], axis=0)
-            until[-1] = 1
-            below = until < stream.rand(CANDIDATES)
-            choices[at] = np.sum(below, axis=0, dtype=float)
+        until, low, inside = self._cumulative
+        for at, shares in until.items():
+            below = shares[:, chosen] < stream.rand(CANDIDATES)
+            choices[at] = below.sum(axis=0, dtype=float)
         mu, sigma = self.mu[:, chosen], self.sigma[:, chosen]
-        low, high = (ndtr((end - mu) / sigma) for end in (self.start, self.end))
         share = stream.uniform(size=mu.shape)
-        exact = mu + sigma * ndtri(low + share * (high - low))
+        exact = mu + sigma * ndtri(low[:, chosen] + share * inside[:, chosen])
         whole = self.low + np.round(exact - self.low)
         drawn = np.clip(np.where(self.half > 0, whole, exact), self.low, self.high)
         rows = iter(drawn)
         count = len(choices) + len(drawn)
         return [choices[at] if at in choices else next(rows) for at in range(count)]
+
+    @cached_property
+    def _cumulative(self) -> tuple[dict[int, ndarray], ndarray, ndarray]:
+        """Of each kernel: up to each value of a choice; before a number's start, and within."""
+        import numpy as np
+        from scipy.special import ndtr
+
+        until: dict[int, ndarray] = {}
+        for at, (count, found) in self._choices.items():
+            shares = _shares(found, count, _weighed(len(self.weights), count))
+            until[at] = np.cumsum(shares, axis=0)
+            until[at][-1] = 1
+        low, high = (ndtr((end - self.mu) / self.sigma) for end in (self.start, self.end))
+        return until, low, high - low
 
     def joint(self, columns: Sequence[ndarray]) -> ndarray:
         """The logarithm of the density of whole points."""
@@ -128,7 +140,8 @@ class Density:
         for at, row in self._whole:
             total += self._less_whole(row, points[at][:, np.newaxis])
         for at, unlikely in self._unlikely.items():
-            total += np.take(unlikely, points[at].astype(int), axis=0, out=one)
+            # Clipping changes nothing; where numpy checks the indices, it copies what it takes.
+            total += unlikely.take(points[at].astype(int), axis=0, out=one, mode="clip")
         return total
 
     def _less_whole(self, row: int, column: ndarray) -> ndarray:

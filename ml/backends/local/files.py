@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -106,13 +107,19 @@ def lay_out(plan: CommandPlan, folder: Path, snapshot: Snapshot | None) -> Path:
 
 def artifacts(folder: Path, snapshot: Snapshot | None) -> list[Path]:
     """`./outputs` and `./logs`, where the command wrote to them."""
+    written = (work(folder) / name for name in UPLOADED)
     return [
-        folder / "work" / name
-        for name in UPLOADED
-        if (folder / "work" / name).is_dir()
-        and any((folder / "work" / name).iterdir())
-        and not (snapshot is not None and (snapshot.folder / name).exists())
+        one
+        for one in written
+        if _has_files(one) and not (snapshot is not None and (snapshot.folder / one.name).exists())
     ]
+
+
+def _has_files(folder: Path) -> bool:
+    try:
+        return bool(os.listdir(folder))  # noqa: PTH208 - names are enough
+    except (FileNotFoundError, NotADirectoryError):
+        return False
 
 
 def keep(written: Path, artifacts: Path) -> None:
@@ -135,4 +142,10 @@ def promote(folder: Path, name: str, path: Path) -> Path:
 
 def clear_up(folder: Path) -> None:
     """The working copy goes."""
-    shutil.rmtree(folder / "work", ignore_errors=True)
+    copy = work(folder)
+    try:  # a trial without code has left three empty folders
+        for name in UPLOADED:
+            (copy / name).rmdir()
+        copy.rmdir()
+    except OSError:
+        shutil.rmtree(copy, ignore_errors=True)

@@ -9,22 +9,25 @@ from pathlib import Path
 
 def home() -> Path:
     """`.local/` of the repository, or the folder that MLOPS_HOME names; absolute, made on use."""
-    moved = os.environ.get("MLOPS_HOME")
-    if moved:
-        return Path(moved).expanduser().absolute()
-    return _of(os.getcwd())  # noqa: PTH109 - a text, quick to look up
+    # Texts, quick to look up: a trial asks ten times.
+    return _of(os.environ.get("MLOPS_HOME", ""), os.environ.get("HOME", ""), os.getcwd())  # noqa: PTH109
 
 
 @cache
-def _of(working_folder: str) -> Path:
+def _of(moved: str, user: str, working_folder: str) -> Path:
     from ml.specs.repository import root
 
-    return root() / ".local"
+    return Path(moved).expanduser().absolute() if moved else root() / ".local"
 
 
 def database() -> Path:
     """MLflow's SQLite file: experiments, runs, metrics and the model registry."""
-    return home() / "mlflow.db"
+    return _database(home())
+
+
+@cache
+def _database(home: Path) -> Path:
+    return home / "mlflow.db"
 
 
 def tracking_uri() -> str:

@@ -96,6 +96,8 @@ def refusals(plan: CommandPlan) -> Iterator[Problem]:
 
 def warnings(plan: CommandPlan, folder: Path) -> tuple[Problem, ...]:
     """What the thresholds let pass."""
+    if plan.parallel is None:
+        return ()
     try:
         counts = json.loads((folder / "mini_batches" / "counts.json").read_text())
     except (OSError, ValueError):
@@ -108,7 +110,7 @@ def warnings(plan: CommandPlan, folder: Path) -> tuple[Problem, ...]:
             f"{counts['failed']} of {counts['total']} mini-batches failed "
             f"({counts['failed_items']} of {counts['items']} items)",
             hint=f"each with its error: {folder / 'logs' / 'mini_batches.csv'}",
-            place=plan.parallel.place if plan.parallel else plan.place,
+            place=plan.parallel.place,
             severity="warning",
         ),
     )

@@ -18,6 +18,8 @@ from ml.specs.repository import shown
 
 def of_metric(plan: SweepPlan, trial: Run, curve: Sequence[float]) -> tuple[Problem, ...]:
     """A warning when the trial cannot be ranked: it never logged the metric, or not as a number."""
+    if curve and all(map(math.isfinite, curve)):
+        return ()
     metric, place = plan.primary_metric, _metric_place(plan)
     look = f"see what it did: less {shlex.quote(shown(trial.folder / 'logs' / 'std_log.txt'))}"
     if not curve:
@@ -38,10 +40,7 @@ def of_metric(plan: SweepPlan, trial: Run, curve: Sequence[float]) -> tuple[Prob
                 severity="warning",
             ),
         )
-    wrong = [(step, value) for step, value in enumerate(curve, 1) if not math.isfinite(value)]
-    if not wrong:
-        return ()
-    step, value = wrong[0]
+    step, value = next((n, one) for n, one in enumerate(curve, 1) if not math.isfinite(one))
     return (
         Problem(
             "metric-not-finite",

@@ -40,7 +40,10 @@ class _Reader:
     def connection(self) -> sqlite3.Connection:
         """One that reads the store as it is now."""
         path = database()
-        found = path.stat() if path.exists() else None
+        try:
+            found = path.stat()
+        except FileNotFoundError:
+            found = None
         place = (os.getpid(), path, found and (found.st_dev, found.st_ino))
         if self._connection is None or place != self._known:
             self.close()

@@ -16,7 +16,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from contextlib import closing, suppress
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -257,6 +257,7 @@ def _client_of(uri: str) -> MlflowClient:
     return MlflowClient(uri, uri)
 
 
+@cache
 def _user() -> str:
     try:
         return getpass.getuser()
