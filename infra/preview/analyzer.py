@@ -1,4 +1,8 @@
-"""The real CrossGuard analyzer: a process that serves a policy pack, and what it finds."""
+"""The real CrossGuard analyzer: a process that serves a policy pack, and what it finds.
+
+It is started as the Pulumi CLI starts it (pulumi: sdk/python/dist/pulumi-analyzer-policy-python):
+in the pack's folder, with that folder as its program.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +19,7 @@ import grpc
 from google.protobuf import empty_pb2, struct_pb2
 from pulumi.runtime.proto import analyzer_pb2, analyzer_pb2_grpc
 
+from infra.preview import sdk_types
 from infra.preview.captured import REFERENCE, Capture, Finding, Resource, Spent
 from infra.preview.processes import Peak, ended
 from ml.specs.problems import Problem, Refused
@@ -34,7 +39,7 @@ class Analyzer:
         self.spent = Spent(0.0, 0.0)
         said = tempfile.TemporaryFile("w+")  # noqa: SIM115 - open for as long as the process is
         self._process = subprocess.Popen(
-            [sys.executable, "-u", "-m", "pulumi.policy", engine, "__main__.py"],
+            [sys.executable, "-u", "-m", "pulumi.policy", engine, "."],
             cwd=pack,
             stdout=subprocess.PIPE,
             stderr=said,
@@ -44,7 +49,6 @@ class Analyzer:
                 "PULUMI_PROJECT": project,
                 "PULUMI_STACK": "preview",
                 "PULUMI_DRY_RUN": "true",
-                "PYTHONPATH": str(pack.parent.parent),
             },
         )
         self._peak = Peak(self._process.pid)
@@ -97,7 +101,7 @@ class Analyzer:
                 name=one.name,
                 parent=one.parent,
                 dependencies=one.dependencies,
-                properties=_struct(one.inputs),
+                properties=_struct(_outputs(one)),
             )
             for key, urns in one.uses.items():
                 shown.propertyDependencies[key].urns.extend(urns)
@@ -136,6 +140,19 @@ def unknown(value: Any) -> Any:
     if isinstance(value, list):
         return [unknown(one) for one in value]
     return UNKNOWN if isinstance(value, str) and REFERENCE.search(value) else value
+
+
+def _outputs(resource: Resource) -> Mapping[str, Any]:
+    """What a policy of a whole stack is shown: outputs, not inputs.
+
+    In a preview azure-native makes them up: an input that is an output too is as it was given, any
+    other output is unknown, and names such as `computeName`, which are inputs alone, are not there
+    (pulumi: step_generator.go, AnalyzeResources; pulumi-azure-native: provider.go, Create).
+    """
+    names = sdk_types.outputs(resource.type)
+    if names is None:
+        return resource.inputs
+    return {name: resource.inputs.get(name, UNKNOWN) for name in sorted(names)}
 
 
 def _struct(inputs: Mapping[str, Any]) -> struct_pb2.Struct:

@@ -42,13 +42,29 @@ def problems(resources: Iterable[Resource]) -> list[str]:
 
 
 @functools.cache
-def _args(token: str) -> type | None:
-    """The Args class of a resource: the module of `storage:StorageAccount` has it."""
+def outputs(token: str) -> frozenset[str] | None:
+    """The names of what a resource answers with, at its top; None for one that is not the SDK's."""
+    made = _resource(token) if token.startswith(f"{PROVIDER}:") else None
+    return frozenset(sdk.resource_types(made)) if made else None
+
+
+def _resource(token: str) -> type | None:
+    """The class of a resource: the module of `storage:StorageAccount` has it."""
     _, module, name = token.split(":")
     try:
-        made = getattr(importlib.import_module(f"pulumi_azure_native.{module}"), name)
+        found = getattr(importlib.import_module(f"pulumi_azure_native.{module}"), name)
     except (ImportError, AttributeError):
         return None
+    return typing.cast(type, found)
+
+
+@functools.cache
+def _args(token: str) -> type | None:
+    """The Args class of a resource."""
+    made = _resource(token)
+    if made is None:
+        return None
+    name = token.split(":")[-1]
     within = sys.modules[made.__module__]
     # XInitArgs where a nested type is called XArgs already.
     found = getattr(within, f"{name}InitArgs", None) or getattr(within, f"{name}Args", None)

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
+# Pulumi's CLI starts it in its own folder, wherever the repository is.
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
 from pulumi_policy import EnforcementLevel, PolicyPack
 
 from policies.infra.pack import policies

@@ -21,7 +21,7 @@ def _builder(items: Sequence[Item], limits: Limits) -> Found:
     private = any(
         item.kind == IMAGES and item.at("publicNetworkAccess") == "Disabled" for item in items
     )
-    computes = {str(item.at("computeName")): item for item in items if item.kind == COMPUTE}
+    computes = {item.called: item for item in items if item.kind == COMPUTE}
     for item in items:
         if item.kind != WORKSPACE or not private:
             continue
@@ -40,8 +40,7 @@ def _push(items: Sequence[Item], limits: Limits) -> Found:
     running = {
         urn: item.name
         for item in items
-        if item.kind == ENDPOINT
-        or (item.kind == COMPUTE and item.at("computeName") not in builders)
+        if item.kind == ENDPOINT or (item.kind == COMPUTE and item.called not in builders)
         for urn in item.uses.get("identity", ())
     }
     for item in items:

@@ -16,7 +16,9 @@ UNKNOWN = "(not known before the update)"
 class Item:
     """A resource as a rule sees it; `uses` is input → URNs that it was made from.
 
-    What only Azure knows is `UNKNOWN`. `kind` is the type without the provider.
+    What only Azure knows is `UNKNOWN`. `kind` is the type without the provider. A rule of single
+    resources sees the inputs; one of a whole stack the outputs, without names that are inputs alone
+    (`computeName`, `privateZoneName`): it asks for `called`.
     """
 
     kind: str
@@ -33,6 +35,12 @@ class Item:
                 return default
             value = value[key]
         return value
+
+    @property
+    def called(self) -> str:
+        """Its name in Azure; in a preview, which does not know that yet, the one in the program."""
+        name = self.at("name", UNKNOWN)
+        return self.name if name == UNKNOWN else str(name)
 
 
 Check = Callable[[Item, Limits], Iterator[str]]

@@ -62,7 +62,7 @@ def _parts(item: Item) -> tuple[str, ...]:
         return REACHED.get(item.kind, ())
     if item.at("kind") == "FileStorage":
         return ("file",)
-    return ("blob", "dfs") if item.at("isHnsEnabled") else ("blob", "file")
+    return ("blob", "dfs") if item.at("isHnsEnabled") is True else ("blob", "file")
 
 
 def _private_names(items: Sequence[Item], limits: Limits) -> Found:
@@ -89,9 +89,7 @@ def _groups(endpoint: Item) -> list[str]:
 
 
 def _workspace_names(items: Sequence[Item], limits: Limits) -> Found:
-    zones = {
-        str(item.at("privateZoneName")) for item in items if item.kind == "privatedns:PrivateZone"
-    }
+    zones = {item.called for item in items if item.kind == ZONE}
     for item in items:
         if item.kind == WORKSPACE:
             for zone in ("privatelink.api.azureml.ms", "privatelink.notebooks.azure.net"):

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
+import grpc
 import pytest
+import yaml
+from google.protobuf import empty_pb2
+from pulumi.runtime.proto import analyzer_pb2, analyzer_pb2_grpc
 
 from infra.preview.run import captures
 from ml.specs.problems import Refused
+from policies.infra.pack import RULES
 from tests.conftest import ROOT
 from tests.infra.programs import tree
 
@@ -48,11 +56,68 @@ def test_findings_come_with_their_policy_level_and_resource(tmp_path: Path) -> N
     assert analyzer and 0 < analyzer.spent.peak_mib < 300
 
 
+def test_no_stack_is_refused_by_the_pack_as_the_cli_runs_it() -> None:
+    """Stack rules see outputs, in which names such as `computeName` are not."""
+    found, _ = captures(["dev", "prod", "staging"])
+    assert {one.stack: [f.message for f in one.findings if f.mandatory] for one in found} == {
+        "dev": [],
+        "prod": [],
+        "staging": [],
+    }
+
+
+def test_the_pack_starts_as_the_cli_starts_it_and_changes_no_resource(tmp_path: Path) -> None:
+    """Its python from PulumiPolicy.yaml, its folder as the program, nothing of ours on the path."""
+    pack = ROOT / "policies" / "infra"
+    project = yaml.safe_load((pack / "PulumiPolicy.yaml").read_text())
+    assert project["runtime"]["name"] == "python" and project["version"]
+    assert (pack / project["runtime"]["options"]["virtualenv"]).resolve() == ROOT / ".venv"
+    bare = {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")}
+    shutil.copytree(pack, tmp_path / "policies" / "infra")
+    shutil.copy(ROOT / "policies" / "__init__.py", tmp_path / "policies")
+    process = subprocess.Popen(
+        [sys.executable, "-u", "-m", "pulumi.policy", "127.0.0.1:1", "."],
+        cwd=tmp_path / "policies" / "infra",
+        env=bare,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stdout
+        port = process.stdout.readline().strip()
+        with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+            pack_ = analyzer_pb2_grpc.AnalyzerStub(channel)
+            with pytest.raises(grpc.RpcError) as unknown:
+                pack_.Handshake(analyzer_pb2.AnalyzerHandshakeRequest(engine_address="127.0.0.1:1"))
+            # The CLI goes on without.
+            assert unknown.value.code() is grpc.StatusCode.UNIMPLEMENTED
+            pack_.ConfigureStack(analyzer_pb2.AnalyzerStackConfigureRequest(stack="prod"))
+            policies = pack_.GetAnalyzerInfo(empty_pb2.Empty()).policies
+            levels = {one.name: one.enforcementLevel for one in policies}
+            assert {name for name, level in levels.items() if level == analyzer_pb2.ADVISORY} == {
+                *("set-aside", "set-aside-whole")
+            }
+            assert len(levels) == len(RULES) + 2
+            assert not any(one.configSchema.properties for one in policies)
+            asked = analyzer_pb2.AnalyzeRequest(
+                type="azure-native:keyvault:Vault",
+                urn="urn:pulumi:prod::platform::azure-native:keyvault:Vault::open",
+                name="open",
+            )
+            said = {one.policyName for one in pack_.Analyze(asked).diagnostics}
+            assert "vault-firewall" in said
+            assert not pack_.Remediate(asked).remediations
+    finally:
+        process.kill()
+        process.communicate()
+
+
 def test_a_waiver_makes_it_advice_that_names_who_answers(tmp_path: Path) -> None:
     here = _tree(tmp_path, PROGRAM)
     (here / "policies/infra/limits.yml").write_text(
-        (ROOT / "policies/infra/limits.yml").read_text()
-        + "prod:\n  advice: [storage-shared-key, storage-defender]\n"
+        (ROOT / "policies/infra/limits.yml")
+        .read_text()
+        .replace("prod: {}", "prod: {advice: [storage-shared-key, storage-defender]}")
     )
     (found,), _ = captures(["prod"], root=here)
     said = {one.message: one.mandatory for one in found.findings if "advice in prod" in one.message}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,11 @@ from typing import Any
 import pytest
 import yaml
 
+from infra.preview import sdk_types
 from infra.preview.captured import REFERENCE
 from policies.infra import limits
 from policies.infra.pack import Book, verdicts
-from policies.infra.rule import UNKNOWN, Item
+from policies.infra.rule import AZURE, UNKNOWN, Item
 from tests.infra.programs import own
 
 WEAKENINGS = yaml.safe_load(Path(__file__).with_name("weakenings.yml").read_text())
@@ -40,7 +42,15 @@ def _items() -> list[Item]:
 
 def _said(items: list[Item]) -> int:
     single = sum(1 for item in items for one in verdicts(BOOK, item) if not one.aside)
-    return single + sum(1 for one in verdicts(BOOK, None, items) if not one.aside)
+    whole = [replace(item, props=_outputs(item)) for item in items]
+    return single + sum(1 for one in verdicts(BOOK, None, whole) if not one.aside)
+
+
+def _outputs(item: Item) -> dict[str, Any]:
+    """What a stack policy is shown of it in a preview."""
+    names = sdk_types.outputs(f"{AZURE}:{item.kind}")
+    assert names
+    return {name: item.props.get(name, UNKNOWN) for name in names}
 
 
 def _changed(item: Item, path: str, value: Any) -> Item | None:
