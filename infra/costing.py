@@ -6,6 +6,8 @@ from collections.abc import Iterator
 
 from infra.estimate import LEFT_OUT, Estimate
 from infra.pricing.months import START_MINUTES, Month
+from infra.pricing.prices import Price
+from infra.pricing.retail import AZURE
 
 
 def as_json(estimate: Estimate) -> dict[str, object]:
@@ -21,7 +23,7 @@ def as_json(estimate: Estimate) -> dict[str, object]:
                 "what": line.what,
                 "basis": line.basis,
                 "month": _month(line.month) if line.price else None,
-                "source": line.price.source if line.price else None,
+                "price": _price(line.price) if line.price else None,
                 "notes": line.notes,
             }
             for line in estimate.lines
@@ -53,15 +55,24 @@ def as_text(estimate: Estimate) -> str:
 
 
 def dated(estimate: Estimate) -> Iterator[str]:
-    """Each date and remark of the prices, with the lines that it is about."""
-    about: dict[str, list[str]] = {}
+    """Whose the prices are, from when, and in what they are not exact; each with its lines."""
+    copied = (
+        "copied by third parties and not Azure's own answer (`infra cost --refresh` asks for VMs)"
+    )
+    about: dict[str, list[str]] = {copied: []}
+    remarks: dict[str, list[str]] = {}
     for line in estimate.lines:
-        if line.price is not None:
-            about.setdefault(line.notes, []).append(line.what)
-    if len(about) == 1:
-        yield f"prices {next(iter(about))}"
-    else:
-        yield from (f"prices {note}: {', '.join(lines)}" for note, lines in sorted(about.items()))
+        if line.price is None:
+            continue
+        if line.price.source != AZURE:
+            about[copied].append(line.what)
+        about.setdefault(f"from {line.price.source} ({line.price.as_of})", []).append(line.what)
+        for remark in filter(None, line.price.note.split("; ")):
+            remarks.setdefault(remark, []).append(line.what)
+    for said, lines in (*remarks.items(), *about.items()):
+        which = "all" if len(lines) == len(estimate.lines) else ", ".join(lines)
+        if lines:
+            yield f"prices {said}: {which}"
 
 
 def _remarks(estimate: Estimate) -> Iterator[str]:
@@ -75,6 +86,11 @@ def _remarks(estimate: Estimate) -> Iterator[str]:
             f"  {one.cluster}: a node that stands would cost {more:,.0f} more in a typical month"
             f" and save {one.waiting_hours:.1f} h of waiting ({START_MINUTES:g} minutes a job)"
         )
+
+
+def _price(price: Price) -> dict[str, object]:
+    names = ("amount", "unit", "region", "priority", "as_of", "source")
+    return {name: getattr(price, name) for name in names}
 
 
 def _month(month: Month) -> dict[str, float]:

@@ -14,6 +14,7 @@ from infra.pricing import months
 from infra.pricing.months import NOTHING, Month
 from infra.pricing.prices import Price, PriceList
 from infra.settings import Settings
+from infra.sizes import SIZES
 from infra.workloads import Cluster
 
 DAYS = months.HOURS / 24
@@ -97,7 +98,8 @@ def _machines(settings: Settings, prices: PriceList) -> Iterator[Line]:
         kind = "spot" if cluster.spot else "dedicated"
         usage = cluster.usage
         basis = (
-            f"{cluster.vm_size}, {kind}, {cluster.min_nodes} to {cluster.max_nodes} nodes;"
+            f"{cluster.vm_size} ({cluster.hardware}), {kind},"
+            f" {cluster.min_nodes} to {cluster.max_nodes} nodes;"
             f" typically {usage.jobs} jobs of {usage.hours} h on {usage.nodes}"
         )
         month = _cluster(cluster, price.amount, cluster.min_nodes) if price else NOTHING
@@ -105,7 +107,12 @@ def _machines(settings: Settings, prices: PriceList) -> Iterator[Line]:
     for one in settings.workstations:
         price = prices.find(f"vm/{one.size}", region)
         month = Month(0.0, 160 * price.amount, months.HOURS * price.amount) if price else NOTHING
-        yield Line(f"workstation {one.name}", f"{one.size}; typically 160 h", month, price)
+        yield Line(
+            f"workstation {one.name}",
+            f"{one.size} ({SIZES[one.size]}); typically 160 h",
+            month,
+            price,
+        )
 
 
 def _pieces(settings: Settings, prices: PriceList) -> Iterator[Line]:

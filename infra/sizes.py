@@ -27,6 +27,12 @@ class Size:
     gpu: str = ""
     infiniband: bool = False
 
+    def __str__(self) -> str:
+        """What is in it, for people: `4 cores, 28 GiB, 1 T4`."""
+        parts = [f"{self.cores} cores", f"{self.memory_gib} GiB"]
+        parts += [f"{self.gpus} {self.gpu}"] if self.gpus else []
+        return ", ".join([*parts, *(["InfiniBand"] if self.infiniband else [])])
+
 
 SIZES: Mapping[str, Size] = {
     "Standard_DS3_v2": Size("standardDSv2Family", 4, 14),

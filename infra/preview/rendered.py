@@ -99,16 +99,14 @@ def _markdown(report: Report) -> Iterator[str]:
 def _lines(cost: Estimate) -> Iterator[str]:
     yield f"| {cost.currency} a month | idle | typical | worst | of what |"
     yield "|---|---|---|---|---|"
-    sources: dict[str, list[str]] = {}
     for line in cost.lines:
         figures = "? | ? | ?"
         if line.price:
             month = line.month
             figures = f"{month.idle:,.0f} | {month.typical:,.0f} | {month.worst:,.0f}"
-            sources.setdefault(f"{line.price.source} ({line.notes})", []).append(line.what)
         yield f"| {line.what} | {figures} | {line.basis} |"
     yield ""
-    yield from (f"- {', '.join(of)}: {source}" for source, of in sources.items())
+    yield from (f"- {line}" for line in costing.dated(cost))
     yield f"- not in it: {'; '.join(LEFT_OUT)}"
 
 

@@ -54,12 +54,14 @@ class PriceList:
         if region in listed:
             return listed[region]
         if priority == "spot" and (dedicated := self.find(item, region)):
-            note = f"taken as {self.spot_share:.0%} of dedicated"
+            note = (
+                f"of low priority taken as {self.spot_share:.0%} of dedicated ({self.spot_source})"
+            )
             note = "; ".join(filter(None, (dedicated.note, note)))
             amount = dedicated.amount * self.spot_share
             return replace(dedicated, amount=amount, priority="spot", note=note)
         if STAND_IN in listed:
-            return replace(listed[STAND_IN], note=f"price of {STAND_IN}; none listed for {region}")
+            return replace(listed[STAND_IN], note=f"of {STAND_IN}, as none is listed for {region}")
         return None
 
     def updated(self, fresh: Sequence[Price]) -> PriceList:

@@ -17,6 +17,8 @@ from typing import Any
 from infra.pricing.prices import Price
 
 ADDRESS = "https://prices.azure.com/api/retail/prices"
+# The source of what was asked of it.
+AZURE = "Azure Retail Prices API"
 VERSION = "2023-01-01-preview"
 MOST_PAGES = 50
 Get = Callable[[str], Mapping[str, Any]]
@@ -56,7 +58,7 @@ def vm_prices(size: str, region: str, get: Get | None = None) -> list[Price]:
             region,
             "hour",
             float(amount),
-            "Azure Retail Prices API",
+            AZURE,
             since or "unknown",
             "spot" if priority == "spot" else "dedicated",
         )

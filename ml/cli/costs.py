@@ -162,7 +162,9 @@ def _priced(
                 dedicated.amount if dedicated else None,
                 spot.amount if spot else None,
                 listed.currency,
-                f"as of {told.as_of}, {told.note or told.source}" if told else "",
+                "; ".join(filter(None, (f"{told.source}, {told.as_of}", told.note)))
+                if told
+                else "",
             )
 
 

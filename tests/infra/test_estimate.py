@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -13,8 +14,9 @@ from infra.preview.captured import Capture
 from infra.preview.rendered import Format, rendered
 from infra.preview.report import Report
 from infra.pricing import prices
+from infra.pricing.retail import AZURE
 from infra.settings import Settings, load
-from infra.sizes import SIZES
+from infra.sizes import SIZES, Preset
 from infra.workloads import Cluster, Usage
 
 LISTED = prices.read()
@@ -112,6 +114,46 @@ def test_what_no_line_counts_is_named(settings: Settings) -> None:
     forms: tuple[Format, ...] = ("text", "md", "json")
     for shown in (costing.as_text(made), *(rendered([report], form) for form in forms)):
         assert all(one in shown for one in LEFT_OUT)
+
+
+def test_whose_the_prices_are_is_said_beside_each_estimate(settings: Settings) -> None:
+    """Third parties' copies, a stand-in region, a share for low priority: with their lines."""
+    spot = replace(settings.clusters[0], name="gpu-spot", preset="t4")
+    here = replace(settings, location="westeurope", clusters=(spot,))
+    fresh = prices.Price("vm/Standard_NC4as_T4_v3", "westeurope", "hour", 0.6, AZURE, "2026-01-01")
+    before, after = (estimate(here, one) for one in (LISTED, LISTED.updated([fresh])))
+    report = Report(Capture("dev", (), {}), before)
+    forms: tuple[Format, ...] = ("text", "md")
+    for shown in (costing.as_text(before), *(rendered([report], form) for form in forms)):
+        assert "copied by third parties and not Azure's own answer" in shown
+        assert "of eastus, as none is listed for westeurope: all" in shown
+        share = f"low priority taken as 20% of dedicated ({LISTED.spot_source}): cluster gpu-spot"
+        assert share in shown
+    copied = next(one for one in costing.dated(after) if "third parties" in one)
+    assert "cluster gpu-spot" not in copied and "stored data" in copied
+    (line, *_) = json.loads(json.dumps(costing.as_json(after)))["lines"]
+    assert line["price"] == {
+        **{"amount": pytest.approx(0.12), "unit": "hour", "region": "westeurope"},
+        **{"priority": "spot", "as_of": "2026-01-01", "source": AZURE},
+    }
+
+
+def test_a_line_says_what_is_in_a_node(settings: Settings) -> None:
+    """Cores, memory, GPUs, InfiniBand: what a size's name only hints at."""
+    kinds: tuple[Preset, ...] = ("cpu", "t4", "infiniband")
+    clusters = tuple(Cluster(name=f"c-{kind}", preset=kind) for kind in kinds)
+    made = estimate(replace(settings, clusters=clusters), LISTED)
+    assert [line.basis.partition(", 0 to")[0] for line in made.lines[:3]] == [
+        "Standard_E4ds_v4 (4 cores, 32 GiB), dedicated",
+        "Standard_NC4as_T4_v3 (4 cores, 28 GiB, 1 T4), spot",
+        "Standard_ND96amsr_A100_v4 (96 cores, 1900 GiB, 8 A100 80GB, InfiniBand), spot",
+    ]
+
+
+@pytest.mark.parametrize("redundancy", ["LRS", "ZRS", "GRS", "GZRS", "RAGRS", "RAGZRS"])
+def test_every_redundancy_has_a_price(redundancy: str) -> None:
+    """Whatever the settings allow."""
+    assert LISTED.find(f"blob/{redundancy}", "westeurope")
 
 
 def test_a_node_that_stands_is_compared_with_none(settings: Settings) -> None:

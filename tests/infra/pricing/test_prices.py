@@ -36,7 +36,7 @@ def test_a_price_of_the_region_is_preferred() -> None:
     assert LISTED.find("vm/B", "north") == price("vm/B", "north", 3.0)
     stand_in = LISTED.find("vm/A", "north")
     assert stand_in is not None
-    assert (stand_in.amount, stand_in.note) == (1.0, "price of eastus; none listed for north")
+    assert (stand_in.amount, stand_in.note) == (1.0, "of eastus, as none is listed for north")
 
 
 def test_what_has_no_price_has_none() -> None:
@@ -49,7 +49,10 @@ def test_spot_is_a_share_until_a_price_is_listed() -> None:
     """The share is said; a listed price takes its place."""
     assumed = LISTED.find("vm/A", "eastus", "spot")
     assert assumed is not None
-    assert (assumed.amount, assumed.note) == (0.2, "taken as 20% of dedicated")
+    assert (assumed.amount, assumed.note) == (
+        0.2,
+        f"of low priority taken as 20% of dedicated ({LISTED.spot_source})",
+    )
     known = LISTED.updated([price("vm/A", "eastus", 0.3, "spot")]).find("vm/A", "eastus", "spot")
     assert known is not None
     assert (known.amount, known.note) == (0.3, "")
