@@ -11,6 +11,7 @@ from typing import Annotated
 
 import typer
 
+from ml.cli.options import AsJson
 from ml.specs.problems import Exit, Place, Problem, Refused
 from ml.specs.repository import shown
 
@@ -31,6 +32,7 @@ def command(
     format: Annotated[
         Format, typer.Option(help="text for people, json for programs, github for annotations.")
     ] = Format.text,
+    as_json: AsJson = False,
 ) -> None:
     """Check Azure ML specs and what releases read: a file, a folder or the repository.
 
@@ -40,6 +42,7 @@ def command(
     """
     from ml.specs.survey import survey
 
+    format = Format.json if as_json else format
     found = survey(paths or [], release_files())
     if format is Format.json:
         print(json.dumps(found.as_json(), indent=2))

@@ -22,8 +22,8 @@ from ml.specs.problems import Place, Problem, Refused
 Key = str | int
 LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 # Where libyaml reads text otherwise than PyYAML's own reader, which the SDK uses: tabs, a bare
-# `!`, marks of byte order, directives, a comment right after `|` (found by comparing the
-# two on random text, as a test does).
+# `!`, marks of byte order, directives, a comment right after `|`, a `?` inside of brackets (found
+# by comparing the two on random text, as a test does).
 _QUIRKS = re.compile(r"\t|(?:^|[\s\[{,:?-])!(?:\s|$)|\ufeff|^%|[|>][-+\d]*#", re.M)
 
 MAX_BYTES = 1_000_000
@@ -128,7 +128,7 @@ def parse(text: str, shown: str) -> Document:
         raise Refused(ambiguity.nul(Place(shown, line)))
     root: yaml.Node | None = None
     try:
-        loader_class = yaml.SafeLoader if _QUIRKS.search(text) else LOADER
+        loader_class = yaml.SafeLoader if _is_quirky(text) else LOADER
         ambiguity.refuse_depth(text, shown, loader_class)
         loader = loader_class(text)
         try:
@@ -150,6 +150,11 @@ def parse(text: str, shown: str) -> Document:
         # PyYAML's constructors of dates, integers and keys raise these as they are.
         raise Refused(unreadable.value(error, root, shown)) from None
     return Document(shown, data, root)
+
+
+def _is_quirky(text: str) -> bool:
+    in_brackets = "?" in text and ("[" in text or "{" in text)
+    return in_brackets or _QUIRKS.search(text) is not None
 
 
 def _child(node: yaml.Node, key: Key) -> tuple[yaml.Node, yaml.Mark] | None:

@@ -25,18 +25,18 @@ _OPEN = frozenset(
         "sampling_algorithm",
     }
 )
-_FIELDS = frozenset(
-    [
-        "compute",
-        "experiment_name",
-        "display_name",
-        "description",
-        "name",
-        "environment",
-        "command",
-        "code",
-    ]
+_OF_SWEEPS = frozenset({"sampling_algorithm"})
+_OF_COMMANDS = frozenset(
+    {"environment", "command", "code", "environment_variables", "resources", *_OF_SWEEPS}
 )
+_FIELDS = frozenset(
+    {
+        *("compute", "experiment_name", "display_name", "description", "name"),
+        *("environment", "command", "code"),
+    }
+)
+# What nobody means to set: the file is what it is.
+_FIXED = frozenset({"$schema", "type", "version"})
 
 
 def apply(data: dict[str, Any], overrides: Mapping[str, str]) -> None:
@@ -103,9 +103,10 @@ def _typed_path(text: str) -> str:
 
 
 def _unknown(keys: list[str], parent: dict[str, Any], target: str) -> Problem:
-    known = [str(key) for key in parent]
+    known = [str(key) for key in parent if key not in _FIXED]
     if len(keys) == 1:
-        known += sorted(_OPEN | _FIELDS)
+        is_command = not {"jobs", "trial"} & parent.keys()
+        known += sorted((_OPEN | _FIELDS) - (_OF_SWEEPS if is_command else _OF_COMMANDS))
     prefix = "".join(f"{key}." for key in keys[:-1])
     names = ", ".join(prefix + key for key in dict.fromkeys(known))
     return Problem(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -10,14 +11,15 @@ from typing import Any
 
 from marshmallow import ValidationError
 
-from ml.specs import sdk_words
+from ml.specs import repository, sdk_words
 from ml.specs.kinds import Kind, kind_of
-from ml.specs.lines import Document, Key, strings
-from ml.specs.problems import Problem
+from ml.specs.lines import Document, Key, read, strings
+from ml.specs.problems import Problem, Refused
 from ml.specs.sdk_tree import Leaf, Spot, leaves
 
 # What a loader raises that met a shape of which it had not thought.
 _FAULTS = (AttributeError, TypeError, LookupError, RecursionError)
+_UNPARSED = re.compile(r"Error while parsing yaml file: (?P<file>.*?)\s*(?:\n|$)")
 
 
 def translate(error: Exception, kind: Kind, document: Document, file: Path) -> tuple[Problem, ...]:
@@ -33,9 +35,15 @@ def translate(error: Exception, kind: Kind, document: Document, file: Path) -> t
         text = getattr(cause, "message", None) or str(cause) or type(cause).__name__
         keys = _keys_of(cause.__traceback__) or _named(str(text), document)
         found = [Leaf(keys, (str(text),), None, None)]
-    problems = []
+    problems: list[Problem] = []
     for leaf in found:
+        unreadable = _unreadable(leaf.messages)
+        if unreadable:
+            problems += unreadable
+            continue
         where, keys = sdk_words.follow(leaf.keys, document, file)
+        if where is document:
+            keys = _to_the_file(keys, leaf.messages, document, file)
         kind = (kind_of(where.data) if where is not document else None) or kind
         problems.append(
             sdk_words.problem(keys, leaf.messages, leaf.field, leaf.schema, kind, where)
@@ -45,6 +53,29 @@ def translate(error: Exception, kind: Kind, document: Document, file: Path) -> t
     problems = _without_consequences(problems)
     problems.sort(key=lambda problem: problem.place.line if problem.place else 0)
     return tuple(dict.fromkeys(problems))
+
+
+def _unreadable(messages: tuple[str, ...]) -> tuple[Problem, ...]:
+    """What is wrong, by its own lines, with a file that the spec names and the SDK cannot read."""
+    for named in filter(None, map(_UNPARSED.search, messages)):
+        try:
+            read(Path(named["file"]), repository.shown(Path(named["file"])))
+        except Refused as refused:
+            return refused.problems
+    return ()
+
+
+def _to_the_file(
+    keys: tuple[Key, ...], messages: tuple[str, ...], document: Document, file: Path
+) -> tuple[Key, ...]:
+    """The keys of the path that is not there, where the SDK names only the mapping around it."""
+    resolved = sdk_words.not_found(messages)
+    if not resolved or not isinstance(document.get(*keys), dict):
+        return keys
+    for below, text in strings(document.get(*keys)):
+        if os.path.normpath(file.parent / text) == os.path.normpath(resolved):
+            return (*keys, *below)
+    return keys
 
 
 def _without_consequences(problems: list[Problem]) -> list[Problem]:

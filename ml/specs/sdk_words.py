@@ -97,9 +97,8 @@ def _words(
     found = (
         f"`{name}` is {in_words(name, value)}" if name else f"the file is {in_words(name, value)}"
     )
-    missing = next(filter(None, map(_NOT_FOUND.search, messages)), None)
-    if missing:
-        path = missing["resolved"] or missing["opened"]
+    path = not_found(messages)
+    if path:
         where = f"`{name}: {value}`" if isinstance(value, str) else f"`{name}`"
         hint = f"looked for {path}"
         return "missing-file", f"{where} names nothing on this machine", "a path that exists", hint
@@ -126,6 +125,12 @@ def _words(
     shown = _first_sentence(text)
     hint = "these are azure-ai-ml's own words: `az ml` would say the same"
     return "invalid-field", f"{f'`{name}`: ' if name else ''}{shown}", "", hint
+
+
+def not_found(messages: tuple[str, ...]) -> str:
+    """The path that the SDK says it did not find; "" when it says nothing of the kind."""
+    missing = next(filter(None, map(_NOT_FOUND.search, messages)), None)
+    return (missing["resolved"] or missing["opened"]) if missing else ""
 
 
 def _owner(keys: tuple[Key, ...], kind: Kind) -> str:

@@ -93,6 +93,11 @@ ALLOWED: dict[str, list[str]] = {
         COMMAND
         + "inputs: {x: {path: 'https://example.org/none'}, y: {path: azureml:none@latest}}\n"
     ],
+    "empty-pipeline": [PIPELINE],
+    "bad-conda-file": [
+        "command: echo\nenvironment: {image: i:1, conda_file: conda.yml}\n",
+        "command: echo\nenvironment:\n  image: i:1\n  conda_file: {dependencies: [numpy]}\n",
+    ],
     "unknown-step": [PIPELINE],
     "unknown-output": [
         _STEP + "      data: ${{parent.jobs.prepare.outputs.prepared}}\n      rate: 1\n"
@@ -103,7 +108,7 @@ ALLOWED: dict[str, list[str]] = {
     "pipeline-cycle": [
         _STEP + "      data: ${{parent.jobs.prepare.outputs.prepared}}\n      rate: 0\n"
     ],
-    "wrong-type": ["type: pipeline\njobs: {}\n"],
+    "wrong-type": [PIPELINE],
     "not-a-component": [_STEP + "      data: ${{parent.inputs.faq}}\n      rate: 0.5\n"],
     "component-cycle": [
         "type: pipeline\njobs:\n  one: {type: pipeline, component: around.part}\n"

@@ -227,6 +227,11 @@ NUMBERS = {
 }
 
 PIPELINES = {
+    "empty-pipeline": "type: pipeline\njobs: {}  # warning: empty-pipeline\n",
+    "conda-file-without-a-list": "command: echo\nenvironment:\n  image: i:1\n  conda_file:\n"
+    "    dependencies: numpy  # error: bad-conda-file\n",
+    "conda-file-that-is-not-there": "command: echo\nenvironment:\n  image: i:1\n"
+    "  conda_file: none.yml  # error: missing-file\n",
     "unknown-step": PIPELINE
     + "  train:\n    environment: azureml:e:1\n    command: cat ${{inputs.x}}\n"
     "    inputs:\n      x: ${{parent.jobs.prepar.outputs.prepared}}  # error: unknown-step\n",

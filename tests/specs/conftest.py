@@ -29,7 +29,7 @@ def repo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (root / "empty.part").write_text("")
     (root / "nul.part").write_text("\0")
     for name, inner in {"endless": "endless", "around": "inside", "inside": ""}.items():
-        jobs = f"{{again: {{type: pipeline, component: {inner}.part}}}}" if inner else "{}"
+        jobs = f"{{again: {{type: pipeline, component: {inner}.part}}}}" if inner else STEP
         (root / f"{name}.part").write_text(f"type: pipeline\nname: {name}\njobs: {jobs}\n")
     (tmp_path / "outside").mkdir()
     (tmp_path / "outside" / "secret.txt").write_text("outside")
@@ -53,6 +53,7 @@ def problems(repo: Path) -> Check:
     return of
 
 
+STEP = "{only: {command: echo, environment: 'azureml:e:1'}}"
 COMPONENT = """\
 type: command
 name: train

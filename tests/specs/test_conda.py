@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from ml.specs.check import check
 from ml.specs.load import load
 from ml.specs.plan import CommandPlan, Environment
 from ml.specs.planning import plan
@@ -95,6 +96,28 @@ def test_what_is_wrong_is_named_by_its_line(repo: Path, content: str, code: str,
     (problem,) = error.value.problems
     assert (problem.code, str(problem.place)) == (code, line)
     assert error.value.exit_code == Exit.WRONG_CALL
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        ("name: e\ndependencies: [\n", "unreadable-yaml at conda.yml:3"),
+        ("a: [1\nb: 2\n", "unreadable-yaml at conda.yml:2"),
+        ("- numpy\n", "bad-conda-file at conda.yml:1"),
+        ("dependencies:\n  - 3\n", "bad-conda-file at conda.yml:2"),
+        ("dependencies:\n  - pip:\n    - -r none.txt\n", ""),
+        (None, "missing-file at job.yml:4"),
+    ],
+)
+def test_a_check_names_its_line(repo: Path, content: str | None, problem: str) -> None:
+    """Of a file that is no YAML, holds something else, or is not there; before anything is run."""
+    (repo / "conda.yml").unlink()
+    if content is not None:
+        (repo / "conda.yml").write_text(content)
+    (repo / "job.yml").write_text(JOB.format("conda.yml"))
+    assert [f"{one.code} at {one.place}" for one in check(load(Path("job.yml")))] == (
+        [problem] if problem else []
+    )
 
 
 def test_an_unreadable_file_of_an_asset(repo: Path) -> None:

@@ -160,6 +160,8 @@ FRAGMENTS = st.sampled_from(
 @settings(max_examples=1500, deadline=None)
 @given(st.lists(FRAGMENTS, max_size=9).map("".join))
 @example("\ufeff!")
+@example("[a?]")
+@example("[?]")
 def test_text_is_read_as_pyyaml_reads_it(text: str) -> None:
     """What is read is what the SDK's own reader makes of it; what that refuses is refused."""
     try:

@@ -90,6 +90,21 @@ def test_unknown_targets_are_refused_with_a_hint() -> None:
     assert refused("objective.goal.x", "y", "sweep").code == "bad-override"
 
 
+def test_what_can_be_set_is_listed() -> None:
+    """Of that kind of job, without what makes it that kind."""
+    listed = {
+        kind: {*refused("nope.x", "1", kind).expected.removeprefix("one of ").split(", ")}
+        for kind in ("command", "sweep")
+    }
+    for names in listed.values():
+        assert {"inputs", "compute", "tags", "limits", "experiment_name"} <= names
+        assert not names & {"type", "$schema", "version"}
+    assert {"command", "environment", "resources"} <= listed["command"]
+    assert "sampling_algorithm" not in listed["command"]
+    assert {"sampling_algorithm", "search_space", "trial"} <= listed["sweep"]
+    assert not listed["sweep"] & {"command", "environment", "code"}
+
+
 def test_several_wrong_targets_are_told_at_once() -> None:
     """Two wrong targets are two problems."""
     with pytest.raises(Refused) as error:

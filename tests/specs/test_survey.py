@@ -92,6 +92,8 @@ def test_json(specs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert (wrong["file"], wrong["line"]) == ("jobs/wrong.yaml", 3)
     assert wrong["expected"] == "at least 1" and wrong["source"]
     assert captured.err.startswith("3 specs, 1 error")
+    assert run("jobs", "--json") == 2
+    assert json.loads(capsys.readouterr().out) == found
 
 
 def test_github(specs: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from ml.specs import assets, repository
+from ml.specs import assets, conda, repository
 from ml.specs.lines import Key, strings
 from ml.specs.load import Spec
 from ml.specs.problems import Severity
@@ -119,6 +119,33 @@ def missing_file(subject: Subject) -> Iterator[Finding]:
                     "its path is relative to the context",
                     severity,
                 )
+
+
+@rule("bad-conda-file", scope="spec", source="conda's environment.yml: the build fails without")
+def bad_conda_file(subject: Subject) -> Iterator[Finding]:
+    """A `conda_file`, in a file of its own or in place, is what conda can read.
+
+    The SDK reads one only as YAML; Azure ML finds the fault when it builds the environment.
+    """
+    spec = subject.spec
+    for keys, path in _conda_files(spec):
+        found = conda.of_file(path) if path else conda.of_mapping(spec, *keys)
+        for problem in found.problems:
+            # What cannot be loaded the SDK refuses; what it includes may be made before the build.
+            if problem.code == "bad-conda-file":
+                yield Finding(
+                    keys, problem.found, problem.expected, problem.hint, place=problem.place
+                )
+
+
+def _conda_files(spec: Spec) -> Iterator[tuple[tuple[Key, ...], Path | None]]:
+    for keys, _, path in local_paths(spec):
+        if keys[-1] == "conda_file" and path.is_file():
+            yield keys, path
+    at = ((), ("environment",), ("trial", "environment"))
+    for owner in at:
+        if isinstance(spec.get(*owner, "conda_file"), dict | list):
+            yield (*owner, "conda_file"), None
 
 
 def _exists(path: Path, text: str) -> bool:

@@ -24,6 +24,15 @@ def bindings(node: Node) -> Iterator[tuple[tuple[Key, ...], Reference]]:
                     yield ("jobs", name, *keys), reference
 
 
+@rule("empty-pipeline", scope="pipeline", severity="warning", source=_YAML)
+def empty_pipeline(node: Node) -> Iterator[Finding]:
+    """A pipeline has steps: `jobs` is required; azure-ai-ml lets an empty one pass."""
+    if node.get("jobs") == {}:
+        yield Finding(
+            ("jobs",), "the pipeline has no steps: it completes without doing anything", "a step"
+        )
+
+
 @rule("unknown-step", scope="pipeline", source=_YAML)
 def unknown_step(node: Node) -> Iterator[Finding]:
     """`${{parent.jobs.X…}}` names a step of the pipeline."""

@@ -15,20 +15,24 @@ from ml.specs.lines import Key
 from ml.specs.links import Links
 from ml.specs.load import Spec
 from ml.specs.nodes import Node
-from ml.specs.problems import Problem, Severity
+from ml.specs.problems import Place, Problem, Severity
 
 Scope = Literal["spec", "node", "sweep", "pipeline"]
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What a rule found: the keys that lead there (from the node's root), and the words."""
+    """What a rule found: the keys that lead there (from the node's root), and the words.
+
+    `place` is where in another file that the spec names.
+    """
 
     keys: tuple[Key, ...]
     found: str
     expected: str = ""
     hint: str = ""
     severity: Severity | None = None
+    place: Place | None = None
 
 
 @dataclass(frozen=True)
@@ -60,7 +64,7 @@ class Rule:
                 one.found,
                 one.expected,
                 one.hint,
-                subject.spec.place(*subject.keys, *one.keys),
+                one.place or subject.spec.place(*subject.keys, *one.keys),
                 one.severity or self.severity,
                 self.source,
             )
