@@ -35,31 +35,41 @@ def fit(
     report: Report | None = None,
     watched: Index | None = None,
     every: int = 10,
+    like: FaqModel | None = None,
 ) -> FaqModel:
     """Train on the questions `rows`; nothing else of the data but the known entries is looked at.
 
     Every `every` trees `report` is told how the questions `watched` are ranked, and the trees up to
     the best report are kept: a sweep compares trials by their best. `pairs` (question,
-    entry; indices into `rows` and entries) replace the pairs that would be drawn.
+    entry; indices into `rows` and entries) replace the pairs that would be drawn. `like` is a model
+    of the same rows and settings but for seed and trees: what does not depend on these is taken
+    from it.
     """
     began = time.perf_counter()
     texts = [faq.questions[row].text for row in rows]
     entry = np.array([faq.questions[row].entry for row in rows])
     known = np.flatnonzero(~split.unseen)
-    printed = [faq.entries[at] for at in known]
-    visible = [*texts, *(e.text for e in printed), *(answer_text(e) for e in printed)]
-    spaces, seen = Spaces.fit(visible, settings.word_ngrams, settings.char_ngrams)
-    asked = seen[: len(texts)]
-    catalogue = catalogue_of(spaces, faq.entries)
+    if like is None:
+        printed = [faq.entries[at] for at in known]
+        visible = [*texts, *(e.text for e in printed), *(answer_text(e) for e in printed)]
+        spaces, seen = Spaces.fit(visible, settings.word_ngrams, settings.char_ngrams)
+        asked, catalogue = seen[: len(texts)], catalogue_of(spaces, faq.entries)
+    else:
+        spaces, catalogue = like.spaces, like.catalogue
+        asked = like.memory.asked[np.argsort(np.argsort(entry, kind="stable"))]  # as they came
     rng = np.random.default_rng([seed, 17])
     if pairs is None:
         pairs = sample_pairs(
             entry, known, settings.matches, rng, catalogue.alike, settings.hard_negatives
         )
     descent = (settings.discriminant_steps, settings.discriminant_rate)
+
+    def learn() -> Memory:
+        return like.memory if like else Memory.learn(asked, entry, catalogue, *descent)
+
     # SciPy's sparse products let go of the interpreter's lock.
     with ThreadPoolExecutor(threads) as pool:
-        learnt = pool.submit(Memory.learn, asked, entry, catalogue, *descent)
+        learnt = pool.submit(learn)
         features = training_features(
             asked, entry, split.group[rows], pairs, catalogue, descent, seed, pool
         )

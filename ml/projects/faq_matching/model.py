@@ -71,10 +71,14 @@ class FaqModel:
         for start in range(0, len(texts), BLOCK):
             rows = slice(start, start + BLOCK)
             features = self.features(texts[rows], None if forget is None else forget[rows])
-            rows_of_pairs = features.reshape(-1, len(NAMES))
-            raw = self.booster.predict(rows_of_pairs, raw_score=True, num_threads=threads)
-            found[rows] = raw.reshape(features.shape[:2])
+            found[rows] = self.raw(features, threads)
         return found
+
+    def raw(self, features: Array, threads: int = 0) -> Array:
+        """`scores` of texts whose features are known."""
+        rows_of_pairs = features.reshape(-1, len(NAMES))
+        found = self.booster.predict(rows_of_pairs, raw_score=True, num_threads=threads)
+        return np.asarray(found, np.float32).reshape(features.shape[:2])
 
     def save(self, folder: Path) -> str:
         """Write the model's folder with its manifest; returns the folder's digest."""

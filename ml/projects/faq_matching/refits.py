@@ -21,15 +21,17 @@ def refits(
 
     They have as many trees as `model` kept.
     """
+    if not count:
+        return []
     settings = Hyperparameters.of(model.settings)
     settings = replace(settings, trees=max(1, model.booster.num_trees()))
-    rows = split.rows(VALIDATION)
-    texts, expected = texts_of(faq, rows), entries_of(faq, rows)
+    rows, expected = split.rows(TRAIN), entries_of(faq, split.rows(VALIDATION))
+    features = model.features(texts_of(faq, split.rows(VALIDATION)))
     found: list[Mapping[str, float]] = []
     for number in range(1, count + 1):
         seed = int(model.settings["seed"]) + number
-        other = fit(faq, split, split.rows(TRAIN), settings, seed, threads)
-        found.append(validation_metrics(ranks(other.scores(texts), expected)))
+        other = fit(faq, split, rows, settings, seed, threads, like=model)
+        found.append(validation_metrics(ranks(other.raw(features), expected)))
     return found
 
 

@@ -46,6 +46,8 @@ def clean(raw: str) -> str:
 
 def normalise(text: str) -> str:
     """What two texts share when only case, accents, punctuation or spacing tell them apart."""
-    plain = unicodedata.normalize("NFKD", text)
-    plain = "".join(c for c in plain if not unicodedata.combining(c))
+    plain = text
+    if not text.isascii():
+        plain = unicodedata.normalize("NFKD", text)
+        plain = "".join(c for c in plain if not unicodedata.combining(c))
     return _NOT_WORD.sub(" ", plain.lower()).strip()

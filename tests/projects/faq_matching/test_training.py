@@ -70,6 +70,14 @@ def test_other_seeds_say_how_stable_it_is(
     assert run.data.metrics["validation_gain_at_3_std"] == pytest.approx(stdev(gains))
 
 
+def test_a_fit_like_another_is_the_fit_it_would_have_been(
+    faq: Faq, parts: Split, model: FaqModel, tmp_path: Path
+):
+    """What another seed's model lends saves time and changes nothing."""
+    fits = [fit(faq, parts, parts.rows(TRAIN), SMALL, seed=4, like=one) for one in (None, model)]
+    assert len({one.save(tmp_path / str(at)) for at, one in enumerate(fits)}) == 1
+
+
 def test_what_is_logged_is_what_the_model_does(
     folder: Path, schema: Path, store: str, tmp_path: Path, faq: Faq, parts: Split
 ):
