@@ -35,6 +35,7 @@ def command(
     question: Annotated[str, typer.Option(help="What to ask the served model.")] = QUESTION,
 ) -> None:
     """Sweep, select, gate, apply with a canary, ask; a bad model and a bad green are refused."""
+    from ml.backends.local.pool.lasting import lasting
     from ml.backends.local.tracking.tracking import prepare
 
     began = time.monotonic()
@@ -45,13 +46,15 @@ def command(
     steps = Steps(projects.find(project))
     model = steps.project.deployment().endpoint
     fresh = Registry().champion(model, "local") is None
-    if fresh:
-        steps.first_model()
-    proposal = steps.candidate(steps.sweep(spec))
-    promoted = steps.promote(proposal)
-    steps.ask(proposal.model, question)
+    with lasting():
+        if fresh:
+            steps.first_model()
+        proposal = steps.candidate(steps.sweep(spec))
+        promoted = steps.promote(proposal)
+        steps.ask(proposal.model, question)
+        if promoted or fresh:
+            steps.bad_model()
     if promoted or fresh:
-        steps.bad_model()
         steps.bad_green()
     typer.echo(f"\ndone in {time.monotonic() - began:.0f} s; next:", err=True)
     typer.echo('  make ask Q="what does a sweep cost?"', err=True)

@@ -18,7 +18,7 @@ from ml.backends.local.environments.interpreters import Interpreters
 from ml.backends.local.files import COPIED
 from ml.backends.local.parallel import parallel
 from ml.backends.local.pipelines import recall
-from ml.backends.local.pool.pool import Pool
+from ml.backends.local.pool import lasting
 from ml.backends.local.preparation import Preparation, assets_of
 from ml.backends.local.processes.eviction import Evictions
 from ml.backends.local.processes.interruption import Interruption
@@ -147,8 +147,7 @@ class LocalBackend:
             tracking = Tracking()
             stack.callback(tracking.close)
             recovery.close_abandoned(tracking)
-            pool = Pool(watchman)
-            stack.callback(pool.close)
+            pool = stack.enter_context(lasting.of_a_run(watchman))
             preparation = Preparation(tracking, pool, snapshots, interpreters, assets_of(plan))
             preparation.evictions = self._evictions
             if isinstance(plan, CommandPlan):

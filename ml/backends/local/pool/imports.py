@@ -36,6 +36,10 @@ class Imports:
     certain: int = 0
     obstacle: str = ""
 
+    def has(self, package: str) -> bool:
+        """Whether something is imported from that package."""
+        return any(name.partition(".")[0] == package for name, _ in self.entries)
+
     def without(self, packages: set[str]) -> Imports:
         """The same, but for imports from these packages."""
         kept = [one[0].partition(".")[0] not in packages for one in self.entries]

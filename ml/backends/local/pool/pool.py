@@ -59,10 +59,14 @@ class Job:
 
 
 class Pool:
-    """The warm interpreters of one executor. `close` it at the end."""
+    """The warm interpreters of one executor. `close` it at the end.
 
-    def __init__(self, watchman: Watchman) -> None:
-        self._watchman = watchman
+    One that `lasts` is for runs to come as well: it warms for whatever logs, since importing MLflow
+    and opening its store take 3 s.
+    """
+
+    def __init__(self, watchman: Watchman, lasts: bool = False) -> None:
+        self._watchman, self._lasts = watchman, lasts
         self._interpreters: dict[object, Interpreter] = {}
         self._learned: dict[object, tuple[str, imports.Imports] | str] = {}
         self._why_not = _why_not()
@@ -76,7 +80,7 @@ class Pool:
         ask = self._why_not or self._ask(job, snapshot)
         if isinstance(ask, str):
             return self.shell(job, ask)
-        interpreter = self._warmed(ask, make)
+        interpreter = self._warmed(ask, make or (self._lasts and ask.imports.has("mlflow")))
         if isinstance(interpreter, str):
             return self.shell(job, interpreter)
         if interpreter.failure:
@@ -115,6 +119,15 @@ class Pool:
         poll.poll(seconds * 1000)
         for interpreter in self._interpreters.values():
             interpreter.listen()  # also to the end of one that nobody waits for
+
+    def resumed(self) -> Pool:
+        """This pool, for another run."""
+        self._adopt_orphans(bool(self._interpreters))
+        return self
+
+    def rest(self) -> None:
+        """Between two runs."""
+        self._adopt_orphans(False)
 
     def close(self) -> None:
         """End the interpreters; runs have ended before."""
