@@ -14,6 +14,8 @@ from ml.specs.problems import Problem, Refused
 if TYPE_CHECKING:
     from ml.backends.local.runs.listing import Entry
 
+NO_RUN = "no run; start one: ml run SPEC"
+
 app = typer.Typer(help="The runs of this machine.", no_args_is_help=True)
 
 
@@ -41,7 +43,9 @@ def list_(
         json_out.write(lines)
         return
     if not found:
-        typer.echo("no run; start one: ml run SPEC", err=True)
+        is_filtered = any((experiment, project, status, since))
+        said = "no run passes the filters; all: ml runs list" if is_filtered else NO_RUN
+        typer.echo(said, err=True)
         return
     swept = [entry for entry in reversed(found) if entry.objective]
     primary = {entry.run.experiment: entry.objective[0] for entry in swept if entry.objective}

@@ -74,6 +74,8 @@ def keep(
 
     for found in [runs.find(one) for one in run]:
         keeping.keep(found, not undo)
+        said = "may make room for others again" if undo else "is protected; --undo ends that"
+        typer.echo(f"{found.name} {said}", err=True)
 
 
 def clean(

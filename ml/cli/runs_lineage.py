@@ -30,7 +30,7 @@ def told(links: Sequence[Link], came: Sequence[Descendant]) -> Iterator[tuple[st
             yield f"  ← {one.name}", text + sha(one.digest)
         commit = str(link.code.get("commit", ""))[:12]
         if link.code:
-            dirty = " with uncommitted changes" if link.code.get("dirty") else ""
+            dirty = " with uncommitted changes" if commit and link.code.get("dirty") else ""
             kept = f", kept in {shown(link.snapshot)}" if link.snapshot else ""
             snapshot = str(link.code.get("digest", ""))
             yield "  code", f"{commit or 'no commit'}{dirty}{sha(snapshot)}{kept}"

@@ -23,7 +23,7 @@ from ml.cli.spans import moment, size, span
 from ml.cli.tables import plain
 from ml.release.descent import Descendant, Serving
 from ml.specs.problems import Problem, Refused
-from tests.backends.made_runs import made, made_model, made_snapshot, made_sweep
+from tests.backends.made_runs import LINEAGE, made, made_model, made_snapshot, made_sweep
 from tests.cli.conftest import Ml
 
 
@@ -66,6 +66,8 @@ def test_nothing_to_list(ml: Ml) -> None:
     assert (done.returncode, done.stdout) == (0, "")
     assert "ml run SPEC" in done.stderr
     assert json.loads(ml("list", "--json").stdout) == []
+    made("old_oak_01")
+    assert ml("list", "--experiment", "other").stderr.startswith("no run passes the filters")
 
 
 @pytest.mark.parametrize(
@@ -78,6 +80,7 @@ def test_nothing_to_list(ml: Ml) -> None:
         (["diff", "one_oak_01", "no_such_run_00"], 2, "no-such-run"),
         (["best"], 2, "which-metric"),
         (["best", "--goal", "most"], 2, "no-such-goal"),
+        (["best", "--metric", "nope"], 2, "nothing-to-rank"),
         (["cancel", "one_oak_01"], 2, "not-running"),
         (["clean", "--keep", "0"], 2, "not-confirmed"),
         (["clean", "--older-than", "soon"], 2, "not-a-time"),
@@ -219,6 +222,20 @@ def test_diff_and_best(ml: Ml) -> None:
     assert [one["value"] for one in best["runs"]] == [0.9, 0.75]
     inside = ml("best", "sweep_oak_03").stdout
     assert "sweep_oak_03_0" in inside and "two_oak_02" not in inside
+
+
+def test_the_best_of_a_pipeline_is_that_of_its_sweep(ml: Ml) -> None:
+    """The sweep's metric and goal decide, also where the step was taken over from another run."""
+    step = made_sweep("pipe_oak_01/steps/tune", 0.3, 0.9, goal="minimize")
+    step = replace(step, name="pipe_oak_01.tune")
+    records.write(step, {**LINEAGE, "objective": {"primary_metric": "score", "goal": "minimize"}})
+    made("pipe_oak_01", days_ago=1, steps=(step,))
+    taken = replace(step, name="pipe_oak_02.tune", reused_from=step.name, trials=(), best=None)
+    made("pipe_oak_02", steps=(taken,))
+    for words in (["pipe_oak_01"], ["pipe_oak_02"], []):
+        best = json.loads(ml("best", *words, "--json").stdout)
+        assert (best["metric"], best["goal"]) == ("score", "minimize")
+        assert [one["value"] for one in best["runs"]] == [0.3, 0.9]
 
 
 def test_clean(ml: Ml) -> None:

@@ -55,8 +55,8 @@ def _code(facts: Facts) -> Iterator[Link]:
     code = facts.lineage.get("code") or {}
     if not code:
         return
-    dirty = " with uncommitted changes" if code.get("dirty") else ""
     commit = str(code.get("commit", ""))
+    dirty = " with uncommitted changes" if commit and code.get("dirty") else ""
     yield (
         "code",
         str(code.get("branch") or "no git branch"),

@@ -6,10 +6,11 @@ import difflib
 import math
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import cast
 
 from ml.backends.base import Run
+from ml.backends.local.pipelines import reuse
 from ml.backends.local.runs.listing import Entry, entry_of
 from ml.backends.local.tracking import history
 from ml.specs.problems import Problem, Refused
@@ -30,12 +31,17 @@ class Ranking:
 def rank(found: Sequence[Entry], metric: str | None, goal: str | None) -> Ranking:
     """Rank what completed; a sweep and a pipeline count by their parts, each once.
 
-    Without `metric` and `goal` they are those of the latest sweep among the entries. Raises Refused
-    when that does not settle them, or when nothing that completed has the metric.
+    Without `metric` and `goal` they are those of the latest sweep among the entries. What a step
+    took over counts only where it was made, unless one run alone is asked for. Raises Refused when
+    nothing settles metric and goal, or when nothing that completed has the metric.
     """
-    metric, goal = objective(found, metric, goal)
+    if len(found) == 1:
+        found = [replace(found[0], run=_with_originals(found[0].run))]
     candidates = [run for entry in found for run in _leaves(entry.run)]
     done = [run for run in candidates if run.status == "Completed" and not run.reused_from]
+    if metric is not None and not any(metric in run.metrics for run in done):
+        raise Refused(nothing(metric, done))
+    metric, goal = objective(found, metric, goal)
     scored = [run for run in done if math.isfinite(run.metrics.get(metric, math.nan))]
     if not scored:
         raise Refused(nothing(metric, done))
@@ -62,6 +68,13 @@ def _leaves(run: Run) -> Iterator[Run]:
         yield from _leaves(part)
 
 
+def _with_originals(run: Run) -> Run:
+    """The run with what its steps took over, as far as that is still here, in their place."""
+    if run.reused_from:
+        return reuse.writer(run) or run
+    return replace(run, steps=tuple(_with_originals(step) for step in run.steps))
+
+
 def value(run: Run, metric: str, goal: str) -> float | None:
     """What the run is worth by the metric, as its sweep ranks it: the best that it ever logged.
 
@@ -82,8 +95,7 @@ def objective(found: Sequence[Entry], metric: str | None, goal: str | None) -> t
 
     Raises Refused when that does not settle them.
     """
-    asked = [entry.objective for entry in found if entry.objective]
-    asked = [one for one in asked if metric in (None, one[0])]
+    asked = [one for one in _objectives(found) if metric in (None, one[0])]
     if metric is None:
         if not asked:
             raise Refused(
@@ -105,6 +117,15 @@ def objective(found: Sequence[Entry], metric: str | None, goal: str | None) -> t
             )
         )
     return metric, goal or asked[0][1]
+
+
+def _objectives(found: Iterable[Entry]) -> Iterator[tuple[str, str]]:
+    """Those of the sweeps among the entries and among their steps, in order."""
+    for entry in found:
+        steps = (entry_of(part) for part in entry.run.below() if part.trials)
+        for one in (entry, *steps):
+            if one.objective:
+                yield one.objective
 
 
 def _logged(found: Iterable[Entry]) -> set[str]:
