@@ -25,7 +25,10 @@ LOG_LINES = 40
 
 @dataclass(frozen=True)
 class Step:
-    """A step of a pipeline, and its trials when it is a sweep."""
+    """A step of a pipeline, and its trials when it is a sweep.
+
+    The name says which nested pipelines it is in: `inner.train`.
+    """
 
     run: Run
     name: str
@@ -86,12 +89,13 @@ def _curves(run: Run, notes: list[str]) -> Mapping[str, Curve]:
         return {}
 
 
-def _steps(run: Run, notes: list[str]) -> Iterator[Step]:
+def _steps(run: Run, notes: list[str], above: str = "") -> Iterator[Step]:
     for step in run.steps:
+        name = above + step.name.rpartition(".")[2]
         sweep = sweep_of(step, _lineage(step, notes), notes) if step.trials else None
         selected = _selected(step, notes) if sweep else None
-        yield Step(step, step.name.rpartition(".")[2], sweep, selected)
-        yield from _steps(step, notes)
+        yield Step(step, name, sweep, selected)
+        yield from _steps(step, notes, f"{name}.")
 
 
 def _selected(sweep: Run, notes: list[str]) -> Selected | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ml.specs import assets
+from ml.specs import assets, repository
 from ml.specs.layers import Layers, Part
 from ml.specs.lines import Key
 from ml.specs.load import Spec
@@ -35,11 +35,14 @@ def component_of(owner: Part, key: Key, root: Path) -> Part | Problem:
     if found is not None:
         return Part(found.document, found.file)
     where = "a registry" if text.startswith("azureml://registries") else "the workspace"
+    hint = "export it beside the spec (`az ml component show`) and name the file"
+    if not repository.is_root(root):
+        hint += f"; where all of its specs count, `touch {repository.MARK}` at their root says so"
     return Problem(
         "component-not-here",
         f"`{key}: {text}` is in {where}, not on this machine",
         "a component file, or one that a spec of this repository defines",
-        "export it beside the spec (`az ml component show`) and name the file",
+        hint,
         owner.place(key),
         source=SOURCE,
     )

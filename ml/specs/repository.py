@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 
 MARK = "pyproject.toml"
@@ -15,15 +15,14 @@ SKIPPED = frozenset({".git", ".venv", "venv", "node_modules", "__pycache__", "si
 def root(path: Path | None = None) -> Path:
     """The nearest folder with a pyproject.toml, above `path` or else above the working directory.
 
-    Where there is none, the git work tree of either; else the folder of `path` itself, or the
-    working directory.
+    Where there is none: the folder of `path` itself, or the working directory.
     """
-    starts = [start.resolve() for start in (path, Path.cwd()) if start is not None]
-    for find in (partial(_nearest, marks=(MARK,)), _work_tree):
-        for start in starts:
-            found = find(start)
-            if found is not None:
-                return found
+    for start in (path, Path.cwd()):
+        if start is None:
+            continue
+        found = _nearest(start.resolve(), (MARK,))
+        if found is not None:
+            return found
     return folder_of(path.resolve()) if path is not None else Path.cwd()
 
 
@@ -38,7 +37,7 @@ def boundary(path: Path) -> Path | None:
 
 def is_root(folder: Path) -> bool:
     """Whether a folder is the root of a repository, not just where somebody stands."""
-    return (folder / MARK).exists() or _work_tree(folder.resolve()) == folder.resolve()
+    return (folder / MARK).exists()
 
 
 def folder_of(path: Path) -> Path:
@@ -66,12 +65,6 @@ def yaml_files(folder: Path) -> Iterator[Path]:
                 yield from yaml_files(path)
         elif path.suffix in {".yml", ".yaml"} and path.is_file():
             yield path
-
-
-def _work_tree(start: Path) -> Path | None:
-    """The git work tree around it; one of a whole home folder is no project."""
-    found = _nearest(start, (".git",))
-    return None if found is None or Path.home().resolve().is_relative_to(found) else found
 
 
 @cache

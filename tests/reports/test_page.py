@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from ml.backends.local.runs import records, runs
+from ml.reports.charts.frame import LEGENDS
 from ml.reports.report import report
 from ml.specs.plan import Value
 from tests.reports import made
@@ -87,8 +88,25 @@ def test_a_pipeline(home: Path) -> None:
     assert "evaluate Failed 7.5 s script-failed: the command exited with 3" in found.text
     assert "register Canceled step evaluate failed" in found.text
     assert "The sweep of step search" in found.text
+    assert "best trial middle fifth" in found.text
     assert found.count("circle", "best") == 1
     assert "The end of the log of calm_lake_01.evaluate boom at the end" in found.text
+
+
+def test_a_step_of_a_nested_pipeline_says_where_it_is(home: Path) -> None:
+    """`train` of one is not the `train` of another."""
+    inner = made.pipeline("outer_lake_02.inner")
+    outer = replace(inner, name="outer_lake_02", folder=home / "jobs" / "outer_lake_02")
+    outer.folder.mkdir(parents=True)
+    records.write(replace(outer, steps=(inner,)), {})
+    found = page("outer_lake_02")
+    assert "inner.evaluate Failed" in found.text
+    assert "The sweep of step inner.search" in found.text
+
+
+def test_every_colour_of_a_legend_has_its_word() -> None:
+    """Few trials leave out the fifths that would explain the others."""
+    assert all(LEGENDS.values())
 
 
 def test_a_failed_job(home: Path) -> None:
@@ -110,6 +128,7 @@ def test_a_sweep_of_one_trial(home: Path) -> None:
     found = page()
     assert "1 trial ran in 1 min 40 s; trial 0 won with score 0.5000, the only one" in found.text
     assert found.count("circle", "best") == 1
+    assert "Parallel coordinates" not in found.text
 
 
 def test_a_sweep_that_nobody_won(home: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ml.specs import assets, repository
+from ml.specs import assets
 
 
 @pytest.fixture
@@ -58,19 +58,6 @@ def test_a_folder_that_is_no_repository_is_not_searched(faq: Path) -> None:
     (faq / "pyproject.toml").unlink()
     assert assets.find("azureml:faq:1", "data", faq) is None
     assert assets.find("azureml:faq:1", "data", faq / "assets") is not None
-
-
-def test_a_git_work_tree_is_a_repository_too(faq: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Unless it is that of a whole home folder."""
-    (faq / "pyproject.toml").unlink()
-    (faq / ".git").mkdir()
-    repository._nearest.cache_clear()
-    monkeypatch.chdir("/")
-    assert repository.root(faq / "assets") == faq
-    assert assets.find("azureml:faq:1", "data", faq) is not None
-    monkeypatch.setenv("HOME", str(faq))
-    assert repository.root(faq / "assets") == faq / "assets"
-    assert assets.find("azureml:faq:1", "data", faq) is None
 
 
 @pytest.mark.timeout(20)

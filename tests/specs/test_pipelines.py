@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from ml.cli.planned import as_json, as_text
+from ml.specs import repository
 from ml.specs.check import check
 from ml.specs.load import load
 from ml.specs.plan import (
@@ -279,6 +280,15 @@ def test_what_is_in_another_place(repo: Path, step: str, line: int, said: str) -
     assert said in str(error)
     assert error.problems[0].place is not None
     assert error.problems[0].place.line == line
+
+
+def test_where_no_repository_is_a_component_says_how_to_make_one(repo: Path) -> None:
+    """Without it only the specs beside the pipeline are looked at."""
+    text = "type: pipeline\njobs:\n  a: {type: command, component: 'azureml:nobody:1'}\n"
+    assert "touch" not in str(refused(repo, text))
+    (repo / "pyproject.toml").unlink()
+    repository._nearest.cache_clear()
+    assert "`touch pyproject.toml` at their root" in str(refused(repo, text))
 
 
 @pytest.mark.parametrize("key", ["on_init", "on_finalize"])

@@ -22,14 +22,14 @@ LETTER = 8.2
 
 
 def parallel(sweep: Sweep, first: Sequence[str] = ()) -> Html | None:
-    """None without a parameter that differs or a trial with a value.
+    """None without a parameter that differs, a second trial, or one with a value.
 
     `first` are parameters by their importance: they come first, and are kept when there are more
     than AXES.
     """
     values = [trial.value for trial in sweep.trials if trial.value is not None]
     names = [*first, *(name for name in sweep.varied if name not in first)]
-    if not values or not names:
+    if not values or not names or len(sweep.trials) < 2:
         return None
     kept = names[:AXES]
     step = (WIDTH - LEFT - TAIL) / len(kept)
@@ -47,11 +47,11 @@ def parallel(sweep: Sweep, first: Sequence[str] = ()) -> Html | None:
     lines = sample(sweep, sweep.trials, LINES)
     style = styles(sweep)
     marks: list[object] = []
-    incomplete = False
+    incomplete: set[float] = set()
     for trial in drawn_in_order(sweep, lines):
         places = [_place(trial, name, scale) for name, scale in zip(kept, scales, strict=True)]
         places.append(value(trial.value) if trial.value is not None else MISSING)
-        incomplete |= MISSING in places
+        incomplete |= {x for x, y in zip(xs, places, strict=True) if y == MISSING}
         marks.append(
             tag(
                 "polyline",
@@ -65,8 +65,9 @@ def parallel(sweep: Sweep, first: Sequence[str] = ()) -> Html | None:
     marks += [
         _axis(x, name, scale, at, step, at == len(kept)) for at, (x, name, scale) in enumerate(axes)
     ]
-    if incomplete:
-        marks.append(tag("text", "none", x=LEFT - 10, y=MISSING + 3.5, text_anchor="end"))
+    marks += [
+        tag("text", "none", x=x + 6, y=MISSING + 3.5, class_="halo") for x in sorted(incomplete)
+    ]
     return frame.figure(
         "Parallel coordinates",
         WIDTH,

@@ -59,7 +59,7 @@ def _code(facts: Facts) -> Iterator[Link]:
     dirty = " with uncommitted changes" if commit and code.get("dirty") else ""
     yield (
         "code",
-        str(code.get("branch") or "no git branch"),
+        str(code.get("branch") or ("no git branch" if commit else "no commit")),
         [
             ("commit", f"{digest(commit)}{dirty}" if commit else "", f"{commit}{dirty}"),
             _digest("snapshot", str(code.get("digest", ""))),

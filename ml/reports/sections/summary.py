@@ -105,7 +105,7 @@ def _glance(facts: Facts) -> Html:
         rows += [
             ("objective", f"{sweep.goal} {sweep.metric}"),
             ("sampling", sweep.sampling),
-            ("trials", ", ".join(_counts(sweep))),
+            ("trials", "; ".join(_counts(sweep))),
         ]
     return tag("dl", *(join([tag("dt", name), tag("dd", said)]) for name, said in rows if said))
 
