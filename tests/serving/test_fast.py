@@ -5,6 +5,8 @@ from __future__ import annotations
 import http.client
 import json
 import re
+import socket
+import struct
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,6 +15,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from benchmarks.load import Crowd
 from benchmarks.serving import fast, fixture, request, rows
 from ml.serving import ports, server, slots
 from ml.serving.server import Launch
@@ -67,6 +70,55 @@ def test_it_answers_as_score_py_says(echo: int) -> None:
     assert status == 500 and headers["x-ms-run-function-failed"] == "True"
     assert b"on purpose" not in content
     assert call(echo, "POST", "/score", b'{"question": "how?"}')[0] == 200
+
+
+LONG = """
+def init():
+    pass
+
+
+def run(body):
+    return body.decode() * 200_000
+"""
+
+
+def test_a_caller_who_never_pauses_does_not_keep_others_out(echo: int) -> None:
+    """One socket is read without the event loop only for so long; others are accepted then."""
+    body = b'{"question": "how?"}'
+    crowd = Crowd(echo, body, 1)
+    try:
+        for _ in range(20):
+            assert call(echo, "POST", "/score", body)[0] == 200
+    finally:
+        crowd.stop()
+    assert set(crowd.found) == {"200"}
+
+
+def test_answers_longer_than_the_sockets_buffer_arrive_whole_and_in_order(tmp_path: Path) -> None:
+    """What cannot be written at once is written as the caller reads; then the next answer."""
+    with fast(launch(tmp_path, LONG)) as port, socket.create_connection((ports.HOST, port)) as one:
+        asked = [
+            b"POST /score HTTP/1.1\r\nHost: h\r\nContent-Length: 4\r\n\r\n" + word
+            for word in (b"aaaa", b"bbbb", b"cccc")
+        ]
+        one.sendall(asked[0])
+        one.sendall(asked[1] + asked[2])
+        stream = one.makefile("rb")
+        for letter in (b"a", b"b", b"c"):
+            head = list(iter(stream.readline, b"\r\n"))
+            length = next(int(line.split()[1]) for line in head if line.startswith(b"content-l"))
+            assert head[0].startswith(b"HTTP/1.1 200") and length == 800_002
+            assert stream.read(length) == b'"' + letter * 800_000 + b'"'
+
+
+def test_a_caller_who_leaves_in_the_middle_harms_nobody(echo: int) -> None:
+    """Half a request, or one whose answer nobody waits for; the next caller is served."""
+    for content in (b"POST /score HTTP/1.1\r\nContent-Le", b"GET / HTTP/1.1\r\nHost: h\r\n\r\n"):
+        with socket.create_connection((ports.HOST, echo)) as one:
+            reset = struct.pack("ii", 1, 0)  # close() resets the connection
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, reset)
+            one.sendall(content)
+        assert call(echo, "GET", "/")[0] == 200
 
 
 def test_a_script_that_cannot_start_never_listens(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from pathlib import Path
 import uvloop
 
 from ml.serving.fast.app import App, Spinner, load
+from ml.serving.fast.direct import Direct
 from ml.serving.router.front import Front
 
 PORT = 5001
@@ -31,9 +32,12 @@ async def serve(run: Callable[[bytes], object], host: str, port: int, spin_us: i
     ended = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, ended.set)
-    app = App(run, Spinner(loop, spin_us / 1e6).touch)
+    spin_s = spin_us / 1e6
+    app = App(run, Spinner(loop, spin_s).touch)
     callers: set[Front] = set()
-    server = await loop.create_server(lambda: Front(app, callers, loop), host, port, backlog=2048)
+    server = await loop.create_server(
+        lambda: Direct(app, callers, loop, spin_s), host, port, backlog=2048
+    )
     print(f"listening on {host}:{port}", file=sys.stderr, flush=True)
     while not ended.is_set():
         try:

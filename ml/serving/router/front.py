@@ -135,6 +135,11 @@ class Front(asyncio.Protocol):
         if not self._busy and self._transport is not None:
             self._transport.close()
 
+    @property
+    def idle(self) -> bool:
+        """Whether it waits for the caller's next bytes and nothing else."""
+        return not (self._busy or self._closing or self._waiting)
+
     def _next(self) -> None:
         method, target, headers, body, keep = self._waiting.popleft()
         self._busy = True
