@@ -27,6 +27,13 @@ def list_(
         list[str] | None, typer.Option(help="Completed, Failed, Canceled, Running; repeatable.")
     ] = None,
     since: Since = None,
+    display_name: Annotated[
+        str | None, typer.Option(help="Of this `display_name` alone; else the spec's file name.")
+    ] = None,
+    tag: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY[=VALUE]", help="With this tag of the spec; repeatable."),
+    ] = None,
     limit: Annotated[int, typer.Option(min=0, help="At most so many; 0 for all.")] = 20,
     with_size: Annotated[bool, typer.Option("--size", help="What each takes on the disk.")] = False,
     as_json: AsJson = False,
@@ -35,7 +42,7 @@ def list_(
     from ml.backends.local.cleaning import disk
     from ml.cli import bound, runs_text, spans, tables
 
-    found = _chosen(experiment, project, since, status)
+    found = _chosen(experiment, project, since, status, display_name, tag)
     shown = found[:limit] if limit else found
     if as_json:
         sizes = [{"bytes": disk.taken(one.run.folder)} if with_size else {} for one in shown]
@@ -208,7 +215,12 @@ app.command()(runs_acts.clean)
 
 
 def _chosen(
-    experiment: str | None, project: str | None, since: str | None, status: list[str] | None
+    experiment: str | None,
+    project: str | None,
+    since: str | None,
+    status: list[str] | None,
+    display_name: str | None = None,
+    tags: list[str] | None = None,
 ) -> list[Entry]:
     from ml.backends.local.runs import listing
     from ml.cli.spans import moment
@@ -228,6 +240,11 @@ def _chosen(
         project=project,
         statuses={known[one.lower()] for one in status or []},
         since=moment("--since", since) if since else None,
+        display_name=display_name,
+        tags={
+            key: value if equals else None
+            for key, equals, value in (one.partition("=") for one in tags or [])
+        },
     )
 
 

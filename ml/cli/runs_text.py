@@ -18,7 +18,7 @@ from ml.specs.repository import shown
 if TYPE_CHECKING:
     from ml.release.descent import Descendant
 
-COLUMNS = ("run", "kind", "status", "experiment", "started", "took", "result")
+COLUMNS = ("run", "job", "kind", "status", "experiment", "started", "took", "result")
 # Trials and steps of one run that are shown; a sweep may have a thousand.
 PARTS = 10
 _SHA = 19  # of "sha256:…": enough to tell two apart
@@ -28,8 +28,9 @@ def row(entry: Entry, primary: Mapping[str, str]) -> list[str]:
     """A run as a row under COLUMNS; `primary` is the metric that each experiment's sweeps rank."""
     run = entry.run
     took = span(run.active_s)
-    where = [run.name, entry.kind, outcome(run), run.experiment, ago(run.started), took]
-    return [*where, _result(entry, primary.get(run.experiment, ""))]
+    what = [run.name, entry.display_name, entry.kind]
+    where = [outcome(run), run.experiment, ago(run.started), took]
+    return [*what, *where, _result(entry, primary.get(run.experiment, ""))]
 
 
 def as_json(entry: Entry) -> dict[str, Any]:
@@ -42,6 +43,9 @@ def as_json(entry: Entry) -> dict[str, Any]:
         "status": run.status,
         "ended_by": run.ended_by,
         "experiment": run.experiment,
+        "display_name": entry.display_name,
+        "description": str(entry.lineage.get("description") or ""),
+        "tags": dict(entry.tags),
         "project": entry.project,
         "spec": entry.lineage.get("spec"),
         "started": run.started,
@@ -79,7 +83,13 @@ def told(entry: Entry, parent: str, came: Sequence[Descendant]) -> Iterator[tupl
     run, lineage = entry.run, entry.lineage
     yield "run", f"{run.name} ({entry.kind}, {run.id or 'never started'})"
     yield "status", outcome(run)
+    if entry.display_name:
+        yield "job", entry.display_name
+    if lineage.get("description"):
+        yield "description", str(lineage["description"])
     yield "experiment", run.experiment
+    for tag, said in entry.tags.items():
+        yield f"tag {tag}", said
     yield "started", f"{ago(run.started)}, took {span(run.active_s)}"
     if run.pauses:
         times = "once" if len(run.pauses) == 1 else f"{len(run.pauses)} times"

@@ -60,6 +60,7 @@ def sweep(written: Written, trial: CommandPlan) -> SweepPlan:
         trial_timeout_s=seconds(limits.get("trial_timeout")),
         early_termination=early_termination(written),
         tags=tags(written),
+        description=text(written.get("description")),
         places=places(written),
     )
 

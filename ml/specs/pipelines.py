@@ -90,6 +90,7 @@ class Planner:
             continue_on_step_failure=settings.get("continue_on_step_failure") is not False,
             force_rerun=settings.get("force_rerun") is True,
             tags=fields.tags(layers),
+            description=fields.text(layers.get("description")),
             places=fields.places(layers),
         )
 
@@ -171,6 +172,7 @@ class Planner:
             instance_count=int(resources.get("instance_count") or 1),
             distribution=fields.distribution(layers, "distribution"),
             tags=fields.tags(layers),
+            description=fields.text(layers.get("description")),
             places=fields.places(layers),
         )
         self.problems += [*code.problems, *environment.problems]

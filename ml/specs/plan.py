@@ -46,6 +46,7 @@ class CommandPlan:
     # Of a parallel step, whose `command` is the arguments of its entry script.
     parallel: Parallel | None = None
     tags: Mapping[str, str] = field(default_factory=dict)
+    description: str = ""
     # The lines of fields that a backend may have to refuse or comment on: "compute" → Place.
     places: Mapping[str, Place] = field(default_factory=dict)
 
@@ -76,6 +77,7 @@ class SweepPlan:
     early_termination: EarlyTermination | None = None
     hints: Hints = field(default_factory=Hints)
     tags: Mapping[str, str] = field(default_factory=dict)
+    description: str = ""
     places: Mapping[str, Place] = field(default_factory=dict)
 
 
@@ -142,6 +144,7 @@ class PipelinePlan:
     continue_on_step_failure: bool = True
     force_rerun: bool = False
     tags: Mapping[str, str] = field(default_factory=dict)
+    description: str = ""
     places: Mapping[str, Place] = field(default_factory=dict)
 
 

@@ -88,6 +88,7 @@ def _command(spec: Spec, bindings: Bindings, *at: Key) -> CommandPlan:
         instance_count=int(resources.get("instance_count") or 1),
         distribution=fields.distribution(spec, *at, "distribution"),
         tags=fields.tags(spec),
+        description=fields.text(spec.get("description")),
         places=fields.places(spec, *at),
     )
 

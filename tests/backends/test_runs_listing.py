@@ -47,6 +47,19 @@ def test_each_filter_lets_pass_and_holds_back() -> None:
     assert chosen(found, project="fraud", statuses={"Completed"}) == []
 
 
+def test_what_the_author_calls_it_is_a_filter() -> None:
+    """The display name, and tags with their value or with any."""
+    made("one_oak_01", lineage={"display_name": "nightly", "tags": {"team": "a", "stage": "x"}})
+    made("two_oak_02", lineage={"display_name": "other", "tags": {"team": "b"}})
+    made("old_oak_03")  # of a version that did not keep them
+    found = entries()
+    assert names(chosen(found, display_name="nightly")) == ["one_oak_01"]
+    assert {*names(chosen(found, tags={"team": None}))} == {"one_oak_01", "two_oak_02"}
+    assert names(chosen(found, tags={"team": "b"})) == ["two_oak_02"]
+    assert chosen(found, tags={"team": "b", "stage": None}) == []
+    assert len(chosen(found)) == 3
+
+
 def test_a_sweep_and_its_trial_are_entries() -> None:
     """With their kind, their objective and where they came from."""
     sweep = made_sweep("sweep_oak_01", 0.5, 0.7)

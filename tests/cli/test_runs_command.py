@@ -60,6 +60,20 @@ def test_the_list_for_a_program(ml: Ml) -> None:
     assert json.loads(ml("list", "--json", "--project", "none").stdout) == []
 
 
+def test_what_the_author_calls_it(ml: Ml) -> None:
+    """The display name in the list; description and tags too in `show` and for programs."""
+    said = {"display_name": "nightly", "description": "every night", "tags": {"team": "a=b"}}
+    made("one_oak_01", lineage=said)
+    made("two_oak_02")
+    assert ml("list").stdout.splitlines()[-1].split()[:2] == ["one_oak_01", "nightly"]
+    found = ml("list", "--json", "--tag", "team=a=b", "--display-name", "nightly").stdout
+    (one,) = json.loads(found)
+    assert {key: one[key] for key in said} == said
+    assert json.loads(ml("list", "--json", "--tag", "team=c").stdout) == []
+    shown = {" ".join(line.split()) for line in ml("show", "one_oak_01").stdout.splitlines()}
+    assert {"job nightly", "description every night", "tag team a=b"} <= shown
+
+
 def test_nothing_to_list(ml: Ml) -> None:
     """Says how to begin; a program gets an empty list."""
     done = ml("list")

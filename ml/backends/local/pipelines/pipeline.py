@@ -289,6 +289,7 @@ def lineage_of(plan: PipelinePlan, parent: str | None) -> dict[str, Any]:
     """Where the pipeline came from; its steps have the code and the environment."""
     folder = next((c.code for c in commands(plan) if c.code), Path(plan.place.path).parent)
     return {
+        **lineage.labels(plan),
         "spec": str(plan.place),
         "code": lineage.code_of(folder, None),
         "data": lineage.data_of(plan.inputs),

@@ -24,6 +24,7 @@ from ml.specs.plan import CommandPlan, Environment, InputPlan, SweepPlan
 # What of a plan says nothing about what the step computes.
 _APART = frozenset(
     {"place", "places", "display_name", "experiment", "tags", "compute", "code", "timeout_s"}
+    | {"description"}
     | {"because", "file"}  # of hints: why, and where it says so
 )
 

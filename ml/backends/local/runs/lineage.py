@@ -10,7 +10,7 @@ from typing import Any
 
 from ml.backends.local.environments.interpreters import HERE, Interpreter
 from ml.backends.local.snapshots.snapshot import Snapshot
-from ml.specs.plan import CommandPlan, InputPlan
+from ml.specs.plan import CommandPlan, InputPlan, Plan
 
 
 def of(
@@ -28,6 +28,7 @@ def of(
     said = "\n".join(f"{one.manager} {one.text}" for one in asked or ())
     folder = plan.code if plan.code and plan.code.is_dir() else Path(plan.place.path).parent
     return {
+        **labels(plan),
         "spec": str(plan.place),
         "code": code or code_of(folder, snapshot),
         "data": data_of(plan.inputs),
@@ -38,6 +39,12 @@ def of(
         "interpreter": {"python": interpreter.version, "built": interpreter.built},
         "parent": None,
     }
+
+
+def labels(plan: Plan) -> dict[str, Any]:
+    """What its author calls the job, and says of it."""
+    said = {"description": plan.description} if plan.description else {}
+    return {"display_name": plan.display_name, **said, "tags": dict(plan.tags)}
 
 
 def data_of(inputs: Mapping[str, InputPlan]) -> dict[str, Any]:
@@ -78,6 +85,8 @@ def tags(lineage: dict[str, Any]) -> dict[str, str]:
         "code.digest": code["digest"],
         "environment": lineage["environment"],
         "mlflow.parentRunId": lineage["parent"] or "",
+        # What MLflow shows as a run's description.
+        "mlflow.note.content": lineage.get("description") or "",
     }
     for name, data in lineage["data"].items():
         found[f"data.{name}"] = data["asset"] or data["source"]

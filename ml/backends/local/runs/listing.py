@@ -43,6 +43,16 @@ class Entry:
         found = self.lineage.get("objective")
         return (found["primary_metric"], found["goal"]) if found else None
 
+    @property
+    def display_name(self) -> str:
+        """What the spec calls the job; a spec that does not is called by its file."""
+        return str(self.lineage.get("display_name") or "")
+
+    @property
+    def tags(self) -> Mapping[str, str]:
+        """The spec's."""
+        return dict(self.lineage.get("tags") or {})
+
     def belongs_to(self, project: str) -> bool:
         """Whether the spec or, for one run from inside the project, the experiment is of it."""
         return project in (self.project, self.run.experiment.replace("-", "_"))
@@ -88,8 +98,13 @@ def chosen(
     project: str | None = None,
     statuses: Collection[str] = (),
     since: float | None = None,
+    display_name: str | None = None,
+    tags: Mapping[str, str | None] | None = None,
 ) -> list[Entry]:
-    """The entries that pass every filter that is given, in order; `since` in epoch seconds."""
+    """The entries that pass every filter that is given, in order; `since` in epoch seconds.
+
+    A tag's value is None where any will do.
+    """
     tests: list[Callable[[Entry], bool]] = []
     if experiment is not None:
         tests.append(lambda entry: entry.run.experiment == experiment)
@@ -99,6 +114,15 @@ def chosen(
         tests.append(lambda entry: entry.run.status in statuses)
     if since is not None:
         tests.append(lambda entry: entry.run.started >= since)
+    if display_name is not None:
+        tests.append(lambda entry: entry.display_name == display_name)
+    if tags:
+        tests.append(
+            lambda entry: all(
+                key in entry.tags and value in (None, entry.tags[key])
+                for key, value in tags.items()
+            )
+        )
     return [entry for entry in found if all(test(entry) for test in tests)]
 
 

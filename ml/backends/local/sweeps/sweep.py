@@ -269,6 +269,7 @@ def lineage_of(plan: SweepPlan, origin: Mapping[str, Any]) -> dict[str, Any]:
     seed = plan.seed if plan.seed is not None else secrets.randbelow(2**32)
     return {
         **origin,
+        **lineage.labels(plan),
         "spec": str(plan.place),
         "sampling": {
             **{"algorithm": plan.algorithm, "rule": plan.rule, "seed": seed},
