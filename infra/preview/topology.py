@@ -29,7 +29,8 @@ COLUMNS: Mapping[str, Sequence[str]] = {
     ),
     "seen by": ("operationalinsights:Workspace", "applicationinsights:Component"),
 }
-WIDTH, HEIGHT, GAP, TOP, ACROSS = 200, 34, 10, 64, 260
+# Letters stay readable where a pull request shows it, 900 pixels wide.
+WIDTH, HEIGHT, GAP, TOP, ACROSS, LONGEST = 184, 38, 10, 56, 226, 25
 # Inputs that say what a resource reaches, and not only where it is registered.
 LEADING = frozenset(
     {
@@ -51,16 +52,16 @@ def svg(capture: Capture) -> str:
     """The picture; boxes in columns, and a line for each thing that reaches another."""
     boxes = _placed(capture)
     height = max([box.y for box in boxes.values()], default=TOP) + HEIGHT + 24
-    width = ACROSS * len(COLUMNS)
+    width = ACROSS * len(COLUMNS) + 20
     title = escape(f"{capture.stack}: who reaches what")
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" role="img"'
-        f' aria-label="{title}" font-family="sans-serif" font-size="12">',
+        f' aria-label="{title}" font-family="sans-serif" font-size="13">',
         f"<title>{title}</title>",
         f'<rect width="{width}" height="{height}" fill="#ffffff"/>',
     ]
     parts += [
-        f'<text x="{20 + ACROSS * at}" y="40" fill="#555555" font-size="14">{escape(column)}</text>'
+        f'<text x="{20 + ACROSS * at}" y="36" fill="#555555" font-size="15">{escape(column)}</text>'
         for at, column in enumerate(COLUMNS)
     ]
     parts += [_line(boxes[a], boxes[b]) for a, b in _reaching(capture) if a in boxes and b in boxes]
@@ -90,12 +91,12 @@ def _reaching(capture: Capture) -> list[tuple[str, str]]:
 
 def _box(box: _Box) -> str:
     kind, name = box.resource.kind.split(":")[1], box.resource.name
-    shown = name if len(name) <= 28 else f"{name[:27]}…"
+    shown = name if len(name) <= LONGEST else f"{name[: LONGEST - 1]}…"
     return (
         f'<g><rect x="{box.x}" y="{box.y}" width="{WIDTH}" height="{HEIGHT}" rx="4" fill="#f3f6fb"'
-        f' stroke="#3b6ea5"/><text x="{box.x + 8}" y="{box.y + 15}">{escape(shown)}</text>'
-        f'<text x="{box.x + 8}" y="{box.y + 28}" fill="#555555"'
-        f' font-size="10">{escape(kind)}</text>'
+        f' stroke="#3b6ea5"/><text x="{box.x + 8}" y="{box.y + 16}">{escape(shown)}</text>'
+        f'<text x="{box.x + 8}" y="{box.y + 31}" fill="#555555"'
+        f' font-size="11">{escape(kind)}</text>'
         "</g>"
     )
 
@@ -106,7 +107,7 @@ def _line(start: _Box, end: _Box) -> str:
     x1, x2 = left.x + WIDTH, right.x
     if left.x == right.x:
         x2 = right.x + WIDTH
-        return f'<path d="M{x1} {y1}C{x1 + 40} {y1} {x2 + 40} {y2} {x2} {y2}" {_STROKE}/>'
+        return f'<path d="M{x1} {y1}C{x1 + 30} {y1} {x2 + 30} {y2} {x2} {y2}" {_STROKE}/>'
     middle = (x1 + x2) // 2
     return f'<path d="M{x1} {y1}C{middle} {y1} {middle} {y2} {x2} {y2}" {_STROKE}/>'
 
