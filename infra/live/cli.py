@@ -82,14 +82,13 @@ def sas(
 
     settings = environments.load(stack)
     wanted = issuing.scope(path)
+    limit = timedelta(hours=settings.storage.sas_hours)
+    life = issuing.lifetime(hours, limit)
     account = naming.names(settings).worldwide("stlk")
     service = BlobServiceClient(
         issuing.BLOBS.format(account=account), credential=_signed_in("https://storage.azure.com")
     )
-    limit = timedelta(hours=settings.storage.sas_hours)
-    issued = issuing.issue(
-        service, wanted, "write" if to_write else "read", timedelta(hours=hours), limit
-    )
+    issued = issuing.issue(service, wanted, "write" if to_write else "read", life, limit)
     if as_json:
         write({"url": issued.url, "expires": issued.expires.isoformat(), "access": issued.access})
         return

@@ -75,6 +75,23 @@ def scope(text: str) -> Scope:
     return Scope(container, path.removesuffix("/"), path.endswith("/"))
 
 
+def lifetime(hours: float, limit: timedelta) -> timedelta:
+    """How long a SAS of so many hours lives; Refused for none, and for more than `limit`."""
+    most = min(limit, AZURES_LIMIT) / timedelta(hours=1)
+    # NaN is neither more nor less than anything.
+    life = timedelta(hours=hours) if 0 < hours <= most else timedelta(0)
+    if not life:
+        raise Refused(
+            Problem(
+                "sas-too-long" if hours > most else "sas-without-life",
+                f"{hours:g} h",
+                f"more than 0 and at most {most:g} h",
+                "the limit is storage.sas_hours of the environment's stack file",
+            )
+        )
+    return life
+
+
 def issue(
     service: BlobServiceClient, wanted: Scope, access: Access, life: timedelta, limit: timedelta
 ) -> Sas:
@@ -82,16 +99,7 @@ def issue(
 
     Refused too, with exit 1, when Azure does not answer or denies the delegation key.
     """
-    most = min(limit, AZURES_LIMIT)
-    if not timedelta(0) < life <= most:
-        raise Refused(
-            Problem(
-                "sas-too-long" if life > most else "sas-without-life",
-                f"{_hours(life)} h",
-                f"more than 0 and at most {_hours(most)} h",
-                "the limit is storage.sas_hours of the environment's stack file",
-            )
-        )
+    lifetime(life / timedelta(hours=1), limit)
     now = datetime.now(UTC).replace(microsecond=0)
     expires = now + life
     try:
@@ -133,7 +141,3 @@ def _denied(error: AzureError) -> Refused:
         Problem("no-delegation-key", str(code), "a user delegation key of the account", hint),
         exit_code=Exit.RUN_FAILED,
     )
-
-
-def _hours(life: timedelta) -> str:
-    return f"{life / timedelta(hours=1):g}"

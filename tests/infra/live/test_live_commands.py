@@ -118,6 +118,16 @@ def test_nobody_is_signed_in(
     assert azure  # it was asked
 
 
+@pytest.mark.parametrize("hours", ["nan", "inf", "-1", "0", "1e-300", "9"])
+def test_a_life_that_is_refused_needs_no_sign_in(
+    hours: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Exit 2 and no traceback, whatever kind of number it is."""
+    code, out, err = ran(capsys, "sas", "dev", "raw/a.csv", "--hours", hours)
+    assert (code, out) == (2, "")
+    assert "error[sas-" in err and "at most 8 h" in err
+
+
 def test_a_path_that_is_refused_needs_no_sign_in(capsys: pytest.CaptureFixture[str]) -> None:
     code, _, err = ran(capsys, "sas", "dev", "raw")
     assert code == 2 and "error[no-path]" in err
