@@ -70,17 +70,21 @@ def test_differences_are_said(
     data = InputPlan("d", "uri_folder", HERE, source="x", path=Path("/"), mode="download")
     model = OutputPlan("m", "custom_model", HERE, asset=Asset("faq", "3"))
     places = {"resources.shm_size": HERE, "command": HERE}
-    trial = replace(plan.trial, inputs={"d": data}, outputs={"m": model}, places=places)
+    own = {"MLFLOW_TRACKING_URI": "azureml://elsewhere", "TEAM": "faq"}
+    made = {"inputs": {"d": data}, "outputs": {"m": model}, "environment_variables": own}
+    trial = replace(plan.trial, places=places, **made)
     said = "\n".join(LocalBackend().differences(replace(plan, trial=trial)))
     for part in (
         "`azureml:cpu-cluster` → this machine",
         "`azureml:ml-cpu:1` → this interpreter",
         "8 trials at once → 2",
+        "variable `MLFLOW_TRACKING_URI` of the job → this run's own",
         "input `d` → a copy",
         "output `m` → registered here as `azureml:faq:3`",
         "`resources.shm_size` (jobs/job.yml:9) has no meaning here",
     ):
         assert part in said
+    assert "TEAM" not in said
 
 
 def test_an_input_that_has_gone_is_refused(home: Path, command: Plans) -> None:

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from typing import TextIO
 
 from ml.backends.base import Event, Run, Watch, unwatched
-from ml.backends.local import faults, registration
+from ml.backends.local import environment, faults, registration
 from ml.backends.local.command import run_command
 from ml.backends.local.distributed import distribution, launchers
 from ml.backends.local.environments import building as environment_building
@@ -98,7 +98,7 @@ class LocalBackend:
             )
             said += distribution.differences(command)
             said += parallel.differences(command)
-        said += [self._where(environment) for environment in isolation.environments(plan)]
+        said += [self._where(asked) for asked in isolation.environments(plan)]
         for sweep in sweeps(plan):
             if concurrency(sweep) < sweep.max_concurrent_trials:
                 said.append(
@@ -113,6 +113,11 @@ class LocalBackend:
                 for name, data in command.inputs.items()
                 if not data.is_literal and (data.path or data.source) and data.mode in COPIED
             ]
+            said += [
+                f"local: variable `{name}` of the job → this run's own, on this machine"
+                for name in environment.TRACKING
+                if name in command.environment_variables
+            ]
         said += registration.said(plan)
         for places in (plan.places, *(command.places for command in commands(plan))):
             said += [
@@ -122,13 +127,13 @@ class LocalBackend:
             ]
         return tuple(dict.fromkeys(said))
 
-    def _where(self, environment: Environment) -> str:
+    def _where(self, asked: Environment) -> str:
         """Which Python stands for an environment, and how far that is what was asked for."""
-        name = f"local: environment `{environment.reference or 'inline'}`"
-        if self._isolated and environment.dependencies is not None:
-            made = environment_building.recipe(environment)
+        name = f"local: environment `{asked.reference or 'inline'}`"
+        if self._isolated and asked.dependencies is not None:
+            made = environment_building.recipe(asked)
             return f"{name} → built by uv, {len(made.requirements)} packages, Python {made.python}"
-        said = environment_differences.compared(environment)
+        said = environment_differences.compared(asked)
         return f"{name} → this interpreter, Python {platform.python_version()}; {said}"
 
     def run(self, plan: Plan, watch: Watch = unwatched) -> Run:

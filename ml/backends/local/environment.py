@@ -23,6 +23,8 @@ PASSED = (
 PACKAGES = ".packages"
 # The variables of which every run has its own.
 OF_A_RUN = frozenset({"MLFLOW_RUN_ID", "PIP_TARGET", "PYTHONPATH"})
+# Where the run is kept: no job has a say in these.
+TRACKING = ("MLFLOW_TRACKING_URI", "MLFLOW_RUN_ID", "MLFLOW_EXPERIMENT_NAME")
 _SWEEP = "AZUREML_SWEEP_"
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
@@ -37,9 +39,10 @@ def variables(
     interpreter: Interpreter = HERE,
     passed: Mapping[str, str] | None = None,
 ) -> dict[str, str]:
-    """The environment of one run; `own` (the job's environment_variables) wins over everything.
+    """The environment of one run; `own` (the job's environment_variables) wins over all but the
+    three MLFLOW variables, which say where this run is kept.
 
-    The three MLFLOW variables are what Azure ML sets. `threads` is this run's share of the cores:
+    Those three are what Azure ML sets. `threads` is this run's share of the cores:
     two LightGBM fits that take two threads each on two cores are a hundred times slower than with
     one each, since waiting OpenMP threads spin (OMP_WAIT_POLICY lets them sleep). A sweep's values
     are there as AZUREML_SWEEP_<name> (azure-ai-ml's SweepJob documents them). What the job installs

@@ -61,7 +61,8 @@ class Batches:
         self._path.write_text(json.dumps(settings, indent=1))
         items = sum(batch["items"] for batch in self._waiting)
         count = min(settings["processes"], self._total)
-        _say(f"{self._total} mini-batches of {items} items for {_many(count, 'process')}")
+        batches = f"{_many(self._total, 'mini-batch')} of {_many(items, 'item')}"
+        _say(f"{batches} for {_many(count, 'process')}")
         try:
             for number in range(count):
                 self._processes.append(BatchProcess(number, self._path, settings))
