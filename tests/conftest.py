@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,15 @@ def own_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monke
     for name in ("MLFLOW_TRACKING_URI", "MLFLOW_RUN_ID", "MLFLOW_EXPERIMENT_NAME"):
         monkeypatch.delenv(name, raising=False)
     return home
+
+
+@pytest.fixture(scope="session", autouse=True)
+def nothing_strays() -> Iterator[None]:
+    """What logs in a test has a store of its own, not MLflow's default in the repository."""
+    strays = (ROOT / "mlflow.db", ROOT / "mlruns")
+    before = {path for path in strays if path.exists()}
+    yield
+    assert {path for path in strays if path.exists()} <= before
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -22,11 +22,11 @@ def command(
     ] = False,
 ) -> None:
     """Ask a served model; its server is started if it is not running."""
-    if not request.strip():
-        hint = f'ml invoke {endpoint} "how do I use spot nodes?"   (make ask Q="…")'
-        raise Refused(Problem("no-question", "the question is empty", "a few words", hint))
-    from ml.release.ask import ask
+    from ml.release.ask import ask, example
 
+    if not request.strip():
+        hint = example(endpoint, endpoint)
+        raise Refused(Problem("no-request", "the request is empty", "some text", hint))
     reply = ask(endpoint, _body(request))
     if reply.started:
         typer.echo(f"{endpoint} was not running; started it at {reply.router.url}", err=True)

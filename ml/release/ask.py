@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import http.client
+import json
+import shlex
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from ml.release import project as projects
 from ml.serving import client, endpoint, slots
 from ml.serving.router.process import Router
 from ml.specs.problems import Exit, Problem, Refused
@@ -41,11 +45,21 @@ def ask(name: str, request: Mapping[str, object]) -> Reply:
         body = answer.body
         told = body.get("error") if isinstance(body, dict) else None
         message = told.get("message") if isinstance(told, dict) else body
-        hint = 'ml invoke ENDPOINT "a question", or a JSON object with the fields of score.py'
-        raise Refused(Problem("request-refused", str(message), hint=hint))
+        raise Refused(Problem("request-refused", str(message), hint=example(name, launch.model)))
     if answer.status != 200 or not isinstance(answer.body, dict):
         raise _failed(by.slot, f"status {answer.status}: {answer.body}")
     return Reply(answer.body, launch.version, router, started)
+
+
+def example(name: str, model: str) -> str:
+    """How an endpoint is asked: by the first sample request of its model's project, if found."""
+    with suppress(Refused):
+        for project in projects.every():
+            if project.deployment().endpoint == model:
+                sample = project.samples()[0]
+                text = sample["question"] if sample.keys() == {"question"} else json.dumps(sample)
+                return f"for example: ml invoke {name} {shlex.quote(str(text))}"
+    return f"ml invoke {name} REQUEST, a JSON object with the fields that its score.py reads"
 
 
 def _failed(slot: Path, why: str) -> Refused:

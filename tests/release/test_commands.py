@@ -57,6 +57,7 @@ def test_the_commands_of_a_release(challenged: World, capsys: pytest.CaptureFixt
     assert code == 0 and json.loads(out)["model_digest"] == done["digest"]
     code, out, err = ml(capsys, "invoke", "tiny", '{"query": "how?"}')
     assert code == 2 and not out and "error[request-refused]" in err and "query" in err
+    assert "for example: ml invoke tiny 'how?'" in err
 
     code, out, _ = ml(capsys, "serve", "--json")
     (row,) = json.loads(out)
@@ -75,7 +76,7 @@ def test_the_commands_of_a_release(challenged: World, capsys: pytest.CaptureFixt
     ("words", "code"),
     [
         (("invoke", "tiny", "how?"), "nothing-served"),
-        (("invoke", "tiny", " "), "no-question"),
+        (("invoke", "tiny", " "), "no-request"),
         (("serve", "tiny"), "nothing-served"),
         (("serve", "tiny", "--stop"), "nothing-served"),
         (("serve", "--port", "5001"), "no-endpoint"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -26,7 +27,14 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("model")
     words = ["--faq", str(PROJECT / "data" / "faq"), "--model", str(folder)]
     module = ["-m", "ml.projects.faq_matching.train"]
-    subprocess.run([sys.executable, *module, *words], cwd=ROOT, check=True, capture_output=True)
+    store = f"sqlite:///{tmp_path_factory.mktemp('store') / 'mlflow.db'}"
+    subprocess.run(
+        [sys.executable, *module, *words],
+        cwd=ROOT,
+        env={**os.environ, "MLFLOW_TRACKING_URI": store},
+        check=True,
+        capture_output=True,
+    )
     return folder
 
 
