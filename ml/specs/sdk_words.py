@@ -86,7 +86,11 @@ def _words(
         return "unknown-field", f"`{name}` is not a field of {owner}", expected, hint
     if "Missing data for required field." in messages:
         beside = document.get(*keys[:-1])
-        written = [str(key) for key in beside] if isinstance(beside, dict) else []
+        # A field that the schema knows, however alike, is not the missing one misspelt.
+        around = getattr(field, "parent", None)
+        known = sdk_fields.names(around) if hasattr(around, "fields") else set()
+        given = beside if isinstance(beside, dict) else {}
+        written = [str(key) for key in given if key not in known]
         hint = (
             f"it says `{misspelt[0]}`"
             if (misspelt := nearest(name, written))

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ml.specs.problems import Problem
-from tests.specs.broken import CASES, COMMAND
+from tests.specs.broken import CASES, COMMAND, SPACE, SWEEP
 from tests.specs.conftest import Check
 
 EXPECTED = re.compile(r"# (error|warning): ([a-z-]+)$")
@@ -62,6 +62,14 @@ def test_a_wrong_value_says_how_it_is_written(
     (problem,) = problems(CASES[name])
     assert problem.found == found
     assert problem.hint.endswith(hint)
+
+
+def test_a_field_that_is_right_is_no_other_misspelt(problems: Check) -> None:
+    """`max_concurrent_trials` is alike, and means something else."""
+    (problem,) = problems(SWEEP + SPACE + "limits: {max_concurrent_trials: 2}\n")
+    assert (problem.code, problem.hint) == ("missing-field", "")
+    found = problems(SWEEP + SPACE + "limits: {max_total_trial: 2}\n")
+    assert "did you mean `max_total_trials`?" in [one.hint for one in found]
 
 
 def test_there_are_enough() -> None:
