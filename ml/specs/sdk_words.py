@@ -88,9 +88,9 @@ def _words(
         beside = document.get(*keys[:-1])
         # A field that the schema knows, however alike, is not the missing one misspelt.
         around = getattr(field, "parent", None)
-        known = sdk_fields.names(around) if hasattr(around, "fields") else set()
+        right = sdk_fields.names(around) if hasattr(around, "fields") else set()
         given = beside if isinstance(beside, dict) else {}
-        written = [str(key) for key in given if key not in known]
+        written = [str(key) for key in given if key not in right]
         hint = (
             f"it says `{misspelt[0]}`"
             if (misspelt := nearest(name, written))

@@ -6,7 +6,6 @@ import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from ml.backends.base import Event, Kind, Run, Watch
 from ml.backends.local import files, registration
@@ -22,7 +21,7 @@ from ml.backends.local.resume import attempts, recovery
 from ml.backends.local.resume.past import past_of
 from ml.backends.local.runs import jobs, lineage, records
 from ml.backends.local.sweeps.sweep import Sweep, concurrency
-from ml.specs.plan import CommandPlan, FromStep, PipelinePlan, StepPlan, SweepPlan, commands
+from ml.specs.plan import CommandPlan, FromStep, PipelinePlan, StepPlan, SweepPlan
 from ml.specs.problems import Refused
 
 POLL_S = 0.02
@@ -76,7 +75,7 @@ class Pipeline:
             self.run = recovery.reopen(preparation.tracking, past, self._lineage)
             self._retake(past)
             return
-        self._lineage = lineage_of(plan, parent)
+        self._lineage = lineage.of_pipeline(plan, parent)
         name = name or folder.name
         (folder / "steps").mkdir(parents=True)
         run_id = preparation.tracking.start(
@@ -283,16 +282,3 @@ class Pipeline:
         going = [task.run for task, _, _ in self._running.values()]
         steps = sorted([*self._ended.values(), *going], key=lambda step: step.started)
         self.run = replace(self.run, steps=tuple(steps))
-
-
-def lineage_of(plan: PipelinePlan, parent: str | None) -> dict[str, Any]:
-    """Where the pipeline came from; its steps have the code and the environment."""
-    folder = next((c.code for c in commands(plan) if c.code), Path(plan.place.path).parent)
-    return {
-        **lineage.labels(plan),
-        "spec": str(plan.place),
-        "code": lineage.code_of(folder, None),
-        "data": lineage.data_of(plan.inputs),
-        "environment": "",
-        "parent": parent,
-    }

@@ -48,6 +48,6 @@ def lineage_of(former: Begun) -> dict[str, Any]:
     """The lineage that the record of a run had which was begun so."""
     plan = former.plan
     if isinstance(plan, PipelinePlan):
-        return pipeline.lineage_of(plan, None)
+        return lineage.of_pipeline(plan, None)
     origin = lineage.of(plan.trial, None, former.code[plan.trial.code])
-    return sweep.lineage_of(plan, origin)
+    return lineage.of_sweep(plan, origin)

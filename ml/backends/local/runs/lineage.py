@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import subprocess
 from collections.abc import Mapping
 from hashlib import sha256
@@ -10,7 +11,7 @@ from typing import Any
 
 from ml.backends.local.environments.interpreters import HERE, Interpreter
 from ml.backends.local.snapshots.snapshot import Snapshot
-from ml.specs.plan import CommandPlan, InputPlan, Plan
+from ml.specs.plan import CommandPlan, InputPlan, PipelinePlan, Plan, SweepPlan, commands
 
 
 def of(
@@ -38,6 +39,34 @@ def of(
         "environment_digest": f"sha256:{sha256(said.encode()).hexdigest()}" if asked else "",
         "interpreter": {"python": interpreter.version, "built": interpreter.built},
         "parent": None,
+    }
+
+
+def of_sweep(plan: SweepPlan, origin: Mapping[str, Any]) -> dict[str, Any]:
+    """The lineage of a sweep: what its trials did (`origin`), and how they are sampled."""
+    seed = plan.seed if plan.seed is not None else secrets.randbelow(2**32)
+    return {
+        **origin,
+        **labels(plan),
+        "spec": str(plan.place),
+        "sampling": {
+            **{"algorithm": plan.algorithm, "rule": plan.rule, "seed": seed},
+            **({"hints": plan.hints.file} if plan.hints else {}),
+        },
+        "objective": {"primary_metric": plan.primary_metric, "goal": plan.goal},
+    }
+
+
+def of_pipeline(plan: PipelinePlan, parent: str | None) -> dict[str, Any]:
+    """The lineage of a pipeline; its steps have the code and the environment."""
+    folder = next((c.code for c in commands(plan) if c.code), Path(plan.place.path).parent)
+    return {
+        **labels(plan),
+        "spec": str(plan.place),
+        "code": code_of(folder, None),
+        "data": data_of(plan.inputs),
+        "environment": "",
+        "parent": parent,
     }
 
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import secrets
 import time
 from collections import deque
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from ml.backends.base import Event, Run, Status, Watch
 from ml.backends.local import faults, files, registration
@@ -86,7 +84,7 @@ class Sweep:
         self._board = Board(plan)
         self._again: deque[tuple[Sample, samplers.Suggestion]] = deque()
         self._cut_short = ""
-        self._lineage = past.lineage if past else lineage_of(plan, session.lineage)
+        self._lineage = past.lineage if past else lineage.of_sweep(plan, session.lineage)
         seed = self._lineage["sampling"]["seed"]
         values = [r.name for r in references(plan.trial.command) if r.source == "search_space"]
         Execution(session, plan.trial, folder / "trials" / "0", "", dict.fromkeys(values, 0)).warm()
@@ -262,18 +260,3 @@ class Sweep:
         if self.run.best is None:
             return "Failed", sweep_outcome.nothing_to_rank(self._plan, self._board.trials)
         return "Completed", None
-
-
-def lineage_of(plan: SweepPlan, origin: Mapping[str, Any]) -> dict[str, Any]:
-    """Where a sweep came from: what its trials did (`origin`), and how they are sampled."""
-    seed = plan.seed if plan.seed is not None else secrets.randbelow(2**32)
-    return {
-        **origin,
-        **lineage.labels(plan),
-        "spec": str(plan.place),
-        "sampling": {
-            **{"algorithm": plan.algorithm, "rule": plan.rule, "seed": seed},
-            **({"hints": plan.hints.file} if plan.hints else {}),
-        },
-        "objective": {"primary_metric": plan.primary_metric, "goal": plan.goal},
-    }
