@@ -108,15 +108,22 @@ def place(project: str, environment: str, field: str = "") -> Place:
     return document.place("environments", environment, *filter(None, [field]))
 
 
-def declare(project: str, environment: str, declared: Declared) -> Path:
+def declare(
+    project: str,
+    environment: str,
+    declared: Declared,
+    first: Callable[[Path], object] = lambda _: None,
+) -> Path:
     """Write the declaration over the old one, in one step; returns the file.
 
-    Of a tracked file every other character stays. The caller holds the lock. Raises Refused when
-    it cannot be edited.
+    Of a tracked file every other character stays. `first` is called with the file before it is
+    written, once it is sure that it can be. The caller holds the lock. Raises Refused when it
+    cannot be edited.
     """
     file = path(project, environment)
     files.sweep(file)
     if environment == LOCAL:
+        first(file)
         entry = {"environments": {environment: asdict(declared)}}
         text = yaml.safe_dump({"schema_version": SCHEMA_VERSION, **entry}, sort_keys=False)
         files.replace(file, _HEADER + text)
@@ -139,6 +146,7 @@ def declare(project: str, environment: str, declared: Declared) -> Path:
                 Place(repository.shown(file), 1),
             )
         ) from None
+    first(file)
     files.replace(file, made)
     return file
 

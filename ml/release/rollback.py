@@ -54,21 +54,18 @@ def roll_back(project: str, environment: str = desired.LOCAL, why: str = "") -> 
             decision=decision,
             reason=history.reason(decision),
         )
-        with faults.told():
-            written = [desired.declare(found.name, environment, back)]
+        beside: list[Path] = []
+
+        def first(file: Path) -> None:
             if environment != desired.LOCAL:
-                written.append(attach(written[0], environment, version))
-        audit.append(
-            "rollback",
-            {
-                "project": found.name,
-                "environment": environment,
-                "from": now.version,
-                "to": back.version,
-                "why": why,
-            },
-        )
-    return RolledBack(found.name, environment, back, now, tuple(written))
+                beside.append(attach(file, environment, version))
+            details = {"project": found.name, "environment": environment, "why": why}
+            audit.append("rollback", {**details, "from": now.version, "to": back.version})
+
+        # Until it is declared nothing is rolled back, and a rollback that was killed is done again.
+        with faults.told():
+            written = desired.declare(found.name, environment, back, first)
+    return RolledBack(found.name, environment, back, now, (written, *beside))
 
 
 def _nowhere(project: str, environment: str, found: str) -> Refused:

@@ -19,6 +19,8 @@ from ml.serving.router.routes import DEPLOYMENT_HEADER
 TIMEOUT_S = 30.0
 WARM_UP = 20
 PERCENTILES = (0.50, 0.95, 0.99)
+# Where it is set, it says which Azure instance type this machine is (`Standard_DS3_v2`).
+INSTANCE_TYPE = "MLOPS_INSTANCE_TYPE"
 
 
 @dataclass(frozen=True)
@@ -94,7 +96,11 @@ def measure(port: int, bodies: Sequence[Mapping[str, object]], requests: int) ->
 
 
 def hardware() -> str:
-    """This machine in words: processor, cores that may be used, memory."""
+    """This machine's instance type where MLOPS_INSTANCE_TYPE states it; else in words: processor,
+    cores that may be used, memory.
+    """
+    if stated := os.environ.get(INSTANCE_TYPE, "").strip():
+        return stated
     model = platform.processor() or platform.machine()
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.is_file():

@@ -171,7 +171,10 @@ def latency(case: Case, gate: Gate) -> Finding:
         return Finding("fail", found, required, "too slow", measured=True)
     if of.hardware == of.instance_type:
         return Finding("pass", found, required)
-    other = f"measured here, not on the deployment's {of.instance_type}"
+    other = (
+        f"not on the deployment's {of.instance_type}; a machine of that type says so by "
+        "MLOPS_INSTANCE_TYPE when the version is proposed there"
+    )
     if case.request.environment in gate.names("other_hardware_allowed_in"):
         return Finding("pass", found, required, other)
     return Finding("fail", found, required, other, measured=True)

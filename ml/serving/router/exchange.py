@@ -168,8 +168,7 @@ class Switchboard:
     def _mirror(self, name: str, payload: bytes, routes: Routes) -> None:
         tally = self.tallies[name]
         if tally.in_flight >= MOST_MIRRORS_IN_FLIGHT:
-            tally.mirrors_skipped += 1  # a slow shadow is not let to pile up
-            return
+            return  # a slow shadow is not let to pile up
         tally.mirrored += 1
         self._send(name, payload, None, True, routes)
 

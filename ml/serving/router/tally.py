@@ -37,7 +37,6 @@ class Tally:
     errors: int = 0
     refused: int = 0
     mirrored: int = 0
-    mirrors_skipped: int = 0
     in_flight: int = 0
     seconds: float = 0.0
     statuses: dict[int, int] = field(default_factory=dict)

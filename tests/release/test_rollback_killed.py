@@ -1,0 +1,118 @@
+"""A rollback that is killed: what is declared is whole, and rolling back again ends as it would."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ml.backends.local import home
+from ml.release import audit, desired, plan, rollback
+from ml.release import propose as proposing
+from ml.release.apply import apply
+from ml.serving import endpoint
+from ml.serving.client import Timing
+from ml.specs.problems import Refused
+from tests.release.conftest import Template, World
+from tests.release.test_environments import commit, files, rehearse
+
+pytestmark = pytest.mark.slow
+
+# Kills itself after that call of that step, and before the one that is negative or nought.
+KILL = """
+import os, signal
+from pathlib import Path
+from ml.release import audit, rollback
+from ml.serving import files
+done, calls = HOLDER.NAME, []
+def killed(*given, **named):
+    calls.append(1)
+    if len(calls) < abs(CALL):
+        return done(*given, **named)
+    if CALL > 0:
+        done(*given, **named)
+    os.kill(os.getpid(), signal.SIGKILL)
+HOLDER.NAME = killed
+rollback.roll_back("tiny", "WHERE")
+"""
+LOCAL = [("files.replace", 1), ("Path.replace", -1), ("audit.append", 0), ("audit.append", 1)]
+KILLED = [
+    *[("local", *one) for one in LOCAL],
+    *[("prod", *one) for one in [*LOCAL, ("files.replace", 2), ("Path.replace", -2)]],
+]
+
+
+@pytest.fixture(scope="module")
+def twice(trained: Template, tmp_path_factory: pytest.TempPathFactory) -> Template:
+    """Versions 1 and 2 went to prod, one after the other; the files of 1 are kept in `first`."""
+    root, at = tmp_path_factory.mktemp("repository"), tmp_path_factory.mktemp("twice")
+    shutil.copytree(trained.root, root, dirs_exist_ok=True)
+    shutil.copytree(trained.home, at, dirs_exist_ok=True)
+    made = replace(trained, root=root, home=at)
+    with made.inside(), pytest.MonkeyPatch.context() as patch:
+        rehearse(root / "ml/projects/tiny", at / "osv")
+        patch.setenv("MLOPS_ADVISORIES", str(at / "osv"))
+        timing = Timing(1.0, 2.0, 3.0, 1.0, 200, 20, "a machine")
+        patch.setattr(proposing, "_measured", lambda *_: timing)
+        for number, skill in enumerate((0.8, 0.95), start=1):
+            assert proposing.propose("tiny", made.names[skill], "prod").decision.allowed
+            commit(f"Promote tiny {number} to prod")
+            done = apply("tiny", "prod", "ana")
+            assert done and done.outcome == "applied"
+            if number == 1:
+                (at / "first").mkdir()
+                for name, text in files().items():
+                    (at / "first" / name).write_text(text)
+        endpoint.stop("tiny-prod")
+    return made
+
+
+@pytest.mark.parametrize(("where", "step", "call"), KILLED)
+def test_a_rollback_killed_at_any_step_is_done_by_the_next(
+    declared: Template,
+    twice: Template,
+    copied: Callable[[Template], World],
+    monkeypatch: pytest.MonkeyPatch,
+    where: str,
+    step: str,
+    call: int,
+) -> None:
+    """SIGKILL: the old version is declared with all that belongs to it, or rolling back again
+    declares it; never the one before that, and never without a line of the audit log."""
+    copied(declared if where == "local" else twice)
+    monkeypatch.setenv("MLOPS_ADVISORIES", str(home.home() / "osv"))
+    holder, name = step.split(".")
+    code = KILL
+    for word, value in {
+        "HOLDER": holder,
+        "NAME": name,
+        "CALL": str(call),
+        "WHERE": where,
+    }.items():
+        code = code.replace(word, value)
+    killed = subprocess.run([sys.executable, "-c", code], capture_output=True, env=os.environ)
+    assert killed.returncode == -9, killed.stderr.decode()
+
+    now = desired.read("tiny", where)
+    assert now and now.version in ("1", "2")
+    if now.version == "2":
+        assert rollback.roll_back("tiny", where).declared.version == "1"
+    else:
+        with pytest.raises(Refused, match="nothing-before"):
+            rollback.roll_back("tiny", where)
+    now, found = desired.read("tiny", where), plan.plan("tiny", where)
+    assert now and now.version == "1" and not found.stops
+    assert [line["to"] for line in audit.verify() if line["event"] == "rollback"][-1] == "1"
+    if where == "prod":
+        first = {path.name: path.read_text() for path in (home.home() / "first").iterdir()}
+        assert files() == first and found.steps
+        done = apply("tiny", "prod", "ana")
+        assert done and (done.outcome, done.version, done.canary) == ("applied", "1", None)
+    folder = desired.path("tiny", where).parent
+    assert not [one for one in folder.rglob(".*") if one.is_file() and Path(one).suffix == ".tmp"]
