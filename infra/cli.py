@@ -21,6 +21,8 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
+    # As `ml` writes its help: the same in a terminal, a log and a narrow window.
+    rich_markup_mode=None,
 )
 Stacks = live.Stacks
 
@@ -131,6 +133,11 @@ def preview(
 
 for command in (live.doctor, live.drift, live.sas, live.bootstrap):
     app.command()(command)
+for one in app.registered_commands:
+    # Whole: what typer would make of the docstring itself ends in the middle.
+    one.short_help = " ".join(
+        ((one.callback and one.callback.__doc__) or "").split("\n\n")[0].split()
+    )
 
 
 def main(argv: list[str] | None = None) -> None:

@@ -5,11 +5,9 @@ from __future__ import annotations
 import os
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
-
-from ml.specs.problems import Problem, Refused
 
 if TYPE_CHECKING:
     from ml.backends.base import Event
@@ -17,16 +15,19 @@ if TYPE_CHECKING:
     from ml.release.comparison import Amount, Row
     from policies.promotion.evidence import Estimate
 
-FORMATS = ("text", "md", "json")
-
 
 def command(
     candidate: Annotated[str, typer.Argument(help="MODEL:VERSION, a run, or champion@ENV.")],
     champion: Annotated[
         str | None, typer.Argument(help="The same; without it, the environment's champion.")
     ] = None,
-    form: Annotated[str, typer.Option("--format", help=" | ".join(FORMATS))] = "text",
-    to: Annotated[str, typer.Option(help="The environment.")] = "local",
+    form: Annotated[
+        Literal["text", "md", "json"],
+        typer.Option("--format", help="text for people, md for a pull request, json for programs."),
+    ] = "text",
+    to: Annotated[
+        str | None, typer.Option("--env", "--to", help="Default: that of champion@ENV, else local.")
+    ] = None,
     chart: Annotated[
         Path | None, typer.Option(help="Write the picture of the differences there, as SVG.")
     ] = None,
@@ -44,8 +45,6 @@ def command(
     from ml.reports.comment import body, forest
     from ml.serving import files
 
-    if form not in FORMATS:
-        raise Refused(Problem("no-such-format", f"--format {form}", " or ".join(FORMATS)))
     found = versus(candidate, champion, to, _watch)
     if chart is not None:
         title = f"{found.comparison.primary}: candidate less champion"

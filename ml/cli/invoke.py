@@ -12,22 +12,24 @@ import typer
 from ml.specs.problems import Problem, Refused
 
 WIDTH = 96
+# What an answer has that is an entry of a ranking.
+ENTRY = {"rank", "score", "question", "answer"}
 
 
 def command(
     endpoint: Annotated[str, typer.Argument(help="The endpoint, such as faq-matching.")],
-    request: Annotated[str, typer.Argument(help="A question, or the request as a JSON object.")],
+    request: Annotated[str, typer.Argument(help="The request: a JSON object, or its one text.")],
     as_json: Annotated[
         bool, typer.Option("--json", help="The answer as the model gave it.")
     ] = False,
 ) -> None:
     """Ask a served model; its server is started if it is not running."""
-    from ml.release.ask import ask, example
+    from ml.release.ask import ask, example, of_text
 
     if not request.strip():
         hint = example(endpoint, endpoint)
         raise Refused(Problem("no-request", "the request is empty", "some text", hint))
-    reply = ask(endpoint, _body(request))
+    reply = ask(endpoint, _object(request) or of_text(endpoint, request))
     if reply.started:
         typer.echo(f"{endpoint} was not running; started it at {reply.router.url}", err=True)
     if as_json:
@@ -38,18 +40,22 @@ def command(
     typer.echo(f"({endpoint}, version {reply.version})", err=True)
 
 
-def _body(request: str) -> Mapping[str, object]:
+def _object(request: str) -> Mapping[str, object] | None:
     try:
         document = json.loads(request)
     except ValueError:
         document = None
-    return document if isinstance(document, dict) else {"question": request}
+    return document if isinstance(document, dict) else None
 
 
 def shown_answers(body: Mapping[str, object]) -> list[str]:
     """What a model answered, for a person: ranked entries one by one, anything else as JSON."""
     answers = body.get("answers")
-    return [_shown(one) for one in answers] if isinstance(answers, list) else [json.dumps(body)]
+    if isinstance(answers, list) and all(
+        isinstance(one, dict) and one.keys() >= ENTRY for one in answers
+    ):
+        return [_shown(one) for one in answers]
+    return [json.dumps(body, ensure_ascii=False)]
 
 
 def _shown(answer: Mapping[str, object]) -> str:

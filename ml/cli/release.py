@@ -126,6 +126,7 @@ def apply(
     from ml.cli import release_text, verdicts
     from ml.release import where
     from ml.release.apply import apply as go
+    from ml.release.ask import example
     from ml.release.status import status as look
 
     where.demand_here(to, on)
@@ -170,7 +171,7 @@ def apply(
         if done.router:
             was = "serves now" if done.started else "was serving already"
             typer.echo(f"{done.model} {done.version} {was}: {done.router.url}", err=True)
-            typer.echo(f'next: ml invoke {done.endpoint} "a question"', err=True)
+            typer.echo(example(done.endpoint, done.model), err=True)
         elif [one.gate for one in done.decision.blocking] == ["sign-off"]:
             typer.echo(_next(project, to), err=True)
     if done.outcome == "refused":
@@ -258,7 +259,7 @@ def _next(project: str, environment: str) -> str:
     if environment == "local":
         return f"next: ml release apply {project} --approved-by NAME"
     return (
-        "next: commit what was written and open a pull request; its merge is the sign-off. "
+        "next: a pull request with the change that declares it; its merge is the sign-off. "
         f"To rehearse it here: ml release apply {project} --env {environment} --on local "
         "--approved-by NAME"
     )

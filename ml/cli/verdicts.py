@@ -47,9 +47,12 @@ def show(decision: Decision, waits: str = "") -> None:
         if result.verdict == "pass" and len(told) + len(result.required) < console.width - BESIDE:
             told.append(f"  ({result.required})", style="dim")
         table.add_row(verdict, result.gate, told)
-    console.print(Text(f"{request.model} {request.version} → {request.environment}, {against}"))
-    console.print(table)
-    console.print(Text(conclusion(decision)))
+    with console.capture() as drawn:
+        console.print(Text(f"{request.model} {request.version} → {request.environment}, {against}"))
+        console.print(table)
+        console.print(Text(conclusion(decision)))
+    # A table's lines are filled up to its width.
+    sys.stderr.write("".join(f"{line.rstrip()}\n" for line in drawn.get().splitlines()))
 
 
 def _told(result: Result) -> list[str]:

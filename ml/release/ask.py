@@ -51,15 +51,42 @@ def ask(name: str, request: Mapping[str, object]) -> Reply:
     return Reply(answer.body, launch.version, router, started)
 
 
+def of_text(name: str, text: str) -> Mapping[str, object]:
+    """The request that an endpoint's sample is, with the text in place of its only field.
+
+    Raises Refused: nothing-served, and not-a-request where a request is more than one text.
+    """
+    live = endpoint.live(name)
+    if live is None:
+        raise endpoint.nothing_served(name)
+    model = live.launch.model
+    sample = _sample(model)
+    if not _is_text(sample):
+        found = f"`{text[:80]}` is no JSON object"
+        raise Refused(Problem("not-a-request", found, "a JSON object", example(name, model)))
+    return dict.fromkeys(sample, text)
+
+
 def example(name: str, model: str) -> str:
     """How an endpoint is asked: by the first sample request of its model's project, if found."""
+    sample = _sample(model)
+    if not sample:
+        return f"ml invoke {name} REQUEST, a JSON object with the fields that its score.py reads"
+    text = next(iter(sample.values())) if _is_text(sample) else json.dumps(sample)
+    return f"for example: ml invoke {name} {shlex.quote(str(text))}"
+
+
+def _sample(model: str) -> Mapping[str, object]:
+    """The first sample request of the model's project; empty where there is none."""
     with suppress(Refused):
         for project in projects.every():
-            if project.deployment().endpoint == model:
-                sample = project.samples()[0]
-                text = sample["question"] if sample.keys() == {"question"} else json.dumps(sample)
-                return f"for example: ml invoke {name} {shlex.quote(str(text))}"
-    return f"ml invoke {name} REQUEST, a JSON object with the fields that its score.py reads"
+            if project.model() == model:
+                return project.samples()[0]
+    return {}
+
+
+def _is_text(sample: Mapping[str, object]) -> bool:
+    return [type(value) for value in sample.values()] == [str]
 
 
 def _failed(slot: Path, why: str) -> Refused:

@@ -10,6 +10,7 @@ from ml.backends.local.backend import LocalBackend
 from ml.backends.local.runs import runs
 from ml.release.project import Project
 from ml.release.registry import MODEL_OUTPUT
+from ml.specs import lines, repository
 from ml.specs.load import load
 from ml.specs.plan import CommandPlan, PipelinePlan, SweepPlan
 from ml.specs.planning import plan
@@ -102,17 +103,27 @@ def _latest(project: Project) -> Run:
         and run.status == "Completed"
     ]
     if not found:
-        job = project.folder / "jobs" / "sweep-random.yml"
         raise Refused(
             Problem(
                 "no-candidate",
                 f"no sweep or pipeline of the experiment `{experiment}` has completed on this "
                 "machine",
                 "a completed one, or a run named with --run",
-                f"ml run {job}",
+                f"ml run {_sweep_of(project)}",
             )
         )
     return max(found, key=lambda run: run.started)
+
+
+def _sweep_of(project: Project) -> str:
+    """A job of the project that leaves candidates, as a person would type it."""
+    for path in repository.yaml_files(project.folder / "jobs"):
+        if path != project.evaluate and lines.read(path, repository.shown(path)).get("type") in (
+            "sweep",
+            "pipeline",
+        ):
+            return repository.shown(path)
+    return repository.shown(project.folder / "jobs") + "/SWEEP.yml"
 
 
 def _unfit(run: Run, why: str) -> Refused:

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from ml.backends.base import Run, Watch, unwatched
 from ml.backends.local.runs import runs
 from ml.release import candidate as candidates
-from ml.release import evidence, predictions, supply_chain
+from ml.release import desired, evidence, predictions, supply_chain
 from ml.release import project as projects
 from ml.release.comparison import Comparison, Outcomes, Side, compare
 from ml.release.descent import descendants
@@ -54,14 +54,18 @@ class _Found:
 
 
 def versus(
-    wanted: str, against: str | None, environment: str, watch: Watch = unwatched
+    wanted: str, against: str | None, environment: str | None = None, watch: Watch = unwatched
 ) -> Compared:
     """Compare `wanted` with `against`, by default with the environment's champion.
+
+    The environment is by default that of champion@ENVIRONMENT, else `local`.
 
     Each is MODEL:VERSION, a run's name or id, or champion@ENVIRONMENT. Raises Refused when there is
     no such thing, or nothing is known of how good it is.
     """
     registry = Registry()
+    named = against.removeprefix(CHAMPION) if against and against.startswith(CHAMPION) else ""
+    environment = desired.check_environment(environment or named or desired.LOCAL)
     notes: list[str] = []
     found = _resolve(registry, wanted, None)
     side, model = _side(found, notes)
@@ -89,6 +93,7 @@ def versus(
             digest=side.digest,
             step="propose",
             now=datetime.now(UTC),
+            reason=desired.reason_for(project.name, environment, side.digest),
         )
         chain = supply_chain.today(side.evidence.supply_chain)
         decision = decide(gates, replace(side.evidence, supply_chain=chain), judged, request)

@@ -92,6 +92,12 @@ def read(project: str, environment: str) -> Declared | None:
     )
 
 
+def reason_for(project: str, environment: str, digest: str) -> str:
+    """Why that model is declared though it does not beat the champion; "" where nothing says so."""
+    declared = read(project, environment)
+    return declared.reason if declared is not None and declared.digest == digest else ""
+
+
 def strategy(project: str, environment: str) -> Strategy:
     """How a canary is led there: the project's way, unless the environment says otherwise.
 

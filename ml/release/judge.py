@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from ml.backends.base import Watch, unwatched
-from ml.release import audit, candidate, evidence, supply_chain
+from ml.release import audit, candidate, desired, evidence, supply_chain
 from ml.release import project as projects
 from ml.release.project import Project
 from ml.release.registry import Registry, Version
@@ -32,10 +32,14 @@ class Judged:
 
 
 def gate(model: str, version: str, environment: str) -> Judged:
-    """What the gates say today of a registered version, as if it were proposed."""
+    """What the gates say today of a registered version, as if it were proposed; one that is
+    declared there, for the reason that is declared.
+    """
     registry = Registry()
     found = registry.find(model, version)
-    return judge(registry, projects.find(found.project), found, environment)
+    project = projects.find(found.project)
+    reason = desired.reason_for(project.name, environment, found.digest)
+    return judge(registry, project, found, environment, reason=reason)
 
 
 def judge(

@@ -66,12 +66,12 @@ def survey(
 
     A YAML file that is no Azure ML spec is an error when it was named, passed over in a folder;
     `others` are files of another kind by their pattern (`ml/projects/*/release.yml`), each with
-    what finds the problems of one.
+    what finds the problems of one. Raises Refused without paths where no repository is.
     """
     links, problems = Links(), list[Problem]()
     specs = skipped = 0
     with quiet():
-        for path, named in _files(paths or [repository.root()]).items():
+        for path, named in _files(paths or [_repository()]).items():
             if hints.is_hints(path) and hints.spec_of(path) is None and path.is_file():
                 problems.append(hints.without_spec(path))
                 continue
@@ -96,6 +96,16 @@ def survey(
                 else:
                     skipped += 1
     return Survey(specs, skipped, tuple(dict.fromkeys(problems)))
+
+
+def _repository() -> Path:
+    """The root to check; Refused outside a repository, where it would be all that is below."""
+    root = repository.root()
+    if not repository.is_root(root):
+        found = f"there is no repository at or above {root}"
+        hint = "change to one, or name files and folders: ml check PATH"
+        raise Refused(Problem("no-repository", found, "a pyproject.toml or a git work tree", hint))
+    return root
 
 
 def _files(paths: Sequence[Path]) -> dict[Path, bool]:

@@ -23,7 +23,8 @@ def test_a_gate_that_passes_takes_a_line(
     slow = replace(cases.good(), latency=replace(cases.good().latency, hardware="a machine " * 9))
     decision = cases.judged(tmp_path, slow, cases.champion(0.9))
     verdicts.show(decision)
-    lines = [line.rstrip() for line in capsys.readouterr().err.splitlines()]
+    lines = capsys.readouterr().err.splitlines()
+    assert lines == [line.rstrip() for line in lines]
     assert max(map(len, lines)) <= width and "│" not in "".join(lines)
     assert lines[0] == "tiny 7 → local, against champion 3"
     begun = [line for line in lines if line.startswith(tuple(verdicts.STYLES))]

@@ -58,6 +58,16 @@ def test_the_champion_is_what_is_compared_with(two: World) -> None:
     assert (len(audit.verify()), len([*runs.every()])) == before
 
 
+def test_the_environment_is_the_champions(two: World) -> None:
+    """`champion@ENV` names it already; without one it is `local`."""
+    assert versus("tiny:2", "champion@local").environment == "local"
+    with pytest.raises(Refused, match="no-such-champion"):
+        versus("tiny:2", "champion@prod")
+    with pytest.raises(Refused, match="no-such-environment"):
+        versus("tiny:2", "champion@qa")
+    assert versus("tiny:2", "champion@local", "prod").environment == "prod"
+
+
 def test_the_champion_itself(two: World) -> None:
     """Nothing to compare, and said so."""
     found = versus("tiny:1", None, "local")

@@ -16,6 +16,7 @@ from ml.backends.local.runs import runs
 from ml.release import audit, desired
 from ml.release.apply import apply
 from ml.release.ask import ask
+from ml.release.compare import versus
 from ml.release.judge import gate
 from ml.release.propose import propose
 from ml.release.registry import Registry, Version
@@ -101,6 +102,10 @@ def test_a_model_that_is_no_better_needs_a_reason(served: World) -> None:
     assert made.decision.outcome == "pending"
     declared = desired.read("tiny", "local")
     assert declared and declared.reason == "it forgets a withdrawn answer"
+    # A reviewer sees what the proposal came to.
+    assert gate("tiny", made.version, "local").decision.outcome == "pending"
+    reviewed = versus(f"tiny:{made.version}", "champion@local").decision
+    assert reviewed is not None and reviewed.outcome == "pending"
     assert apply("tiny", "local", "ana").outcome == "applied"
 
 
@@ -302,7 +307,12 @@ def test_a_run_that_cannot_be_proposed_is_refused(world: World, tmp_path: Path) 
     with pytest.raises(Refused) as raised:
         propose("tiny")
     assert raised.value.problems[0].code == "no-candidate"
-    assert "sweep-random.yml" in raised.value.problems[0].hint
+    assert "jobs/pipeline.yml" in raised.value.problems[0].hint
+    jobs = world.project.folder / "jobs"
+    (jobs / "pipeline.yml").unlink()
+    (jobs / "sweep-random.yml").rename(jobs / "tune.yml")
+    with pytest.raises(Refused, match=r"ml run .*jobs/tune\.yml"):
+        propose("tiny")
     with pytest.raises(Refused):
         propose("tiny", "no_such_run_00")
     evaluation = propose("tiny", world.run(0.8)).evidence

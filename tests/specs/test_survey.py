@@ -56,6 +56,17 @@ def test_the_repository(specs: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert out.splitlines()[-1] == "3 specs, 1 error, 1 warning (3 other YAML files)"
 
 
+def test_outside_a_repository(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """All that lies below is not checked unless it is named."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "right.yml").write_text(COMMAND)
+    assert run() == 2
+    assert "error[no-repository]" in capsys.readouterr().err
+    assert run("right.yml") == 0
+
+
 def test_exit_codes(specs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """0 for right and for doubtful specs, 2 for wrong ones, for no spec and for no file."""
     assert run("jobs/right.yml") == 0
