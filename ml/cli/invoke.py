@@ -29,7 +29,8 @@ def command(
     if not request.strip():
         hint = example(endpoint, endpoint)
         raise Refused(Problem("no-request", "the request is empty", "some text", hint))
-    reply = ask(endpoint, _object(request) or of_text(endpoint, request))
+    asked = _object(request)
+    reply = ask(endpoint, of_text(endpoint, request) if asked is None else asked)
     if reply.started:
         typer.echo(f"{endpoint} was not running; started it at {reply.router.url}", err=True)
     if as_json:

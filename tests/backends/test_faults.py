@@ -39,6 +39,7 @@ exec "$PYTHON" -m tests.backends.small_disk "$SMALL" "$CODE"
         (OSError(errno.ENOSPC, "No space left on device"), "disk-full"),
         (OSError(errno.EDQUOT, "Disk quota exceeded"), "disk-full"),
         (sqlite3.OperationalError("database or disk is full"), "disk-full"),
+        (sqlite3.OperationalError("disk I/O error"), "disk-error"),
         (sqlite3.OperationalError("database is locked"), "database-locked"),
         (sqlite3.DatabaseError("file is not a database"), "database-corrupt"),
         (sqlite3.DatabaseError("database disk image is malformed"), "database-corrupt"),
@@ -58,6 +59,27 @@ def test_every_fault_has_a_problem(error: Exception, code: str) -> None:
         assert problem is not None
         assert problem.code == code
         assert problem.hint
+
+
+def test_files_may_not_grow(own_home: Path) -> None:
+    """Under `ulimit -f` SQLite says only that it was refused; the same home works without."""
+    made = f"""
+import resource, sqlite3
+from ml.backends.local import faults
+resource.setrlimit(resource.RLIMIT_FSIZE, (8192, resource.RLIM_INFINITY))
+store = sqlite3.connect({str(own_home / "mlflow.db")!r})
+try:
+    store.execute("CREATE TABLE a (b)")
+    for _ in range(9):
+        with store:
+            store.execute("INSERT INTO a VALUES (zeroblob(4096))")
+except sqlite3.Error as error:
+    print(faults.explain(error))
+"""
+    done = subprocess.run([sys.executable, "-c", made], cwd=ROOT, capture_output=True, text=True)
+    assert done.stdout.startswith("error[disk-error]") and "ulimit -f" in done.stdout, done
+    with sqlite3.connect(own_home / "mlflow.db") as store:
+        assert store.execute("PRAGMA integrity_check").fetchone() == ("ok",)
 
 
 @pytest.mark.parametrize("below", ["", "x", "x/y"])

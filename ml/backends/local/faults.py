@@ -20,7 +20,7 @@ _NO_FOLDER = frozenset({errno.ENOTDIR, errno.EEXIST, errno.ENOENT})
 _BARRED = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 _BROKEN = ("not a database", "malformed", "unable to open", "no such table")
 # What it is called when this machine failed a run, and not the run itself.
-CODES = frozenset({"disk-full", "database-locked", "database-corrupt", "no-access"})
+CODES = frozenset({"disk-full", "disk-error", "database-locked", "database-corrupt", "no-access"})
 _ERRNO = re.compile(r"\[Errno (\d+)\]")
 KEPT = "earlier runs, models and endpoints are as they were"
 
@@ -37,6 +37,13 @@ def explain(error: BaseException) -> Problem | None:
             f"another program holds the tracking store {database()} for writing",
             "a store that can be written to",
             f"see who has it open (`fuser -v {database()}`), end it, and run again",
+        )
+    if "disk I/O error" in message:  # SQLite's words for whatever the system refused it
+        return Problem(
+            "disk-error",
+            f"the system would not read or write the tracking store {database()}",
+            "a disk that works, and no limit on the size of a file",
+            f"ulimit -f; dmesg | tail; or MLOPS_HOME=/another/disk; {KEPT}",
         )
     if any(sign in message for sign in _BROKEN):
         return Problem(
