@@ -201,4 +201,4 @@ def _compared(
         return None, f"not compared: {by.count} units are too few"
     if sign < 0:
         by = Difference(-by.mean, -by.high, -by.low, by.count)
-    return by, f"{by.mean:+.4f} [{by.low:+.4f}, {by.high:+.4f}]"
+    return by, f"{by.mean:+z.4f} [{by.low:+z.4f}, {by.high:+z.4f}]"

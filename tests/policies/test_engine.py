@@ -157,3 +157,10 @@ def test_the_same_case_always_gets_the_same_decision(tmp_path: Path) -> None:
     """The engine is a pure function: bootstrap and all."""
     first, second = (judged(tmp_path, good(0.72), champion(0.7)) for _ in range(2))
     assert first == second
+
+
+def test_no_difference_has_no_sign(tmp_path: Path) -> None:
+    """Of a metric that is to be low, too, where the difference is turned round."""
+    ours, theirs = (replace(one, goal="minimize") for one in (good(), champion(0.8)))
+    found = result(judged(tmp_path, ours, theirs), "non-inferiority").found
+    assert "test +0.0000 [+0.0000, +0.0000]" in str(found)
