@@ -41,7 +41,8 @@ def _region(settings: Settings) -> Found:
     given, keys = settings.location, ("azure-native:location",)
     if given not in REGIONS:
         near = difflib.get_close_matches(given, sorted(REGIONS), 1)
-        hint = f"did you mean `{near[0]}`?" if near else "one that is missing: infra/regions.py"
+        meant = f"did you mean `{near[0]}`? " if near else ""
+        hint = f"{meant}a region that is newer than the list goes into infra/regions.py"
         expected = "a region, as `az account list-locations` names it"
         yield (
             "unknown-region",
