@@ -9,18 +9,76 @@ import pytest
 
 from ml.cli import costs
 from ml.specs import load, planning
-from tests.conftest import ROOT
 
-JOBS = ROOT / "ml" / "projects" / "faq_matching" / "jobs"
+TRAIN = """\
+type: command
+experiment_name: priced
+code: .
+command: "true"
+environment: azureml:ml-cpu:1
+compute: azureml:cpu-cluster
+limits: {timeout: 1800}
+"""
+SWEEP = """\
+type: sweep
+trial: {code: ., command: "echo ${{search_space.x}}", environment: "azureml:ml-cpu:1"}
+compute: azureml:cpu-cluster
+sampling_algorithm: random
+objective: {goal: maximize, primary_metric: score}
+search_space:
+  x: {type: uniform, min_value: 0, max_value: 1}
+limits: {max_total_trials: 16, max_concurrent_trials: 2, timeout: 7200, trial_timeout: 600}
+"""
+PIPELINE = """\
+type: pipeline
+settings: {default_compute: "azureml:cpu-cluster"}
+jobs:
+  prepare: &step
+    type: command
+    code: .
+    command: "true"
+    environment: azureml:ml-cpu:1
+    limits: {timeout: 600}
+  sweep:
+    type: sweep
+    trial: ./trial.yml
+    sampling_algorithm: random
+    objective: {goal: maximize, primary_metric: score}
+    search_space:
+      x: {type: uniform, min_value: 0, max_value: 1}
+    limits: {max_total_trials: 16, max_concurrent_trials: 2, timeout: 7200, trial_timeout: 600}
+  recipe: &half_an_hour
+    <<: *step
+    limits: {timeout: 1800}
+  evaluate: *half_an_hour
+"""
+TRIAL = """\
+type: command
+name: priced_trial
+version: 1
+code: .
+command: "echo ${{inputs.x}}"
+environment: azureml:ml-cpu:1
+inputs: {x: {type: number}}
+"""
+
+
+@pytest.fixture
+def jobs(tmp_path: Path) -> Path:
+    """The folder with the specs."""
+    texts = {"train": TRAIN, "sweep": SWEEP, "pipeline": PIPELINE, "trial": TRIAL}
+    for name, text in texts.items():
+        (tmp_path / f"{name}.yml").write_text(text)
+    return tmp_path
 
 
 def planned(path: Path, **changes: str) -> list[costs.Cost]:
     return costs.of(planning.plan(load.load(path, changes)))
 
 
-def test_a_sweep_is_bounded_by_its_trials_and_their_limit() -> None:
+def test_a_sweep_is_bounded_by_its_trials_and_their_limit(jobs: Path) -> None:
     """16 trials of 600 s on one node each, spot and dedicated."""
-    (cost,) = planned(JOBS / "sweep-random.yml")
+    (cost,) = planned(jobs / "sweep.yml")
     assert cost.bound.node_hours == pytest.approx(16 / 6)
     said = costs.as_json(cost)
     assert said["dedicated"] == {"an_hour": 0.288, "most": 0.768}
@@ -28,32 +86,32 @@ def test_a_sweep_is_bounded_by_its_trials_and_their_limit() -> None:
     assert "at most 0.77 USD dedicated, 0.15 spot (2.67 node-hours)" in str(cost)
 
 
-def test_a_pipeline_is_the_sum_of_its_steps() -> None:
+def test_a_pipeline_is_the_sum_of_its_steps(jobs: Path) -> None:
     """Ten minutes to prepare, the sweep, half an hour each for the recipe and to evaluate."""
-    (whole,) = planned(JOBS / "pipeline.yml")
+    (whole,) = planned(jobs / "pipeline.yml")
     assert whole.bound == costs.Bound(1 + 2 + 1 + 1, pytest.approx(1 / 6 + 16 / 6 + 2 / 2))
 
 
-def test_without_a_time_limit_the_hour_is_priced_and_no_bound_is_claimed() -> None:
+def test_without_a_time_limit_the_hour_is_priced_and_no_bound_is_claimed(jobs: Path) -> None:
     """Four nodes cost four times as much an hour."""
-    (cost,) = planned(JOBS / "train.yml", **{"resources.instance_count": "4"})
+    (cost,) = planned(jobs / "train.yml", **{"resources.instance_count": "4"})
     unbounded = costs.Cost(**{**vars(cost), "bound": costs.single(4, None)})
     assert cost.bound.nodes == 4
     assert "1.15 USD dedicated, 0.23 spot an hour on 4 nodes; no time limit" in str(unbounded)
     assert costs.as_json(unbounded)["node_hours"] is None
 
 
-def test_a_cluster_that_no_environment_has_is_not_priced() -> None:
+def test_a_cluster_that_no_environment_has_is_not_priced(jobs: Path) -> None:
     """Nothing is made up."""
-    assert planned(JOBS / "train.yml", compute="azureml:somebody-elses") == []
+    assert planned(jobs / "train.yml", compute="azureml:somebody-elses") == []
 
 
-def test_a_dry_run_says_it(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_dry_run_says_it(jobs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """In words on stderr and in its JSON."""
     from ml.cli.app import main
 
     with pytest.raises(SystemExit):
-        main(["run", str(JOBS / "train.yml"), "--dry-run", "--json"])
+        main(["run", str(jobs / "train.yml"), "--dry-run", "--json"])
     captured = capsys.readouterr()
     (cost,) = json.loads(captured.out)["azure_costs"]
     assert cost["node_hours"] == 0.5

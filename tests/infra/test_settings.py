@@ -132,7 +132,7 @@ def test_an_unknown_stack_is_told_what_is_near(
         ("redundancy: LRS", "redundancy: lrs", "did you mean `LRS`"),
         ("preset: t4", "preset: gpu", "hint: a size by what it is for"),
         ("ml-platform@example.com", "[a@example.com]", "hint: who is told"),
-        ("- name: faq-matching", "- faq-matching", "its keys: name, alert_errors"),
+        ("endpoints:\n    - name: ", "endpoints:\n    - ", "its keys: name, alert_errors"),
         ("platform:name", "azure-native:clientSecret", "hint: delete it"),
         ("platform:name", "name", "did you mean `platform:name`"),
         ("westeurope", "westeurop", "did you mean `westeurope`"),

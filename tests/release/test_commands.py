@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
 from ml.cli.app import main
 from ml.serving import endpoint
+from tests.release import tiny
 from tests.release.conftest import World
 
 
@@ -92,18 +94,24 @@ def test_the_commands_of_a_release(challenged: World, capsys: pytest.CaptureFixt
         (("gate", "ti' OR name='ny", "1"), "no-such-version"),
         (("gate", "tiny", "1", "--to", "qa"), "no-such-environment"),
         (("release", "propose", "nobody"), "no-such-project"),
-        (("release", "propose", "faq-matching", "--to", "qa"), "no-such-environment"),
-        (("release", "propose", "faq-matching", "--to", "prod"), "no-candidate"),
-        (("release", "plan", "faq-matching", "--env", "prd"), "no-such-environment"),
-        (("release", "rollback", "faq-matching"), "nothing-before"),
-        (("release", "propose", "faq-matching"), "no-candidate"),
-        (("release", "propose", "faq-matching", "--run", "no_run_00"), "no-such-run"),
+        (("release", "propose", "tiny", "--to", "qa"), "no-such-environment"),
+        (("release", "propose", "tiny", "--to", "prod"), "no-candidate"),
+        (("release", "plan", "tiny", "--env", "prd"), "no-such-environment"),
+        (("release", "rollback", "tiny"), "nothing-before"),
+        (("release", "propose", "tiny"), "no-candidate"),
+        (("release", "propose", "tiny", "--run", "no_run_00"), "no-such-run"),
     ],
 )
 def test_mistakes_are_told_without_a_traceback(
-    words: tuple[str, ...], code: str, capsys: pytest.CaptureFixture[str]
+    words: tuple[str, ...],
+    code: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Exit code 2, nothing on stdout, the error's code and what to do on stderr."""
+    tiny.make(tmp_path)
+    monkeypatch.chdir(tmp_path)
     exit_code, out, err = ml(capsys, *words)
     assert (exit_code, out) == (2, "") and f"error[{code}]" in err
     assert "expected" in err or "hint" in err

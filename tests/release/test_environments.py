@@ -276,17 +276,21 @@ def test_environments_do_not_disturb_each_other(
         assert done and (done.outcome, done.version) == ("applied", "1")
 
 
-def test_environments_on_azure_are_said_to_be_missing(capsys: pytest.CaptureFixture[str]) -> None:
+def test_environments_on_azure_are_said_to_be_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Exit 33 and what to type instead; and an environment without a model is no error."""
+    tiny.make(tmp_path)
+    monkeypatch.chdir(tmp_path)
     for words in (
-        ("apply", "faq_matching", "--env", "prod"),
-        ("plan", "faq_matching", "--env", "dev"),
-        ("apply", "faq_matching", "--on", "azure"),
+        ("apply", "tiny", "--env", "prod"),
+        ("plan", "tiny", "--env", "dev"),
+        ("apply", "tiny", "--on", "azure"),
     ):
         code, out, err = ml(capsys, "release", *words)
         assert (code, out) == (33, "") and "error[no-azure-backend]" in err
     for environment in desired.ENVIRONMENTS:
-        words = ("faq_matching", "--env", environment, "--on", "local")
+        words = ("tiny", "--env", environment, "--on", "local")
         code, out, err = ml(capsys, "release", "apply", *words)
         assert (code, out) == (0, "") and "no model yet" in err and "ml release propose" in err
         code, out, _ = ml(capsys, "release", "apply", *words, "--json")

@@ -17,7 +17,24 @@ from tests.reports import made
 from tests.reports.made import Made
 from tests.reports.reading import Page
 
-SPEC = "ml/projects/faq_matching/jobs/pipeline.yml:30"
+SPEC = "ml/projects/tiny/jobs/pipeline.yml:30"
+WEIGHTS = """schema_version: 1
+quality: {weight: 1, reference: 0.01}
+latency: {weight: 0.5, reference: 10}
+cost: {weight: 0.1, reference: 60, predictions: 10000}
+stability: {weight: 1, reference: 0.01}
+"""
+
+
+@pytest.fixture(autouse=True)
+def weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The select.yml of a project in a repository of its own, in which the test works."""
+    path = tmp_path / "ml/projects/tiny/select.yml"
+    path.parent.mkdir(parents=True)
+    (tmp_path / "pyproject.toml").write_text("")
+    path.write_text(WEIGHTS)
+    monkeypatch.chdir(tmp_path)
+    return path
 
 
 def logged(milliseconds: float, seconds: float = 1.0, spread: float = 0.001) -> dict[str, float]:
@@ -47,7 +64,7 @@ def test_a_sweep_by_its_project_s_weights(home: Path) -> None:
     """The metric counts by its best value, as the sweep ranks; the rest by what was logged last."""
     made.sweep(three(), spec=SPEC)
     found = chosen()
-    assert found.project == "faq_matching" and found.notes == ()
+    assert found.project == "tiny" and found.notes == ()
     assert [one.contender.label for one in found.selection.ranked] == [
         *("trial 1", "trial 0", "trial 2")
     ]
@@ -111,7 +128,7 @@ def test_a_trial_by_its_own_name(home: Path) -> None:
     assert [one.contender.label for one in found.selection.ranked] == [
         *("brave_lake_01_0", "brave_lake_01_2")
     ]
-    assert found.selection.metric == "score" and found.project == "faq_matching"
+    assert found.selection.metric == "score" and found.project == "tiny"
 
 
 def test_runs_of_several_projects_are_refused(home: Path) -> None:
@@ -137,7 +154,7 @@ def test_the_command(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "trial 0 is first by score, trial 1 by the score: 1 point less score" in said.err
     assert "10 times faster (+2.70)" in said.err
     assert "2 of 3; all: --limit 0" in said.err
-    assert "next: ml release propose faq_matching --run brave_lake_01_1" in said.err
+    assert "next: ml release propose tiny --run brave_lake_01_1" in said.err
 
 
 def test_the_command_for_a_program(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -149,7 +166,7 @@ def test_the_command_for_a_program(home: Path, capsys: pytest.CaptureFixture[str
     said = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
     assert said["first_by_score"] == "brave_lake_01_1"
     assert said["first_by_metric"] == "brave_lake_01_0"
-    assert said["weights"].endswith("faq_matching/select.yml")
+    assert said["weights"].endswith("tiny/select.yml")
     last = said["ranked"][-1]
     assert (last["run"], last["score"], last["on_front"]) == ("brave_lake_01_3", None, None)
     assert last["terms"]["latency"] == "inf"
@@ -181,15 +198,9 @@ def test_nothing_to_weigh_nothing_to_draw(home: Path) -> None:
     assert "Selection" not in Page(report(runs.find("latest")).html).text
 
 
-def test_wrong_weights_are_noted_in_the_report(
-    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_wrong_weights_are_noted_in_the_report(home: Path, weights: Path) -> None:
     """The page is whole all the same."""
-    folder = tmp_path / "ml/projects/faq_matching"
-    folder.mkdir(parents=True)
-    (tmp_path / "pyproject.toml").write_text("")
-    (folder / "select.yml").write_text("schema_version: 1\nlatency: fast\n")
-    monkeypatch.chdir(tmp_path)
+    weights.write_text("schema_version: 1\nlatency: fast\n")
     made.sweep(three(), spec=SPEC)
     (note,) = report(runs.find("latest")).notes
     assert "select.yml:2: no mapping" in note

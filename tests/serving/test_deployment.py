@@ -8,7 +8,6 @@ import pytest
 
 from ml.serving.deployment import read
 from ml.specs.problems import Refused
-from tests.conftest import ROOT
 
 ENDPOINT = """
 $schema: https://azuremlschemas.azureedge.net/latest/managedOnlineEndpoint.schema.json
@@ -80,15 +79,6 @@ def test_another_kind_of_spec_is_refused(tmp_path: Path) -> None:
     with pytest.raises(Refused) as raised:
         read(write(tmp_path, endpoint=DEPLOYMENT))
     assert raised.value.problems[0].code == "wrong-kind"
-
-
-def test_the_projects_that_ship_can_be_served() -> None:
-    """Every endpoint folder of the repository is read, and takes no keys."""
-    folders = sorted((ROOT / "ml" / "projects").glob("*/endpoint"))
-    assert folders
-    for folder in folders:
-        assert read(folder).code == ROOT
-        assert "auth_mode: aad_token" in (folder / "endpoint.yml").read_text()
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,24 @@
+"""The project's release.yml as it comes with the template."""
+
+from __future__ import annotations
+
+from ml.release import release_file
+from ml.release.declaration import SCHEMA
+from tests.conftest import ROOT
+
+OURS = ROOT / "ml/projects/faq_matching/release.yml"
+
+
+def test_it_declares_nothing_yet():
+    """Its own way for a canary, mirrored in prod."""
+    found = release_file.read(OURS)
+    assert not any(entry.model for entry in found.entries.values())
+    assert found.strategy("local").prediction == "answers/0/entry_id"
+    assert (found.strategy("dev").mirror, found.strategy("prod").mirror) == (0, 20)
+
+
+def test_editors_find_its_schema():
+    """The first line names the file."""
+    line = OURS.read_text().splitlines()[0]
+    (named,) = [word for word in line.split() if word.startswith("$schema=")]
+    assert (OURS.parent / named.removeprefix("$schema=")).resolve() == SCHEMA

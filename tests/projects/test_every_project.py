@@ -1,0 +1,47 @@
+"""What holds of every project under ml/projects, whoever wrote it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from ml.release import release_check, weights
+from ml.serving.deployment import read
+from ml.specs.check import check
+from ml.specs.hints import is_hints
+from ml.specs.load import load
+from ml.specs.plan_json import from_json, to_json
+from ml.specs.planning import plan
+from policies.promotion import gates
+from tests.conftest import ROOT
+
+FOLDER = ROOT / "ml" / "projects"
+PROJECTS = sorted(path.parent for path in FOLDER.glob("*/gates.yml"))
+JOBS = sorted(path for path in FOLDER.glob("*/jobs/*.yml") if not is_hints(path))
+
+
+@pytest.mark.parametrize("project", PROJECTS, ids=lambda path: path.name)
+def test_a_project_can_be_released(project: Path) -> None:
+    """Its gates stand on the floor; select.yml and release.yml are sound where they are there."""
+    assert gates.load(project / "gates.yml")
+    assert weights.read(project).quality.weight
+    release = project / "release.yml"
+    assert not release.is_file() or release_check.problems(release) == []
+
+
+@pytest.mark.parametrize("project", PROJECTS, ids=lambda path: path.name)
+def test_a_project_can_be_served(project: Path) -> None:
+    """From the root of the repository, and without keys."""
+    assert read(project / "endpoint").code == ROOT
+    assert "auth_mode: aad_token" in (project / "endpoint" / "endpoint.yml").read_text()
+
+
+@pytest.mark.parametrize("spec", JOBS, ids=lambda path: f"{path.parts[-3]}-{path.stem}")
+def test_a_plan_comes_back(spec: Path) -> None:
+    """Every job is sound, and its plan is the same when it was written and read again."""
+    loaded = load(spec)
+    assert not [one for one in check(loaded) if one.severity == "error"]
+    made = plan(loaded)
+    assert from_json(json.loads(json.dumps(to_json(made)))) == made
