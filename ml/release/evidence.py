@@ -34,7 +34,7 @@ FILE = EVIDENCE_FILE
 _KEPT = (
     *("task", "primary_metric", "goal", "unit", "resampled", "metrics", "baseline", "slice_split"),
     *("slices", "fairness", "contributions", "explanation", "stability", "training"),
-    "predictions",
+    *("leakage", "predictions"),
 )
 
 # Inputs of an evaluation that are no data: the model, and what its pipeline measured beside it.

@@ -57,7 +57,9 @@ class Evaluation:
     """The content of evaluation.json; `predictions` (file, sha256, rows) is filled by `write`.
 
     `unit` is what one prediction is about, `resampled` what the intervals draw: the unit, or what
-    its `group` is. `slices` and `fairness` are of the split `slice_split`.
+    its `group` is. `slices` and `fairness` are of the split `slice_split`. `leakage` lists what
+    was looked for (`Check.as_json` of ml.toolkit.leakage), whether it was found or not; the gate
+    of that name refuses a model of which nothing is listed.
     """
 
     project: str
@@ -81,6 +83,7 @@ class Evaluation:
     training: Mapping[str, float | int]
     predictions: Mapping[str, str | int] = field(default_factory=dict)
     task: Task = "ranking"
+    leakage: Sequence[Mapping[str, str | float]] = ()
 
 
 def write_evaluation(
@@ -138,9 +141,9 @@ def check(document: object) -> None:
     if document.get("schema_version") != SCHEMA_VERSION:
         raise EvaluationRefused(f"schema_version is not {SCHEMA_VERSION}")
     wanted = {"schema_version", *Evaluation.__dataclass_fields__}
-    if document.keys() != wanted:
-        odd = ", ".join(sorted(document.keys() ^ wanted))
-        raise EvaluationRefused(f"missing or unknown fields: {odd}")
+    # Earlier evaluations say nothing of leakage.
+    if odd := (document.keys() ^ wanted) - {"leakage"}:
+        raise EvaluationRefused(f"missing or unknown fields: {', '.join(sorted(odd))}")
     _finite(document, "")
     if wrong := wrong_primary(document["task"], document["primary_metric"], document["goal"]):
         raise EvaluationRefused(wrong)

@@ -64,6 +64,19 @@ class Explanation:
 
 
 @dataclass(frozen=True)
+class LeakCheck:
+    """What `check` (`feature.auc`, `identifiers.shared`, …) found in `of`, a feature or a column:
+    `value` of it over `units` rows. `ml.toolkit.leakage` says what each measures.
+    """
+
+    check: str | None = None
+    of: str | None = None
+    value: float | None = number()
+    units: float | None = number(1)
+    found: str | None = field(default=None, metadata=OPTIONAL)
+
+
+@dataclass(frozen=True)
 class Stability:
     """A metric of the same training over other folds or seeds, and the standard deviation."""
 
@@ -228,6 +241,7 @@ class Evidence:
     explanation: Explanation = field(default_factory=Explanation)
     stability: Mapping[str, Stability] = field(default_factory=dict)
     training: Training = field(default_factory=Training)
+    leakage: tuple[LeakCheck, ...] = field(default=(), metadata=OPTIONAL)
     cost: Cost = field(default_factory=Cost)
     data: Mapping[str, DataVersion] = field(default_factory=dict)
     lineage: Lineage = field(default_factory=Lineage)

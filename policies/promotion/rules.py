@@ -21,6 +21,7 @@ from policies.promotion.comparison import (
 from policies.promotion.evidence import SCHEMA_VERSION, Stability, uri
 from policies.promotion.gates import Gate
 from policies.promotion.judging import Case, Finding, Rule, estimate, real, shown, unsound
+from policies.promotion.leakage import leakage
 from policies.promotion.reviewed import explainability, fairness
 from policies.promotion.schema import MOST
 from policies.promotion.supply import NAMED, supply_chain
@@ -199,6 +200,7 @@ RULES: Mapping[str, Rule] = {
     "format": model_format,
     "quality": quality,
     "gap": gap,
+    "leakage": leakage,
     "first-promotion": first_promotion,
     "non-inferiority": non_inferiority,
     "superiority": superiority,

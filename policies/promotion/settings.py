@@ -25,6 +25,7 @@ SETTINGS: Mapping[str, Mapping[str, Kind]] = {
         "at_most": "ceilings",
     },
     "gap": {"at_most": "ceilings"},
+    "leakage": {"checks": "demands", "at_most": "ceilings"},
     "first-promotion": {},
     "non-inferiority": {
         "margin": "maximum",

@@ -19,6 +19,7 @@ LONGEST = timedelta(days=90)
 # gate → what a waiver of it names, one at a time, as the gate lists it.
 ITEMS: Mapping[str, str] = {
     "format": "the file",
+    "leakage": "the check and what it is of, as `feature.auc NAME`",
     "supply-chain": "the advisory's id, or `PACKAGE is LICENCE`",
 }
 # gate → why no waiver names it.

@@ -86,6 +86,10 @@ DOCUMENT: dict[str, Any] = {
     "contributions": [{"feature": "words", "share": 0.6}, {"feature": "length", "share": 0.4}],
     "stability": {"gain_at_1": {"over": "folds", "values": [0.79, 0.81], "std": 0.01}},
     "training": {"seconds": 1.5, "threads": 2},
+    "leakage": [
+        {"check": "identifiers.shared", "of": "question", "value": 0, "units": UNITS},
+        {"check": "feature.auc", "of": "words", "value": 0.9, "units": UNITS},
+    ],
     "cost": {"training": _SPENT, "thousand_predictions": _SPENT},
     "data": {"faq": {"asset": "azureml:tiny:1", "sha256": "d" * 64}},
     "lineage": {

@@ -23,6 +23,7 @@ from policies.promotion.evidence import (
     Estimate,
     Evidence,
     Latency,
+    LeakCheck,
     LockedPackage,
     SupplyChain,
 )
@@ -62,6 +63,10 @@ def _measured(value: float) -> Evidence:
 
 _BASELINE = {"test": {"gain_at_1": Estimate(0.8, 0.7, 0.9, UNITS)}}
 _SLOW = replace(good().latency, p95_ms=300.0, p99_ms=300.0)
+_LEAKS = (
+    LeakCheck("identifiers.shared", "question", 0.0, UNITS),
+    LeakCheck("feature.auc", "balance", 0.99, UNITS),
+)
 _DIRTY = replace(good(), lineage=replace(good().lineage, dirty=True))
 
 # What the data files name: the evidence, the champion's, the request.
@@ -110,6 +115,8 @@ EVIDENCE: dict[str, tuple[Evidence, Evidence | None, Request]] = {
         None,
         REQUEST,
     ),
+    "a leak": (replace(good(), leakage=_LEAKS), None, REQUEST),
+    "nothing looked for": (replace(good(), leakage=()), None, REQUEST),
     "a pickle": (replace(good(), files={"model.pkl": "pickle"}), None, REQUEST),
     "no file": (replace(good(), files={}), None, REQUEST),
     "no packages": (replace(good(), supply_chain=SupplyChain()), None, REQUEST),

@@ -65,3 +65,19 @@ def test_a_classification_from_propose_to_the_next_champion(
         }
     finally:
         endpoint.stop("tiny")
+
+
+@pytest.mark.slow
+def test_a_test_that_was_trained_on_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The split puts one row in both: its metrics are right, and of no use."""
+    project = tiny_classes.make(tmp_path)
+    reading = project.folder / "reading.py"
+    also = 'or (split == "test" and row["id"] == "0")]'
+    reading.write_text(reading.read_text().replace("== split]", f"== split {also}"))
+    monkeypatch.chdir(tmp_path)
+    made = propose("tiny", project.train(0.8).name)
+    assert {one.check for one in made.evidence.leakage} == {"feature.auc", "identifiers.shared"}
+    assert [one.gate for one in made.decision.blocking] == ["leakage"]
+    assert "1 of 501 by id were trained on: 0" in str(made.decision.blocking)

@@ -50,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     model = FaqModel.load(given.model)
     seed = int(model.settings["seed"])
     faq, split = prepare(given.faq, given.schema, int(model.settings["split_seed"]))
-    measure.warn_of_leaks(model, faq, split)
+    leaked = measure.leaks(model, faq, split)
     baseline = _baseline(given.baseline, faq, split)
     with tracking() as tracker:
         predictions = measure.predict(model, faq, split)
@@ -78,6 +78,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             explanation=explained.explanation(),
             stability={PRIMARY: steady},
             training={"seconds": seconds, "threads": threads()},
+            leakage=[leaked.as_json()],
         )
         write_evaluation(given.evaluation, evaluation, predictions)
         measure.write_seen(given.evaluation, digest, model, faq, split)

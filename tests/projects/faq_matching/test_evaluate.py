@@ -93,6 +93,9 @@ def test_what_else_it_says(evaluated: Path, faq: Faq):
     assert {of["feature"] for of in shares} == set(NAMES)
     assert sum(of["share"] for of in shares) == pytest.approx(1)
     assert len(document["stability"]["gain_at_1"]["values"]) == 2
+    assert [(one["check"], one["value"]) for one in document["leakage"]] == [
+        ("identifiers.shared", 0)
+    ]
     assert document["data"]["faq"]["sha256"] == faq.sha256
     assert document["data"]["faq"]["rows"]["entries"] == len(faq.entries)
 
@@ -176,9 +179,9 @@ def test_trained_on_test_is_told(
     model: FaqModel, faq: Faq, parts: Split, capsys: pytest.CaptureFixture[str]
 ):
     """No test question is in the memory; under another split there are, and it warns."""
-    assert measure.warn_of_leaks(model, faq, parts) == 0 and capsys.readouterr().err == ""
+    assert measure.leaks(model, faq, parts).value == 0 and capsys.readouterr().err == ""
     other = replace(parts, of=np.roll(parts.of, 5))
-    assert measure.warn_of_leaks(model, faq, other) > 0
+    assert measure.leaks(model, faq, other).leaks
     assert "trained-on-test" in capsys.readouterr().err
 
 

@@ -1,0 +1,38 @@
+"""The gate on what gives the answers away, as the evaluation looked for it."""
+
+from __future__ import annotations
+
+from policies.promotion.gates import Gate
+from policies.promotion.judging import Case, Finding, real, shown
+
+_HINT = "the evaluation writes what `ml.toolkit.leakage` finds under `leakage`"
+
+
+def leakage(case: Case, gate: Gate) -> Finding:
+    """Every check that is asked for was made, and none found more than its bound.
+
+    A check of which gates.yml states no bound is not judged, hence a fail; so is one over no rows.
+    """
+    limits, asked = gate.numbers("at_most"), gate.names("checks")
+    required = ", ".join(f"{name} ≤ {limit:g}" for name, limit in limits.items())
+    made = case.evidence.leakage
+    absent = [name for name in asked if name not in {one.check for one in made}]
+    if not made or absent:
+        found = f"not measured: {', '.join(absent) or 'nothing'}"
+        return Finding("fail", found, required, _HINT)
+    problems, leaks = [], []
+    for one in made:
+        name = f"{one.check} {one.of}"
+        if one.check is None or one.check not in limits:
+            problems.append(f"{name} has no bound in gates.yml")
+        elif one.of is None or not real(one.units) >= 1 or not real(one.value) >= 0:
+            problems.append(f"{name} is missing or out of bounds")
+        elif not real(one.value) <= limits[one.check]:
+            leaks.append(name)
+    found = ", ".join(f"{one.check} {one.of} {shown(one.value)}" for one in made)
+    if problems:
+        return Finding("fail", found, required, "; ".join(problems))
+    if leaks:
+        words = [one.found for one in made if one.found and f"{one.check} {one.of}" in leaks]
+        return Finding("fail", found, required, "; ".join(words), True, tuple(leaks))
+    return Finding("pass", found, required)
