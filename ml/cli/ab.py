@@ -39,7 +39,10 @@ def start(
     ] = "local",
     as_json: AsJson = False,
 ) -> None:
-    """Declare the experiment and say how many outcomes it will take."""
+    """Declare the experiment and say how many outcomes it will take; no request goes to B yet.
+
+    `ml ab serve` sends B its keys, with the gates asked and without a canary.
+    """
     from ml.release import project as projects
     from ml.release.ab import experiment
     from ml.release.desired import check_environment
@@ -77,6 +80,11 @@ def start(
         f"{power:.0%}, looked at any time ({made.fixed:,} if looked at once)",
         err=True,
     )
+    typer.echo(
+        f"no key is sent to B yet; next: ml ab serve {name} --approved-by NAME (the gates are "
+        "asked; no canary leads B, so its keys are all its own at once)",
+        err=True,
+    )
 
 
 @app.command()
@@ -95,7 +103,7 @@ def serve(
     decision, router = routing.serve(found, approved_by)
     if router is None:
         verdicts.show(decision)
-        if not approved_by:
+        if [one.gate for one in decision.blocking] == ["sign-off"]:
             typer.echo(f"next: ml ab serve {name} --approved-by NAME", err=True)
         raise typer.Exit(Exit.GATE_SAID_NO)
     typer.echo(f"{name}: {found.share} % of the keys are answered by B: {router.url}", err=True)

@@ -62,6 +62,17 @@ def last_refusal(name: str, declared: Declared) -> str | None:
     return None
 
 
+def taken_back(launch: Launch) -> Mapping[str, object] | None:
+    """The line that says so when this model with this code was rolled back and not applied since,
+    whichever proposal it was of; None otherwise.
+    """
+    for line in reversed(lines(launch.endpoint)):
+        same = (line.get("digest"), line.get("code")) == (launch.digest, launch.code.name)
+        if same and line["event"] in ("applied", "rolled-back"):
+            return line if line["event"] == "rolled-back" else None
+    return None
+
+
 def served_before(launch: Launch) -> bool:
     """Whether this model with this code is one that may be gone back to."""
     return any(

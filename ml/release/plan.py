@@ -112,12 +112,15 @@ def plan(project: str, environment: str = desired.LOCAL, *, watch: Watch = unwat
     if not course.is_champion and not course.judged.decision.allowed:
         gates = ", ".join(one.gate for one in course.judged.decision.blocking)
         return made(f"refused: gates that say no to version {version}: {gates}", course)
-    if course.serves:
+    running = serving is not None and serving.url is not None
+    if course.serves and running:  # it was looked at when it was loaded
         return made(*_settled(course, serving))
     try:
         endpoint.check_model(course.release.launch)
     except Refused as refused:
         return made("it would be refused before anything is touched", course, stops=refused)
+    if course.serves:
+        return made(*_settled(course, serving))
     if (before := refused_before(course.release)) is not None:
         return made("it would be refused, as it was before", course, stops=before)
     steps = tuple(_steps(course, serving))

@@ -29,6 +29,8 @@ from policies.promotion.supply import NAMED, supply_chain
 DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 # Two clocks may differ by this much before evidence counts as made in the future.
 CLOCK_SKEW = timedelta(minutes=5)
+# Of what differs from the predictions, so many are told.
+NAMED_HERE = 3
 
 
 def identity(case: Case, gate: Gate) -> Finding:
@@ -36,6 +38,10 @@ def identity(case: Case, gate: Gate) -> Finding:
     asked, evidence = case.request, case.evidence
     required = f"{asked.model} {asked.version} {_short(asked.digest)}"
     found = f"{evidence.model} {evidence.version} {_short(evidence.digest)}"
+    if evidence.schema_version is None and evidence.disagreements:
+        return Finding(
+            "fail", "no evidence that can be trusted", required, evidence.disagreements[0]
+        )
     if evidence.schema_version != SCHEMA_VERSION:
         why = "another version of this code made it: `ml release propose PROJECT --run RUN` again"
         stated = f"schema {shown(evidence.schema_version)}"
@@ -93,7 +99,8 @@ def recomputed(case: Case, gate: Gate) -> Finding:
     if differing is None:
         return Finding("fail", "not recomputed", required)
     if differing:
-        return Finding("fail", "; ".join(differing[:3]), required, f"{len(differing)} differ")
+        more = f"{len(differing)} differ in all" if len(differing) > NAMED_HERE else ""
+        return Finding("fail", "; ".join(differing[:NAMED_HERE]), required, more)
     return Finding("pass", "all equal", required)
 
 

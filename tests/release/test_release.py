@@ -18,6 +18,7 @@ from ml.release.apply import apply
 from ml.release.ask import ask
 from ml.release.compare import versus
 from ml.release.judge import gate
+from ml.release.plan import plan
 from ml.release.propose import propose
 from ml.release.registry import Registry, Version
 from ml.release.status import status
@@ -25,6 +26,7 @@ from ml.serving import endpoint, server, slots
 from ml.specs.problems import Refused
 from tests.release import tiny
 from tests.release.conftest import World
+from tests.release.test_commands import ml
 from tests.release.test_registry import full_disk
 
 pytestmark = pytest.mark.slow
@@ -367,3 +369,23 @@ def test_nothing_declared_is_told(world: World) -> None:
     assert {one.verdict for one in status()} == {
         "no model yet: nothing is declared and nothing serves"
     }
+
+
+def test_a_champion_whose_files_were_changed_is_told_by_plan_and_gate(
+    promoted_world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its server is stopped: plan says what apply will refuse, and the gates why they say no."""
+    champion = Registry().champion("tiny", "local")
+    assert champion is not None
+    spoilt = champion.folder / "model.txt"
+    spoilt.write_bytes(spoilt.read_bytes().replace(b"tree", b"tref", 1))
+    found = plan("tiny")
+    assert found.stops and found.stops.problems[0].code == "model-corrupt" and not found.steps
+    code, _, err = ml(capsys, "release", "plan", "tiny")
+    assert code == 1 and "error[model-corrupt]" in err
+    with pytest.raises(Refused, match="model-corrupt"):
+        apply("tiny", "local", "ana")
+    code, _, err = ml(capsys, "gate", "tiny", "1")
+    assert "no evidence that can be trusted" in err and "another version of this code" not in err
+    told = " ".join(err.split())
+    assert code == 0 and "not what was promoted any more: identity, recomputed, format" in told

@@ -8,14 +8,16 @@ from dataclasses import replace
 from ml.release import audit
 from ml.release import project as projects
 from ml.release.ab.experiment import Experiment
+from ml.release.journal import taken_back
 from ml.release.judge import judge
 from ml.release.propose import launch_of
 from ml.release.registry import Registry
 from ml.release.rollout import smoke
 from ml.serving import endpoint, server, slots
 from ml.serving.router.process import Router
+from ml.serving.server import Launch
 from ml.serving.state import Canary, Live
-from ml.specs.problems import Problem, Refused
+from ml.specs.problems import Exit, Problem, Refused
 from policies.promotion.decision import Decision
 
 
@@ -24,14 +26,18 @@ def serve(experiment: Experiment, approved_by: str) -> tuple[Decision, Router | 
 
     Callers are answered by B, so the gates are asked as for a promotion, the experiment being the
     reason; None beside their decision when one says no. Raises Refused when A is not what serves,
-    when something else is on trial, and when B fails. B stands until `stop`, or until a release is
-    applied, which goes before. It is gated and led by no canary: the share of an experiment is
-    fixed, and a fault of B's that shows under load is for a person to stop.
+    when something else is on trial, when a canary took B back, and when B fails. B stands until
+    `stop`, or until a release is applied, which goes before. It is gated and led by no canary: the
+    share of an experiment is fixed, and a fault of B's that shows under load is for a person to
+    stop.
     """
     _alone(experiment)
     registry = Registry()
     project = projects.find(experiment.project)
     version = registry.find(experiment.model, experiment.b.version)
+    name = experiment.endpoint
+    launch = replace(launch_of(version, project.deployment()), endpoint=name)
+    _not_taken_back(launch, project.name)
     judged = judge(
         *(registry, project, version, experiment.environment),
         step="apply",
@@ -40,12 +46,10 @@ def serve(experiment: Experiment, approved_by: str) -> tuple[Decision, Router | 
     )
     if judged.decision.outcome != "approved":
         return judged.decision, None
-    name = experiment.endpoint
     endpoint.ensure(name)
     with endpoint.locked(name), ExitStack() as undo:
         state = _alone(experiment)
         if state.canary is None:
-            launch = replace(launch_of(version, project.deployment()), endpoint=name)
             endpoint.check_model(launch)
             slot = endpoint.other_slot(name)
             undo.callback(slots.stop, slot)
@@ -113,6 +117,21 @@ def _alone(experiment: Experiment) -> Live:
             )
         )
     return state
+
+
+def _not_taken_back(launch: Launch, project: str) -> None:
+    """Refuse a B that its canary refused and that was not applied since: none watches it here."""
+    if (line := taken_back(launch)) is not None:
+        raise Refused(
+            Problem(
+                "refused-before",
+                f"{launch.model} {launch.version} was rolled back on {str(line['at'])[:16]}: "
+                f"{line['why']}",
+                "a B that its canary has not refused: no canary leads an experiment",
+                f"mend its serving code, or try it anew: ml release propose {project}",
+            ),
+            exit_code=Exit.GATE_SAID_NO,
+        )
 
 
 def _what(experiment: Experiment, approved_by: str) -> dict[str, object]:

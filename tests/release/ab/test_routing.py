@@ -6,18 +6,21 @@ import http.client
 import json
 import os
 import signal
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from ml.release import desired
+from ml.release import project as projects
 from ml.release.ab import experiment, routing
-from ml.release.apply import apply
+from ml.release.apply import apply, chart
 from ml.release.desired import Declared
+from ml.release.journal import record_refused
 from ml.release.registry import Registry
 from ml.serving import endpoint, ports, server
 from ml.specs.problems import Refused
-from tests.release.conftest import World
+from tests.release.conftest import Template, World
 from tests.release.test_commands import ml
 
 KEYS = [f"customer-{number}" for number in range(16)]
@@ -123,3 +126,35 @@ def test_b_is_not_served_beside_another_than_a(challenged: World) -> None:
     with pytest.raises(Refused, match="ab-not-live"):
         routing.serve(made, "ana")
     assert not routing.served(made)
+
+
+def test_a_b_that_its_canary_took_back_is_not_served(
+    declared: Template,
+    copied: Callable[[Template], World],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """It passed the gates; what its canary saw counts all the same, and no server is started."""
+    copied(declared)
+    code, _, err = ml(capsys, *START)
+    assert code == 0 and "no key is sent to B yet" in err and "no canary leads B" in err
+    course = chart(projects.find("tiny"), "local")
+    assert course is not None
+    record_refused(course.release, "latency: too slow", None)
+    code, _, err = ml(capsys, "ab", "serve", "wording", "--approved-by", "ana")
+    assert code == 3 and "error[refused-before]" in err and "latency: too slow" in err
+    assert not routing.served(experiment.find("wording"))
+
+
+def test_a_name_is_not_asked_for_where_another_gate_says_no(
+    declared: Template,
+    copied: Callable[[Template], World],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """To approve what is refused all the same would be no next step."""
+    world = copied(declared)
+    assert ml(capsys, *START)[0] == 0
+    gates = world.project.folder / "gates.yml"
+    gates.write_text(gates.read_text().replace("gain_at_1: 0.6", "gain_at_1: 0.99"))
+    code, _, err = ml(capsys, "ab", "serve", "wording")
+    assert code == 3 and "gates that say no: quality, sign-off" in err
+    assert "--approved-by" not in err
