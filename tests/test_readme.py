@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+from pathlib import Path
 
 import pytest
 
-from tests.conftest import ROOT
+from tests.conftest import EXAMPLE, ROOT
 from tests.named import spans, wrong
+from tests.release import tiny
 
 README = (ROOT / "README.md").read_text()
 # Not run from here: `make test` runs this test.
@@ -24,13 +26,19 @@ def commands(text: str) -> list[str]:
     return [line for block in blocks for line in block.splitlines() if line]
 
 
+def about(text: str) -> list[pytest.MarkDecorator]:
+    """The mark of what names the example project, which a fork may have deleted."""
+    return [pytest.mark.example] if re.search("faq[-_]matching", text) else []
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
-def test_every_command_of_the_readme_runs(own_home: object) -> None:
+@pytest.mark.parametrize("text", [pytest.param(README, marks=about(README), id="README.md")])
+def test_every_command_of_the_readme_runs(text: str, own_home: object) -> None:
     """In order, as a person types them, in one home of their own."""
     environment = {**os.environ, "USER": os.environ.get("USER", "somebody"), "MAKEFLAGS": ""}
     try:
-        for command in commands(README):
+        for command in commands(text):
             if command in SKIPPED:
                 continue
             done = subprocess.run(
@@ -53,16 +61,24 @@ def test_the_map_names_folders_that_exist(folder: str) -> None:
     assert any((ROOT / folder).iterdir())
 
 
-@pytest.mark.parametrize("link", re.findall(r"\]\(([^)#:]+)\)", README))
+@pytest.mark.parametrize(
+    "link",
+    [pytest.param(link, marks=about(link)) for link in re.findall(r"\]\(([^)#:]+)\)", README)],
+)
 def test_the_links_lead_somewhere(link: str) -> None:
     """Every relative link is a file or folder of the repository."""
     assert (ROOT / link).exists()
 
 
-@pytest.mark.parametrize(
-    "page", ["CONTRIBUTING.md", "ml/projects/README.md", "ml/projects/faq_matching/README.md"]
-)
-def test_a_page_names_what_is_there(page: str) -> None:
-    """Commands with their options, make targets, files: of a project, those of `faq_matching`."""
-    project = ROOT / "ml" / "projects" / "faq_matching"
+@pytest.mark.parametrize("page", ["CONTRIBUTING.md", "ml/projects/README.md"])
+def test_a_page_names_what_is_there(page: str, tmp_path: Path) -> None:
+    """Commands with their options, make targets, files: of a project, those of the tests' own."""
+    project = tiny.make(tmp_path).folder
     assert [span for span in spans((ROOT / page).read_text()) if wrong(span, project)] == []
+
+
+def test_nothing_is_skipped_while_the_example_is_there(request: pytest.FixtureRequest) -> None:
+    """Of what this session collected, the marked tests are skipped where it was deleted."""
+    marked = [one for one in request.session.items if one.get_closest_marker("example")]
+    skipped = [one for one in marked if one.get_closest_marker("skip")]
+    assert skipped == ([] if EXAMPLE.is_dir() else marked)

@@ -6,6 +6,8 @@ Every step is a command that a person can type; it is named before it runs.
 from __future__ import annotations
 
 import getpass
+import json
+import shlex
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -20,44 +22,56 @@ if TYPE_CHECKING:
     from ml.release.project import Project
     from ml.release.propose import Proposal
 
-QUESTION = "how do I use spot nodes?"
-# What the project's train.yml is given: a first model to have one that serves, and a bad one.
-FIRST = {"inputs.trees": "2", "inputs.matches": "3", "inputs.seed": "1"}
-SHUFFLED = {"inputs.shuffled": "true"}
-FAULT = "slow"
-
 
 def command(
-    project: Annotated[str, typer.Argument(help="A folder under ml/projects.")] = "faq_matching",
+    project: Annotated[str, typer.Argument(help="A folder under ml/projects.")],
     spec: Annotated[str, typer.Option(help="A sweep or pipeline, in the project's jobs/.")] = (
         "pipeline.yml"
     ),
-    question: Annotated[str, typer.Option(help="What to ask the served model.")] = QUESTION,
+    first: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="FIELD=VALUE", help="Of train.yml, for a quick first model: inputs.trees=2."
+        ),
+    ] = None,
+    bad: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="FIELD=VALUE", help="Of train.yml, for a bad model; without it none is tried."
+        ),
+    ] = None,
+    fault: Annotated[str, typer.Option(help="Of the bad green: ml release drill.")] = "slow",
+    question: Annotated[
+        str, typer.Option(help="What to ask; else the first of the project's sample requests.")
+    ] = "",
 ) -> None:
     """Sweep, select, gate, apply with a canary, ask; a bad model and a bad green are refused."""
     from ml.backends.local.pool.lasting import lasting
     from ml.backends.local.tracking.tracking import prepare
+    from ml.cli.run import parse_changes
 
     began = time.monotonic()
     prepare()
     from ml.release import project as projects
+    from ml.release.ask import example
     from ml.release.registry import Registry
 
+    small, worse = parse_changes(first or []), parse_changes(bad or [])
     steps = Steps(projects.find(project))
     model = steps.project.deployment().endpoint
     fresh = Registry().champion(model, "local") is None
     with lasting():
         if fresh:
-            steps.first_model()
+            steps.first_model(small)
         proposal = steps.candidate(steps.sweep(spec))
         promoted = steps.promote(proposal)
         steps.ask(proposal.model, question)
-        if promoted or fresh:
-            steps.bad_model()
+        if worse and (promoted or fresh):
+            steps.bad_model(worse)
     if promoted or fresh:
-        steps.bad_green()
+        steps.bad_green(fault)
     typer.echo(f"\ndone in {time.monotonic() - began:.0f} s; next:", err=True)
-    typer.echo('  make ask Q="what does a sweep cost?"', err=True)
+    typer.echo(f"  {example(proposal.model, proposal.model)}", err=True)
     if proposal.champion and proposal.champion != proposal.version:
         both = f"{proposal.model}:{proposal.version} {proposal.model}:{proposal.champion}"
         typer.echo(f"  ml compare {both} --format md", err=True)
@@ -72,10 +86,10 @@ class Steps:
         self.number = 0
         self.told: set[str] = set()
 
-    def first_model(self) -> None:
-        """Two small trees: better than the reference recipe, and soon beaten."""
+    def first_model(self, changes: Mapping[str, str]) -> None:
+        """Better than the baseline, and soon beaten."""
         name = self.project.name
-        run = self._trained(FIRST, "a quick first model, so that there is one to beat")
+        run = self._trained(changes, "a quick first model, so that there is one to beat")
         proposal = self._proposed(run, "its evidence, and the gates: nothing serves yet")
         self._decided(proposal)
         if proposal.decision.allowed:
@@ -129,30 +143,33 @@ class Steps:
         return False
 
     def ask(self, endpoint: str, question: str) -> None:
-        """A question to what serves."""
+        """A request to what serves."""
         from ml.cli.invoke import shown_answers
-        from ml.release.ask import ask
+        from ml.release.ask import ask, of_text
 
-        self._step(f'ml invoke {endpoint} "{question}"')
-        for answer in shown_answers(ask(endpoint, {"question": question}).body):
+        request = of_text(endpoint, question) if question else self.project.samples()[0]
+        typed = shlex.quote(question or json.dumps(request))
+        self._step(f"ml invoke {endpoint} {typed}")
+        for answer in shown_answers(ask(endpoint, request).body):
             typer.echo(answer)
 
-    def bad_model(self) -> None:
-        """Trained on shuffled labels: there was nothing to learn, and the gates say so."""
-        run = self._trained(SHUFFLED, "a bad model: its labels were shuffled")
+    def bad_model(self, changes: Mapping[str, str]) -> None:
+        """Spoilt on purpose, as by shuffled labels: the gates say so."""
+        run = self._trained(changes, "a bad model, made so on purpose")
         proposal = self._proposed(run, "it runs, it answers, it is fast: the gates refuse it")
         self._decided(proposal)
 
-    def bad_green(self) -> None:
-        """What serves, made slow on purpose, is taken back by its canary."""
+    def bad_green(self, fault: str) -> None:
+        """What serves, with a fault put in, is taken back by its canary."""
         from ml.cli.release_drill import told
         from ml.release.drill import drill
+        from ml.serving.faulty import FAULTS
 
         self._step(
-            f"ml release drill {self.project.name} --fault {FAULT}",
-            "a bad green: the same model, three times as slow",
+            f"ml release drill {self.project.name} --fault {fault}",
+            f"a bad green: the same model, and {FAULTS.get(fault, fault)}",
         )
-        done = drill(self.project.name, FAULT, told=_canary)
+        done = drill(self.project.name, fault, told=_canary)
         told(done)
         if not done.noticed:
             raise typer.Exit(Exit.RUN_FAILED)

@@ -68,7 +68,7 @@ class Project:
 
 
 def find(name: str) -> Project:
-    """The project of that name (`faq_matching` or `faq-matching`); Refused when there is none."""
+    """The project of that name (`shop_search` or `shop-search`); Refused when there is none."""
     wanted = name.replace("-", "_")
     found = {project.name: project for project in every()}
     if wanted not in found:

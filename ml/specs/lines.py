@@ -134,7 +134,7 @@ def parse(text: str, shown: str) -> Document:
         try:
             root = loader.get_single_node()
             if root is None:
-                hint = "write a spec: ml/projects/faq_matching/jobs/train.yml is one to copy"
+                hint = "write a spec: ml/projects/README.md says which there are"
                 raise Refused(
                     Problem("empty-file", "no content", "a mapping", hint, Place(shown, 1))
                 )

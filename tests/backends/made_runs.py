@@ -14,7 +14,7 @@ from ml.backends.local.runs import records
 
 DAY_S = 86400.0
 LINEAGE = {
-    "spec": "ml/projects/faq_matching/jobs/train.yml:1",
+    "spec": "ml/projects/shop_search/jobs/train.yml:1",
     "code": {"commit": "c" * 40, "branch": "main", "dirty": False, "digest": ""},
     "data": {"faq": {"asset": "azureml:faq:1", "source": "azureml:faq:1", "digest": "d" * 64}},
     "environment": "azureml:ml-cpu:1",

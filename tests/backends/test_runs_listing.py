@@ -34,12 +34,12 @@ def test_the_latest_come_first() -> None:
 def test_each_filter_lets_pass_and_holds_back() -> None:
     """Experiment, project (by the spec, or from inside it by the experiment), status, time."""
     made("faq_oak_01", days_ago=2)
-    made("other_oak_02", experiment="faq-matching", lineage={"spec": "jobs/train.yml:1"})
+    made("other_oak_02", experiment="shop-search", lineage={"spec": "jobs/train.yml:1"})
     failed = made("fraud_oak_03", status="Failed", lineage={"spec": "ml/projects/fraud/x.yml:1"})
     found = entries()
-    assert names(chosen(found, project="faq_matching")) == ["other_oak_02", "faq_oak_01"]
+    assert names(chosen(found, project="shop_search")) == ["other_oak_02", "faq_oak_01"]
     assert names(chosen(found, project="fraud")) == ["fraud_oak_03"]
-    assert names(chosen(found, experiment="faq-matching")) == ["other_oak_02"]
+    assert names(chosen(found, experiment="shop-search")) == ["other_oak_02"]
     assert names(chosen(found, statuses={"Failed"})) == ["fraud_oak_03"]
     assert names(chosen(found, since=failed.started - DAY_S, statuses={"Completed"})) == [
         "other_oak_02"
@@ -67,7 +67,7 @@ def test_a_sweep_and_its_trial_are_entries() -> None:
     assert (entry.kind, entry.objective, entry.project) == (
         "sweep",
         ("score", "maximize"),
-        "faq_matching",
+        "shop_search",
     )
     trial = listing.entry_of(sweep.trials[1])
     assert (trial.kind, trial.lineage["parent"]) == ("command", "id-sweep_oak_01")

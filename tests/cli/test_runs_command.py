@@ -301,7 +301,7 @@ def test_a_thousand_runs_are_read_at_once(own_home: Path) -> None:
             opened.append(str(of[0])) if event == "open" and str(own_home) in str(of[0]) else None
         )
     )
-    found = listing.chosen(listing.entries(), project="faq_matching", statuses={"Completed"})
+    found = listing.chosen(listing.entries(), project="shop_search", statuses={"Completed"})
     assert len(found) == 1000
     assert len(opened) == 1000
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from ml.cli import demo
 from ml.cli.app import main
 from ml.release import audit
 from ml.release.registry import Registry
@@ -12,12 +11,10 @@ from tests.release.conftest import World
 
 
 @pytest.fixture
-def words(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def words() -> list[str]:
     """The command, with what the tiny project's train.yml takes."""
-    monkeypatch.setattr(demo, "FIRST", {"inputs.skill": "0.7"})
-    monkeypatch.setattr(demo, "SHUFFLED", {"inputs.skill": "0.3"})
-    monkeypatch.setattr(demo, "FAULT", "errors")
-    return ["demo", "tiny", "--question", "how?"]
+    changes = ("--first", "inputs.skill=0.7", "--bad", "inputs.skill=0.3")
+    return ["demo", "tiny", *changes, "--fault", "errors"]
 
 
 @pytest.mark.slow

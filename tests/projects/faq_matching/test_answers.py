@@ -21,6 +21,12 @@ def test_what_the_answers_name_is_there():
     assert [one for one in named if wrong(one[1], PROJECT)] == []
 
 
+def test_what_its_page_names_is_there():
+    """README.md of the project, too."""
+    found = spans((PROJECT / "README.md").read_text())
+    assert found and [span for span in found if wrong(span, PROJECT)] == []
+
+
 @pytest.mark.parametrize(
     ("span", "said"),
     [
