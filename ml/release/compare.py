@@ -14,7 +14,7 @@ from ml.backends.local.runs import runs
 from ml.release import candidate as candidates
 from ml.release import desired, evidence, predictions, supply_chain
 from ml.release import project as projects
-from ml.release.comparison import Comparison, Outcomes, Side, compare
+from ml.release.comparison import Comparison, Outcomes, Side, compare, other_features
 from ml.release.descent import descendants
 from ml.release.judge import champion_evidence, load_gates
 from ml.release.registry import Registry, Version
@@ -81,6 +81,7 @@ def versus(
     elif champion:
         theirs = _scored(side, champion, found.version, notes, watch)
         judged = theirs.evidence
+        notes += filter(None, [other_features(side, theirs)])
     confidence, decision = 0.95, None
     if found.version:
         project = projects.find(found.version.project)

@@ -93,6 +93,27 @@ def compare(candidate: Side, champion: Side | None, confidence: float = 0.95) ->
     )
 
 
+def other_features(candidate: Side, champion: Side) -> str:
+    """What a candidate reads that the champion does not, and the other way round, or "".
+
+    By the hash of the feature set; "" too where either side does not state one. The names are those
+    that contribute.
+    """
+    ours, theirs = candidate.evidence, champion.evidence
+    hashes = [one.lineage.feature_set_hash for one in (ours, theirs)]
+    if not all(hashes) or hashes[0] == hashes[1]:
+        return ""
+    mine, before = (
+        {one.feature for one in of.contributions if one.feature} for of in (ours, theirs)
+    )
+    parts = {"new": sorted(mine - before), "gone": sorted(before - mine)}
+    said = "; ".join(f"{what}: {', '.join(of)}" for what, of in parts.items() if of)
+    return (
+        f"{candidate.name} reads other features than {champion.name}: "
+        f"{said or 'of the same names, made otherwise'}"
+    )
+
+
 def _unpaired(candidate: Side, champion: Side | None) -> str:
     if champion is None:
         return ""

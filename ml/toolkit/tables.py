@@ -17,11 +17,14 @@ import io
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
 ColumnType = Literal["id", "text", "timestamp"]
 MOST_SHOWN = 20
+# Rows of a file with other columns that are read for their types.
+SAMPLED = 100
 
 
 @dataclass(frozen=True)
@@ -132,9 +135,9 @@ def read_table(path: Path, schema: TableSchema) -> tuple[Table, list[Finding]]:
         for number, (line, record) in enumerate(_records(path, schema.delimiter)):
             if number == 0 and schema.header:
                 if record != names:
-                    said = f"the header is {', '.join(record)}"
-                    found.append(Finding("missing-column", path, line, said, ", ".join(names)))
-                    return table, found
+                    below = islice(_records(path, schema.delimiter), 1, 1 + SAMPLED)
+                    rows = [row for _, row in below]
+                    return table, [_drift(path, line, schema, record, rows)]
                 continue
             if len(record) != len(names):
                 code = "missing-column" if len(record) < len(names) else "extra-column"
@@ -156,12 +159,48 @@ def read_table(path: Path, schema: TableSchema) -> tuple[Table, list[Finding]]:
     return table, found + _wrong_values(table)
 
 
+def _drift(
+    path: Path, line: int, schema: TableSchema, header: list[str], rows: list[list[str]]
+) -> Finding:
+    """How the columns of a file differ from the schema's, in one finding: missing, unexpected, in
+    another order, and those that are there with no value of their type in the first `rows`.
+    """
+    names = [column.name for column in schema.columns]
+    missing = [name for name in names if name not in header]
+    unexpected = [name for name in header if name not in names]
+    moved = [name for name in header if name in names]
+    parts = {"missing": missing, "unexpected": unexpected}
+    if moved != [name for name in names if name in header]:
+        parts["in another order"] = moved
+    read = [dict(zip(header, row, strict=False)) for row in rows]
+    parts["of another type"] = [
+        f"{column.name} (no {column.type}: {values[0]!r})"
+        for column in schema.columns
+        if (values := [of[column.name] for of in read if column.name in of])
+        and all(_unlike(column, value) for value in values)
+    ]
+    said = "; ".join(f"{what}: {', '.join(of)}" for what, of in parts.items() if of)
+    code = "missing-column" if missing else "extra-column" if unexpected else "column-order"
+    expected = ", ".join(f"{column.name} ({column.type})" for column in schema.columns)
+    hint = "mend the data, or change the schema and what reads it together"
+    return Finding(code, path, line, f"the columns are others; {said}", expected, hint)
+
+
 def _is_timestamp(value: str) -> bool:
     try:
         datetime.fromisoformat(value.strip())
     except ValueError:
         return False
     return True
+
+
+def _unlike(column: Column, value: str) -> str:
+    """What a value of the column should be, or "" when it is."""
+    if column.type == "id" and (value != value.strip() or len(value.split()) > 1):
+        return "an id without spaces"
+    if column.type == "timestamp" and not _is_timestamp(value):
+        return "an ISO 8601 time, as 2026-01-31"
+    return ""
 
 
 def _wrong_values(table: Table) -> list[Finding]:
@@ -173,11 +212,8 @@ def _wrong_values(table: Table) -> list[Finding]:
             if not value.strip():
                 said, wanted = f"{column.name} is empty", f"a {column.type}"
                 found.append(Finding("empty-value", table.path, line, said, wanted))
-            elif column.type == "id" and (value != value.strip() or len(value.split()) > 1):
+            elif wanted := _unlike(column, value):
                 said = f"{column.name} is {value!r}"
-                found.append(Finding("wrong-type", table.path, line, said, "an id without spaces"))
-            elif column.type == "timestamp" and not _is_timestamp(value):
-                said, wanted = f"{column.name} is {value!r}", "an ISO 8601 time, as 2026-01-31"
                 found.append(Finding("wrong-type", table.path, line, said, wanted))
             if column.unique and value in first:
                 said = f"{column.name} {value!r} is on line {first[value]} too"

@@ -81,3 +81,23 @@ def test_a_test_that_was_trained_on_is_refused(
     assert {one.check for one in made.evidence.leakage} == {"feature.auc", "identifiers.shared"}
     assert [one.gate for one in made.decision.blocking] == ["leakage"]
     assert "1 of 501 by id were trained on: 0" in str(made.decision.blocking)
+
+
+@pytest.mark.slow
+def test_shuffled_labels_end_near_a_half_and_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing can be learnt from them: an AUC that is far from 0.5 would have leaked."""
+    project = tiny_classes.make(tmp_path)
+    reading = project.folder / "reading.py"
+    code, labels = reading.read_text(), 'labels = [int(row["fraud"]) for row in found]'
+    assert labels in code
+    dealt = labels.replace("[", "numpy.random.default_rng(0).permutation([", 1) + ")"
+    reading.write_text(code.replace(labels, dealt))
+    monkeypatch.chdir(tmp_path)
+    made = propose("tiny", project.train(0.8).name)
+    auc = made.evidence.metrics["test"]["auc"].value
+    assert auc is not None and abs(auc - 0.5) < 0.1
+    gates = {one.gate: one for one in made.decision.results}
+    assert gates["quality"].verdict == "fail" and made.decision.outcome == "refused"
+    assert gates["leakage"].verdict == "pass"

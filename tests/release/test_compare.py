@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -11,11 +12,12 @@ import pytest
 
 from ml.backends.local.runs import runs
 from ml.cli.app import main
-from ml.release import audit
+from ml.release import audit, evidence
 from ml.release.compare import versus
-from ml.release.registry import Registry
+from ml.release.registry import Registry, Version
 from ml.reports.comment.posting import marker
 from ml.specs.problems import Refused
+from policies.promotion.evidence import Evidence
 from tests.release import tiny
 from tests.release.conftest import Template, World
 
@@ -56,6 +58,22 @@ def test_the_champion_is_what_is_compared_with(two: World) -> None:
     back = versus("champion@local", "tiny:2", "local")
     assert back.comparison.metrics[0].verdict == "worse"
     assert (len(audit.verify()), len([*runs.every()])) == before
+
+
+def test_other_features_than_the_champions_are_noted(
+    two: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The hash of the feature set is another one."""
+    load = evidence.load
+
+    def other(version: Version) -> Evidence:
+        found = load(version)
+        features = ("f" if version.version == "1" else "e") * 64
+        return replace(found, lineage=replace(found.lineage, feature_set_hash=features))
+
+    monkeypatch.setattr(evidence, "load", other)
+    told = "tiny 2 reads other features than tiny 1: of the same names, made otherwise"
+    assert versus("tiny:2", None, "local").notes == (told,)
 
 
 def test_the_environment_is_the_champions(two: World) -> None:

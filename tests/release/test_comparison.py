@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from ml.release.comparison import Comparison, Row, Side, compare
-from policies.promotion.evidence import Cost, DataVersion, Evidence, Latency, Spent
+from ml.release.comparison import Comparison, Row, Side, compare, other_features
+from policies.promotion.evidence import Contribution, Cost, DataVersion, Evidence, Latency, Spent
 from tests.policies import cases
 
 
@@ -46,6 +46,19 @@ def test_less_is_better_of_a_loss():
     made = compare(side(0.8, goal="minimize"), side(0.7, "6", goal="minimize"))
     test = row(made, "test")
     assert test.by is not None and test.by.mean > 0 and test.verdict == "worse"
+
+
+def test_other_features_are_told():
+    """By the hash of the feature set, with the names that came and went; none where it is alike."""
+    lineage = replace(cases.good().lineage, feature_set_hash="0" * 64)
+    named = (Contribution("words", 0.6), Contribution("age", 0.4))
+    ours, theirs = side(0.8, lineage=lineage, contributions=named), side(0.7, "6")
+    told = "tiny 7 reads other features than tiny 6: new: age; gone: length"
+    assert other_features(ours, theirs) == told
+    assert other_features(side(0.8), theirs) == ""
+    assert "made otherwise" in other_features(side(0.8, lineage=lineage), theirs)
+    unstated = replace(lineage, feature_set_hash=None)
+    assert other_features(side(0.8, lineage=unstated), theirs) == ""
 
 
 def test_without_a_champion():

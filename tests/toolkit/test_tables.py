@@ -90,6 +90,41 @@ def test_a_header_must_be_the_columns(tmp_path: Path):
     assert [finding.code for finding in read_table(path, schema)[1]] == ["missing-column"]
 
 
+@pytest.mark.parametrize(
+    ("content", "code", "told"),
+    [
+        ("day,who\n2026-01-31,a\n", "missing-column", "missing: text"),
+        ("day,who,text,more\n2026-01-31,a,hi,1\n", "extra-column", "unexpected: more"),
+        ("who,day,text\na,2026-01-31,hi\n", "column-order", "in another order: who, day, text"),
+        (
+            "who,when,day\na,1,31/1/26\nb,2,1/2/26\n",
+            "missing-column",
+            "missing: text; unexpected: when; in another order: who, day; "
+            "of another type: day (no timestamp: '31/1/26')",
+        ),
+    ],
+)
+def test_other_columns_are_told_in_one_place(tmp_path: Path, content: str, code: str, told: str):
+    """What is missing, unexpected, moved or of another type; the file as declared is allowed."""
+    columns = [("day", "timestamp"), ("who", "id"), ("text", "text")]
+    schema = TableSchema.parse(
+        {
+            "header": True,
+            "delimiter": ",",
+            "rows": [1, 9],
+            "columns": [{"name": name, "type": kind} for name, kind in columns],
+        }
+    )
+    path = tmp_path / "t.csv"
+    path.write_text("day,who,text\n2026-01-31,a,hi\n")
+    assert read_table(path, schema)[1] == []
+    path.write_text(content)
+    (wrong,) = read_table(path, schema)[1]
+    assert (wrong.code, wrong.line) == (code, 1)
+    assert wrong.found == f"the columns are others; {told}"
+    assert wrong.expected == "day (timestamp), who (id), text (text)"
+
+
 def test_references(tmp_path: Path):
     """A known answer is allowed, an unknown one is named with its line."""
     answers = TableSchema.parse({"rows": [1, 9], "columns": [{"name": "Id", "type": "id"}]})
