@@ -51,3 +51,9 @@ def verify(
     else:
         count = "1 line" if len(lines) == 1 else f"{len(lines)} lines"
         typer.echo(f"{audit.path()}: {count}, none changed; last hash {last}", err=True)
+        if not holding:
+            typer.echo(
+                "not looked for: an end that was cut off or written anew; note that hash elsewhere "
+                "and give it to --holding",
+                err=True,
+            )

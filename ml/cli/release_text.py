@@ -22,6 +22,8 @@ def status(one: Status) -> str:
     by = f", signed off by {one.signed_off}" if one.signed_off else ""
     lines = [head, f"  declared  {version}", f"  champion  {one.champion or 'none yet'}"]
     lines.append(f"  serving   {one.serving or 'nothing'}{f' at {one.url}' if one.url else ''}{by}")
+    if one.beside:
+        lines.append(f"  beside    {one.beside}")
     if one.last_attempt:
         lines.append(f"  last      {_attempt(one.last_attempt)}")
     lines += [f"  refused   {_attempt(refused)}" for refused in one.refused]

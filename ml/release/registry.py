@@ -138,12 +138,12 @@ class Registry:
         for one in every:
             if one.version == version:
                 return one
-        known = ", ".join(one.version for one in every) or "none is registered"
+        known = ", ".join(one.version for one in every)
         raise Refused(
             Problem(
                 "no-such-version",
                 f"there is no version {version} of `{model}` in the registry",
-                f"one of: {known}",
+                f"one of: {known}" if known else "a registered model: this one has no version",
                 "ml release propose PROJECT registers the best run",
             )
         )

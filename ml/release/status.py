@@ -12,6 +12,7 @@ from ml.release.history import Attempt
 from ml.release.journal import last_refusal
 from ml.release.registry import Registry
 from ml.serving import endpoint
+from ml.serving.state import Live
 from ml.specs.problems import Refused
 
 
@@ -20,7 +21,9 @@ class Status:
     """One project in one environment, on this machine; None and "" where there is nothing.
 
     `refused` are the versions that a canary took back, which are not tried again unless proposed
-    anew. `signed_off` stood for the version that is live. `verdict` is a sentence with the next
+    anew. `beside` says what has a share of the requests beside the version that is live: a canary,
+    also one that a killed apply left, or an experiment. `signed_off` stood for the version that is
+    live. `verdict` is a sentence with the next
     thing to type when something is to be done.
     """
 
@@ -33,6 +36,7 @@ class Status:
     champion: str | None
     serving: str | None
     url: str | None
+    beside: str
     signed_off: str
     last_attempt: Attempt | None
     refused: Sequence[Attempt]
@@ -88,12 +92,22 @@ def _of(
         champion=champion.version if champion else None,
         serving=serving,
         url=url,
+        beside=_beside(live) if url else "",
         signed_off=history.signed_off(name, live.launch.digest) if live else "",
         last_attempt=history.last_attempt(project, environment, name),
         refused=history.refused(name),
         audit=_audit(declared, logged),
         verdict=verdict,
     )
+
+
+def _beside(live: Live | None) -> str:
+    if live is None or (canary := live.canary) is None:
+        return ""
+    version = f"version {canary.launch.version} has {canary.weight} % of the requests"
+    if canary.experiment:
+        return f"{version}, for the experiment {canary.experiment}"
+    return f"{version}: an apply goes on, or was killed; the next one takes it away"
 
 
 _NONE = "no model yet: nothing is declared and nothing serves"

@@ -156,3 +156,21 @@ def test_the_command_names_the_line_that_was_changed(capsys: pytest.CaptureFixtu
     code, out, err = ml(capsys, "audit", "verify", "--json")
     found = json.loads(out)
     assert code == 3 and not found["sound"] and found["line"] == 2 and "changed" in found["why"]
+
+
+def test_what_the_chain_alone_cannot_show_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    """The last line is rewritten with a hash of its own: only one who noted a hash finds that."""
+    *_, noted = fill(3)
+    *before, last = audit.path().read_text().splitlines()
+    document = json.loads(last)
+    document.pop("hash")
+    document["version"] = "9"
+    document["hash"] = audit._hash(document)
+    lines = [*before, json.dumps(document, sort_keys=True)]
+    audit.path().write_text("\n".join(lines) + "\n")
+    code, _, err = ml(capsys, "audit", "verify")
+    assert code == 0 and "not looked for: an end that was cut off or written anew" in err
+    code, _, err = ml(capsys, "audit", "verify", "--holding", noted)
+    assert code == 3 and "error[audit-broken]" in err
+    code, _, err = ml(capsys, "audit", "verify", "--holding", str(document["hash"]))
+    assert code == 0 and "not looked for" not in err

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 
 import pytest
 
@@ -17,7 +18,7 @@ from ml.release.registry import Registry
 from ml.release.status import status
 from ml.serving import endpoint, server, slots
 from ml.serving.server import START_S, Begun, Server
-from ml.serving.state import Live
+from ml.serving.state import Canary, Live
 from ml.specs.problems import Problem, Refused
 from tests.release.conftest import World
 from tests.release.test_registry import full_disk
@@ -231,3 +232,16 @@ def test_after_a_reboot_the_declared_model_is_started_and_said_so(served: World)
     (endpoint.folder("tiny") / "live.json").unlink()
     assert apply("tiny", "local", "ana").outcome == "applied"
     assert ask("tiny", {"question": "how?"}).version == "1"
+
+
+def test_a_canary_that_a_killed_apply_left_is_told(served: World) -> None:
+    """It answers its share of the requests until the next apply: status says so."""
+    assert status("tiny", "local")[0].beside == ""
+    live = endpoint.live("tiny")
+    assert live is not None
+    green = server.start(endpoint.other_slot("tiny"), live.launch)
+    endpoint.switch("tiny", replace(live, canary=Canary(green, live.launch, 10)))
+    told = status("tiny", "local")[0]
+    assert told.beside.startswith("version 1 has 10 % of the requests: an apply goes on, or was")
+    assert apply("tiny", "local", "ana").outcome == "unchanged"
+    assert status("tiny", "local")[0].beside == ""

@@ -99,7 +99,8 @@ def _chart(made: Comparison, chart: str) -> Iterator[str]:
 
 
 def _tables(made: Comparison) -> Iterator[str]:
-    yield _rows(made, made.metrics, "metric", "split")
+    if made.metrics:  # of evidence that is not to be trusted there are none
+        yield _rows(made, made.metrics, "metric", "split")
     if made.slices:
         worst = sorted(made.slices, key=_worst)
         clear = sum(row.verdict == "worse" for row in worst)

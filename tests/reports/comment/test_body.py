@@ -132,3 +132,13 @@ def test_a_picture_by_its_address(tmp_path: Path):
     assert f"](<{url}>)" in body(found, chart=url) and "├" not in body(found, chart=url)
     assert "├" in body(found, chart="data:image/svg+xml,<svg/>")
     assert [one.label for one in spans(found.comparison)] == [*("test", "topic=cost", "topic=data")]
+
+
+def test_evidence_that_cannot_be_trusted_has_no_table_of_metrics(tmp_path: Path):
+    """What is wrong with it is told by the gates; a table without a row says nothing."""
+    edited = Evidence(
+        model="tiny", version="7", digest=cases.DIGEST, disagreements=("evidence.json was edited",)
+    )
+    said = body(compared(edited, cases.champion(0.8), tmp_path))
+    assert "| metric |" not in said and "evidence.json was edited" in said
+    assert "no evidence that can be trusted" in said and "another version of this code" not in said
