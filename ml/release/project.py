@@ -77,7 +77,9 @@ def find(name: str) -> Project:
             Problem(
                 "no-such-project",
                 f"there is no project `{name}` with a gates.yml",
-                f"one of: {', '.join(sorted(found)) or 'none is there yet'}",
+                f"one of: {', '.join(sorted(found))}"
+                if found
+                else "a folder under ml/projects: ml/projects/README.md says what is in one",
                 f"did you mean `{close[0]}`?" if close else "",
             )
         )

@@ -99,6 +99,9 @@ def test_projects_are_found_by_either_spelling(
     with pytest.raises(Refused) as raised:
         project.find("tinny")
     assert "tiny" in raised.value.problems[0].hint
+    (made.folder / "gates.yml").unlink()
+    with pytest.raises(Refused, match=r"no-such-project.*\n.*ml/projects/README.md says"):
+        project.find("tiny")
 
 
 def test_sample_requests_are_demanded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
