@@ -73,7 +73,7 @@ def example(name: str, model: str) -> str:
     if not sample:
         return f"ml invoke {name} REQUEST, a JSON object with the fields that its score.py reads"
     text = next(iter(sample.values())) if _is_text(sample) else json.dumps(sample)
-    return f"for example: ml invoke {name} {shlex.quote(str(text))}"
+    return f"ml invoke {name} {shlex.quote(str(text))}"
 
 
 def _sample(model: str) -> Mapping[str, object]:

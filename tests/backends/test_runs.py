@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from ml.backends.base import Run
+from ml.backends.local import home as homes
 from ml.backends.local.backend import LocalBackend
 from ml.backends.local.runs import jobs, records, runs
 from ml.specs.problems import Place, Problem, Refused
 from tests.backends.conftest import LOG, Plans, Sweeps
+from tests.backends.executors import locks, start
 
 
 def test_find(home: Path, command: Plans, sweep: Sweeps) -> None:
@@ -83,6 +87,28 @@ def test_a_lock_tells_the_living_from_the_dead(home: Path) -> None:
     assert jobs.abandoned() == [folder.name]
     jobs.forget(folder.name)
     assert jobs.abandoned() == []
+
+
+def test_what_a_killed_executor_was_starting_holds_its_lock_a_moment_longer(home: Path) -> None:
+    """A program between fork and exec has the lock too; the run is abandoned all the same."""
+    waits, ends = os.pipe()
+
+    def killed_while_starting() -> None:
+        with jobs.new() as folder:
+            (folder / "something").touch()
+            if os.fork() == 0:
+                os.read(waits, 1)
+                os._exit(0)
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    start(killed_while_starting).join()
+    (folder,) = homes.jobs().iterdir()
+    seen = jobs.is_alive(folder.name), jobs.abandoned()
+    os.write(ends, b".")
+    assert seen == (True, [folder.name])
+    with jobs.hold(folder.name):
+        pass
+    assert jobs.abandoned() == locks(home) == []
 
 
 def test_a_half_made_run_is_passed_over(home: Path, command: Plans) -> None:

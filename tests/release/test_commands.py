@@ -50,7 +50,7 @@ def test_the_commands_of_a_release(challenged: World, capsys: pytest.CaptureFixt
     assert (done["outcome"], done["version"], done["replaced"]) == ("applied", "2", "1")
     code, out, err = ml(capsys, "release", "apply", "tiny", "--approved-by", "ana")
     assert code == 0 and "was serving already" in err
-    assert "for example: ml invoke tiny 'how?'" in err
+    assert "ml invoke tiny 'how?'" in err
     code, out, _ = ml(capsys, "release", "status", "tiny")
     assert code == 0 and "as declared" in out
 
@@ -60,7 +60,7 @@ def test_the_commands_of_a_release(challenged: World, capsys: pytest.CaptureFixt
     assert code == 0 and json.loads(out)["model_digest"] == done["digest"]
     code, out, err = ml(capsys, "invoke", "tiny", '{"query": "how?"}')
     assert code == 2 and not out and "error[request-refused]" in err and "query" in err
-    assert "for example: ml invoke tiny 'how?'" in err
+    assert "ml invoke tiny 'how?'" in err
     samples = challenged.project.folder / "endpoint" / "requests.jsonl"
     texts = samples.read_text()
     samples.write_text('{"amount": 10, "shop": "near"}\n')

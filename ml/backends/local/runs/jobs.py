@@ -137,10 +137,21 @@ def executor(name: str) -> int | None:
 
 
 def abandoned() -> list[str]:
-    """The runs whose executor was killed before it could close them."""
+    """The runs whose executor was killed before it could close them.
+
+    What it was just starting, between fork and exec, has the lock for some milliseconds more.
+    """
     if not home.live().is_dir():
         return []
-    return [path.name for path in sorted(home.live().iterdir()) if not is_alive(path.name)]
+    names = (path.name for path in sorted(home.live().iterdir()))
+    return [name for name in names if not is_alive(name) or _is_gone(executor(name))]
+
+
+def _is_gone(process: int | None) -> bool:
+    """Whether it is known which process it was, and that there is none of that number."""
+    from psutil import pid_exists
+
+    return process is not None and not pid_exists(process)
 
 
 def forget(name: str) -> None:
