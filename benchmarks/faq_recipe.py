@@ -98,12 +98,12 @@ def compare(name: str, faq: Faq) -> float:
 
 
 def _table(ours: Side, theirs: Side) -> float:
-    print(f"{'':13}{'':7}{'error@1':>9}{'gain@1':>22}{'gain@3':>22}{'mean rank':>22}")
+    print(f"{'':13}{'':7}{'error@1':>9}{'gain@1':>24}{'gain@3':>24}{'mean rank':>24}")
     ratios: dict[int, Estimate] = {}
     for number in (TEST_KNOWN, TEST_UNSEEN):
         for side in (ours, theirs):
             found = estimates(side.ranks[number])
-            shown = "".join(f"{_interval(estimate):>22}" for estimate in found.values())
+            shown = "".join(f"{_interval(estimate):>24}" for estimate in found.values())
             error = 1 - found["gain_at_1"].value
             print(f"{NAMES[number]:13}{side.name:7}{error:9.3f}{shown}")
         wrong = [(side.ranks[number] > 1).astype(np.float64) for side in (ours, theirs)]
