@@ -21,7 +21,9 @@ ISSUER = "https://token.actions.githubusercontent.com"
 AUDIENCE = "api://AzureADTokenExchange"
 CONTAINER = KEY = "pulumi"
 # Who deploys creates resources and assigns roles, at the resource group's level and above it.
+# Neither of the two may set a lock (azure-resource-manager/management/lock-resources).
 DEPLOYS = ("Contributor", "Role Based Access Control Administrator")
+LOCKS = "Locks Contributor"
 
 
 def steps(environments: Sequence[Settings]) -> tuple[Step, ...]:
@@ -130,7 +132,7 @@ def _environment(one: Settings, first: Settings) -> Iterator[Step]:
         subject,
     )  # fmt: skip
     scope = f"/subscriptions/{one.subscription}"
-    for role in DEPLOYS:
+    for role in (*DEPLOYS, *([LOCKS] if one.guardrails.locks else [])):
         kind = role.split(" ")[0].lower()
         yield _role(f"{name}-{kind}", role, principal, scope)
     yield _role(f"{name}-state", "Storage Blob Data Contributor", principal, "{account.id}")

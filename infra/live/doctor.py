@@ -20,13 +20,25 @@ from infra.settings import Settings
 Verdict = Literal["ok", "warning", "error"]
 # The version by which azure-mgmt-resource asks for providers.
 PROVIDERS = "2025-04-01"
-# What a deployment does beyond creating resources; a Contributor may not.
-ACTIONS = (
-    "Microsoft.Authorization/roleAssignments/write",
-    "Microsoft.Authorization/locks/write",
-    "Microsoft.ManagedIdentity/userAssignedIdentities/federatedIdentityCredentials/write",
-    "Microsoft.MachineLearningServices/workspaces/write",
-)
+# What a deployment has to be allowed for a kind that it declares, and the role that allows it.
+ACTIONS: Mapping[str, tuple[str, str]] = {
+    "authorization:RoleAssignment": (
+        "Microsoft.Authorization/roleAssignments/write",
+        "Role Based Access Control Administrator",
+    ),
+    "authorization:ManagementLockByScope": (
+        "Microsoft.Authorization/locks/write",
+        "Locks Contributor",
+    ),
+    "managedidentity:FederatedIdentityCredential": (
+        "Microsoft.ManagedIdentity/userAssignedIdentities/federatedIdentityCredentials/write",
+        "Contributor",
+    ),
+    "machinelearningservices:Workspace": (
+        "Microsoft.MachineLearningServices/workspaces/write",
+        "Contributor",
+    ),
+}
 
 
 @dataclass(frozen=True)
@@ -100,7 +112,7 @@ def examine(settings: Settings, resources: Sequence[Resource], arm: Arm) -> Iter
         ("free names", _free(provided, arm)),
         ("deleted vaults", _deleted(settings, provided, arm)),
         ("quota", _quota(settings, arm)),
-        ("permissions", _permissions(arm)),
+        ("permissions", _permissions(provided, arm)),
     ):
         try:
             yield from checks
@@ -225,16 +237,22 @@ def _enough(family: str, cores: int, usage: Mapping[str, Any] | None, region: st
     )
 
 
-def _permissions(arm: Arm) -> Iterator[Check]:
+def _permissions(resources: Sequence[Resource], arm: Arm) -> Iterator[Check]:
     """What who is signed in may do on the subscription, by the rules of role definitions."""
     path = f"/subscriptions/{arm.subscription}/providers/Microsoft.Authorization/permissions"
     granted = list(arm.all(path, version("authorization:RoleAssignment")))
-    missing = [action for action in ACTIONS if not any(_allows(one, action) for one in granted)]
-    for action in missing:
-        hint = "Owner, or Contributor with Role Based Access Control Administrator"
+    declared = {one.kind for one in resources}
+    needed = [asked for kind, asked in ACTIONS.items() if kind in declared]
+    missing = [
+        (action, role)
+        for action, role in needed
+        if not any(_allows(one, action) for one in granted)
+    ]
+    for action, role in missing:
+        hint = f"Owner, or {role}: `infra bootstrap` grants it to who deploys"
         yield Check(f"permission {action}", "error", "not granted", hint)
     if not missing:
-        yield Check("permissions", "ok", f"{len(ACTIONS)} actions that a deployment needs")
+        yield Check("permissions", "ok", f"{len(needed)} actions that the deployment needs")
 
 
 def _allows(permission: Mapping[str, Any], action: str) -> bool:

@@ -136,7 +136,7 @@ def _denied(error: AzureError) -> Refused:
     code = getattr(error, "error_code", None) or type(error).__name__
     hint = "`az login`, and check the address of the account and its network rules"
     if isinstance(error, HttpResponseError) and not isinstance(error, ClientAuthenticationError):
-        hint = "it takes the role Storage Blob Delegator on the account"
+        hint = "it takes a role on the account that reads or writes its blobs"
     return Refused(
         Problem("no-delegation-key", str(code), "a user delegation key of the account", hint),
         exit_code=Exit.RUN_FAILED,

@@ -85,6 +85,16 @@ def test_what_was_made_is_a_place_for_state_and_an_identity_an_environment(cloud
     )
 
 
+def test_who_deploys_may_set_the_locks_that_are_declared(cloud: Cloud) -> None:
+    """Neither a Contributor nor who assigns roles may; dev has no locks."""
+    outcomes(cloud, make=True)
+    held = [name for name in cloud.state["things"] if "Locks Contributor" in name]
+    assert held == [
+        "role principal-id-mlplat-prod-deploy Locks Contributor"
+        f" /subscriptions/{ENVIRONMENTS[1].subscription}"
+    ]
+
+
 @pytest.mark.parametrize("cut", range(0, 40, 3))
 def test_a_run_that_was_cut_off_is_taken_up(cloud: Cloud, cut: int) -> None:
     """After any number of commands: nothing is made twice."""
