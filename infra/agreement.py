@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
-from infra import network_agreement
+from infra import naming, network_agreement
 from infra.network_agreement import Found
 from infra.regions import REGIONS
 from infra.settings import BUILDER, Settings
@@ -15,6 +15,8 @@ from ml.specs.lines import Document, Key
 from ml.specs.problems import Problem
 
 Check = Callable[[Settings], Found]
+# The longest name of an online endpoint (how-to-manage-quotas).
+ENDPOINT = 32
 # Datastores that every workspace has: how-to-datastore.
 OF_AZURE_ML = frozenset(
     f"workspace{what}" for what in ("blobstore", "filestore", "artifactstore", "workingdirectory")
@@ -111,6 +113,13 @@ def _names(settings: Settings) -> Found:
         if one.name == BUILDER:
             found = f"`{BUILDER}` is the name of the cluster that builds images"
             yield "same-name", found, "another name", "rename it", (key, index, "name")
+    for index, endpoint in enumerate(settings.endpoints):
+        called = naming.names(settings).regional(endpoint.name)
+        if len(called) > ENDPOINT:
+            found = f"the endpoint would be called `{called}`: {len(called)} characters"
+            expected = f"at most {ENDPOINT}, with the environment and what tells it from others"
+            hint = f"{len(called) - ENDPOINT} fewer in `{endpoint.name}`"
+            yield "endpoint-name", found, expected, hint, ("platform:endpoints", index, "name")
     yield from _twice(computes)
     yield from _twice(
         [("platform:endpoints", index, one) for index, one in enumerate(settings.endpoints)]

@@ -28,6 +28,14 @@ class Names:
         """A name in a space that all of Azure shares: letters and digits, at most 24."""
         return f"{kind}{self.platform}{self.environment}{self.tail}"
 
+    def regional(self, what: str) -> str:
+        """The name of an online endpoint, in a space that all of a region shares; at most 32."""
+        return f"{what}-{self.environment}-{self.tail}"
+
+    def instance(self, what: str) -> str:
+        """The name of a compute instance, in a space that all of a region shares; at most 24."""
+        return f"{what}-{self.tail}"
+
     @property
     def group(self) -> str:
         """The resource group."""

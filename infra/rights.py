@@ -54,8 +54,16 @@ def before(
             "Storage Blob Data Reader",
             storage.workspace.id,
         ),
-        # `infra sas` asks for a user-delegation key with this one.
-        Grant("pipeline-lake", identity.pipeline, "Storage Blob Delegator", storage.lake.id),
+        # What it uploads to a datastore without credentials goes there under its own name, and a
+        # user-delegation SAS that it signs gives no more than it has itself
+        # (rest/api/storageservices/create-user-delegation-sas).
+        Grant("pipeline-storage", identity.pipeline, blobs, storage.workspace.id),
+        Grant("pipeline-lake", identity.pipeline, blobs, storage.lake.id),
+    ]
+    # How the studio finds what is behind them (how-to-enable-studio-virtual-network).
+    grants += [
+        Grant(f"workspace-sees-{name}", own, "Reader", endpoint.id)
+        for name, endpoint in storage.endpoints.items()
     ]
     if settings.network.isolation == "managed":
         approver = "Azure AI Enterprise Network Connection Approver"

@@ -71,7 +71,7 @@ class Compute(pulumi.ComponentResource):
         person = ml.AssignedUserArgs(object_id=instance.person, tenant_id=args.site.tenant)
         ml.Compute(
             instance.name,
-            compute_name=instance.name,
+            compute_name=args.site.names.instance(instance.name),
             resource_group_name=args.site.group,
             workspace_name=args.workspace,
             location=args.site.location,

@@ -35,8 +35,7 @@ class Endpoints(pulumi.ComponentResource):
         for endpoint in args.endpoints:
             made = ml.OnlineEndpoint(
                 endpoint.name,
-                # Its name is unique in the region, hence the tail.
-                endpoint_name=f"{endpoint.name}-{site.names.environment}-{site.names.tail}",
+                endpoint_name=site.names.regional(endpoint.name),
                 resource_group_name=site.group,
                 workspace_name=args.workspace,
                 location=site.location,

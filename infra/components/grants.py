@@ -23,9 +23,9 @@ ROLES: Mapping[str, str] = {
     "Contributor": "b24988ac-6180-42a0-ab88-20f7382dd24c",
     "Key Vault Administrator": "00482a5a-887f-4fb3-b363-3b7fe8e74483",
     "Key Vault Crypto Service Encryption User": "e147488a-f6f5-4113-8e2d-b22465e65bf6",
+    "Reader": "acdd72a7-3385-48ef-bd42-f606fba81ae7",
     "Storage Blob Data Contributor": "ba92f5b4-2d11-453d-a403-e96b0029c9fe",
     "Storage Blob Data Reader": "2a2b9908-6ea1-4ae2-8e65-a410df84e7d1",
-    "Storage Blob Delegator": "db58b8e5-c6ad-4a2a-8342-4190687cbf4a",
     "Storage File Data Privileged Contributor": "69566ab7-960f-475b-8e7c-b3118f30c6bd",
     "Virtual Machine User Login": "fb879df8-f326-4884-b1cf-06f3ad86be52",
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -15,6 +16,15 @@ from infra.inventory import ZONES
 
 Part = Literal["endpoints", "compute", "workstations"]
 PARTS: tuple[Part, ...] = ("endpoints", "compute", "workstations")
+# What the network itself reaches in each part: the name of the rule, and ports.
+LET_IN: Mapping[Part, Sequence[str]] = {
+    # HTTPS, and files: the workspace's over SMB, the share over NFS (how-to-secure-training-vnet,
+    # "Limitations"; storage-files-networking-overview).
+    "endpoints": ("services-from-the-network", "443", "445", "2049"),
+    # Nodes of one job speak with each other on any port (NCCL, Gloo, MPI).
+    "compute": ("nodes-with-each-other", "*"),
+    "workstations": ("ssh-from-the-network", "22"),
+}
 SERVICES = ("Microsoft.Storage", "Microsoft.KeyVault", "Microsoft.ContainerRegistry")
 
 
@@ -126,32 +136,33 @@ class Network(pulumi.ComponentResource):
         return self._zones[zone]
 
     def _security_group(self, part: Part) -> network.NetworkSecurityGroup:
-        rules = [_rule("https-from-the-network", 100, "Allow", "VirtualNetwork", "443")]
-        if part == "compute":
-            # Nodes of one job speak with each other on any port (NCCL, Gloo, MPI).
-            rules = [_rule("nodes-with-each-other", 100, "Allow", "VirtualNetwork", "*")]
+        name, *ports = LET_IN[part]
         return network.NetworkSecurityGroup(
             f"security-{part}",
             network_security_group_name=self._site.names.local("nsg", part),
             resource_group_name=self._site.group,
             location=self._site.location,
             tags=self._site.tags,
-            security_rules=[*rules, _rule("nothing-else", 4096, "Deny", "*", "*")],
+            security_rules=[
+                _rule(name, 100, "Allow", "VirtualNetwork", ports),
+                _rule("nothing-else", 4096, "Deny", "*", ["*"]),
+            ],
             opts=pulumi.ResourceOptions(parent=self),
         )
 
 
 def _rule(
-    name: str, priority: int, access: str, source: str, ports: str
+    name: str, priority: int, access: str, source: str, ports: Sequence[str]
 ) -> network.SecurityRuleArgs:
     return network.SecurityRuleArgs(
         name=name,
         priority=priority,
         direction="Inbound",
         access=access,
-        protocol="*" if access == "Deny" or ports == "*" else "Tcp",
+        protocol="*" if "*" in ports else "Tcp",
         source_address_prefix=source,
         source_port_range="*",
         destination_address_prefix="*" if access == "Deny" else "VirtualNetwork",
-        destination_port_range=ports,
+        destination_port_range=ports[0] if len(ports) == 1 else None,
+        destination_port_ranges=ports if len(ports) > 1 else None,
     )

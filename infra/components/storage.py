@@ -15,6 +15,7 @@ from infra.components.lifecycle import lifecycle
 from infra.components.network import Network
 from infra.components.site import Site
 from infra.foundations import Storage as Settings
+from infra.inventory import LAKE_PARTS
 
 _KINDS = {"LRS": "Standard_LRS", "ZRS": "Standard_ZRS", "GRS": "Standard_GRS"}
 _KINDS |= {"GZRS": "Standard_GZRS", "RAGRS": "Standard_RAGRS", "RAGZRS": "Standard_RAGZRS"}
@@ -67,11 +68,15 @@ class Storage(pulumi.ComponentResource):
         lifecycle("lake", site, self.lake, settings)
         if settings.nfs_share_gib:
             self._share(settings.nfs_share_gib)
-        if args.network:
-            for what in ("blob", "file"):
-                args.network.private_endpoint("workspace-storage", self.workspace.id, what)
-            for what in ("blob", "dfs"):
-                args.network.private_endpoint("lake", self.lake.id, what)
+        self.endpoints = {
+            f"{name}-{what}": args.network.private_endpoint(name, account.id, what)
+            for name, account, parts in (
+                ("workspace-storage", self.workspace, ("blob", "file")),
+                ("lake", self.lake, LAKE_PARTS),
+            )
+            for what in parts
+            if args.network
+        }
         self.register_outputs({"lake": self.lake.id})
 
     def _account(

@@ -12,6 +12,8 @@ from infra.components.network import Network
 from infra.components.site import Site
 from infra.workloads import Workstation
 
+ADMINISTRATOR = "azureuser"
+
 
 @dataclass(frozen=True)
 class WorkstationsArgs:
@@ -97,11 +99,11 @@ class Workstations(pulumi.ComponentResource):
 
 def _system(machine: Workstation) -> compute.OSProfileArgs:
     key = compute.SshPublicKeyArgs(
-        path="/home/operator/.ssh/authorized_keys", key_data=machine.ssh_key
+        path=f"/home/{ADMINISTRATOR}/.ssh/authorized_keys", key_data=machine.ssh_key
     )
     return compute.OSProfileArgs(
         computer_name=machine.name,
-        admin_username="operator",
+        admin_username=ADMINISTRATOR,
         linux_configuration=compute.LinuxConfigurationArgs(
             disable_password_authentication=True,
             ssh=compute.SshConfigurationArgs(public_keys=[key]),

@@ -144,6 +144,58 @@ def test_a_share_machines_and_a_sas(tmp_path: Path) -> None:
     assert "bob" in _kinds(found, "compute:VirtualMachine")
     instance = _kinds(found, "machinelearningservices:Compute")["ada"].inputs["properties"]
     assert instance["computeType"] == "ComputeInstance"
+    called = _kinds(found, "machinelearningservices:Compute")["ada"].inputs["computeName"]
+    assert called.startswith("ada-") and len(called) <= 24, "all of a region shares these names"
+    system = _kinds(found, "compute:VirtualMachine")["bob"].inputs["osProfile"]
+    assert system["adminUsername"] != "operator", "Ubuntu has a group of that name already"
+
+
+def _rights(found: Capture) -> dict[str, str]:
+    """The roles that were granted, by the name of the grant."""
+    return {
+        name: one.inputs["description"].partition(":")[0]
+        for name, one in _kinds(found, "authorization:RoleAssignment").items()
+    }
+
+
+def test_the_pipeline_may_do_what_it_does() -> None:
+    """What it uploads goes to the workspace's storage under its own name; a SAS that it signs
+    gives no more than it has itself.
+    """
+    blobs = "Storage Blob Data Contributor"
+    granted = _rights(own()["dev"])
+    assert granted["pipeline-storage"] == granted["pipeline-lake"] == blobs
+
+
+def test_the_workspace_sees_the_private_endpoints_of_its_storage() -> None:
+    """Without it nothing behind them is shown in the studio."""
+    granted = _rights(own()["staging"])
+    seen = {name for name, role in granted.items() if role == "Reader"}
+    assert seen == {
+        *("workspace-sees-workspace-storage-blob", "workspace-sees-workspace-storage-file"),
+        *("workspace-sees-lake-blob", "workspace-sees-lake-dfs"),
+    }
+    assert not [name for name, role in _rights(own()["dev"]).items() if role == "Reader"]
+
+
+def _let_in(found: Capture, part: str) -> set[str]:
+    """The ports on which the network itself reaches a part of it."""
+    rules = _kinds(found, "network:NetworkSecurityGroup")[f"security-{part}"].inputs[
+        "securityRules"
+    ]
+    return {
+        port
+        for rule in rules
+        if rule["direction"] == "Inbound" and rule["access"] == "Allow"
+        for port in rule.get("destinationPortRanges") or [rule["destinationPortRange"]]
+    }
+
+
+def test_the_security_groups_let_in_what_stands_behind_them() -> None:
+    """Files are read over SMB or NFS, not HTTPS; a machine is reached by SSH."""
+    assert _let_in(own()["prod"], "endpoints") == {"443", "445", "2049"}
+    assert _let_in(own()["prod"], "workstations") == {"22"}
+    assert _let_in(own()["prod"], "compute") == {"*"}
 
 
 def test_with_nothing_optional(tmp_path: Path) -> None:

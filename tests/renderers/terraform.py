@@ -253,7 +253,8 @@ def _group(one: Resource) -> Body:
                 "source_address_prefix": rule["sourceAddressPrefix"],
                 "source_port_range": rule["sourcePortRange"],
                 "destination_address_prefix": rule["destinationAddressPrefix"],
-                "destination_port_range": rule["destinationPortRange"],
+                "destination_port_range": rule.get("destinationPortRange"),
+                "destination_port_ranges": rule.get("destinationPortRanges"),
             }
             for rule in one.inputs["securityRules"]
         ],
