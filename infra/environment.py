@@ -35,7 +35,9 @@ def provision(
         "identity",
         IdentityArgs(here, settings.repository, [one.name for one in settings.computes], encrypted),
     )
-    network = Network("network", NetworkArgs(here, settings.network)) if settings.private else None
+    network = None
+    if settings.private:
+        network = Network("network", NetworkArgs(here, settings.network, settings.way_out))
     vault = Vault("vault", VaultArgs(here, settings.vault, network, encrypted))
     storage = Storage(
         "storage", StorageArgs(here, settings.storage, network, _key(here, vault, identity))
@@ -69,9 +71,7 @@ def provision(
             clusters=settings.computes,
             instances=settings.machines("compute-instance"),
             identities=identity.clusters,
-            subnet=network.subnet("compute")
-            if network and settings.network.isolation == "own"
-            else None,
+            network=network if settings.network.isolation == "own" else None,
         ),
     )
     machines = settings.machines("data-science-vm")

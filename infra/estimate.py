@@ -25,7 +25,7 @@ A_MONTH = {"hour": months.HOURS, "30 days": DAYS / 30}
 TYPICAL_LOGS = 0.1
 TYPICAL_OPERATIONS = 10
 LEFT_OUT = (
-    "network traffic and data through private endpoints and firewalls",
+    "network traffic and data through private endpoints, gateways and firewalls",
     "operations on storage, and data beyond `stored_gb`",
     "what Defender scans for malware",
     "disks of machines for people",
@@ -138,6 +138,7 @@ def _pieces(settings: Settings, prices: PriceList) -> Iterator[Line]:
         sku = settings.network.firewall
         basis = f"{sku}, because of allowed hosts"
         yield from pieces("firewall", f"firewall/{sku}", 1, basis)
+    yield from pieces("way out", "nat-gateway", counted.gateways, "a NAT gateway and its address")
     accounts = f"{counted.accounts} storage accounts"
     yield from pieces("Defender", "defender-for-storage", counted.accounts, accounts)
     yield from pieces("alerts", "metric-alert", counted.alerts, f"{counted.alerts} metrics")

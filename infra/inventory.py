@@ -44,6 +44,7 @@ class Inventory:
     accounts: int
     alerts: int
     registries: int
+    gateways: int
 
 
 def inventory(settings: Settings) -> Inventory:
@@ -62,4 +63,5 @@ def inventory(settings: Settings) -> Inventory:
         accounts=2 + share,
         alerts=ALERTS + len(settings.endpoints),
         registries=1 + makes_assets,
+        gateways=int(settings.way_out),
     )

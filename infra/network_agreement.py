@@ -49,7 +49,7 @@ def _room(settings: Settings) -> Found:
     except ValueError:
         return
     room = space.num_addresses // 4 - _RESERVED
-    needed = sum(one.max_nodes for one in settings.computes)
+    needed = sum(one.max_nodes for one in settings.clusters)
     needed += len(settings.machines("compute-instance"))
     if needed > room:
         found = f"`{space}` leaves {room} addresses to compute, which has {needed} nodes at most"

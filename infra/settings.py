@@ -75,6 +75,12 @@ class Settings:
         return self.exposure == "private"
 
     @property
+    def way_out(self) -> bool:
+        """Whether machines stand in our own network, and need a way out of it."""
+        own = self.network.isolation == "own" or bool(self.machines("data-science-vm"))
+        return self.private and own
+
+    @property
     def builder(self) -> Cluster | None:
         """The node that builds images where the registry is private, and nothing but images."""
         if not self.private:

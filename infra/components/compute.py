@@ -9,20 +9,23 @@ import pulumi
 from pulumi_azure_native import machinelearningservices as ml
 from pulumi_azure_native import managedidentity
 
+from infra.components.network import Network
+from infra.components.security import Part
 from infra.components.site import Site
+from infra.settings import BUILDER
 from infra.workloads import Cluster, Workstation
 
 
 @dataclass(frozen=True)
 class ComputeArgs:
-    """`subnet` is where nodes stand when the network is our own; None in the managed network."""
+    """`network` is where nodes stand when it is our own; None in the managed network."""
 
     site: Site
     workspace: pulumi.Input[str]
     clusters: Sequence[Cluster]
     instances: Sequence[Workstation]
     identities: Mapping[str, managedidentity.UserAssignedIdentity]
-    subnet: pulumi.Output[str] | None
+    network: Network | None
 
 
 class Compute(pulumi.ComponentResource):
@@ -56,7 +59,7 @@ class Compute(pulumi.ComponentResource):
                     os_type="Linux",
                     enable_node_public_ip=False,
                     remote_login_port_public_access="Disabled",
-                    subnet=_subnet(args),
+                    subnet=_subnet(args, "builds" if cluster.name == BUILDER else "compute"),
                     scale_settings=ml.ScaleSettingsArgs(
                         min_node_count=cluster.min_nodes,
                         max_node_count=cluster.max_nodes,
@@ -90,12 +93,12 @@ class Compute(pulumi.ComponentResource):
                     enable_sso=True,
                     ssh_settings=ml.ComputeInstanceSshSettingsArgs(ssh_public_access="Disabled"),
                     idle_time_before_shutdown=f"PT{instance.idle_minutes}M",
-                    subnet=_subnet(args),
+                    subnet=_subnet(args, "compute"),
                 ),
             ),
             opts=pulumi.ResourceOptions(parent=self),
         )
 
 
-def _subnet(args: ComputeArgs) -> ml.ResourceIdArgs | None:
-    return ml.ResourceIdArgs(id=args.subnet) if args.subnet else None
+def _subnet(args: ComputeArgs, part: Part) -> ml.ResourceIdArgs | None:
+    return ml.ResourceIdArgs(id=args.network.subnet(part)) if args.network else None

@@ -3,37 +3,30 @@
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import pulumi
 from pulumi_azure_native import network, privatedns
 
+from infra.components.security import PARTS, Part, rules
 from infra.components.site import Site
 from infra.foundations import Network as Settings
 from infra.inventory import ZONES
 
-Part = Literal["endpoints", "compute", "workstations"]
-PARTS: tuple[Part, ...] = ("endpoints", "compute", "workstations")
-# What the network itself reaches in each part: the name of the rule, and ports.
-LET_IN: Mapping[Part, Sequence[str]] = {
-    # HTTPS, and files: the workspace's over SMB, the share over NFS (how-to-secure-training-vnet,
-    # "Limitations"; storage-files-networking-overview).
-    "endpoints": ("services-from-the-network", "443", "445", "2049"),
-    # Nodes of one job speak with each other on any port (NCCL, Gloo, MPI).
-    "compute": ("nodes-with-each-other", "*"),
-    "workstations": ("ssh-from-the-network", "22"),
-}
 SERVICES = ("Microsoft.Storage", "Microsoft.KeyVault", "Microsoft.ContainerRegistry")
 
 
 @dataclass(frozen=True)
 class NetworkArgs:
-    """The settings of the virtual network."""
+    """The settings of the virtual network; `way_out` is for machines that stand in it.
+
+    A machine without a public address reaches nothing outside by itself, and a node that does not
+    reach Azure never starts (how-to-secure-training-vnet, "no public IP").
+    """
 
     site: Site
     settings: Settings
+    way_out: bool
 
 
 class Network(pulumi.ComponentResource):
@@ -45,6 +38,7 @@ class Network(pulumi.ComponentResource):
         self.service_endpoints = args.settings.service_endpoints
         space = ipaddress.ip_network(args.settings.address_space)
         groups = {part: self._security_group(part) for part in PARTS}
+        gateway = network.SubResourceArgs(id=self._gateway().id) if args.way_out else None
         # Subnets stand inline: an update of a network without them would delete them.
         self.virtual = network.VirtualNetwork(
             "virtual-network",
@@ -59,6 +53,7 @@ class Network(pulumi.ComponentResource):
                     address_prefix=str(prefix),
                     default_outbound_access=False,
                     private_endpoint_network_policies="Enabled",
+                    nat_gateway=gateway if part != "endpoints" else None,
                     network_security_group=network.NetworkSecurityGroupArgs(id=groups[part].id),
                     service_endpoints=[
                         network.ServiceEndpointPropertiesFormatArgs(service=service)
@@ -136,33 +131,36 @@ class Network(pulumi.ComponentResource):
         return self._zones[zone]
 
     def _security_group(self, part: Part) -> network.NetworkSecurityGroup:
-        name, *ports = LET_IN[part]
         return network.NetworkSecurityGroup(
             f"security-{part}",
             network_security_group_name=self._site.names.local("nsg", part),
             resource_group_name=self._site.group,
             location=self._site.location,
             tags=self._site.tags,
-            security_rules=[
-                _rule(name, 100, "Allow", "VirtualNetwork", ports),
-                _rule("nothing-else", 4096, "Deny", "*", ["*"]),
-            ],
+            security_rules=[*rules(part, self._site.location)],
             opts=pulumi.ResourceOptions(parent=self),
         )
 
-
-def _rule(
-    name: str, priority: int, access: str, source: str, ports: Sequence[str]
-) -> network.SecurityRuleArgs:
-    return network.SecurityRuleArgs(
-        name=name,
-        priority=priority,
-        direction="Inbound",
-        access=access,
-        protocol="*" if "*" in ports else "Tcp",
-        source_address_prefix=source,
-        source_port_range="*",
-        destination_address_prefix="*" if access == "Deny" else "VirtualNetwork",
-        destination_port_range=ports[0] if len(ports) == 1 else None,
-        destination_port_ranges=ports if len(ports) > 1 else None,
-    )
+    def _gateway(self) -> network.NatGateway:
+        """The way out: outward alone, by one address that others can let in."""
+        site, opts = self._site, pulumi.ResourceOptions(parent=self)
+        address = network.PublicIPAddress(
+            "way-out-address",
+            public_ip_address_name=site.names.local("pip", "out"),
+            resource_group_name=site.group,
+            location=site.location,
+            tags=site.tags,
+            sku=network.PublicIPAddressSkuArgs(name="Standard"),
+            public_ip_allocation_method="Static",
+            opts=opts,
+        )
+        return network.NatGateway(
+            "way-out",
+            nat_gateway_name=site.names.local("ng"),
+            resource_group_name=site.group,
+            location=site.location,
+            tags=site.tags,
+            sku=network.NatGatewaySkuArgs(name="Standard"),
+            public_ip_addresses=[network.SubResourceArgs(id=address.id)],
+            opts=opts,
+        )

@@ -35,6 +35,11 @@ PLACES: Mapping[str, tuple[str, str]] = {
         f"{_RG}/providers/Microsoft.Compute/virtualMachines/{{vmName}}",
         "2024-11-01",
     ),
+    "compute:VirtualMachineExtension": (
+        f"{_RG}/providers/Microsoft.Compute/virtualMachines/{{vmName}}"
+        "/extensions/{vmExtensionName}",
+        "2024-11-01",
+    ),
     "consumption:Budget": (
         "{scope}/providers/Microsoft.Consumption/budgets/{budgetName}",
         "2024-08-01",
@@ -78,6 +83,11 @@ PLACES: Mapping[str, tuple[str, str]] = {
     "monitor:MetricAlert": (
         f"{_RG}/providers/Microsoft.Insights/metricAlerts/{{ruleName}}",
         "2018-03-01",
+    ),
+    "network:NatGateway": (f"{_NET}/natGateways/{{natGatewayName}}", "2024-05-01"),
+    "network:PublicIPAddress": (
+        f"{_NET}/publicIPAddresses/{{publicIpAddressName}}",
+        "2024-05-01",
     ),
     "network:NetworkInterface": (
         f"{_NET}/networkInterfaces/{{networkInterfaceName}}",

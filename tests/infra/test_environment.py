@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from infra.live.addresses import Addresses
 from infra.preview.captured import SECRET, Capture, Resource
 from infra.preview.run import capture
 from infra.preview.sdk_types import problems
@@ -20,12 +21,18 @@ def _kinds(found: Capture, kind: str) -> dict[str, Resource]:
     return {one.name: one for one in found.provided if one.kind == kind}
 
 
+def _sound(found: Capture) -> None:
+    """No disorder, no input that the SDK's types refuse, and all of it can be found in Azure."""
+    assert problems(found.provided) == [] and found.problems == ()
+    addresses = Addresses(found.provided, "00000000-0000-0000-0000-000000000000")
+    assert all(addresses.place(one).id for one in found.provided)
+
+
 @pytest.mark.parametrize("stack", ["dev", "prod", "staging"])
 def test_every_stack_is_sound(stack: str) -> None:
-    """No disorder, no input that the SDK's types refuse, every resource within a component."""
+    """And every resource is within a component."""
     found = own()[stack]
-    assert found.problems == ()
-    assert problems(found.provided) == []
+    _sound(found)
     assert [one.name for one in found.provided if not found.component(one)] == ["group"]
 
 
@@ -111,9 +118,13 @@ def test_one_registry_is_made_and_the_others_use_it() -> None:
 
 def test_our_own_subnet_in_place_of_the_managed_network(tmp_path: Path) -> None:
     found = changed(tmp_path, network={"isolation": "own", "service_endpoints": True})
-    assert problems(found.provided) == [] and found.problems == ()
+    _sound(found)
     cluster = _kinds(found, "machinelearningservices:Compute")["cpu-cluster"]
     assert cluster.inputs["properties"]["properties"]["subnet"]["id"].endswith("/subnets/compute")
+    builder = _kinds(found, "machinelearningservices:Compute")["image-builder"]
+    assert builder.inputs["properties"]["properties"]["subnet"]["id"].endswith("/subnets/builds")
+    assert _ways_out(found) == {"compute", "workstations", "builds"}
+    assert _ways_out(own()["prod"]) == set(), "the managed network has one of its own"
     lake = _kinds(found, "storage:StorageAccount")["lake"].inputs
     assert len(lake["networkRuleSet"]["virtualNetworkRules"]) == 1
 
@@ -137,7 +148,7 @@ def test_a_share_machines_and_a_sas(tmp_path: Path) -> None:
             {"name": "bob", "person": person, "kind": "data-science-vm", "ssh_key": key},
         ],
     )
-    assert problems(found.provided) == [] and found.problems == ()
+    _sound(found)
     assert _kinds(found, "storage:FileShare")["share"].inputs["enabledProtocols"] == "NFS"
     store = _kinds(found, "machinelearningservices:Datastore")["datastore-raw"].inputs
     assert store["properties"]["credentials"]["secrets"]["sasToken"] == SECRET
@@ -146,6 +157,7 @@ def test_a_share_machines_and_a_sas(tmp_path: Path) -> None:
     assert instance["computeType"] == "ComputeInstance"
     called = _kinds(found, "machinelearningservices:Compute")["ada"].inputs["computeName"]
     assert called.startswith("ada-") and len(called) <= 24, "all of a region shares these names"
+    assert "workstations" in _ways_out(found), "its sign-in is installed from outside"
     system = _kinds(found, "compute:VirtualMachine")["bob"].inputs["osProfile"]
     assert system["adminUsername"] != "operator", "Ubuntu has a group of that name already"
 
@@ -178,27 +190,50 @@ def test_the_workspace_sees_the_private_endpoints_of_its_storage() -> None:
     assert not [name for name, role in _rights(own()["dev"]).items() if role == "Reader"]
 
 
-def _let_in(found: Capture, part: str) -> set[str]:
-    """The ports on which the network itself reaches a part of it."""
-    rules = _kinds(found, "network:NetworkSecurityGroup")[f"security-{part}"].inputs[
-        "securityRules"
-    ]
-    return {
-        port
-        for rule in rules
-        if rule["direction"] == "Inbound" and rule["access"] == "Allow"
-        for port in rule.get("destinationPortRanges") or [rule["destinationPortRange"]]
-    }
+def _openings(found: Capture, part: str, direction: str, access: str) -> dict[str, set[str]]:
+    """What may pass, or may not: destination → ports."""
+    passing: dict[str, set[str]] = {}
+    group = _kinds(found, "network:NetworkSecurityGroup")[f"security-{part}"].inputs
+    for rule in group["securityRules"]:
+        if (rule["direction"], rule["access"]) == (direction, access):
+            ports = rule.get("destinationPortRanges") or [rule["destinationPortRange"]]
+            passing.setdefault(rule["destinationAddressPrefix"], set()).update(ports)
+    return passing
 
 
-def test_the_security_groups_let_in_what_stands_behind_them() -> None:
+@pytest.mark.parametrize(
+    ("part", "ports"),
+    [
+        ("endpoints", {"443", "445", "2049"}),
+        ("compute", {"*"}),
+        ("workstations", {"22"}),
+        ("builds", {"443"}),
+    ],
+)
+def test_the_security_groups_let_in_what_stands_behind_them(part: str, ports: set[str]) -> None:
     """Files are read over SMB or NFS, not HTTPS; a machine is reached by SSH."""
-    assert _let_in(own()["prod"], "endpoints") == {"443", "445", "2049"}
-    assert _let_in(own()["prod"], "workstations") == {"22"}
-    assert _let_in(own()["prod"], "compute") == {"*"}
+    assert _openings(own()["prod"], part, "Inbound", "Allow") == {"VirtualNetwork": ports}
+
+
+def test_a_node_in_our_own_network_reaches_azure_and_no_more() -> None:
+    """Without these it never starts; what builds images alone fetches packages."""
+    found = own()["prod"]
+    for part in ("compute", "builds", "workstations", "endpoints"):
+        assert _openings(found, part, "Outbound", "Deny") == {"Internet": {"*"}}
+    out = _openings(found, "compute", "Outbound", "Allow")
+    assert out["BatchNodeManagement.westeurope"] == out["Storage.westeurope"] == {"443"}
+    assert out["AzureMachineLearning"] == {"443", "8787", "18881", "5831"}
+    assert "Internet" not in out
+    assert _openings(found, "builds", "Outbound", "Allow") == {**out, "Internet": {"443"}}
+
+
+def _ways_out(found: Capture) -> set[str]:
+    """The subnets with a way out of the network."""
+    subnets = _kinds(found, "network:VirtualNetwork")["virtual-network"].inputs["subnets"]
+    return {one["name"] for one in subnets if one.get("natGateway")}
 
 
 def test_with_nothing_optional(tmp_path: Path) -> None:
     found = changed(tmp_path, clusters=[], endpoints=[], asset_registry={"mode": "none"})
-    assert problems(found.provided) == [] and found.problems == ()
+    _sound(found)
     assert _kinds(found, "machinelearningservices:Compute").keys() == {"image-builder"}

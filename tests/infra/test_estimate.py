@@ -57,6 +57,15 @@ def test_a_host_brings_a_firewall(settings: Settings) -> None:
     assert firewall.month.idle == pytest.approx(1.25 * 730)
 
 
+def test_our_own_network_brings_a_way_out(settings: Settings) -> None:
+    """A gateway and its address; the managed network has its own."""
+    assert "way out" not in {line.what for line in estimate(settings, LISTED).lines}
+    network = replace(settings.network, isolation="own")
+    made = estimate(replace(settings, network=network), LISTED)
+    way_out = next(line for line in made.lines if line.what == "way out")
+    assert way_out.month.idle == pytest.approx(0.05 * 730)
+
+
 def test_options_that_cost_have_lines(settings: Settings) -> None:
     """A share, a key of one's own, the shared registry, the node that builds images."""
     storage = replace(settings.storage, nfs_share_gib=200, customer_managed_key=True)

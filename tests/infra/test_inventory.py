@@ -32,6 +32,7 @@ def _declared(found: Capture) -> Inventory:
         alerts=counts["monitor:MetricAlert"],
         registries=counts["containerregistry:Registry"]
         + counts.get("machinelearningservices:Registry", 0),
+        gateways=counts.get("network:NatGateway", 0),
     )
 
 
@@ -45,6 +46,16 @@ def test_every_stack(stack: str) -> None:
     [
         {"network": {"isolation": "own"}, "asset_registry": {"mode": "none"}},
         {"storage": {"nfs_share_gib": 100}, "endpoints": []},
+        {
+            "workstations": [
+                {
+                    "name": "bob",
+                    "person": "6f8d2c1e-0000-4000-8000-000000000002",
+                    "kind": "data-science-vm",
+                    "ssh_key": "ssh-ed25519 AAAA bob",
+                }
+            ]
+        },
     ],
 )
 def test_every_option(settings: dict[str, Any], tmp_path: Path) -> None:
