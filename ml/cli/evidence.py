@@ -18,7 +18,8 @@ def verify(
     version: Annotated[str, typer.Argument(help="Its version.")],
     as_json: Annotated[bool, typer.Option("--json", help="Every check as JSON.")] = False,
 ) -> None:
-    """Hash the evidence, the predictions and the model again, and recompute every metric.
+    """Hash the evidence, the predictions and the model again, and recompute every metric
+    and what training and test share.
 
     Says all that differs; exit 3 when something does. Freshness and thresholds are `ml gate`'s.
     """

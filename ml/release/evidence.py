@@ -16,7 +16,7 @@ from typing import Any
 from ml.backends.base import Run
 from ml.backends.local import faults
 from ml.backends.local.runs import records
-from ml.release import predictions, supply_chain
+from ml.release import identifiers, predictions, supply_chain
 from ml.release.candidate import EVALUATION, MODEL
 from ml.release.recomputed import disagreements
 from ml.release.registry import EVIDENCE_FILE, Registry, Version
@@ -26,6 +26,7 @@ from ml.serving.client import Timing
 from ml.serving.scoring.manifest import ManifestError, verify
 from ml.specs.problems import Exit, Problem, Refused
 from ml.toolkit.evaluation import PREDICTIONS, EvaluationRefused, read_evaluation
+from ml.toolkit.leakage import IDENTIFIERS
 from policies.promotion.evidence import SCHEMA_VERSION, Evidence, parse, uri
 from policies.supply_chain.formats import formats
 
@@ -34,7 +35,7 @@ FILE = EVIDENCE_FILE
 _KEPT = (
     *("task", "primary_metric", "goal", "unit", "resampled", "metrics", "baseline", "slice_split"),
     *("slices", "fairness", "contributions", "explanation", "stability", "training"),
-    *("leakage", "predictions"),
+    *("leakage", "identifiers", "predictions"),
 )
 
 # Inputs of an evaluation that are no data: the model, and what its pipeline measured beside it.
@@ -99,7 +100,8 @@ def keep(
     with faults.told(), _unfinished(version) as papers:
         document[reference.FIELD] = reference.keep(evaluated.outputs[EVALUATION], papers)
         text = json.dumps(document, indent=1, sort_keys=True) + "\n"
-        shutil.copyfile(evaluated.outputs[EVALUATION] / PREDICTIONS, papers / PREDICTIONS)
+        for file in (PREDICTIONS, *([IDENTIFIERS] if evaluation.get("identifiers") else [])):
+            shutil.copyfile(evaluated.outputs[EVALUATION] / file, papers / file)
         files.replace(papers / supply_chain.SBOM, bill)
         files.replace(papers / FILE, text)
         kept = replace(version, evidence=hashlib.sha256(text.encode()).hexdigest())
@@ -125,7 +127,8 @@ def _unfinished(version: Version) -> Iterator[Path]:
 def load(version: Version) -> Evidence:
     """The evidence of a version as the gates are given it: parsed, and checked afresh.
 
-    Metrics are recomputed from the predictions, formats are read off the model's files. Evidence
+    Metrics are recomputed from the predictions, what training and test share from the identifiers,
+    formats are read off the model's files. Evidence
     that is missing or was edited, or whose model was, comes back empty with the reason in
     `disagreements`.
     """
@@ -148,7 +151,10 @@ def load(version: Version) -> Evidence:
         return replace(nothing, disagreements=(str(error),))
     return replace(
         evidence,
-        disagreements=disagreements(evidence, found),
+        disagreements=(
+            *disagreements(evidence, found),
+            *identifiers.disagreements(evidence, version.papers),
+        ),
         outcomes=found.outcomes(evidence.primary_metric or ""),
         groups=found.groups(),
         members=found.members(),

@@ -6,7 +6,7 @@ import hashlib
 import json
 from dataclasses import dataclass
 
-from ml.release import predictions
+from ml.release import identifiers, predictions
 from ml.release.evidence import FILE
 from ml.release.recomputed import disagreements
 from ml.release.registry import Version
@@ -15,6 +15,7 @@ from ml.release.watch import reference
 from ml.serving.scoring.manifest import ManifestError, verify
 from ml.specs.problems import Refused
 from ml.toolkit.evaluation import PREDICTIONS
+from ml.toolkit.leakage import IDENTIFIERS
 from ml.toolkit.reference import REFERENCE
 from policies.promotion.evidence import SCHEMA_VERSION, Evidence, parse, uri
 
@@ -34,7 +35,8 @@ class Check:
 
 def checks(version: Version) -> tuple[Check, ...]:
     """The evidence file, the model that it names, the model's files, the predictions, the
-    metrics, the bill of materials, the reference for watching.
+    metrics, the identifiers of training and test, the bill of materials, the reference for
+    watching.
 
     What cannot be looked at differs, with the reason. Needs the registry's record of the version
     and the files of this machine; no server is asked.
@@ -47,6 +49,7 @@ def checks(version: Version) -> tuple[Check, ...]:
         Check("identity", _identity(version, evidence)),
         Check("model", _model(version)),
         *_predictions(version, evidence),
+        *_identifiers(version, evidence),
         Check(SBOM, _bill(version, evidence)),
         *_reference(version, _document(content)),
     )
@@ -61,6 +64,13 @@ def _reference(version: Version, document: dict[str, object]) -> tuple[Check, ..
     except Refused as refused:
         return (Check(REFERENCE, (refused.problems[0].found,)),)
     return (Check(REFERENCE, ()),)
+
+
+def _identifiers(version: Version, evidence: Evidence) -> tuple[Check, ...]:
+    """Nothing where none are kept: the gate `leakage` says so."""
+    if evidence.identifiers is None:
+        return ()
+    return (Check(IDENTIFIERS, identifiers.disagreements(evidence, version.papers)),)
 
 
 def _content(version: Version) -> tuple[bytes, tuple[str, ...]]:

@@ -17,6 +17,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, Literal
 
+from ml.toolkit.leakage import IDENTIFIERS, Check, identifiers
 from ml.toolkit.metrics import Estimate
 from ml.toolkit.tasks import METRICS, TASKS, Task, fault
 
@@ -58,8 +59,8 @@ class Evaluation:
 
     `unit` is what one prediction is about, `resampled` what the intervals draw: the unit, or what
     its `group` is. `slices` and `fairness` are of the split `slice_split`. `leakage` lists what
-    was looked for (`Check.as_json` of ml.toolkit.leakage), whether it was found or not; the gate
-    of that name refuses a model of which nothing is listed.
+    was looked for, whether it was found or not; the gate of that name refuses a model of which
+    nothing is listed. `identifiers`, the sha256 of those that were compared, is filled by `write`.
     """
 
     project: str
@@ -83,13 +84,14 @@ class Evaluation:
     training: Mapping[str, float | int]
     predictions: Mapping[str, str | int] = field(default_factory=dict)
     task: Task = "ranking"
-    leakage: Sequence[Mapping[str, str | float]] = ()
+    leakage: Sequence[Check] = ()
+    identifiers: str = ""
 
 
 def write_evaluation(
     folder: Path, evaluation: Evaluation, predictions: Sequence[Prediction]
 ) -> None:
-    """Write both files; EvaluationRefused, and nothing is written, when a number is not finite,
+    """Write the files; EvaluationRefused, and nothing is written, when a number is not finite,
     when a unit lacks a dimension, or when groups and `resampled` do not fit.
     """
     dimensions = tuple(predictions[0].slices) if predictions else ()
@@ -114,10 +116,15 @@ def write_evaluation(
         "sha256": sha256(content).hexdigest(),
         "rows": len(predictions),
     }
+    document["leakage"] = [one.as_json() for one in evaluation.leakage]
+    compared = identifiers(evaluation.leakage).encode()
+    document["identifiers"] = sha256(compared).hexdigest() if compared else ""
     check(document)
     text = json.dumps(document, indent=2, allow_nan=False) + "\n"
     folder.mkdir(parents=True, exist_ok=True)
     (folder / PREDICTIONS).write_bytes(content)
+    if compared:
+        (folder / IDENTIFIERS).write_bytes(compared)
     (folder / EVALUATION).write_text(text, encoding="utf-8")
 
 
@@ -141,8 +148,8 @@ def check(document: object) -> None:
     if document.get("schema_version") != SCHEMA_VERSION:
         raise EvaluationRefused(f"schema_version is not {SCHEMA_VERSION}")
     wanted = {"schema_version", *Evaluation.__dataclass_fields__}
-    # Earlier evaluations say nothing of leakage.
-    if odd := (document.keys() ^ wanted) - {"leakage"}:
+    # Earlier evaluations say nothing of leakage, or keep no identifiers.
+    if odd := (document.keys() ^ wanted) - {"leakage", "identifiers"}:
         raise EvaluationRefused(f"missing or unknown fields: {', '.join(sorted(odd))}")
     _finite(document, "")
     if wrong := wrong_primary(document["task"], document["primary_metric"], document["goal"]):

@@ -9,8 +9,11 @@ training's past (L3.1). Every check is returned, whether it found something or n
 
 from __future__ import annotations
 
+import csv
+import hashlib
+import io
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,13 +35,21 @@ BOUNDS: Mapping[str, float] = {
 }
 # Values that are told by name; the others are counted.
 NAMED = 3
+SHARED = "identifiers.shared"
+# Where what `SHARED` compared is kept: of which identifier, in which part, and the value hashed.
+IDENTIFIERS = "identifiers.csv"
+COLUMNS = ("of", "part", "sha256")
+TRAINING, TEST = "training", "test"
+# Hexadecimal digits of a hash: two of 10 million are alike by a chance of 1 in 300,000.
+DIGITS = 16
 
 
 @dataclass(frozen=True)
 class Check:
     """One thing that was looked for: `value` of it was found in `of` (a feature, a column).
 
-    `units` are the rows looked at; `found` says it in words.
+    `units` are the rows looked at; `found` says it in words. `training` and `test` are the hashed
+    identifiers that `shared` compared: kept with the evidence, so that they are compared again.
     """
 
     check: str
@@ -46,6 +57,8 @@ class Check:
     value: float
     units: int
     found: str
+    training: frozenset[str] = frozenset()
+    test: tuple[str, ...] = ()
 
     @property
     def leaks(self) -> bool:
@@ -54,7 +67,17 @@ class Check:
 
     def as_json(self) -> dict[str, str | float]:
         """As evaluation.json has it under `leakage`."""
-        return {**vars(self)}
+        return {name: of for name, of in vars(self).items() if name not in (TRAINING, TEST)}
+
+
+def identifiers(checks: Iterable[Check]) -> str:
+    """The content of identifiers.csv, "" when none of the checks compared any."""
+    table = io.StringIO()
+    rows = csv.writer(table, lineterminator="\n")
+    for one in checks:
+        rows.writerows((one.of, TRAINING, of) for of in sorted(one.training))
+        rows.writerows((one.of, TEST, of) for of in one.test)
+    return f"{','.join(COLUMNS)}\n{table.getvalue()}" if table.getvalue() else ""
 
 
 def features(table: ArrayLike, target: ArrayLike, names: Sequence[str]) -> list[Check]:
@@ -88,14 +111,25 @@ def features(table: ArrayLike, target: ArrayLike, names: Sequence[str]) -> list[
 
 
 def shared(train: Collection[str], test: Sequence[str], of: str) -> Check:
-    """How many rows of the test are in training too, by the identifiers (or texts) of both."""
+    """How many rows of the test are in training too, by the identifiers (or texts) of both.
+
+    `test` has one for every row that was measured, in the splits that decide.
+    """
     if not train or not test:
         raise ValueError(f"{len(train)} rows of training and {len(test)} of the test: no {of}")
     known = set(train)
     both = [one for one in test if one in known]
     named = ", ".join(dict.fromkeys(both[:NAMED])) + (", …" if len(both) > NAMED else "")
     told = f"{len(both)} of {len(test)} by {of} were trained on" + (f": {named}" if both else "")
-    return Check("identifiers.shared", of, len(both), len(test), told)
+    return Check(
+        SHARED,
+        of,
+        len(both),
+        len(test),
+        told,
+        frozenset(map(_hashed, known)),
+        tuple(map(_hashed, test)),
+    )
 
 
 def not_later(train: Sequence[Any] | Values, test: Sequence[Any] | Values, of: str) -> Check:
@@ -109,6 +143,10 @@ def not_later(train: Sequence[Any] | Values, test: Sequence[Any] | Values, of: s
     late = int(after.size - np.count_nonzero(after > before.max()))
     told = f"{late} of {after.size} by {of} are not later than training, which ends {before.max()}"
     return Check("time.not_later", of, late, int(after.size), told)
+
+
+def _hashed(identifier: str) -> str:
+    return hashlib.sha256(identifier.encode()).hexdigest()[:DIGITS]
 
 
 def _ranks(values: Values) -> Values:

@@ -210,7 +210,8 @@ class Evidence:
     `task` says what the predictions are (ranking, binary, multiclass, regression; absent for a
     ranking). `unit` is what one prediction is about; `resampled` what the bootstrap draws: the
     unit, or what holds several of them, such as an entity or a time block. `slices` (dimension →
-    slice → metric) and `fairness` (dimension → metric) are of `slice_split`.
+    slice → metric) and `fairness` (dimension → metric) are of `slice_split`. `identifiers` is the
+    sha256 of the hashed identifiers that `leakage` compared.
 
     The last fields are never read from the document: whoever loads it makes them afresh from the
     model folder and the hashed predictions. `files` maps each file of the model folder to the
@@ -242,6 +243,7 @@ class Evidence:
     stability: Mapping[str, Stability] = field(default_factory=dict)
     training: Training = field(default_factory=Training)
     leakage: tuple[LeakCheck, ...] = field(default=(), metadata=OPTIONAL)
+    identifiers: str | None = field(default=None, metadata=OPTIONAL)
     cost: Cost = field(default_factory=Cost)
     data: Mapping[str, DataVersion] = field(default_factory=dict)
     lineage: Lineage = field(default_factory=Lineage)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from policies.promotion.gates import Gate
 from policies.promotion.judging import Case, Finding, real, shown
 
+# The check whose figures are counted again from identifiers that are kept.
+SHARED = "identifiers.shared"
 _HINT = "the evaluation writes what `ml.toolkit.leakage` finds under `leakage`"
 
 
@@ -12,6 +14,8 @@ def leakage(case: Case, gate: Gate) -> Finding:
     """Every check that is asked for was made, and none found more than its bound.
 
     A check of which gates.yml states no bound is not judged, hence a fail; so is one over no rows.
+    What training and test share is over every row of the splits that are promoted on, and follows
+    from identifiers kept with the evidence: `recomputed` says whether it does.
     """
     limits, asked = gate.numbers("at_most"), gate.names("checks")
     required = ", ".join(f"{name} ≤ {limit:g}" for name, limit in limits.items())
@@ -20,6 +24,7 @@ def leakage(case: Case, gate: Gate) -> Finding:
     if not made or absent:
         found = f"not measured: {', '.join(absent) or 'nothing'}"
         return Finding("fail", found, required, _HINT)
+    measured = _measured(case)
     problems, leaks = [], []
     for one in made:
         name = f"{one.check} {one.of}"
@@ -27,6 +32,11 @@ def leakage(case: Case, gate: Gate) -> Finding:
             problems.append(f"{name} has no bound in gates.yml")
         elif one.of is None or not real(one.units) >= 1 or not real(one.value) >= 0:
             problems.append(f"{name} is missing or out of bounds")
+        elif one.check == SHARED and case.evidence.identifiers is None:
+            again = "`ml release propose PROJECT --run RUN` measures it anew"
+            problems.append(f"the identifiers behind {name} are not kept: {again}")
+        elif one.check == SHARED and not real(one.units) >= measured:
+            problems.append(f"{name} is over {shown(one.units)} of {measured} rows of the test")
         elif not real(one.value) <= limits[one.check]:
             leaks.append(name)
     found = ", ".join(f"{one.check} {one.of} {shown(one.value)}" for one in made)
@@ -36,3 +46,9 @@ def leakage(case: Case, gate: Gate) -> Finding:
         words = [one.found for one in made if one.found and f"{one.check} {one.of}" in leaks]
         return Finding("fail", found, required, "; ".join(words), True, tuple(leaks))
     return Finding("pass", found, required)
+
+
+def _measured(case: Case) -> int:
+    """How many units the splits that are promoted on have."""
+    splits = case.gates["non-inferiority"].names("splits")
+    return sum(len(case.evidence.outcomes.get(split, {})) for split in splits)

@@ -90,6 +90,7 @@ DOCUMENT: dict[str, Any] = {
         {"check": "identifiers.shared", "of": "question", "value": 0, "units": UNITS},
         {"check": "feature.auc", "of": "words", "value": 0.9, "units": UNITS},
     ],
+    "identifiers": "b" * 64,
     "cost": {"training": _SPENT, "thousand_predictions": _SPENT},
     "data": {"faq": {"asset": "azureml:tiny:1", "sha256": "d" * 64}},
     "lineage": {

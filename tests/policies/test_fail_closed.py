@@ -67,6 +67,7 @@ TEXTS = {("lineage", name) for name in DOCUMENT["lineage"]} | {
     ("data", "faq", "sha256"),
     ("predictions", "file"),
     ("predictions", "sha256"),
+    ("identifiers",),
     ("supply_chain", "lock"),
     ("supply_chain", "sbom"),
 }

@@ -11,11 +11,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ml.release.evidence import FILE
+from ml.release.evidence import FILE, load
 from ml.release.registry import Registry, Version, store
 from ml.release.reverify import checks
 from ml.release.supply_chain import SBOM
 from ml.toolkit.evaluation import PREDICTIONS, Evaluation, Prediction, write_evaluation
+from ml.toolkit.leakage import IDENTIFIERS, shared
 from ml.toolkit.metrics import estimates
 from tests.release.test_commands import ml
 from tests.release.tiny import model_folder, resealed
@@ -61,6 +62,7 @@ def kept(tmp_path: Path) -> Version:
         explanation={},
         stability={},
         training={},
+        leakage=[shared(["t1", "t2", "q7"], [f"q{number}" for number in range(120)], "id")],
     )
     rows = [
         Prediction(
@@ -116,6 +118,7 @@ def test_what_was_kept_is_sound(tmp_path: Path) -> None:
         "model",
         PREDICTIONS,
         "metrics",
+        IDENTIFIERS,
         SBOM,
     ]
     assert all(check.sound for check in made), made
@@ -141,6 +144,14 @@ def _closer(document: dict) -> None:  # type: ignore[type-arg]
     document["fairness"]["side"]["gain_at_1"]["difference"] = 0.1
 
 
+def _nothing_shared(document: dict) -> None:  # type: ignore[type-arg]
+    document["leakage"][0]["value"] = 0
+
+
+def _other_column(document: dict) -> None:  # type: ignore[type-arg]
+    document["leakage"][0]["of"] = "question"
+
+
 def _other_lowest(document: dict) -> None:  # type: ignore[type-arg]
     document["fairness"]["side"]["gain_at_1"]["lowest"] = "middle"
 
@@ -164,6 +175,10 @@ EDITED: dict[str, tuple[Callable[[dict], object], list[str]]] = {  # type: ignor
     "no model": (lambda of: of.pop("model"), ["identity"]),
     "other predictions": (lambda of: of["predictions"].update(sha256="0" * 64), [PREDICTIONS]),
     "no bill of materials": (lambda of: of.pop("supply_chain"), [SBOM]),
+    "nothing shared": (_nothing_shared, [IDENTIFIERS]),
+    "identifiers of another column": (_other_column, [IDENTIFIERS]),
+    "other identifiers": (lambda of: of.update(identifiers="0" * 64), [IDENTIFIERS]),
+    "no identifiers, which is the gate's to refuse": (lambda of: of.pop("identifiers"), []),
     "no predictions named": (lambda of: of.pop("predictions"), [PREDICTIONS]),
 }
 
@@ -203,6 +218,44 @@ def test_edited_and_missing_predictions_are_found(tmp_path: Path) -> None:
     assert differing(version) == [PREDICTIONS, "metrics"]
     path.unlink()
     assert differing(version) == [PREDICTIONS, "metrics"]
+
+
+def test_edited_and_missing_identifiers_are_found(tmp_path: Path) -> None:
+    """What training and test share is taken out of the file, and no file at all: the gates are
+    told too.
+    """
+    version = kept(tmp_path)
+    assert load(version).disagreements == ()
+    path = version.papers / IDENTIFIERS
+    lines = path.read_text().splitlines(keepends=True)
+    (shared_one,) = {line.split(",")[2] for line in lines if ",training," in line} & {
+        line.split(",")[2] for line in lines if ",test," in line
+    }
+    assert hashlib.sha256(b"q7").hexdigest().startswith(shared_one.strip())
+    path.write_text("".join(line for line in lines if line != f"id,training,{shared_one}"))
+    assert differing(version) == [IDENTIFIERS]
+    assert IDENTIFIERS in str(load(version).disagreements)
+    path.unlink()
+    assert differing(version) == [IDENTIFIERS]
+    assert IDENTIFIERS in str(load(version).disagreements)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("of,sha256\n", "has not the columns"),
+        ("of,part,sha256\nid,validation,00\n", ":2: ['id', 'validation', '00'] is none"),
+        ("of,part,sha256\nid,training,00\n", "none of the test"),
+        ("", "has not the columns"),
+    ],
+)
+def test_identifiers_that_are_none_are_told(text: str, told: str, tmp_path: Path) -> None:
+    """Even where their hash was made right."""
+    version = kept(tmp_path)
+    (version.papers / IDENTIFIERS).write_text(text)
+    found = hashlib.sha256(text.encode()).hexdigest()
+    version = edited(version, lambda of: of.update(identifiers=found))
+    assert told in str(load(version).disagreements) and differing(version) == [IDENTIFIERS]
 
 
 def test_a_changed_bill_of_materials_is_found(tmp_path: Path) -> None:

@@ -95,7 +95,6 @@ write_evaluation(
         training={"seconds": 1.0, "threads": 1},
         leakage=[
             shared([str(row) for row in range(200)], [row["id"] for row in questions], "id")
-            .as_json()
         ],
     ),
     [

@@ -113,7 +113,7 @@ write_evaluation(
             "over": "seeds", "values": losses, "std": float(numpy.std(losses, ddof=1)),
         }},
         training={"seconds": 1.0, "threads": 1},
-        leakage=[one.as_json() for one in leaks],
+        leakage=leaks,
     ),
     made,
 )

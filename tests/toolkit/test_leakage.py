@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from hashlib import sha256
 
 import numpy as np
 import pytest
 
-from ml.toolkit.leakage import BOUNDS, Check, features, not_later, shared
+from ml.toolkit.leakage import BOUNDS, Check, features, identifiers, not_later, shared
 from policies.promotion import gates
 
 RNG = np.random.default_rng(0)
@@ -118,3 +119,16 @@ def test_the_bounds_are_those_of_the_gate():
 def test_what_is_not_a_number_leaks():
     """NaN passes no bound."""
     assert Check("feature.auc", "f", float("nan"), 1, "").leaks
+
+
+def test_identifiers_are_written_hashed():
+    """Those of training once, in an order that says nothing; those of the test row by row."""
+    found = shared(["b", "a", "b"], ["c", "a", "c"], "id")
+    other = features(NOISE[:, None], LABEL, ["noise"])
+    text = identifiers([*other, found])
+    rows = [line.split(",") for line in text.splitlines()]
+    hashed = {name: sha256(name.encode()).hexdigest()[:16] for name in "abc"}
+    assert rows[0] == ["of", "part", "sha256"]
+    assert rows[1:3] == sorted(["id", "training", hashed[name]] for name in "ab")
+    assert rows[3:] == [["id", "test", hashed[name]] for name in "cac"]
+    assert identifiers(other) == "" and "training" not in found.as_json()

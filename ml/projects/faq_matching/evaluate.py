@@ -78,7 +78,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             explanation=explained.explanation(),
             stability={PRIMARY: steady},
             training={"seconds": seconds, "threads": threads()},
-            leakage=[leaked.as_json()],
+            leakage=[leaked],
         )
         write_evaluation(given.evaluation, evaluation, predictions)
         measure.write_seen(given.evaluation, digest, model, faq, split)

@@ -20,6 +20,7 @@ from ml.projects.faq_matching.features import NAMES
 from ml.projects.faq_matching.loading import Faq
 from ml.projects.faq_matching.model import FaqModel
 from ml.projects.faq_matching.splits import Split
+from ml.release import identifiers
 from ml.release import predictions as release
 from ml.release.recomputed import disagreements
 from ml.toolkit.evaluation import read_evaluation
@@ -72,6 +73,11 @@ def test_the_release_reads_it(evaluated: Path):
     found = release.read(evaluated / "predictions.csv")
     document = json.loads((evaluated / "evaluation.json").read_text())
     assert found.faults == () and disagreements(parse(document), found) == ()
+    assert document["identifiers"] and identifiers.disagreements(parse(document), evaluated) == ()
+    tests = [
+        document["metrics"][name]["gain_at_1"]["count"] for name in ("test_known", "test_unseen")
+    ]
+    assert [one["units"] for one in document["leakage"]] == [sum(tests)]
     apart = document["fairness"]["topic"]["gain_at_1"]
     counted = [of["gain_at_1"]["count"] for of in document["slices"]["topic"].values()]
     assert apart["slices"] == sum(count >= FEWEST for count in counted) >= 2
