@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TypeVar, cast
 
@@ -13,13 +14,17 @@ import yaml
 from policies.promotion import reviews, waivers
 from policies.promotion.decision import Mode
 from policies.promotion.reviews import Review
-from policies.promotion.settings import SETTINGS, Bounds, Names, Numbers, checked, merged
+from policies.promotion.settings import SETTINGS, Bounds, Names, Numbers, checked, merged, shown
 from policies.promotion.waivers import Waiver
 
 FLOOR = Path(__file__).with_name("gates.yml")
 SCHEMA_VERSION = 1
 # A project's file; the floor waives and reviews nothing, because it would for everybody.
 _TOP = ("schema_version", "gates", "waivers", "reviews")
+_EXAMPLES = {
+    "waiver": "{gate: latency, reason: WHY, owner: NAME, expires: 2025-06-30}",
+    "review": "{gate: fairness, version: 7, finding: WHAT, owner: NAME, expires: 2025-12-31}",
+}
 
 
 class GatesError(Exception):
@@ -86,17 +91,12 @@ def load(project: Path | None = None, floor: Path = FLOOR, *, shown: str = "") -
             values[gate, setting] = stated[gate, setting].value
     tighter, waived, reviewed = _read(project, _TOP, shown) if project else ({}, (), ())
     for (gate, setting), own in tighter.items():
-        try:
-            values[gate, setting] = merged(own.value, gate, setting, values[gate, setting])
-        except ValueError as error:
-            raise GatesError(
-                "gate-looser-than-floor",
-                own.path,
-                own.line,
-                f"`{gate}.{setting}` is {_shown(own.value)}",
-                str(error),
-                "a project only tightens; to loosen it for everybody, change the floor itself",
-            ) from None
+        values[gate, setting] = own.judged(
+            f"{gate}.{setting}",
+            partial(merged, gate=gate, setting=setting, floor=values[gate, setting]),
+            "gate-looser-than-floor",
+            "a project only tightens; to loosen it for everybody, change the floor itself",
+        )
     return {
         gate: Gate(
             gate,
@@ -111,13 +111,26 @@ def load(project: Path | None = None, floor: Path = FLOOR, *, shown: str = "") -
 
 @dataclass(frozen=True)
 class _Stated:
+    """What a file states; `lines` are those of a mapping's entries."""
+
     value: object
     path: Path
     line: int
+    lines: Mapping[object, int]
 
-
-def _shown(value: object) -> str:
-    return "[" + ", ".join(value) + "]" if isinstance(value, tuple) else str(value)
+    def judged(self, name: str, judge: Callable[[object], object], code: str, hint: str) -> object:
+        """What `judge` makes of it; GatesError, of a mapping at the first entry that it refuses."""
+        try:
+            return judge(self.value)
+        except ValueError as error:
+            refused, line, value, expected = name, self.line, self.value, str(error)
+        for key, of in self.value.items() if isinstance(self.value, Mapping) else ():
+            try:
+                judge({key: of})
+            except ValueError as error:
+                refused, line, value, expected = f"{name}.{key}", self.lines[key], of, str(error)
+                break
+        raise GatesError(code, self.path, line, f"`{refused}` is {shown(value)}", expected, hint)
 
 
 def _read(
@@ -142,13 +155,10 @@ def _read(
     stated: dict[tuple[str, str], _Stated] = {}
     for gate, body in _items(top["gates"], path, SETTINGS) if "gates" in top else ():
         for setting, node in _items(body, path, ("mode", *SETTINGS[gate])):
-            line = node.start_mark.line + 1
-            value = _plain(node, path)
-            try:
-                stated[gate, setting] = _Stated(checked(value, gate, setting), path, line)
-            except ValueError as error:
-                found = f"`{gate}.{setting}` is {value}"
-                raise GatesError("wrong-value", path, line, found, str(error)) from None
+            as_is = _Stated(_plain(node, path), path, node.start_mark.line + 1, _lines(node, path))
+            judge = partial(checked, gate=gate, setting=setting)
+            value = as_is.judged(f"{gate}.{setting}", judge, "wrong-value", "")
+            stated[gate, setting] = replace(as_is, value=value)
     at = shown or str(path)
     return (
         stated,
@@ -178,7 +188,7 @@ def _listed(
             yield checked(stated, f"{shown}:{line}")
         except ValueError as error:
             about = f"a {what} of `{stated.get('gate', 'no gate')}`"
-            hint = "it names the gate, what is found, an owner and the day on which it expires"
+            hint = f"a {what} such as {_EXAMPLES[what]}"
             raise GatesError(f"no-{what}", path, line, about, str(error), hint) from None
 
 
@@ -188,7 +198,8 @@ def _items(
     """The keys of a mapping with their nodes; unknown and repeated keys are refused."""
     line = node.start_mark.line + 1 if node else 1
     if not isinstance(node, yaml.MappingNode):
-        raise GatesError("wrong-value", path, line, "no mapping", "a mapping")
+        found = f"`{node.value}`" if isinstance(node, yaml.ScalarNode) else "no mapping"
+        raise GatesError("wrong-value", path, line, found, "a mapping")
     names, seen = tuple(known), set()
     for key_node, value in node.value:
         key, line = str(key_node.value), key_node.start_mark.line + 1
@@ -200,6 +211,17 @@ def _items(
             raise GatesError("unknown-field", path, line, f"`{key}`", ", ".join(names), hint)
         seen.add(key)
         yield key, value
+
+
+def _lines(node: yaml.Node, path: Path) -> Mapping[object, int]:
+    """The line of every entry of a mapping; one that is there twice is refused."""
+    lines: dict[object, int] = {}
+    for key, _ in node.value if isinstance(node, yaml.MappingNode) else ():
+        name, line = _plain(key, path), key.start_mark.line + 1
+        if name in lines:
+            raise GatesError("duplicate-key", path, line, f"`{name}` twice", "each key once")
+        lines[name] = line
+    return lines
 
 
 def _plain(node: yaml.Node, path: Path) -> object:

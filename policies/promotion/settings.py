@@ -60,6 +60,8 @@ SETTINGS: Mapping[str, Mapping[str, Kind]] = {
     },
     "sign-off": {},
 }
+# How the entries of a gate are named, where not as SPLIT.METRIC.
+NAMES: Mapping[str, str] = {"fairness": "DIMENSION.METRIC", "leakage": "KIND.CHECK"}
 MODES: tuple[Mode, ...] = ("disabled", "report-only", "enabled")  # from loose to tight
 
 Names = tuple[str, ...]
@@ -85,19 +87,15 @@ def checked(value: object, gate: str, setting: str) -> object:
                 raise ValueError("a list of names")
             return tuple(cast(list[str], value))
         case "bounds":
-            pairs = _by_name(value, lambda pair: isinstance(pair, list) and len(pair) == 2)
-            if not all(
-                _is_number(end) for pair in pairs.values() for end in cast(list[object], pair)
-            ):
+            if not _is_mapping(value, lambda _, of: _is_pair(of)):
                 raise ValueError("METRIC: [lowest, highest], both finite")
             return {
-                key: (float(low), float(high)) for key, (low, high) in cast(Bounds, pairs).items()
+                key: (float(low), float(high)) for key, (low, high) in cast(Bounds, value).items()
             }
         case "floors" | "ceilings":
-            numbers = cast(Numbers, _by_name(value, _is_number))
-            if not all(key.count(".") == 1 for key in numbers):
-                raise ValueError("SPLIT.METRIC: a finite number")
-            return {key: float(number) for key, number in numbers.items()}
+            if not _is_mapping(value, lambda key, of: key.count(".") == 1 and _is_number(of)):
+                raise ValueError(f"{NAMES.get(gate, 'SPLIT.METRIC')}: a finite number")
+            return {key: float(number) for key, number in cast(Numbers, value).items()}
 
 
 def merged(value: object, gate: str, setting: str, floor: object) -> object:
@@ -134,17 +132,27 @@ def merged(value: object, gate: str, setting: str, floor: object) -> object:
             )
             result = {**wide, **narrow}
     if loose:
-        shown = "[" + ", ".join(floor) + "]" if isinstance(floor, tuple) else str(floor)
-        raise ValueError(f"no looser than the floor's {shown}")
+        held = floor
+        if isinstance(value, Mapping) and len(value) == 1:  # of one entry, the one that it loosens
+            held = cast(Mapping[str, object], floor)[next(iter(value))]
+        raise ValueError(f"no looser than the floor's {shown(held)}")
     return result
 
 
-def _by_name(value: object, sound: Callable[[object], bool]) -> Mapping[str, object]:
-    if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
-        raise ValueError("a mapping by name")
-    if not all(sound(item) for item in value.values()):
-        raise ValueError("a mapping of names to finite numbers, or to [lowest, highest]")
-    return cast(Mapping[str, object], value)
+def shown(value: object) -> str:
+    """A setting's value as a person reads it."""
+    return "[" + ", ".join(map(str, value)) + "]" if isinstance(value, tuple) else str(value)
+
+
+def _is_mapping(value: object, sound: Callable[[str, object], bool]) -> bool:
+    """Whether it is a mapping of names, and every entry sound."""
+    return isinstance(value, dict) and all(
+        isinstance(key, str) and sound(key, of) for key, of in value.items()
+    )
+
+
+def _is_pair(value: object) -> bool:
+    return isinstance(value, list) and len(value) == 2 and all(map(_is_number, value))
 
 
 def _is_number(value: object) -> bool:

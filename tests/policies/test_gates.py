@@ -45,6 +45,13 @@ WRONG = {
     "unknown gate": ("  latencyy: {p95_ms: 1}", "unknown-field", 3, "did you mean `latency`?"),
     "unknown setting": ("  latency: {p99: 1}", "unknown-field", 3, ""),
     "gate twice": ("  latency: {p95_ms: 1}\n  latency: {p95_ms: 2}", "duplicate-key", 4, ""),
+    "threshold twice": (
+        "  quality:\n    at_least: {t.gain: 0.9,\n      t.gain: 0.1}",
+        "duplicate-key",
+        5,
+        "",
+    ),
+    "a key that is a list": ("  quality: {at_least: {? [t] : 1}}", "gates-unreadable", 3, ""),
     "mode unknown": ("  latency: {mode: off}", "wrong-value", 3, ""),
     "NaN": ("  latency: {p95_ms: .nan}", "wrong-value", 3, ""),
     "infinite": ("  freshness: {max_age_days: .inf}", "wrong-value", 3, ""),
@@ -95,6 +102,67 @@ def test_a_file_that_says_something_else_is_refused(
         load(write(tmp_path, body))
     assert (raised.value.code, raised.value.line) == (code, line), raised.value
     assert hint in raised.value.hint
+
+
+ENTRIES = {
+    "NaN": (
+        "  quality:\n    at_least:\n      t.gain: 0.5\n      t.other: .nan",
+        (6, "`quality.at_least.t.other` is nan", "SPLIT.METRIC: a finite number"),
+    ),
+    "a text, of a slice": (
+        "  fairness:\n    at_most: {topic.gain: 1, topic.other: much}",
+        (4, "`fairness.at_most.topic.other` is much", "DIMENSION.METRIC: a finite number"),
+    ),
+    "no split": (
+        "  gap:\n    at_most:\n      gain: 0.5",
+        (5, "`gap.at_most.gain` is 0.5", "SPLIT.METRIC: a finite number"),
+    ),
+    "half a bound": (
+        "  quality:\n    bounds:\n      mae: [0, 9]\n      mse: [0]",
+        (6, "`quality.bounds.mse` is [0]", "METRIC: [lowest, highest], both finite"),
+    ),
+    "a bound that is wider than the floor's": (
+        "  quality:\n    bounds:\n      mae: [0, 9]\n      auc: [0, 2]",
+        (6, "`quality.bounds.auc` is [0.0, 2.0]", "no looser than the floor's [0.0, 1.0]"),
+    ),
+    "a ceiling above the floor's": (
+        "  leakage:\n    at_most:\n      clinics.shared: 1\n      feature.auc: 0.99",
+        (6, "`leakage.at_most.feature.auc` is 0.99", "no looser than the floor's 0.98"),
+    ),
+    "a list for a mapping": (
+        "  gap: {at_most: [1]}",
+        (3, "`gap.at_most` is [1]", "SPLIT.METRIC: a finite number"),
+    ),
+    "a waiver that is a text": ("  {}\nwaivers:\n  - later", (5, "`later`", "a mapping")),
+    "a gate that is a number": ("  latency: 3", (3, "`3`", "a mapping")),
+}
+
+
+@pytest.mark.parametrize(("body", "told"), ENTRIES.values(), ids=ENTRIES)
+def test_the_entry_that_is_wrong_is_told(
+    body: str, told: tuple[int, str, str], tmp_path: Path
+) -> None:
+    """Of a mapping the line, the name and the value of that entry alone."""
+    with pytest.raises(GatesError) as raised:
+        load(write(tmp_path, body))
+    error = raised.value
+    assert (error.line, error.found, error.expected) == told
+
+
+@pytest.mark.parametrize(
+    "body",
+    ["waivers:\n  - {gate: latency, owner: ana}", "reviews:\n  - {gate: fairness, owner: ana}"],
+)
+def test_the_hint_is_one_to_copy(body: str, tmp_path: Path) -> None:
+    """What is wrong with a waiver or a review is told with one that would do."""
+    path = tmp_path / "gates.yml"
+    path.write_text(f"schema_version: 1\n{body}")
+    with pytest.raises(GatesError) as raised:
+        load(path)
+    _, _, example = raised.value.hint.partition("such as ")
+    path.write_text(f"schema_version: 1\n{body.partition('- ')[0]}- {example}")
+    gates = load(path)
+    assert gates["latency"].waivers or gates["fairness"].reviews
 
 
 def test_thresholds_of_floor_and_project_add_up(tmp_path: Path) -> None:
