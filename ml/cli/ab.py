@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 from ml.cli import json_out
+from ml.cli.options import Environment
 from ml.specs.problems import Exit, Problem, Refused
 
 app = typer.Typer(help="An experiment between two versions of an endpoint.")
@@ -34,9 +35,7 @@ def start(
     goal: Annotated[Literal["maximize", "minimize"], typer.Option()] = "maximize",
     alpha: Annotated[float, typer.Option(help="The chance of a wrong verdict, ever.")] = 0.05,
     power: Annotated[float, typer.Option(help="The chance to see the effect.")] = 0.8,
-    env: Annotated[
-        str, typer.Option("--env", "--to", help="local, dev, staging or prod.")
-    ] = "local",
+    env: Environment = "local",
     as_json: AsJson = False,
 ) -> None:
     """Declare the experiment and say how many outcomes it will take; no request goes to B yet.

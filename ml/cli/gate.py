@@ -7,13 +7,14 @@ from typing import Annotated
 
 import typer
 
+from ml.cli.options import Environment
 from ml.specs.problems import Exit
 
 
 def command(
     model: Annotated[str, typer.Argument(help="A registered model, such as faq-matching.")],
     version: Annotated[str, typer.Argument(help="Its version.")],
-    to: Annotated[str, typer.Option("--env", "--to", help="The environment.")] = "local",
+    to: Environment = "local",
     as_json: Annotated[bool, typer.Option("--json", help="The decision as JSON.")] = False,
 ) -> None:
     """Decide whether a model version may be promoted; exit 3 when a gate says no."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ml.cli import json_out, release_drill
+from ml.cli.options import Environment
 from ml.specs.problems import Exit
 
 if TYPE_CHECKING:
@@ -25,10 +26,9 @@ class Place(StrEnum):
 
 
 Project = Annotated[str, typer.Argument(help="A folder under ml/projects.")]
-To = Annotated[str, typer.Option("--env", "--to", help="local, dev, staging or prod.")]
 On = Annotated[
     Place | None,
-    typer.Option(help="`local` rehearses dev, staging or prod on this machine."),
+    typer.Option(help="`local` rehearses one of release.yml on this machine."),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="The result as JSON.")]
 
@@ -40,7 +40,7 @@ def propose(
         str | None,
         typer.Option(help="A run, sweep or pipeline; without it, the latest that completed."),
     ] = None,
-    to: To = "local",
+    to: Environment = "local",
     reason: Annotated[
         str, typer.Option(help="Why a champion that is not beaten should be replaced.")
     ] = "",
@@ -86,7 +86,7 @@ def propose(
 @app.command()
 def plan(
     project: Project,
-    to: To = "local",
+    to: Environment = "local",
     on: On = None,
     as_json: AsJson = False,
 ) -> None:
@@ -116,7 +116,7 @@ def plan(
 @app.command()
 def apply(
     project: Project,
-    to: To = "local",
+    to: Environment = "local",
     on: On = None,
     approved_by: Annotated[str, typer.Option(help="Who stands for the promotion.")] = "",
     port: Annotated[int | None, typer.Option(help="Serve on this port; else a free one.")] = None,
@@ -184,7 +184,7 @@ app.command()(release_drill.drill)
 @app.command()
 def rollback(
     project: Project,
-    to: To = "local",
+    to: Environment = "local",
     why: Annotated[str, typer.Option(help="What is wrong with the version that serves.")] = "",
     as_json: AsJson = False,
 ) -> None:

@@ -7,14 +7,13 @@ from typing import Annotated
 
 import typer
 
+from ml.cli.options import Environment
 from ml.specs.problems import Exit
 
 
 def command(
     model: Annotated[str, typer.Argument(help="The model, which is its endpoint's name.")],
-    env: Annotated[
-        str, typer.Option("--env", "--to", help="local, dev, staging or prod.")
-    ] = "local",
+    env: Environment = "local",
     version: Annotated[str, typer.Option(help="This version; else the one that serves.")] = "",
     inputs: Annotated[
         Path | None,

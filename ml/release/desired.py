@@ -1,6 +1,6 @@
 """The desired state: which model version is to serve in which environment, as a file declares it.
 
-dev, staging and prod are declared in the project's release.yml, which git tracks. `local` is in
+What `Environments` names is declared in the project's release.yml, which git tracks. `local` is in
 `.local/release/<project>.yml`, so that trying things out leaves the repository clean; the file has
 the same shape.
 """
@@ -34,9 +34,6 @@ _NEW = """\
 # a pull request reviews it, `ml release apply` brings it about, `git revert` takes it back.
 schema_version: 1
 environments:
-  dev: {}
-  staging: {}
-  prod: {}
 """
 
 
@@ -138,7 +135,7 @@ def declare(
         release_file.read(file)
         text = file.read_bytes().decode("utf-8-sig")
     else:
-        text = _NEW
+        text = _NEW + "".join(f"  {name}: {{}}\n" for name in TRACKED)
     try:
         made = edit.declared(text, environment, asdict(declared))
     except edit.CannotEdit as error:

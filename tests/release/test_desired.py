@@ -33,6 +33,17 @@ def test_nothing_declared_is_none() -> None:
     assert desired.read("tiny", "prod") is None
 
 
+def test_a_new_file_has_every_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that there are, whichever a fork has."""
+    made = tiny.make(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    (made.folder / "release.yml").unlink()
+    first, *others = desired.TRACKED
+    path = desired.declare("tiny", first, DECLARED)
+    assert list(yaml.safe_load(path.read_text())["environments"]) == list(desired.TRACKED)
+    assert all(desired.read("tiny", name) is None for name in others)
+
+
 def test_a_local_file_that_cannot_be_read_is_named() -> None:
     """The error has the file and the line; the tracked environments are declared elsewhere."""
     path = desired.declare("tiny", "local", DECLARED)
