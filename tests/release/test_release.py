@@ -142,7 +142,9 @@ def test_uncommitted_code_passes_here_and_no_commit_at_all_does_not(world: World
     assert verdicts(nowhere.decision)["lineage"] == "fail"
 
 
-@pytest.mark.parametrize("what", ["predictions", "evidence", "model", "all evidence"])
+@pytest.mark.parametrize(
+    "what", ["predictions", "identifiers", "evidence", "model", "all evidence"]
+)
 def test_what_was_tampered_with_after_it_was_proposed_is_not_applied(
     challenged: World, what: str
 ) -> None:
@@ -151,6 +153,9 @@ def test_what_was_tampered_with_after_it_was_proposed_is_not_applied(
     if what == "predictions":
         path = version.papers / "predictions.csv"
         path.write_text(path.read_text().replace(",b,2,", ",a,1,"))
+    elif what == "identifiers":
+        path = version.papers / "identifiers.csv"
+        path.write_text(path.read_text().replace("id,training", "id,test", 1))
     elif what == "evidence":
         path = version.papers / "evidence.json"
         path.write_text(path.read_text().replace("0.95", "0.99"))
