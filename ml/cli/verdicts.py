@@ -12,8 +12,6 @@ if TYPE_CHECKING:
 LOG_WIDTH = 140
 # The columns that verdict, gate and brackets take.
 BESIDE = 34
-# The gates that a champion passes for as long as nobody changes its files.
-ITSELF = ("identity", "recomputed", "format")
 STYLES = {
     "pass": "green",
     "fail": "bold red",
@@ -82,7 +80,7 @@ def conclusion(decision: Decision) -> str:
             return f"refused: {name} does not go to {where}; gates that say no: {gates}"
         case "already-champion":
             told = f"already the champion: {name} is what {where} is to serve; nothing to promote"
-            broken = ", ".join(one.gate for one in decision.blocking if one.gate in ITSELF)
+            broken = ", ".join(one.gate for one in decision.blocking)
             return f"{told}; but it is not what was promoted any more: {broken}" if broken else told
         case "pending":
             return f"passes: {name} may go to {where} once somebody approves it{but}"

@@ -113,7 +113,7 @@ def versus(
 
 def _resolve(registry: Registry, wanted: str, model: str | None) -> _Found:
     if wanted.startswith(CHAMPION):
-        environment = wanted.removeprefix(CHAMPION)
+        environment = desired.check_environment(wanted.removeprefix(CHAMPION))
         models = [model] if model else [one.deployment().endpoint for one in projects.every()]
         found = [one for name in models if (one := registry.champion(name, environment))]
         if len(found) == 1:
@@ -122,7 +122,7 @@ def _resolve(registry: Registry, wanted: str, model: str | None) -> _Found:
         raise Refused(
             Problem(
                 "no-such-champion" if not found else "several-champions",
-                f"{environment or 'no environment'} has {named or 'no champion'}",
+                f"{environment} has {named or 'no champion'}",
                 "one champion",
                 "name it as MODEL:VERSION; `ml release status` shows what serves where",
             )

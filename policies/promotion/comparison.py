@@ -72,9 +72,10 @@ def first_promotion(case: Case, gate: Gate) -> Finding:
             return Finding("fail", shown(ours.value), required, f"the {name} {problem}")
     sign = _sign(evidence)
     better = sign is not None and sign * real(ours.value) > sign * real(baseline.value)
-    why = "the first promotion has no champion to beat"
+    found = f"{split}.{metric} {shown(ours.value)}, the baseline {shown(baseline.value)}"
+    why = "there is no champion to beat yet"
     verdict: Verdict = "pass" if better else "fail"
-    return Finding(verdict, shown(ours.value), required, why, measured=sign is not None)
+    return Finding(verdict, found, required, why, measured=sign is not None)
 
 
 def non_inferiority(case: Case, gate: Gate) -> Finding:

@@ -11,6 +11,8 @@ Mode = Literal["enabled", "report-only", "disabled"]
 Verdict = Literal["pass", "fail", "waived", "pending", "not asked"]
 Outcome = Literal["refused", "pending", "approved", "already-champion"]
 Step = Literal["propose", "apply"]
+# The gates that a champion passes for as long as nobody changes its files.
+ITSELF = ("identity", "recomputed", "format")
 
 
 @dataclass(frozen=True)
@@ -75,8 +77,15 @@ class Decision:
 
     @property
     def blocking(self) -> tuple[Result, ...]:
-        """The results that stop the promotion."""
-        return tuple(result for result in self.results if result.blocks)
+        """The results that stop the promotion; of the champion itself, which there is nothing to
+        promote, those that say that it is not what was promoted.
+        """
+        champion = self.outcome == "already-champion"
+        return tuple(
+            result
+            for result in self.results
+            if result.blocks and (result.gate in ITSELF or not champion)
+        )
 
     def to_json(self) -> Mapping[str, object]:
         """The decision as JSON takes it: what `ml gate --json` prints and the audit log keeps."""

@@ -93,8 +93,10 @@ def completeness(case: Case, gate: Gate) -> Finding:
 
 
 def recomputed(case: Case, gate: Gate) -> Finding:
-    """Every metric follows from the hashed predictions that are kept with the evidence."""
-    required = "metrics equal to those recomputed from the hashed predictions"
+    """Every metric follows from the hashed predictions that are kept with the evidence, and what
+    training and test share from the hashed identifiers.
+    """
+    required = "equal to what the hashed predictions and identifiers give"
     differing = case.evidence.disagreements
     if differing is None:
         return Finding("fail", "not recomputed", required)

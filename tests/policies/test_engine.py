@@ -119,6 +119,16 @@ def test_the_champion_itself_has_nothing_to_be_promoted(tmp_path: Path) -> None:
     assert decision.outcome == "already-champion" and not decision.allowed
 
 
+def test_of_the_champion_itself_only_what_was_changed_is_told(tmp_path: Path) -> None:
+    """It does not beat itself, which stops nothing; files that were edited since do."""
+    itself = good(version="9")
+    assert [one.gate for one in judged(tmp_path, good(), itself).blocking] == []
+    edited = replace(good(), disagreements=("x",))
+    decision = judged(tmp_path, edited, itself)
+    assert decision.outcome == "already-champion"
+    assert [one.gate for one in decision.blocking] == ["recomputed"]
+
+
 def test_a_missing_digest_is_nobodys(tmp_path: Path) -> None:
     """Two models without a digest are not the same model."""
     nobody = replace(good(), digest=None)

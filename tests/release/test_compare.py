@@ -127,7 +127,8 @@ def test_a_run_that_was_only_evaluated(two: World) -> None:
         ("tiny:9", "no-such-version"),
         ("nobody:1", "no-such-version"),
         ("champion@prod", "no-such-champion"),
-        ("champion@", "no-such-champion"),
+        ("champion@", "no-such-environment"),
+        ("champion@qa", "no-such-environment"),
         ("no_such_run_01", "no-such-run"),
     ],
 )
