@@ -15,7 +15,7 @@ from pathlib import Path
 from ml.release import audit, canary, desired, rollout
 from ml.release import project as projects
 from ml.release.canary import Outcome
-from ml.serving import endpoint, faulty, server, slots
+from ml.serving import endpoint, faulty, server
 from ml.serving.server import Launch
 from ml.serving.state import Canary
 from ml.specs.problems import Problem, Refused
@@ -65,9 +65,8 @@ def drill(project: str, fault: str, told: Callable[[str], None] = lambda _: None
         with endpoint.locked(name):
             blue = rollout.cleared(name) or live
             slot = endpoint.other_slot(name)
-            undo.callback(slots.stop, slot)
+            undo.callback(rollout.swept, name)
             bad = spoilt(blue.launch, fault)
-            undo.callback(slots.stop, endpoint.folder(name) / endpoint.BASELINE)
             second = rollout.baseline(blue, samples)  # it loads while green does
             trial = Canary(server.start(slot, bad), bad, 0)
             trial = replace(trial, baseline=second())

@@ -46,10 +46,9 @@ def roll_out(
         with endpoint.locked(name):
             blue = cleared(name)
             slot = endpoint.other_slot(name)
-            undo.callback(slots.stop, slot)
+            undo.callback(swept, name)
             second = None
             if blue is not None and compared:  # it loads while green does
-                undo.callback(slots.stop, endpoint.folder(name) / endpoint.BASELINE)
                 second = baseline(blue, release.samples)
             try:
                 trial = Canary(server.start(slot, launch), launch, 0)
@@ -196,6 +195,14 @@ def cleared(name: str) -> Live | None:
             drained(name)
         endpoint.stop_idle(name)
     return state
+
+
+def swept(name: str) -> None:
+    """Stop what has no part in the state. Where a full disk kept the state from being undone, that
+    is not what was started last: whatever requests are sent to goes on, and the next apply ends it.
+    """
+    with endpoint.locked(name):
+        endpoint.stop_idle(name)
 
 
 def drained(name: str) -> None:

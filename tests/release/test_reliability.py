@@ -31,6 +31,10 @@ FAULTS: dict[str, dict[str, tuple[str, ...]]] = {
             "release/test_audit.py::test_a_full_disk_leaves_the_log_as_it_was",
             "release/test_rollout.py::test_a_log_that_cannot_be_written_undoes_the_switch",
         ),
+        "no server is stopped that the state on the disk still sends requests to": (
+            "release/test_states.py::test_a_disk_that_is_full_from_any_effect_on_stops_nothing",
+            "release/ab/test_routing.py::test_a_full_disk_sends_no_key_to_a_b_that_is_stopped",
+        ),
     },
     "of two promotions at once the worse wins": {
         "the better ends as champion, always": (

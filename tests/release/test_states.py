@@ -7,7 +7,9 @@ nothing that the dying command does has any effect, its own undoing included.
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -47,14 +49,21 @@ class Machine:
     versions: dict[int, str] = field(default_factory=dict)  # by port
     champion: str | None = None
     left: int | None = None
+    room_for: int | None = None  # so many effects until the disk is full
     started: int = 0
     next_port: int = 5000
     judged: int = 0
     room: bool = True  # for a baseline
     meanwhile: Callable[[], None] | None = None  # happens once while green is on trial
 
-    def effect(self) -> None:
-        """Something is about to change: not any more, if the command was killed."""
+    def effect(self, writes: bool = False) -> None:
+        """Something is about to change: not any more, if the command was killed, or it `writes` to
+        a disk that is full.
+        """
+        if self.room_for is not None:
+            self.room_for -= 1
+            if writes and self.room_for < 0:
+                raise OSError(errno.ENOSPC, "No space left on device")
         if self.left is None:
             return
         if self.left <= 0:
@@ -81,7 +90,7 @@ def install(patch: pytest.MonkeyPatch, machine: Machine) -> None:
     """Put the machine under the real code."""
 
     def begin(slot: Path, launch: Launch, port: int | None = None) -> Server:
-        machine.effect()
+        machine.effect(writes=True)
         machine.started += 1
         machine.next_port += 1
         slot.mkdir(parents=True, exist_ok=True)
@@ -109,7 +118,7 @@ def install(patch: pytest.MonkeyPatch, machine: Machine) -> None:
         return machine.running.pop(slot, None) is not None
 
     def start_router(folder: Path, routes: Path, port: int) -> Router:
-        machine.effect()
+        machine.effect(writes=True)
         folder.mkdir(parents=True, exist_ok=True)
         machine.running[folder] = 4000
         return Router(folder, machine)
@@ -135,7 +144,7 @@ def install(patch: pytest.MonkeyPatch, machine: Machine) -> None:
 
     def wrapped(real: Callable[..., Any]) -> Callable[..., Any]:
         def call(*given: Any) -> Any:
-            machine.effect()
+            machine.effect(writes=given[-1] is not None)  # nothing to serve: a file is removed
             return real(*given)
 
         return call
@@ -164,11 +173,11 @@ def install(patch: pytest.MonkeyPatch, machine: Machine) -> None:
             return version(number)
 
         def promote(self, what: Version, environment: str) -> None:
-            machine.effect()
+            machine.effect(writes=True)
             machine.champion = what.version
 
         def demote(self, model: str, environment: str) -> None:
-            machine.effect()
+            machine.effect(writes=True)
             machine.champion = None
 
     def judge(registry: Any, project: Any, what: Version, *_: Any, **named: Any) -> Any:
@@ -318,6 +327,23 @@ class Releases(RuleBasedStateMachine):
         self.apply_is_killed(effects)
         self.conclude()
 
+    @rule(effects=some.integers(0, 28))
+    def apply_on_a_full_disk(self, effects: int) -> None:
+        """Nothing can be written from some effect on, to undo what was done neither: whatever has a
+        share of the traffic runs, and with room the next apply ends it.
+        """
+        before = self.live()
+        self.machine.room_for = effects
+        try:
+            with suppress(Refused, OSError):
+                applying.apply(NAME, "local", "ana")
+            if before is not None:
+                assert self.live() is not None
+            self.something_good_serves()
+        finally:
+            self.machine.room_for = None
+        self.conclude()
+
     @rule()
     def reboot(self) -> None:
         """Every process ends; the next request starts what is live."""
@@ -413,6 +439,20 @@ def test_an_apply_killed_at_any_effect_leaves_nothing_to_the_next(number: str) -
         releases.propose(number=number)
         try:
             releases.apply_is_killed_and_done_again(effects=effects)
+        finally:
+            releases.teardown()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", "1234")
+def test_a_disk_that_is_full_from_any_effect_on_stops_nothing(number: str) -> None:
+    """Not what could be undone no more: the state that was written last is what runs."""
+    for effects in range(29):
+        releases = Releases()
+        releases.begin()
+        releases.propose(number=number)
+        try:
+            releases.apply_on_a_full_disk(effects=effects)
         finally:
             releases.teardown()
 

@@ -13,7 +13,7 @@ from ml.release.judge import judge
 from ml.release.propose import launch_of
 from ml.release.registry import Registry
 from ml.release.rollout import smoke
-from ml.serving import endpoint, server, slots
+from ml.serving import endpoint, server
 from ml.serving.router.process import Router
 from ml.serving.server import Launch
 from ml.serving.state import Canary, Live
@@ -51,18 +51,17 @@ def serve(experiment: Experiment, approved_by: str) -> tuple[Decision, Router | 
         state = _alone(experiment)
         if state.canary is None:
             endpoint.check_model(launch)
-            slot = endpoint.other_slot(name)
-            undo.callback(slots.stop, slot)
-            green = server.start(slot, launch)
+            undo.callback(endpoint.stop_idle, name)
+            green = server.start(endpoint.other_slot(name), launch)
             smoke(green, launch, project.samples())
             beside = Canary(
                 *(green, launch, experiment.share),
                 experiment=experiment.name,
                 salt=experiment.salt,
             )
+            audit.append("ab-served", _what(experiment, approved_by))  # nobody is served unwritten
             undo.callback(endpoint.switch, name, state)
             endpoint.switch(name, replace(state, canary=beside))
-            audit.append("ab-served", _what(experiment, approved_by))
         undo.pop_all()
     return judged.decision, endpoint.router(name)
 

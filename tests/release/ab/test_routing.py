@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
+import errno
 import http.client
 import json
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
 
-from ml.release import desired
+from ml.release import audit, desired
 from ml.release import project as projects
 from ml.release.ab import experiment, routing
 from ml.release.apply import apply, chart
 from ml.release.desired import Declared
 from ml.release.journal import record_refused
 from ml.release.registry import Registry
-from ml.serving import endpoint, ports, server
+from ml.serving import endpoint, files, ports, server, slots
 from ml.specs.problems import Refused
 from tests.release.conftest import Template, World
 from tests.release.test_commands import ml
@@ -111,6 +112,34 @@ def test_b_is_started_again_and_an_apply_leaves_it_alone(
         "tiny", "local", Declared(one.model, one.version, one.digest, one.evidence, "0" * 64)
     )
     assert apply("tiny", "local", "ana").outcome == "unchanged" and routing.served(made)
+
+
+@pytest.mark.slow
+def test_a_full_disk_sends_no_key_to_a_b_that_is_stopped(
+    challenged: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The log cannot be written, and then the state not either: every key is answered, by A."""
+    assert ml(capsys, *START)[0] == 0
+    made = experiment.find("wording")
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    written = audit.append
+    with pytest.MonkeyPatch.context() as patch:
+
+        def append(event: str, details: Mapping[str, object]) -> str:
+            if event == "ab-served":
+                patch.setattr(files, "replace", full)
+                full()
+            return written(event, details)
+
+        patch.setattr(audit, "append", append)
+        code, _, err = ml(capsys, "ab", "serve", "wording", "--approved-by", "ana")
+    assert code == 1 and "error[disk-full]" in err
+    assert not routing.served(made) and {ask(key)[0] for key in KEYS} == {made.a.digest}
+    assert slots.running(endpoint.other_slot("tiny")) is None
+    assert routing.serve(made, "ana")[1] is not None
 
 
 @pytest.mark.slow
