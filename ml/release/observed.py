@@ -43,7 +43,11 @@ def prediction(answer: Any, pointer: str) -> float | str | None:
     if isinstance(found, bool):
         return str(found)
     if isinstance(found, int | float):
-        return float(found) if math.isfinite(found) else None
+        try:
+            number = float(found)
+        except OverflowError:  # hundreds of digits
+            return None
+        return number if math.isfinite(number) else None
     return found if isinstance(found, str) else None
 
 
@@ -83,12 +87,16 @@ class Answers:
         self._bins = {name: [0] * (_CATEGORIES + 1) for name in self._names}
 
     def add(self, deployment: str, status: int, body: str | None) -> None:
-        """Take one recorded answer; those that are no 200 are counted elsewhere."""
-        if status != 200 or body is None or deployment not in self._names:
+        """Take one recorded answer; those that are no 200 are counted elsewhere.
+
+        `body` is None of one that was too long to be recorded: a shape like another, so that no
+        version escapes by talking much, and no prediction.
+        """
+        if status != 200 or deployment not in self._names:
             return
         try:
-            answer = json.loads(body)
-            found = shape(answer)
+            answer = None if body is None else json.loads(body)
+            found = "too long" if body is None else shape(answer)
         except (ValueError, RecursionError):
             answer, found = None, "no JSON"
         if len(self._reference) < REFERENCE:
@@ -100,7 +108,7 @@ class Answers:
             return
         self._read[deployment] += 1
         self._strange[deployment] += found not in self._shapes
-        if self._pointer:
+        if self._pointer and body is not None:
             self._bins[deployment][self._bin(prediction(answer, self._pointer))] += 1
 
     def side(

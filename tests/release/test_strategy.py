@@ -59,6 +59,7 @@ def test_a_pointer_reads_numbers_and_texts() -> None:
     for pointer in ("answers/1/id", "answers/x", "nothing", "answers", "answers/0/none"):
         assert prediction(answer, pointer) is None
     assert prediction({"score": float("nan")}, "score") is None
+    assert prediction({"score": 10**400}, "score") is None
 
 
 def test_bins_keep_close_values_together() -> None:
@@ -69,7 +70,9 @@ def test_bins_keep_close_values_together() -> None:
     assert edges([5.0]) == [2.5, 7.5]
 
 
-def answered(answers: Answers, deployment: str, count: int, body: str, status: int = 200) -> None:
+def answered(
+    answers: Answers, deployment: str, count: int, body: str | None, status: int = 200
+) -> None:
     for _ in range(count):
         answers.add(deployment, status, body)
 
@@ -101,3 +104,16 @@ def test_the_first_answers_of_the_old_version_say_what_is_known() -> None:
     assert not any(g and b for g, b in zip(green.predictions, old.predictions, strict=True))
     made.begin()
     assert sides()[0].answers == 0
+
+
+@pytest.mark.parametrize(("known", "strange"), [('{"score": 1}', 3), (None, 0)])
+def test_an_answer_too_long_to_be_recorded_has_a_shape(known: str | None, strange: int) -> None:
+    """Strange where the old version's were short, and its own kind where they were as long; there
+    is no prediction in it, so that too few are read where predictions are compared.
+    """
+    made = Answers("score", ("blue",), "green")
+    tallies = {"blue": asdict(Tally()), "green": asdict(Tally())}
+    answered(made, "blue", REFERENCE, known)
+    answered(made, "green", 3, None)
+    green = made.side(tallies, tallies, ("green",))
+    assert (green.answers, green.strange, sum(green.predictions)) == (3, strange, 0)
