@@ -234,7 +234,7 @@ def _outcomes(path: Path) -> list[tuple[str, float]]:
                             place=Place(str(path), number),
                         )
                     ) from None
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise Refused(Problem("unreadable", f"{path}: {error}", "lines of KEY,VALUE")) from None
     return found
 

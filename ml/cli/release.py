@@ -119,7 +119,9 @@ def apply(
     to: Environment = "local",
     on: On = None,
     approved_by: Annotated[str, typer.Option(help="Who stands for the promotion.")] = "",
-    port: Annotated[int | None, typer.Option(help="Serve on this port; else a free one.")] = None,
+    port: Annotated[
+        int | None, typer.Option(min=1, max=65535, help="Serve on this port; else a free one.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Ask the gates again, start the declared version beside the old one, and switch."""

@@ -12,7 +12,9 @@ from ml.specs.problems import Problem, Refused
 
 def command(
     endpoint: Annotated[str | None, typer.Argument(help="Start this one; else show all.")] = None,
-    port: Annotated[int | None, typer.Option(help="On this port; else a free one.")] = None,
+    port: Annotated[
+        int | None, typer.Option(min=1, max=65535, help="On this port; else a free one.")
+    ] = None,
     stop: Annotated[bool, typer.Option("--stop", help="Stop it.")] = False,
     stop_all: Annotated[bool, typer.Option("--stop-all", help="Stop every one.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="The result as JSON.")] = False,

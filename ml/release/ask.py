@@ -44,10 +44,10 @@ def ask(name: str, request: Mapping[str, object]) -> Reply:
     if 400 <= answer.status < 500:
         body = answer.body
         told = body.get("error") if isinstance(body, dict) else None
-        message = told.get("message") if isinstance(told, dict) else body
+        message = told.get("message") if isinstance(told, dict) else answer.said
         raise Refused(Problem("request-refused", str(message), hint=example(name, launch.model)))
     if answer.status != 200 or not isinstance(answer.body, dict):
-        raise _failed(by.slot, f"status {answer.status}: {answer.body}")
+        raise _failed(by.slot, f"status {answer.status}: {answer.said}")
     return Reply(answer.body, launch.version, router, started)
 
 

@@ -49,7 +49,11 @@ class Entry:
     )
 
     model: Annotated[
-        str, Field(min_length=1, description="The model, named as the endpoint that serves it.")
+        str,
+        Field(
+            pattern="^[A-Za-z0-9][A-Za-z0-9._-]*$",
+            description="The model, named as the endpoint that serves it.",
+        ),
     ] = ""
     version: Annotated[
         str,

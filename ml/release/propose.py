@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -214,7 +215,7 @@ def _measured(project: Project, launch: Launch) -> Timing:
         started = server.start(slot, launch)
         try:
             return client.measure(started.port, samples, REQUESTS)
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, http.client.HTTPException) as error:
             raise Refused(
                 Problem(
                     "candidate-fails",

@@ -55,7 +55,7 @@ def roll_out(
                 smoke(trial.server, launch, release.samples)
             except Refused as error:
                 if error.problems[0].code in _OWN_FAULTS:
-                    record_refused(release, error.problems[0].found.splitlines()[0], None)
+                    record_refused(release, _why(error), None)
                 raise
             if blue is not None:  # in the state, so that no other command takes it for a leftover
                 if second is not None:
@@ -136,7 +136,7 @@ def _to_compare_with(launch: Launch, port: int | None, told: Callable[[str], Non
     except Refused as error:
         if error.problems[0].code == "port-in-use":
             raise
-        told(f"none: what is live cannot be started ({error.problems[0].found.splitlines()[0]})")
+        told(f"none: what is live cannot be started ({_why(error)})")
         return False
     return True
 
@@ -225,9 +225,9 @@ def smoke(green: Server, launch: Launch, samples: Sequence[Mapping[str, object]]
         except (OSError, http.client.HTTPException) as error:
             raise _failed(green, f"no answer to {sample}: {error}") from None
         if answer.status != 200 or not isinstance(answer.body, dict):
-            raise _failed(green, f"status {answer.status} to {sample}: {answer.body}")
+            raise _failed(green, f"status {answer.status} to {sample}: {answer.said}")
         if answer.body.get("model_digest") != launch.digest:
-            raise _failed(green, f"the model {answer.body.get('model_digest')} answers")
+            raise _failed(green, f"no answer of the declared model to {sample}: {answer.said}")
 
 
 def _restore(
@@ -253,11 +253,16 @@ def _rolled_back(release: Release, outcome: Outcome, blue: Live) -> Refused:
     )
 
 
+def _why(error: Refused) -> str:
+    """What a server failed by, without its log."""
+    return error.problems[0].found.splitlines()[0].removesuffix("; its log ends:")
+
+
 def _failed(green: Server, why: str) -> Refused:
     return Refused(
         Problem(
             "smoke-failed",
-            f"{why}; the new server's log ends:\n{slots.last_lines(green.slot)}",
+            f"{why}; its log ends:\n{slots.last_lines(green.slot)}",
             "an answer from the declared model to every sample request",
             f"nothing was switched; the whole log: {slots.log(green.slot)}",
         ),

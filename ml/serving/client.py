@@ -17,6 +17,9 @@ from ml.serving import ports
 from ml.serving.router.routes import DEPLOYMENT_HEADER
 
 TIMEOUT_S = 30.0
+LARGEST_ANSWER = 64 * 2**20
+# Characters of an answer that a message shows.
+_SHOWN = 300
 WARM_UP = 20
 PERCENTILES = (0.50, 0.95, 0.99)
 # Where it is set, it says which Azure instance type this machine is (`Standard_DS3_v2`).
@@ -33,6 +36,15 @@ class Answer:
     status: int
     body: object
     deployment: str = ""
+
+    @property
+    def said(self) -> str:
+        """The body as a message may show it: its beginning, on one line."""
+        if isinstance(self.body, str):
+            text, whole = repr(self.body[:_SHOWN])[1:-1], len(self.body) <= _SHOWN
+            return text if whole else f"{text}…"
+        text = repr(self.body)
+        return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
 
 
 @dataclass(frozen=True)
@@ -116,9 +128,14 @@ def hardware() -> str:
 def _post(connection: http.client.HTTPConnection, payload: str) -> Answer:
     connection.request("POST", "/score", payload, {"Content-Type": "application/json"})
     response = connection.getresponse()
-    text = response.read().decode("utf-8", errors="replace")
+    content = response.read(LARGEST_ANSWER + 1)
+    if len(content) > LARGEST_ANSWER:
+        raise http.client.HTTPException(f"an answer of more than {LARGEST_ANSWER} bytes")
+    if response.length:
+        raise http.client.IncompleteRead(content, response.length)
+    text = content.decode("utf-8", errors="replace")
     deployment = response.headers.get(DEPLOYMENT_HEADER, "")
     try:
         return Answer(response.status, json.loads(text), deployment)
-    except ValueError:
+    except (ValueError, RecursionError):
         return Answer(response.status, text, deployment)

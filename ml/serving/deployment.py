@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ml.specs.load import load
+from ml.specs.load import Spec, load
 from ml.specs.problems import Problem, Refused, errors
+
+LONGEST_MS = 180_000  # what managed online endpoints allow a request
 
 
 @dataclass(frozen=True)
@@ -74,6 +77,7 @@ def read(folder: Path) -> Deployment:
     if settings is not None and settings.request_timeout_ms:
         # What a managed endpoint sets from request_settings.
         variables.setdefault("SCORING_TIMEOUT_MS", str(settings.request_timeout_ms))
+    _check_timeout(variables.get("SCORING_TIMEOUT_MS"), spec)
     return Deployment(
         endpoint=str(endpoint.name),
         code=code,
@@ -81,6 +85,22 @@ def read(folder: Path) -> Deployment:
         instance_type=str(deployment.instance_type or ""),
         environment_variables=variables,
         collect=_collected(deployment.data_collector),
+    )
+
+
+def _check_timeout(found: str | None, spec: Spec) -> None:
+    """Refuse what is no time that a managed endpoint waits for an answer."""
+    if found is None or (re.fullmatch(r"[1-9][0-9]{0,5}", found) and int(found) <= LONGEST_MS):
+        return
+    named = spec.document.get("environment_variables", "SCORING_TIMEOUT_MS") is not None
+    keys = ("environment_variables", "SCORING_TIMEOUT_MS") if named else ("request_settings",)
+    raise Refused(
+        Problem(
+            "wrong-value",
+            f"an answer may take `{found[:40]}` milliseconds",
+            f"a whole number from 1 to {LONGEST_MS}",
+            place=spec.place(*keys),
+        )
     )
 
 

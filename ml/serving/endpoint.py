@@ -57,7 +57,7 @@ def live(endpoint: str) -> Live | None:
         return state.parsed(folder(endpoint), json.loads(path.read_text(encoding="utf-8")))
     except FileNotFoundError:
         return None
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         problem = Problem(
             "endpoint-state",
             f"{path} cannot be read: {error}",

@@ -8,6 +8,7 @@ from collections import deque
 import psutil
 
 HOST = "127.0.0.1"  # nothing outside this machine reaches a local endpoint
+LARGEST = 65535
 
 
 # Given out, and perhaps not listened on yet.

@@ -16,6 +16,9 @@ from ml.serving.server import Launch, Server
 
 # A canary that nobody has watched for this long gets no more traffic; the live slot gets all.
 LEASE_S = 15.0
+_TEXTS = ("endpoint", "model", "version", "digest", "scoring_script", "code", "model_folder")
+# What a launch consists of in the file; what came later may be missing there.
+_LAUNCH = {**dict.fromkeys(_TEXTS, str), "environment_variables": dict}
 
 
 @dataclass(frozen=True)
@@ -100,11 +103,17 @@ def document(state: Live) -> Mapping[str, object]:
 
 
 def _server(folder: Path, document: Mapping[str, Any]) -> Server:
-    return Server(folder / document["slot"], document["pid"], document["port"])
+    slot, pid, port = (document[name] for name in ("slot", "pid", "port"))
+    if not isinstance(slot, str) or not all(type(one) is int and one > 0 for one in (pid, port)):
+        raise TypeError(f"slot {slot!r}, pid {pid!r}, port {port!r}")
+    return Server(folder / slot, pid, port)
 
 
 def _launch(document: Mapping[str, Any]) -> Launch:
     launch = document["launch"]
+    for name, kind in _LAUNCH.items():
+        if not isinstance(launch[name], kind):
+            raise TypeError(f"{name} {launch[name]!r}")
     paths = {name: home.home() / launch[name] for name in ("code", "model_folder")}
     return Launch(**{**launch, **paths})
 

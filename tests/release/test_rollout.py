@@ -57,6 +57,7 @@ def test_a_bad_green_is_never_switched_to(challenged: World, code: str) -> None:
     with pytest.raises(Refused) as raised:
         apply("tiny", "local", "ana")
     assert raised.value.problems[0].code == code
+    assert "log ends" not in status("tiny", "local")[0].verdict
     assert_blue_serves(blue)
     path.write_text(sound)
     assert apply("tiny", "local", "ana").outcome == "applied"

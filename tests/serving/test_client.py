@@ -1,10 +1,52 @@
-"""ml.serving.client: the hardware that a latency was measured on."""
+"""ml.serving.client: answers that are none, and the hardware that a latency was measured on."""
 
 from __future__ import annotations
 
+import http.client
+
 import pytest
 
-from ml.serving.client import hardware
+from ml.serving import client
+from ml.serving.client import Answer, hardware
+from tests.serving.backends import scripted
+
+
+def response(body: bytes, length: int | None = None) -> bytes:
+    """A whole answer; shorter or longer than its header says, if a length is stated."""
+    stated = len(body) if length is None else length
+    return b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%b" % (stated, body)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [b"garbage", b"", response(b"{}", 99), response(b"x" * 2000), b"HTTP/1.1 200 OK\r\n\r\n" * 99],
+)
+def test_an_answer_that_is_none_is_told_as_that(
+    answer: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No HTTP, nothing, half of it, too much."""
+    monkeypatch.setattr(client, "LARGEST_ANSWER", 1000)
+    with (
+        scripted(answer, closing=True) as port,
+        pytest.raises((OSError, http.client.HTTPException)),
+    ):
+        client.score(port, {})
+
+
+@pytest.mark.parametrize("body", [b"[" * 100_000, b"9" * 5000, b"\xff\x00", b"{} {}"])
+def test_a_body_that_is_no_json_is_a_text(body: bytes) -> None:
+    """Nested without end, a number of thousands of digits, no text at all."""
+    with scripted(response(body), closing=True) as port:
+        found = client.score(port, {})
+    assert found.status == 200 and isinstance(found.body, str)
+
+
+def test_a_message_shows_the_beginning_of_an_answer() -> None:
+    """On one line, whatever is in it, and without what a terminal would obey."""
+    assert Answer(500, "no\nroom \x1b[2J").said == r"no\nroom \x1b[2J"
+    assert Answer(200, {"a": "ä"}).said == "{'a': 'ä'}"
+    for body in ("x" * 10**6, {"x": "y" * 10**6}, "\n" * 10**6):
+        assert len(Answer(200, body).said) <= 2 * 300 + 1 and Answer(200, body).said[-1] == "…"
 
 
 def test_a_machine_states_its_instance_type(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -74,6 +74,17 @@ def test_specs_that_do_not_fit_are_refused_with_a_line(
     assert not code or problem.code == code
 
 
+@pytest.mark.parametrize("found", ["0", "-1", "5s", "1.5", "180001", "9" * 5000])
+def test_a_time_that_no_endpoint_waits_is_refused(tmp_path: Path, found: str) -> None:
+    """As a variable, where Azure ML's SDK takes any text."""
+    text = DEPLOYMENT.replace('WORKER_COUNT: "2"', f'SCORING_TIMEOUT_MS: "{found}"')
+    assert text != DEPLOYMENT
+    with pytest.raises(Refused) as raised:
+        read(write(tmp_path, deployment=text))
+    problem = raised.value.problems[0]
+    assert problem.code == "wrong-value" and problem.place and problem.place.line > 1
+
+
 def test_another_kind_of_spec_is_refused(tmp_path: Path) -> None:
     """A deployment where the endpoint should be."""
     with pytest.raises(Refused) as raised:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
@@ -15,6 +16,7 @@ import psutil
 import pytest
 
 from ml.serving import client, endpoint, ports, server, slots
+from ml.serving.router import process
 from ml.serving.server import Server
 from ml.serving.state import Live
 from ml.specs.problems import Refused
@@ -271,8 +273,62 @@ def test_a_state_file_that_cannot_be_read(own_home: Path) -> None:
     """It is named, not guessed around."""
     folder = endpoint.folder("echo")
     folder.mkdir(parents=True)
-    for text in ("{", "{}", '{"slot": "blue", "pid": 1, "port": 2, "launch": {}}', "[]"):
+    for text in (
+        "{",
+        "[" * 99999,
+        "{}",
+        '{"slot": "blue", "pid": 1, "port": 2, "launch": {}}',
+        "[]",
+    ):
         (folder / "live.json").write_text(text)
         with pytest.raises(Refused) as raised:
             endpoint.live("echo")
         assert raised.value.problems[0].code == "endpoint-state"
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        *(("canary", "x"), ("canary", [1]), ("canary", {}), ("slot", 5), ("pid", "1"), ("pid", -1)),
+        *(("pid", 1.5), ("port", None), ("launch", []), ("launch.digest", None)),
+        *(("launch.version", 1), ("launch.environment_variables", "x"), ("launch.more", 1)),
+    ],
+)
+def test_a_state_file_with_a_field_of_another_kind(
+    own_home: Path, tmp_path: Path, field: str, value: object
+) -> None:
+    """Nothing later is surprised by it."""
+    path = endpoint.folder("echo") / "live.json"
+    endpoint.switch("echo", Live(Server(path.parent / "blue", 1, 2), launch(tmp_path)))
+    document = json.loads(path.read_text())
+    assert endpoint.live("echo")
+    *outer, name = field.split(".")
+    (document[outer[0]] if outer else document)[name] = value
+    path.write_text(json.dumps(document))
+    with pytest.raises(Refused) as raised:
+        endpoint.live("echo")
+    assert raised.value.problems[0].code == "endpoint-state"
+
+
+@pytest.mark.slow
+def test_a_port_that_is_taken_meanwhile_is_not_the_models_fault(
+    slot: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was free when it was asked for; a release that meets this may be tried again."""
+    with socket.create_server((ports.HOST, 0)) as other:
+        taken = other.getsockname()[1]
+        monkeypatch.setattr(ports, "free", lambda: taken)
+        with pytest.raises(Refused) as raised:
+            server.start(slot, launch(tmp_path))
+    problem = raised.value.problems[0]
+    assert problem.code == "port-in-use" and f"process {os.getpid()}" in problem.found
+    assert slots.running(slot) is None
+
+
+@pytest.mark.parametrize(
+    "text", ['{"port": 99999999}', '{"port": -4}', '{"port": 1e400}', "[" * 9999]
+)
+def test_a_router_file_that_holds_no_port(tmp_path: Path, text: str) -> None:
+    """Then it is as if there had been none."""
+    (tmp_path / "router.json").write_text(text)
+    assert process.last_port(tmp_path) is None and process.find(tmp_path) is None

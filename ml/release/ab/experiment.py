@@ -12,6 +12,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+
 from ml.backends.local import faults, home
 from ml.release.ab.sequence import fixed_size, sample_size, score_deviation
 from ml.release.desired import endpoint_of
@@ -43,6 +45,8 @@ class Experiment:
     outcome, `deviation` the standard deviation of a continuous one, each as expected; `effect` is
     the smallest difference that would matter, in the outcome's own unit.
     """
+
+    __pydantic_config__ = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
     name: str
     project: str
@@ -98,6 +102,9 @@ class Experiment:
         return "B" if allotted(place(ticket), shares, "A") == "B" else "A"
 
 
+_AS_WRITTEN = TypeAdapter(Experiment)
+
+
 def folder(name: str) -> Path:
     """`ab/<name>/` of the local home."""
     return home.home() / "ab" / name
@@ -130,29 +137,6 @@ def begin(
         raise _refused(
             "ab-same", f"{a.model} {a.version} and {b.version} are the same files", "two models"
         )
-    for what, sound, expected in (
-        (f"share {share}", 1 <= share <= 99, "B's percentage, 1 to 99"),
-        (f"alpha {alpha}", 0 < alpha <= 0.5, "above 0, at most 0.5"),
-        (f"power {power}", 0.5 <= power < 1, "0.5 to below 1"),
-        (f"effect {effect}", math.isfinite(effect) and effect > 0, "a difference above 0"),
-    ):
-        if not sound:
-            raise _refused("ab-setting", what, expected)
-    if outcome == "binary":
-        if baseline is None or not 0 < baseline < 1 or effect >= 1 or deviation is not None:
-            raise _refused(
-                "ab-setting",
-                f"baseline {baseline}, effect {effect}, deviation {deviation}",
-                "A's expected rate between 0 and 1, an effect below 1, no deviation",
-                "--baseline 0.4 --effect 0.02",
-            )
-    elif deviation is None or not 0 < deviation < math.inf or baseline is not None:
-        raise _refused(
-            "ab-setting",
-            f"deviation {deviation}, baseline {baseline}",
-            "the expected standard deviation of an outcome, no baseline",
-            "--deviation 12.5, from what was measured before",
-        )
     made = Experiment(
         name=name,
         project=a.project,
@@ -172,6 +156,7 @@ def begin(
         deviation=deviation,
         started=datetime.now(UTC).isoformat(),
     )
+    _check(made)
     text = json.dumps({"schema_version": SCHEMA_VERSION, **asdict(made)}, indent=1) + "\n"
     with faults.told(), files.locked(made.folder / "lock"):
         files.replace(made.folder / "experiment.json", text)
@@ -192,16 +177,71 @@ def find(name: str) -> Experiment:
         document = json.loads(path.read_text(encoding="utf-8"))
         if document.pop("schema_version") != SCHEMA_VERSION:
             raise ValueError("another schema_version")
-        sides = {side: Side(**document[side]) for side in ("a", "b")}
-        return Experiment(**{**document, **sides})
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        problem = Problem("ab-unreadable", f"{path}: {error}", "what `ml ab start` wrote")
-        raise Refused(problem, exit_code=Exit.RUN_FAILED) from None
+        made = _AS_WRITTEN.validate_json(json.dumps(document))
+        if made.name != name:
+            raise ValueError(f"it is of `{made.name}`")
+        _check(made)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        raise _unreadable(path, f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+    except Refused as error:
+        raise _unreadable(path, error.problems[0].found) from None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise _unreadable(path, str(error)) from None
+    return made
 
 
 def every() -> Sequence[str]:
     """The experiments of this machine, by name."""
     return sorted(path.parent.name for path in folder("").glob("*/experiment.json"))
+
+
+def _check(made: Experiment) -> None:
+    """Refuse settings that no experiment can have."""
+    for what, sound, expected in (
+        (f"share {made.share}", 1 <= made.share <= 99, "B's percentage, 1 to 99"),
+        (f"alpha {made.alpha}", 0 < made.alpha <= 0.5, "above 0, at most 0.5"),
+        (f"power {made.power}", 0.5 <= made.power < 1, "0.5 to below 1"),
+        (f"effect {made.effect}", 0 < made.effect < math.inf, "a difference above 0"),
+    ):
+        if not sound:
+            raise _refused("ab-setting", what, expected)
+    baseline, deviation = made.baseline, made.deviation
+    if made.outcome == "binary":
+        if baseline is None or not 0 < baseline < 1 or made.effect >= 1 or deviation is not None:
+            raise _refused(
+                "ab-setting",
+                f"baseline {baseline}, effect {made.effect}, deviation {deviation}",
+                "A's expected rate between 0 and 1, an effect below 1, no deviation",
+                "--baseline 0.4 --effect 0.02",
+            )
+    elif deviation is None or not 0 < deviation < math.inf or baseline is not None:
+        raise _refused(
+            "ab-setting",
+            f"deviation {deviation}, baseline {baseline}",
+            "the expected standard deviation of an outcome, no baseline",
+            "--deviation 12.5, from what was measured before",
+        )
+    try:
+        _ = made.planned, made.fixed
+    except ArithmeticError:
+        raise _refused(
+            "ab-setting",
+            f"effect {made.effect:g}, baseline {baseline}, deviation {deviation}",
+            "an effect that outcomes which can be counted show",
+        ) from None
+
+
+def _unreadable(path: Path, why: str) -> Refused:
+    return Refused(
+        Problem(
+            "ab-unreadable",
+            f"{path}: {why}",
+            "what `ml ab start` wrote",
+            f"restore it from a copy, or move {path.parent} away and begin anew",
+        ),
+        exit_code=Exit.RUN_FAILED,
+    )
 
 
 def _spread(rate: float) -> float:

@@ -75,11 +75,13 @@ class Router:
                 raise http.client.HTTPException(f"status {response.status}")
             return json.loads(content)
         except (OSError, ValueError, http.client.HTTPException) as error:
+            name = self.folder.parent.name
             raise Refused(
                 Problem(
                     "router-silent",
                     f"the router (process {self.pid}) does not answer: {error}",
-                    hint=f"its log: {slots.log(self.folder)}",
+                    hint=f"`ml serve {name} --stop` and then `ml serve {name}` start it anew; "
+                    f"its log: {slots.log(self.folder)}",
                 ),
                 exit_code=Exit.RUN_FAILED,
             ) from None
@@ -93,7 +95,7 @@ def find(folder: Path) -> Router | None:
         document = json.loads((folder / "router.json").read_text(encoding="utf-8"))
         found = Router(folder, **document)
         process = psutil.Process(found.pid)
-    except (OSError, ValueError, TypeError, psutil.Error):
+    except (OSError, ValueError, TypeError, OverflowError, RecursionError, psutil.Error):
         return None
     return found if slots.carries(process, folder) and ports.listens(process, found.port) else None
 
@@ -101,9 +103,10 @@ def find(folder: Path) -> Router | None:
 def last_port(folder: Path) -> int | None:
     """Where the folder's last router listened, so that the next one keeps the address."""
     try:
-        return int(json.loads((folder / "router.json").read_text(encoding="utf-8"))["port"])
-    except (OSError, ValueError, KeyError, TypeError):
+        port = int(json.loads((folder / "router.json").read_text(encoding="utf-8"))["port"])
+    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return None
+    return port if 0 < port <= ports.LARGEST else None
 
 
 def start(folder: Path, routes: Path, port: int) -> Router:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -37,6 +38,8 @@ def test_what_was_begun_is_found_again(begun: Begun) -> None:
         ({"power": 1.0}, "ab-setting"),
         ({"baseline": None}, "ab-setting"),
         ({"baseline": 1.0}, "ab-setting"),
+        ({"effect": 1e-300}, "ab-setting"),
+        ({"outcome": "continuous", "baseline": None, "deviation": 1e308}, "ab-setting"),
         ({"outcome": "continuous"}, "ab-setting"),
         ({"outcome": "continuous", "baseline": None, "deviation": float("inf")}, "ab-setting"),
     ],
@@ -48,6 +51,34 @@ def test_what_cannot_be_an_experiment_is_refused(
     with pytest.raises(Refused, match=code):
         begun(**settings)
     assert experiment.every() == []
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        *(("share", "50"), ("share", None), ("share", 200), ("share", 50.5), ("salt", 5)),
+        *(("alpha", "x"), ("alpha", 0), ("effect", 0), ("effect", float("nan")), ("power", 2)),
+        *(("baseline", 5), ("deviation", 1.0), ("outcome", "ternary"), ("goal", 1)),
+        *(("a", {}), ("b", None), ("endpoint", 5), ("name", "another"), ("name", "../up")),
+        *(("schema_version", 2), ("more", 1)),
+    ],
+)
+def test_a_file_that_was_edited_is_told(begun: Begun, field: str, value: object) -> None:
+    """With its path, before anything is made of it."""
+    path = begun().folder / "experiment.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), field: value}))
+    with pytest.raises(Refused, match="ab-unreadable") as raised:
+        experiment.find("wording")
+    assert str(path) in raised.value.problems[0].found
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "null", "[" * 99999])
+def test_a_file_that_is_none_is_told(begun: Begun, text: str) -> None:
+    """Torn, empty, of another kind, nested without end."""
+    path = begun().folder / "experiment.json"
+    path.write_text(text)
+    with pytest.raises(Refused, match="ab-unreadable"):
+        experiment.find("wording")
 
 
 def test_a_version_is_not_compared_with_itself() -> None:
