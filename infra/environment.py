@@ -43,9 +43,12 @@ def provision(
         "storage", StorageArgs(here, settings.storage, network, _key(here, vault, identity))
     )
     registry = Registry("registry", RegistryArgs(here, settings.images, network))
+    assets = None
+    if settings.asset_registry.mode != "none":
+        assets = Assets("assets", AssetsArgs(here, settings.asset_registry, network))
     granted = Grants(
         "rights",
-        GrantsArgs(here, before(settings, identity, storage, vault, registry, monitoring)),
+        GrantsArgs(here, before(settings, identity, storage, vault, registry, monitoring, assets)),
     )
     workspace = Workspace(
         "workspace",
@@ -58,6 +61,7 @@ def provision(
             storage=storage,
             vault=vault,
             registry=registry,
+            assets=assets,
             insights=monitoring.insights.id,
             image_build_compute=settings.builder.name if settings.builder else None,
             sas=sas,
@@ -78,12 +82,9 @@ def provision(
     vms = None
     if network and machines:
         vms = Workstations("workstations", WorkstationsArgs(here, network, machines))
-    assets = None
-    if settings.asset_registry.mode != "none":
-        assets = Assets("assets", AssetsArgs(here, settings.asset_registry, network))
     rights = Grants(
         "workspace-rights",
-        GrantsArgs(here, [*after(settings, identity, workspace, assets, vms)]),
+        GrantsArgs(here, [*after(settings, identity, storage, workspace, assets, vms)]),
     )
     Endpoints(
         "endpoints",

@@ -50,15 +50,18 @@ class Inventory:
 def inventory(settings: Settings) -> Inventory:
     """The numbers of an environment."""
     makes_assets = settings.asset_registry.mode == "create"
+    uses_assets = settings.asset_registry.mode != "none"
     share = bool(settings.storage.nfs_share_gib)
     reached: list[str] = []
     if settings.private:
         reached = ["amlworkspace", "vault", "registry", "blob", "file", *LAKE_PARTS]
-        reached += ["file"] * share + ["amlregistry"] * makes_assets
-    managed = settings.private and settings.network.isolation == "managed"
+        reached += ["file"] * share + ["amlregistry"] * uses_assets
+    outbound = 0
+    if settings.network.isolation == "managed":
+        outbound = uses_assets + settings.private * (REQUIRED + len(LAKE_PARTS) + share)
     return Inventory(
         endpoints=len(reached),
-        outbound=REQUIRED + len(LAKE_PARTS) if managed else 0,
+        outbound=outbound,
         zones=len({zone for what in reached for zone in ZONES[what]}),
         accounts=2 + share,
         alerts=ALERTS + len(settings.endpoints),

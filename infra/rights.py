@@ -29,6 +29,7 @@ def before(
     vault: Vault,
     registry: Registry,
     monitoring: Monitoring,
+    assets: Assets | None,
 ) -> list[Grant]:
     """The rights on what the workspace stands on; it is made once they are there."""
     own, images = identity.workspace, registry.registry.id
@@ -67,6 +68,8 @@ def before(
     ]
     if settings.network.isolation == "managed":
         approver = "Azure AI Enterprise Network Connection Approver"
+        # Its documentation names workspaces, and not registries yet: a connection to the shared
+        # registry that stays pending is approved by hand there.
         grants += [
             Grant(f"workspace-approves-{name}", own, approver, scope)
             for name, scope in (
@@ -74,6 +77,8 @@ def before(
                 ("lake", storage.lake.id),
                 ("vault", vault.vault.id),
                 ("images", images),
+                *([("share", storage.share.id)] if storage.share else []),
+                *([("assets", assets.id)] if assets else []),
             )
         ]
     for cluster in settings.clusters:
@@ -101,6 +106,7 @@ def before(
 def after(
     settings: Settings,
     identity: Identity,
+    storage: Storage,
     workspace: Workspace,
     assets: Assets | None,
     machines: Workstations | None,
@@ -116,6 +122,17 @@ def after(
         for cluster in settings.clusters:
             who = identity.clusters[cluster.name]
             yield Grant(f"{cluster.name}-assets", who, "AzureML Registry User", assets.id)
+    for instance in settings.machines("compute-instance"):
+        # Its files are a share, mounted under the person's own name (how-to-disable-local-auth-
+        # storage, "Scenarios for role assignments").
+        name, who, files = (
+            instance.name,
+            instance.person,
+            "Storage File Data Privileged Contributor",
+        )
+        yield Grant(f"{name}-workspace", who, "AzureML Data Scientist", scope)
+        yield Grant(f"{name}-blobs", who, "Storage Blob Data Contributor", storage.workspace.id)
+        yield Grant(f"{name}-files", who, files, storage.workspace.id)
     for workstation in settings.workstations:
         if machines and workstation.name in machines.machines:
             vm = machines.machines[workstation.name].id

@@ -34,8 +34,8 @@ class Assets(pulumi.ComponentResource):
             f"/resourceGroups/{args.settings.resource_group}"
             f"/providers/Microsoft.MachineLearningServices/registries/{args.settings.name}"
         )
-        if self.made and args.network:
-            args.network.private_endpoint("assets", self.made.id, "amlregistry")
+        if args.network:
+            args.network.private_endpoint("assets", self.id, "amlregistry")
         self.register_outputs({"id": self.id})
 
     def _registry(self, args: AssetsArgs) -> ml.Registry:

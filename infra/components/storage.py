@@ -42,7 +42,10 @@ class StorageArgs:
 
 
 class Storage(pulumi.ComponentResource):
-    """Two accounts: the workspace's, which may have no hierarchical names, and the lake."""
+    """Two accounts: the workspace's, which may have no hierarchical names, and the lake.
+
+    `share` is the account of the NFS share, None without one.
+    """
 
     def __init__(self, name: str, args: StorageArgs) -> None:
         super().__init__("platform:storage:Storage", name)
@@ -66,8 +69,7 @@ class Storage(pulumi.ComponentResource):
             for one in settings.containers
         }
         lifecycle("lake", site, self.lake, settings)
-        if settings.nfs_share_gib:
-            self._share(settings.nfs_share_gib)
+        self.share = self._share(settings.nfs_share_gib) if settings.nfs_share_gib else None
         self.endpoints = {
             f"{name}-{what}": args.network.private_endpoint(name, account.id, what)
             for name, account, parts in (
@@ -150,7 +152,7 @@ class Storage(pulumi.ComponentResource):
             opts=pulumi.ResourceOptions(parent=account),
         )
 
-    def _share(self, gib: int) -> None:
+    def _share(self, gib: int) -> storage.StorageAccount:
         account = self._account("share-storage", "stnf", lake=False, nfs=True)
         storage.FileShare(
             "share",
@@ -164,6 +166,7 @@ class Storage(pulumi.ComponentResource):
         )
         assert self._args.network, "settings refuse a share without a network"
         self._args.network.private_endpoint("share-storage", account.id, "file")
+        return account
 
 
 def _holder(key: EncryptionKey | None) -> storage.IdentityArgs | None:

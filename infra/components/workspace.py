@@ -9,6 +9,7 @@ import pulumi
 from pulumi_azure_native import machinelearningservices as ml
 from pulumi_azure_native import managedidentity
 
+from infra.components.assets import Assets
 from infra.components.network import Network
 from infra.components.registry import Registry
 from infra.components.site import Site
@@ -33,6 +34,7 @@ class WorkspaceArgs:
     storage: Storage
     vault: Vault
     registry: Registry
+    assets: Assets | None
     insights: pulumi.Input[str]
     image_build_compute: str | None
     sas: pulumi.Output[str] | None
@@ -131,6 +133,16 @@ def _rule_of(host: str) -> str:
     return f"{kind}-{name.replace('-', '--').replace('.', '-')}"
 
 
+def _leading_to(id: pulumi.Input[str], what: str) -> ml.PrivateEndpointOutboundRuleArgs:
+    return ml.PrivateEndpointOutboundRuleArgs(
+        type="PrivateEndpoint",
+        category="UserDefined",
+        destination=ml.PrivateEndpointDestinationArgs(
+            service_resource_id=id, subresource_target=what
+        ),
+    )
+
+
 def _managed_network(args: WorkspaceArgs) -> ml.ManagedNetworkSettingsArgs:
     """Only approved destinations where the network is private; a starter reaches the internet.
 
@@ -138,18 +150,17 @@ def _managed_network(args: WorkspaceArgs) -> ml.ManagedNetworkSettingsArgs:
     """
     if args.network_settings.isolation == "own":
         return ml.ManagedNetworkSettingsArgs(isolation_mode="Disabled")
+    rules: dict[str, ml.FqdnOutboundRuleArgs | ml.PrivateEndpointOutboundRuleArgs] = {}
+    if args.assets:
+        # Whoever created it may have left it no public address.
+        rules["assets"] = _leading_to(args.assets.id, "amlregistry")
     if not args.network:
-        return ml.ManagedNetworkSettingsArgs(isolation_mode="AllowInternetOutbound")
-    rules: dict[str, ml.FqdnOutboundRuleArgs | ml.PrivateEndpointOutboundRuleArgs] = {
-        f"lake-{what}": ml.PrivateEndpointOutboundRuleArgs(
-            type="PrivateEndpoint",
-            category="UserDefined",
-            destination=ml.PrivateEndpointDestinationArgs(
-                service_resource_id=args.storage.lake.id, subresource_target=what
-            ),
+        return ml.ManagedNetworkSettingsArgs(
+            isolation_mode="AllowInternetOutbound", outbound_rules=rules
         )
-        for what in LAKE_PARTS
-    }
+    rules |= {f"lake-{what}": _leading_to(args.storage.lake.id, what) for what in LAKE_PARTS}
+    if args.storage.share:
+        rules["share"] = _leading_to(args.storage.share.id, "file")
     for host in args.network_settings.allowed_hosts:
         rules[_rule_of(host)] = ml.FqdnOutboundRuleArgs(
             type="FQDN", category="UserDefined", destination=host

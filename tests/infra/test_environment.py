@@ -11,6 +11,7 @@ from infra.live.addresses import Addresses
 from infra.preview.captured import SECRET, Capture, Resource
 from infra.preview.run import capture
 from infra.preview.sdk_types import problems
+from infra.settings import load
 from tests.conftest import ROOT
 from tests.infra.programs import changed, own
 
@@ -50,7 +51,7 @@ def test_the_program_is_at_most_fifty_lines() -> None:
 def test_private_and_starter_differ_by_one_flag() -> None:
     assert _kinds(own()["staging"], "network:PrivateEndpoint").keys() == {
         *("images-registry", "lake-blob", "lake-dfs", "vault-vault", "workspace-amlworkspace"),
-        *("workspace-storage-blob", "workspace-storage-file"),
+        *("workspace-storage-blob", "workspace-storage-file", "assets-amlregistry"),
     }
     assert not [one for one in own()["dev"].provided if one.kind.startswith("network:")]
     workspaces = [
@@ -150,6 +151,7 @@ def test_a_share_machines_and_a_sas(tmp_path: Path) -> None:
     )
     _sound(found)
     assert _kinds(found, "storage:FileShare")["share"].inputs["enabledProtocols"] == "NFS"
+    assert ("${StorageAccount:share-storage.id}", "file") in _led_to(found), "jobs mount it"
     store = _kinds(found, "machinelearningservices:Datastore")["datastore-raw"].inputs
     assert store["properties"]["credentials"]["secrets"]["sasToken"] == SECRET
     assert "bob" in _kinds(found, "compute:VirtualMachine")
@@ -231,6 +233,43 @@ def _ways_out(found: Capture) -> set[str]:
     """The subnets with a way out of the network."""
     subnets = _kinds(found, "network:VirtualNetwork")["virtual-network"].inputs["subnets"]
     return {one["name"] for one in subnets if one.get("natGateway")}
+
+
+def _led_to(found: Capture) -> set[tuple[str, str]]:
+    """What the managed network reaches by private endpoints of our making."""
+    workspace = _kinds(found, "machinelearningservices:Workspace")["workspace"].inputs
+    rules = workspace["managedNetwork"].get("outboundRules", {}).values()
+    return {
+        (one["destination"]["serviceResourceId"], one["destination"]["subresourceTarget"])
+        for one in rules
+        if one["type"] == "PrivateEndpoint"
+    }
+
+
+def test_jobs_reach_the_shared_registry_wherever_it_is() -> None:
+    """It answers on private addresses alone, also to those who only use it, starters among them."""
+    of_prod = f"/subscriptions/{load('dev').subscription}/resourceGroups/rg-mlplat-prod"
+    shared = f"{of_prod}/providers/Microsoft.MachineLearningServices/registries/mlplat-shared"
+    for stack, id in (("dev", shared), ("staging", shared), ("prod", "${Registry:assets.id}")):
+        assert (id, "amlregistry") in _led_to(own()[stack])
+        approves = _kinds(own()[stack], "authorization:RoleAssignment")["workspace-approves-assets"]
+        assert approves.inputs["scope"] == id
+
+
+def test_who_has_a_compute_instance_may_use_it(tmp_path: Path) -> None:
+    """Its files are a share that is mounted under their own name."""
+    person = "6f8d2c1e-0000-4000-8000-000000000002"
+    found = changed(tmp_path, workstations=[{"name": "ada", "person": person}])
+    granted = _kinds(found, "authorization:RoleAssignment")
+    held = {
+        granted[name].inputs["description"].partition(":")[0]
+        for name in granted
+        if granted[name].inputs["principalId"] == person
+    }
+    assert held == {
+        *("AzureML Data Scientist", "Storage Blob Data Contributor"),
+        "Storage File Data Privileged Contributor",
+    }
 
 
 def test_with_nothing_optional(tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ def test_lines_add_up(settings: Settings) -> None:
     cluster = lines["cluster cpu-cluster"]
     assert cluster.month.typical == pytest.approx(0.288 * 10 * (2 + 20 / 60))
     assert cluster.month.worst == pytest.approx(0.288 * 730 * 4)
-    assert lines["private endpoints"].month.idle == pytest.approx(0.01 * 730 * (7 + 7))
+    assert lines["private endpoints"].month.idle == pytest.approx(0.01 * 730 * (8 + 8))
     assert lines["container registry"].month.idle == pytest.approx(50 * 730 / 24 / 30)
     assert lines["DNS zones"].month.idle == pytest.approx(0.5 * 7)
     assert lines["Defender"].month.idle == pytest.approx(10 * 2)
@@ -78,7 +78,8 @@ def test_options_that_cost_have_lines(settings: Settings) -> None:
     assert lines["Defender"].month.idle == pytest.approx(10 * 3)
     assert lines["cluster image-builder"].month.idle == 0
     assert lines["cluster image-builder"].month.worst == pytest.approx(0.226 * 730)
-    starter = estimate(replace(settings, exposure="starter"), LISTED)
+    alone = replace(settings, exposure="starter", asset_registry=AssetRegistry())
+    starter = estimate(alone, LISTED)
     assert not {"cluster image-builder", "DNS zones", "private endpoints"} & {
         line.what for line in starter.lines
     }

@@ -26,7 +26,9 @@ def _declared(found: Capture) -> Inventory:
     ours = sum(rule["type"] == "PrivateEndpoint" for rule in rules.values())
     return Inventory(
         endpoints=counts.get("network:PrivateEndpoint", 0),
-        outbound=REQUIRED + ours if ours else 0,
+        outbound=ours + REQUIRED * (workspace.inputs["publicNetworkAccess"] == "Disabled")
+        if rules
+        else 0,
         zones=counts.get("privatedns:PrivateZone", 0),
         accounts=counts["security:DefenderForStorage"],
         alerts=counts["monitor:MetricAlert"],
