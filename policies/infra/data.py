@@ -12,13 +12,23 @@ CONTAINER = "storage:BlobContainer"
 BLOBS = "storage:BlobServiceProperties"
 VAULT = "keyvault:Vault"
 IMAGES = "containerregistry:Registry"
+FILES = "FileStorage"
 COPIES = tuple(f"Standard_{kind}" for kind in ("GRS", "RAGRS", "GZRS", "RAGZRS"))
 
 
 def _redundancy(item: Item, limits: Limits) -> Iterator[str]:
+    """Premium files are copied within their region alone (storage-files-planning, Redundancy)."""
+    allowed = ("Premium_ZRS",) if item.at("kind") == FILES else COPIES
     found = item.at("sku.name")
-    if found not in COPIES:
-        yield f"`sku.name` is {found}, must be one of {', '.join(COPIES)}"
+    if found not in allowed:
+        yield f"`sku.name` is {found}, must be one of {', '.join(allowed)}"
+
+
+def _https(item: Item, limits: Limits) -> Iterator[str]:
+    """NFS is no HTTPS: its account is reached through private endpoints alone."""
+    share = item.at("kind") == FILES and item.at("publicNetworkAccess") == "Disabled"
+    if item.at("enableHttpsTrafficOnly", True) is not True and not share:
+        yield "`enableHttpsTrafficOnly` must be true, but for a private account of an NFS share"
 
 
 def _bypass(item: Item, limits: Limits) -> Iterator[str]:
@@ -91,9 +101,7 @@ RULES: tuple[Rule, ...] = (
         "CKV_AZURE_34",
         "None",
     ),
-    _account(
-        "https", "enableHttpsTrafficOnly", True, "Only HTTPS is answered.", "CKV_AZURE_3", True
-    ),
+    Rule("storage-https", "Only HTTPS is answered.", "CKV_AZURE_3", (ACCOUNT,), _https),
     must(
         "storage-tls",
         ACCOUNT,

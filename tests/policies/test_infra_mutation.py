@@ -13,11 +13,11 @@ import pytest
 import yaml
 
 from infra.preview import sdk_types
-from infra.preview.captured import REFERENCE
+from infra.preview.captured import REFERENCE, Capture
 from policies.infra import limits
 from policies.infra.pack import Book, verdicts
 from policies.infra.rule import AZURE, UNKNOWN, Item
-from tests.infra.programs import own
+from tests.infra.programs import changed, own
 
 WEAKENINGS = yaml.safe_load(Path(__file__).with_name("weakenings.yml").read_text())
 BOOK = Book(limits.load(), (), date(2026, 6, 1))
@@ -33,17 +33,17 @@ def _hidden(value: Any) -> Any:
     return UNKNOWN if isinstance(value, str) and REFERENCE.search(value) else value
 
 
-def _items() -> list[Item]:
+def _items(found: Capture) -> list[Item]:
     return [
         Item(one.kind, one.name, one.urn, _hidden(dict(one.inputs)), one.uses)
-        for one in own()["prod"].provided
+        for one in found.provided
     ]
 
 
-def _said(items: list[Item]) -> int:
-    single = sum(1 for item in items for one in verdicts(BOOK, item) if not one.aside)
+def _said(items: list[Item]) -> list[str]:
     whole = [replace(item, props=_outputs(item)) for item in items]
-    return single + sum(1 for one in verdicts(BOOK, None, whole) if not one.aside)
+    found = [*(one for item in items for one in verdicts(BOOK, item)), *verdicts(BOOK, None, whole)]
+    return [f"{one.rule}: {one.message}" for one in found if not one.aside]
 
 
 def _outputs(item: Item) -> dict[str, Any]:
@@ -94,8 +94,8 @@ def _mutants(items: list[Item]) -> Iterator[tuple[str, list[Item]]]:
 
 @pytest.mark.slow
 def test_the_pack_catches_what_is_weakened(capsys: pytest.CaptureFixture[str]) -> None:
-    items = _items()
-    assert _said(items) == 0, "the environment itself is refused"
+    items = _items(own()["prod"])
+    assert _said(items) == [], "the environment itself is refused"
     mutants = list(_mutants(items))
     missed = [name for name, weakened in mutants if not _said(weakened)]
     caught = len(mutants) - len(missed)
@@ -104,3 +104,24 @@ def test_the_pack_catches_what_is_weakened(capsys: pytest.CaptureFixture[str]) -
         print("".join(f"  missed: {name}\n" for name in missed))
     assert len(mutants) > 100
     assert caught / len(mutants) >= LEAST
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("isolation", ["managed", "own"])
+def test_an_option_of_the_settings_is_not_refused_for_what_it_is(
+    isolation: str, tmp_path: Path
+) -> None:
+    """By the strictest limits, without a waiver: either network, a share, SAS, every machine."""
+    person = "6f8d2c1e-0000-4000-8000-000000000002"
+    key = "ssh-ed25519 AAAA bob"
+    found = changed(
+        tmp_path,
+        network={"isolation": isolation},
+        storage={"redundancy": "GZRS", "nfs_share_gib": 100, "datastores": "sas"},
+        clusters=[{"name": "cpu-cluster", "preset": "cpu"}],
+        workstations=[
+            {"name": "ada", "person": person},
+            {"name": "bob", "person": person, "kind": "data-science-vm", "ssh_key": key},
+        ],
+    )
+    assert _said(_items(found)) == []
