@@ -20,6 +20,8 @@ from infra.settings import Settings
 Verdict = Literal["ok", "warning", "error"]
 # The version by which azure-mgmt-resource asks for providers.
 PROVIDERS = "2025-04-01"
+# That of the features of a provider.
+FEATURES = "2021-07-01"
 # What a deployment has to be allowed for a kind that it declares, and the role that allows it.
 ACTIONS: Mapping[str, tuple[str, str]] = {
     "authorization:RoleAssignment": (
@@ -109,6 +111,7 @@ def examine(settings: Settings, resources: Sequence[Resource], arm: Arm) -> Iter
     yield from _names(provided)
     for label, checks in (
         ("resource providers", _providers(provided, arm)),
+        ("features", _features(provided, arm)),
         ("free names", _free(provided, arm)),
         ("deleted vaults", _deleted(settings, provided, arm)),
         ("quota", _quota(settings, arm)),
@@ -159,6 +162,22 @@ def _providers(resources: Sequence[Resource], arm: Arm) -> Iterator[Check]:
             yield Check(f"provider {name}", "error", "not registered", hint)
     if not missing:
         yield Check("resource providers", "ok", f"{len(needed)} are registered")
+
+
+def _features(resources: Sequence[Resource], arm: Arm) -> Iterator[Check]:
+    """Encryption at host is refused to a subscription that has not asked for it."""
+    if not any(
+        (one.inputs.get("securityProfile") or {}).get("encryptionAtHost") for one in resources
+    ):
+        return
+    namespace, name = "Microsoft.Compute", "EncryptionAtHost"
+    path = f"providers/Microsoft.Features/providers/{namespace}/features/{name}"
+    found = arm.get(f"/subscriptions/{arm.subscription}/{path}", FEATURES) or {}
+    if (found.get("properties") or {}).get("state") == "Registered":
+        yield Check(f"feature {name}", "ok", "registered")
+    else:
+        hint = f"az feature register --namespace {namespace} --name {name}"
+        yield Check(f"feature {name}", "error", "not registered", hint)
 
 
 def _free(resources: Sequence[Resource], arm: Arm) -> Iterator[Check]:

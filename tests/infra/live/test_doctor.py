@@ -80,6 +80,28 @@ def test_a_provider_that_is_not_registered(settings: Settings, arm: Arm, state: 
     )
 
 
+def test_a_feature_that_a_machine_needs(settings: Settings, arm: Arm, state: State) -> None:
+    """Asked for machines alone: without it their creation is refused."""
+    state.resources[f"{HERE}/Microsoft.Compute"] = {"registrationState": "Registered"}
+    machine = resource(
+        "compute:VirtualMachine",
+        "bob",
+        vmName="vm-bob",
+        resourceGroupName="${ResourceGroup:group.name}",
+        securityProfile={"encryptionAtHost": True},
+    )
+    found = said(settings, arm, machine)
+    assert wrong(found) == {"feature EncryptionAtHost": "error"}
+    assert found["feature EncryptionAtHost"].hint == (
+        "az feature register --namespace Microsoft.Compute --name EncryptionAtHost"
+    )
+    state.resources[
+        f"{HERE}/Microsoft.Features/providers/Microsoft.Compute/features/EncryptionAtHost"
+    ] = {"properties": {"state": "Registered"}}
+    assert wrong(said(settings, arm, machine)) == {}
+    assert "feature EncryptionAtHost" not in said(settings, arm)
+
+
 def test_a_name_that_another_has(settings: Settings, arm: Arm, state: State) -> None:
     """Unless the other is the very resource that is declared."""
     taken = {"nameAvailable": False, "reason": "AlreadyExists", "message": "already taken"}
