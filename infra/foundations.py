@@ -126,5 +126,9 @@ class Guardrails:
         "month in which the budget begins: Azure takes the one in which it is made, or a later",
         form=Form(r"20\d\d-(0[1-9]|1[0-2])", "a month such as 2026-12"),
     )
-    locks: bool = field("lock storage, vault and registry against deletion", True)
+    locks: bool = field(
+        "lock storage, vault and registry against deletion; false for an update that removes a"
+        " cluster, since rights on what is locked cannot be taken away either",
+        True,
+    )
     protect: bool = field("make Pulumi refuse to replace or delete what holds data", True)

@@ -26,7 +26,9 @@ class GuardrailsArgs:
 class Guardrails(pulumi.ComponentResource):
     """A monthly budget and locks.
 
-    The resource group has no lock: it would keep clusters from giving nodes back.
+    The resource group has no lock: it would keep clusters from giving nodes back. A lock keeps the
+    rights on what it holds too (azure-resource-manager/management/lock-resources): an update that
+    removes a cluster fails until `locks` is false.
     """
 
     def __init__(self, name: str, args: GuardrailsArgs) -> None:
@@ -56,7 +58,8 @@ class Guardrails(pulumi.ComponentResource):
                     lock_name="no-delete",
                     level="CanNotDelete",
                     scope=resource,
-                    notes="Holds data. `platform:guardrails.locks: false` takes the lock away.",
+                    notes="Holds data. `platform:guardrails.locks: false` takes the lock away,"
+                    " which an update that removes rights on it needs.",
                     opts=opts,
                 )
         self.register_outputs({})
