@@ -99,7 +99,11 @@ def _looked_at(case: Case, gate: Gate, finding: Finding) -> Finding:
     environment = case.request.environment
     if environment in gate.names("unreviewed_allowed_in"):
         return replace(finding, why="; ".join([*notes, "nobody has reviewed it"]))
-    features = case.evidence.lineage.feature_set_hash
-    hint = f"nobody has reviewed version {case.request.version} or the feature set {features}"
-    told = "; ".join([*notes, f"{hint}: write down what you find under `reviews` in gates.yml"])
-    return Finding("fail", finding.found, finding.required, told, measured=True)
+    rest = "finding: WHAT, owner: NAME, expires: DAY"
+    line = f"{{gate: {gate.name}, version: {case.request.version}, {rest}}}"
+    features = f"`feature_set: {case.evidence.lineage.feature_set_hash}`"
+    told = f"nobody has reviewed it; under `reviews` in gates.yml: {line}"
+    later = f"with {features} in place of `version` it holds for later ones too"
+    return Finding(
+        "fail", finding.found, finding.required, "; ".join([*notes, told, later]), measured=True
+    )

@@ -65,7 +65,7 @@ def _unchecked(case: Case, limit: float) -> str:
     """Why the advisories say nothing of today, or ""."""
     as_of = case.evidence.supply_chain.as_of
     if as_of is None:
-        return "advisories not checked: there is no source of them"
+        return "advisories not checked: `MLOPS_ADVISORIES` names no copy of OSV's"
     age = case.request.now - as_of
     if age < -SKEW:
         return f"advisories from the future: {as_of.date()}"

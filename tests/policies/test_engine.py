@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 
 from policies.promotion.engine import ASKED_ON_THE_WAY_BACK
 from policies.promotion.evidence import Estimate, Evidence
+from policies.promotion.reviews import GATES
 from tests.policies.cases import (
     DIGEST,
     NOW,
@@ -143,6 +145,17 @@ def test_every_gap_that_is_bounded_holds(tmp_path: Path) -> None:
         unseen = {"gain_at_1": Estimate(value, 0.5, 0.7, UNITS)}
         both = replace(good(), metrics={**good().metrics, "unseen": unseen})
         assert result(judged(tmp_path, both, text=text), "gap").verdict == verdict
+
+
+@pytest.mark.parametrize("gate", GATES)
+def test_a_review_that_is_missing_is_told_as_a_line_to_copy(gate: str, tmp_path: Path) -> None:
+    """With a day in it, that line under `reviews` lets the gate pass."""
+    prod = asked(environment="prod")
+    refused = result(judged(tmp_path, good(), None, prod), gate)
+    (line,) = re.findall(r"\{gate:.*?\}", refused.why)
+    text = f"{PROJECT}reviews:\n  - {line.replace('DAY', '2025-12-31')}\n"
+    assert refused.verdict == "fail"
+    assert result(judged(tmp_path, good(), None, prod, text), gate).verdict == "pass"
 
 
 def test_modes_are_visible_and_only_enabled_blocks(tmp_path: Path) -> None:
