@@ -39,8 +39,9 @@ class Prediction:
     """The first answer to one unit, as the task has it (`ml.toolkit.tasks.Answers`): where the
     right one came in a ranking, what was given for what in the others.
 
-    `slices` says where the unit belongs by each dimension ("" for nowhere). `group` is what the
-    bootstrap draws with it (an entity, a block of time); "" when units are drawn one by one.
+    `unit` names a row across splits: one of the test that is in validation too is a leak. `slices`
+    says where the unit belongs by each dimension ("" for nowhere). `group` is what the bootstrap
+    draws with it (an entity, a block of time); "" when units are drawn one by one.
     """
 
     unit: str

@@ -99,7 +99,9 @@ write_evaluation(
     ),
     [
         Prediction(
-            row["id"], split, {"side": side}, "a", "a" if rank == 1 else "b", rank, 0.5
+            # Other rows by name: a test that shares rows with validation is refused.
+            row["id"] if split == "test" else "v" + row["id"],
+            split, {"side": side}, "a", "a" if rank == 1 else "b", rank, 0.5,
         )
         for split in SPLITS
         for row, side, rank in zip(questions, sides, ranks(skill))
