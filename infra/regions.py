@@ -1,4 +1,4 @@
-"""The regions of Azure's public cloud: learn.microsoft.com/azure/reliability/regions-list."""
+"""The regions of Azure's public cloud, kept by hand: `az account list-locations` has them all."""
 
 from __future__ import annotations
 

@@ -6,7 +6,6 @@ Every step is a command that a person can type; it is named before it runs.
 from __future__ import annotations
 
 import getpass
-import json
 import shlex
 import time
 from collections.abc import Mapping
@@ -145,11 +144,11 @@ class Steps:
     def ask(self, endpoint: str, question: str) -> None:
         """A request to what serves."""
         from ml.cli.invoke import shown_answers
-        from ml.release.ask import ask, of_text
+        from ml.release.ask import ask, example, of_text
 
         request = of_text(endpoint, question) if question else self.project.samples()[0]
-        typed = shlex.quote(question or json.dumps(request))
-        self._step(f"ml invoke {endpoint} {typed}")
+        typed = f"ml invoke {endpoint} {shlex.quote(question)}"
+        self._step(typed if question else example(endpoint, endpoint))
         for answer in shown_answers(ask(endpoint, request).body):
             typer.echo(answer)
 

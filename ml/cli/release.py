@@ -173,7 +173,7 @@ def apply(
         if done.router:
             was = "serves now" if done.started else "was serving already"
             typer.echo(f"{done.model} {done.version} {was}: {done.router.url}", err=True)
-            typer.echo(example(done.endpoint, done.model), err=True)
+            typer.echo(f"next: {example(done.endpoint, done.model)}", err=True)
         elif [one.gate for one in done.decision.blocking] == ["sign-off"]:
             typer.echo(_next(project, to), err=True)
     if done.outcome == "refused":

@@ -50,7 +50,7 @@ def list_(
         json_out.write(lines)
         return
     if not found:
-        is_filtered = any((experiment, project, status, since))
+        is_filtered = any((experiment, project, status, since, display_name, tag))
         said = "no run passes the filters; all: ml runs list" if is_filtered else NO_RUN
         typer.echo(said, err=True)
         return

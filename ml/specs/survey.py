@@ -104,7 +104,7 @@ def _repository() -> Path:
     if not repository.is_root(root):
         found = f"there is no repository at or above {root}"
         hint = "change to one, or name files and folders: ml check PATH"
-        raise Refused(Problem("no-repository", found, "a pyproject.toml or a git work tree", hint))
+        raise Refused(Problem("no-repository", found, f"a folder with a {repository.MARK}", hint))
     return root
 
 

@@ -81,7 +81,8 @@ def test_nothing_to_list(ml: Ml) -> None:
     assert "ml run SPEC" in done.stderr
     assert json.loads(ml("list", "--json").stdout) == []
     made("old_oak_01")
-    assert ml("list", "--experiment", "other").stderr.startswith("no run passes the filters")
+    for words in (["--experiment", "other"], ["--display-name", "other"], ["--tag", "team"]):
+        assert ml("list", *words).stderr.startswith("no run passes the filters"), words
 
 
 @pytest.mark.parametrize(

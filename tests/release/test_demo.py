@@ -29,6 +29,7 @@ def test_the_whole_way_and_once_more(
     assert ended.value.code == 0, said
     assert "[1] ml run ml/projects/tiny/jobs/train.yml --set inputs.skill=0.7" in said
     assert "] ml select " in said and "tiny 2 serves now, in place of version 1" in said
+    assert "] ml invoke tiny 'how?'" in said
     assert "canary: 10 %" in said and "canary: 100 %" in said
     assert "quality says no: test.gain_at_1 0.3" in said
     assert "taken back at 10 %" in said and "none of its failed" in said
@@ -37,8 +38,9 @@ def test_the_whole_way_and_once_more(
     champion = Registry().champion("tiny", "local")
     assert champion is not None and champion.version == "2"
     with pytest.raises(SystemExit) as ended:
-        main(words)
+        main([*words, "--question", "and when?"])
     said = capsys.readouterr().err
     assert ended.value.code == 0, said
     assert "[1] ml run ml/projects/tiny/jobs/pipeline.yml" in said
+    assert "] ml invoke tiny 'and when?'" in said
     assert "it is the very model that serves already" in said and "drill" not in said

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -23,37 +20,28 @@ from ml.release.registry import Registry
 from ml.serving.client import Timing
 from ml.specs.problems import Refused
 from tests.release.conftest import Template, World
+from tests.release.killing import killed_at
 from tests.release.test_environments import commit, evidence, git, rehearse
 
 pytestmark = pytest.mark.slow
 
 RELEASE = Path("ml/projects/tiny/release.yml")
 TIMING = Timing(1.0, 2.0, 3.0, 1.0, 200, 20, "a machine")
-# What takes seconds is done before: an evaluation is found, a latency is known.
-QUICK = f"""
-import os, signal
+IMPORTS = """
 from pathlib import Path
 from ml.backends.local.runs import runs
 from ml.release import audit, candidate, propose as proposing
 from ml.release.registry import Registry
 from ml.serving import files
 from ml.serving.client import Timing
-candidate.evaluate = lambda *_: runs.find(EVALUATED)
-proposing._measured = lambda *_: Timing(**{asdict(TIMING)})
 """
-# Kills itself after that call of that step, and before the one that is negative or nought.
-KILL = """
-done, calls = HOLDER.NAME, []
-def killed(*given, **named):
-    calls.append(1)
-    if len(calls) < abs(CALL):
-        return done(*given, **named)
-    if CALL > 0:
-        done(*given, **named)
-    os.kill(os.getpid(), signal.SIGKILL)
-HOLDER.NAME = killed
-proposing.propose("tiny", RUN, "prod")
+# What takes seconds is done before: an evaluation is found, a latency is known.
+WORK = """
+candidate.evaluate = lambda *_: runs.find({evaluated!r})
+proposing._measured = lambda *_: Timing(**{timing})
+proposing.propose("tiny", {run!r}, "prod")
 """
+# What is killed right after that call, and before the one that is negative or nought.
 # Files are replaced in this order: the bill of materials and the evidence, in a folder that gets
 # its name then; release.yml; the evidence beside it.
 KILLED = [
@@ -103,13 +91,8 @@ def test_a_proposal_killed_at_any_step_is_made_again(
     beside it, plan and apply say so; proposing again ends as if nothing had happened."""
     run = copied(waiting.template).run(0.95)
     monkeypatch.setenv("MLOPS_ADVISORIES", str(home.home() / "osv"))
-    holder, name = step.split(".")
-    words = {"HOLDER": holder, "NAME": name, "CALL": str(call)}
-    code = QUICK + KILL
-    for word, value in {**words, "RUN": repr(run), "EVALUATED": repr(waiting.evaluated)}.items():
-        code = code.replace(word, value)
-    killed = subprocess.run([sys.executable, "-c", code], capture_output=True, env=os.environ)
-    assert killed.returncode == -9, killed.stderr.decode()
+    work = WORK.format(evaluated=waiting.evaluated, timing=asdict(TIMING), run=run)
+    killed_at(step, call, IMPORTS, work)
 
     declared, found = desired.read("tiny", "prod"), plan.plan("tiny", "prod")
     assert declared and declared.version in ("1", "2")

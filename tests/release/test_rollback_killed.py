@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -20,27 +17,17 @@ from ml.serving import endpoint
 from ml.serving.client import Timing
 from ml.specs.problems import Refused
 from tests.release.conftest import Template, World
+from tests.release.killing import killed_at
 from tests.release.test_environments import commit, files, rehearse
 
 pytestmark = pytest.mark.slow
 
-# Kills itself after that call of that step, and before the one that is negative or nought.
-KILL = """
-import os, signal
+IMPORTS = """
 from pathlib import Path
 from ml.release import audit, rollback
 from ml.serving import files
-done, calls = HOLDER.NAME, []
-def killed(*given, **named):
-    calls.append(1)
-    if len(calls) < abs(CALL):
-        return done(*given, **named)
-    if CALL > 0:
-        done(*given, **named)
-    os.kill(os.getpid(), signal.SIGKILL)
-HOLDER.NAME = killed
-rollback.roll_back("tiny", "WHERE")
 """
+# What is killed right after that call, and before the one that is negative or nought.
 LOCAL = [("files.replace", 1), ("Path.replace", -1), ("audit.append", 0), ("audit.append", 1)]
 KILLED = [
     *[("local", *one) for one in LOCAL],
@@ -87,17 +74,7 @@ def test_a_rollback_killed_at_any_step_is_done_by_the_next(
     declares it; never the one before that, and never without a line of the audit log."""
     copied(declared if where == "local" else twice)
     monkeypatch.setenv("MLOPS_ADVISORIES", str(home.home() / "osv"))
-    holder, name = step.split(".")
-    code = KILL
-    for word, value in {
-        "HOLDER": holder,
-        "NAME": name,
-        "CALL": str(call),
-        "WHERE": where,
-    }.items():
-        code = code.replace(word, value)
-    killed = subprocess.run([sys.executable, "-c", code], capture_output=True, env=os.environ)
-    assert killed.returncode == -9, killed.stderr.decode()
+    killed_at(step, call, IMPORTS, f'rollback.roll_back("tiny", {where!r})')
 
     now = desired.read("tiny", where)
     assert now and now.version in ("1", "2")

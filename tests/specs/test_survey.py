@@ -63,7 +63,8 @@ def test_outside_a_repository(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "right.yml").write_text(COMMAND)
     assert run() == 2
-    assert "error[no-repository]" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "error[no-repository]" in said and "a folder with a pyproject.toml" in said
     assert run("right.yml") == 0
 
 
