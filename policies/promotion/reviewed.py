@@ -31,10 +31,7 @@ def fairness(case: Case, gate: Gate) -> Finding:
             measured = False
             failures += problems
             continue
-        low, high = (
-            min(slices, key=lambda one: slices[one]),
-            max(slices, key=lambda one: slices[one]),
-        )
+        low, *_, high = sorted(slices, key=lambda one: slices[one])
         apart = slices[high] - slices[low]
         ends = f"{low} {slices[low]:.4g} to {high} {slices[high]:.4g}"
         found.append(f"{key} {apart:.4g} apart, {ends}")
