@@ -189,6 +189,16 @@ def _machines(settings: Settings) -> Found:
             yield "no-effect", found, "no ssh_key", hint, keys
 
 
+def _sas(settings: Settings) -> Found:
+    """A SAS that `infra sas` issues is for one path of one container, and there is one secret."""
+    count = len(settings.storage.containers)
+    if settings.storage.datastores == "sas" and count > 1:
+        found = f"`datastores: sas` with {count} containers"
+        hint = "leave one in `containers`, or set `datastores: identity`"
+        expected = "one container: a SAS is for a path of one"
+        yield "one-container", found, expected, hint, ("platform:storage", "datastores")
+
+
 def _tiers(settings: Settings) -> Found:
     storage = settings.storage
     if 0 < storage.delete_after_days <= storage.cool_after_days:
@@ -200,6 +210,6 @@ def _tiers(settings: Settings) -> Found:
 
 CHECKS: tuple[Check, ...] = (
     *(_environment, _region, _sizes, _nodes, _names),
-    *(_asset_registry, _share, _machines, _tiers),
+    *(_asset_registry, _share, _machines, _sas, _tiers),
     *network_agreement.CHECKS,
 )

@@ -51,7 +51,8 @@ class Storage:
         high=20,
     )
     datastores: Literal["identity", "sas"] = field(
-        "how jobs reach the lake: by identity, or by a short SAS that `infra sas` issues",
+        "how jobs reach the lake: by identity, or by a short SAS that `infra sas` issues for a path"
+        " of its one container",
         "identity",
     )
     sas_hours: int = field("longest life of a SAS, in hours", 8, low=1, high=168)

@@ -143,7 +143,12 @@ def test_a_share_machines_and_a_sas(tmp_path: Path) -> None:
     key = "ssh-ed25519 AAAA operator"
     found = changed(
         tmp_path,
-        storage={"nfs_share_gib": 100, "datastores": "sas", "delete_after_days": 400},
+        storage={
+            "nfs_share_gib": 100,
+            "datastores": "sas",
+            "containers": ["raw"],
+            "delete_after_days": 400,
+        },
         workstations=[
             {"name": "ada", "person": person},
             {"name": "bob", "person": person, "kind": "data-science-vm", "ssh_key": key},

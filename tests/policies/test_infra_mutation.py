@@ -117,7 +117,12 @@ def test_an_option_of_the_settings_is_not_refused_for_what_it_is(
     found = changed(
         tmp_path,
         network={"isolation": isolation},
-        storage={"redundancy": "GZRS", "nfs_share_gib": 100, "datastores": "sas"},
+        storage={
+            "redundancy": "GZRS",
+            "nfs_share_gib": 100,
+            "datastores": "sas",
+            "containers": ["raw"],
+        },
         clusters=[{"name": "cpu-cluster", "preset": "cpu"}],
         workstations=[
             {"name": "ada", "person": person},
