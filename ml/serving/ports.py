@@ -7,6 +7,8 @@ from collections import deque
 
 import psutil
 
+from ml.specs.problems import Problem
+
 HOST = "127.0.0.1"  # nothing outside this machine reaches a local endpoint
 LARGEST = 65535
 
@@ -53,6 +55,16 @@ def holder(port: int) -> str:
     except psutil.Error:
         pass
     return "a process that this user may not see"
+
+
+def taken(port: int, starting: str) -> Problem:
+    """What a person is told when a port that was free is held by another by now."""
+    return Problem(
+        "port-in-use",
+        f"port {port} was taken by {holder(port)} as the {starting} started",
+        "a port that stays free",
+        "the same command again picks another",
+    )
 
 
 def listens(process: psutil.Process, port: int) -> bool:

@@ -176,15 +176,7 @@ def _wait_until_ready(
     while time.monotonic() < deadline:
         if process.poll() is not None:
             if not ports.is_free(port):  # taken since it was found free: no fault of the model's
-                raise Refused(
-                    Problem(
-                        "port-in-use",
-                        f"port {port} was taken by {ports.holder(port)} as the server started",
-                        "a port that stays free",
-                        "the same command again picks another",
-                    ),
-                    exit_code=Exit.RUN_FAILED,
-                )
+                raise Refused(ports.taken(port, "server"), exit_code=Exit.RUN_FAILED)
             raise Refused(
                 Problem(
                     "server-crashed",

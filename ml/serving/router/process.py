@@ -138,6 +138,8 @@ def start(folder: Path, routes: Path, port: int) -> Router:
             return found
         time.sleep(POLL_S)
     slots.stop(folder, patience_s=0.5)
+    if not ports.is_free(port):
+        raise Refused(ports.taken(port, "router"), exit_code=Exit.RUN_FAILED)
     raise Refused(
         Problem(
             "router-failed",
