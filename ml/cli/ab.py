@@ -164,7 +164,9 @@ def record(
 @app.command()
 def report(
     name: Name,
-    out: Annotated[Path | None, typer.Option(help="A page with the picture, here.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(dir_okay=False, help="A page with the picture, here.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Say what the experiment says so far; look as often as you like."""

@@ -8,20 +8,14 @@ from typing import Annotated
 
 import typer
 
-from ml.specs.problems import Problem, Refused
-
 
 def command(
     run: Annotated[str, typer.Argument(help="A run's name or id, or `latest`.")] = "latest",
-    out: Annotated[Path | None, typer.Option(help="The file to write.")] = None,
+    out: Annotated[Path | None, typer.Option(dir_okay=False, help="The file to write.")] = None,
     show: Annotated[bool, typer.Option("--open", help="Open it in the browser.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Where it is, as JSON.")] = False,
 ) -> None:
     """Write a run's report, a page that opens without a network, and print where it is."""
-    if out is not None and out.is_dir():
-        raise Refused(
-            Problem("not-a-file", f"--out {out} is a folder", "a file", f"--out {out / 'run.html'}")
-        )
     from ml.backends.local import faults
     from ml.backends.local.runs import runs
     from ml.reports.report import place, report

@@ -24,7 +24,8 @@ def command(
     ] = None,
     since: Annotated[str | None, typer.Option(help="Asked since: 7d, 12h, 2026-11-20.")] = None,
     out: Annotated[
-        Path | None, typer.Option(help="The report's page; else in the local home.")
+        Path | None,
+        typer.Option(dir_okay=False, help="The report's page; else in the local home."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="The report as JSON.")] = False,
 ) -> None:

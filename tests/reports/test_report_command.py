@@ -68,4 +68,4 @@ def test_what_is_refused(home: Path, tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "no-such-run" in capsys.readouterr().err
     made.command()
     assert ml("report", "latest", "--out", str(tmp_path)) == 2
-    assert "hint: --out" in capsys.readouterr().err
+    assert "is a directory" in capsys.readouterr().err

@@ -73,6 +73,7 @@ def test_an_experiment_from_start_to_stop(
     assert code == 0 and "16 recorded" in err
     code, _, err = ml(capsys, "ab", "record", "wording", KEYS[0], "0")
     assert code == 0 and "which stands" in err
+    assert ml(capsys, "ab", "report", "wording", "--out", str(tmp_path))[0] == 2
     page = tmp_path / "page.html"
     code, out, _ = ml(capsys, "ab", "report", "wording", "--json", "--out", str(page))
     told = json.loads(out)

@@ -71,6 +71,7 @@ def test_a_model_is_watched(
     assert "lines that cannot be read, left out: 1" in err
 
     collect(version, QUESTIONS)
+    assert ml(capsys, "watch", "tiny", "--out", str(tmp_path))[0] == 2
     page = tmp_path / "watched.html"
     code, out, err = ml(capsys, "watch", "tiny", "--since", "1h", "--out", str(page))
     assert code == 0 and "no breach in" in out and "no breach" in page.read_text()
