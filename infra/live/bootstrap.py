@@ -39,6 +39,19 @@ def steps(environments: Sequence[Settings]) -> tuple[Step, ...]:
     return (*_state(first), *(step for one in environments for step in _environment(one, first)))
 
 
+def shared(environments: Sequence[Settings]) -> Iterator[str]:
+    """What is to be said of environments in one subscription: roles are given on the whole of it,
+    since a deployment makes its resource group.
+    """
+    for held in sorted({one.subscription for one in environments}):
+        names = [one.environment for one in environments if one.subscription == held]
+        if len(names) > 1:
+            yield (
+                f"{', '.join(names)} are in one subscription: who deploys one of them may change "
+                "the others; a subscription each keeps them apart"
+            )
+
+
 @dataclass(frozen=True)
 class _Home:
     """Where the state of all environments is."""

@@ -109,7 +109,10 @@ def bootstrap(
     from infra.live import bootstrap as bootstrapping
     from infra.live import commands, steps
 
-    plan = bootstrapping.steps([environments.load(one) for one in stacks or environments.stacks()])
+    chosen = [environments.load(one) for one in stacks or environments.stacks()]
+    plan = bootstrapping.steps(chosen)
+    for sentence in bootstrapping.shared(chosen):
+        typer.echo(sentence, err=True)
     if offline:
         if as_json:
             write([{"step": step.name, "command": list(step.make)} for step in plan])

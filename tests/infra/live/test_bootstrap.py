@@ -165,6 +165,16 @@ def test_environments_of_two_platforms_are_refused() -> None:
         steps([])
 
 
+def test_environments_of_one_subscription_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+    """Who deploys dev could change prod there; with a subscription each there is nothing to say."""
+    for stacks, told in ((["dev", "prod"], True), (["dev"], False)):
+        with pytest.raises(SystemExit):
+            cli.main(["bootstrap", *stacks, "--offline"])
+        assert ("dev, prod are in one subscription" in capsys.readouterr().err) is told
+    apart = [ENVIRONMENTS[0], replace(ENVIRONMENTS[1], subscription="another")]
+    assert list(bootstrap.shared(apart)) == []
+
+
 def test_the_commands_can_be_typed(capsys: pytest.CaptureFixture[str]) -> None:
     """Offline every command is shown, with what only Azure knows in angle brackets."""
     with pytest.raises(SystemExit):
