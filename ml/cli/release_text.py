@@ -19,7 +19,7 @@ def status(one: Status) -> str:
     if one.declared is None and one.last_attempt is None:
         return head
     version = f"{one.model} {one.declared} ({one.digest[:SHORT]})" if one.declared else "nothing"
-    by = f", signed off by {one.signed_off}" if one.signed_off else ""
+    by = f", signed off by {one.signed_off}" if one.serving and one.signed_off else ""
     lines = [head, f"  declared  {version}", f"  champion  {one.champion or 'none yet'}"]
     lines.append(f"  serving   {one.serving or 'nothing'}{f' at {one.url}' if one.url else ''}{by}")
     if one.beside:
