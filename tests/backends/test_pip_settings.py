@@ -45,6 +45,8 @@ trusted-host = mirror.example
 timeout = 30
 cert = /etc/own.pem
 find-links = https://wheels.example
+constraint = /etc/own.txt
+proxy = https://proxy.example
 no-index = no
 [install]
 pre = yes
@@ -62,8 +64,10 @@ def test_a_file(own: dict[str, str]) -> None:
             "UV_INDEX": "https://one.example/simple https://two.example/simple",
             "UV_FIND_LINKS": "https://wheels.example",
             "UV_INSECURE_HOST": "mirror.example",
+            "UV_CONSTRAINT": "/etc/own.txt",
             "UV_HTTP_TIMEOUT": "60",
             "SSL_CERT_FILE": "/etc/own.pem",
+            "ALL_PROXY": "https://proxy.example",
         },
         ["--prerelease", "allow"],
     )
