@@ -77,9 +77,9 @@ class Experiment:
         if self.baseline is None:
             spread_a = spread_b = self.deviation or 0.0
         else:
-            rates = (self.baseline, min(self.baseline + self.effect, 0.5))
-            spread_a = _spread(self.baseline)
-            spread_b = max(map(_spread, rates))
+            # B's rate is the one within an effect of A's that spreads most.
+            least, most = self.baseline - self.effect, self.baseline + self.effect
+            spread_a, spread_b = _spread(self.baseline), _spread(min(max(0.5, least), most))
         return score_deviation(spread_a, spread_b, self.share / 100)
 
     @property

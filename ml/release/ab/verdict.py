@@ -194,5 +194,10 @@ def _shown(experiment: Experiment, value: float) -> str:
 
 
 def _number(experiment: Experiment, value: float) -> str:
-    said = f"{value * 100:.1f}" if experiment.outcome == "binary" else f"{value:.4g}"
+    if experiment.outcome == "binary":
+        # Of the effect, two figures are seen.
+        decimals = max(1, 1 - math.floor(math.log10(experiment.effect * 100)))
+        said = f"{value * 100:.{decimals}f}"
+    else:
+        said = f"{value:.4g}"
     return said.replace("-", "−")

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
+from scipy.stats import norm
 
 from ml.release.ab import experiment
 from ml.release.ab.experiment import Experiment
@@ -115,3 +117,21 @@ def test_two_experiments_deal_the_keys_out_anew(begun: Begun) -> None:
     keys = [f"customer-{number}" for number in range(2000)]
     both = sum(one.arm(one.ticket(key)) == other.arm(other.ticket(key)) for key in keys)
     assert 880 <= both <= 1120
+
+
+@pytest.mark.parametrize(("baseline", "effect"), [(0.1, 0.02), (0.9, 0.02), (0.02, 0.05)])
+def test_a_rate_and_what_is_left_of_it_take_as_many_outcomes(
+    begun: Begun, baseline: float, effect: float
+) -> None:
+    """Counting who bought or who did not is one experiment. The figure is the textbook's for the
+    larger spread of B's: (z + z)² (p q + p' q') / effect² of either (Fleiss, Levin, Paik 2003).
+    """
+    one, other = begun("one"), begun("other")
+    one = replace(one, baseline=baseline, effect=effect)
+    other = replace(other, baseline=1 - baseline, effect=effect)
+    assert one.planned == pytest.approx(other.planned, abs=1)
+    for made in (one, other):
+        low = min(baseline, 1 - baseline)
+        spread = low * (1 - low) + (low + effect) * (1 - low - effect)
+        textbook = 2 * (norm.ppf(0.975) + norm.ppf(0.8)) ** 2 * spread / effect**2
+        assert made.fixed == pytest.approx(textbook, abs=1)

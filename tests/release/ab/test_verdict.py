@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 import numpy as np
 import pytest
 
-from ml.release.ab.experiment import Experiment
+from ml.release.ab.experiment import Arm, Experiment
 from ml.release.ab.records import Records
 from ml.release.ab.verdict import verdict
 from ml.release.sequential import imbalance
@@ -44,14 +45,28 @@ def test_the_verdict_in_words(
     begun: Begun, a: float, b: float, count: int, goal: str, kind: str, words: str
 ) -> None:
     """Better, worse, alike, or how many more it takes."""
-    import re
-
     made = begun(goal=goal)
     found = verdict(made, drawn(made, count, a, b))
     assert found.kind == kind and re.search(words, found.said), found.said
     assert found.stop == (kind != "undecided")
     assert found.more == 0 if found.stop else (found.more or 0) > 0
     assert found.said in page(made, drawn(made, count, a, b), found).replace("&#x27;", "'")
+
+
+def test_a_small_rate_is_said_with_the_digits_it_takes(begun: Begun) -> None:
+    """An effect of a hundredth of a point is not "0.0 points"."""
+    made = begun(baseline=0.001, effect=0.0002)
+    rng, count = np.random.default_rng(2), 60_000
+    arms: list[Arm] = ["B" if number % 2 else "A" for number in range(count)]
+    rates = {"A": 0.001, "B": 0.004}
+    outcomes = [(arm, float(rng.random() < rates[arm])) for arm in arms]
+    found = verdict(
+        made, Records({f"{n:016x}": arm for n, arm in enumerate(arms)}, outcomes, 0, 0, 0)
+    )
+    assert found.kind == "better" and found.low and found.low > 0
+    low, high = re.search(r"([\d.]+) to ([\d.]+)\)", found.said).groups()  # type: ignore[union-attr]
+    assert float(low) == pytest.approx(found.low * 100, abs=0.001), found.said
+    assert float(high) == pytest.approx(found.high * 100, abs=0.001)  # type: ignore[operator]
 
 
 def test_no_outcome_yet(begun: Begun) -> None:
