@@ -20,7 +20,10 @@ def command(
         typer.Option(help="Requests in a file (.jsonl, .csv), not what the endpoint collected."),
     ] = None,
     labels: Annotated[
-        Path | None, typer.Option(help="Right answers that came: lines of REQUEST_ID,LABEL.")
+        Path | None,
+        typer.Option(
+            help="Right answers that came: lines of REQUEST_ID,LABEL (or ID/ROW of a table)."
+        ),
     ] = None,
     since: Annotated[str | None, typer.Option(help="Asked since: 7d, 12h, 2026-11-20.")] = None,
     out: Annotated[

@@ -86,8 +86,11 @@ def clean(kind: Kind, value: object) -> float | str | None:
         return float(value) if math.isfinite(value) else None
     if kind == "text":
         return value if isinstance(value, str) and value.strip() else None
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            return None
+        # A class is 1 in an evaluation, and 1.0 once it has been through a table.
+        return str(int(value)) if value.is_integer() else str(value)
     return str(value) if isinstance(value, str | int | float) and value != "" else None
 
 

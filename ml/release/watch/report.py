@@ -113,20 +113,26 @@ def _quality(
     limits: Limits,
     notes: list[str],
 ) -> list[Finding]:
-    """What the answers cost whose right one is known by now."""
-    rows = [row for row in seen.rows if row.id in labelled]
-    if len(rows) < limits.min_rows:
-        notes.append(
-            f"{len(rows)} labels belong to a request, {limits.min_rows} are needed: quality is "
-            "not judged"
-        )
-        return []
-    return [
-        drift.worsened(
-            *(name, kept, [loss(row.predicted(name), labelled[row.id]) for row in rows]), limits
-        )
-        for name, kept in reference["quality"].items()
-    ]
+    """What the answers cost whose right one is known by now; of an id that came again, the last."""
+    rows = list({row.id: row for row in seen.rows if row.id in labelled}.values())
+    found: list[Finding] = []
+    for name, kept in reference["quality"].items():
+        kind = reference["predictions"].get(name, {}).get("kind", "numeric")
+        costs = [loss(kind, row.predicted(name), labelled[row.id]) for row in rows]
+        known = [cost for cost in costs if cost is not None]
+        if len(known) < len(costs):
+            notes.append(
+                f"{len(costs) - len(known):,} labels of `{name}` that are no number, or whose "
+                "answer is none, left out"
+            )
+        if len(known) < limits.min_rows:
+            notes.append(
+                f"{len(known)} answers of `{name}` have a label, {limits.min_rows} are needed: "
+                "quality is not judged"
+            )
+        else:
+            found.append(drift.worsened(name, kept, known, limits))
+    return found
 
 
 def _plain(value: object) -> object:

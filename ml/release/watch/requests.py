@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,14 +15,20 @@ from ml.release.observed import prediction
 from ml.serving import endpoint
 from ml.serving.router.collector import FOLDER, numbered
 from ml.specs.problems import Problem, Refused
+from ml.toolkit.reference import Kind, clean
 
 # What a model says of a row of a table, and what a column of one is called by.
 PREDICTION = "prediction"
+# As JSON writes them: 007 is a name, and so are nan and 1_000.
+_NUMBER = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?([eE][+-]?\d+)?", re.ASCII)
 
 
 @dataclass(frozen=True)
 class Row:
-    """One request, or one row of a table that was in one; `answer` is None without any."""
+    """One request, or one row of a table that was in one; `answer` is None without any.
+
+    `id` is the request's, and `ID/ROW`, from 0, where a table has several rows.
+    """
 
     id: str
     request: Any
@@ -57,7 +64,7 @@ def collected(name: str, digest: str, since: float | None = None) -> Seen:
     rows: list[Row] = []
     unreadable = others = failed = earlier = 0
     for path in numbered(endpoint.folder(name) / FOLDER):
-        for line in _lines(path):
+        for line in _kept(path):
             at = line.get("at")
             if not isinstance(at, int | float) or not math.isfinite(at) or "request" not in line:
                 unreadable += 1
@@ -78,7 +85,7 @@ def of_file(path: Path) -> Seen:
     """
     try:
         if path.suffix == ".csv":
-            with path.open(newline="", encoding="utf-8") as stream:
+            with path.open(newline="", encoding="utf-8-sig") as stream:
                 table = [
                     {name: _typed(value) for name, value in row.items() if name is not None}
                     for row in csv.DictReader(stream)
@@ -103,31 +110,34 @@ def of_file(path: Path) -> Seen:
 def labels(path: Path) -> Mapping[str, str]:
     """Right answers by the id of the request (`x-request-id`): lines of ID,LABEL.
 
-    Raises Refused naming the line that is none.
+    Raises Refused naming the line that is none, or that has another label for an id.
     """
     found: dict[str, str] = {}
     try:
-        with path.open(newline="", encoding="utf-8") as stream:
+        with path.open(newline="", encoding="utf-8-sig") as stream:
             for number, row in enumerate(csv.reader(stream), 1):
-                if len(row) == 2:
-                    found[row[0]] = row[1]
-                elif row:
-                    what = f"{path}:{number}: {','.join(row)[:80]}"
+                if not row:
+                    continue
+                what = f"{path}:{number}: {','.join(row)[:80]}"
+                if len(row) != 2 or not all(row):
                     raise Refused(Problem("bad-label", what, "ID,LABEL"))
+                if found.setdefault(row[0], row[1]) != row[1]:
+                    before = f"one label of an id; it had `{found[row[0]][:40]}` before"
+                    raise Refused(Problem("bad-label", what, before))
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise Refused(Problem("unreadable", f"{path}: {error}", "lines of ID,LABEL")) from None
     return found
 
 
-def loss(predicted: object, label: str) -> float:
-    """0 or 1 for a category, the absolute error of a number; 1 for no answer at all."""
-    if isinstance(predicted, float):
-        try:
-            error = abs(predicted - float(label))
-        except ValueError:
-            return 1.0
-        return error if math.isfinite(error) else 1.0
-    return float(predicted != label)
+def loss(kind: Kind, predicted: object, label: str) -> float | None:
+    """0 or 1 for a category, 1 for none; the absolute error of a number, None where either of the
+    two is no number.
+    """
+    right = _typed(label) if kind == "numeric" or isinstance(predicted, float) else label
+    now, then = clean(kind, predicted), clean(kind, right)
+    if kind != "numeric":
+        return float(now != then)
+    return abs(now - then) if isinstance(now, float) and isinstance(then, float) else None
 
 
 def _lines(path: Path) -> Iterator[Mapping[str, Any]]:
@@ -142,6 +152,14 @@ def _lines(path: Path) -> Iterator[Mapping[str, Any]]:
                 yield line if isinstance(line, dict) else {}
 
 
+def _kept(path: Path) -> Iterator[Mapping[str, Any]]:
+    """The lines of one of the router's files; none once it made room for a newer one."""
+    try:
+        yield from _lines(path)
+    except FileNotFoundError:
+        return
+
+
 def _expanded(name: str, request: Any, answer: Any) -> list[Row]:
     """The rows of a table in a request ({"input_data": {"columns": …, "data": …}}), or itself."""
     table = request.get("input_data") if isinstance(request, dict) else None
@@ -153,7 +171,8 @@ def _expanded(name: str, request: Any, answer: Any) -> list[Row]:
     for number, values in enumerate(table["data"]):
         row = dict(zip(columns, values, strict=False)) if isinstance(values, list) else {}
         said = {PREDICTION: answers[number]} if number < len(answers) else None
-        rows.append(Row(name, row, said))
+        own = f"{name}/{number}" if len(table["data"]) > 1 else name
+        rows.append(Row(own, row, said))
     return rows
 
 
@@ -161,7 +180,4 @@ def _typed(value: object) -> object:
     """A cell: a number where it is one, missing where it is empty."""
     if not isinstance(value, str) or not value:
         return None
-    try:
-        return float(value)
-    except ValueError:
-        return value
+    return float(value) if _NUMBER.fullmatch(value) else value

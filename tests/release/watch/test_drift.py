@@ -12,6 +12,7 @@ import pytest
 from ml.release.watch import drift
 from ml.release.watch.drift import Finding
 from ml.release.watch.limits import Limits
+from ml.release.watch.requests import Row
 from ml.toolkit.reference import summary
 from tests.release.watch.kinds import columns, question, summaries
 
@@ -107,6 +108,15 @@ def test_unseen_categories_are_named() -> None:
     seen = {"kind": ["a"] * 60 + ["z"] * 40, "text": ["bonjour"] * 100}
     said = {one.column: one.said for one in findings(reference, seen, Limits())}
     assert "in 40 rows: `z`" in said["kind"] and "bonjour" in said["text: unknown words"]
+
+
+def test_a_category_that_is_a_whole_number_is_no_other_in_a_request() -> None:
+    """An evaluation has 1, a request's JSON may have 1 or 1.0: one category."""
+    reference = {"kind": summary("categorical", [0, 1] * 100)}
+    for seen in ([0, 1], [0.0, 1.0]):
+        rows = [Row("", {"kind": value}, None) for value in seen * 50]
+        found = findings(reference, {"kind": [row.value("kind") for row in rows]}, Limits())
+        assert not any(one.is_breach for one in found), found
 
 
 def test_too_few_values_are_not_judged() -> None:

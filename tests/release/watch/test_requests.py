@@ -9,7 +9,7 @@ import pytest
 
 from ml.release.watch import requests
 from ml.serving import endpoint
-from ml.serving.router.collector import FOLDER
+from ml.serving.router.collector import FOLDER, numbered
 from ml.specs.problems import Refused
 
 
@@ -55,6 +55,35 @@ def test_a_table_is_as_many_rows(tmp_path: Path) -> None:
     assert [(row.value("x"), row.value("y")) for row in found.rows] == [(1.0, "a"), (None, "b")]
 
 
+def test_rows_of_one_request_have_names_of_their_own(tmp_path: Path) -> None:
+    """So that a label is of one of them; the only row of a request has the request's."""
+    path = tmp_path / "rows.jsonl"
+    tables = [{"input_data": {"columns": ["x"], "data": data}} for data in ([[1], [2]], [[3]])]
+    path.write_text(
+        "".join(
+            json.dumps({"id": f"r{number}", "request": table, "answer": [0.5] * 2}) + "\n"
+            for number, table in enumerate(tables)
+        )
+    )
+    assert [row.id for row in requests.of_file(path).rows] == ["r0/0", "r0/1", "r1"]
+
+
+def test_a_file_that_goes_while_it_is_read(own_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The router drops its oldest when it begins another: what is left is read."""
+    kept(own_home, line())
+    gone = endpoint.folder("tiny") / FOLDER / "00000000.jsonl"
+    monkeypatch.setattr(requests, "numbered", lambda folder: [gone, *numbered(folder)])
+    assert len(requests.collected("tiny", "d").rows) == 1
+
+
+def test_what_is_a_number_in_a_table(tmp_path: Path) -> None:
+    """As it is written in JSON: a postcode, a word and a separator make none."""
+    path = tmp_path / "rows.csv"
+    path.write_text("x\n1\n-2.5e3\n0.5\n007\nnan\nInfinity\n1_000\n", encoding="utf-8-sig")
+    found = [row.request["x"] for row in requests.of_file(path).rows]
+    assert found == [1.0, -2500.0, 0.5, "007", "nan", "Infinity", "1_000"]
+
+
 def test_a_file_of_requests(tmp_path: Path) -> None:
     """A request a line; one that is none is counted."""
     path = tmp_path / "rows.jsonl"
@@ -73,5 +102,17 @@ def test_labels(tmp_path: Path) -> None:
     path.write_text("1,a\n2\n")
     with pytest.raises(Refused, match=r"labels\.csv:2"):
         requests.labels(path)
-    assert [requests.loss(*pair) for pair in (("a", "a"), ("a", "b"), (None, "a"))] == [0, 1, 1]
-    assert requests.loss(3.0, "3.5") == 0.5 and requests.loss(3.0, "x") == 1
+    path.write_text("1,a\n2,b\n2,b\n", encoding="utf-8-sig")
+    assert requests.labels(path) == {"1": "a", "2": "b"}
+    for text, where in (("1,a\n1,b\n", 2), (",a\n", 1), ("1,\n", 1)):
+        path.write_text(text)
+        with pytest.raises(Refused, match=rf"labels\.csv:{where}"):
+            requests.labels(path)
+
+
+def test_what_an_answer_costs() -> None:
+    """Right or wrong for a category, how far it is for a number; None where that is not known."""
+    categories = (("a", "a"), ("a", "b"), (None, "a"), (1.0, "1"), (7.0, "1"), ("007", "7"))
+    assert [requests.loss("categorical", *pair) for pair in categories] == [0, 1, 1, 0, 1, 1]
+    numbers = ((3.0, "3.5"), (3.0, "x"), (None, "3.5"), ("a", "3.5"), (3.0, "nan"), (3.0, "1e999"))
+    assert [requests.loss("numeric", *pair) for pair in numbers] == [0.5, *[None] * 5]

@@ -18,7 +18,7 @@ from ml.reports import watched
 from ml.serving import endpoint
 from ml.serving.router.collector import FOLDER
 from ml.specs.problems import Refused
-from ml.toolkit.reference import REFERENCE, write_reference
+from ml.toolkit.reference import REFERENCE, Columns, write_reference
 from tests.release.conftest import World
 from tests.release.test_commands import ml
 from tests.release.tiny import resealed
@@ -152,13 +152,46 @@ def test_a_report_says_what_it_could_not_judge(tmp_path: Path) -> None:
         **NAMED,
         labelled={"1": "a"},
     )
-    assert found.outcome == "no-breach" and len(found.notes) == 5
-    assert "1 labels belong to a request" in found.notes[-1]
+    assert found.outcome == "no-breach" and len(found.notes) == 6
+    assert "1 labels of `p` that are no number" in found.notes[-2]
+    assert "0 answers of `p` have a label, 50 are needed" in found.notes[-1]
     ignoring = look(
         *(document(tmp_path), requests.Seen(rows), Limits(ignore=("q",))),
         **NAMED,
     )
     assert {one.column for one in ignoring.findings} == {"n"}
+
+
+def answered(number: int, answer: object) -> requests.Row:
+    """A row with that prediction."""
+    return requests.Row(str(number), {"q": "a"}, {"p": answer})
+
+
+def test_the_quality_of_classes_and_of_numbers(tmp_path: Path) -> None:
+    """A class is right or wrong, however far its number; what has no error is said, not reckoned.
+
+    An answer that is none would otherwise look better than one that is a hundred off.
+    """
+    inputs: Columns = {"q": ("categorical", ["a"] * 100)}
+    wrong = [float(n % 5 == 0) for n in range(100)]
+    write_reference(tmp_path, "d", inputs, {"p": ("categorical", [1, 7] * 50)}, {"p": wrong})
+    kept = json.loads((tmp_path / REFERENCE).read_text())
+    rows = [answered(n, 1 if n % 5 else 7) for n in range(100)]
+    labelled = dict.fromkeys(map(str, range(100)), "1")
+    found = look(kept, requests.Seen(rows), Limits(ignore=("p",)), **NAMED, labelled=labelled)
+    assert found.outcome == "no-breach" and "0.2 → 0.2" in str(found.findings)
+
+    error = [90.0, 110.0] * 50
+    write_reference(tmp_path, "d", inputs, {"p": ("numeric", error)}, {"p": error})
+    kept = json.loads((tmp_path / REFERENCE).read_text())
+    rows = [answered(n, 200.0 if n % 2 else None) for n in range(200)]
+    labelled = dict.fromkeys(map(str, range(200)), "0")
+    found = look(kept, requests.Seen(rows), Limits(), **NAMED, labelled=labelled)
+    (loss,) = [one for one in found.findings if one.test == "loss"]
+    assert loss.is_breach and loss.size == pytest.approx(100) and "over 100 labels" in loss.said
+    assert "100 labels of `p` that are no number" in found.notes[-1]
+    few = look(kept, requests.Seen(rows[:80]), Limits(), **NAMED, labelled=labelled)
+    assert "40 answers" in few.notes[-1] and "quality is not judged" in few.notes[-1]
 
 
 def test_the_page_needs_nothing_from_outside_and_cannot_be_injected_into(tmp_path: Path) -> None:
