@@ -12,7 +12,7 @@ from infra.components.endpoints import Endpoints, EndpointsArgs
 from infra.components.grants import Grant, Grants, GrantsArgs
 from infra.components.guardrails import Guardrails, GuardrailsArgs
 from infra.components.identity import Identity, IdentityArgs
-from infra.components.monitoring import Monitoring, MonitoringArgs
+from infra.components.monitoring import STORAGE_METRICS, Monitoring, MonitoringArgs
 from infra.components.network import Network, NetworkArgs
 from infra.components.registry import Registry, RegistryArgs
 from infra.components.site import Site, site
@@ -147,13 +147,13 @@ def _observe(
     monitoring.diagnose("images", registry.registry.id)
     monitoring.diagnose("workspace", workspace.workspace.id)
     for name, service in storage.services.items():
-        monitoring.diagnose(name, service.id)
+        monitoring.diagnose(name, service.id, STORAGE_METRICS)
     if network:
         monitoring.diagnose("virtual-network", network.virtual.id)
         for part, group in network.security_groups.items():
-            monitoring.diagnose(f"security-{part}", group.id, metrics=False)
+            monitoring.diagnose(f"security-{part}", group.id, metrics=())
     if assets and assets.made:
-        monitoring.diagnose("assets", assets.made.id)
+        monitoring.diagnose("assets", assets.made.id, metrics=())
     monitoring.alert("failed-runs", workspace.workspace.id, "Failed Runs", 5)
     monitoring.alert("unusable-nodes", workspace.workspace.id, "Unusable Nodes", 0)
     monitoring.alert(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pulumi
@@ -10,6 +11,9 @@ from pulumi_azure_native import applicationinsights, monitor, operationalinsight
 from infra.components.site import Site
 from infra.foundations import Monitoring as Settings
 
+ALL_METRICS = ("AllMetrics",)
+# What the metrics of a storage service are called; it has no `AllMetrics`.
+STORAGE_METRICS = ("Capacity", "Transaction")
 _CRITERIA = "Microsoft.Azure.Monitor.SingleResourceMultipleMetricCriteria"
 
 
@@ -77,18 +81,25 @@ class Monitoring(pulumi.ComponentResource):
         self.register_outputs({"logs": self.logs.id})
 
     def diagnose(
-        self, name: str, resource: pulumi.Input[str], *, logs: bool = True, metrics: bool = True
+        self, name: str, resource: pulumi.Input[str], metrics: Sequence[str] = ALL_METRICS
     ) -> None:
-        """Send the logs and metrics of a resource to Log Analytics, as far as it has them."""
+        """Send the logs of a resource and these categories of its metrics to Log Analytics.
+
+        Azure refuses a category that a type does not have
+        (azure-monitor/reference/supported-metrics).
+        """
         every = monitor.DiagnosticsLogSettingsArgs(category_group="allLogs", enabled=True)
-        measured = monitor.DiagnosticsMetricSettingsArgs(category="AllMetrics", enabled=True)
+        measured = [
+            monitor.DiagnosticsMetricSettingsArgs(category=category, enabled=True)
+            for category in metrics
+        ]
         monitor.DiagnosticSetting(
             f"diagnostics-{name}",
             name="to-log-analytics",
             resource_uri=resource,
             workspace_id=self.logs.id,
-            logs=[every] if logs else [],
-            metrics=[measured] if metrics else [],
+            logs=[every],
+            metrics=measured,
             opts=pulumi.ResourceOptions(parent=self),
         )
 

@@ -277,6 +277,33 @@ def test_who_has_a_compute_instance_may_use_it(tmp_path: Path) -> None:
     }
 
 
+def test_diagnostics_ask_for_metrics_that_their_resource_has() -> None:
+    """A category that a type does not have is refused: azure-monitor/reference/supported-metrics.
+
+    A storage service has its own two, a security group and an asset registry have no metrics.
+    """
+    found = own()["prod"]
+    kinds = {one.urn: one.kind for one in found.provided}
+    asked = {
+        (kinds[urn], one["category"])
+        for setting in _kinds(found, "monitor:DiagnosticSetting").values()
+        for urn in setting.uses["resourceUri"]
+        for one in setting.inputs.get("metrics", [])
+    }
+    assert asked == {
+        ("storage:BlobServiceProperties", "Capacity"),
+        ("storage:BlobServiceProperties", "Transaction"),
+        *(
+            (kind, "AllMetrics")
+            for kind in (
+                *("keyvault:Vault", "containerregistry:Registry", "network:VirtualNetwork"),
+                *("machinelearningservices:Workspace", "machinelearningservices:OnlineEndpoint"),
+                "operationalinsights:Workspace",
+            )
+        ),
+    }
+
+
 def test_with_nothing_optional(tmp_path: Path) -> None:
     found = changed(tmp_path, clusters=[], endpoints=[], asset_registry={"mode": "none"})
     _sound(found)
