@@ -60,6 +60,14 @@ def before(
         # (rest/api/storageservices/create-user-delegation-sas).
         Grant("pipeline-storage", identity.pipeline, blobs, storage.workspace.id),
         Grant("pipeline-lake", identity.pipeline, blobs, storage.lake.id),
+        # A release writes the whole endpoint, its identity too, which takes the right to assign it
+        # (role-based-access-control/built-in-roles, "Managed Identity Operator").
+        Grant(
+            "pipeline-endpoints",
+            identity.pipeline,
+            "Managed Identity Operator",
+            identity.endpoints.id,
+        ),
     ]
     # How the studio finds what is behind them (how-to-enable-studio-virtual-network).
     grants += [

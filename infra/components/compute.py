@@ -18,7 +18,11 @@ from infra.workloads import Cluster, Workstation
 
 @dataclass(frozen=True)
 class ComputeArgs:
-    """`network` is where nodes stand when it is our own; None in the managed network."""
+    """`network` is where nodes stand when it is our own; None in the managed network.
+
+    A node without a public address is made once the private endpoint of the workspace is there,
+    by which it speaks with Azure ML (how-to-secure-training-vnet, "no public IP").
+    """
 
     site: Site
     workspace: pulumi.Input[str]
@@ -33,6 +37,8 @@ class Compute(pulumi.ComponentResource):
 
     def __init__(self, name: str, args: ComputeArgs) -> None:
         super().__init__("platform:compute:Compute", name)
+        waits = [*args.network.names] if args.network else []
+        self._opts = pulumi.ResourceOptions(parent=self, depends_on=waits)
         self.clusters = {one.name: self._cluster(args, one) for one in args.clusters}
         for instance in args.instances:
             self._instance(args, instance)
@@ -67,7 +73,7 @@ class Compute(pulumi.ComponentResource):
                     ),
                 ),
             ),
-            opts=pulumi.ResourceOptions(parent=self),
+            opts=self._opts,
         )
 
     def _instance(self, args: ComputeArgs, instance: Workstation) -> None:
@@ -96,7 +102,7 @@ class Compute(pulumi.ComponentResource):
                     subnet=_subnet(args, "compute"),
                 ),
             ),
-            opts=pulumi.ResourceOptions(parent=self),
+            opts=self._opts,
         )
 
 

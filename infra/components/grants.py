@@ -23,6 +23,7 @@ ROLES: Mapping[str, str] = {
     "Contributor": "b24988ac-6180-42a0-ab88-20f7382dd24c",
     "Key Vault Administrator": "00482a5a-887f-4fb3-b363-3b7fe8e74483",
     "Key Vault Crypto Service Encryption User": "e147488a-f6f5-4113-8e2d-b22465e65bf6",
+    "Managed Identity Operator": "f1a07417-d97a-45cb-824c-7a7467783830",
     "Reader": "acdd72a7-3385-48ef-bd42-f606fba81ae7",
     "Storage Blob Data Contributor": "ba92f5b4-2d11-453d-a403-e96b0029c9fe",
     "Storage Blob Data Reader": "2a2b9908-6ea1-4ae2-8e65-a410df84e7d1",

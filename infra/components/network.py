@@ -30,7 +30,10 @@ class NetworkArgs:
 
 
 class Network(pulumi.ComponentResource):
-    """A virtual network in quarters, each behind a security group that the internet cannot pass."""
+    """A virtual network in quarters, each behind a security group that the internet cannot pass.
+
+    `names` are how machines in it find the private endpoints that were asked for so far.
+    """
 
     def __init__(self, name: str, args: NetworkArgs) -> None:
         super().__init__("platform:network:Network", name)
@@ -66,6 +69,7 @@ class Network(pulumi.ComponentResource):
         )
         self.security_groups = groups
         self._zones: dict[str, privatedns.PrivateZone] = {}
+        self.names: list[pulumi.Resource] = []
         self.register_outputs({"id": self.virtual.id})
 
     def subnet(self, part: Part) -> pulumi.Output[str]:
@@ -92,7 +96,7 @@ class Network(pulumi.ComponentResource):
             ],
             opts=pulumi.ResourceOptions(parent=self),
         )
-        network.PrivateDnsZoneGroup(
+        names = network.PrivateDnsZoneGroup(
             f"{called}-names",
             private_dns_zone_group_name="default",
             private_endpoint_name=endpoint.name,
@@ -105,6 +109,7 @@ class Network(pulumi.ComponentResource):
             ],
             opts=pulumi.ResourceOptions(parent=endpoint),
         )
+        self.names.append(names)
         return endpoint
 
     def _zone(self, zone: str) -> privatedns.PrivateZone:
@@ -117,7 +122,7 @@ class Network(pulumi.ComponentResource):
                 tags=self._site.tags,
                 opts=pulumi.ResourceOptions(parent=self),
             )
-            privatedns.VirtualNetworkLink(
+            link = privatedns.VirtualNetworkLink(
                 f"{zone}-link",
                 virtual_network_link_name=self._site.names.local("link"),
                 private_zone_name=made.name,
@@ -128,6 +133,7 @@ class Network(pulumi.ComponentResource):
                 virtual_network=privatedns.SubResourceArgs(id=self.virtual.id),
                 opts=pulumi.ResourceOptions(parent=made),
             )
+            self.names.append(link)
         return self._zones[zone]
 
     def _security_group(self, part: Part) -> network.NetworkSecurityGroup:

@@ -128,6 +128,10 @@ def test_our_own_subnet_in_place_of_the_managed_network(tmp_path: Path) -> None:
     assert _ways_out(own()["prod"]) == set(), "the managed network has one of its own"
     lake = _kinds(found, "storage:StorageAccount")["lake"].inputs
     assert len(lake["networkRuleSet"]["virtualNetworkRules"]) == 1
+    names = ("network:PrivateDnsZoneGroup", "privatedns:VirtualNetworkLink")
+    led = {one.urn for kind in names for one in _kinds(found, kind).values()}
+    for one in (cluster, builder):
+        assert led <= set(one.dependencies), "a node without an address needs the private ones"
 
 
 def test_each_allowed_host_has_a_rule_of_its_own(tmp_path: Path) -> None:
@@ -179,11 +183,15 @@ def _rights(found: Capture) -> dict[str, str]:
 
 def test_the_pipeline_may_do_what_it_does() -> None:
     """What it uploads goes to the workspace's storage under its own name; a SAS that it signs
-    gives no more than it has itself.
+    gives no more than it has itself. A release writes the endpoint, whose identity it has to be
+    allowed to assign.
     """
     blobs = "Storage Blob Data Contributor"
     granted = _rights(own()["dev"])
     assert granted["pipeline-storage"] == granted["pipeline-lake"] == blobs
+    assert granted["pipeline-endpoints"] == "Managed Identity Operator"
+    assigned = _kinds(own()["dev"], "authorization:RoleAssignment")["pipeline-endpoints"].inputs
+    assert assigned["scope"] == "${UserAssignedIdentity:endpoints.id}"
 
 
 def test_the_workspace_sees_the_private_endpoints_of_its_storage() -> None:
