@@ -148,12 +148,15 @@ class Strategy:
         return (*shadow, *(Stage(percent, 0, requests) for percent, requests in steps))
 
 
+_STATED = TypeAdapter(Strategy)
+
+
 def made(document: Mapping[str, object]) -> Strategy:
     """The strategy of `traffic`; raises pydantic's ValidationError, or StrategyError.
 
     Steps that do not end at 100 are given that end: a promotion is never left half way.
     """
-    stated = TypeAdapter(Strategy).validate_python(document)
+    stated = _STATED.validate_python(document)
     steps, requests = stated.steps, stated.requests if "requests" in document else ()
     if list(steps) != sorted(set(steps)):
         raise StrategyError("steps", f"`steps` are {list(steps)}", "percentages that rise")

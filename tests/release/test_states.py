@@ -420,13 +420,14 @@ class Releases(RuleBasedStateMachine):
         audit.verify()
 
 
+EXAMPLES = settings.default.max_examples * 6 // 10  # `--hypothesis-profile deep`: ten times
 Releases.TestCase.settings = settings(
-    max_examples=settings.default.max_examples * 6 // 10,  # `--hypothesis-profile deep`: ten times
+    max_examples=EXAMPLES,
     stateful_step_count=20,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )
-TestReleases = pytest.mark.slow(Releases.TestCase)
+TestReleases = pytest.mark.timeout(5 * EXAMPLES)(pytest.mark.slow(Releases.TestCase))
 
 
 @pytest.mark.slow
