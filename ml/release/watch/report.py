@@ -116,6 +116,8 @@ def _quality(
     """What the answers cost whose right one is known by now; of an id that came again, the last."""
     rows = list({row.id: row for row in seen.rows if row.id in labelled}.values())
     found: list[Finding] = []
+    if not reference["quality"]:
+        notes.append("the reference keeps no losses: quality is not judged")
     for name, kept in reference["quality"].items():
         kind = reference["predictions"].get(name, {}).get("kind", "numeric")
         costs = [loss(kind, row.predicted(name), labelled[row.id]) for row in rows]

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy.stats import ttest_ind
 
 from ml.release.watch import drift
 from ml.release.watch.drift import Finding
@@ -151,3 +152,54 @@ def test_texts_that_the_vocabulary_was_made_of_are_no_drift() -> None:
     seen = [" ".join(word for word in text.split() if word in known) for text in texts[:200]]
     found = findings(reference, {"question": seen}, Limits())
     assert [one for one in found if "unknown" in one.column and one.is_breach] == []
+
+
+def test_sizes_and_chances_are_those_of_the_books() -> None:
+    """Each reckoned here in another way than the code does."""
+    rng = np.random.default_rng(4)
+    then, now = rng.normal(0, 1, 300), rng.normal(0.4, 1.3, 200)
+    (_, one) = drift.compare("x", summary("numeric", then.tolist()), now.tolist(), Limits())
+    at = np.concatenate([then, now])
+    shares = [(of[:, None] <= at).mean(axis=0) for of in (then, now)]
+    assert one.size == pytest.approx(np.abs(shares[0] - shares[1]).max())
+    root = one.size * math.sqrt(300 * 200 / 500)
+    tail = 2 * sum((-1) ** (k - 1) * math.exp(-2 * k * k * root * root) for k in range(1, 50))
+    assert one.p == pytest.approx(tail, rel=0.2)  # Kolmogorov's series is the limit of large counts
+    levels = (np.arange(60_000) + 0.5) / 60_000  # Wasserstein's: between the quantiles
+    quantiles = [np.quantile(of, levels, method="inverted_cdf") for of in (then, now)]
+    moved = np.abs(quantiles[0] - quantiles[1]).mean()
+    assert f"moved by {moved:.3g} on average" in one.said
+
+    reference = summary("categorical", ["a"] * 100 + ["b"] * 100 + ["c"] * 200)
+    (none, two) = drift.compare("x", reference, ["a"] * 90 + ["b"] * 50 + ["c"] * 60, Limits())
+    counts = np.array([[100, 100, 200], [90, 50, 60]])
+    before, after = ((of + 0.5) / (of + 0.5).sum() for of in counts)
+    assert two.size == pytest.approx(((after - before) * np.log(after / before)).sum())
+    expected = np.outer(counts.sum(axis=1), counts.sum(axis=0)) / counts.sum()
+    squares = ((counts - expected) ** 2 / expected).sum()
+    assert two.p == pytest.approx(math.exp(-squares / 2))  # chi² of two degrees of freedom
+    assert none.p == pytest.approx(1)
+
+    holes = summary("numeric", [1.0] * 95 + [None] * 5)
+    missing, *_ = drift.compare("x", holes, [1.0] * 40 + [None] * 10, Limits())
+    ways = [math.comb(15, k) * math.comb(135, 50 - k) / math.comb(150, 50) for k in range(10, 16)]
+    assert missing.size == pytest.approx(0.15) and missing.p == pytest.approx(sum(ways))
+
+    losses = [rng.gamma(2, scale, count) for scale, count in ((1, 400), (1.2, 150))]
+    mean, spread = losses[0].mean(), losses[0].std(ddof=1)
+    kept = {"mean": mean, "deviation": spread, "rows": 400}
+    worse = drift.worsened("x", kept, losses[1].tolist(), Limits())
+    welch = ttest_ind(losses[1], losses[0], equal_var=False, alternative="greater").pvalue
+    assert worse.p == pytest.approx(welch)
+
+
+def test_the_correction_is_benjamini_s_and_yekutieli_s() -> None:
+    """p m (1 + 1/2 + … + 1/m) / rank, no smaller than that of a larger p: of all of a report."""
+    ps = [0.04, 0.001, 0.5, 0.01, 0.02]
+    found = drift.corrected([Finding("x", "PSI", 1.0, 0.25, p, "", 0.01) for p in ps])
+    sums = 5 * sum(1 / rank for rank in range(1, 6))
+    by_rank = [p * sums / rank for rank, p in enumerate(sorted(ps), 1)]
+    corrected = [min(1.0, *by_rank[rank:]) for rank in range(5)]
+    assert sorted(one.p for one in found) == pytest.approx(sorted(corrected))
+    assert [one.is_breach for one in found] == [False] * 5
+    assert drift.corrected([found[0]])[0].p == pytest.approx(found[0].p)

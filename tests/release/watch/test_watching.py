@@ -194,6 +194,15 @@ def test_the_quality_of_classes_and_of_numbers(tmp_path: Path) -> None:
     assert "40 answers" in few.notes[-1] and "quality is not judged" in few.notes[-1]
 
 
+def test_labels_that_nothing_is_kept_for_are_told(tmp_path: Path) -> None:
+    """A reference without losses has nothing to compare them with."""
+    write_reference(tmp_path, "d", {"q": ("categorical", ["a"] * 100)}, {}, {})
+    kept = json.loads((tmp_path / REFERENCE).read_text())
+    rows = [answered(n, None) for n in range(100)]
+    found = look(kept, requests.Seen(rows), Limits(), **NAMED, labelled={"1": "a"})
+    assert "the reference keeps no losses: quality is not judged" in found.notes
+
+
 def test_the_page_needs_nothing_from_outside_and_cannot_be_injected_into(tmp_path: Path) -> None:
     """What callers sent stands in it: as text."""
     rows = [
