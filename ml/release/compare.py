@@ -176,6 +176,7 @@ def _side(found: _Found, notes: list[str]) -> tuple[Side, str]:
     held = replace(
         held,
         outcomes=read.outcomes(held.primary_metric or ""),
+        groups=read.groups(),
         members=read.members(),
         disagreements=(),
     )

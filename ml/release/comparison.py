@@ -63,7 +63,10 @@ class Amount:
 
 @dataclass(frozen=True)
 class Comparison:
-    """What differs. `unpaired` says why units were not compared one by one, "" when they were."""
+    """What differs; `confidence` is that of every paired interval by itself.
+
+    `unpaired` says why units were not compared one by one, "" when they were.
+    """
 
     candidate: Side
     champion: Side | None
@@ -73,6 +76,7 @@ class Comparison:
     amounts: tuple[Amount, ...]
     missing: tuple[str, ...]
     unpaired: str
+    confidence: float
 
 
 def compare(candidate: Side, champion: Side | None, confidence: float = 0.95) -> Comparison:
@@ -90,6 +94,7 @@ def compare(candidate: Side, champion: Side | None, confidence: float = 0.95) ->
         amounts=tuple(_amounts(ours, theirs)),
         missing=tuple(missing(ours)),
         unpaired=why,
+        confidence=confidence,
     )
 
 
@@ -190,7 +195,7 @@ def _paired(
     if units is not None:
         of = [{unit: side[unit] for unit in units if unit in side} for side in of]
     try:
-        return difference(of[0], of[1], confidence)
+        return difference(of[0], of[1], confidence, candidate.evidence.groups.get(split))
     except ValueError:
         return None
 

@@ -80,9 +80,9 @@ class Release:
             return None
         if not self.same_data or theirs.primary_metric != self.evidence.primary_metric:
             return None
-        ours = self.evidence.outcomes.get(split, {})
+        ours, groups = self.evidence.outcomes.get(split, {}), self.evidence.groups.get(split)
         try:
-            return difference(ours, theirs.outcomes.get(split, {}), CONFIDENCE)
+            return difference(ours, theirs.outcomes.get(split, {}), CONFIDENCE, groups)
         except ValueError:
             return None
 

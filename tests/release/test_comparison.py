@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -32,6 +33,20 @@ def test_metrics_and_slices_unit_by_unit():
     cost = row(made, "topic=cost")
     assert cost.by is not None and cost.by.count == cases.UNITS / 2 and cost.verdict == "better"
     assert (cost.ours.value, made.missing) == (0.7, ())
+
+
+def test_units_that_belong_together_are_drawn_together(tmp_path: Path):
+    """As the gates do it: what is better by one group alone is not shown to be better."""
+    first = dict.fromkeys(cases.outcomes(0.8), "")
+    groups = {unit: f"customer {int(unit[1:]) // 40}" for unit in first}
+    ours = side(0.8, groups={"test": groups})
+    theirs = side(0.7, "6")
+    made = compare(ours, theirs)
+    test = row(made, "test")
+    assert test.by is not None and test.verdict == "" and test.by.low == 0
+    gate = cases.result(cases.judged(tmp_path, ours.evidence, theirs.evidence), "superiority")
+    assert f"{test.by.mean:+.4f} [{test.by.low:+.4f}, {test.by.high:+.4f}]" in gate.found
+    assert row(made, "topic=cost").verdict == ""
 
 
 def test_the_other_way_round_and_a_tie():

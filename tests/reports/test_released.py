@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,9 +13,11 @@ from ml.backends.base import Run
 from ml.backends.local import home
 from ml.backends.local.runs import runs
 from ml.release import audit
-from ml.release.registry import Registry
+from ml.release.registry import Registry, Version
 from ml.reports.facts import gather
+from ml.reports.released import Release
 from ml.reports.report import report
+from tests.policies import cases
 from tests.release.conftest import Template, World
 from tests.reports.reading import Page
 
@@ -43,6 +46,17 @@ def test_a_candidate_beside_the_champion(world: World) -> None:
     assert "200 warm requests" in page.text
     assert world.runs[0.95].id[:12] in page.text
     assert Registry().find("tiny", "2").digest.removeprefix("sha256:")[:12] in page.text
+
+
+def test_units_that_belong_together_are_drawn_together() -> None:
+    """The page's interval is the gates'."""
+    ours, theirs = cases.good(0.8), cases.good(0.7, "6")
+    groups = {unit: f"customer {int(unit[1:]) // 40}" for unit in ours.outcomes["test"]}
+    version = Version("tiny", "7", cases.DIGEST, "tiny", "r1", "")
+    apart = Release(version, ours, {}, None, "", False, False, version, theirs)
+    together = replace(apart, evidence=replace(ours, groups={"test": groups}))
+    by, again = apart.better_by("test"), together.better_by("test")
+    assert by and again and by.low > 0 == again.low
 
 
 def test_the_champion(world: World) -> None:

@@ -11,7 +11,7 @@ from ml.reports.comment import forest
 from ml.reports.comment.forest import Span
 from ml.reports.comment.markdown import block, code, details, image, link, table, text
 from ml.reports.comment.posting import LONGEST, marker
-from ml.reports.numbers import number
+from ml.reports.numbers import count, number
 from policies.promotion.decision import Decision, Result
 from policies.promotion.evidence import Estimate
 
@@ -94,7 +94,7 @@ def _chart(made: Comparison, chart: str) -> Iterator[str]:
     drawn = spans(made)
     if not drawn:
         return
-    title = f"{made.primary}: candidate less champion, with 95 % intervals"
+    title = f"{made.primary}: candidate less champion, with {_percent(made)} intervals"
     yield image(title, chart) or f"{text(title)}\n\n{block(forest.letters(drawn))}"
 
 
@@ -104,8 +104,17 @@ def _tables(made: Comparison) -> Iterator[str]:
     if made.slices:
         worst = sorted(made.slices, key=_worst)
         clear = sum(row.verdict == "worse" for row in worst)
-        said = f"{len(worst)} slices" + (f", {clear} of them worse" if clear else "")
-        yield details(f"Slices: {said}", _rows(made, worst, "", "slice"))
+        said = count(len(worst), "slice") + (f", {clear} of them worse" if clear else "")
+        apart = (
+            f"Each interval is {_percent(made)} by itself: of many slices, some differ by chance."
+        )
+        shown = _rows(made, worst, "", "slice")
+        paired = any(row.by for row in worst)
+        yield details(f"Slices: {said}", f"{shown}\n\n{apart}" if paired else shown)
+
+
+def _percent(made: Comparison) -> str:
+    return f"{made.confidence * 100:g} %"
 
 
 def _rows(made: Comparison, rows: Sequence[Row], metric: str, place: str) -> str:

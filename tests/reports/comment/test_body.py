@@ -65,6 +65,17 @@ def test_a_better_candidate(tmp_path: Path):
     assert said.count("✅ |") == sum(one.verdict == "pass" for one in found.decision.results)
 
 
+def test_the_interval_is_named_as_it_was_reckoned(tmp_path: Path):
+    """A project may ask for more than 95 %: wider, and said to be."""
+    found = compared(cases.good(0.9), cases.good(0.8, "6", cases.OTHER), tmp_path)
+    made = found.comparison
+    assert made.champion
+    surer = compare(made.candidate, made.champion, 0.995)
+    said = body(replace(found, comparison=surer))
+    assert "with 99.5 % intervals" in said and "95 % intervals" in body(found)
+    assert "95 % intervals" not in said.replace("99.5 %", "")
+
+
 def test_a_refused_candidate(tmp_path: Path):
     """Which gates say no stands on top, and their table is not folded."""
     said = body(compared(cases.good(0.5), cases.good(0.8, "6", cases.OTHER), tmp_path))
