@@ -33,7 +33,7 @@ def command(
     as_json: Annotated[bool, typer.Option("--json", help="The report as JSON.")] = False,
 ) -> None:
     """Compare with the reference that was kept at the evaluation; exit 3 on a breach."""
-    from ml.cli import json_out, spans
+    from ml.cli import json_out, spans, tables
     from ml.release.desired import check_environment
     from ml.release.watch.watching import watch
     from ml.reports import watched
@@ -50,7 +50,7 @@ def command(
     else:
         for one in found.findings:
             if one.is_breach:
-                typer.echo(f"{one.column}: {one.said}")
+                typer.echo(tables.plain(f"{one.column}: {one.said}"))
         for note in found.notes:
             typer.echo(f"note: {note}", err=True)
         typer.echo(f"{model} {found.version} in {env}: {found.said}")

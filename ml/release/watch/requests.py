@@ -35,7 +35,9 @@ class Row:
     answer: Any
 
     def value(self, pointer: str) -> object:
-        """What the pointer finds in the request."""
+        """What the pointer finds in the request; a column's name may have a slash."""
+        if isinstance(self.request, dict) and pointer in self.request:
+            return prediction([self.request[pointer]], "0")
         return prediction(self.request, pointer)
 
     def predicted(self, pointer: str) -> object:
@@ -165,7 +167,8 @@ def _expanded(name: str, request: Any, answer: Any) -> list[Row]:
     table = request.get("input_data") if isinstance(request, dict) else None
     if not isinstance(table, dict) or not isinstance(table.get("data"), list):
         return [Row(name, request, answer)]
-    columns = [str(column) for column in table.get("columns", [])]
+    named = table.get("columns")
+    columns = [str(column) for column in named] if isinstance(named, list) else []
     answers = answer if isinstance(answer, list) else []
     rows = []
     for number, values in enumerate(table["data"]):

@@ -55,6 +55,23 @@ def test_a_table_is_as_many_rows(tmp_path: Path) -> None:
     assert [(row.value("x"), row.value("y")) for row in found.rows] == [(1.0, "a"), (None, "b")]
 
 
+@pytest.mark.parametrize("columns", [None, 3, "xy", {}])
+def test_a_table_whose_columns_are_none_has_no_values(own_home: Path, columns: object) -> None:
+    """Whoever can ask a model can write such a line into what is watched."""
+    table = {"input_data": {"columns": columns, "data": [[1, 2], [3, 4]]}}
+    kept(own_home, line(request=table, status=400), line())
+    found = requests.collected("tiny", "d")
+    assert [row.value("x") for row in found.rows] == [None] * 3
+
+
+def test_a_column_may_have_a_slash_in_its_name(tmp_path: Path) -> None:
+    """It is not taken for a way into something."""
+    path = tmp_path / "rows.csv"
+    path.write_text("debt/income,x\n0.3,1\n")
+    (row,) = requests.of_file(path).rows
+    assert (row.value("debt/income"), row.value("x"), row.value("debt")) == (0.3, 1.0, None)
+
+
 def test_rows_of_one_request_have_names_of_their_own(tmp_path: Path) -> None:
     """So that a label is of one of them; the only row of a request has the request's."""
     path = tmp_path / "rows.jsonl"

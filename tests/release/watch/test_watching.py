@@ -219,6 +219,23 @@ def test_the_page_needs_nothing_from_outside_and_cannot_be_injected_into(tmp_pat
     assert "✗ breach" in html and "unknown words" in html
 
 
+def test_what_callers_sent_cannot_command_the_terminal(
+    tmp_path: Path,
+    own_home: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Nor break the lines, nor be half of a character, which no file can hold."""
+    rows = [requests.Row(str(n), {"q": "\x1b[2J\n\ud800"}, None) for n in range(99)]
+    write_reference(tmp_path, "d", {"q": ("categorical", ["a"] * 100)}, {}, {})
+    kept = json.loads((tmp_path / REFERENCE).read_text())
+    found = look(kept, requests.Seen(rows), Limits(), **NAMED)
+    monkeypatch.setattr(watching, "watch", lambda *_, **__: found)
+    code, out, _ = ml(capsys, "watch", "m", "--out", str(tmp_path / "page.html"))
+    assert code == 3 and r"`\x1b[2J\n\ud800`" in out
+    assert "\x1b" not in out and "\ud800" not in out
+
+
 def test_a_version_that_does_not_serve(own_home: Path) -> None:
     """Named, but nothing that it was asked is kept; each environment has an endpoint of its own."""
     version = Version("tiny", "1", "sha256:d", "tiny", "r", "")
