@@ -222,7 +222,7 @@ def _outcomes(path: Path) -> list[tuple[str, float]]:
 
     found = []
     try:
-        with path.open(newline="", encoding="utf-8") as stream:
+        with path.open(newline="", encoding="utf-8-sig") as stream:
             for number, row in enumerate(csv.reader(stream), 1):
                 if not row:
                     continue

@@ -148,7 +148,7 @@ def _categorical(
         unseen = []
     then, now = _grouped(known, seen)
     p = float(chi2_contingency(np.array([then, now])).pvalue) if len(then) > 1 else 1.0
-    said = f"{len(known):,} categories then, {len(seen):,} now"
+    said = f"categories: {len(known):,} then, {len(seen):,} now"
     if unseen:
         rows = sum(seen[value] for value in unseen)
         named = ", ".join(f"`{value[:40]}`" for value in unseen[:_NAMED])

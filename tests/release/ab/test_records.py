@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from ml.cli import ab
 from ml.release.ab import records
 from ml.release.ab.experiment import Experiment
 from ml.serving import endpoint
@@ -42,6 +43,16 @@ def test_keys_are_not_on_the_disk(begun: Begun) -> None:
     records.assign(made, KEYS)
     path = made.folder / records.FILE
     assert "customer" not in path.read_text() and path.stat().st_mode & 0o077 == 0
+
+
+def test_a_table_that_a_spreadsheet_saved(begun: Begun, tmp_path: Path) -> None:
+    """The mark at its beginning is no part of the first key."""
+    made = begun()
+    records.assign(made, KEYS[:1])
+    path = tmp_path / "outcomes.csv"
+    path.write_text(f"{KEYS[0]},1\n", encoding="utf-8-sig")
+    ab.record(made.name, file=path)
+    assert len(records.read(made).outcomes) == 1
 
 
 @pytest.mark.parametrize("value", [0.5, 2, math.nan, math.inf, -1])

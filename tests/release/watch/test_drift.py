@@ -108,6 +108,7 @@ def test_unseen_categories_are_named() -> None:
     }
     seen = {"kind": ["a"] * 60 + ["z"] * 40, "text": ["bonjour"] * 100}
     said = {one.column: one.said for one in findings(reference, seen, Limits())}
+    assert said["kind"].startswith("categories: 2 then, 2 now; never")
     assert "in 40 rows: `z`" in said["kind"] and "bonjour" in said["text: unknown words"]
 
 
