@@ -51,7 +51,8 @@ OUTWARD: Mapping[Part, Sequence[Opening]] = {
     "endpoints": (),
     "compute": AZURE,
     "workstations": (Opening("web", ("80", "443"), "Internet"),),
-    "builds": (*AZURE, Opening("packages", ("443",), "Internet")),
+    # Ubuntu's packages come over HTTP, signed.
+    "builds": (*AZURE, Opening("packages", ("80", "443"), "Internet")),
 }
 
 

@@ -239,7 +239,7 @@ def test_a_node_in_our_own_network_reaches_azure_and_no_more() -> None:
     assert out["BatchNodeManagement.westeurope"] == out["Storage.westeurope"] == {"443"}
     assert out["AzureMachineLearning"] == {"443", "8787", "18881", "5831"}
     assert "Internet" not in out
-    assert _openings(found, "builds", "Outbound", "Allow") == {**out, "Internet": {"443"}}
+    assert _openings(found, "builds", "Outbound", "Allow") == {**out, "Internet": {"80", "443"}}
 
 
 def _ways_out(found: Capture) -> set[str]:
