@@ -77,7 +77,7 @@ def _growth(counts: Sequence[int]) -> None:
         (root / "ml" / "__init__.py").touch()
         for count in counts:
             document["config"]["platform:clusters"] = [
-                {"name": f"cluster-{number}", "preset": "cpu"} for number in range(count)
+                {"name": f"cluster{number}", "preset": "cpu"} for number in range(count)
             ]
             (root / "infra" / "Pulumi.many.yaml").write_text(yaml.safe_dump(document))
             one = capture("many", root=root)

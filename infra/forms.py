@@ -13,5 +13,11 @@ NAME = Form(
     r"(?=.{3,16}$)[a-z](-?[a-z0-9])+",
     "3 to 16 lower-case letters, digits and single hyphens, a letter first",
 )
+# A hyphen takes a letter later in the name: how-to-create-attach-compute-cluster.
+COMPUTE = Form(
+    r"(?=.{3,16}$)(?!.*-\d+$)[a-z](-?[a-z0-9])+",
+    "3 to 16 lower-case letters, digits and single hyphens, a letter first and one after the last"
+    " hyphen",
+)
 CIDR = Form(r"\d{1,3}(\.\d{1,3}){3}/\d{1,2}", "a range such as 10.60.0.0/16")
 VM_SIZE = Form(r"Standard_\w+", "a VM size such as Standard_E4ds_v4")

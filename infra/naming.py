@@ -33,8 +33,11 @@ class Names:
         return f"{what}-{self.environment}-{self.tail}"
 
     def instance(self, what: str) -> str:
-        """The name of a compute instance, in a space that all of a region shares; at most 24."""
-        return f"{what}-{self.tail}"
+        """The name of a compute instance, in a space that all of a region shares; at most 24.
+
+        A letter has to follow each hyphen, and the tail may have none.
+        """
+        return f"{what}-ci{self.tail}"
 
     @property
     def group(self) -> str:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from infra.fields import Form, field
-from infra.forms import GUID, NAME, VM_SIZE
+from infra.forms import COMPUTE, GUID, NAME, VM_SIZE
 from infra.sizes import PRESETS, SIZES, Preset, Size
 
 
@@ -23,7 +23,7 @@ class Usage:
 class Cluster:
     """A compute cluster: a preset or a size, from `min_nodes` to `max_nodes`."""
 
-    name: str = field("its name in the workspace", form=NAME)
+    name: str = field("its name in the workspace", form=COMPUTE)
     preset: Preset | None = field("a size by what it is for; or `size`", None)
     size: str | None = field(
         "a size by its name; or `preset`",

@@ -167,7 +167,7 @@ def test_a_share_machines_and_a_sas(tmp_path: Path) -> None:
     instance = _kinds(found, "machinelearningservices:Compute")["ada"].inputs["properties"]
     assert instance["computeType"] == "ComputeInstance"
     called = _kinds(found, "machinelearningservices:Compute")["ada"].inputs["computeName"]
-    assert called.startswith("ada-") and len(called) <= 24, "all of a region shares these names"
+    assert called.startswith("ada-ci") and len(called) <= 24, "all of a region shares these names"
     assert "workstations" in _ways_out(found), "its sign-in is installed from outside"
     system = _kinds(found, "compute:VirtualMachine")["bob"].inputs["osProfile"]
     assert system["adminUsername"] != "operator", "Ubuntu has a group of that name already"

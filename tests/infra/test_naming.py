@@ -1,0 +1,18 @@
+"""Names that Azure takes, whatever the tail that tells two environments apart."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from infra.naming import Names
+
+
+@pytest.mark.parametrize("tail", ["12345", "0a000", "fffff"])
+def test_a_letter_follows_each_hyphen_of_an_instance(tail: str) -> None:
+    """A hyphen takes a letter later in the name, and 24 characters are the most
+    (how-to-create-compute-instance).
+    """
+    called = Names("mlplat", "prod", tail).instance("a-name-of-16-c16")
+    assert re.search("[a-z]", called.rpartition("-")[2]) and len(called) <= 24
