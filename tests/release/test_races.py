@@ -29,7 +29,7 @@ class Slow(Machine):
     draw: random.Random = field(default_factory=random.Random)
     effects: int = 0
 
-    def effect(self) -> None:
+    def effect(self, writes: bool = False) -> None:
         self.effects += 1
         time.sleep(self.draw.random() * 0.002)
 
