@@ -11,7 +11,7 @@ PLACES = ("local", "azure")
 def demand_here(environment: str, on: str | None) -> None:
     """Refuse (exit 33) what takes the Azure backend; `on` is one of PLACES, None for the usual one.
 
-    `local` is on this machine. the others are on Azure ML; with `on` "local" they are
+    `local` is on this machine. The others are on Azure ML; with `on` "local" they are
     rehearsed here, each on an endpoint of its own, from the same release.yml.
     """
     desired.check_environment(environment)
