@@ -32,11 +32,11 @@ def doctor(stack: Stack, as_json: AsJson = False) -> None:
 
     Exit 3 when something is certain to be.
     """
-    from infra.live import doctor as doctoring
+    from infra.live.doctor.examination import examine
 
     settings = environments.load(stack)
     found = []
-    for check in doctoring.examine(settings, _declared(stack), _arm(settings)):
+    for check in examine(settings, _declared(stack), _arm(settings)):
         found.append(check)
         if not as_json:
             typer.echo(str(check))

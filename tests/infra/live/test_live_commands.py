@@ -19,7 +19,7 @@ from azure.storage.blob import BlobClient
 from infra import cli
 from infra.live import arm, sas
 from infra.live import cli as live
-from infra.live.doctor import GLOBAL
+from infra.live.doctor.names import GLOBAL
 from infra.settings import load
 from tests.infra.live.declared import STORAGE, SUBSCRIPTION, resources
 from tests.stand_ins import arm_server, azurite_server, token_server

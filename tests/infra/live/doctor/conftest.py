@@ -1,0 +1,37 @@
+"""A subscription where everything is ready, until a test changes it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from infra.live.doctor.names import GLOBAL
+from infra.settings import Settings, load
+from infra.workloads import Cluster
+from tests.infra.live.doctor.ready import HERE, PERMISSIONS, PROVIDERS, USAGES, usage
+from tests.stand_ins.arm_server import State
+
+
+@pytest.fixture
+def settings() -> Settings:
+    clusters = (
+        Cluster(name="cpu-cluster", preset="cpu", max_nodes=4),
+        Cluster(name="gpu", preset="t4", max_nodes=2),
+    )
+    return replace(load("dev"), location="westeurope", clusters=clusters)
+
+
+@pytest.fixture(autouse=True)
+def fine(state: State) -> None:
+    """A subscription where everything is as it should be."""
+    for name in PROVIDERS:
+        state.resources[f"{HERE}/{name}"] = {"registrationState": "Registered"}
+    for rule in GLOBAL.values():
+        state.answers[f"{HERE}/{rule.question}"] = {"nameAvailable": True}
+    state.lists[f"{HERE}/Microsoft.KeyVault/deletedVaults"] = []
+    state.lists[USAGES] = [
+        usage("standardEDSv4Family", 100), usage("TotalLowPriorityCores", 100),
+        *(usage(f"another{number}", 0) for number in range(5)),
+    ]  # fmt: skip
+    state.lists[PERMISSIONS] = [{"actions": ["*"], "notActions": []}]

@@ -1,0 +1,39 @@
+"""Names: each check with one that is allowed and one that is not."""
+
+from __future__ import annotations
+
+from infra.live.arm import Arm
+from infra.settings import Settings
+from tests.infra.live.declared import STORAGE, resource
+from tests.infra.live.doctor.ready import HERE, said, wrong
+from tests.stand_ins.arm_server import State
+
+
+def test_a_name_that_another_has(settings: Settings, arm: Arm, state: State) -> None:
+    """Unless the other is the very resource that is declared."""
+    taken = {"nameAvailable": False, "reason": "AlreadyExists", "message": "already taken"}
+    state.answers[f"{HERE}/Microsoft.Storage/checkNameAvailability"] = taken
+    assert said(settings, arm)["name stlkmlplatdev"].said == "ours already"
+    del state.resources[STORAGE]
+    found = said(settings, arm)
+    assert wrong(found) == {"name stlkmlplatdev": "error"}
+    assert found["name stlkmlplatdev"].said == "already taken"
+
+
+def test_a_name_of_the_wrong_form(settings: Settings, arm: Arm) -> None:
+    """Before anything is asked."""
+    bad = resource("storage:StorageAccount", "bad", accountName="With-Dash", resourceGroupName="g")
+    long = resource("resources:ResourceGroup", "long", resourceGroupName="g" * 91)
+    found = said(settings, arm, bad, long)
+    assert wrong(found) == {"name With-Dash": "error", f"name {'g' * 91}": "error"}
+
+
+def test_a_deleted_vault_that_keeps_its_name(settings: Settings, arm: Arm, state: State) -> None:
+    """With the command that recovers it; another one's is none of ours."""
+    vaults = state.lists[f"{HERE}/Microsoft.KeyVault/deletedVaults"]
+    vaults.append({"name": "another"})
+    assert wrong(said(settings, arm)) == {}
+    vaults.append({"name": "KVmlplatdev", "properties": {"scheduledPurgeDate": "2027-01-01"}})
+    found = said(settings, arm)
+    assert wrong(found) == {"vault KVmlplatdev": "error"}
+    assert "az keyvault recover --name KVmlplatdev" in found["vault KVmlplatdev"].hint

@@ -1,0 +1,49 @@
+"""Permissions: who may do what a deployment does, and who may not."""
+
+from __future__ import annotations
+
+import pytest
+
+from infra.live.arm import Arm
+from infra.settings import Settings
+from tests.infra.live.declared import STORAGE, resource
+from tests.infra.live.doctor.ready import HERE, PERMISSIONS, said, wrong
+from tests.stand_ins.arm_server import State
+
+
+@pytest.mark.parametrize(
+    "granted",
+    [
+        {"actions": ["*"], "notActions": ["Microsoft.Authorization/*/Write"]},
+        {"actions": ["*/read"], "notActions": []},
+    ],
+)
+def test_a_contributor_may_not_assign_roles(
+    settings: Settings, arm: Arm, state: State, granted: dict[str, list[str]]
+) -> None:
+    """Wildcards and exclusions count as in role definitions, whatever the case."""
+    assignment = resource(
+        "authorization:RoleAssignment", "right", scope=STORAGE, roleAssignmentName="r"
+    )
+    state.lists[PERMISSIONS] = [granted]
+    name = "permission Microsoft.Authorization/roleAssignments/write"
+    assert name in wrong(said(settings, arm, assignment))
+    state.lists[PERMISSIONS].append({"actions": ["*"]})
+    assert wrong(said(settings, arm)) == {}
+
+
+def test_only_who_declares_locks_needs_the_right_to_set_them(
+    settings: Settings, arm: Arm, state: State
+) -> None:
+    """The roles that the bootstrap grants an environment without locks are enough for it."""
+    contributor = {"actions": ["*"], "notActions": ["Microsoft.Authorization/*/Write"]}
+    roles = {"actions": ["Microsoft.Authorization/roleAssignments/write"], "notActions": []}
+    state.lists[PERMISSIONS] = [contributor, roles]
+    state.resources[f"{HERE}/Microsoft.Authorization"] = {"registrationState": "Registered"}
+    assert wrong(said(settings, arm)) == {}
+    lock = resource(
+        "authorization:ManagementLockByScope", "lock", scope=STORAGE, lockName="no-delete"
+    )
+    found = said(settings, arm, lock)
+    assert wrong(found) == {"permission Microsoft.Authorization/locks/write": "error"}
+    assert "Locks Contributor" in found["permission Microsoft.Authorization/locks/write"].hint
