@@ -52,8 +52,8 @@ SIZES: Mapping[str, Size] = {
     "Standard_ND96amsr_A100_v4": Size(
         "Standard NDAMSv4_A100Family", 96, 1900, 8, "A100 80GB", True
     ),
-    "Standard_ND96isr_H100_v5": Size("standardNDSH100v5Family", 96, 1900, 8, "H100", True),
-    "Standard_HB120rs_v3": Size("standardHBrsv3Family", 120, 448, infiniband=True),
+    "Standard_ND96isr_H100_v5": Size("standardNDv5H100Family", 96, 1900, 8, "H100", True),
+    "Standard_HB120rs_v3": Size("standardHBv3Family", 120, 448, infiniband=True),
 }
 
 PRESETS: Mapping[Preset, str] = {

@@ -22,6 +22,7 @@ from infra.live import cli as live
 from infra.live.doctor.names import GLOBAL
 from infra.settings import load
 from tests.infra.live.declared import STORAGE, SUBSCRIPTION, resources
+from tests.infra.live.doctor.ready import USAGES, usage
 from tests.stand_ins import arm_server, azurite_server, token_server
 from tests.stand_ins.arm_server import State
 from tests.stand_ins.azurite_server import Azurite, Person
@@ -47,9 +48,10 @@ def azure(state: State, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
         state.resources[f"{HERE}/Microsoft.{name}"] = {"registrationState": "Registered"}
     state.lists[f"{HERE}/Microsoft.KeyVault/deletedVaults"] = []
     state.lists[f"{HERE}/Microsoft.Authorization/permissions"] = [{"actions": ["*"]}]
-    state.lists[f"{HERE}/Microsoft.MachineLearningServices/locations/westeurope/usages"] = [
-        {"name": {"value": name}, "limit": 100, "currentValue": 0}
-        for name in ("standardEDSv4Family", "TotalLowPriorityCores")
+    state.lists[USAGES] = [
+        usage("standardEDSv4Family", 100),
+        usage("TotalDedicatedCores", 100),
+        usage("TotalLowPriorityCores", 100, spot=True),
     ]
     monkeypatch.setattr(live, "_declared", lambda stack: resources())
     with arm_server.running(state, tmp_path) as (address, certificate):
@@ -65,7 +67,7 @@ def test_a_doctor_who_finds_nothing(azure: list[str], capsys: pytest.CaptureFixt
     """Exit 0, a line a check; the token was for Azure Resource Manager."""
     code, out, err = ran(capsys, "doctor", "dev")
     assert (code, err) == (0, "")
-    assert out.count("ok ") == len(out.splitlines()) == 8
+    assert out.count("ok ") == len(out.splitlines()) == 9
     assert set(azure) == {arm.PUBLIC}
 
 

@@ -31,7 +31,8 @@ def fine(state: State) -> None:
         state.answers[f"{HERE}/{rule.question}"] = {"nameAvailable": True}
     state.lists[f"{HERE}/Microsoft.KeyVault/deletedVaults"] = []
     state.lists[USAGES] = [
-        usage("standardEDSv4Family", 100), usage("TotalLowPriorityCores", 100),
+        usage("standardEDSv4Family", 100), usage("TotalLowPriorityCores", 100, spot=True),
+        usage("TotalDedicatedCores", 100),
         *(usage(f"another{number}", 0) for number in range(5)),
     ]  # fmt: skip
     state.lists[PERMISSIONS] = [{"actions": ["*"], "notActions": []}]
