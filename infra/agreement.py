@@ -6,11 +6,10 @@ import difflib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
-from infra import naming, network_agreement
+from infra import compute_agreement, naming, network_agreement
 from infra.network_agreement import Found
 from infra.regions import REGIONS
 from infra.settings import BUILDER, Settings
-from infra.sizes import PRESETS, SIZES, retired
 from ml.specs.lines import Document, Key
 from ml.specs.problems import Problem
 
@@ -53,49 +52,6 @@ def _region(settings: Settings) -> Found:
             hint,
             keys,
         )
-
-
-def _sizes(settings: Settings) -> Found:
-    for index, cluster in enumerate(settings.clusters):
-        keys: tuple[Key, ...] = ("platform:clusters", index)
-        if (cluster.preset is None) == (cluster.size is None):
-            found = "both `preset` and `size`" if cluster.size else "neither `preset` nor `size`"
-            expected = "one of the two; presets: " + ", ".join(PRESETS)
-            hint = "delete one" if cluster.size else "add `preset: cpu`"
-            yield "one-size", f"`{cluster.name}` has {found}", expected, hint, keys
-        elif cluster.size:
-            yield from _size(cluster.size, (*keys, "size"))
-    for index, workstation in enumerate(settings.workstations):
-        yield from _size(workstation.size, ("platform:workstations", index, "size"))
-    builder, there = settings.images.builder_size, ("platform:images", "builder_size")
-    yield from _size(builder, there)
-    if builder in SIZES and SIZES[builder].gpus:
-        found = f"`{builder}` has {SIZES[builder].gpus} GPUs, which building an image does not use"
-        yield "builder-with-gpu", found, "a size without a GPU", f"use {PRESETS['cpu']}", there
-
-
-def _size(size: str, keys: tuple[Key, ...]) -> Found:
-    gone = retired(size)
-    if gone:
-        found = f"`{size}`: the {gone.family} series was retired on {gone.day}"
-        yield "retired-size", found, "a size that Azure still has", f"use {gone.instead}", keys
-    elif size not in SIZES:
-        hint = "a size that is missing here is added to infra/sizes.py, with its price"
-        yield "unknown-size", f"`{size}` is not a known size", ", ".join(SIZES), hint, keys
-
-
-def _nodes(settings: Settings) -> Found:
-    for index, cluster in enumerate(settings.clusters):
-        if cluster.min_nodes > cluster.max_nodes:
-            found = f"`{cluster.name}`: min_nodes {cluster.min_nodes} > max_nodes"
-            expected = f"at most {cluster.max_nodes}"
-            keys: tuple[Key, ...] = ("platform:clusters", index, "min_nodes")
-            yield "nodes", found, expected, "0 lets it scale to zero", keys
-        if cluster.usage.nodes > cluster.max_nodes:
-            found = f"`{cluster.name}`: a typical job takes {cluster.usage.nodes} nodes"
-            expected = f"at most max_nodes, {cluster.max_nodes}"
-            hint = "a typical month is for the estimate alone"
-            yield "nodes", found, expected, hint, ("platform:clusters", index, "usage", "nodes")
 
 
 class _Named(Protocol):
@@ -209,7 +165,7 @@ def _tiers(settings: Settings) -> Found:
 
 
 CHECKS: tuple[Check, ...] = (
-    *(_environment, _region, _sizes, _nodes, _names),
+    *(_environment, _region, *compute_agreement.CHECKS, _names),
     *(_asset_registry, _share, _machines, _sas, _tiers),
     *network_agreement.CHECKS,
 )

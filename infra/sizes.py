@@ -1,8 +1,8 @@
-"""VM sizes that a cluster may have: what is in them, the presets, and the families that are gone.
+"""VM sizes that a cluster may have: what is in them, the presets, and the families that go.
 
-Sizes: learn.microsoft.com/azure/virtual-machines/sizes. Retirements: the migration guides of the
-same documentation (nc-series-retirement, ncv2-series-retirement, nd-series-retirement,
-nv-series-retirement, ncv3-nc6s-nc12s-nc24s-retirement, ncv3-nc24rs-retirement).
+Sizes: learn.microsoft.com/azure/virtual-machines/sizes. Retirements: retired-sizes-list there, and
+the migration guide of each family (h-series-retirement, hc-series-retirement and so on); those of
+GPUs and InfiniBand, and of families of `SIZES`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,10 @@ Preset = Literal["cpu", "t4", "a100", "infiniband"]
 
 @dataclass(frozen=True)
 class Size:
-    """One VM size; `family` is the name under which Azure ML counts its quota of cores."""
+    """One VM size; `family` is the name under which Azure ML counts its quota of cores.
+
+    `low_priority` is whether Azure ML has such nodes for spot clusters.
+    """
 
     family: str
     cores: int
@@ -26,6 +29,7 @@ class Size:
     gpus: int = 0
     gpu: str = ""
     infiniband: bool = False
+    low_priority: bool = True
 
     def __str__(self) -> str:
         """What is in it, for people: `4 cores, 28 GiB, 1 T4`."""
@@ -52,7 +56,8 @@ SIZES: Mapping[str, Size] = {
     "Standard_ND96amsr_A100_v4": Size(
         "Standard NDAMSv4_A100Family", 96, 1900, 8, "A100 80GB", True
     ),
-    "Standard_ND96isr_H100_v5": Size("standardNDv5H100Family", 96, 1900, 8, "H100", True),
+    # A spot cluster of it is made and never gets a node: UnsupportedVMSizeForLowPriority.
+    "Standard_ND96isr_H100_v5": Size("standardNDv5H100Family", 96, 1900, 8, "H100", True, False),
     "Standard_HB120rs_v3": Size("standardHBv3Family", 120, 448, infiniband=True),
 }
 
@@ -66,7 +71,7 @@ PRESETS: Mapping[Preset, str] = {
 
 @dataclass(frozen=True)
 class Retirement:
-    """A family that Azure switched off on `day`, and a size that takes its place."""
+    """A family that Azure switches off on `day`, and a size that takes its place."""
 
     pattern: str
     family: str
@@ -74,16 +79,30 @@ class Retirement:
     instead: str
 
 
+_HPC = "Standard_HB120rs_v3"
 RETIREMENTS: tuple[Retirement, ...] = (
     Retirement(r"NC\d+r?(_Promo)?", "NC", date(2023, 9, 6), PRESETS["t4"]),
     Retirement(r"NC\d+r?s_v2", "NCv2", date(2023, 9, 6), PRESETS["t4"]),
     Retirement(r"NC\d+r?s_v3", "NCv3", date(2025, 9, 30), PRESETS["a100"]),
     Retirement(r"ND\d+r?s", "ND", date(2023, 9, 6), PRESETS["a100"]),
     Retirement(r"NV\d+(_Promo)?", "NV", date(2023, 9, 6), PRESETS["t4"]),
+    Retirement(r"NV\d+[hm]?s_v3", "NVv3", date(2026, 9, 30), PRESETS["t4"]),
+    Retirement(r"NV\d+as_v4", "NVv4", date(2026, 9, 30), PRESETS["t4"]),
+    Retirement(r"H\d+m?r?(_Promo)?", "H", date(2022, 8, 31), _HPC),
+    Retirement(r"HB60(-\d+)?rs", "HB", date(2024, 8, 31), _HPC),
+    Retirement(r"HB120(-\d+)?rs_v2", "HBv2", date(2027, 5, 31), _HPC),
+    Retirement(r"HC44(-\d+)?rs", "HC", date(2027, 5, 31), _HPC),
+    Retirement(r"DS?\d+(-\d+)?(_v2)?(_Promo)?", "Dv2", date(2028, 5, 1), "Standard_D4ds_v4"),
 )
 
 
-def retired(size: str) -> Retirement | None:
-    """The retirement of the family that `size` belongs to, None for a family that is there."""
+def retirement(size: str) -> Retirement | None:
+    """The retirement of the family that `size` belongs to, past or announced."""
     tail = size.removeprefix("Standard_")
     return next((one for one in RETIREMENTS if re.fullmatch(one.pattern, tail, re.I)), None)
+
+
+def retired(size: str, day: date) -> Retirement | None:
+    """The retirement of the family that `size` belongs to; None for one that is there on `day`."""
+    found = retirement(size)
+    return found if found and found.day <= day else None

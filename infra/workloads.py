@@ -51,8 +51,9 @@ class Cluster:
 
     @property
     def spot(self) -> bool:
-        """Whether nodes may be taken away: as stated, else for GPUs."""
-        return self.priority == "spot" if self.priority else self.hardware.gpus > 0
+        """Whether nodes may be taken away: as stated, else for GPUs that Azure ML has as spot."""
+        by_default = self.hardware.gpus > 0 and self.hardware.low_priority
+        return self.priority == "spot" if self.priority else by_default
 
 
 @dataclass(frozen=True, kw_only=True)

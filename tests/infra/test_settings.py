@@ -6,6 +6,7 @@ import dataclasses
 import json
 import re
 import shutil
+from datetime import date, timedelta
 from pathlib import Path
 
 import jsonschema
@@ -15,7 +16,8 @@ import yaml
 from infra import cli
 from infra.schema import schema
 from infra.settings import HERE, Settings, load, stacks
-from infra.sizes import PRESETS, SIZES, retired
+from infra.sizes import PRESETS, RETIREMENTS, SIZES, retired, retirement
+from infra.workloads import Cluster
 from ml.specs.problems import Problem, Refused
 from tests.conftest import ROOT
 
@@ -219,6 +221,9 @@ NOT_OF_ONE_SETTING = {
 }
 
 
+TODAY = date(2026, 11, 22)
+
+
 @pytest.mark.parametrize(
     ("size", "gone"),
     [
@@ -226,18 +231,47 @@ NOT_OF_ONE_SETTING = {
         ("Standard_NC24rs_v3", True),
         ("Standard_NC12s_v2", True),
         ("Standard_NV6_Promo", True),
+        ("Standard_NV12hs_v3", True),
+        ("Standard_NV8as_v4", True),
+        ("Standard_H16mr_Promo", True),
+        ("Standard_HB60-45rs", True),
         ("Standard_NC4as_T4_v3", False),
         ("Standard_NC24ads_A100_v4", False),
+        ("Standard_HB120rs_v3", False),
+        ("Standard_NV36ads_A10_v5", False),
     ],
 )
 def test_retired_families(size: str, gone: bool) -> None:
-    assert (retired(size) is not None) is gone
+    assert (retired(size, TODAY) is not None) is gone
+
+
+@pytest.mark.parametrize(
+    ("size", "last"),
+    [
+        ("Standard_HB120-16rs_v2", date(2027, 5, 30)),
+        ("Standard_HC44rs", date(2027, 5, 30)),
+        ("Standard_DS3_v2", date(2028, 4, 30)),
+        ("Standard_D14_v2", date(2028, 4, 30)),
+    ],
+)
+def test_a_family_is_there_until_the_day_that_is_announced(size: str, last: date) -> None:
+    assert retired(size, last) is None
+    gone = retired(size, last + timedelta(days=1))
+    assert gone is not None and gone == retirement(size)
 
 
 def test_no_size_on_offer_is_retired_and_every_preset_is_one() -> None:
-    assert not [size for size in SIZES if retired(size)]
-    assert all(PRESETS[preset] in SIZES for preset in PRESETS)
+    """What takes the place of a family stays, too."""
+    assert not [size for size in SIZES if retired(size, TODAY)]
+    assert not [one for one in RETIREMENTS if one.instead not in SIZES or retirement(one.instead)]
+    assert not [size for size in PRESETS.values() if size not in SIZES or retirement(size)]
     assert SIZES[PRESETS["infiniband"]].infiniband
+
+
+def test_a_gpu_is_spot_by_default_where_azure_ml_has_it() -> None:
+    """H100 nodes are dedicated alone."""
+    assert Cluster(name="gpu", preset="a100").spot
+    assert not Cluster(name="gpu", size="Standard_ND96isr_H100_v5").spot
 
 
 def test_the_command_prints_problems_and_no_traceback(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from infra.live.arm import Arm, Denied
-from infra.live.doctor import names, permissions, providers, quota
+from infra.live.doctor import names, permissions, providers, quota, sizes
 from infra.live.doctor.check import Check
 from infra.preview.captured import Resource
 from infra.settings import Settings
@@ -15,6 +15,7 @@ def examine(settings: Settings, resources: Sequence[Resource], arm: Arm) -> Iter
     """Every check, those first that need nothing of Azure; what may not be read is a warning."""
     provided = [one for one in resources if one.custom]
     yield from names.formed(provided)
+    yield from sizes.lasting(settings)
     for label, checks in (
         ("resource providers", providers.registered(provided, arm)),
         ("features", providers.features(provided, arm)),

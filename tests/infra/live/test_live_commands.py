@@ -67,7 +67,7 @@ def test_a_doctor_who_finds_nothing(azure: list[str], capsys: pytest.CaptureFixt
     """Exit 0, a line a check; the token was for Azure Resource Manager."""
     code, out, err = ran(capsys, "doctor", "dev")
     assert (code, err) == (0, "")
-    assert out.count("ok ") == len(out.splitlines()) == 9
+    assert out.count("ok ") == len(out.splitlines()) == 10
     assert set(azure) == {arm.PUBLIC}
 
 

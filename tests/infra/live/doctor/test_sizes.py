@@ -1,0 +1,22 @@
+"""Sizes: one that stays, one whose end is announced."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from infra.live.arm import Arm
+from infra.settings import Settings
+from infra.workloads import Cluster
+from tests.infra.live.doctor.ready import USAGES, said, usage, wrong
+from tests.stand_ins.arm_server import State
+
+
+def test_a_size_whose_end_is_announced_is_told(settings: Settings, arm: Arm, state: State) -> None:
+    """It can be had until then."""
+    assert said(settings, arm)["sizes"].verdict == "ok"
+    state.lists[USAGES].append(usage("standardDSv2Family", 100))
+    old = Cluster(name="old", size="Standard_DS3_v2", max_nodes=1)
+    found = said(replace(settings, clusters=(*settings.clusters, old)), arm)
+    assert wrong(found) == {"size Standard_DS3_v2": "warning"}
+    assert found["size Standard_DS3_v2"].said == "the Dv2 series ends on 2028-05-01"
+    assert found["size Standard_DS3_v2"].hint == "use Standard_D4ds_v4"
