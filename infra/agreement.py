@@ -10,6 +10,7 @@ from infra import compute_agreement, naming, network_agreement
 from infra.network_agreement import Found
 from infra.regions import REGIONS
 from infra.settings import BUILDER, Settings
+from infra.workloads import IDLE_MINUTES
 from ml.specs.lines import Document, Key
 from ml.specs.problems import Problem
 
@@ -143,6 +144,11 @@ def _machines(settings: Settings) -> Found:
             hint = "delete it, or set `kind: data-science-vm`"
             keys = ("platform:workstations", index, "ssh_key")
             yield "no-effect", found, "no ssh_key", hint, keys
+        if workstation.kind == "data-science-vm" and workstation.idle_minutes != IDLE_MINUTES:
+            found = f"`{workstation.name}` is a VM, which runs until its person stops it"
+            hint = "delete it, or set `kind: compute-instance`"
+            keys = ("platform:workstations", index, "idle_minutes")
+            yield "no-effect", found, "no idle_minutes", hint, keys
 
 
 def _sas(settings: Settings) -> Found:

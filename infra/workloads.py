@@ -9,6 +9,9 @@ from infra.fields import Form, field
 from infra.forms import COMPUTE, GUID, NAME, VM_SIZE
 from infra.sizes import PRESETS, SIZES, Preset, Size
 
+# Of a compute instance, where the settings say nothing.
+IDLE_MINUTES = 60
+
 
 @dataclass(frozen=True, kw_only=True)
 class Usage:
@@ -75,7 +78,9 @@ class Workstation:
         "",
         form=Form(r"ssh-(rsa|ed25519) \S+.*", "a public key: ssh-ed25519 AAAA…"),
     )
-    idle_minutes: int = field("minutes until an idle instance stops", 60, low=15, high=4320)
+    idle_minutes: int = field(
+        "minutes until an idle instance stops", IDLE_MINUTES, low=15, high=4320
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

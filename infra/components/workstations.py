@@ -10,6 +10,7 @@ from pulumi_azure_native import compute, network
 
 from infra.components.network import Network
 from infra.components.site import Site
+from infra.sizes import SIZES
 from infra.workloads import Workstation
 
 ADMINISTRATOR = "azureuser"
@@ -63,13 +64,7 @@ class Workstations(pulumi.ComponentResource):
                 network_interfaces=[compute.NetworkInterfaceReferenceArgs(id=card.id)]
             ),
             os_profile=_system(machine),
-            security_profile=compute.SecurityProfileArgs(
-                encryption_at_host=True,
-                security_type="TrustedLaunch",
-                uefi_settings=compute.UefiSettingsArgs(
-                    secure_boot_enabled=True, v_tpm_enabled=True
-                ),
-            ),
+            security_profile=_security(machine),
             storage_profile=compute.StorageProfileArgs(
                 image_reference=compute.ImageReferenceArgs(
                     publisher="microsoft-dsvm",
@@ -77,7 +72,13 @@ class Workstations(pulumi.ComponentResource):
                     sku="2204-gen2",
                     version="latest",
                 ),
-                os_disk=compute.OSDiskArgs(create_option="FromImage", delete_option="Delete"),
+                os_disk=compute.OSDiskArgs(
+                    create_option="FromImage",
+                    delete_option="Delete",
+                    managed_disk=compute.ManagedDiskParametersArgs(
+                        storage_account_type="StandardSSD_LRS"
+                    ),
+                ),
             ),
             opts=pulumi.ResourceOptions(parent=self),
         )
@@ -95,6 +96,20 @@ class Workstations(pulumi.ComponentResource):
             opts=pulumi.ResourceOptions(parent=made),
         )
         return made
+
+
+def _security(machine: Workstation) -> compute.SecurityProfileArgs:
+    """Encrypted on its host; started from signed code alone where it has no GPU.
+
+    Secure Boot would not load the image's NVIDIA driver, and ND A100 sizes have no Trusted Launch
+    (azure/virtual-machines/trusted-launch, "Virtual machines sizes").
+    """
+    if SIZES[machine.size].gpus:
+        return compute.SecurityProfileArgs(encryption_at_host=True)
+    firmware = compute.UefiSettingsArgs(secure_boot_enabled=True, v_tpm_enabled=True)
+    return compute.SecurityProfileArgs(
+        encryption_at_host=True, security_type="TrustedLaunch", uefi_settings=firmware
+    )
 
 
 def _system(machine: Workstation) -> compute.OSProfileArgs:

@@ -156,6 +156,10 @@ def test_a_share_machines_and_a_sas(tmp_path: Path) -> None:
         workstations=[
             {"name": "ada", "person": person},
             {"name": "bob", "person": person, "kind": "data-science-vm", "ssh_key": key},
+            {
+                **{"name": "eve", "person": person, "kind": "data-science-vm", "ssh_key": key},
+                "size": "Standard_NC4as_T4_v3",
+            },
         ],
     )
     _sound(found)
@@ -163,13 +167,17 @@ def test_a_share_machines_and_a_sas(tmp_path: Path) -> None:
     assert ("${StorageAccount:share-storage.id}", "file") in _led_to(found), "jobs mount it"
     store = _kinds(found, "machinelearningservices:Datastore")["datastore-raw"].inputs
     assert store["properties"]["credentials"]["secrets"]["sasToken"] == SECRET
-    assert "bob" in _kinds(found, "compute:VirtualMachine")
+    machines = _kinds(found, "compute:VirtualMachine")
+    assert "securityType" in machines["bob"].inputs["securityProfile"]
+    assert "securityType" not in machines["eve"].inputs["securityProfile"], "its driver is unsigned"
+    disk = machines["bob"].inputs["storageProfile"]["osDisk"]["managedDisk"]
+    assert disk == {"storageAccountType": "StandardSSD_LRS"}
     instance = _kinds(found, "machinelearningservices:Compute")["ada"].inputs["properties"]
     assert instance["computeType"] == "ComputeInstance"
     called = _kinds(found, "machinelearningservices:Compute")["ada"].inputs["computeName"]
     assert called.startswith("ada-ci") and len(called) <= 24, "all of a region shares these names"
     assert "workstations" in _ways_out(found), "its sign-in is installed from outside"
-    system = _kinds(found, "compute:VirtualMachine")["bob"].inputs["osProfile"]
+    system = machines["bob"].inputs["osProfile"]
     assert system["adminUsername"] != "operator", "Ubuntu has a group of that name already"
 
 
