@@ -1,8 +1,9 @@
 """Azure's public price list: the Retail Prices API, which needs no sign-in.
 
 learn.microsoft.com/rest/api/cost-management/retail-prices/azure-retail-prices. Rows of Windows, of
-DevTest and of reservations are not ours; `Low Priority` in `skuName` is what low-priority nodes of
-Azure ML pay (not `Spot`, which is a virtual machine's).
+cloud services (the same size at Windows' price), of DevTest and of reservations are not ours;
+`Low Priority` in `skuName` is what low-priority nodes of Azure ML pay (not `Spot`, which is a
+virtual machine's).
 """
 
 from __future__ import annotations
@@ -106,14 +107,16 @@ def _rows(size: str, region: str, get: Get) -> Iterator[Mapping[str, Any]]:
         url = page.get("NextPageLink") or ""
         if not url:
             return
-        if not url.startswith(f"{ADDRESS}?"):
+        # Azure's own links name the port of https.
+        if not url.replace(":443/", "/", 1).startswith(f"{ADDRESS}?"):
             raise NoPrices(f"the next page is said to be at {url}")
     raise NoPrices(f"more than {MOST_PAGES} pages")
 
 
 def _another_product(row: Mapping[str, Any]) -> bool:
     """Whether a row is not what a Linux node of a cluster pays."""
-    named = f"{row.get('productName')} {row.get('skuName')}"
+    named = f"{row.get('productName')} {row.get('skuName')}".replace(" ", "")
     if row.get("type") != "Consumption" or row.get("unitOfMeasure") != "1 Hour":
         return True
-    return any(word in named for word in ("Windows", "DevTest", "Spot", "Reservation"))
+    others = ("Windows", "CloudServices", "DevTest", "Spot", "Reservation")
+    return any(word in named for word in others)

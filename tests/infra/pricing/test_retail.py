@@ -8,7 +8,6 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from infra.pricing import retail
 from infra.pricing.retail import NoPrices, refreshed, vm_prices
 
 SIZE = "Standard_NC4as_T4_v3"
@@ -35,13 +34,20 @@ FIRST = [
     row(0.842, productName="Virtual Machines NCasT4_v3 Series Windows"),
     row(0.2, "NC4as T4 v3 Spot"),
     row(2700.0, type="Reservation"),
+    row(
+        0.843,
+        productName="NCasT4_v3 Series CloudServices",
+        effectiveStartDate="2026-01-01T00:00:00Z",
+    ),
+    row(0.843, productName="NCasT4_v3 Series Cloud Services"),
 ]
 SECOND = [
     row(0.132, "NC4as T4 v3 Low Priority"),
     row(0.5, type="DevTestConsumption"),
     row(0.6, effectiveStartDate="2021-01-01T00:00:00Z"),
 ]
-NEXT = f"{retail.ADDRESS}?$skip=100"
+# Azure names the port, which says no more than https does.
+NEXT = "https://prices.azure.com:443/api/retail/prices?$skip=100"
 
 
 class Recorded:
@@ -57,7 +63,7 @@ class Recorded:
 
 
 def test_dedicated_and_low_priority_are_found_over_all_pages() -> None:
-    """Windows, spot machines, reservations, DevTest and former prices are left out."""
+    """Windows, spot machines, cloud services, reservations, DevTest and former prices are not."""
     get = Recorded({"Items": FIRST, "NextPageLink": NEXT}, {"Items": SECOND, "NextPageLink": None})
     found = {one.priority: one for one in vm_prices(SIZE, "westeurope", get)}
     assert {name: one.amount for name, one in found.items()} == {"dedicated": 0.658, "spot": 0.132}
@@ -87,6 +93,9 @@ def test_a_size_that_azure_does_not_list_is_named() -> None:
         ({"Items": [row(0.0)]}, "a price of 0.0"),
         ({"Items": [row(0.658), row(0.7)]}, "0.658 and 0.7"),
         ({"Items": [], "NextPageLink": "https://example.com/?x"}, "next page"),
+        ({"Items": [], "NextPageLink": NEXT.replace("443", "8443")}, "next page"),
+        ({"Items": [], "NextPageLink": NEXT.replace("https", "http")}, "next page"),
+        ({"Items": [], "NextPageLink": NEXT.replace("://", "://a@")}, "next page"),
         ({"Items": [], "NextPageLink": NEXT}, "more than 50 pages"),
     ],
 )
