@@ -27,6 +27,7 @@ TYPICAL_OPERATIONS = 10
 LEFT_OUT = (
     "network traffic and data through private endpoints, gateways and firewalls",
     "operations on storage, and data beyond `stored_gb`",
+    "logs that are kept beyond the 31 days that their price has in it",
     "what Defender scans for malware",
     "disks of machines for people",
     "deployments of online endpoints, which are a release's",

@@ -42,6 +42,7 @@ def test_lines_add_up(settings: Settings) -> None:
     assert lines["DNS zones"].month.idle == pytest.approx(0.5 * 7)
     assert lines["Defender"].month.idle == pytest.approx(10 * 2)
     assert lines["stored data"].month.worst == pytest.approx(0.0208 * 100)
+    assert lines["logs"].month.worst == pytest.approx(2.3 * 5 * 730 / 24)
     assert "firewall" not in lines and "storage key" not in lines and "NFS share" not in lines
     for name in ("idle", "typical", "worst"):
         assert getattr(made.total, name) == pytest.approx(
@@ -129,21 +130,21 @@ def test_what_no_line_counts_is_named(settings: Settings) -> None:
 def test_whose_the_prices_are_is_said_beside_each_estimate(settings: Settings) -> None:
     """Third parties' copies, a stand-in region, a share for low priority: with their lines."""
     spot = replace(settings.clusters[0], name="gpu-spot", preset="t4")
-    here = replace(settings, location="westeurope", clusters=(spot,))
-    fresh = prices.Price("vm/Standard_NC4as_T4_v3", "westeurope", "hour", 0.6, AZURE, "2026-01-01")
+    here = replace(settings, location="uksouth", clusters=(spot,))
+    fresh = prices.Price("vm/Standard_NC4as_T4_v3", "uksouth", "hour", 0.6, AZURE, "2026-01-01")
     before, after = (estimate(here, one) for one in (LISTED, LISTED.updated([fresh])))
     report = Report(Capture("dev", (), {}), before)
     forms: tuple[Format, ...] = ("text", "md")
     for shown in (costing.as_text(before), *(rendered([report], form) for form in forms)):
         assert "copied by third parties and not Azure's own answer" in shown
-        assert "of eastus, as none is listed for westeurope: all" in shown
+        assert "of eastus, as none is listed for uksouth: all" in shown
         share = f"low priority taken as 20% of dedicated ({LISTED.spot_source}): cluster gpu-spot"
         assert share in shown
     copied = next(one for one in costing.dated(after) if "third parties" in one)
     assert "cluster gpu-spot" not in copied and "stored data" in copied
     (line, *_) = json.loads(json.dumps(costing.as_json(after)))["lines"]
     assert line["price"] == {
-        **{"amount": pytest.approx(0.12), "unit": "hour", "region": "westeurope"},
+        **{"amount": pytest.approx(0.12), "unit": "hour", "region": "uksouth"},
         **{"priority": "spot", "as_of": "2026-01-01", "source": AZURE},
     }
 
