@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from datetime import timedelta
 
 from policies.infra.limits import Limits
 from policies.infra.rule import Item, Rule, must
@@ -13,6 +15,9 @@ BLOBS = "storage:BlobServiceProperties"
 VAULT = "keyvault:Vault"
 IMAGES = "containerregistry:Registry"
 FILES = "FileStorage"
+# DD.HH:MM:SS, and the longest that `storage.sas_hours` of the settings may ask for.
+_PERIOD = re.compile(r"(\d+)\.(\d+):(\d+):(\d+)")
+_SAS = timedelta(days=7)
 COPIES = tuple(f"Standard_{kind}" for kind in ("GRS", "RAGRS", "GZRS", "RAGZRS"))
 
 
@@ -38,16 +43,22 @@ def _bypass(item: Item, limits: Limits) -> Iterator[str]:
 
 
 def _sas(item: Item, limits: Limits) -> Iterator[str]:
-    if not item.at("sasPolicy.sasExpirationPeriod"):
-        yield "`sasPolicy.sasExpirationPeriod` is not set"
+    stated = item.at("sasPolicy.sasExpirationPeriod")
+    found = _PERIOD.fullmatch(str(stated))
+    days, hours, minutes, seconds = map(int, found.groups()) if found else (999, 0, 0, 0)
+    if timedelta(days, seconds, hours=hours, minutes=minutes) > _SAS:
+        yield f"`sasPolicy.sasExpirationPeriod` is {stated}, at most {_SAS.days} days"
     if item.at("sasPolicy.expirationAction") != "Block":
         yield "`sasPolicy.expirationAction` must be Block"
 
 
 def _soft_delete(item: Item, limits: Limits) -> Iterator[str]:
     for what in ("deleteRetentionPolicy", "containerDeleteRetentionPolicy"):
-        if item.at(f"{what}.enabled") is not True or item.at(f"{what}.days", 0) < 7:
+        days = item.at(f"{what}.days", 0)
+        if item.at(f"{what}.enabled") is not True or not isinstance(days, int) or days < 7:
             yield f"`{what}` must be enabled, for 7 days or more"
+    if item.at("deleteRetentionPolicy.allowPermanentDelete", False) is not False:
+        yield "`deleteRetentionPolicy.allowPermanentDelete` lets a delete be for good"
 
 
 def _retention(item: Item, limits: Limits) -> Iterator[str]:

@@ -6,13 +6,11 @@ from collections.abc import Iterator, Sequence
 
 from policies.infra.data import IMAGES
 from policies.infra.limits import Limits
+from policies.infra.rights import ASSIGNMENT, role
 from policies.infra.rule import Item, Rule
 from policies.infra.spend import GPU
 from policies.infra.workspace import COMPUTE, ENDPOINT, WORKSPACE
 
-# AcrPush: learn.microsoft.com/azure/role-based-access-control/built-in-roles/containers
-PUSH = "8311e382-0749-4cb8-b61a-304f252e45ec"
-ASSIGNMENT = "authorization:RoleAssignment"
 Found = Iterator[tuple[Item, str]]
 
 
@@ -44,7 +42,7 @@ def _push(items: Sequence[Item], limits: Limits) -> Found:
         for urn in item.uses.get("identity", ())
     }
     for item in items:
-        if item.kind == ASSIGNMENT and PUSH in str(item.at("roleDefinitionId", "")).lower():
+        if item.kind == ASSIGNMENT and role(item) == "AcrPush":
             for urn in item.uses.get("principalId", ()):
                 if urn in running:
                     yield item, f"lets `{running[urn]}`, which builds no images, replace them"

@@ -22,7 +22,7 @@ from pulumi_policy import (
 )
 from pulumi_policy.proxy import UnknownValueError
 
-from policies.infra import data, images, limits, reach, spend, waivers, whole, workspace
+from policies.infra import data, images, limits, reach, rights, spend, waivers, whole, workspace
 from policies.infra.limits import Limits
 from policies.infra.rule import AZURE, UNKNOWN, Item, Rule
 from policies.infra.waivers import Waiver
@@ -31,6 +31,7 @@ RULES: tuple[Rule, ...] = (
     *workspace.RULES,
     *data.RULES,
     *images.RULES,
+    *rights.RULES,
     *reach.RULES,
     *spend.RULES,
     *whole.RULES,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from policies.infra.limits import Limits
@@ -16,9 +16,10 @@ UNKNOWN = "(not known before the update)"
 class Item:
     """A resource as a rule sees it; `uses` is input → URNs that it was made from.
 
-    What only Azure knows is `UNKNOWN`. `kind` is the type without the provider. A rule of single
-    resources sees the inputs; one of a whole stack the outputs, without names that are inputs alone
-    (`computeName`, `privateZoneName`): it asks for `called`.
+    What only Azure knows is `UNKNOWN`, a whole list or object too. `kind` is the type without the
+    provider. A rule of single resources sees the inputs and no `uses`; one of a whole stack the
+    outputs, without names that are inputs alone (`computeName`, `privateZoneName`): it asks for
+    `called`.
     """
 
     kind: str
@@ -28,13 +29,25 @@ class Item:
     uses: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def at(self, path: str, default: Any = None) -> Any:
-        """The value at a dotted path of inputs, `default` where there is none."""
+        """The value at a dotted path, `default` where there is none, `UNKNOWN` within one."""
         value: Any = self.props
         for key in path.split("."):
+            if value == UNKNOWN:
+                return UNKNOWN
             if not isinstance(value, Mapping) or value.get(key) is None:
                 return default
             value = value[key]
         return value
+
+    def each(self, path: str) -> list[Item]:
+        """The members of the list or mapping at a path, each as an item.
+
+        One stands for a list that is not known: all that it is asked for is `UNKNOWN`.
+        """
+        found = self.at(path, ())
+        if isinstance(found, Mapping):
+            found = list(found.values())
+        return [replace(self, props=one) for one in ([found] if found == UNKNOWN else found)]
 
     @property
     def called(self) -> str:
@@ -75,7 +88,8 @@ def must(
 
     def check(item: Item, limits: Limits) -> Iterator[str]:
         found = item.at(path, default)
-        if found not in allowed:
+        # 1 is True to Python, and nobody knows what it is to Azure.
+        if not any(type(found) is type(one) and found == one for one in allowed):
             wanted = " or ".join(map(_shown, allowed))
             yield f"`{path}` is {_shown(found)}, must be {wanted}"
 

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Sequence
 
 from policies.infra.limits import Limits
-from policies.infra.rule import Item, Rule
+from policies.infra.reach import MACHINE
+from policies.infra.rule import UNKNOWN, Item, Rule
 from policies.infra.workspace import COMPUTE
 
-GPU = re.compile(r"Standard_N[CDGV]", re.I)
-_DURATION = re.compile(r"PT(?:(\d+)H)?(?:(\d+)M)?(?:\d+S)?")
-MACHINE = "compute:VirtualMachine"
+# All that accelerates: virtual-machines/sizes/overview, "N".
+GPU = re.compile(r"Standard_N", re.I)
+_DURATION = re.compile(r"PT(?:(\d+)H)?(?:(\d+)M)?(?:(\d+)S)?")
+# Azure's own longest: the reference of `idleTimeBeforeShutdown`.
+_LONGEST = 3 * 24 * 60
 _SCALE = "properties.properties.scaleSettings"
 
 
@@ -31,23 +35,22 @@ def _idle(item: Item, limits: Limits) -> Iterator[str]:
     if not _cluster(item):
         return
     stated = item.at(f"{_SCALE}.nodeIdleTimeBeforeScaleDown")
-    found = _DURATION.fullmatch(str(stated))
-    minutes = int(found[1] or 0) * 60 + int(found[2] or 0) if found else None
-    if minutes is None or minutes > limits.idle_minutes:
+    if _minutes(stated) > limits.idle_minutes:
         yield f"`nodeIdleTimeBeforeScaleDown` is {stated}, at most {limits.idle_minutes} minutes"
 
 
 def _gpu(item: Item, limits: Limits) -> Iterator[str]:
     where = "hardwareProfile.vmSize" if item.kind == MACHINE else "properties.properties.vmSize"
-    size = str(item.at(where, ""))
-    if GPU.match(size) and size not in limits.gpu_sizes:
+    size = str(item.at(where, UNKNOWN))
+    known = {one.lower() for one in limits.gpu_sizes}
+    if size == UNKNOWN or (GPU.match(size) and size.lower() not in known):
         allowed = ", ".join(limits.gpu_sizes) or "none"
         yield f"`vmSize` is {size}; GPU sizes allowed here: {allowed}"
 
 
 def _instance(item: Item, limits: Limits) -> Iterator[str]:
-    stopping = "properties.properties.idleTimeBeforeShutdown"
-    if item.at("properties.computeType") == "ComputeInstance" and not item.at(stopping):
+    stopping = item.at("properties.properties.idleTimeBeforeShutdown")
+    if item.at("properties.computeType") == "ComputeInstance" and _minutes(stopping) > _LONGEST:
         yield "a compute instance stops by itself when it is idle"
 
 
@@ -57,6 +60,15 @@ def _budget(items: Sequence[Item], limits: Limits) -> Iterator[tuple[Item, str]]
     for item in items:
         if item.kind == "resources:ResourceGroup":
             yield item, "no budget warns of its cost"
+
+
+def _minutes(stated: object) -> float:
+    """A duration such as PT1H30M in minutes; without end where it says none."""
+    found = _DURATION.fullmatch(str(stated))
+    if not found or not any(found.groups()):
+        return math.inf
+    hours, minutes, seconds = (int(one or 0) for one in found.groups())
+    return hours * 60 + minutes + seconds / 60
 
 
 def _cluster(item: Item) -> bool:

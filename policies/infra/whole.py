@@ -84,8 +84,8 @@ def _private_names(items: Sequence[Item], limits: Limits) -> Found:
 
 
 def _groups(endpoint: Item) -> list[str]:
-    connections = endpoint.at("privateLinkServiceConnections", [])
-    return [group for one in connections for group in one.get("groupIds", [])]
+    connections = endpoint.each("privateLinkServiceConnections")
+    return [group for one in connections for group in one.at("groupIds", [])]
 
 
 def _workspace_names(items: Sequence[Item], limits: Limits) -> Found:

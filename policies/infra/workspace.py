@@ -24,8 +24,8 @@ def _identity(item: Item, limits: Limits) -> Iterator[str]:
 def _outbound_endpoint(item: Item, limits: Limits) -> Iterator[str]:
     if item.at("managedNetwork.isolationMode") == "Disabled":
         return  # `workspace-isolation` says whether our own network takes its place
-    rules = item.at("managedNetwork.outboundRules", {})
-    if not any(one.get("type") == "PrivateEndpoint" for one in rules.values()):
+    rules = item.each("managedNetwork.outboundRules")
+    if not any(one.at("type") == "PrivateEndpoint" for one in rules):
         yield "no outbound rule of the managed network is a private endpoint"
 
 
@@ -33,6 +33,19 @@ def _cluster_identity(item: Item, limits: Limits) -> Iterator[str]:
     cluster = item.at("properties.computeType") == "AmlCompute"
     if cluster and item.at("identity.type") != "UserAssigned":
         yield "a cluster acts by a user-assigned identity of its own"
+
+
+def _ssh(item: Item, limits: Limits) -> Iterator[str]:
+    """A cluster's port is open where it has no network of ours, unless it says otherwise."""
+    cluster = item.at("properties.computeType") == "AmlCompute"
+    where, default = (
+        ("remoteLoginPortPublicAccess", "NotSpecified")
+        if cluster
+        else ("sshSettings.sshPublicAccess", "Disabled")
+    )
+    found = item.at(f"properties.properties.{where}", default)
+    if found != "Disabled":
+        yield f"`{where}` is {found}, must be Disabled"
 
 
 def _no_stored_key(item: Item, limits: Limits) -> Iterator[str]:
@@ -108,9 +121,18 @@ RULES: tuple[Rule, ...] = (
         "own",
         True,
     ),
+    must(
+        "compute-kind",
+        COMPUTE,
+        "properties.computeType",
+        ("AmlCompute", "ComputeInstance"),
+        "Compute is of a kind that rules have been written for.",
+        "own",
+    ),
+    Rule("compute-ssh", "Nobody reaches a node by SSH from outside.", "own", (COMPUTE,), _ssh),
     Rule(
         "compute-identity",
-        "Each cluster acts by an identity of its own.",
+        "Each cluster acts by a user-assigned identity.",
         "own",
         (COMPUTE,),
         _cluster_identity,

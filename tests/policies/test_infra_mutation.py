@@ -41,8 +41,11 @@ def _items(found: Capture) -> list[Item]:
 
 
 def _said(items: list[Item]) -> list[str]:
+    # A policy of single resources is not told what an input was made from.
+    single = [replace(item, uses={}) for item in items]
     whole = [replace(item, props=_outputs(item)) for item in items]
-    found = [*(one for item in items for one in verdicts(BOOK, item)), *verdicts(BOOK, None, whole)]
+    found = [one for item in single for one in verdicts(BOOK, item)]
+    found += verdicts(BOOK, None, whole)
     return [f"{one.rule}: {one.message}" for one in found if not one.aside]
 
 

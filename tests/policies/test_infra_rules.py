@@ -18,7 +18,8 @@ from pulumi_policy import (
 )
 from pulumi_policy.proxy import UNKNOWN_STRING_VALUE, unknown_checking_proxy
 
-from policies.infra import limits, pack, waivers
+from infra.components import grants
+from policies.infra import limits, pack, rights, waivers
 from policies.infra.limits import Limits
 from policies.infra.pack import RULES, Book, plain, verdicts
 from policies.infra.rule import UNKNOWN, Item
@@ -76,8 +77,6 @@ def _each() -> Iterator[Any]:
                             for one in resources
                         ]
                     )
-            elif "uses" in case:
-                found.append(_item(case["kind"], {}, case["uses"][verdict]))
             else:
                 found += [_item(case["kind"], props) for props in case[verdict]]
             for number, one in enumerate(found):
@@ -121,6 +120,10 @@ CHECKLIST = [
 def test_every_check_of_the_catalogues_is_a_rule(source: str) -> None:
     """What PSRule, checkov, Azure Policy and AVM ask of an Azure ML environment."""
     assert any(source in rule.sources.replace(",", " ").split() for rule in RULES)
+
+
+def test_every_role_that_the_program_grants_may_be_granted_and_no_other() -> None:
+    assert {ident: name for name, ident in grants.ROLES.items()} == rights.ROLES
 
 
 def test_an_environment_without_limits_has_the_strictest() -> None:
