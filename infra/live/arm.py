@@ -12,20 +12,28 @@ from urllib.parse import urlsplit
 
 from azure.core.credentials import TokenCredential
 from azure.core.exceptions import AzureError, ClientAuthenticationError
-from azure.core.rest import HttpRequest
+from azure.core.pipeline import PipelineResponse
+from azure.core.rest import HttpRequest, HttpResponse
 from azure.mgmt.resource.resources import ResourceManagementClient
 
 from ml.specs.problems import Exit, Problem, Refused
 
 PUBLIC = "https://management.azure.com"
+# Seconds until a connection that does not come, or an answer that does not, is given up; the SDK's
+# own five minutes each, and again at every try, look like nothing at all.
+PATIENCE = 30
+# Azure's codes for a subscription that is not there for who is signed in.
+_NO_SUBSCRIPTION = ("SubscriptionNotFound", "InvalidSubscriptionId")
+_UNREGISTERED = "MissingSubscriptionRegistration"
+_NETWORK = "check the network and the subscription"
 
 
 class Denied(Exception):
-    """Azure answered that this may not be read; holds its error code."""
+    """Azure answered, and did not say what was asked; holds its error code."""
 
 
 class Arm:
-    """Reads one subscription; every method raises Refused when Azure cannot be reached at all."""
+    """Reads one subscription; every method raises Refused when Azure cannot be asked at all."""
 
     def __init__(self, credential: TokenCredential, subscription: str, address: str) -> None:
         self.subscription = subscription
@@ -35,6 +43,9 @@ class Arm:
             subscription,
             base_url=address,
             credential_scopes=[f"{address}/.default"],
+            connection_timeout=PATIENCE,
+            read_timeout=PATIENCE,
+            raw_response_hook=_unregistered,
         )
 
     def get(self, path: str, version: str) -> Mapping[str, Any] | None:
@@ -44,13 +55,15 @@ class Arm:
     def all(self, path: str, version: str) -> Iterator[Mapping[str, Any]]:
         """Every item of a list, page by page; none where there is no such list."""
         url = f"{self._address}{path}?api-version={version}"
-        host = urlsplit(self._address).netloc
         while url:
             page = self._sent(HttpRequest("GET", url)) or {}
-            yield from page.get("value", [])
+            items = page.get("value") or []
+            if not isinstance(items, list) or not all(isinstance(one, dict) for one in items):
+                raise _unreachable("its list is none")
+            yield from items
             url = page.get("nextLink") or ""
-            if url and urlsplit(url).netloc != host:
-                raise _unreachable(f"the next page is said to be at {urlsplit(url).netloc}")
+            if url and _host(url) != _host(self._address):
+                raise _unreachable(f"the next page is said to be at {url[:100]}")
 
     def asked(self, path: str, version: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
         """The answer to a question that is a POST and changes nothing, such as of a free name."""
@@ -63,28 +76,54 @@ class Arm:
         except ClientAuthenticationError as error:
             raise _unreachable(type(error).__name__, "`az login`, then try again") from None
         except AzureError as error:
-            raise _unreachable(str(error.message)) from None
-        if answer.status_code == 404:
+            raise _unreachable(str(error.message)[:300]) from None
+        status, body = answer.status_code, _json(answer)
+        code = _code(body or {})
+        if status == 401:
+            raise _unreachable(
+                f"status 401: {code}", "`az login --tenant` with azure-native:tenantId"
+            )
+        if code in _NO_SUBSCRIPTION:
+            hint = "`az account show` names who is signed in, and where; or azure-native:tenantId"
+            raise _unreachable(f"{code}: {self.subscription}", hint)
+        if status == 404 and (body is not None or not answer.content):
             return None
-        try:
-            body = answer.json()
-        except ValueError:
-            body = None
-        if not isinstance(body, dict):
-            raise _unreachable(f"status {answer.status_code} without JSON")
-        if answer.status_code in (401, 403):
-            raise Denied(_code(body) or str(answer.status_code))
-        if answer.status_code >= 400:
-            raise _unreachable(f"status {answer.status_code}: {_code(body)}")
+        if body is None:
+            raise _unreachable(f"status {status} without JSON")
+        if status == 429 or status >= 500:
+            raise _unreachable(f"status {status}: {code}", "try again in a few minutes")
+        if status >= 400:
+            raise Denied(code or str(status))
         return body
 
 
+def _unregistered(response: PipelineResponse[HttpRequest, HttpResponse]) -> None:
+    """Stop before the SDK sees that a provider is not registered: it would register it."""
+    answer = response.http_response
+    if answer.status_code == 409 and _UNREGISTERED in answer.text():
+        raise Denied(_UNREGISTERED)
+
+
+def _host(url: str) -> tuple[str, str | None, int | None]:
+    parts = urlsplit(url)
+    return parts.scheme, parts.hostname, parts.port or (443 if parts.scheme == "https" else None)
+
+
+def _json(answer: HttpResponse) -> Mapping[str, Any] | None:
+    try:
+        body = answer.json()
+    except ValueError:
+        return None
+    return body if isinstance(body, dict) else None
+
+
 def _code(body: Mapping[str, Any]) -> str:
-    error = body.get("error")
-    return str(error.get("code", "")) if isinstance(error, Mapping) else ""
+    """The error code; Azure Monitor has it outside."""
+    error = body.get("error", body)
+    return str(error.get("code") or "") if isinstance(error, Mapping) else ""
 
 
-def _unreachable(found: str, hint: str = "check the network and the subscription") -> Refused:
+def _unreachable(found: str, hint: str = _NETWORK) -> Refused:
     return Refused(
         Problem("azure-does-not-answer", found, "an answer of Azure Resource Manager", hint),
         exit_code=Exit.RUN_FAILED,

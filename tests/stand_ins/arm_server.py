@@ -31,13 +31,17 @@ class SignedIn:
 class State:
     """`resources` by id, `lists` and `answers` (to POST) by path; `denied` paths are 403.
 
-    Paths compare without case, as Azure's do. `asked` is every request: method, path, version.
+    Paths compare without case, as Azure's do. `raw` is sent as it is, whatever was asked: status,
+    headers, body. `unregistered` providers answer no question, with that message. `asked` is every
+    request: method, path, version.
     """
 
     resources: dict[str, Any] = field(default_factory=dict)
     lists: dict[str, list[Any]] = field(default_factory=dict)
     answers: dict[str, Any] = field(default_factory=dict)
     denied: set[str] = field(default_factory=set)
+    unregistered: dict[str, str] = field(default_factory=dict)
+    raw: list[tuple[int, Mapping[str, str], bytes]] = field(default_factory=list)
     asked: list[tuple[str, str, str]] = field(default_factory=list)
 
     def found(self, method: str, path: str, skip: int, here: str) -> tuple[int, Any]:
@@ -45,6 +49,12 @@ class State:
         plain = path.lower()
         if plain in {one.lower() for one in self.denied}:
             return 403, {"error": {"code": "AuthorizationFailed", "message": "no"}}
+        for name, message in self.unregistered.items():
+            if f"/providers/{name}/".lower() in plain:
+                code = "MissingSubscriptionRegistration"
+                return 409, {"error": {"code": code, "message": message}}
+            if plain.endswith(f"/providers/{name}".lower()):
+                return 200, {"namespace": name, "registrationState": "NotRegistered"}
         if method == "POST":
             return _or_404({key.lower(): one for key, one in self.answers.items()}, plain)
         lists = {key.lower(): one for key, one in self.lists.items()}
@@ -81,9 +91,13 @@ def running(state: State, folder: Path) -> Iterator[tuple[str, Path]]:
                 status, body = 400, {"error": {"code": "MissingApiVersionParameter"}}
             self.rfile.read(int(self.headers.get("Content-Length") or 0))
             sent = json.dumps(body).encode()
+            headers: Mapping[str, str] = {"Content-Type": "application/json"}
+            if state.raw:
+                # One after the other; the last one for good.
+                status, headers, sent = state.raw.pop(0) if len(state.raw) > 1 else state.raw[0]
             self.send_response(status)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(sent)))
+            for name, value in {"Content-Length": str(len(sent)), **headers}.items():
+                self.send_header(name, value)
             self.end_headers()
             self.wfile.write(sent)
 

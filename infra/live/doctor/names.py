@@ -1,4 +1,4 @@
-"""Names: of a form that Azure takes, free where all share them, and not kept by a deletion."""
+"""Names: of a form that Azure takes, and free where all of Azure shares them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from infra.live.addresses import Addresses, version
 from infra.live.arm import Arm
 from infra.live.doctor.check import Check
 from infra.preview.captured import Resource
-from infra.settings import Settings
 
 
 @dataclass(frozen=True)
@@ -97,23 +96,3 @@ def free(resources: Sequence[Resource], arm: Arm) -> Iterator[Check]:
         else:
             said = str(answer.get("message") or answer.get("reason") or "taken")
             yield Check(f"name {name}", "error", said, "platform:name makes every name")
-
-
-def deleted(settings: Settings, resources: Sequence[Resource], arm: Arm) -> Iterator[Check]:
-    """A deleted vault keeps its name until it is purged, which purge protection forbids."""
-    wanted = {
-        str(one.inputs["vaultName"]).lower() for one in resources if one.kind == "keyvault:Vault"
-    }
-    path = f"/subscriptions/{arm.subscription}/providers/Microsoft.KeyVault/deletedVaults"
-    found = [
-        one
-        for one in arm.all(path, version("keyvault:Vault"))
-        if str(one["name"]).lower() in wanted
-    ]
-    for one in found:
-        name = one["name"]
-        hint = f"az keyvault recover --name {name} --location {settings.location}"
-        until = str((one.get("properties") or {}).get("scheduledPurgeDate", "it is purged"))
-        yield Check(f"vault {name}", "error", f"deleted, its name is kept until {until}", hint)
-    if not found:
-        yield Check("deleted vaults", "ok", "none has a name that is declared")

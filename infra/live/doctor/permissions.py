@@ -52,7 +52,7 @@ def permissions(resources: Sequence[Resource], arm: Arm) -> Iterator[Check]:
 
 def _allows(permission: Mapping[str, Any], action: str) -> bool:
     def named(key: str) -> bool:
-        patterns = [str(one).lower() for one in permission.get(key, [])]
+        patterns = [str(one).lower() for one in permission.get(key) or ()]
         return any(fnmatchcase(action.lower(), pattern) for pattern in patterns)
 
     return named("actions") and not named("notActions")

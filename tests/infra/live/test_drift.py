@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from tests.infra.live.declared import (
     resource,
     resources,
 )
+from tests.infra.live.nulls import with_a_null
 from tests.stand_ins.arm_server import SignedIn, State
 
 KNOWN = noise()
@@ -161,3 +163,17 @@ def test_noise_without_a_reason_is_refused(tmp_path: Path) -> None:
     path.write_text("inputs: [{kind: '*', input: tags}]\nresources: []\n")
     with pytest.raises(ValueError, match="no reason"):
         noise(path)
+
+
+def test_a_null_where_something_is_expected_is_no_traceback(direct: Arm, state: State) -> None:
+    """Anywhere in any answer: it is a difference, or a readable error."""
+    tried = 0
+    for kept in (state.resources, state.lists):
+        for path, answer in list(kept.items()):
+            for one in with_a_null(answer):
+                kept[path] = one
+                with suppress(Refused):
+                    found(direct)
+                tried += 1
+            kept[path] = answer
+    assert tried > 50

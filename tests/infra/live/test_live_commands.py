@@ -42,6 +42,10 @@ def ran(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]
 @pytest.fixture
 def azure(state: State, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """Somebody is signed in to a subscription that is ready; the audiences of the tokens."""
+    state.resources[f"/subscriptions/{SUBSCRIPTION}"] = {
+        "tenantId": load("dev").tenant,
+        "state": "Enabled",
+    }
     for rule in GLOBAL.values():
         state.answers[f"{HERE}/{rule.question}"] = {"nameAvailable": True}
     for name in ("Storage", "KeyVault", "ManagedIdentity", "MachineLearningServices"):
@@ -67,7 +71,7 @@ def test_a_doctor_who_finds_nothing(azure: list[str], capsys: pytest.CaptureFixt
     """Exit 0, a line a check; the token was for Azure Resource Manager."""
     code, out, err = ran(capsys, "doctor", "dev")
     assert (code, err) == (0, "")
-    assert out.count("ok ") == len(out.splitlines()) == 10
+    assert all(line.startswith("ok ") for line in out.splitlines()) and "permissions" in out
     assert set(azure) == {arm.PUBLIC}
 
 

@@ -9,6 +9,7 @@ import pytest
 from infra.live.doctor.names import GLOBAL
 from infra.settings import Settings, load
 from infra.workloads import Cluster
+from tests.infra.live.declared import SUBSCRIPTION
 from tests.infra.live.doctor.ready import HERE, PERMISSIONS, PROVIDERS, USAGES, usage
 from tests.stand_ins.arm_server import State
 
@@ -25,6 +26,11 @@ def settings() -> Settings:
 @pytest.fixture(autouse=True)
 def fine(state: State) -> None:
     """A subscription where everything is as it should be."""
+    state.resources[f"/subscriptions/{SUBSCRIPTION}"] = {
+        "subscriptionId": SUBSCRIPTION,
+        "tenantId": load("dev").tenant,
+        "state": "Enabled",
+    }
     for name in PROVIDERS:
         state.resources[f"{HERE}/{name}"] = {"registrationState": "Registered"}
     for rule in GLOBAL.values():

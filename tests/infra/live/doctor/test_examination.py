@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from infra.live.arm import Arm
 from infra.settings import Settings
-from tests.infra.live.doctor.ready import USAGES, said, wrong
+from ml.specs.problems import Refused
+from tests.infra.live.doctor.ready import HERE, USAGES, said, wrong
+from tests.infra.live.nulls import with_a_null
 from tests.stand_ins.arm_server import State
 
 
@@ -25,3 +29,23 @@ def test_what_may_not_be_read_is_a_warning(settings: Settings, arm: Arm, state: 
     found = said(settings, arm)
     assert wrong(found) == {"quota": "warning"}
     assert found["permissions"].verdict == "ok"
+
+
+def test_a_null_where_something_is_expected_is_no_traceback(
+    settings: Settings, direct: Arm, state: State
+) -> None:
+    """Anywhere in any answer: it is said, or taken for what it may mean."""
+    state.lists[f"{HERE}/Microsoft.KeyVault/deletedVaults"] = [
+        {"name": "kvmlplatdev", "properties": {"scheduledPurgeDate": "2027-01-01"}}
+    ]
+    tried = 0
+    for kept in (state.resources, state.lists, state.answers):
+        for path, answer in list(kept.items()):
+            if path.startswith(HERE):
+                for one in with_a_null(answer):
+                    kept[path] = one
+                    with suppress(Refused):
+                        said(settings, direct)
+                    tried += 1
+                kept[path] = answer
+    assert tried > 50

@@ -26,14 +26,3 @@ def test_a_name_of_the_wrong_form(settings: Settings, arm: Arm) -> None:
     long = resource("resources:ResourceGroup", "long", resourceGroupName="g" * 91)
     found = said(settings, arm, bad, long)
     assert wrong(found) == {"name With-Dash": "error", f"name {'g' * 91}": "error"}
-
-
-def test_a_deleted_vault_that_keeps_its_name(settings: Settings, arm: Arm, state: State) -> None:
-    """With the command that recovers it; another one's is none of ours."""
-    vaults = state.lists[f"{HERE}/Microsoft.KeyVault/deletedVaults"]
-    vaults.append({"name": "another"})
-    assert wrong(said(settings, arm)) == {}
-    vaults.append({"name": "KVmlplatdev", "properties": {"scheduledPurgeDate": "2027-01-01"}})
-    found = said(settings, arm)
-    assert wrong(found) == {"vault KVmlplatdev": "error"}
-    assert "az keyvault recover --name KVmlplatdev" in found["vault KVmlplatdev"].hint

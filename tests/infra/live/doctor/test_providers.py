@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
 from infra.live.arm import Arm
+from infra.preview.captured import Resource
 from infra.settings import Settings
 from tests.infra.live.declared import resource
 from tests.infra.live.doctor.ready import HERE, said, wrong
@@ -39,3 +42,77 @@ def test_a_feature_that_a_machine_needs(settings: Settings, arm: Arm, state: Sta
     ] = {"properties": {"state": "Registered"}}
     assert wrong(said(settings, arm, machine)) == {}
     assert "feature EncryptionAtHost" not in said(settings, arm)
+
+
+@pytest.mark.parametrize(
+    ("reported", "verdict"),
+    [("Registering", "warning"), ("Unregistering", "error"), (None, "error")],
+)
+def test_a_provider_that_is_being_registered_creates_already(
+    settings: Settings, arm: Arm, state: State, reported: str | None, verdict: str
+) -> None:
+    """Wherever its registration is through."""
+    state.resources[f"{HERE}/Microsoft.KeyVault"] = {"registrationState": reported}
+    assert wrong(said(settings, arm)) == {"provider Microsoft.KeyVault": verdict}
+
+
+@pytest.mark.parametrize(
+    ("declared", "names"),
+    [
+        (
+            resource(
+                "machinelearningservices:OnlineEndpoint",
+                "faq",
+                endpointName="faq",
+                workspaceName="w",
+                resourceGroupName="g",
+            ),
+            {"Microsoft.Cdn", "Microsoft.PolicyInsights"},
+        ),
+        (
+            resource(
+                "machinelearningservices:Workspace",
+                "other",
+                workspaceName="w",
+                resourceGroupName="g",
+                managedNetwork={"isolationMode": "AllowInternetOutbound"},
+            ),
+            {"Microsoft.Network"},
+        ),
+        (
+            resource(
+                "machinelearningservices:Workspace",
+                "other",
+                workspaceName="w",
+                resourceGroupName="g",
+                managedNetwork={"isolationMode": "Disabled"},
+            ),
+            set(),
+        ),
+    ],
+)
+def test_a_provider_that_another_stands_on(
+    settings: Settings, arm: Arm, state: State, declared: Resource, names: set[str]
+) -> None:
+    """Azure's own error does not name it."""
+    found = said(settings, arm, declared)
+    assert wrong(found) == {f"provider {name}": "error" for name in names}
+    for name in names:
+        state.resources[f"{HERE}/{name}"] = {"registrationState": "Registered"}
+    assert wrong(said(settings, arm, declared)) == {}
+
+
+def test_a_provider_that_is_not_registered_is_asked_for_nothing_else(
+    settings: Settings, arm: Arm, state: State
+) -> None:
+    """What it does not say is a warning, the other checks go on, and nothing registers it."""
+    message = "The subscription is not registered to use namespace 'Microsoft.KeyVault'"
+    state.unregistered["Microsoft.KeyVault"] = message
+    found = said(settings, arm)
+    assert wrong(found) == {
+        "provider Microsoft.KeyVault": "error",
+        "free names": "warning",
+        "deleted vaults": "warning",
+    }
+    assert "permissions" in found
+    assert not any(path.endswith("/register") for _, path, _ in state.asked)

@@ -1,0 +1,50 @@
+"""Names that a deleted resource keeps, and those that another's keeps."""
+
+from __future__ import annotations
+
+from infra.live.arm import Arm
+from infra.settings import Settings
+from tests.infra.live.declared import GROUP, resource
+from tests.infra.live.doctor.ready import HERE, said, wrong
+from tests.stand_ins.arm_server import State
+
+LOGS = f"{HERE}/Microsoft.OperationalInsights/deletedWorkspaces"
+
+
+def test_a_deleted_vault_that_keeps_its_name(settings: Settings, arm: Arm, state: State) -> None:
+    """With the command that recovers it, in the region where it was; another one's is none of
+    ours.
+    """
+    vaults = state.lists[f"{HERE}/Microsoft.KeyVault/deletedVaults"]
+    vaults.append({"name": "another"})
+    assert wrong(said(settings, arm)) == {}
+    told = {"scheduledPurgeDate": "2027-01-01", "location": "northeurope"}
+    vaults.append({"name": "KVmlplatdev", "properties": told})
+    found = said(settings, arm)
+    assert wrong(found) == {"vault KVmlplatdev": "error"}
+    assert found["vault KVmlplatdev"].hint == (
+        "az keyvault recover --name KVmlplatdev --location northeurope"
+    )
+
+
+def test_deleted_logs_come_back_where_they_were_and_nowhere_else(
+    settings: Settings, arm: Arm, state: State
+) -> None:
+    """Of another group they are another's."""
+    logs = resource(
+        "operationalinsights:Workspace",
+        "logs",
+        workspaceName="log-mlplat-dev",
+        resourceGroupName="${ResourceGroup:group.name}",
+    )
+    name = "Microsoft.OperationalInsights/workspaces/log-mlplat-dev"
+    state.resources[f"{HERE}/Microsoft.OperationalInsights"] = {"registrationState": "Registered"}
+    there = {"id": f"{GROUP}/providers/{name}", "name": "log-mlplat-dev", "location": "West Europe"}
+    other = {**there, "id": there["id"].replace("rg-mlplat-dev", "rg-another")}
+    state.lists[LOGS] = [other]
+    assert wrong(said(settings, arm, logs)) == {}
+    state.lists[LOGS] = [other, there]
+    assert wrong(said(settings, arm, logs)) == {"logs log-mlplat-dev": "warning"}
+    state.lists[LOGS] = [{**there, "location": "northeurope"}]
+    assert wrong(said(settings, arm, logs)) == {"logs log-mlplat-dev": "error"}
+    assert wrong(said(settings, arm)) == {}

@@ -1,0 +1,36 @@
+"""The subscription: its state, and the tenant that it is of."""
+
+from __future__ import annotations
+
+import pytest
+
+from infra.live.arm import Arm
+from infra.settings import Settings
+from tests.infra.live.declared import SUBSCRIPTION
+from tests.infra.live.doctor.ready import said, wrong
+from tests.stand_ins.arm_server import State
+
+AT = f"/subscriptions/{SUBSCRIPTION}"
+
+
+@pytest.mark.parametrize(
+    ("state_of_it", "verdict"),
+    [("Enabled", None), ("Warned", "warning"), ("PastDue", "warning"), ("Disabled", "error"),
+     ("Deleted", "error")],
+)  # fmt: skip
+def test_a_state_that_takes_no_changes(
+    settings: Settings, arm: Arm, state: State, state_of_it: str, verdict: str | None
+) -> None:
+    """A disabled subscription is read as any other."""
+    state.resources[AT]["state"] = state_of_it
+    assert wrong(said(settings, arm)) == ({"subscription": verdict} if verdict else {})
+
+
+def test_another_tenant_than_the_declared_one(settings: Settings, arm: Arm, state: State) -> None:
+    """A vault of another tenant than its subscription's is refused."""
+    state.resources[AT]["tenantId"] = "11111111-1111-1111-1111-111111111111"
+    found = said(settings, arm)
+    assert wrong(found) == {"subscription": "error"}
+    assert found["subscription"].hint == "azure-native:tenantId"
+    state.resources[AT]["tenantId"] = settings.tenant.upper()
+    assert wrong(said(settings, arm)) == {}

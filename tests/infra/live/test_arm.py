@@ -1,0 +1,157 @@
+"""What Azure, or something in its place, may answer: read, named, or refused in a few lines."""
+
+from __future__ import annotations
+
+import json
+import socket
+from typing import Any
+
+import pytest
+
+from infra.live import arm as asking
+from infra.live.arm import Arm, Denied
+from ml.specs.problems import Refused
+from tests.infra.live.declared import GROUP, SUBSCRIPTION
+from tests.stand_ins.arm_server import SignedIn, State
+
+AT = f"/subscriptions/{SUBSCRIPTION}/things"
+JSON = {"Content-Type": "application/json"}
+PAGE = {"Content-Type": "text/html"}
+SIGN_IN = {**JSON, "WWW-Authenticate": 'Bearer authorization_uri="https://login", error="invalid"'}
+
+
+def error(code: str, message: str = "no") -> bytes:
+    return json.dumps({"error": {"code": code, "message": message}}).encode()
+
+
+def answered(state: State, status: int, headers: dict[str, str], body: bytes) -> None:
+    state.raw.append((status, headers, body))
+
+
+@pytest.mark.parametrize(
+    ("status", "headers", "body"),
+    [
+        (200, JSON, b'{"value": [{"id": "x"'),
+        (200, {**JSON, "Content-Length": "500"}, b'{"value": []}'),
+        (200, JSON, b"[]"),
+        (200, JSON, b""),
+        (200, JSON, b'{"value": "abc"}'),
+        (200, JSON, b'{"value": [null]}'),
+        (200, PAGE, b"<html>Sign in to the hotel</html>"),
+        (404, PAGE, b"<html>not here</html>"),
+        (403, PAGE, b"<html>the proxy says no</html>"),
+        (503, {**PAGE, "Retry-After": "0"}, b"<html>busy</html>"),
+        (429, {**JSON, "Retry-After": "0"}, error("SubscriptionRequestsThrottled")),
+        (307, {"Location": "/round/and/round"}, b""),
+        (302, {"Location": "http://127.0.0.1:9/sign-in"}, b""),
+        (200, JSON, b'{"value": [], "nextLink": "https://elsewhere.example/next"}'),
+        (200, JSON, b'{"value": [], "nextLink": "http://127.0.0.1/next"}'),
+    ],
+)
+def test_what_is_no_answer_of_azure_is_one_readable_error(
+    arm: Arm, state: State, status: int, headers: dict[str, str], body: bytes
+) -> None:
+    """Exit 1 and a few short lines; never taken for nothing being there."""
+    answered(state, status, headers, body)
+    arm._client._config.retry_policy.backoff_factor = 0
+    with pytest.raises(Refused, match="azure-does-not-answer") as refused:
+        list(arm.all(AT, "1"))
+    assert refused.value.exit_code == 1
+    lines = str(refused.value).splitlines()
+    assert len(lines) <= 4 and all(len(line) < 400 for line in lines)
+
+
+@pytest.mark.parametrize("body", [b'{"value": null}', b"{}", b'{"value": [], "nextLink": null}'])
+def test_a_list_that_is_empty_in_any_way(arm: Arm, state: State, body: bytes) -> None:
+    answered(state, 200, JSON, body)
+    assert list(arm.all(AT, "1")) == []
+
+
+def test_nothing_there(arm: Arm, state: State) -> None:
+    """With a body, with one in the form of Azure Monitor, and without any."""
+    for body in (error("ResourceNotFound"), b'{"code": "ResourceNotFound"}', b""):
+        answered(state, 404, JSON, body)
+    assert [arm.get(AT, "1") for _ in range(3)] == [None] * 3
+
+
+@pytest.mark.parametrize("code", ["InvalidAuthenticationTokenTenant", "ExpiredAuthenticationToken"])
+def test_a_token_that_is_not_taken_ends_it(arm: Arm, state: State, code: str) -> None:
+    """Of another tenant, or too old: no other question would be answered either."""
+    answered(state, 401, SIGN_IN, error(code))
+    with pytest.raises(Refused, match=code) as refused:
+        arm.get(AT, "1")
+    assert "az login --tenant" in str(refused.value)
+
+
+def test_a_subscription_that_who_is_signed_in_does_not_see_ends_it(arm: Arm, state: State) -> None:
+    """Or everything in it would be called missing."""
+    answered(state, 404, JSON, error("SubscriptionNotFound"))
+    with pytest.raises(Refused, match="SubscriptionNotFound") as refused:
+        arm.get(AT, "1")
+    assert "az account show" in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("status", "code"),
+    [(403, "AuthorizationFailed"), (400, "NoRegisteredProviderFound"), (409, "Conflict")],
+)
+def test_what_azure_does_not_say_is_named(arm: Arm, state: State, status: int, code: str) -> None:
+    """By its code; other questions may be answered."""
+    answered(state, status, JSON, error(code))
+    for _ in range(2):
+        with pytest.raises(Denied, match=code):
+            arm.get(AT, "1")
+
+
+def test_no_question_registers_a_provider(arm: Arm, state: State) -> None:
+    """As the SDK does by itself at that answer, and then waits for it without an end."""
+    message = "The subscription is not registered to use namespace 'Microsoft.KeyVault'"
+    answered(state, 409, JSON, error("MissingSubscriptionRegistration", message))
+    with pytest.raises(Denied, match="MissingSubscriptionRegistration"):
+        arm.asked(AT, "1", {"name": "x"})
+    assert [(method, path) for method, path, _ in state.asked] == [("POST", AT)]
+
+
+def test_a_busy_azure_is_asked_again_when_it_says(arm: Arm, state: State) -> None:
+    """429 with Retry-After, for a question that is a POST too."""
+    busy = (429, {**JSON, "Retry-After": "0"}, error("TooManyRequests"))
+    state.raw += [busy, (200, JSON, b'{"nameAvailable": true}')]
+    assert arm.asked(AT, "1", {})["nameAvailable"] is True
+    state.raw[:] = [busy, busy, (200, JSON, b'{"id": "x"}')]
+    assert arm.get(AT, "1") == {"id": "x"}
+
+
+def test_the_next_page_may_be_named_with_the_port_of_https() -> None:
+    """Some services name it."""
+    here = Arm(SignedIn(), SUBSCRIPTION, asking.PUBLIC)
+    seen: list[str] = []
+    pages: list[Any] = [{"value": [], "nextLink": f"{asking.PUBLIC}:443{GROUP}"}, {"value": [{}]}]
+
+    def sent(request: Any) -> Any:
+        seen.append(request.url)
+        return pages.pop(0)
+
+    here._sent = sent  # type: ignore[method-assign]
+    assert list(here.all(AT, "1")) == [{}]
+    assert seen[1] == f"{asking.PUBLIC}:443{GROUP}"
+
+
+def test_an_address_where_nobody_speaks_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes the connection and says nothing."""
+    monkeypatch.setattr(asking, "PATIENCE", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        here = Arm(SignedIn(), SUBSCRIPTION, f"https://127.0.0.1:{silent.getsockname()[1]}")
+        here._client._config.retry_policy.total_retries = 0
+        with pytest.raises(Refused, match="azure-does-not-answer"):
+            here.get(AT, "1")
+
+
+def test_a_proxy_that_is_not_there_is_a_readable_error(
+    arm: Arm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:9")
+    monkeypatch.setenv("NO_PROXY", "")
+    monkeypatch.setenv("no_proxy", "")
+    arm._client._config.retry_policy.total_retries = 0
+    with pytest.raises(Refused, match="proxy"):
+        arm.get(AT, "1")
