@@ -13,11 +13,12 @@ from ml.release.canary import Outcome
 from ml.release.desired import Declared
 from ml.release.journal import Release, refused_before
 from ml.release.judge import Judged, judge
+from ml.release.leftovers import tidy
 from ml.release.project import Project
 from ml.release.propose import launch_of
 from ml.release.registry import Registry, Version
 from ml.release.release_check import attached, evidence_problem, other_project
-from ml.release.rollout import roll_out, settle, tidy
+from ml.release.rollout import roll_out, settle
 from ml.serving import endpoint
 from ml.serving.router.process import Router
 from ml.serving.state import Live

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from ml.release import audit, canary, desired, rollout
+from ml.release import audit, baseline, canary, desired, leftovers
 from ml.release import project as projects
 from ml.release.canary import Outcome
 from ml.serving import endpoint, faulty, server
@@ -63,14 +63,14 @@ def drill(project: str, fault: str, told: Callable[[str], None] = lambda _: None
                 )
             )
         with endpoint.locked(name):
-            blue = rollout.cleared(name) or live
+            blue = leftovers.cleared(name) or live
             slot = endpoint.other_slot(name)
-            undo.callback(rollout.swept, name)
+            undo.callback(leftovers.swept, name)
             bad = spoilt(blue.launch, fault)
-            second = rollout.baseline(blue, samples)  # it loads while green does
+            second = baseline.begin(blue, samples)  # it loads while green does
             trial = Canary(server.start(slot, bad), bad, 0)
             trial = replace(trial, baseline=second())
-            undo.callback(rollout.drained, name)
+            undo.callback(leftovers.drained, name)
             undo.callback(canary.weigh, name, None)
             endpoint.switch(name, replace(blue, canary=trial))
         strategy = desired.strategy(found.name, desired.LOCAL)

@@ -45,7 +45,9 @@ def refused_before(release: Release) -> Refused | None:
                     f"{release.version.model} {release.version.version} was rolled back on "
                     f"{str(line['at'])[:16]}: {line['why']}",
                     "a version that its canary has not refused",
-                    f"propose another, or the same anew: ml release propose {release.project}",
+                    f"propose another, or the same anew: ml release propose {release.project}; "
+                    f"what served before: ml release rollback {release.project} "
+                    f"--to {release.environment}",
                 ),
                 exit_code=Exit.GATE_SAID_NO,
             )

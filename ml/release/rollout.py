@@ -6,16 +6,16 @@ a killed rollout left in the state is taken away first.
 
 from __future__ import annotations
 
-import http.client
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import replace
 
-from ml.release import canary, desired
+from ml.release import baseline, canary, desired, smoke
 from ml.release.canary import Outcome
 from ml.release.journal import Release, lines, record_applied, record_refused, served_before
+from ml.release.leftovers import cleared, drained, swept, tidy, without_green
 from ml.release.registry import Registry, Version
-from ml.serving import client, endpoint, server, slots
+from ml.serving import endpoint, server
 from ml.serving.router.process import Router
 from ml.serving.server import Launch, Server
 from ml.serving.state import Canary, Live
@@ -49,10 +49,10 @@ def roll_out(
             undo.callback(swept, name)
             second = None
             if blue is not None and compared:  # it loads while green does
-                second = baseline(blue, release.samples)
+                second = baseline.begin(blue, release.samples)
             try:
                 trial = Canary(server.start(slot, launch), launch, 0)
-                smoke(trial.server, launch, release.samples)
+                smoke.test(trial.server, launch, release.samples)
             except Refused as error:
                 if error.problems[0].code in _OWN_FAULTS:
                     record_refused(release, _why(error), None)
@@ -80,48 +80,11 @@ def roll_out(
                 raise _rolled_back(release, outcome, blue)
         with desired.locked(release.project), endpoint.locked(name):
             if not release.stands():
-                endpoint.switch(name, _cleared_state(name))
+                endpoint.switch(name, without_green(name))
                 return None
             router = _promote(release, registry, trial.server, port, outcome)
         undo.pop_all()
     return router, outcome
-
-
-def baseline(blue: Live, samples: Sequence[Mapping[str, object]]) -> Callable[[], Server]:
-    """Begin to start a second server of what is live; what is returned waits until it answers.
-
-    Either is refused as this machine's fault.
-    """
-    slot = blue.server.slot.with_name(endpoint.BASELINE)
-    with _not_greens_fault(blue):
-        endpoint.check_model(blue.launch)
-        begun = server.begin(slot, blue.launch)
-
-    def answers() -> Server:
-        with _not_greens_fault(blue):
-            started = server.ready(begun)
-            smoke(started, blue.launch, samples)
-        return started
-
-    return answers
-
-
-@contextmanager
-def _not_greens_fault(blue: Live) -> Iterator[None]:
-    try:
-        yield
-    except Refused as error:
-        raise Refused(
-            Problem(
-                "baseline-failed",
-                f"version {blue.launch.version} serves, but a second server of it for the canary "
-                f"fails: {error.problems[0].found}",
-                "room for three servers as long as a canary takes",
-                "free some memory and apply again; if the version itself can no longer be started, "
-                f"stop it (`ml serve {blue.launch.endpoint} --stop`): then none is compared with",
-            ),
-            exit_code=Exit.RUN_FAILED,
-        ) from None
 
 
 def _to_compare_with(launch: Launch, port: int | None, told: Callable[[str], None]) -> bool:
@@ -162,7 +125,7 @@ def _promote(
     The caller holds the project and the endpoint.
     """
     name, version, environment = release.launch.endpoint, release.version, release.environment
-    blue = _cleared_state(name)
+    blue = without_green(name)
     champion = registry.champion(version.model, environment)
     with ExitStack() as undo:
         undo.callback(endpoint.stop_idle, name)  # with it a router that stands before nothing
@@ -177,57 +140,6 @@ def _promote(
     endpoint.drained(router)
     endpoint.stop_idle(name)
     return router
-
-
-def tidy(name: str) -> None:
-    """Take away what a killed rollout left; an experiment goes on."""
-    with endpoint.locked(name):
-        if not ((state := endpoint.live(name)) and state.canary and state.canary.experiment):
-            cleared(name)
-
-
-def cleared(name: str) -> Live | None:
-    """What is live, once nothing of a killed rollout is left; the caller holds the endpoint."""
-    state = _cleared_state(name)
-    if state is not None:
-        if state != endpoint.live(name):
-            endpoint.switch(name, state)
-            drained(name)
-        endpoint.stop_idle(name)
-    return state
-
-
-def swept(name: str) -> None:
-    """Stop what has no part in the state. Where a full disk kept the state from being undone, that
-    is not what was started last: whatever requests are sent to goes on, and the next apply ends it.
-    """
-    with endpoint.locked(name):
-        endpoint.stop_idle(name)
-
-
-def drained(name: str) -> None:
-    """Return once nothing is under way to a server that gets no more; gives up without a router."""
-    with suppress(Refused):  # a router that is gone has nothing under way
-        if (router := endpoint.router(name)) is not None:
-            endpoint.drained(router)
-
-
-def _cleared_state(name: str) -> Live | None:
-    state = endpoint.live(name)
-    return replace(state, canary=None) if state else None
-
-
-def smoke(green: Server, launch: Launch, samples: Sequence[Mapping[str, object]]) -> None:
-    """Every sample request is answered, by the model that was declared."""
-    for sample in samples:
-        try:
-            answer = client.score(green.port, sample)
-        except (OSError, http.client.HTTPException) as error:
-            raise _failed(green, f"no answer to {sample}: {error}") from None
-        if answer.status != 200 or not isinstance(answer.body, dict):
-            raise _failed(green, f"status {answer.status} to {sample}: {answer.said}")
-        if answer.body.get("model_digest") != launch.digest:
-            raise _failed(green, f"no answer of the declared model to {sample}: {answer.said}")
 
 
 def _restore(
@@ -256,15 +168,3 @@ def _rolled_back(release: Release, outcome: Outcome, blue: Live) -> Refused:
 def _why(error: Refused) -> str:
     """What a server failed by, without its log."""
     return error.problems[0].found.splitlines()[0].removesuffix("; its log ends:")
-
-
-def _failed(green: Server, why: str) -> Refused:
-    return Refused(
-        Problem(
-            "smoke-failed",
-            f"{why}; its log ends:\n{slots.last_lines(green.slot)}",
-            "an answer from the declared model to every sample request",
-            f"nothing was switched; the whole log: {slots.log(green.slot)}",
-        ),
-        exit_code=Exit.RUN_FAILED,
-    )

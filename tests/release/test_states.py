@@ -21,7 +21,7 @@ from hypothesis import strategies as some
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from ml.release import apply as applying
-from ml.release import audit, canary, desired, journal, rollback, rollout, status
+from ml.release import audit, canary, desired, journal, rollback, smoke, status
 from ml.release import propose as proposing
 from ml.release.canary import Outcome
 from ml.release.desired import Declared
@@ -161,7 +161,7 @@ def install(patch: pytest.MonkeyPatch, machine: Machine) -> None:
     patch.setattr(endpoint, "check_model", lambda launch: None)
     patch.setattr(audit, "append", wrapped(audit.append))
     patch.setattr(canary, "lead", lead)
-    patch.setattr(rollout, "smoke", lambda *_: machine.effect())
+    patch.setattr(smoke, "test", lambda *_: machine.effect())
 
     class Registry:
         """The alias alone."""

@@ -5,14 +5,13 @@ from __future__ import annotations
 from contextlib import ExitStack
 from dataclasses import replace
 
-from ml.release import audit
+from ml.release import audit, smoke
 from ml.release import project as projects
 from ml.release.ab.experiment import Experiment
 from ml.release.journal import taken_back
 from ml.release.judge import judge
 from ml.release.propose import launch_of
 from ml.release.registry import Registry
-from ml.release.rollout import smoke
 from ml.serving import endpoint, server
 from ml.serving.router.process import Router
 from ml.serving.server import Launch
@@ -53,7 +52,7 @@ def serve(experiment: Experiment, approved_by: str) -> tuple[Decision, Router | 
             endpoint.check_model(launch)
             undo.callback(endpoint.stop_idle, name)
             green = server.start(endpoint.other_slot(name), launch)
-            smoke(green, launch, project.samples())
+            smoke.test(green, launch, project.samples())
             beside = Canary(
                 *(green, launch, experiment.share),
                 experiment=experiment.name,
