@@ -35,12 +35,12 @@ def provision(
         "identity",
         IdentityArgs(here, settings.repository, [one.name for one in settings.computes], encrypted),
     )
-    network = None
+    network, nodes = None, settings.network.isolation == "own"
     if settings.private:
         network = Network("network", NetworkArgs(here, settings.network, settings.way_out))
     vault = Vault("vault", VaultArgs(here, settings.vault, network, encrypted))
     storage = Storage(
-        "storage", StorageArgs(here, settings.storage, network, _key(here, vault, identity))
+        "storage", StorageArgs(here, settings.storage, network, nodes, _key(here, vault, identity))
     )
     registry = Registry("registry", RegistryArgs(here, settings.images, network))
     assets = None
@@ -75,7 +75,7 @@ def provision(
             clusters=settings.computes,
             instances=settings.machines("compute-instance"),
             identities=identity.clusters,
-            network=network if settings.network.isolation == "own" else None,
+            network=network if nodes else None,
         ),
     )
     machines = settings.machines("data-science-vm")

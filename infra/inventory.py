@@ -18,6 +18,8 @@ ZONES: Mapping[str, Sequence[str]] = {
     "blob": ("privatelink.blob.core.windows.net",),
     "dfs": ("privatelink.dfs.core.windows.net",),
     "file": ("privatelink.file.core.windows.net",),
+    "queue": ("privatelink.queue.core.windows.net",),
+    "table": ("privatelink.table.core.windows.net",),
     "vault": ("privatelink.vaultcore.azure.net",),
     "registry": ("privatelink.azurecr.io",),
 }
@@ -26,6 +28,9 @@ ZONES: Mapping[str, Sequence[str]] = {
 REQUIRED = 5
 # The lake is reached from the managed network by these of ours.
 LAKE_PARTS = ("blob", "dfs")
+# The parts of the workspace's storage by which a parallel step shares out its work: nodes need them
+# (how-to-managed-network, "Use batch endpoints or ParallelRunStep"; how-to-secure-workspace-vnet).
+PARALLEL_PARTS = ("queue", "table")
 # On the workspace and the vault; each endpoint has one more.
 ALERTS = 3
 
@@ -52,13 +57,16 @@ def inventory(settings: Settings) -> Inventory:
     makes_assets = settings.asset_registry.mode == "create"
     uses_assets = settings.asset_registry.mode != "none"
     share = bool(settings.storage.nfs_share_gib)
+    managed = settings.network.isolation == "managed"
     reached: list[str] = []
     if settings.private:
         reached = ["amlworkspace", "vault", "registry", "blob", "file", *LAKE_PARTS]
         reached += ["file"] * share + ["amlregistry"] * uses_assets
+        reached += [] if managed else PARALLEL_PARTS
     outbound = 0
-    if settings.network.isolation == "managed":
-        outbound = uses_assets + settings.private * (REQUIRED + len(LAKE_PARTS) + share)
+    if managed:
+        ours = len(LAKE_PARTS) + len(PARALLEL_PARTS) + share
+        outbound = uses_assets + settings.private * (REQUIRED + ours)
     return Inventory(
         endpoints=len(reached),
         outbound=outbound,

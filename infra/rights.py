@@ -94,6 +94,20 @@ def before(
         grants += [
             Grant(f"{cluster.name}-images", who, "AcrPull", images),
             Grant(f"{cluster.name}-storage", who, blobs, storage.workspace.id),
+            # What shares out the work of a parallel step (how-to-disable-local-auth-storage,
+            # "Scenarios for role assignments").
+            Grant(
+                f"{cluster.name}-queues",
+                who,
+                "Storage Queue Data Contributor",
+                storage.workspace.id,
+            ),
+            Grant(
+                f"{cluster.name}-tables",
+                who,
+                "Storage Table Data Contributor",
+                storage.workspace.id,
+            ),
             Grant(f"{cluster.name}-lake", who, _LAKE[cluster.lake], storage.lake.id),
         ]
     if settings.builder:
@@ -126,10 +140,12 @@ def after(
     yield Grant("endpoints-metrics", identity.endpoints, "AzureML Metrics Writer (preview)", scope)
     if assets:
         yield Grant("pipeline-assets", identity.pipeline, "AzureML Registry User", assets.id)
-        yield Grant("endpoints-assets", identity.endpoints, "AzureML Registry User", assets.id)
+        # Who uses what is shared reads it (how-to-manage-registries, "Allow users to use assets"):
+        # what a job could write there, another environment might serve.
+        yield Grant("endpoints-assets", identity.endpoints, "Reader", assets.id)
         for cluster in settings.clusters:
             who = identity.clusters[cluster.name]
-            yield Grant(f"{cluster.name}-assets", who, "AzureML Registry User", assets.id)
+            yield Grant(f"{cluster.name}-assets", who, "Reader", assets.id)
     for instance in settings.machines("compute-instance"):
         # Its files are a share, mounted under the person's own name (how-to-disable-local-auth-
         # storage, "Scenarios for role assignments").

@@ -28,6 +28,8 @@ ROLES: Mapping[str, str] = {
     "Storage Blob Data Contributor": "ba92f5b4-2d11-453d-a403-e96b0029c9fe",
     "Storage Blob Data Reader": "2a2b9908-6ea1-4ae2-8e65-a410df84e7d1",
     "Storage File Data Privileged Contributor": "69566ab7-960f-475b-8e7c-b3118f30c6bd",
+    "Storage Queue Data Contributor": "974c5e8b-45b9-4653-ba55-5f855dd0fb88",
+    "Storage Table Data Contributor": "0a9a7e1f-b9d0-4cc4-a60d-0319b160aaa3",
     "Virtual Machine User Login": "fb879df8-f326-4884-b1cf-06f3ad86be52",
 }
 
@@ -65,10 +67,11 @@ class Grants(pulumi.ComponentResource):
 
     def _assignment(self, name: str, site: Site, grant: Grant) -> authorization.RoleAssignment:
         definition = f"providers/Microsoft.Authorization/roleDefinitions/{ROLES[grant.role]}"
-        told = f"{site.subscription}/{site.names.group}/{name}/{grant.name}"
+        told = f"{site.subscription}/{site.names.group}/{name}/{grant.name}/{grant.role}"
         return authorization.RoleAssignment(
             grant.name,
-            # A name that follows from what it grants is the same in every run.
+            # A name that follows from what it grants is the same in every run, and another for
+            # another role: Azure refuses to change that of an assignment.
             role_assignment_name=str(uuid.uuid5(uuid.NAMESPACE_URL, told)),
             principal_id=grant.who if isinstance(grant.who, str) else grant.who.principal_id,
             principal_type=grant.kind,

@@ -15,7 +15,7 @@ from infra.components.lifecycle import lifecycle
 from infra.components.network import Network
 from infra.components.site import Site
 from infra.foundations import Storage as Settings
-from infra.inventory import LAKE_PARTS
+from infra.inventory import LAKE_PARTS, PARALLEL_PARTS
 
 _KINDS = {"LRS": "Standard_LRS", "ZRS": "Standard_ZRS", "GRS": "Standard_GRS"}
 _KINDS |= {"GZRS": "Standard_GZRS", "RAGRS": "Standard_RAGRS", "RAGZRS": "Standard_RAGZRS"}
@@ -33,11 +33,15 @@ class EncryptionKey:
 
 @dataclass(frozen=True)
 class StorageArgs:
-    """`network` is None where public addresses answer, `key` where Azure's key encrypts."""
+    """`network` is None where public addresses answer, `key` where Azure's key encrypts.
+
+    `nodes` says whether nodes of clusters stand in `network`.
+    """
 
     site: Site
     settings: Settings
     network: Network | None
+    nodes: bool
     key: EncryptionKey | None
 
 
@@ -79,6 +83,9 @@ class Storage(pulumi.ComponentResource):
             for what in parts
             if args.network
         }
+        for what in PARALLEL_PARTS:
+            if args.network and args.nodes:
+                args.network.private_endpoint("workspace-storage", self.workspace.id, what)
         self.register_outputs({"lake": self.lake.id})
 
     def _account(

@@ -16,7 +16,7 @@ from infra.components.site import Site
 from infra.components.storage import Storage
 from infra.components.vault import Vault
 from infra.foundations import Network as NetworkSettings
-from infra.inventory import LAKE_PARTS
+from infra.inventory import LAKE_PARTS, PARALLEL_PARTS
 
 
 @dataclass(frozen=True)
@@ -159,6 +159,8 @@ def _managed_network(args: WorkspaceArgs) -> ml.ManagedNetworkSettingsArgs:
             isolation_mode="AllowInternetOutbound", outbound_rules=rules
         )
     rules |= {f"lake-{what}": _leading_to(args.storage.lake.id, what) for what in LAKE_PARTS}
+    own = args.storage.workspace.id
+    rules |= {f"workspace-{what}": _leading_to(own, what) for what in PARALLEL_PARTS}
     if args.storage.share:
         rules["share"] = _leading_to(args.storage.share.id, "file")
     for host in args.network_settings.allowed_hosts:

@@ -29,6 +29,8 @@ ROLES: Mapping[str, str] = {
     "ba92f5b4-2d11-453d-a403-e96b0029c9fe": "Storage Blob Data Contributor",
     "2a2b9908-6ea1-4ae2-8e65-a410df84e7d1": "Storage Blob Data Reader",
     "69566ab7-960f-475b-8e7c-b3118f30c6bd": "Storage File Data Privileged Contributor",
+    "974c5e8b-45b9-4653-ba55-5f855dd0fb88": "Storage Queue Data Contributor",
+    "0a9a7e1f-b9d0-4cc4-a60d-0319b160aaa3": "Storage Table Data Contributor",
     "fb879df8-f326-4884-b1cf-06f3ad86be52": "Virtual Machine User Login",
 }
 # Those that change or open what they are granted on: for the workspace alone, which needs them.

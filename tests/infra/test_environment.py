@@ -205,12 +205,49 @@ def test_the_pipeline_may_do_what_it_does() -> None:
 def test_the_workspace_sees_the_private_endpoints_of_its_storage() -> None:
     """Without it nothing behind them is shown in the studio."""
     granted = _rights(own()["staging"])
-    seen = {name for name, role in granted.items() if role == "Reader"}
+    seen = {name for name, role in granted.items() if name.startswith("workspace-sees")}
+    assert {granted[name] for name in seen} == {"Reader"}
     assert seen == {
         *("workspace-sees-workspace-storage-blob", "workspace-sees-workspace-storage-file"),
         *("workspace-sees-lake-blob", "workspace-sees-lake-dfs"),
     }
-    assert not [name for name, role in _rights(own()["dev"]).items() if role == "Reader"]
+    assert not [name for name in _rights(own()["dev"]) if name.startswith("workspace-sees")]
+
+
+def test_parallel_steps_have_what_shares_out_their_work(tmp_path: Path) -> None:
+    """Their nodes speak by a queue and a table of the workspace's storage, wherever they stand."""
+    granted = _rights(own()["dev"])
+    for cluster in ("cpu-cluster", "gpu-spot"):
+        assert granted[f"{cluster}-queues"] == "Storage Queue Data Contributor"
+        assert granted[f"{cluster}-tables"] == "Storage Table Data Contributor"
+    shared = {("${StorageAccount:workspace-storage.id}", what) for what in ("queue", "table")}
+    assert shared <= _led_to(own()["prod"])
+    assert not shared & _led_to(own()["dev"]), "it answers on public addresses there"
+    ours = _kinds(changed(tmp_path, network={"isolation": "own"}), "network:PrivateEndpoint")
+    assert {"workspace-storage-queue", "workspace-storage-table"} <= ours.keys()
+
+
+def test_jobs_and_endpoints_read_the_shared_registry_and_the_pipeline_writes_it() -> None:
+    """What a job of dev may write there, prod may serve."""
+    granted = _rights(own()["dev"])
+    roles = {name: role for name, role in granted.items() if name.endswith("-assets")}
+    assert roles == {
+        "workspace-approves-assets": "Azure AI Enterprise Network Connection Approver",
+        "pipeline-assets": "AzureML Registry User",
+        **dict.fromkeys(("endpoints-assets", "cpu-cluster-assets", "gpu-spot-assets"), "Reader"),
+    }
+
+
+def test_another_role_is_another_assignment(tmp_path: Path) -> None:
+    """Azure lets nobody change the role of one that is there (RoleAssignmentUpdateNotPermitted)."""
+    clusters = [{"name": "cpu", "preset": "cpu", "lake": lake} for lake in ("read", "write")]
+    names = {
+        _kinds(changed(tmp_path / one["lake"], clusters=[one]), "authorization:RoleAssignment")[
+            "cpu-lake"
+        ].inputs["roleAssignmentName"]
+        for one in clusters
+    }
+    assert len(names) == 2
 
 
 def _openings(found: Capture, part: str, direction: str, access: str) -> dict[str, set[str]]:

@@ -37,7 +37,7 @@ def test_lines_add_up(settings: Settings) -> None:
     cluster = lines["cluster cpu-cluster"]
     assert cluster.month.typical == pytest.approx(0.288 * 10 * (2 + 20 / 60))
     assert cluster.month.worst == pytest.approx(0.288 * 730 * 4)
-    assert lines["private endpoints"].month.idle == pytest.approx(0.01 * 730 * (8 + 8))
+    assert lines["private endpoints"].month.idle == pytest.approx(0.01 * 730 * (8 + 10))
     assert lines["container registry"].month.idle == pytest.approx(50 * 730 / 24 / 30)
     assert lines["DNS zones"].month.idle == pytest.approx(0.5 * 7)
     assert lines["Defender"].month.idle == pytest.approx(10 * 2)
