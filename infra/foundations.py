@@ -124,7 +124,8 @@ class Guardrails:
 
     monthly_budget: int = field("budget of a month, in the currency of billing", low=1, high=10**7)
     budget_from: str = field(
-        "month in which the budget begins: Azure takes the one in which it is made, or a later",
+        "month in which the budget begins: Azure takes the one in which it is made, or one of the"
+        " twelve after it",
         form=Form(r"20\d\d-(0[1-9]|1[0-2])", "a month such as 2026-12"),
     )
     locks: bool = field(

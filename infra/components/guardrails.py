@@ -36,7 +36,8 @@ class Guardrails(pulumi.ComponentResource):
         site, opts = args.site, pulumi.ResourceOptions(parent=self)
         consumption.Budget(
             "budget",
-            budget_name=site.names.local("budget"),
+            # With the month: Azure refuses another start of a budget that is there.
+            budget_name=site.names.local("budget", args.settings.budget_from),
             scope=site.group_id,
             amount=args.settings.monthly_budget,
             category="Cost",

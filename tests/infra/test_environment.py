@@ -107,6 +107,13 @@ def test_no_lock_stands_on_the_resource_group() -> None:
     assert len(scopes) == 4 and not any("ResourceGroup" in one for one in scopes)
 
 
+def test_a_budget_that_begins_in_another_month_is_another_budget() -> None:
+    """Azure refuses a new start of one that is there."""
+    budget = _kinds(own()["prod"], "consumption:Budget")["budget"].inputs
+    assert budget["timePeriod"] == {"startDate": "2026-12-01T00:00:00Z"}
+    assert budget["budgetName"] == "budget-mlplat-prod-2026-12"
+
+
 def test_one_registry_is_made_and_the_others_use_it() -> None:
     made = {
         stack: len(_kinds(found, "machinelearningservices:Registry"))

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from datetime import date
 
 from infra.live.arm import Arm, Denied
-from infra.live.doctor import deleted, names, permissions, providers, quota, sizes
+from infra.live.doctor import budget, deleted, names, permissions, providers, quota, sizes
 from infra.live.doctor.check import Check
 from infra.live.doctor.subscription import subscription
 from infra.preview.captured import Resource
@@ -30,6 +31,7 @@ def examine(settings: Settings, resources: Sequence[Resource], arm: Arm) -> Iter
         ("deleted vaults", deleted.vaults(provided, arm)),
         ("deleted logs", deleted.logs(settings, provided, arm)),
         ("quota", quota.quota(settings, arm)),
+        ("budget", budget.begins(provided, arm, date.today())),
         ("permissions", permissions.permissions(provided, arm)),
     ):
         try:

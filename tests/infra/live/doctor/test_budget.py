@@ -1,0 +1,55 @@
+"""The month in which a budget begins: past, this one, within a year, later."""
+
+from __future__ import annotations
+
+from datetime import date
+
+import pytest
+
+from infra.live.arm import Arm
+from infra.live.doctor.budget import begins
+from infra.preview.captured import Resource
+from tests.infra.live.declared import GROUP, resource, resources
+from tests.stand_ins.arm_server import State
+
+TODAY = date(2027, 3, 15)
+
+
+def _with_budget(month: str) -> list[Resource]:
+    budget = resource(
+        "consumption:Budget",
+        "budget",
+        budgetName=f"budget-{month}",
+        scope="${ResourceGroup:group.id}",
+        timePeriod={"startDate": f"{month}-01T00:00:00Z"},
+    )
+    return [*resources(), budget]
+
+
+@pytest.mark.parametrize(
+    ("month", "verdict"),
+    [
+        ("2027-02", "error"),
+        ("2026-12", "error"),
+        ("2027-03", "ok"),
+        ("2028-03", "ok"),
+        ("2028-04", "error"),
+    ],
+)
+def test_the_first_month_of_a_budget_that_is_to_be_made(
+    arm: Arm, state: State, month: str, verdict: str
+) -> None:
+    (found,) = begins(_with_budget(month), arm, TODAY)
+    assert (found.name, found.verdict) == ("budget", verdict)
+    assert ("platform:guardrails.budget_from: 2027-03" in found.hint) is (verdict == "error")
+
+
+def test_a_budget_that_is_there_began_when_it_did(arm: Arm, state: State) -> None:
+    """Nothing is asked of its month."""
+    state.resources[f"{GROUP}/providers/Microsoft.Consumption/budgets/budget-2026-12"] = {}
+    (found,) = begins(_with_budget("2026-12"), arm, TODAY)
+    assert (found.verdict, found.said) == ("ok", "there since 2026-12")
+
+
+def test_where_no_budget_is_declared_nothing_is_said(arm: Arm) -> None:
+    assert list(begins(resources(), arm, TODAY)) == []
