@@ -13,6 +13,12 @@ from infra.components.monitoring import Monitoring
 from infra.components.site import Site
 from infra.workloads import Endpoint
 
+# What a release writes, and the tags. An update is a PUT of what the program declares, and Azure
+# takes one without traffic for no traffic at all (Azure-Samples/openai-end-to-end-baseline,
+# machinelearning.bicep): a new owner in the tags would silence every endpoint. What has to be
+# updated nevertheless goes with `pulumi up --refresh`, which sends back the traffic that it read.
+RELEASES = ["properties.traffic", "properties.mirrorTraffic", "tags"]
+
 
 @dataclass(frozen=True)
 class EndpointsArgs:
@@ -48,9 +54,7 @@ class Endpoints(pulumi.ComponentResource):
                     auth_mode="AADToken", public_network_access=site.public_access
                 ),
                 opts=pulumi.ResourceOptions(
-                    parent=self,
-                    depends_on=[*args.granted],
-                    ignore_changes=["properties.traffic", "properties.mirrorTraffic"],
+                    parent=self, depends_on=[*args.granted], ignore_changes=RELEASES
                 ),
             )
             args.monitoring.diagnose(f"endpoint-{endpoint.name}", made.id)

@@ -55,7 +55,10 @@ class Network(pulumi.ComponentResource):
                     name=part,
                     address_prefix=str(prefix),
                     default_outbound_access=False,
-                    private_endpoint_network_policies="Enabled",
+                    # Nodes without public addresses were refused a subnet that has either:
+                    # Azure/terraform#85.
+                    private_endpoint_network_policies=_policies(part),
+                    private_link_service_network_policies=_policies(part),
                     nat_gateway=gateway if part != "endpoints" else None,
                     network_security_group=network.NetworkSecurityGroupArgs(id=groups[part].id),
                     service_endpoints=[
@@ -170,3 +173,8 @@ class Network(pulumi.ComponentResource):
             public_ip_addresses=[network.SubResourceArgs(id=address.id)],
             opts=opts,
         )
+
+
+def _policies(part: Part) -> str:
+    """Private endpoints obey the security group of the part that they stand in."""
+    return "Enabled" if part == "endpoints" else "Disabled"

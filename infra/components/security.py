@@ -32,17 +32,18 @@ INWARD: Mapping[Part, Opening] = {
     "workstations": Opening("ssh-from-the-network", ("22",)),
     "builds": Opening("https-from-the-network", ("443",)),
 }
-# What every node has to reach (how-to-access-azureml-behind-firewall, "Required").
+# What every node has to reach (how-to-access-azureml-behind-firewall, "Basic configuration").
 AZURE: tuple[Opening, ...] = (
     Opening("sign-in", ("80", "443"), "AzureActiveDirectory"),
     Opening("azure-ml", ("443", "8787", "18881"), "AzureMachineLearning"),
     Opening("azure-ml-nodes", ("5831",), "AzureMachineLearning", "Udp"),
     Opening("batch", ("443",), "BatchNodeManagement.{region}", "*"),
     Opening("resource-manager", ("443",), "AzureResourceManager"),
-    Opening("storage", ("443",), "Storage.{region}"),
+    # Without files (445) Azure ML refused the subnet: MicrosoftDocs/azure-docs#91825.
+    Opening("storage", ("443", "445"), "Storage.{region}"),
     Opening("front-door", ("443",), "AzureFrontDoor.FrontEnd"),
-    # Images of Microsoft, and what they come through.
-    Opening("images", ("443",), "MicrosoftContainerRegistry.{region}"),
+    # Images of Microsoft, from any region, and what they come through.
+    Opening("images", ("443",), "MicrosoftContainerRegistry"),
     Opening("images-front-door", ("443",), "AzureFrontDoor.FirstParty"),
     Opening("monitor", ("443",), "AzureMonitor"),
 )

@@ -53,10 +53,16 @@ def _change(before: Resource | None, after: Resource | None) -> Iterator[Change]
         differing = tuple(
             Property(path, old.get(path, ABSENT), new.get(path, ABSENT))
             for path in sorted(old.keys() | new.keys())
-            if path not in old or path not in new or old[path] != new[path]
+            if old.get(path, ABSENT) != new.get(path, ABSENT) and not _ignored(path, after)
         )
         if differing:
             yield Change("changed", after.kind, after.name, after.urn, differing)
+
+
+def _ignored(path: str, resource: Resource) -> bool:
+    """Whether Pulumi is told to leave a property as it is."""
+    within = tuple(f"{one}{mark}" for one in resource.ignore_changes for mark in ".[")
+    return path in resource.ignore_changes or path.startswith(within)
 
 
 def _leaves(resource: Resource) -> dict[str, Any]:

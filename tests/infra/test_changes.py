@@ -81,6 +81,19 @@ def test_protection_is_a_property() -> None:
     assert change.properties == (Property("(protect)", "False", "True"),)
 
 
+def test_what_is_ignored_does_not_change() -> None:
+    """Neither a property nor what is in it; one that only begins alike does."""
+    ignored = ("tags", "properties.traffic")
+
+    def declared(value: str) -> Resource:
+        traffic = {"traffic": {"blue": value}}
+        one = _resource("a", tags={"a": value}, properties=traffic, tagsOf=value)
+        return replace(one, ignore_changes=ignored)
+
+    (change,) = changes(_capture(declared("old")), _capture(declared("new")))
+    assert change.properties == (Property("tagsOf", "old", "new"),)
+
+
 def test_an_empty_list_is_not_nothing() -> None:
     (change,) = changes(_capture(_resource("a")), _capture(_resource("a", rules=[])))
     assert change.properties == (Property("rules", ABSENT, []),)

@@ -9,6 +9,7 @@ import pytest
 
 from infra.live.addresses import Addresses
 from infra.preview.captured import SECRET, Capture, Resource
+from infra.preview.changes import changes
 from infra.preview.run import capture
 from infra.preview.sdk_types import problems
 from infra.settings import load
@@ -133,6 +134,7 @@ def test_our_own_subnet_in_place_of_the_managed_network(tmp_path: Path) -> None:
     assert builder.inputs["properties"]["properties"]["subnet"]["id"].endswith("/subnets/builds")
     assert _ways_out(found) == {"compute", "workstations", "builds"}
     assert _ways_out(own()["prod"]) == set(), "the managed network has one of its own"
+    assert _held_back(found) == {"endpoints"}, "nodes are refused a subnet with these policies"
     lake = _kinds(found, "storage:StorageAccount")["lake"].inputs
     assert len(lake["networkRuleSet"]["virtualNetworkRules"]) == 1
     names = ("network:PrivateDnsZoneGroup", "privatedns:VirtualNetworkLink")
@@ -288,7 +290,9 @@ def test_a_node_in_our_own_network_reaches_azure_and_no_more() -> None:
     for part in ("compute", "builds", "workstations", "endpoints"):
         assert _openings(found, part, "Outbound", "Deny") == {"Internet": {"*"}}
     out = _openings(found, "compute", "Outbound", "Allow")
-    assert out["BatchNodeManagement.westeurope"] == out["Storage.westeurope"] == {"443"}
+    assert out["BatchNodeManagement.westeurope"] == {"443"}
+    assert out["Storage.westeurope"] == {"443", "445"}, "Azure ML refuses a subnet without the two"
+    assert out["MicrosoftContainerRegistry"] == {"443"}, "an image may come from another region"
     assert out["AzureMachineLearning"] == {"443", "8787", "18881", "5831"}
     assert "Internet" not in out
     assert _openings(found, "builds", "Outbound", "Allow") == {**out, "Internet": {"80", "443"}}
@@ -298,6 +302,13 @@ def _ways_out(found: Capture) -> set[str]:
     """The subnets with a way out of the network."""
     subnets = _kinds(found, "network:VirtualNetwork")["virtual-network"].inputs["subnets"]
     return {one["name"] for one in subnets if one.get("natGateway")}
+
+
+def _held_back(found: Capture) -> set[str]:
+    """The subnets whose private endpoints or link services obey the security group."""
+    subnets = _kinds(found, "network:VirtualNetwork")["virtual-network"].inputs["subnets"]
+    kinds = ("privateEndpointNetworkPolicies", "privateLinkServiceNetworkPolicies")
+    return {one["name"] for one in subnets for kind in kinds if one.get(kind) != "Disabled"}
 
 
 def _led_to(found: Capture) -> set[tuple[str, str]]:
@@ -335,6 +346,23 @@ def test_who_has_a_compute_instance_may_use_it(tmp_path: Path) -> None:
         *("AzureML Data Scientist", "Storage Blob Data Contributor"),
         "Storage File Data Privileged Contributor",
     }
+
+
+def test_a_change_of_the_settings_takes_no_traffic_from_an_endpoint(tmp_path: Path) -> None:
+    """An update writes the endpoint without its traffic, and Azure takes that for none."""
+    before, after = (
+        changed(_folder(tmp_path, owner), owner=owner)
+        for owner in ("a@example.com", "b@example.com")
+    )
+    found = changes(before, after)
+    assert {one.kind for one in found} >= {"resources:ResourceGroup", "keyvault:Vault"}
+    assert not [one for one in found if one.kind.endswith(":OnlineEndpoint")]
+
+
+def _folder(parent: Path, name: str) -> Path:
+    folder = parent / name
+    folder.mkdir()
+    return folder
 
 
 def test_diagnostics_ask_for_metrics_that_their_resource_has() -> None:
