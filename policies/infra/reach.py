@@ -6,8 +6,9 @@ import ipaddress
 from collections.abc import Iterator
 
 from policies.infra.limits import Limits
-from policies.infra.rule import Item, Rule
+from policies.infra.rule import UNKNOWN, Item, Rule
 
+WEB = frozenset({"80", "443"})
 MACHINE = "compute:VirtualMachine"
 # RFC 1918. Python's `is_private` asks whether both ends of a range are, and so allows 0.0.0.0/1.
 PRIVATE = tuple(
@@ -27,9 +28,7 @@ def _open(item: Item, limits: Limits) -> Iterator[str]:
         outward = str(rule.at("direction")).lower() == "outbound"
         if outward or str(rule.at("access")).lower() == "deny":
             continue
-        several = rule.at("sourceAddressPrefixes", [])
-        listed = [several] if isinstance(several, str) else several
-        sources = [str(one) for one in (rule.at("sourceAddressPrefix"), *listed) if one]
+        sources = _both(rule, "sourceAddressPrefix", "sourceAddressPrefixes")
         if not sources and not rule.at("sourceApplicationSecurityGroups"):
             sources = ["anything"]
         if not all(map(_inside, sources)):
@@ -45,6 +44,57 @@ def _inside(source: str) -> bool:
     except ValueError:
         return False
     return any(found.subnet_of(one) for one in PRIVATE)
+
+
+def _leaving(item: Item, limits: Limits) -> Iterator[str]:
+    """Azure lets everything leave for the internet that no rule refuses."""
+    outward = [one for one in item.each("securityRules") if _said(one, "direction") != "inbound"]
+    if not any(map(_refuses_the_rest, outward)):
+        yield "no rule refuses what leaves for the internet"
+    for rule in outward:
+        to = _both(rule, "destinationAddressPrefix", "destinationAddressPrefixes")
+        ports = _both(rule, "destinationPortRange", "destinationPortRanges")
+        everywhere = [one for one in to if _anywhere(one)]
+        if _said(rule, "access") != "deny" and everywhere and not WEB.issuperset(ports):
+            through = f"{', '.join(everywhere)} on {', '.join(ports) or 'any port'}"
+            yield f"rule `{rule.at('name')}` lets out to {through}, not to the web alone"
+
+
+def _refuses_the_rest(rule: Item) -> bool:
+    """Whether nothing that leaves for the internet is left out: any protocol, machine and port."""
+    everything = {
+        "direction": {"outbound"},
+        "access": {"deny"},
+        "protocol": {"*"},
+        "sourceAddressPrefix": {"*", "virtualnetwork"},
+        "sourcePortRange": {"*"},
+        "destinationAddressPrefix": {"*", "internet"},
+        "destinationPortRange": {"*"},
+    }
+    return all(_said(rule, key) in values for key, values in everything.items())
+
+
+def _said(rule: Item, key: str) -> str:
+    return str(rule.at(key, "")).lower()
+
+
+def _both(rule: Item, alone: str, several: str) -> list[str]:
+    """What a rule says in the singular and in the plural."""
+    listed = rule.at(several, [])
+    one = [listed] if isinstance(listed, str) else listed
+    return [str(each) for each in (rule.at(alone), *one) if each]
+
+
+def _anywhere(to: str) -> bool:
+    """Whether a destination is neither one service of Azure nor an address of our own."""
+    if to == UNKNOWN or to.lower().partition(".")[0] in {"*", "internet", "azurecloud"}:
+        return True
+    try:
+        found = ipaddress.ip_network(to, strict=False)
+    except ValueError:
+        return False  # a service tag
+    private = (found.subnet_of(one) for one in PRIVATE if isinstance(found, type(one)))
+    return not any(private)
 
 
 def _password(item: Item, limits: Limits) -> Iterator[str]:
@@ -77,6 +127,13 @@ RULES: tuple[Rule, ...] = (
         _open,
     ),
     Rule("machine-no-password", "Machines take no password.", "own", (MACHINE,), _password),
+    Rule(
+        "security-group-outbound",
+        "What leaves for the internet is for the web, or a rule refuses it.",
+        "own",
+        ("network:NetworkSecurityGroup",),
+        _leaving,
+    ),
     Rule(
         "machine-no-address",
         "Machines have no public address.",
