@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable
 from datetime import date
 
@@ -39,7 +40,10 @@ def _size(size: str, keys: tuple[Key, ...]) -> Found:
         found = f"`{size}`: the {gone.family} series was retired on {gone.day}"
         yield "retired-size", found, "a size that Azure still has", f"use {gone.instead}", keys
     elif size not in SIZES:
-        hint = "a size that is missing here is added to infra/sizes.py, with its price"
+        folded = {known.lower().removeprefix("standard_"): known for known in SIZES}
+        near = difflib.get_close_matches(size.lower().removeprefix("standard_"), folded, 1, 0.8)
+        hint = f"did you mean `{folded[near[0]]}`? " if near else ""
+        hint += "a size that is missing here is added to infra/sizes.py, with its price"
         yield "unknown-size", f"`{size}` is not a known size", ", ".join(SIZES), hint, keys
 
 

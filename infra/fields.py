@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +14,10 @@ class Form:
 
     pattern: str
     words: str
+
+    def fits(self, text: str) -> bool:
+        """Whether a text has the form."""
+        return re.fullmatch(self.pattern, text, re.ASCII) is not None
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from infra.fields import Form
 
-EMAIL = Form(r"[^@\s]+@[^@\s]+\.[^@\s]+", "an e-mail address")
+# 254 is the most that an address has (RFC 5321), and a tag takes 256.
+EMAIL = Form(r"(?=.{5,254}$)[^@\s<>,;]+@[^@\s<>,;]+\.[^@\s<>,;]+", "one e-mail address")
 GUID = Form(
     r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}",
     "a GUID such as 6f8d2c1e-0000-4000-8000-000000000000",
@@ -20,4 +21,5 @@ COMPUTE = Form(
     " hyphen",
 )
 CIDR = Form(r"\d{1,3}(\.\d{1,3}){3}/\d{1,2}", "a range such as 10.60.0.0/16")
-VM_SIZE = Form(r"Standard_\w+", "a VM size such as Standard_E4ds_v4")
+# Which of them there are, `compute_agreement` knows.
+VM_SIZE = Form(r"\w+", "a VM size such as Standard_E4ds_v4")

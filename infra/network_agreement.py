@@ -27,7 +27,11 @@ def _address_space(settings: Settings) -> Found:
     try:
         space = ipaddress.IPv4Network(settings.network.address_space)
     except ValueError as error:
-        yield "wrong-setting", f"{found}: {error}", expected, "its last bits are 0", RANGE
+        hint = "numbers up to 255, a slash, and 16 to 24"
+        if "host bits" in str(error):
+            meant = ipaddress.IPv4Network(settings.network.address_space, strict=False)
+            hint = f"did you mean `{meant}`?"
+        yield "wrong-setting", f"{found}: {error}", expected, hint, RANGE
         return
     private = any(space.subnet_of(one) for one in _PRIVATE if one.version == 4)
     if not 16 <= space.prefixlen <= 24 or not private:

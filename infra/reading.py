@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, TypeVar, cast
 
-from infra.fields import required, rule
+from infra.fields import Rule, required, rule
 from ml.specs import lines
 from ml.specs.lines import Document, Key
 from ml.specs.problems import Place, Problem, Refused
@@ -169,27 +169,38 @@ def _scalar(
     said = rule(field_)
     if kind is bool:
         if not isinstance(given, bool):
-            problems.append(_wrong(document, keys, given, "true or false", said.says))
+            hint = "write it without quotes" if given in ("true", "false") else said.says
+            problems.append(_wrong(document, keys, given, "true or false", hint))
     elif kind is int:
         low = 0 if said.low is None else said.low
         expected = f"a whole number from {low} to {said.high}"
         whole = isinstance(given, int) and not isinstance(given, bool)
         written = document.written(*keys)
         if not whole or not low <= given <= cast(int, said.high):
-            problems.append(_wrong(document, keys, given, expected, said.says))
+            digits = isinstance(given, str) and given.isdecimal()
+            hint = "write the digits alone, without quotes" if digits else said.says
+            problems.append(_wrong(document, keys, given, expected, hint))
         elif written is not None and not _DECIMAL.fullmatch(written):
             found = f"`{_dotted(keys)}` is written `{written}`, which YAML reads as {given}"
             hint = "write the digits alone"
             problems.append(Problem("wrong-setting", found, expected, hint, document.place(*keys)))
-    elif not isinstance(given, str):
-        scalar = given is not None and not isinstance(given, list | dict)
-        hint = "put it in quotes" if scalar else said.says
-        problems.append(
-            _wrong(document, keys, given, said.form.words if said.form else "a text", hint)
-        )
-    elif said.form and not re.fullmatch(said.form.pattern, given, re.ASCII):
-        problems.append(_wrong(document, keys, given, said.form.words, said.says))
+    elif not isinstance(given, str) or (said.form and not said.form.fits(given)):
+        expected = said.form.words if said.form else "a text"
+        hint = _text_hint(document.written(*keys), said, quoted=isinstance(given, str))
+        problems.append(_wrong(document, keys, given, expected, hint))
     return given
+
+
+def _text_hint(written: str | None, said: Rule, *, quoted: bool) -> str:
+    """What to write instead of a text that does not fit, where that can be told."""
+    if written is None or written == "":
+        return said.says
+    if not quoted and (said.form is None or said.form.fits(written)):
+        return "put it in quotes"
+    lower = written.strip().lower()
+    near = [re.sub(r"[\s_]+", "-", lower), re.sub(r"\s+", "", lower)]
+    meant = next((one for one in near if said.form and said.form.fits(one)), None)
+    return f"did you mean `{meant}`?" if meant else said.says
 
 
 def _wrong(

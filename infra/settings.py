@@ -49,10 +49,16 @@ class Settings:
     )
     repository: str = field(
         "GitHub repository whose workflows may sign in",
-        form=Form(r"[A-Za-z0-9][A-Za-z0-9-]*/[A-Za-z0-9._-]+", "owner/name"),
+        form=Form(
+            r"[A-Za-z0-9][A-Za-z0-9-]*/(?!\.{1,2}$)(?!.*\.git$)[A-Za-z0-9._-]+",
+            "owner/name, as GitHub writes it and without .git",
+        ),
     )
     owner: str = field("who is told of alerts and budgets", form=EMAIL)
-    cost_center: str = field("tag for billing", form=Form(r"[\w .-]{1,64}", "a short text"))
+    cost_center: str = field(
+        "tag for billing",
+        form=Form(r"[\w .-]{1,64}", "1 to 64 of A to Z, a to z, 0 to 9, blank, dot, hyphen and _"),
+    )
     exposure: Literal["private", "starter"] = field(
         "`private`: reached through private endpoints alone; `starter`: public addresses, still"
         " without keys",

@@ -21,6 +21,7 @@ from infra.workloads import Cluster
 from ml.specs.problems import Problem, Refused
 from tests.conftest import ROOT
 
+NETWORK = "platform:network: {{ address_space: {} }}\n  platform:storage:"
 WRONG = sorted((Path(__file__).parent / "wrong").glob("*.yaml"))
 
 
@@ -139,6 +140,21 @@ def test_an_unknown_stack_is_told_what_is_near(
         ("platform:name", "name", "did you mean `platform:name`"),
         ("westeurope", "westeurop", "did you mean `westeurope`"),
         ("monthly_budget: 500", "monthly_budget: 0500", "`0500`, which YAML reads as 320"),
+        ("monthly_budget: 500", 'monthly_budget: "500"', "digits alone, without quotes"),
+        ("locks: false", 'locks: "false"', "hint: write it without quotes"),
+        ("westeurope", "West Europe", "did you mean `westeurope`"),
+        ("cpu-cluster", "CPU_cluster", "did you mean `cpu-cluster`"),
+        ("preset: t4", "size: standard_nc4as_t4_v3", "did you mean `Standard_NC4as_T4_v3`"),
+        ("preset: t4", "size: E4ds_v4", "did you mean `Standard_E4ds_v4`"),
+        ("preset: t4", "size: Standard_M128", "hint: a size that is missing here"),
+        ("cost_center: ml", "cost_center: 0711", "hint: put it in quotes"),
+        ("budget_from: 2026-12", "budget_from: 2026-12-01", "hint: month in which"),
+        ("repository: your-organisation/", "repository: https://github.com/a/", "hint: GitHub"),
+        ("platform:storage:", NETWORK.format("10.60.1.0/16"), "did you mean `10.60.0.0/16`"),
+        ("platform:storage:", NETWORK.format("10.60.0.0/33"), "hint: numbers up to 255"),
+        ("your-repository", "your-repository.git", "without .git"),
+        ("ml-platform@example.com", "Jo <jo@example.com>", "expected: one e-mail address"),
+        ("ml-platform@", "m" * 250 + "@", "expected: one e-mail address"),
     ],
 )
 def test_a_hint_says_what_to_write(was: str, now: str, hint: str, tmp_path: Path) -> None:
