@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Literal
@@ -119,16 +121,29 @@ def preview(
         found_ = f"`{error.name}` is not installed"
         raise Refused(Problem("not-installed", found_, "Pulumi's packages", "make infra")) from None
 
+    if svg:
+        with _writing(svg):
+            svg.mkdir(parents=True, exist_ok=True)
     found = reports(stacks or list(environments.stacks()), against=against)
     sys.stdout.write(rendered(found, form))
     for one in found if svg else ():
         assert svg
-        svg.mkdir(parents=True, exist_ok=True)
-        (svg / f"{one.capture.stack}.svg").write_text(drawn(one.capture))
+        with _writing(svg):
+            (svg / f"{one.capture.stack}.svg").write_text(drawn(one.capture))
     if any(one.problems for one in found):
         raise typer.Exit(int(Exit.WRONG_CALL))
     if any(one.refused for one in found):
         raise typer.Exit(int(Exit.GATE_SAID_NO))
+
+
+@contextlib.contextmanager
+def _writing(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        found = f"--svg {folder}: {error.strerror}"
+        expected = "a folder, or a place where one can be made"
+        raise Refused(Problem("cannot-write", found, expected, "name another folder")) from None
 
 
 for command in (live.doctor, live.drift, live.sas, live.bootstrap):

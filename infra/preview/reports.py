@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from infra import settings as environments
@@ -56,8 +57,16 @@ def _before(stacks: Sequence[str], revision: str, root: Path) -> dict[str, Befor
         if folder is None:
             return {}
         had = [one for one in stacks if one in environments.stacks(folder / "infra")]
-        found, _ = captures(had, root=folder, policies=False)
+        try:
+            found, _ = captures(had, root=folder, policies=False)
+        except Refused as refused:
+            raise Refused(*(_of(revision, one) for one in refused.problems)) from None
         return {one.stack: (_settings(one.stack, folder / "infra"), one) for one in found}
+
+
+def _of(revision: str, problem: Problem) -> Problem:
+    hint = "nothing is compared with what does not run: name another revision, or leave it out"
+    return replace(problem, found=f"as of {revision}, {problem.found}", hint=hint)
 
 
 def _settings(stack: str, folder: Path) -> Settings | None:

@@ -18,8 +18,9 @@ from pulumi.runtime.proto import engine_pb2_grpc, resource_pb2_grpc
 from infra.preview.analyzer import OPTIONS, Analyzer
 from infra.preview.captured import Capture, Finding, Resource
 from infra.preview.engine import Engine
+from infra.preview.failure import failure
 from infra.preview.processes import Peak, ended
-from ml.specs.problems import Problem, Refused
+from ml.specs.problems import Refused
 
 PROJECT = "platform"
 ROOT = Path(__file__).parents[2]
@@ -79,16 +80,8 @@ def capture(
         told = process.stderr.read()
         spent = ended(process, peak)
     if process.returncode:
-        last = next((line for line in reversed(told.splitlines()) if line.strip()), "no reason")
-        said = "; ".join(engine.errors[-1:]) or last
-        raise Refused(
-            Problem(
-                "program-failed",
-                f"the program of `{stack}` ended with {process.returncode}: {said[-1500:]}",
-                "a program that runs",
-                f"its last line was: {last.strip()[-300:]}",
-            )
-        )
+        said = told.strip() or "\n".join(engine.errors[-1:])
+        raise Refused(failure(stack, process.returncode, said, root))
     done = Capture(
         stack=stack,
         # They come in as their inputs are ready: in any order.

@@ -193,6 +193,64 @@ def test_an_unknown_revision_is_refused(revision: str, tmp_path: Path) -> None:
         pass
 
 
+@pytest.mark.parametrize(
+    ("revision", "hint"),
+    [
+        ("release", "git fetch origin release, then --against origin/release"),
+        ("origin/main", "git fetch origin main, then --against origin/main"),
+    ],
+)
+def test_an_unknown_revision_is_told_how_to_get_it(
+    revision: str, hint: str, tmp_path: Path
+) -> None:
+    with (
+        pytest.raises(Refused, match=f"hint: {hint}$"),
+        base.tree(_repository(tree(tmp_path, "")), revision),
+    ):
+        pass
+
+
+def test_a_clone_of_the_last_commit_alone_is_told_as_one(tmp_path: Path) -> None:
+    (tmp_path / "whole").mkdir()
+    whole = _repository(tree(tmp_path / "whole", ""))
+    _git(whole, "commit", "-q", "--allow-empty", "-m", "two")
+    _git(tmp_path, "clone", "-q", "--depth=1", f"file://{whole}", "clone")
+    with (
+        pytest.raises(Refused, match="git fetch --unshallow"),
+        base.tree(tmp_path / "clone", "HEAD~1"),
+    ):
+        pass
+
+
+def test_without_a_repository_or_git_there_is_nothing_to_compare_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(Refused, match="is no repository of git"), base.tree(tmp_path, "main"):
+        pass
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(Refused, match=r"error\[no-git\]"), base.tree(tmp_path, "main"):
+        pass
+
+
+@pytest.mark.slow
+def test_a_revision_whose_program_does_not_run_is_named(tmp_path: Path) -> None:
+    """Its own settings refuse what stands in its stack file, as of then."""
+    leave = shutil.ignore_patterns("__pycache__")
+    for room in ("infra", "policies", "ml/specs"):
+        shutil.copytree(ROOT / room, tmp_path / room, ignore=leave)
+    (tmp_path / "ml" / "__init__.py").touch()
+    file = tmp_path / "infra" / "Pulumi.dev.yaml"
+    text = file.read_text()
+    file.write_text(text + "  platform:nonsense: 3\n")
+    here = _repository(tmp_path)
+    file.write_text(text)
+    with pytest.raises(Refused) as refused:
+        reports(["dev"], against="HEAD", root=here)
+    (problem,) = refused.value.problems
+    assert problem.found.startswith("as of HEAD, the program of `dev` ended with 1: error[unknown-")
+    assert "Pulumi.dev.yaml:" in problem.found and "another revision" in problem.hint
+
+
 @pytest.mark.slow
 def test_one_value_is_exactly_the_properties_that_change(tmp_path: Path) -> None:
     """From a clean clone: one value of Pulumi.prod.yaml, seen against the commit before."""

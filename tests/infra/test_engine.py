@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +11,8 @@ import pytest
 from infra.preview.captured import SECRET
 from infra.preview.engine import plain
 from infra.preview.run import capture
-from ml.specs.problems import Refused
+from ml.specs.problems import Place, Refused
+from tests.conftest import ROOT
 from tests.infra.programs import tree
 
 PROGRAM = """
@@ -78,6 +80,34 @@ def test_a_program_that_fails_is_refused_with_its_reason(tmp_path: Path) -> None
     with pytest.raises(Refused, match="no such region") as refused:
         capture("dev", root=broken)
     assert refused.value.problems[0].code == "program-failed"
+
+
+@pytest.mark.parametrize(
+    ("program", "said", "line"),
+    [
+        ("import pulumi\n\nraise ValueError('boom')", "ended with 1: ValueError: boom", 3),
+        ("import pulumi\nx = (", "ended with 1: SyntaxError: '(' was never closed", 2),
+        ("import pulumi\npulumi.Output.from_input(1).apply(lambda one: one / 0)", "by zero", 2),
+        ("import sys\nsys.exit(3)", "ended with 3: it said nothing", None),
+        (
+            "from ml.specs.problems import Problem, Refused\n"
+            "raise Refused(Problem('a-code', 'a found', 'an expected', 'a hint'))",
+            "ended with 1: error[a-code]: a found",
+            None,
+        ),
+    ],
+)
+def test_a_program_that_fails_is_told_with_its_own_line(
+    program: str, said: str, line: int | None, tmp_path: Path
+) -> None:
+    """Not the SDK's lines below it; settings that it refuses have told their own."""
+    shutil.copytree(ROOT / "ml" / "specs", tmp_path / "ml" / "specs")
+    (tmp_path / "ml" / "__init__.py").touch()
+    with pytest.raises(Refused) as refused:
+        capture("dev", root=tree(tmp_path, program))
+    (problem,) = refused.value.problems
+    assert said in problem.found and problem.hint
+    assert problem.place == (Place("infra/__main__.py", line) if line else None)
 
 
 def test_a_program_that_asks_azure_is_refused(tmp_path: Path) -> None:

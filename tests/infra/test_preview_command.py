@@ -71,6 +71,15 @@ def test_a_picture_of_each_stack(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     assert (tmp_path / "pictures" / "dev.svg").read_text().startswith("<svg ")
 
 
+def test_a_picture_that_has_no_folder_is_refused_before_anything_runs(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "a-file").touch()
+    assert _preview(monkeypatch, "--svg", str(tmp_path / "a-file")) == 2
+    printed = capsys.readouterr()
+    assert printed.out == "" and "error[cannot-write]: --svg " in printed.err
+
+
 def test_without_its_packages_it_says_how_to_get_them(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
