@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
-from infra import compute_agreement, naming, network_agreement
+from infra import compute_agreement, naming, network_agreement, region_agreement
 from infra.network_agreement import Found
-from infra.regions import REGIONS
 from infra.settings import BUILDER, Settings
 from infra.workloads import IDLE_MINUTES
 from ml.specs.lines import Document, Key
@@ -37,22 +35,6 @@ def _environment(settings: Settings) -> Found:
     if not (name.isascii() and name.isalnum() and name.islower() and len(name) <= 7):
         expected = "at most 7 lower-case letters and digits: it is a part of every name"
         yield "stack-name", f"the stack is called `{name}`", expected, "rename the file", ()
-
-
-def _region(settings: Settings) -> Found:
-    given, keys = settings.location, ("azure-native:location",)
-    if given not in REGIONS:
-        near = difflib.get_close_matches(given, sorted(REGIONS), 1)
-        meant = f"did you mean `{near[0]}`? " if near else ""
-        hint = f"{meant}a region that is newer than the list goes into infra/regions.py"
-        expected = "a region, as `az account list-locations` names it"
-        yield (
-            "unknown-region",
-            f"`{given}` is no region of Azure's public cloud",
-            expected,
-            hint,
-            keys,
-        )
 
 
 class _Named(Protocol):
@@ -171,7 +153,7 @@ def _tiers(settings: Settings) -> Found:
 
 
 CHECKS: tuple[Check, ...] = (
-    *(_environment, _region, *compute_agreement.CHECKS, _names),
+    *(_environment, *region_agreement.CHECKS, *compute_agreement.CHECKS, _names),
     *(_asset_registry, _share, _machines, _sas, _tiers),
     *network_agreement.CHECKS,
 )

@@ -45,7 +45,8 @@ def provision(
     registry = Registry("registry", RegistryArgs(here, settings.images, network))
     assets = None
     if settings.asset_registry.mode != "none":
-        assets = Assets("assets", AssetsArgs(here, settings.asset_registry, network))
+        redundancy = settings.storage.redundancy
+        assets = Assets("assets", AssetsArgs(here, settings.asset_registry, redundancy, network))
     granted = Grants(
         "rights",
         GrantsArgs(here, before(settings, identity, storage, vault, registry, monitoring, assets)),

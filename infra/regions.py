@@ -14,3 +14,14 @@ swedensouth switzerlandnorth switzerlandwest uaecentral uaenorth uksouth ukwest 
 westeurope westindia westus westus2 westus3
 """
 REGIONS = frozenset(_NAMES.split())
+# reliability/regions-list: what has no availability zones, and what has no pair.
+_WITHOUT_ZONES = """
+australiacentral australiacentral2 australiasoutheast brazilsoutheast canadaeast francesouth
+germanynorth koreasouth northcentralus norwaywest southafricawest southindia switzerlandwest
+uaecentral ukwest westcentralus westindia westus
+"""
+_WITHOUT_PAIR = """
+austriaeast belgiumcentral chilecentral indonesiacentral israelcentral italynorth malaysiawest
+mexicocentral newzealandnorth polandcentral qatarcentral spaincentral
+"""
+NO_ZONES, NO_PAIR = frozenset(_WITHOUT_ZONES.split()), frozenset(_WITHOUT_PAIR.split())

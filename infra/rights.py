@@ -157,6 +157,9 @@ def after(
         yield Grant(f"{name}-workspace", who, "AzureML Data Scientist", scope)
         yield Grant(f"{name}-blobs", who, "Storage Blob Data Contributor", storage.workspace.id)
         yield Grant(f"{name}-files", who, files, storage.workspace.id)
+        # A datastore without credentials is read under the person's name there
+        # (how-to-identity-based-service-authentication, "Accessing storage services").
+        yield Grant(f"{name}-lake", who, "Storage Blob Data Reader", storage.lake.id)
     for workstation in settings.workstations:
         if machines and workstation.name in machines.machines:
             vm = machines.machines[workstation.name].id

@@ -14,10 +14,11 @@ from infra.foundations import AssetRegistry
 
 @dataclass(frozen=True)
 class AssetsArgs:
-    """`network` is None where public addresses answer."""
+    """`redundancy` is that of its storage; `network` is None where public addresses answer."""
 
     site: Site
     settings: AssetRegistry
+    redundancy: str
     network: Network | None
 
 
@@ -54,16 +55,14 @@ class Assets(pulumi.ComponentResource):
                     acr_details=[
                         ml.AcrDetailsArgs(
                             system_created_acr_account=ml.SystemCreatedAcrAccountArgs(
-                                acr_account_name=site.names.worldwide("cras"),
-                                acr_account_sku="Premium",
+                                acr_account_sku="Premium"
                             )
                         )
                     ],
                     storage_account_details=[
                         ml.StorageAccountDetailsArgs(
                             system_created_storage_account=ml.SystemCreatedStorageAccountArgs(
-                                storage_account_name=site.names.worldwide("stas"),
-                                storage_account_type="Standard_ZRS",
+                                storage_account_type=f"Standard_{args.redundancy}",
                                 storage_account_hns_enabled=False,
                                 allow_blob_public_access=False,
                             )

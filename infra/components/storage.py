@@ -17,9 +17,6 @@ from infra.components.site import Site
 from infra.foundations import Storage as Settings
 from infra.inventory import LAKE_PARTS, PARALLEL_PARTS
 
-_KINDS = {"LRS": "Standard_LRS", "ZRS": "Standard_ZRS", "GRS": "Standard_GRS"}
-_KINDS |= {"GZRS": "Standard_GZRS", "RAGRS": "Standard_RAGRS", "RAGZRS": "Standard_RAGZRS"}
-
 
 @dataclass(frozen=True)
 class EncryptionKey:
@@ -101,7 +98,7 @@ class Storage(pulumi.ComponentResource):
             location=site.location,
             tags=site.tags,
             kind="FileStorage" if nfs else "StorageV2",
-            sku=storage.SkuArgs(name="Premium_ZRS" if nfs else _KINDS[settings.redundancy]),
+            sku=storage.SkuArgs(name="Premium_ZRS" if nfs else f"Standard_{settings.redundancy}"),
             is_hns_enabled=lake,
             allow_blob_public_access=False,
             allow_shared_key_access=False,

@@ -121,6 +121,20 @@ def test_one_registry_is_made_and_the_others_use_it() -> None:
         for stack, found in own().items()
     }
     assert made == {"dev": 0, "prod": 1, "staging": 0}
+    (region,) = _kinds(own()["prod"], "machinelearningservices:Registry")["assets"].inputs[
+        "regionDetails"
+    ]
+    # Azure names what is its own; where the region has no zones, its storage has none either.
+    assert region["storageAccountDetails"] == [
+        {
+            "systemCreatedStorageAccount": {
+                "storageAccountType": "Standard_GZRS",
+                "storageAccountHnsEnabled": False,
+                "allowBlobPublicAccess": False,
+            }
+        }
+    ]
+    assert region["acrDetails"] == [{"systemCreatedAcrAccount": {"acrAccountSku": "Premium"}}]
     scope = _kinds(own()["dev"], "authorization:RoleAssignment")["cpu-cluster-assets"].inputs
     assert scope["scope"].endswith("/registries/mlplat-shared")
 
@@ -333,18 +347,20 @@ def test_jobs_reach_the_shared_registry_wherever_it_is() -> None:
 
 
 def test_who_has_a_compute_instance_may_use_it(tmp_path: Path) -> None:
-    """Its files are a share that is mounted under their own name."""
+    """Its files are a share that is mounted under their own name, by which it reads data too."""
     person = "6f8d2c1e-0000-4000-8000-000000000002"
     found = changed(tmp_path, workstations=[{"name": "ada", "person": person}])
     granted = _kinds(found, "authorization:RoleAssignment")
     held = {
-        granted[name].inputs["description"].partition(":")[0]
+        (granted[name].inputs["scope"], granted[name].inputs["description"].partition(":")[0])
         for name in granted
         if granted[name].inputs["principalId"] == person
     }
     assert held == {
-        *("AzureML Data Scientist", "Storage Blob Data Contributor"),
-        "Storage File Data Privileged Contributor",
+        ("${Workspace:workspace.id}", "AzureML Data Scientist"),
+        ("${StorageAccount:workspace-storage.id}", "Storage Blob Data Contributor"),
+        ("${StorageAccount:workspace-storage.id}", "Storage File Data Privileged Contributor"),
+        ("${StorageAccount:lake.id}", "Storage Blob Data Reader"),
     }
 
 
