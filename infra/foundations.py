@@ -14,7 +14,10 @@ class Network:
     """The virtual network, and who isolates the compute: Azure ML or our own subnet."""
 
     isolation: Literal["managed", "own"] = field(
-        "`managed`: Azure ML's own managed network; `own`: clusters in a subnet of ours", "managed"
+        "`managed`: Azure ML's own managed network; `own`: clusters in a subnet of ours, and"
+        " deployments with `egress_public_network_access: disabled`; a workspace keeps what it was"
+        " made with",
+        "managed",
     )
     address_space: str = field(
         "range of the virtual network, /16 to /24", "10.60.0.0/16", form=CIDR

@@ -61,7 +61,7 @@ class Settings:
     )
     exposure: Literal["private", "starter"] = field(
         "`private`: reached through private endpoints alone; `starter`: public addresses, still"
-        " without keys",
+        " without keys; a workspace keeps what it was made with",
         "private",
     )
     network: Network = field("virtual network", Network)

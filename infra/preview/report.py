@@ -9,6 +9,7 @@ from infra import costing
 from infra.estimate import Estimate
 from infra.preview.captured import Capture, Finding, Resource
 from infra.preview.changes import Change
+from infra.preview.lasting import lasting
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,7 @@ class Report:
     @property
     def problems(self) -> tuple[str, ...]:
         """What keeps the program from being deployed as it is."""
-        return (*self.capture.problems, *self.type_problems)
+        return (*self.capture.problems, *self.type_problems, *lasting(self.changes))
 
     @property
     def refused(self) -> tuple[Finding, ...]:

@@ -117,6 +117,32 @@ def test_the_three_forms_say_the_same() -> None:
     assert "pulumi up" not in text + markdown
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "told"),
+    [
+        ("AllowInternetOutbound", "AllowOnlyApprovedOutbound", "another stack file"),
+        ("AllowOnlyApprovedOutbound", "AllowInternetOutbound", "another stack file"),
+        ("AllowOnlyApprovedOutbound", "Disabled", "another stack file"),
+        ("Disabled", "AllowOnlyApprovedOutbound", "are deleted"),
+    ],
+)
+def test_a_workspace_keeps_the_isolation_that_it_was_made_with(
+    before: str, after: str, told: str
+) -> None:
+    """Said where the engineer meets it; a new workspace has any of them."""
+
+    def made(mode: str) -> Capture:
+        network = {"isolationMode": mode, "firewallSku": mode}
+        return _capture(_resource("w", "machinelearningservices:Workspace", managedNetwork=network))
+
+    report = _report(made(after), base="main", changes=changes(made(before), made(after)))
+    (problem,) = report.problems
+    assert before in problem and told in problem
+    assert problem in rendered([report], "text") and problem in rendered([report], "md")
+    new = _report(made(after), base="main", changes=changes(None, made(after)))
+    assert new.problems == ()
+
+
 def test_a_pull_request_begins_with_every_stack_at_a_glance() -> None:
     """A row a stack: may it be, what changes, and what that does to the cost."""
     changed = Change("changed", "keyvault:Vault", "a", "urn", (Property("x", 1, 2),))
