@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import signal
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -156,7 +157,9 @@ for one in app.registered_commands:
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Run the command line."""
+    """Run the command line; as a program of its own it ends what it started when it is ended."""
+    if argv is None:
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
         app(argv)
     except Refused as refused:

@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import IO, Any
 
 import grpc
 from google.protobuf import empty_pb2, struct_pb2
@@ -21,7 +21,7 @@ from pulumi.runtime.proto import analyzer_pb2, analyzer_pb2_grpc
 
 from infra.preview import sdk_types
 from infra.preview.captured import REFERENCE, Capture, Finding, Resource, Spent
-from infra.preview.processes import Peak, ended
+from infra.preview.processes import Peak, ended, held
 from ml.specs.problems import Problem, Refused
 
 # Pulumi's protocol: a value that is not known yet.
@@ -52,6 +52,14 @@ class Analyzer:
             },
         )
         self._peak = Peak(self._process.pid)
+        try:
+            self._begin(pack, said)
+        except BaseException:
+            # Until it answers nobody else would end it.
+            self._process.kill()
+            raise
+
+    def _begin(self, pack: Path, said: IO[str]) -> None:
         assert self._process.stdout
         port = self._process.stdout.readline().strip()
         if not port.isdigit():
@@ -128,9 +136,10 @@ class Analyzer:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._channel.close()
-        self._process.terminate()
-        self.spent = ended(self._process, self._peak)
+        with held(self._process):
+            self._channel.close()
+            self._process.terminate()
+            self.spent = ended(self._process, self._peak)
 
 
 def unknown(value: Any) -> Any:

@@ -18,7 +18,7 @@ def failure(stack: str, code: int, told: str, root: Path) -> Problem:
     frames = {at: found for at, line in enumerate(lines) if (found := _FRAME.match(line))}
     last = max(frames, default=-1)
     said = [line for line in lines[last + 1 :] if frames == {} or not line.startswith(" ")]
-    reason = " ".join(said[:1] if frames else said[-1:])
+    reason = " ".join(line.strip() for line in (said if frames else said[-1:]))
     own = [
         Place(str(Path(path).relative_to(root)), int(line))
         for path, line in (found.groups() for found in frames.values())

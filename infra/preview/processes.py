@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 from infra.preview.captured import Spent
@@ -45,6 +47,16 @@ class Peak:
         self._ended.set()
         self._thread.join()
         return self.mib
+
+
+@contextlib.contextmanager
+def held(process: subprocess.Popen[str]) -> Iterator[subprocess.Popen[str]]:
+    """A process that ends with the block at the latest, however that is left."""
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
 
 
 def ended(process: subprocess.Popen[str], peak: Peak) -> Spent:

@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
 import subprocess
 import sys
+import time
+from pathlib import Path
+
+import pytest
 
 from infra.preview.processes import Peak, ended
 
@@ -26,3 +33,39 @@ def test_the_memory_of_who_starts_a_process_is_not_the_processs() -> None:
     assert 64 <= spent.peak_mib < 200
     assert spent.cpu_seconds > 0
     assert len(held) == 400 * 2**20
+
+
+def _running(session: int) -> list[str]:
+    """The command lines of a session's processes that have not ended."""
+    found = []
+    for one in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            state, _, _, of = (one / "stat").read_text().rpartition(")")[2].split()[:4]
+            if int(of) == session and state != "Z":
+                found.append((one / "cmdline").read_text().replace("\0", " "))
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("child", ["pulumi.policy", "launch.py"])
+@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT])
+def test_a_preview_that_is_told_to_end_leaves_no_process(child: str, sent: signal.Signals) -> None:
+    """It alone is told, as `timeout` and a cancelled workflow do."""
+    preview = subprocess.Popen(
+        [sys.executable, "-c", "from infra.cli import main; main()", "preview", "dev"],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        while not any(child in one for one in _running(preview.pid)):
+            assert preview.poll() is None
+            time.sleep(0.01)
+        preview.send_signal(sent)
+        assert preview.wait(60) == 128 + sent
+        assert preview.stderr and "Traceback" not in preview.stderr.read()
+        assert _running(preview.pid) == []
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(preview.pid, signal.SIGKILL)
