@@ -7,6 +7,7 @@ which environment it is: what differs is a value.
 from __future__ import annotations
 
 import difflib
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -48,10 +49,12 @@ class Settings:
         form=Form(r"[a-z][a-z0-9]{1,7}", "2 to 8 lower-case letters and digits, a letter first"),
     )
     repository: str = field(
-        "GitHub repository whose workflows may sign in",
+        "GitHub repository whose workflows may sign in, with its ids where its tokens have them"
+        " (`infra bootstrap` says so)",
         form=Form(
-            r"[A-Za-z0-9][A-Za-z0-9-]*/(?!\.{1,2}$)(?!.*\.git$)[A-Za-z0-9._-]+",
-            "owner/name, as GitHub writes it and without .git",
+            r"[A-Za-z0-9][A-Za-z0-9-]*(@\d+/(?=.*@\d+$)|/(?!.*@))"
+            r"(?!\.{1,2}(@|$))(?!.*\.git(@|$))[A-Za-z0-9._-]+(@\d+)?",
+            "owner/name or owner@id/name@id, as GitHub writes it and without .git",
         ),
     )
     owner: str = field("who is told of alerts and budgets", form=EMAIL)
@@ -74,6 +77,11 @@ class Settings:
     workstations: tuple[Workstation, ...] = field("machines for people", (), high=100)
     endpoints: tuple[Endpoint, ...] = field("online endpoints", (), high=100)
     guardrails: Guardrails = field("budget and locks")
+
+    @property
+    def github(self) -> str:
+        """The repository by its name alone, as GitHub's own commands take it."""
+        return re.sub(r"@\d+", "", self.repository)
 
     @property
     def private(self) -> bool:

@@ -13,7 +13,7 @@ from infra.components.site import Site
 
 @dataclass(frozen=True)
 class IdentityArgs:
-    """`clusters` and `repository` (owner/name): who gets an identity of their own."""
+    """`clusters` and `repository` (as in the settings): who gets an identity of their own."""
 
     site: Site
     repository: str

@@ -115,7 +115,7 @@ def bootstrap(
         typer.echo(sentence, err=True)
     if offline:
         if as_json:
-            write([{"step": step.name, "command": list(step.make)} for step in plan])
+            write([{"step": step.name, "command": steps.shown(step.make)} for step in plan])
         else:
             typer.echo("\n".join(steps.shell(step.make) for step in plan))
         return
@@ -130,7 +130,8 @@ def bootstrap(
         write([steps.as_json(one) for one in found])
     wanting = sum(one.outcome == "wanting" for one in found)
     if wanting:
-        typer.echo(f"{wanting} of {len(found)} are wanting; --run makes them", err=True)
+        makes = "run this again after `pulumi up`" if run else "--run makes them"
+        typer.echo(f"{wanting} of {len(found)} are wanting; {makes}", err=True)
 
 
 def write(value: object) -> None:

@@ -11,6 +11,8 @@ from ml.specs.problems import Exit, Problem, Refused
 
 # How both programs say that a thing is not there; everything else is a failure.
 ABSENT = ("NotFound", "could not be found", "was not found", "does not exist", "HTTP 404")
+# And what sounds like it: there is nothing to be made in what is not seen at all.
+UNSEEN = "SubscriptionNotFound"
 INSTALL = {
     "az": "https://learn.microsoft.com/cli/azure/install-azure-cli",
     "gh": "https://cli.github.com",
@@ -41,7 +43,7 @@ def run(words: tuple[str, ...], asking: bool) -> Any:
             return json.loads(done.stdout) if done.stdout.strip() else {"done": True}
         except ValueError:
             return {"done": True}
-    if asking and any(sign in done.stderr for sign in ABSENT):
+    if asking and UNSEEN not in done.stderr and any(sign in done.stderr for sign in ABSENT):
         return None
     last = next((line for line in reversed(done.stderr.splitlines()) if line.strip()), "no reason")
     raise Refused(

@@ -19,13 +19,15 @@ def answered(state: dict[str, Any], words: list[str]) -> Answer:
     words = [word for word in words if word not in ("--output", "json", "--only-show-errors")]
     state["commands"].append(words)
     if state["fail"] and " ".join(words).startswith(state["fail"]):
-        return None, "ERROR: (Forbidden) not yet"
+        return None, state.get("error", "ERROR: (Forbidden) not yet")
     return (_gh if words[0] == "gh" else _az)(state["things"], words)
 
 
 def _gh(things: dict[str, Any], words: list[str]) -> Answer:
     if words[1] == "api":
         key = words[-1]
+        if key.endswith("/actions/oidc/customization/sub"):
+            return _subject(things, key)
         if "PUT" in words:
             things[key] = {"name": key}
         return (things[key], "") if key in things else (None, "gh: Not Found (HTTP 404)")
@@ -37,14 +39,32 @@ def _gh(things: dict[str, Any], words: list[str]) -> Answer:
     return [{"name": name, "value": value} for name, value in there.items()], ""
 
 
+def _subject(things: dict[str, Any], key: str) -> Answer:
+    """What the tokens of a repository's workflows begin with: as it was told, else its name."""
+    name = key.removeprefix("repos/").removesuffix("/actions/oidc/customization/sub")
+    plain = {"use_default": True, "sub_claim_prefix": f"repo:{name}"}
+    return things.get("subject", plain), ""
+
+
+def _rest(things: dict[str, Any], words: list[str]) -> Answer:
+    url = _option(words, "--url")
+    if "put" in words:
+        things[url] = {"id": url, **json.loads(_option(words, "--body"))}
+    if url in things:
+        return things[url], ""
+    return None, 'ERROR: Not Found({"error":{"code":"ResourceNotFound","message":"no key"}})'
+
+
 def _az(things: dict[str, Any], words: list[str]) -> Answer:
     if words[1:3] == ["ad", "signed-in-user"]:
         return {"id": "person"}, ""
+    if words[1] == "rest":
+        return _rest(things, words)
     if words[1:3] == ["role", "assignment"]:
         who = _option(words, "--assignee") or _option(words, "--assignee-object-id")
         key = f"role {who} {_option(words, '--role')} {_option(words, '--scope')}"
         if words[3] == "create":
-            things[key] = {"id": key}
+            things[key] = {"id": key, "condition": _option(words, "--condition")}
             return things[key], ""
         return ([things[key]] if key in things else []), ""
     verb = next(at for at, word in enumerate(words) if word in ("show", "create", "update"))

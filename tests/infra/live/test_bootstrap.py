@@ -9,16 +9,17 @@ from pathlib import Path
 import pytest
 
 from infra import cli
-from infra.live import bootstrap
+from infra.live import bootstrap, federation
 from infra.live.bootstrap import steps
 from infra.live.commands import run
 from infra.live.steps import Words, carry_out, shell
+from infra.naming import names
 from infra.settings import load
 from ml.specs.problems import Refused
 from tests.stand_ins.az_and_gh import Cloud
 
 ENVIRONMENTS = [load("dev"), load("prod")]
-CHANGES = {"create", "update", "set", "PUT"}
+CHANGES = {"create", "update", "set", "PUT", "put"}
 
 
 @pytest.fixture
@@ -38,6 +39,14 @@ def by_process(*, make: bool = True) -> dict[str, str]:
     return {one.step.name: one.outcome for one in carry_out(plan, run, make=make)}
 
 
+def provisioned(cloud: Cloud) -> None:
+    """`pulumi up` has been there: the identities of the pipelines are."""
+    for one in ENVIRONMENTS:
+        made = names(one)
+        key = f"identity  {made.local('id', 'pipeline')}"
+        cloud.state["things"][key] = {"clientId": f"client-{made.local('id', 'pipeline')}"}
+
+
 def changing(commands: list[list[str]]) -> list[list[str]]:
     return [words for words in commands if CHANGES & set(words)]
 
@@ -45,12 +54,15 @@ def changing(commands: list[list[str]]) -> list[list[str]]:
 def test_what_is_wanting_is_shown_and_nothing_is_changed(cloud: Cloud) -> None:
     """A new subscription."""
     found = outcomes(cloud, make=False)
-    assert {name for name, outcome in found.items() if outcome == "there"} == {"signed-in"}
+    assert {name for name, outcome in found.items() if outcome == "there"} == {
+        "signed-in", "subject"
+    }  # fmt: skip
     assert changing(cloud.taken()) == []
 
 
 def test_everything_is_made_once(cloud: Cloud) -> None:
     """Another run asks, and changes nothing."""
+    provisioned(cloud)
     first = outcomes(cloud, make=True)
     assert set(first.values()) == {"there", "made"}
     assert changing(cloud.taken())
@@ -109,6 +121,7 @@ def test_a_run_that_was_cut_off_is_taken_up(cloud: Cloud, cut: int) -> None:
 
     with pytest.raises(Stopped):
         list(carry_out(steps(ENVIRONMENTS), some, make=True))
+    provisioned(cloud)
     before = [tuple(words) for words in changing(cloud.taken())]
     outcomes(cloud, make=True)
     after = [tuple(words) for words in changing(cloud.taken())]
@@ -118,7 +131,8 @@ def test_a_run_that_was_cut_off_is_taken_up(cloud: Cloud, cut: int) -> None:
 
 def test_a_command_that_fails_is_a_readable_error_and_can_be_repeated(cloud: Cloud) -> None:
     """A role that is not in force yet, say; these are processes."""
-    cloud.state["fail"] = "az keyvault key create"
+    cloud.state["fail"] = "az rest --method put"
+    provisioned(cloud)
     cloud.programs()
     with pytest.raises(Refused, match="Forbidden") as refused:
         by_process()
@@ -129,9 +143,16 @@ def test_a_command_that_fails_is_a_readable_error_and_can_be_repeated(cloud: Clo
     assert set(by_process().values()) == {"there", "made"}
 
 
-def test_a_question_that_fails_is_no_absence(cloud: Cloud) -> None:
-    """Who may not look does not make a second one."""
-    cloud.state["fail"] = "az group show"
+@pytest.mark.parametrize(
+    "error",
+    [
+        "ERROR: (Forbidden) not yet",
+        "ERROR: (SubscriptionNotFound) The subscription 'x' could not be found.",
+    ],
+)
+def test_a_question_that_fails_is_no_absence(cloud: Cloud, error: str) -> None:
+    """Who may not look, or looks into a subscription that is not seen, does not make a second."""
+    cloud.state.update(fail="az group show", error=error)
     cloud.programs()
     with pytest.raises(Refused, match="command-failed"):
         by_process()
@@ -141,6 +162,7 @@ def test_a_question_that_fails_is_no_absence(cloud: Cloud) -> None:
 
 def test_a_variable_of_another_value_is_set_anew(cloud: Cloud) -> None:
     """And only that one."""
+    provisioned(cloud)
     outcomes(cloud, make=True)
     cloud.taken()
     moved = [replace(one, tenant="11111111-0000-0000-0000-000000000000") for one in ENVIRONMENTS]
@@ -189,6 +211,7 @@ def test_the_commands_can_be_typed(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_the_command_line(cloud: Cloud, capsys: pytest.CaptureFixture[str]) -> None:
     """It shows first, and makes with --run."""
+    provisioned(cloud)
     cloud.programs()
     with pytest.raises(SystemExit):
         cli.main(["bootstrap", "dev"])
@@ -199,4 +222,87 @@ def test_the_command_line(cloud: Cloud, capsys: pytest.CaptureFixture[str]) -> N
         cli.main(["bootstrap", "dev", "--run", "--json"])
     found = json.loads(capsys.readouterr().out)
     assert {one["outcome"] for one in found} == {"there", "made"}
-    assert bootstrap.ISSUER in json.dumps(found)
+    assert federation.ISSUER in json.dumps(found)
+
+
+def test_the_identity_of_the_pipeline_waits_for_pulumi(
+    cloud: Cloud, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The program makes it; until then everything else is made, and after it its variable too."""
+    cloud.programs()
+    with pytest.raises(SystemExit):
+        cli.main(["bootstrap", "dev", "--run"])
+    captured = capsys.readouterr()
+    assert [line for line in captured.out.splitlines() if line.startswith("wanting")] == [
+        "wanting  dev-pipeline", "wanting  dev-AZURE_PIPELINE_CLIENT_ID"
+    ]  # fmt: skip
+    assert "pulumi up --stack dev" in captured.out
+    assert "after `pulumi up`" in captured.err
+    cloud.read()
+    assert not any("pulumi" in words[0] for words in cloud.taken())
+    provisioned(cloud)
+    cloud.programs()
+    assert by_process()["dev-AZURE_PIPELINE_CLIENT_ID"] == "made"
+    cloud.read()
+    there = cloud.state["things"][f"variables {ENVIRONMENTS[0].github} dev"]
+    assert there["AZURE_PIPELINE_CLIENT_ID"] == "client-id-mlplat-dev-pipeline"
+    assert there["AZURE_CLIENT_ID"] == "client-id-mlplat-dev-deploy"
+
+
+def test_who_deploys_may_make_nobody_who_assigns_roles(cloud: Cloud) -> None:
+    """Owner, User Access Administrator and Role Based Access Control Administrator are excepted."""
+    outcomes(cloud, make=True)
+    held = {name: one for name, one in cloud.state["things"].items() if name.startswith("role ")}
+    (condition,) = {one["condition"] for name, one in held.items() if "Access Control" in name}
+    for role in ("8e3af657", "18d7d88d", "f58310d9"):
+        assert condition.count(role) == 2
+    assert condition.count("{") == condition.count("}") == 4
+    assert "@Request[Microsoft.Authorization/roleAssignments:RoleDefinitionId]" in condition
+    assert not any(one["condition"] for name, one in held.items() if "Access Control" not in name)
+
+
+def test_the_key_is_made_without_waiting_for_a_role(cloud: Cloud) -> None:
+    """By Azure Resource Manager, which asks for no role on the vault's data."""
+    outcomes(cloud, make=True)
+    commands = [words for words in cloud.taken() if words[1] == "rest"]
+    assert [words[3] for words in commands] == ["get", "put"]
+    body = json.loads(commands[1][commands[1].index("--body") + 1])
+    assert body["properties"]["keyOps"] == ["encrypt", "decrypt"]
+    assert not any("Crypto Officer" in name for name in cloud.state["things"])
+
+
+IDS = "acme@1/platform@2"
+
+
+@pytest.mark.parametrize(
+    ("told", "declared", "error"),
+    [
+        ({"use_default": True, "sub_claim_prefix": f"repo:{IDS}"}, "acme/platform", f"repo:{IDS}"),
+        (
+            {"use_default": True, "sub_claim_prefix": "repo:acme/platform"},
+            IDS,
+            "repo:acme/platform",
+        ),
+        ({"use_default": True, "sub_claim_prefix": "repo:Acme/platform"}, "acme/platform", "Acme"),
+        ({"use_default": False, "include_claim_keys": ["job_workflow_ref"]}, IDS, "job_workflow"),
+        ({"use_default": True, "sub_claim_prefix": f"repo:{IDS}"}, IDS, None),
+        ({"use_default": True, "sub_claim_prefix": None}, "acme/platform", None),
+        ({"use_default": False, "include_claim_keys": ["repo", "context"]}, "acme/platform", None),
+    ],
+)
+def test_credentials_are_for_the_subject_that_github_says(
+    cloud: Cloud, told: dict[str, object], declared: str, error: str | None
+) -> None:
+    """With the ids of owner and repository where its tokens have them, or nobody could sign in."""
+    cloud.state["things"]["subject"] = told
+    plan = steps([replace(one, repository=declared) for one in ENVIRONMENTS])
+    if error:
+        with pytest.raises(Refused, match=error):
+            list(carry_out(plan, cloud.run, make=True))
+        assert changing(cloud.taken()) == []
+        return
+    list(carry_out(plan, cloud.run, make=True))
+    made = [words for words in cloud.taken() if "--subject" in words]
+    subjects = [words[words.index("--subject") + 1] for words in made]
+    assert subjects == [f"repo:{declared}:environment:{one}" for one in ("dev", "prod")]
+    assert "variables acme/platform dev" in cloud.state["things"]
