@@ -17,12 +17,12 @@ _NEW = "another stack file makes a workspace beside it"
 
 
 def lasting(changes: Iterable[Change]) -> Iterator[str]:
-    """What would be refused of the changes, each with what to do instead."""
+    """What would be refused of the changes where they meet one, each with what to do instead."""
     for change in changes:
         for one in change.properties:
             if change.kind != WORKSPACE or one.path != MODE:
                 continue
-            told = f"{change.name}: {MODE} stays {one.before} in a workspace that is there"
+            told = f"{change.name}: if it is there already, {MODE} stays {one.before}"
             if one.before == "Disabled":
                 yield f"{told} until its clusters, instances and deployments are deleted"
             else:

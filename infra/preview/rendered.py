@@ -42,6 +42,7 @@ def _text(report: Report) -> Iterator[str]:
     yield f"  a month: {shown(report.cost)}"
     yield from (f"    {line}" for line in _notes(report))
     yield from (f"  problem: {problem}" for problem in report.problems)
+    yield from (f"  note: {kept}" for kept in report.lasting)
     yield from (f"  refused by {one.policy}: {one.message}" for one in report.refused)
     yield from (f"  set aside: {one.message}" for one in report.advised)
     yield f"  {report.verdict}"
@@ -61,7 +62,7 @@ def _overview(reports: Sequence[Report]) -> Iterator[str]:
     currency = reports[0].cost.currency if reports else ""
     yield f"| | verdict | changes | {currency} a month: idle, typical, worst |\n|---|---|---|---|"
     for report in reports:
-        mark = "❌" if report.problems or report.refused else "✅"
+        mark = "❌" if report.problems or report.refused else "⚠️" if report.lasting else "✅"
         changed = _counted(report.changes) if report.base else "not compared"
         month = _figures(report.cost.total)
         if report.base_cost and _figures(report.base_cost.total) != month:
@@ -72,6 +73,7 @@ def _overview(reports: Sequence[Report]) -> Iterator[str]:
 def _markdown(report: Report) -> Iterator[str]:
     yield f"### {report.headline}\n"
     yield from (f"- **problem** {problem}" for problem in report.problems)
+    yield from (f"- **note** {kept}" for kept in report.lasting)
     yield from (f"- **refused** by `{one.policy}`: {one.message}" for one in report.refused)
     if report.base:
         yield f"\nAgainst `{report.base}`: {_counted(report.changes)}\n"

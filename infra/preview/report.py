@@ -26,7 +26,12 @@ class Report:
     @property
     def problems(self) -> tuple[str, ...]:
         """What keeps the program from being deployed as it is."""
-        return (*self.capture.problems, *self.type_problems, *lasting(self.changes))
+        return (*self.capture.problems, *self.type_problems)
+
+    @property
+    def lasting(self) -> tuple[str, ...]:
+        """What Azure would refuse if it is there already, which a preview does not know."""
+        return tuple(lasting(self.changes))
 
     @property
     def refused(self) -> tuple[Finding, ...]:
@@ -60,7 +65,8 @@ class Report:
         if self.refused:
             return f"{len(self.refused)} refused by policy"
         aside = f", {len(self.advised)} set aside" if self.advised else ""
-        return f"nothing refused by policy{aside}"
+        kept = ", but see what a workspace keeps" if self.lasting else ""
+        return f"nothing refused by policy{aside}{kept}"
 
     def to_json(self) -> dict[str, object]:
         """Everything, for a program that reads it."""
@@ -72,6 +78,7 @@ class Report:
             ],
             "outputs": capture.outputs,
             "problems": self.problems,
+            "lasting": self.lasting,
             "refused": [asdict(one) for one in self.refused],
             "advised": [asdict(one) for one in self.advised],
             "base": self.base or None,
