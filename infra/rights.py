@@ -92,31 +92,31 @@ def before(
     for cluster in settings.clusters:
         who = identity.clusters[cluster.name]
         grants += [
-            Grant(f"{cluster.name}-images", who, "AcrPull", images),
-            Grant(f"{cluster.name}-storage", who, blobs, storage.workspace.id),
+            Grant(f"cluster-{cluster.name}-images", who, "AcrPull", images),
+            Grant(f"cluster-{cluster.name}-storage", who, blobs, storage.workspace.id),
             # What shares out the work of a parallel step (how-to-disable-local-auth-storage,
             # "Scenarios for role assignments").
             Grant(
-                f"{cluster.name}-queues",
+                f"cluster-{cluster.name}-queues",
                 who,
                 "Storage Queue Data Contributor",
                 storage.workspace.id,
             ),
             Grant(
-                f"{cluster.name}-tables",
+                f"cluster-{cluster.name}-tables",
                 who,
                 "Storage Table Data Contributor",
                 storage.workspace.id,
             ),
-            Grant(f"{cluster.name}-lake", who, _LAKE[cluster.lake], storage.lake.id),
+            Grant(f"cluster-{cluster.name}-lake", who, _LAKE[cluster.lake], storage.lake.id),
         ]
     if settings.builder:
         # It reads what an image is built from, and is the only one that puts images there.
         who = identity.clusters[settings.builder.name]
         grants += [
-            Grant(f"{settings.builder.name}-images", who, "AcrPush", images),
+            Grant(f"cluster-{settings.builder.name}-images", who, "AcrPush", images),
             Grant(
-                f"{settings.builder.name}-storage",
+                f"cluster-{settings.builder.name}-storage",
                 who,
                 "Storage Blob Data Reader",
                 storage.workspace.id,
@@ -145,7 +145,7 @@ def after(
         yield Grant("endpoints-assets", identity.endpoints, "Reader", assets.id)
         for cluster in settings.clusters:
             who = identity.clusters[cluster.name]
-            yield Grant(f"{cluster.name}-assets", who, "Reader", assets.id)
+            yield Grant(f"cluster-{cluster.name}-assets", who, "Reader", assets.id)
     for instance in settings.machines("compute-instance"):
         # Its files are a share, mounted under the person's own name (how-to-disable-local-auth-
         # storage, "Scenarios for role assignments").
@@ -154,15 +154,20 @@ def after(
             instance.person,
             "Storage File Data Privileged Contributor",
         )
-        yield Grant(f"{name}-workspace", who, "AzureML Data Scientist", scope)
-        yield Grant(f"{name}-blobs", who, "Storage Blob Data Contributor", storage.workspace.id)
-        yield Grant(f"{name}-files", who, files, storage.workspace.id)
+        yield Grant(f"person-{name}-workspace", who, "AzureML Data Scientist", scope)
+        yield Grant(
+            f"person-{name}-blobs", who, "Storage Blob Data Contributor", storage.workspace.id
+        )
+        yield Grant(f"person-{name}-files", who, files, storage.workspace.id)
         # A datastore without credentials is read under the person's name there
         # (how-to-identity-based-service-authentication, "Accessing storage services").
-        yield Grant(f"{name}-lake", who, "Storage Blob Data Reader", storage.lake.id)
+        yield Grant(f"person-{name}-lake", who, "Storage Blob Data Reader", storage.lake.id)
     for workstation in settings.workstations:
         if machines and workstation.name in machines.machines:
             vm = machines.machines[workstation.name].id
             yield Grant(
-                f"{workstation.name}-sign-in", workstation.person, "Virtual Machine User Login", vm
+                f"person-{workstation.name}-sign-in",
+                workstation.person,
+                "Virtual Machine User Login",
+                vm,
             )

@@ -93,9 +93,11 @@ def test_a_node_of_its_own_builds_images_where_the_registry_is_private() -> None
         name: one.inputs["description"].partition(":")[0]
         for name, one in _kinds(found, "authorization:RoleAssignment").items()
     }
-    assert [name for name, role in rights.items() if role == "AcrPush"] == ["image-builder-images"]
-    own_rights = {name for name in rights if name.startswith("image-builder")}
-    assert own_rights == {"image-builder-images", "image-builder-storage"}
+    assert [name for name, role in rights.items() if role == "AcrPush"] == [
+        "cluster-image-builder-images"
+    ]
+    own_rights = {name for name in rights if name.startswith("cluster-image-builder")}
+    assert own_rights == {"cluster-image-builder-images", "cluster-image-builder-storage"}
     starter = _kinds(own()["dev"], "machinelearningservices:Workspace")["workspace"].inputs
     assert "imageBuildCompute" not in starter
 
@@ -135,7 +137,9 @@ def test_one_registry_is_made_and_the_others_use_it() -> None:
         }
     ]
     assert region["acrDetails"] == [{"systemCreatedAcrAccount": {"acrAccountSku": "Premium"}}]
-    scope = _kinds(own()["dev"], "authorization:RoleAssignment")["cpu-cluster-assets"].inputs
+    scope = _kinds(own()["dev"], "authorization:RoleAssignment")[
+        "cluster-cpu-cluster-assets"
+    ].inputs
     assert scope["scope"].endswith("/registries/mlplat-shared")
 
 
@@ -241,8 +245,8 @@ def test_parallel_steps_have_what_shares_out_their_work(tmp_path: Path) -> None:
     """Their nodes speak by a queue and a table of the workspace's storage, wherever they stand."""
     granted = _rights(own()["dev"])
     for cluster in ("cpu-cluster", "gpu-spot"):
-        assert granted[f"{cluster}-queues"] == "Storage Queue Data Contributor"
-        assert granted[f"{cluster}-tables"] == "Storage Table Data Contributor"
+        assert granted[f"cluster-{cluster}-queues"] == "Storage Queue Data Contributor"
+        assert granted[f"cluster-{cluster}-tables"] == "Storage Table Data Contributor"
     shared = {("${StorageAccount:workspace-storage.id}", what) for what in ("queue", "table")}
     assert shared <= _led_to(own()["prod"])
     assert not shared & _led_to(own()["dev"]), "it answers on public addresses there"
@@ -257,7 +261,9 @@ def test_jobs_and_endpoints_read_the_shared_registry_and_the_pipeline_writes_it(
     assert roles == {
         "workspace-approves-assets": "Azure AI Enterprise Network Connection Approver",
         "pipeline-assets": "AzureML Registry User",
-        **dict.fromkeys(("endpoints-assets", "cpu-cluster-assets", "gpu-spot-assets"), "Reader"),
+        **dict.fromkeys(
+            ("endpoints-assets", "cluster-cpu-cluster-assets", "cluster-gpu-spot-assets"), "Reader"
+        ),
     }
 
 
@@ -266,7 +272,7 @@ def test_another_role_is_another_assignment(tmp_path: Path) -> None:
     clusters = [{"name": "cpu", "preset": "cpu", "lake": lake} for lake in ("read", "write")]
     names = {
         _kinds(changed(tmp_path / one["lake"], clusters=[one]), "authorization:RoleAssignment")[
-            "cpu-lake"
+            "cluster-cpu-lake"
         ].inputs["roleAssignmentName"]
         for one in clusters
     }
@@ -406,6 +412,18 @@ def test_diagnostics_ask_for_metrics_that_their_resource_has() -> None:
             )
         ),
     }
+
+
+def test_people_may_give_names_that_parts_of_the_program_have(tmp_path: Path) -> None:
+    """A cluster, an instance and an endpoint called as one of our own identities is."""
+    person = "6f8d2c1e-0000-4000-8000-000000000000"
+    found = changed(
+        tmp_path,
+        clusters=[{"name": name, "preset": "cpu"} for name in ("workspace", "endpoints")],
+        workstations=[{"name": name, "person": person} for name in ("pipeline", "encryption")],
+        endpoints=[{"name": name} for name in ("workspace", "pipeline")],
+    )
+    _sound(found)
 
 
 def test_with_nothing_optional(tmp_path: Path) -> None:
