@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from datetime import date
 
 from infra.live.arm import Arm, Denied
-from infra.live.doctor import budget, deleted, names, permissions, providers, quota, sizes
+from infra.live.doctor import budget, deleted, images, names, permissions, providers, quota, sizes
 from infra.live.doctor.check import Check
 from infra.live.doctor.subscription import subscription
 from infra.preview.captured import Resource
@@ -27,6 +27,7 @@ def examine(settings: Settings, resources: Sequence[Resource], arm: Arm) -> Iter
         ("subscription", subscription(settings, arm)),
         ("resource providers", providers.registered(provided, arm)),
         ("features", providers.features(provided, arm)),
+        ("images", images.bootable(provided, arm)),
         ("free names", names.free(provided, arm)),
         ("deleted vaults", deleted.vaults(provided, arm)),
         ("deleted logs", deleted.logs(settings, provided, arm)),

@@ -67,6 +67,14 @@ def test_a_list_that_is_empty_in_any_way(arm: Arm, state: State, body: bytes) ->
     assert list(arm.all(AT, "1")) == []
 
 
+def test_a_list_without_pages(arm: Arm, state: State) -> None:
+    """As Microsoft.Compute sends the versions of an image."""
+    for body in (b'[{"name": "1.0.0"}]', b"[]"):
+        answered(state, 200, JSON, body)
+    assert arm.array(AT, "1") == [{"name": "1.0.0"}]
+    assert arm.array(AT, "1") == []
+
+
 def test_nothing_there(arm: Arm, state: State) -> None:
     """With a body, with one in the form of Azure Monitor, and without any."""
     for body in (error("ResourceNotFound"), b'{"code": "ResourceNotFound"}', b""):

@@ -1,0 +1,117 @@
+"""The image of a machine: in its region, elsewhere, with Trusted Launch and without."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from infra.live.arm import Arm
+from infra.live.doctor.images import bootable
+from infra.preview.captured import Resource
+from tests.infra.live.doctor.ready import HERE
+from tests.infra.programs import changed
+from tests.stand_ins.arm_server import State
+
+VERSIONS = (
+    f"{HERE}/Microsoft.Compute/locations/westeurope/publishers/microsoft-dsvm"
+    "/artifacttypes/vmimage/offers/ubuntu-2204/skus/2204-gen2/versions"
+)
+IMAGE = "image microsoft-dsvm:ubuntu-2204:2204-gen2"
+
+
+def _machine(security: str | None) -> Resource:
+    inputs: dict[str, Any] = {
+        "location": "westeurope",
+        "storageProfile": {
+            "imageReference": {
+                "publisher": "microsoft-dsvm",
+                "offer": "ubuntu-2204",
+                "sku": "2204-gen2",
+                "version": "latest",
+            }
+        },
+        "securityProfile": {"encryptionAtHost": True, "securityType": security},
+    }
+    kind = "azure-native:compute:VirtualMachine"
+    return Resource(f"urn:pulumi:dev::platform::{security}", kind, "bob", "", inputs)
+
+
+def _offered(state: State, *versions: str, **properties: Any) -> None:
+    """Azure lists the versions in a bare array, not in pages."""
+    state.resources[VERSIONS] = [{"name": one} for one in versions]
+    if versions:
+        state.resources[f"{VERSIONS}/{versions[-1]}"] = {"properties": properties}
+
+
+def _security(value: object) -> list[Any]:
+    return [
+        {"name": "IsAcceleratedNetworkSupported", "value": "True"},
+        {"name": "SecurityType", "value": value},
+    ]
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["TrustedLaunchSupported", "TrustedLaunch", "TrustedLaunchAndConfidentialVmSupported"],
+)
+def test_an_image_with_trusted_launch(arm: Arm, state: State, value: str) -> None:
+    """It is asked once for several machines, of the version with the largest numbers."""
+    _offered(state, "24.9.30", "24.10.2", features=_security(value))
+    (found,) = bootable([_machine("TrustedLaunch"), _machine(None)], arm)
+    assert (found.name, found.verdict, found.said) == (IMAGE, "ok", "24.10.2 in westeurope")
+    assert [path for _, path, _ in state.asked] == [VERSIONS, f"{VERSIONS}/24.10.2"]
+
+
+@pytest.mark.parametrize(
+    "features", [None, [], [None], _security(None), _security("ConfidentialVmSupported")]
+)
+def test_an_image_without_trusted_launch(arm: Arm, state: State, features: object) -> None:
+    """Azure would refuse the machine that has it, and take one that has not."""
+    _offered(state, "24.10.2", features=features)
+    (found,) = bootable([_machine("TrustedLaunch")], arm)
+    assert (found.name, found.verdict) == (IMAGE, "error")
+    assert found.said == "24.10.2 in westeurope has no Trusted Launch"
+    assert "infra/components/workstations.py" in found.hint
+    (found,) = bootable([_machine(None)], arm)
+    assert found.verdict == "ok"
+
+
+def test_an_image_that_is_not_in_the_region(arm: Arm, state: State) -> None:
+    """No such offer there, or one without a version."""
+    (found,) = bootable([_machine("TrustedLaunch")], arm)
+    assert (found.name, found.verdict, found.said) == (IMAGE, "error", "not in westeurope")
+    _offered(state)
+    (found,) = bootable([_machine("TrustedLaunch")], arm)
+    assert (found.verdict, found.said) == ("error", "not in westeurope")
+
+
+def test_a_version_without_a_number_is_no_traceback(arm: Arm, state: State) -> None:
+    _offered(state, "1.0.0", features=None)
+    state.resources[VERSIONS] = [{"name": None}, {"name": "latest"}, {}, None, {"name": "1.0.0"}]
+    (found,) = bootable([_machine(None)], arm)
+    assert (found.verdict, found.said) == ("ok", "1.0.0 in westeurope")
+
+
+def test_a_machine_from_a_disk_of_its_own_has_no_image(arm: Arm) -> None:
+    kind = "azure-native:compute:VirtualMachine"
+    made = Resource("urn:pulumi:dev::platform::bob", kind, "bob", "", {"storageProfile": {}})
+    assert list(bootable([made], arm)) == []
+
+
+def test_the_machines_of_the_program(arm: Arm, state: State, tmp_path: Path) -> None:
+    """What it declares is what is looked at, in the region of prod."""
+    machine = {
+        "name": "bob",
+        "person": "6f8d2c1e-0000-4000-8000-000000000002",
+        "kind": "data-science-vm",
+        "ssh_key": "ssh-ed25519 AAAA bob",
+    }
+    found = changed(tmp_path, workstations=[machine])
+    _offered(state, "24.10.2", features=_security("TrustedLaunchSupported"))
+    (said,) = bootable(found.resources, arm)
+    assert (said.verdict, said.said) == ("ok", "24.10.2 in westeurope")
+    _offered(state, "24.10.2", features=[])
+    (said,) = bootable(found.resources, arm)
+    assert said.verdict == "error"
