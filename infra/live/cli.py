@@ -156,8 +156,8 @@ def _signed_in(audience: str) -> TokenCredential:
     from azure.core.exceptions import ClientAuthenticationError
     from azure.identity import DefaultAzureCredential
 
-    # It logs a paragraph for each way of signing in that is not used here.
-    logging.getLogger("azure.identity").setLevel(logging.ERROR)
+    # The SDKs log a paragraph for each way of signing in that is not used, and what they trip over.
+    logging.getLogger("azure").setLevel(logging.CRITICAL + 1)
     credential = DefaultAzureCredential()
     try:
         credential.get_token(f"{audience}/.default")

@@ -8,14 +8,15 @@ seven days (rest/api/storageservices/create-user-delegation-sas).
 
 from __future__ import annotations
 
+import base64
 import re
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Literal
 from urllib.parse import quote
 
-from azure.core.exceptions import AzureError, ClientAuthenticationError, HttpResponseError
-from azure.storage.blob import BlobServiceClient, generate_blob_sas
+from azure.core.exceptions import AzureError
+from azure.storage.blob import BlobServiceClient, UserDelegationKey, generate_blob_sas
 from azure.storage.filedatalake import generate_directory_sas
 
 from ml.specs.problems import Exit, Problem, Refused
@@ -28,6 +29,11 @@ BLOBS = "https://{account}.blob.core.windows.net"
 AZURES_LIMIT = timedelta(days=7)
 # Clocks differ: the key is valid from a little before now.
 _SKEW = timedelta(minutes=5)
+_SIGN_IN = "`az login`, and check the address of the account and its network rules"
+_HINTS = {
+    "AuthorizationFailure": "the network rules of the account: ask from a network that it lets in",
+    "AuthorizationPermissionMismatch": "it takes a role on the account that reads or writes blobs",
+}
 
 
 @dataclass(frozen=True)
@@ -102,10 +108,7 @@ def issue(
     lifetime(life / timedelta(hours=1), limit)
     now = datetime.now(UTC).replace(microsecond=0)
     expires = now + life
-    try:
-        key = service.get_user_delegation_key(now - _SKEW, expires)
-    except AzureError as error:
-        raise _denied(error) from None
+    key = _key(service, now - _SKEW, expires)
     account = str(service.account_name)
     if wanted.folder:
         token = generate_directory_sas(
@@ -131,13 +134,28 @@ def issue(
     return Sas(wanted, access, expires, address, token)
 
 
-def _denied(error: AzureError) -> Refused:
+def _key(service: BlobServiceClient, begins: datetime, ends: datetime) -> UserDelegationKey:
+    try:
+        key = service.get_user_delegation_key(begins, ends)
+        if not base64.b64decode(str(key.value or ""), validate=True):
+            raise ValueError("empty")
+    except AzureError as error:
+        raise denied(error) from None
+    # The SDK takes an answer to be the service's, and trips over any other.
+    except (AttributeError, TypeError, ValueError):
+        found, hint = "an answer that holds none", "check the address of the account and any proxy"
+        raise _no_key(found, hint) from None
+    return key
+
+
+def denied(error: AzureError) -> Refused:
     """Why there is no key, in the words of Azure's own error code: nothing of the answer's body."""
-    code = getattr(error, "error_code", None) or type(error).__name__
-    hint = "`az login`, and check the address of the account and its network rules"
-    if isinstance(error, HttpResponseError) and not isinstance(error, ClientAuthenticationError):
-        hint = "it takes a role on the account that reads or writes its blobs"
-    return Refused(
-        Problem("no-delegation-key", str(code), "a user delegation key of the account", hint),
-        exit_code=Exit.RUN_FAILED,
-    )
+    status = getattr(error, "status_code", None)
+    code = getattr(error, "error_code", None) or (status and f"status {status}")
+    code = getattr(code, "value", code)  # an enum, of the codes that the SDK knows
+    return _no_key(str(code or type(error).__name__), _HINTS.get(str(code), _SIGN_IN))
+
+
+def _no_key(found: str, hint: str) -> Refused:
+    expected = "a user delegation key of the account"
+    return Refused(Problem("no-delegation-key", found, expected, hint), exit_code=Exit.RUN_FAILED)

@@ -11,13 +11,14 @@ from urllib.parse import parse_qs
 
 import pytest
 from azure.core.exceptions import HttpResponseError
-from azure.storage.blob import BlobClient
+from azure.storage.blob import BlobClient, BlobServiceClient
 
 from infra.live import sas
 from infra.live.sas import Access, Sas, issue, scope
 from ml.specs.problems import Refused
-from tests.stand_ins import azurite_server
-from tests.stand_ins.azurite_server import Azurite
+from tests.stand_ins import arm_server, azurite_server
+from tests.stand_ins.arm_server import State
+from tests.stand_ins.azurite_server import Azurite, Person
 
 HOUR = timedelta(hours=1)
 LIMIT = timedelta(hours=8)
@@ -132,6 +133,7 @@ def test_no_log_holds_a_signature_or_a_key(
 ) -> None:
     """Though everything that issuing does is logged; the SAS does not show its token either."""
     caplog.set_level(logging.DEBUG)
+    caplog.set_level(logging.DEBUG, "azure")
     one = issued(azurite, "raw/in/a.csv")
     signature = parse_qs(one.token)["sig"][0]
     assert caplog.text
@@ -175,3 +177,56 @@ def test_an_account_that_does_not_answer_is_a_readable_error(tmp_path: Path) -> 
     with pytest.raises(Refused, match="no-delegation-key") as refused:
         issued(gone, "raw/in/a.csv")
     assert refused.value.exit_code == 1
+
+
+DENIED = b"<Error><Code>AuthorizationFailure</Code><Message>no</Message></Error>"
+XML = {"Content-Type": "application/xml"}
+KEY = b"""<?xml version="1.0"?><UserDelegationKey><SignedOid>a</SignedOid><SignedTid>b</SignedTid>
+<SignedStart>2026-01-01T00:00:00Z</SignedStart><SignedExpiry>2026-01-01T00:00:00Z</SignedExpiry>
+<SignedService>b</SignedService><SignedVersion>2020-01-01</SignedVersion><Value>%s</Value>
+</UserDelegationKey>"""
+
+
+@pytest.mark.parametrize("path", ["raw/in/a.csv", "raw/in/"])
+@pytest.mark.parametrize(
+    ("status", "body", "found"),
+    [
+        (200, b"<html>Sign in to the hotel</html>", ""),
+        (200, b"", ""),
+        (200, KEY[:80], ""),
+        (200, b"<a/>", ""),
+        (200, KEY % b"", ""),
+        (200, KEY % b"!!", ""),
+        (401, b"", "status 401"),
+        (403, DENIED, "AuthorizationFailure"),
+        (403, b"<html>the proxy says no</html>", "status 403"),
+        (404, b"", "status 404"),
+        (503, b"<html>busy</html>", "status 503"),
+    ],
+)
+def test_what_is_no_key_is_one_readable_error(
+    tmp_path: Path, path: str, status: int, body: bytes, found: str
+) -> None:
+    """Exit 1, a few lines, and no SAS that is signed with nothing."""
+    code = {"x-ms-error-code": found} if found[:6] not in ("", "status") else {}
+    state = State(raw=[(status, {**XML, **code}, body)])
+    with arm_server.running(state, tmp_path) as (address, certificate):
+        service = BlobServiceClient(
+            f"{address}/lake", credential=Person(), connection_verify=str(certificate),
+            retry_total=0,
+        )  # fmt: skip
+        with pytest.raises(Refused, match="no-delegation-key") as refused:
+            issue(service, scope(path), "read", HOUR, LIMIT)
+    assert refused.value.exit_code == 1
+    assert found in str(refused.value) and len(str(refused.value).splitlines()) <= 4
+
+
+def test_a_network_that_does_not_let_in_is_told_from_a_role_that_is_wanting() -> None:
+    """Both are 403, and neither helps against the other."""
+    hints = {}
+    for code in ("AuthorizationFailure", "AuthorizationPermissionMismatch"):
+        error = HttpResponseError("no")
+        error.error_code = code  # type: ignore[attr-defined]
+        hints[code] = str(sas.denied(error))
+    assert "network" in hints["AuthorizationFailure"]
+    assert "role" in hints["AuthorizationPermissionMismatch"]
