@@ -99,6 +99,24 @@ def _asset_registry(settings: Settings) -> Found:
         found = f"a `resource_group` in `{key}` with `mode: {shared.mode}`"
         hint = "delete it, or set `mode: use`: a registry is made in the environment's own group"
         yield "no-effect", found, "no resource_group", hint, (key, "resource_group")
+    given = [one for one in ("storage", "images") if getattr(shared, one)]
+    if given and shared.mode == "none":
+        found = f"`{given[0]}` in `{key}` with `mode: none`"
+        yield "no-effect", found, "neither of the two", "delete it", (key, given[0])
+    elif len(given) == 1:
+        other = "images" if given == ["storage"] else "storage"
+        found = f"`{given[0]}` in `{key}` without `{other}`"
+        hint = f"add `{other}:`, from the group azureml-rg-{shared.name}_…"
+        yield (
+            "missing-setting",
+            found,
+            "both: models are in one, images in the other",
+            hint,
+            (
+                key,
+                given[0],
+            ),
+        )
 
 
 def _share(settings: Settings) -> Found:

@@ -23,3 +23,12 @@ COMPUTE = Form(
 CIDR = Form(r"\d{1,3}(\.\d{1,3}){3}/\d{1,2}", "a range such as 10.60.0.0/16")
 # Which of them there are, `compute_agreement` knows.
 VM_SIZE = Form(r"\w+", "a VM size such as Standard_E4ds_v4")
+
+
+def resource(kind: str) -> Form:
+    """The form of the id of a resource of a type."""
+    group = r"/subscriptions/[0-9a-fA-F-]{36}/resourceGroups/[\w().-]+"
+    return Form(
+        rf"{group}/providers/{kind.replace('.', '[.]')}/\w+",
+        f"an id such as /subscriptions/…/resourceGroups/…/providers/{kind}/…",
+    )

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from infra.fields import Form, field
-from infra.forms import CIDR, NAME, VM_SIZE
+from infra.forms import CIDR, NAME, VM_SIZE, resource
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,16 +108,35 @@ class Monitoring:
 
 @dataclass(frozen=True, kw_only=True)
 class AssetRegistry:
-    """The Azure ML registry through which environments share models and environments."""
+    """The Azure ML registry through which environments share models and environments.
+
+    Azure makes a storage account and a container registry for it, in a group of its own,
+    `azureml-rg-NAME_…`: their ids are known once it is there. Where it is private, a private
+    endpoint of the registry leads to neither (learn.microsoft.com/azure/machine-learning/
+    how-to-registry-network-isolation, "Use assets from registry in workspace").
+    """
 
     mode: Literal["create", "use", "none"] = field(
-        "exactly one environment creates it, the others use it", "none"
+        "exactly one environment creates it, the others use it; what a private environment trains"
+        " goes there from files, in its network: Azure shares nothing out of storage without public"
+        " addresses",
+        "none",
     )
     name: str = field("its name, the same in every environment", "", form=NAME)
     resource_group: str = field(
         "the group that it is in, where it is used",
         "",
         form=Form(r"[\w().-]{1,89}[\w()-]", "the name of a resource group"),
+    )
+    storage: str = field(
+        "id of the storage account that Azure made for it: jobs reach its models by it",
+        "",
+        form=resource("Microsoft.Storage/storageAccounts"),
+    )
+    images: str = field(
+        "id of the container registry that Azure made for it: jobs reach its images by it",
+        "",
+        form=resource("Microsoft.ContainerRegistry/registries"),
     )
 
 

@@ -55,18 +55,19 @@ class Inventory:
 def inventory(settings: Settings) -> Inventory:
     """The numbers of an environment."""
     makes_assets = settings.asset_registry.mode == "create"
-    uses_assets = settings.asset_registry.mode != "none"
+    assets = ["amlregistry"] * (settings.asset_registry.mode != "none")
+    assets += ["blob", "registry"] * bool(settings.asset_registry.storage)
     share = bool(settings.storage.nfs_share_gib)
     managed = settings.network.isolation == "managed"
     reached: list[str] = []
     if settings.private:
         reached = ["amlworkspace", "vault", "registry", "blob", "file", *LAKE_PARTS]
-        reached += ["file"] * share + ["amlregistry"] * uses_assets
+        reached += ["file"] * share + assets
         reached += [] if managed else PARALLEL_PARTS
     outbound = 0
     if managed:
         ours = len(LAKE_PARTS) + len(PARALLEL_PARTS) + share
-        outbound = uses_assets + settings.private * (REQUIRED + ours)
+        outbound = len(assets) + settings.private * (REQUIRED + ours)
     return Inventory(
         endpoints=len(reached),
         outbound=outbound,

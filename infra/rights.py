@@ -86,7 +86,10 @@ def before(
                 ("vault", vault.vault.id),
                 ("images", images),
                 *([("share", storage.share.id)] if storage.share else []),
-                *([("assets", assets.id)] if assets else []),
+                *(
+                    (f"assets-{what}", id)
+                    for what, id in (assets.reached if assets else {}).items()
+                ),
             )
         ]
     for cluster in settings.clusters:

@@ -23,7 +23,10 @@ class AssetsArgs:
 
 
 class Assets(pulumi.ComponentResource):
-    """The shared registry: made here, or found by its name. `id` is its resource id."""
+    """The shared registry: made here, or found by its name. `id` is its resource id.
+
+    `reached` are the parts of it that private endpoints lead to, each with its id.
+    """
 
     def __init__(self, name: str, args: AssetsArgs) -> None:
         super().__init__("platform:registry:Assets", name)
@@ -35,8 +38,12 @@ class Assets(pulumi.ComponentResource):
             f"/resourceGroups/{args.settings.resource_group}"
             f"/providers/Microsoft.MachineLearningServices/registries/{args.settings.name}"
         )
-        if args.network:
-            args.network.private_endpoint("assets", self.id, "amlregistry")
+        held = (("blob", args.settings.storage), ("registry", args.settings.images))
+        # What it holds lies in accounts that Azure made for it, behind endpoints of their own.
+        self.reached = {"amlregistry": self.id, **{what: id for what, id in held if id}}
+        for what, id in self.reached.items():
+            if args.network:
+                args.network.private_endpoint("assets", id, what)
         self.register_outputs({"id": self.id})
 
     def _registry(self, args: AssetsArgs) -> ml.Registry:

@@ -153,7 +153,8 @@ def _managed_network(args: WorkspaceArgs) -> ml.ManagedNetworkSettingsArgs:
     rules: dict[str, ml.FqdnOutboundRuleArgs | ml.PrivateEndpointOutboundRuleArgs] = {}
     if args.assets:
         # Whoever created it may have left it no public address.
-        rules["assets"] = _leading_to(args.assets.id, "amlregistry")
+        reached = args.assets.reached.items()
+        rules |= {f"assets-{what}": _leading_to(id, what) for what, id in reached}
     if not args.network:
         return ml.ManagedNetworkSettingsArgs(
             isolation_mode="AllowInternetOutbound", outbound_rules=rules

@@ -14,6 +14,19 @@ from infra.preview.captured import Capture
 from infra.preview.run import capture, captures
 from tests.conftest import ROOT
 
+_MADE = (
+    "/subscriptions/6f8d2c1e-0000-4000-8000-000000000000/resourceGroups/azureml-rg-shared_1/"
+    "providers"
+)
+# The registry of another environment, with what Azure made for it.
+SHARED = {
+    "mode": "use",
+    "name": "shared",
+    "resource_group": "rg-other",
+    "storage": f"{_MADE}/Microsoft.Storage/storageAccounts/stasshared",
+    "images": f"{_MADE}/Microsoft.ContainerRegistry/registries/crasshared",
+}
+
 
 @functools.cache
 def own() -> dict[str, Capture]:

@@ -14,7 +14,7 @@ from infra.preview.run import capture
 from infra.preview.sdk_types import problems
 from infra.settings import load
 from tests.conftest import ROOT
-from tests.infra.programs import changed, own
+from tests.infra.programs import SHARED, changed, own
 
 pytestmark = pytest.mark.slow
 
@@ -259,7 +259,6 @@ def test_jobs_and_endpoints_read_the_shared_registry_and_the_pipeline_writes_it(
     granted = _rights(own()["dev"])
     roles = {name: role for name, role in granted.items() if name.endswith("-assets")}
     assert roles == {
-        "workspace-approves-assets": "Azure AI Enterprise Network Connection Approver",
         "pipeline-assets": "AzureML Registry User",
         **dict.fromkeys(
             ("endpoints-assets", "cluster-cpu-cluster-assets", "cluster-gpu-spot-assets"), "Reader"
@@ -348,8 +347,27 @@ def test_jobs_reach_the_shared_registry_wherever_it_is() -> None:
     shared = f"{of_prod}/providers/Microsoft.MachineLearningServices/registries/mlplat-shared"
     for stack, id in (("dev", shared), ("staging", shared), ("prod", "${Registry:assets.id}")):
         assert (id, "amlregistry") in _led_to(own()[stack])
-        approves = _kinds(own()[stack], "authorization:RoleAssignment")["workspace-approves-assets"]
+        approves = _kinds(own()[stack], "authorization:RoleAssignment")[
+            "workspace-approves-assets-amlregistry"
+        ]
         assert approves.inputs["scope"] == id
+
+
+@pytest.mark.parametrize("isolation", ["managed", "own"])
+def test_what_the_shared_registry_holds_is_reached_too(isolation: str, tmp_path: Path) -> None:
+    """An endpoint of the registry leads to neither its models nor its images."""
+    found = changed(tmp_path, asset_registry=SHARED, network={"isolation": isolation})
+    _sound(found)
+    ids = (SHARED["storage"], SHARED["images"])
+    endpoints = _kinds(found, "network:PrivateEndpoint")
+    for name, id in zip(("assets-blob", "assets-registry"), ids, strict=True):
+        (led,) = endpoints[name].inputs["privateLinkServiceConnections"]
+        assert (led["privateLinkServiceId"], led["groupIds"]) == (id, [name.split("-")[1]])
+    managed = isolation == "managed"
+    assert {(ids[0], "blob"), (ids[1], "registry")} <= _led_to(found) or not managed
+    granted = _kinds(found, "authorization:RoleAssignment").values()
+    approved = {one.inputs["scope"] for one in granted if "Approver" in one.inputs["description"]}
+    assert set(ids) <= approved or not managed
 
 
 def test_who_has_a_compute_instance_may_use_it(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 from infra.inventory import REQUIRED, Inventory, inventory
 from infra.preview.captured import Capture
 from infra.settings import load
-from tests.infra.programs import changed, own
+from tests.infra.programs import SHARED, changed, own
 
 pytestmark = pytest.mark.slow
 
@@ -48,6 +48,9 @@ def test_every_stack(stack: str) -> None:
     [
         {"network": {"isolation": "own"}, "asset_registry": {"mode": "none"}},
         {"storage": {"nfs_share_gib": 100}, "endpoints": []},
+        {"asset_registry": SHARED},
+        {"asset_registry": SHARED, "network": {"isolation": "own"}},
+        {"asset_registry": SHARED, "exposure": "starter", "network": {}},
         {
             "workstations": [
                 {
