@@ -91,11 +91,7 @@ class Analyzer:
             urn=resource.urn,
             name=resource.name,
             properties=_struct(resource.inputs),
-            options=analyzer_pb2.AnalyzerResourceOptions(
-                protect=resource.protect,
-                ignoreChanges=resource.ignore_changes,
-                parent=resource.parent,
-            ),
+            options=_options(resource),
         )
         return self._findings(self._stub.Analyze(request).diagnostics, resource.urn)
 
@@ -110,6 +106,7 @@ class Analyzer:
                 parent=one.parent,
                 dependencies=one.dependencies,
                 properties=_struct(_outputs(one)),
+                options=_options(one),
             )
             for key, urns in one.uses.items():
                 shown.propertyDependencies[key].urns.extend(urns)
@@ -140,6 +137,14 @@ class Analyzer:
             self._channel.close()
             self._process.terminate()
             self.spent = ended(self._process, self._peak)
+
+
+def _options(resource: Resource) -> analyzer_pb2.AnalyzerResourceOptions:
+    return analyzer_pb2.AnalyzerResourceOptions(
+        protect=resource.protect,
+        ignoreChanges=resource.ignore_changes,
+        parent=resource.parent,
+    )
 
 
 def unknown(value: Any) -> Any:

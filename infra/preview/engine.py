@@ -113,10 +113,8 @@ class Engine(resource_pb2_grpc.ResourceMonitorServicer, engine_pb2_grpc.EngineSe
             self.resources[urn] = resource
             if request.type == STACK:
                 self._root = urn
-        identity = ""
-        if request.custom:
-            self._analyze(resource)
-            identity = reference(resource, "id")
+        self._analyze(resource)
+        identity = reference(resource, "id") if request.custom else ""
         answer = struct_pb2.Struct()
         answer.update(outputs(resource) if request.custom else {})
         return resource_pb2.RegisterResourceResponse(urn=urn, id=identity, object=answer)

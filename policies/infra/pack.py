@@ -22,12 +22,24 @@ from pulumi_policy import (
 )
 from pulumi_policy.proxy import UnknownValueError
 
-from policies.infra import data, images, limits, reach, rights, spend, waivers, whole, workspace
+from policies.infra import (
+    data,
+    images,
+    known,
+    limits,
+    reach,
+    rights,
+    spend,
+    waivers,
+    whole,
+    workspace,
+)
 from policies.infra.limits import Limits
 from policies.infra.rule import AZURE, UNKNOWN, Item, Rule
 from policies.infra.waivers import Waiver
 
 RULES: tuple[Rule, ...] = (
+    *known.RULES,
     *workspace.RULES,
     *data.RULES,
     *images.RULES,
@@ -70,7 +82,7 @@ def verdicts(
 ) -> Iterator[Verdict]:
     """What the rules say of one resource, or of the whole stack when there is none."""
     for rule in rules:
-        if item is not None and rule.check and item.kind in rule.kinds:
+        if item is not None and rule.check and (not rule.kinds or item.kind in rule.kinds):
             for message in rule.check(item, limits.of(book.limits, item.urn)):
                 yield _judged(book, rule, item, message)
         elif item is None and rule.whole and items:
@@ -130,7 +142,7 @@ def _policy(with_: Book, rule: Rule) -> Policy:
         return StackValidationPolicy(rule.name, says, whole_stack)
 
     def resource(args: ResourceValidationArgs, report: ReportViolation) -> None:
-        if _kind(args.resource_type) in rule.kinds:
+        if not rule.kinds or _kind(args.resource_type) in rule.kinds:
             for one in verdicts(with_, _item(args), (), [rule]):
                 if not one.aside:
                     report(one.message, None)
@@ -144,7 +156,14 @@ def _kind(token: str) -> str:
 
 
 def _item(args: ResourceValidationArgs) -> Item:
-    return Item(_kind(args.resource_type), args.name, args.urn, plain(args.props))
+    return Item(
+        _kind(args.resource_type),
+        args.name,
+        args.urn,
+        plain(args.props),
+        ignores=tuple(args.opts.ignore_changes),
+        protected=args.opts.protect,
+    )
 
 
 def _items(args: StackValidationArgs) -> list[Item]:
@@ -158,6 +177,8 @@ def _items(args: StackValidationArgs) -> list[Item]:
                 key: tuple(each.urn for each in made)
                 for key, made in one.property_dependencies.items()
             },
+            tuple(one.opts.ignore_changes),
+            one.opts.protect,
         )
         for one in args.resources
     ]

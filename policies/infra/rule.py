@@ -19,7 +19,7 @@ class Item:
     What only Azure knows is `UNKNOWN`, a whole list or object too. `kind` is the type without the
     provider. A rule of single resources sees the inputs and no `uses`; one of a whole stack the
     outputs, without names that are inputs alone (`computeName`, `privateZoneName`): it asks for
-    `called`.
+    `called`. `ignores` and `protected` are Pulumi's `ignoreChanges` and `protect`.
     """
 
     kind: str
@@ -27,6 +27,8 @@ class Item:
     urn: str
     props: Mapping[str, Any]
     uses: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    ignores: tuple[str, ...] = ()
+    protected: bool = False
 
     def at(self, path: str, default: Any = None) -> Any:
         """The value at a dotted path, `default` where there is none, `UNKNOWN` within one."""
@@ -62,7 +64,7 @@ StackCheck = Callable[[Sequence[Item], Limits], Iterator[tuple[Item, str]]]
 
 @dataclass(frozen=True)
 class Rule:
-    """A rule of single resources of some `kinds`, or of a whole stack.
+    """A rule of single resources of some `kinds` (of any where it names none), or of a stack.
 
     `sources` cite the catalogues that ask for it; "own" is ours.
     """

@@ -35,6 +35,27 @@ PROGRAM = """
 """
 
 
+HIDDEN = """
+    import pulumi_azure_native as azure
+    from pulumi import ResourceOptions
+    from pulumi_azure_native import authorization, network, resources
+
+    group = resources.ResourceGroup(
+        "group", resource_group_name="rg", location="westeurope",
+        opts=ResourceOptions(ignore_changes=["tags"]),
+    )
+    azure.Provider("elsewhere", subscription_id="00000000-0000-0000-0000-000000000001")
+    network.Subnet(
+        "apart", resource_group_name=group.name, virtual_network_name="vnet", subnet_name="apart",
+    )
+    resources.Deployment(
+        "template", resource_group_name=group.name,
+        properties=resources.DeploymentPropertiesArgs(mode="Incremental", template={}),
+    )
+    authorization.ManagementLockByScope("lock", scope=group.id, level="CanNotDelete")
+"""
+
+
 def _tree(folder: Path, program: str) -> Path:
     shutil.copytree(ROOT / "policies", folder / "policies")
     return tree(folder, program)
@@ -54,6 +75,19 @@ def test_findings_come_with_their_policy_level_and_resource(tmp_path: Path) -> N
         one.policy for one in found.findings
     }
     assert analyzer and 0 < analyzer.spent.peak_mib < 300
+
+
+def test_what_rules_would_not_see_is_refused_for_being_there(tmp_path: Path) -> None:
+    """A subnet apart, a template, a provider of one's own, changes by hand; a lock by its scope."""
+    (found,), _ = captures(["prod"], root=_tree(tmp_path, HIDDEN))
+    said = {(one.policy, one.urn.split("::")[-1]) for one in found.findings if one.mandatory}
+    assert {one for one in said if one[0].startswith(("known", "lock"))} == {
+        ("known-kind", "apart"),
+        ("known-kind", "elsewhere"),
+        ("known-kind", "template"),
+        ("known-changes", "group"),
+        ("lock-not-on-group", "lock"),
+    }
 
 
 def test_no_stack_is_refused_by_the_pack_as_the_cli_runs_it() -> None:

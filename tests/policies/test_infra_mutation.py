@@ -35,7 +35,15 @@ def _hidden(value: Any) -> Any:
 
 def _items(found: Capture) -> list[Item]:
     return [
-        Item(one.kind, one.name, one.urn, _hidden(dict(one.inputs)), one.uses)
+        Item(
+            one.kind,
+            one.name,
+            one.urn,
+            _hidden(dict(one.inputs)),
+            one.uses,
+            one.ignore_changes,
+            one.protect,
+        )
         for one in found.provided
     ]
 
@@ -74,7 +82,7 @@ def _changed(item: Item, path: str, value: Any) -> Item | None:
             uses.pop(str(keys[0]), None)
     else:
         holder[keys[-1]] = value
-    return Item(item.kind, item.name, item.urn, props, uses)
+    return replace(item, props=props, uses=uses)
 
 
 def _mutants(items: list[Item]) -> Iterator[tuple[str, list[Item]]]:
@@ -87,6 +95,12 @@ def _mutants(items: list[Item]) -> Iterator[tuple[str, list[Item]]]:
             if weakening.get("drop"):
                 met = True
                 yield f"{item.kind} {item.name} dropped", rest
+            for option, value in weakening.get("option", {}).items():
+                met = True
+                yield (
+                    f"{item.kind} {item.name} {option} = {value}",
+                    [*rest, replace(item, **{option: value})],
+                )
             for value in weakening.get("to", []):
                 mutant = _changed(item, weakening["path"], value)
                 if mutant is not None:

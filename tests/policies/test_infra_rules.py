@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
@@ -49,10 +49,12 @@ def _item(
     uses: Mapping[str, Any] | None = None,
     stack: str = "strict",
     name: str = "it",
+    ignores: Sequence[str] = (),
+    protected: bool = False,
 ) -> Item:
     made = {key: tuple(urns) for key, urns in (uses or {}).items()}
     # YAML has `None` as a text, as Azure has it.
-    return Item(kind, name, _urn(kind, name, stack), props, made)
+    return Item(kind, name, _urn(kind, name, stack), props, made, tuple(ignores), protected)
 
 
 def _each() -> Iterator[Any]:
@@ -73,10 +75,13 @@ def _each() -> Iterator[Any]:
                                     for key, names in one.get("uses", {}).items()
                                 },
                                 name=one["name"],
+                                protected=one.get("protected", False),
                             )
                             for one in resources
                         ]
                     )
+            elif "item" in case:
+                found += [_item(**{"props": {}, **one}) for one in case["item"][verdict]]
             else:
                 found += [_item(case["kind"], props) for props in case[verdict]]
             for number, one in enumerate(found):
