@@ -1,4 +1,4 @@
-"""Rules of storage, vault and image registry."""
+"""Rules of storage and vault."""
 
 from __future__ import annotations
 
@@ -61,16 +61,10 @@ def _soft_delete(item: Item, limits: Limits) -> Iterator[str]:
         yield "`deleteRetentionPolicy.allowPermanentDelete` lets a delete be for good"
 
 
-def _retention(item: Item, limits: Limits) -> Iterator[str]:
-    if item.at("policies.retentionPolicy.status") != "enabled":
-        yield "`policies.retentionPolicy.status` must be enabled"
-    if item.at("policies.softDeletePolicy.status") == "enabled":
-        yield "Azure refuses retention and soft delete together"
-
-
-def _images_sku(item: Item, limits: Limits) -> Iterator[str]:
-    if item.at("sku.name") != "Premium":
-        yield "`sku.name` must be Premium: private endpoints, retention and scanning need it"
+def _rotation(item: Item, limits: Limits) -> Iterator[str]:
+    actions = item.each("properties.rotationPolicy.lifetimeActions")
+    if not any(str(one.at("action.type")).lower() == "rotate" for one in actions):
+        yield "`properties.rotationPolicy` makes no new version of it"
 
 
 def _account(
@@ -81,12 +75,6 @@ def _account(
 
 def _vault(name: str, path: str, allowed: object, says: str, sources: str, default: object) -> Rule:
     return must(f"vault-{name}", VAULT, f"properties.{path}", (allowed,), says, sources, default)
-
-
-def _images(
-    name: str, path: str, allowed: object, says: str, sources: str, default: object
-) -> Rule:
-    return must(f"registry-{name}", IMAGES, path, (allowed,), says, sources, default)
 
 
 # What Azure takes when a property is left out is its documented default.
@@ -146,6 +134,14 @@ RULES: tuple[Rule, ...] = (
         "Enabled",
     ),
     _account(
+        "cross-tenant",
+        "allowCrossTenantReplication",
+        False,
+        "Data is not copied to another tenant.",
+        "own",
+        False,
+    ),
+    _account(
         "local-users",
         "isLocalUserEnabled",
         False,
@@ -183,52 +179,5 @@ RULES: tuple[Rule, ...] = (
         "Enabled",
     ),
     _vault("roles", "enableRbacAuthorization", True, "Access to secrets is by role.", "own", False),
-    _images(
-        "admin",
-        "adminUserEnabled",
-        False,
-        "The registry has no administrator's password.",
-        "CKV_AZURE_137",
-        False,
-    ),
-    _images(
-        "anonymous",
-        "anonymousPullEnabled",
-        False,
-        "No image is pulled without signing in.",
-        "CKV_AZURE_138",
-        False,
-    ),
-    _images(
-        "public-access",
-        "publicNetworkAccess",
-        "Disabled",
-        "The registry does not answer on public addresses.",
-        "CKV_AZURE_139",
-        "Enabled",
-    ),
-    Rule(
-        "registry-sku",
-        "The registry can be private, and its images scanned.",
-        "CKV_AZURE_163",
-        (IMAGES,),
-        _images_sku,
-    ),
-    Rule("registry-retention", "Untagged images go.", "CKV_AZURE_167", (IMAGES,), _retention),
-    _images(
-        "zones",
-        "zoneRedundancy",
-        "Enabled",
-        "The registry outlives a zone.",
-        "CKV_AZURE_233",
-        "Disabled",
-    ),
-    _images(
-        "data-endpoint",
-        "dataEndpointEnabled",
-        True,
-        "Images come from an address of our own.",
-        "CKV_AZURE_237",
-        False,
-    ),
+    Rule("key-rotation", "A key is made new in time.", "own", ("keyvault:Key",), _rotation),
 )

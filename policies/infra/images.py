@@ -1,4 +1,4 @@
-"""Rules of custom images: somebody builds them where the registry is private, and nobody else."""
+"""Rules of images: where they are, who builds them where that is private, and nobody else."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from policies.infra.data import IMAGES
 from policies.infra.limits import Limits
 from policies.infra.rights import ASSIGNMENT, role
-from policies.infra.rule import Item, Rule
+from policies.infra.rule import Item, Rule, must
 from policies.infra.spend import GPU
 from policies.infra.workspace import COMPUTE, ENDPOINT, WORKSPACE
 
@@ -48,6 +48,24 @@ def _push(items: Sequence[Item], limits: Limits) -> Found:
                     yield item, f"lets `{running[urn]}`, which builds no images, replace them"
 
 
+def _retention(item: Item, limits: Limits) -> Iterator[str]:
+    if item.at("policies.retentionPolicy.status") != "enabled":
+        yield "`policies.retentionPolicy.status` must be enabled"
+    if item.at("policies.softDeletePolicy.status") == "enabled":
+        yield "Azure refuses retention and soft delete together"
+
+
+def _images_sku(item: Item, limits: Limits) -> Iterator[str]:
+    if item.at("sku.name") != "Premium":
+        yield "`sku.name` must be Premium: private endpoints, retention and scanning need it"
+
+
+def _images(
+    name: str, path: str, allowed: object, says: str, sources: str, default: object
+) -> Rule:
+    return must(f"registry-{name}", IMAGES, path, (allowed,), says, sources, default)
+
+
 RULES: tuple[Rule, ...] = (
     Rule(
         "images-builder",
@@ -56,4 +74,52 @@ RULES: tuple[Rule, ...] = (
         whole=_builder,
     ),
     Rule("images-push", "Only what builds images puts them there.", "own", whole=_push),
+    _images(
+        "admin",
+        "adminUserEnabled",
+        False,
+        "The registry has no administrator's password.",
+        "CKV_AZURE_137",
+        False,
+    ),
+    _images(
+        "anonymous",
+        "anonymousPullEnabled",
+        False,
+        "No image is pulled without signing in.",
+        "CKV_AZURE_138",
+        False,
+    ),
+    _images(
+        "public-access",
+        "publicNetworkAccess",
+        "Disabled",
+        "The registry does not answer on public addresses.",
+        "CKV_AZURE_139",
+        "Enabled",
+    ),
+    Rule(
+        "registry-sku",
+        "The registry can be private, and its images scanned.",
+        "CKV_AZURE_163",
+        (IMAGES,),
+        _images_sku,
+    ),
+    Rule("registry-retention", "Untagged images go.", "CKV_AZURE_167", (IMAGES,), _retention),
+    _images(
+        "zones",
+        "zoneRedundancy",
+        "Enabled",
+        "The registry outlives a zone.",
+        "CKV_AZURE_233",
+        "Disabled",
+    ),
+    _images(
+        "data-endpoint",
+        "dataEndpointEnabled",
+        True,
+        "Images come from an address of our own.",
+        "CKV_AZURE_237",
+        False,
+    ),
 )

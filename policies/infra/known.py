@@ -54,9 +54,9 @@ KINDS = frozenset(
 _COMPONENTS = ("platform:", "pulumi:pulumi:Stack")
 # Pulumi makes this one from the stack's own settings; another would lead to another subscription.
 _PROVIDER, _DEFAULT = "pulumi:providers:azure-native", "default"
-# What a release moves, and not Pulumi.
+# What a release writes, and not Pulumi.
 _LEFT: Mapping[str, frozenset[str]] = {
-    ENDPOINT: frozenset({"properties.traffic", "properties.mirrorTraffic"})
+    ENDPOINT: frozenset({"properties.traffic", "properties.mirrorTraffic", "tags"})
 }
 
 

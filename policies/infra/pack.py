@@ -27,10 +27,12 @@ from policies.infra import (
     images,
     known,
     limits,
+    outbound,
     reach,
     rights,
     spend,
     waivers,
+    watched,
     whole,
     workspace,
 )
@@ -45,6 +47,8 @@ RULES: tuple[Rule, ...] = (
     *images.RULES,
     *rights.RULES,
     *reach.RULES,
+    *outbound.RULES,
+    *watched.RULES,
     *spend.RULES,
     *whole.RULES,
 )

@@ -22,6 +22,12 @@ def _subnets(item: Item, limits: Limits) -> Iterator[str]:
             yield f"subnet `{subnet.at('name')}` has no security group"
 
 
+def _way_out(item: Item, limits: Limits) -> Iterator[str]:
+    for subnet in item.each("subnets"):
+        if subnet.at("defaultOutboundAccess") is not False:
+            yield f"subnet `{subnet.at('name')}` goes out by an address of Azure's choice"
+
+
 def _open(item: Item, limits: Limits) -> Iterator[str]:
     """Azure reads `inbound` as it reads `Inbound`: what is not outward or refused is let in."""
     for rule in item.each("securityRules"):
@@ -31,11 +37,11 @@ def _open(item: Item, limits: Limits) -> Iterator[str]:
         sources = _both(rule, "sourceAddressPrefix", "sourceAddressPrefixes")
         if not sources and not rule.at("sourceApplicationSecurityGroups"):
             sources = ["anything"]
-        if not all(map(_inside, sources)):
+        if not all(map(inside, sources)):
             yield f"rule `{rule.at('name')}` lets in {', '.join(sources)}"
 
 
-def _inside(source: str) -> bool:
+def inside(source: str) -> bool:
     """Whether a source is within our own networks: a tag of them, or private addresses."""
     if source.lower() in {"virtualnetwork", "azureloadbalancer"}:
         return True
@@ -118,6 +124,13 @@ RULES: tuple[Rule, ...] = (
         "CKV2_AZURE_31 AZR-000263",
         ("network:VirtualNetwork",),
         _subnets,
+    ),
+    Rule(
+        "subnet-way-out",
+        "`defaultOutboundAccess` is off: what goes out goes by a way that we made.",
+        "own",
+        ("network:VirtualNetwork",),
+        _way_out,
     ),
     Rule(
         "security-group-closed",

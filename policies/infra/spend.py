@@ -16,6 +16,7 @@ GPU = re.compile(r"Standard_N", re.I)
 _DURATION = re.compile(r"PT(?:(\d+)H)?(?:(\d+)M)?(?:(\d+)S)?")
 # Azure's own longest: the reference of `idleTimeBeforeShutdown`.
 _LONGEST = 3 * 24 * 60
+_ALL = 100  # percent
 _SCALE = "properties.properties.scaleSettings"
 
 
@@ -55,11 +56,23 @@ def _instance(item: Item, limits: Limits) -> Iterator[str]:
 
 
 def _budget(items: Sequence[Item], limits: Limits) -> Iterator[tuple[Item, str]]:
-    if any(item.kind == "consumption:Budget" for item in items):
-        return
+    watched = {
+        urn
+        for item in items
+        if item.kind == "consumption:Budget" and any(map(_warns, item.each("notifications")))
+        for urn in item.uses.get("scope", ())
+    }
     for item in items:
-        if item.kind == "resources:ResourceGroup":
+        if item.kind == "resources:ResourceGroup" and item.urn not in watched:
             yield item, "no budget warns of its cost"
+
+
+def _warns(notice: Item) -> bool:
+    """To somebody, before all is spent."""
+    percent = notice.at("threshold")
+    somebody = notice.at("contactEmails") or notice.at("contactGroups")
+    in_time = isinstance(percent, int | float) and percent <= _ALL
+    return bool(notice.at("enabled") is True and in_time and somebody)
 
 
 def _minutes(stated: object) -> float:

@@ -21,14 +21,6 @@ def _identity(item: Item, limits: Limits) -> Iterator[str]:
         yield "`primaryUserAssignedIdentity` is not set"
 
 
-def _outbound_endpoint(item: Item, limits: Limits) -> Iterator[str]:
-    if item.at("managedNetwork.isolationMode") == "Disabled":
-        return  # `workspace-isolation` says whether our own network takes its place
-    rules = item.each("managedNetwork.outboundRules")
-    if not any(one.at("type") == "PrivateEndpoint" for one in rules):
-        yield "no outbound rule of the managed network is a private endpoint"
-
-
 def _cluster_identity(item: Item, limits: Limits) -> Iterator[str]:
     cluster = item.at("properties.computeType") == "AmlCompute"
     if cluster and item.at("identity.type") != "UserAssigned":
@@ -46,6 +38,20 @@ def _ssh(item: Item, limits: Limits) -> Iterator[str]:
     found = item.at(f"properties.properties.{where}", default)
     if found != "Disabled":
         yield f"`{where}` is {found}, must be Disabled"
+
+
+def _personal(item: Item, limits: Limits) -> Iterator[str]:
+    found = item.at("properties.properties.applicationSharingPolicy", "Shared")
+    if item.at("properties.computeType") == "ComputeInstance" and found != "Personal":
+        yield f"`applicationSharingPolicy` is {found}, must be Personal"
+
+
+def _assets(item: Item, limits: Limits) -> Iterator[str]:
+    account = "systemCreatedStorageAccount.allowBlobPublicAccess"
+    for region in item.each("regionDetails"):
+        for one in region.each("storageAccountDetails"):
+            if one.at(account) is not False:
+                yield f"`{account}` is not false"
 
 
 def _no_stored_key(item: Item, limits: Limits) -> Iterator[str]:
@@ -70,13 +76,6 @@ RULES: tuple[Rule, ...] = (
         "AZR-000407",
         (WORKSPACE,),
         _identity,
-    ),
-    Rule(
-        "workspace-outbound-endpoint",
-        "The managed network reaches storage by a private endpoint.",
-        "CKV_AZURE_243",
-        (WORKSPACE,),
-        _outbound_endpoint,
     ),
     must(
         "workspace-datastores",
@@ -130,6 +129,20 @@ RULES: tuple[Rule, ...] = (
         "own",
     ),
     Rule("compute-ssh", "Nobody reaches a node by SSH from outside.", "own", (COMPUTE,), _ssh),
+    Rule(
+        "compute-personal",
+        "An instance is one person's.",
+        "own",
+        (COMPUTE,),
+        _personal,
+    ),
+    Rule(
+        "assets-anonymous",
+        "Nothing in the shared registry is read without signing in.",
+        "own",
+        (ASSETS,),
+        _assets,
+    ),
     Rule(
         "compute-identity",
         "Each cluster acts by a user-assigned identity.",
