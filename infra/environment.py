@@ -8,6 +8,7 @@ import pulumi
 
 from infra.components.assets import Assets, AssetsArgs
 from infra.components.compute import Compute, ComputeArgs
+from infra.components.encryption import EncryptionKey
 from infra.components.endpoints import Endpoints, EndpointsArgs
 from infra.components.grants import Grant, Grants, GrantsArgs
 from infra.components.guardrails import Guardrails, GuardrailsArgs
@@ -16,7 +17,7 @@ from infra.components.monitoring import STORAGE_METRICS, Monitoring, MonitoringA
 from infra.components.network import Network, NetworkArgs
 from infra.components.registry import Registry, RegistryArgs
 from infra.components.site import Site, site
-from infra.components.storage import EncryptionKey, Storage, StorageArgs
+from infra.components.storage import Storage, StorageArgs
 from infra.components.vault import Vault, VaultArgs
 from infra.components.workspace import Workspace, WorkspaceArgs
 from infra.components.workstations import Workstations, WorkstationsArgs

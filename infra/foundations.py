@@ -65,7 +65,9 @@ class Storage:
         "days until a blob of the first container is deleted; 0 means never", 0, low=0, high=36500
     )
     stored_gb: int = field("GB that are stored, for the cost alone", 100, low=0, high=10**7)
-    customer_managed_key: bool = field("encrypt with a key of our own vault", False)
+    customer_managed_key: bool = field(
+        "encrypt with a key of our own vault; decided before the accounts are made", False
+    )
     nfs_share_gib: int = field(
         "size of an NFS share for the workspace; 0 means none, else 100 or more", 0, high=102400
     )
@@ -124,7 +126,7 @@ class AssetRegistry:
     )
     name: str = field("its name, the same in every environment", "", form=NAME)
     resource_group: str = field(
-        "the group that it is in, where it is used",
+        "the group that it is in, where it is used: in the same subscription and region",
         "",
         form=Form(r"[\w().-]{1,89}[\w()-]", "the name of a resource group"),
     )

@@ -49,12 +49,8 @@ def before(
         Grant("workspace-insights", own, "Contributor", monitoring.insights.id),
         Grant("workspace-lake", own, "Storage Blob Data Reader", storage.lake.id),
         Grant("endpoints-images", identity.endpoints, "AcrPull", images),
-        Grant(
-            "endpoints-storage",
-            identity.endpoints,
-            "Storage Blob Data Reader",
-            storage.workspace.id,
-        ),
+        # It reads models, and a `data_collector` writes requests (how-to-collect-production-data).
+        Grant("endpoints-storage", identity.endpoints, blobs, storage.workspace.id),
         # What it uploads to a datastore without credentials goes there under its own name, and a
         # user-delegation SAS that it signs gives no more than it has itself
         # (rest/api/storageservices/create-user-delegation-sas).

@@ -9,23 +9,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import pulumi
-from pulumi_azure_native import managedidentity, security, storage
+from pulumi_azure_native import security, storage
 
+from infra.components.encryption import EncryptionKey, encryption, holder
 from infra.components.lifecycle import lifecycle
 from infra.components.network import Network
 from infra.components.site import Site
 from infra.foundations import Storage as Settings
 from infra.inventory import LAKE_PARTS, PARALLEL_PARTS
-
-
-@dataclass(frozen=True)
-class EncryptionKey:
-    """A key of our own vault, and the identity that may wrap with it."""
-
-    vault_uri: pulumi.Input[str]
-    name: pulumi.Input[str]
-    identity: managedidentity.UserAssignedIdentity
-    granted: list[pulumi.Resource]
 
 
 @dataclass(frozen=True)
@@ -125,8 +116,8 @@ class Storage(pulumi.ComponentResource):
                 if settings.sas_hours < 24
                 else f"{settings.sas_hours // 24:02}.{settings.sas_hours % 24:02}:00:00",
             ),
-            identity=_holder(key),
-            encryption=_encryption(key),
+            identity=holder(key),
+            encryption=encryption(key, queues=not nfs),
             opts=pulumi.ResourceOptions(
                 parent=self, protect=site.protect, depends_on=key.granted if key else []
             ),
@@ -171,32 +162,3 @@ class Storage(pulumi.ComponentResource):
         assert self._args.network, "settings refuse a share without a network"
         self._args.network.private_endpoint("share-storage", account.id, "file")
         return account
-
-
-def _holder(key: EncryptionKey | None) -> storage.IdentityArgs | None:
-    if key is None:
-        return None
-    return storage.IdentityArgs(type="UserAssigned", user_assigned_identities=[key.identity.id])
-
-
-def _encryption(key: EncryptionKey | None) -> storage.EncryptionArgs:
-    service = storage.EncryptionServiceArgs(enabled=True, key_type="Account")
-    services = storage.EncryptionServicesArgs(blob=service, file=service)
-    if key is None:
-        return storage.EncryptionArgs(
-            key_source="Microsoft.Storage",
-            require_infrastructure_encryption=True,
-            services=services,
-        )
-    return storage.EncryptionArgs(
-        key_source="Microsoft.Keyvault",
-        require_infrastructure_encryption=True,
-        services=services,
-        encryption_identity=storage.EncryptionIdentityArgs(
-            encryption_user_assigned_identity=key.identity.id
-        ),
-        # Without a version the account follows the key as it is rotated.
-        key_vault_properties=storage.KeyVaultPropertiesArgs(
-            key_name=key.name, key_vault_uri=key.vault_uri
-        ),
-    )

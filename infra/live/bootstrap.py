@@ -25,6 +25,7 @@ def steps(environments: Sequence[Settings]) -> tuple[Step, ...]:
         if not same:
             found = f"{first.environment} and {other.environment} are of different platforms"
             raise cannot(found, "one platform:name and platform:repository in every stack file")
+    _registry(environments)
     return (
         federation.subject(first),
         *backend.steps(first),
@@ -41,5 +42,24 @@ def shared(environments: Sequence[Settings]) -> Iterator[str]:
         if len(names) > 1:
             yield (
                 f"{', '.join(names)} are in one subscription: who deploys one of them may change "
-                "the others; a subscription each keeps them apart"
+                "the others; a subscription each keeps them apart, but without a shared registry"
             )
+
+
+def _registry(environments: Sequence[Settings]) -> None:
+    """A shared registry is looked for in the subscription of who uses it, and serves workspaces of
+    its own region (how-to-share-models-pipelines-across-workspaces-with-registries).
+    """
+    makers = {
+        one.asset_registry.name: one for one in environments if one.asset_registry.mode == "create"
+    }
+    for one in environments:
+        name, maker = one.asset_registry.name, makers.get(one.asset_registry.name)
+        if maker is None or one.asset_registry.mode != "use":
+            continue
+        if (one.subscription, one.location) != (maker.subscription, maker.location):
+            found = (
+                f"{one.environment} uses the asset registry {name} of {maker.environment},"
+                " which has another subscription or region"
+            )
+            raise cannot(found, "one of both, or `asset_registry.mode: none` or `create`")

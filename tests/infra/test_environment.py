@@ -254,6 +254,22 @@ def test_parallel_steps_have_what_shares_out_their_work(tmp_path: Path) -> None:
     assert {"workspace-storage-queue", "workspace-storage-table"} <= ours.keys()
 
 
+def test_an_endpoint_may_write_down_what_it_was_asked() -> None:
+    """A `data_collector` writes to the workspace's storage under the endpoint's name."""
+    assigned = _kinds(own()["dev"], "authorization:RoleAssignment")["endpoints-storage"].inputs
+    assert assigned["scope"] == "${StorageAccount:workspace-storage.id}"
+    assert _rights(own()["dev"])["endpoints-storage"] == "Storage Blob Data Contributor"
+
+
+def test_a_key_of_our_own_encrypts_every_service_of_an_account() -> None:
+    """Queues and tables only where it is asked for, as the account is made."""
+    for stack, holds in (("prod", True), ("dev", False)):
+        for account in _kinds(own()[stack], "storage:StorageAccount").values():
+            services = account.inputs["encryption"]["services"]
+            kinds = {name for name, one in services.items() if one["keyType"] == "Account"}
+            assert kinds == {"blob", "file", *(("queue", "table") if holds else ())}
+
+
 def test_jobs_and_endpoints_read_the_shared_registry_and_the_pipeline_writes_it() -> None:
     """What a job of dev may write there, prod may serve."""
     granted = _rights(own()["dev"])

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from infra import cli
+from infra.foundations import AssetRegistry
 from infra.live import bootstrap, federation
 from infra.live.bootstrap import steps
 from infra.live.commands import run
@@ -185,6 +186,16 @@ def test_environments_of_two_platforms_are_refused() -> None:
         steps([ENVIRONMENTS[0], replace(ENVIRONMENTS[1], name="other")])
     with pytest.raises(Refused, match="no environment"):
         steps([])
+
+
+@pytest.mark.parametrize("apart", [{"subscription": "another"}, {"location": "westus3"}])
+def test_a_registry_that_cannot_be_used_from_elsewhere_is_refused(apart: dict[str, str]) -> None:
+    """It is looked for in the subscription of who uses it, and serves workspaces of its region."""
+    dev, prod = load("dev"), load("prod")
+    with pytest.raises(Refused, match="dev uses the asset registry mlplat-shared of prod"):
+        steps([replace(dev, **apart), prod])
+    alone = replace(dev, asset_registry=AssetRegistry(), **apart)
+    assert steps([alone, prod]) and steps([dev, prod])
 
 
 def test_environments_of_one_subscription_are_told(capsys: pytest.CaptureFixture[str]) -> None:
