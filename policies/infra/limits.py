@@ -9,6 +9,8 @@ from typing import Any
 
 import yaml
 
+from policies.infra import documents
+
 FILE = Path(__file__).with_name("limits.yml")
 BASE = "default"
 
@@ -25,19 +27,27 @@ class Limits:
     advice: tuple[str, ...]
 
 
-def load(file: Path = FILE) -> Mapping[str, Limits]:
+def load(rules: Iterable[str], file: Path = FILE) -> Mapping[str, Limits]:
     """Limits by environment, `default` among them; ValueError says what is wrong with the file.
 
-    An environment states what differs from `default`, or `{}`.
+    An environment states what differs from `default`, or `{}`. `rules` are the names that `advice`
+    may have.
     """
+    documents.composed(file)
     try:
         stated = yaml.safe_load(file.read_text())
-    except (OSError, ValueError, yaml.YAMLError) as error:
+    except (ValueError, yaml.YAMLError) as error:
         raise ValueError(f"{file.name}: {error}") from None
     if not isinstance(stated, dict) or BASE not in stated:
         raise ValueError(f"{file.name}: a mapping of environments with `{BASE}`")
     base = _checked(file, BASE, stated[BASE], {})
-    return {name: _checked(file, name, one, vars(base)) for name, one in stated.items()}
+    found = {name: _checked(file, name, one, vars(base)) for name, one in stated.items()}
+    known = set(rules)
+    for name, one in found.items():
+        for rule in one.advice:
+            if rule not in known:
+                raise ValueError(f"{file.name}: `{name}.advice`: no rule `{rule}`")
+    return found
 
 
 def of(limits: Mapping[str, Limits], urn: str) -> Limits:

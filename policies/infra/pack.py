@@ -76,9 +76,8 @@ class Book:
 
 def book() -> Book:
     """The limits and waivers of the repository, today; ValueError when a file is wrong."""
-    return Book(
-        limits.load(), waivers.load([rule.name for rule in RULES]), datetime.now(UTC).date()
-    )
+    rules = [rule.name for rule in RULES]
+    return Book(limits.load(rules), waivers.load(rules), datetime.now(UTC).date())
 
 
 def verdicts(

@@ -10,6 +10,8 @@ from typing import Any
 
 import yaml
 
+from policies.infra import documents
+
 FILE = Path(__file__).with_name("waivers.yml")
 KEYS = ("rule", "environment", "resource", "reason", "owner", "expires")
 # A waiver is renewed, and so looked at again, after this long.
@@ -45,16 +47,19 @@ def load(rules: Iterable[str], file: Path = FILE) -> tuple[Waiver, ...]:
 
     `rules` are the names that a waiver may be for.
     """
-    try:
-        root = yaml.compose(file.read_text(), Loader=yaml.SafeLoader)
-    except (OSError, ValueError, yaml.YAMLError) as error:
-        raise ValueError(f"{file.name}: {error}") from None
+    root = documents.composed(file)
     if root is None:
         return ()
     if not isinstance(root, yaml.SequenceNode):
         raise ValueError(f"{file.name}: a list of waivers")
     known = set(rules)
-    return tuple(_checked(node, known, f"{file.name}:{_line(node)}") for node in root.value)
+    found: dict[tuple[str, str, str], Waiver] = {}
+    for node in root.value:
+        one = _checked(node, known, f"{file.name}:{documents.line(node)}")
+        first = found.setdefault((one.rule, one.environment, one.resource), one)
+        if first is not one:
+            raise ValueError(f"{one.place}: {first.place} waives the same; keep one of them")
+    return tuple(found.values())
 
 
 def applying(
@@ -65,10 +70,6 @@ def applying(
     return next(
         (one for one in waivers if (one.rule, one.environment, one.resource) == asked), None
     )
-
-
-def _line(node: yaml.Node) -> int:
-    return int(node.start_mark.line) + 1
 
 
 def _checked(node: yaml.Node, rules: set[str], place: str) -> Waiver:

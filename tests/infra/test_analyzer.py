@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import grpc
@@ -100,47 +101,93 @@ def test_no_stack_is_refused_by_the_pack_as_the_cli_runs_it() -> None:
     }
 
 
-def test_the_pack_starts_as_the_cli_starts_it_and_changes_no_resource(tmp_path: Path) -> None:
-    """Its python from PulumiPolicy.yaml, its folder as the program, nothing of ours on the path."""
-    pack = ROOT / "policies" / "infra"
-    project = yaml.safe_load((pack / "PulumiPolicy.yaml").read_text())
-    assert project["runtime"]["name"] == "python" and project["version"]
-    assert (pack / project["runtime"]["options"]["virtualenv"]).resolve() == ROOT / ".venv"
-    bare = {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")}
-    shutil.copytree(pack, tmp_path / "policies" / "infra")
-    shutil.copy(ROOT / "policies" / "__init__.py", tmp_path / "policies")
-    process = subprocess.Popen(
-        [sys.executable, "-u", "-m", "pulumi.policy", "127.0.0.1:1", "."],
-        cwd=tmp_path / "policies" / "infra",
-        env=bare,
+# What pulumi's sdk/python/dist/pulumi-analyzer-policy-python does with ENGINE, PACK and the options
+# of PulumiPolicy.yaml; the CLI starts it in the pack's folder (plugin/analyzer_plugin.go).
+SHIM = """
+virtualenv=$PWD/${3#-virtualenv=}
+PATH="$virtualenv/bin:$PATH"
+exec "$virtualenv/bin/python" -u -m pulumi.policy "$1" "$2"
+"""
+
+
+def _started(folder: Path) -> subprocess.Popen[str]:
+    """The pack as the CLI starts it, from a copy: nothing of ours is on the path."""
+    pack = folder / "policies" / "infra"
+    shutil.copytree(ROOT / "policies" / "infra", pack)
+    shutil.copy(ROOT / "policies" / "__init__.py", folder / "policies")
+    (folder / ".venv").symlink_to(ROOT / ".venv")
+    runtime = yaml.safe_load((pack / "PulumiPolicy.yaml").read_text())["runtime"]
+    assert runtime["name"] == "python" and list(runtime["options"]) == ["virtualenv"]
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")}
+    environment |= {
+        "PULUMI_CONFIG": json.dumps({"platform:name": "mlplat", "platform:clusters": "[]"}),
+        "PULUMI_ORGANIZATION": "organization",
+        "PULUMI_PROJECT": "platform",
+        "PULUMI_STACK": "prod",
+        "PULUMI_DRY_RUN": "true",
+    }
+    option = f"-virtualenv={runtime['options']['virtualenv']}"
+    return subprocess.Popen(
+        ["sh", "-c", SHIM, "pulumi-analyzer-policy-python", "127.0.0.1:1", ".", option],
+        cwd=pack,
+        env=environment,
         stdout=subprocess.PIPE,
         text=True,
     )
+
+
+def _resource(kind: str, name: str) -> analyzer_pb2.AnalyzeRequest:
+    return analyzer_pb2.AnalyzeRequest(
+        type=kind, urn=f"urn:pulumi:prod::platform::{kind}::{name}", name=name
+    )
+
+
+def test_the_pack_starts_as_the_cli_starts_it_and_changes_no_resource(tmp_path: Path) -> None:
+    """The CLI's calls in the CLI's order: deploy's step generator shows all that is registered."""
+    process = _started(tmp_path)
     try:
         assert process.stdout
         port = process.stdout.readline().strip()
         with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
-            pack_ = analyzer_pb2_grpc.AnalyzerStub(channel)
+            pack = analyzer_pb2_grpc.AnalyzerStub(channel)
             with pytest.raises(grpc.RpcError) as unknown:
-                pack_.Handshake(analyzer_pb2.AnalyzerHandshakeRequest(engine_address="127.0.0.1:1"))
+                pack.Handshake(analyzer_pb2.AnalyzerHandshakeRequest(engine_address="127.0.0.1:1"))
             # The CLI goes on without.
             assert unknown.value.code() is grpc.StatusCode.UNIMPLEMENTED
-            pack_.ConfigureStack(analyzer_pb2.AnalyzerStackConfigureRequest(stack="prod"))
-            policies = pack_.GetAnalyzerInfo(empty_pb2.Empty()).policies
-            levels = {one.name: one.enforcementLevel for one in policies}
+            pack.ConfigureStack(
+                analyzer_pb2.AnalyzerStackConfigureRequest(
+                    stack="prod", project="platform", organization="organization", dry_run=True
+                )
+            )
+            info = pack.GetAnalyzerInfo(empty_pb2.Empty())
+            levels = {one.name: one.enforcementLevel for one in info.policies}
             assert {name for name, level in levels.items() if level == analyzer_pb2.ADVISORY} == {
                 *("set-aside", "set-aside-whole")
             }
-            assert len(levels) == len(RULES) + 2
-            assert not any(one.configSchema.properties for one in policies)
-            asked = analyzer_pb2.AnalyzeRequest(
-                type="azure-native:keyvault:Vault",
-                urn="urn:pulumi:prod::platform::azure-native:keyvault:Vault::open",
-                name="open",
-            )
-            said = {one.policyName for one in pack_.Analyze(asked).diagnostics}
-            assert "vault-firewall" in said
-            assert not pack_.Remediate(asked).remediations
+            assert info.name == "platform" and len(levels) == len(RULES) + 2
+            # `all` is the CLI's own word in a policy configuration; nothing here takes any.
+            assert "all" not in levels and info.supportsConfig
+            assert not any(one.configSchema.properties for one in info.policies)
+            assert re.fullmatch(r"\d+\.\d+\.\d+", pack.GetPluginInfo(empty_pb2.Empty()).version)
+            configured = analyzer_pb2.ConfigureAnalyzerRequest()
+            for name, level in levels.items():
+                configured.policyConfig[name].enforcementLevel = level
+            pack.Configure(configured)
+            said = {}
+            for asked in (
+                _resource("pulumi:pulumi:Stack", "platform-prod"),
+                _resource("pulumi:providers:azure-native", "default_3_29_0"),
+                _resource("platform:vault:Vault", "vault"),
+                _resource("azure-native:keyvault:Vault", "open"),
+            ):
+                assert not pack.Remediate(asked).remediations
+                said[asked.name] = {one.policyName for one in pack.Analyze(asked).diagnostics}
+            assert "vault-firewall" in said.pop("open") and not any(said.values())
+            whole = analyzer_pb2.AnalyzeStackRequest()
+            vault = _resource("azure-native:keyvault:Vault", "open")
+            whole.resources.add(type=vault.type, urn=vault.urn, name=vault.name)
+            refused = {one.policyName for one in pack.AnalyzeStack(whole).diagnostics}
+            assert {"private-endpoints", "data-kept"} <= refused
     finally:
         process.kill()
         process.communicate()

@@ -27,7 +27,8 @@ from policies.infra.waivers import Waiver
 
 CASES = yaml.safe_load(Path(__file__).with_name("infra_rules.yml").read_text())
 TODAY = date(2026, 6, 1)
-STRICT = Book({"default": limits.load()["default"]}, (), TODAY)
+LIMITS = limits.load(rule.name for rule in RULES)
+STRICT = Book({"default": LIMITS["default"]}, (), TODAY)
 WAIVER = Waiver(
     "vault-firewall",
     "staging",
@@ -134,7 +135,7 @@ def test_every_role_that_the_program_grants_may_be_granted_and_no_other() -> Non
 def test_an_environment_without_limits_has_the_strictest() -> None:
     cluster = {"properties": {"properties": {"vmSize": "Standard_NC24ads_A100_v4"}}}
     kind = "machinelearningservices:Compute"
-    book = Book(limits.load(), (), TODAY)
+    book = Book(LIMITS, (), TODAY)
     rules = [rule for rule in RULES if rule.name == "cost-gpu-sizes"]
     said = {
         stack: bool(list(verdicts(book, _item(kind, cluster, stack=stack), (), rules)))
@@ -152,7 +153,10 @@ def test_the_strictest_is_the_tightest_of_each_limit() -> None:
 
 def test_the_stacks_that_we_ship_have_limits_of_their_own() -> None:
     """The strictest are for a stack that nobody has thought of yet."""
-    assert limits.load().keys() == {"default", "dev", "prod", "staging"}
+    assert LIMITS.keys() == {"default", "dev", "prod", "staging"}
+
+
+ALL = "{max_nodes: 1, idle_minutes: 1, gpu_sizes: [], regions: [], tags: [], advice: [storage-tls]}"
 
 
 @pytest.mark.parametrize(
@@ -165,13 +169,21 @@ def test_the_stacks_that_we_ship_have_limits_of_their_own() -> None:
         ("default: {max_nodes: true}", "a whole number"),
         ("default: [1]", "a mapping"),
         ("default: {", "limits.yml"),
+        (f"default: {ALL}\nprod: {{max_nodes: -1}}", "prod.max_nodes"),
+        (f"default: {ALL}\nprod:", "prod`: a mapping"),
+        (f"default: {ALL}\nprod: {{advice: [storage-tsl]}}", "no rule `storage-tsl`"),
+        (
+            f"default: {ALL}\nprod: {{}}\ndev: {{}}\nprod: {{max_nodes: 99}}",
+            "limits.yml:4: `prod` twice",
+        ),
+        (f"default: {ALL}\nprod: {{max_nodes: 1, max_nodes: 99}}", "`max_nodes` twice"),
     ],
 )
 def test_wrong_limits_are_refused(text: str, said: str, tmp_path: Path) -> None:
     file = tmp_path / "limits.yml"
     file.write_text(text)
     with pytest.raises(ValueError, match=said):
-        limits.load(file)
+        limits.load(["storage-tls"], file)
 
 
 def _firewall(book: Book, stack: str, name: str = "vault") -> pack.Verdict:
@@ -211,6 +223,8 @@ GOOD = (
         (GOOD.replace("owner: o", "owner: ''"), "owner"),
         (GOOD.replace("reason: r, ", ""), "no more and no less"),
         (GOOD + GOOD.replace("owner: o", "owner: 3"), "waivers.yml:2: `owner`"),
+        (GOOD.replace("reason: r", "reason: r, reason: s"), "waivers.yml:1: `reason` twice"),
+        (GOOD + GOOD.replace("2026-07-01", "2026-05-01"), "waivers.yml:2: waivers.yml:1 waives"),
         ("a: 1", "a list"),
         ("- [", "waivers.yml"),
     ],
