@@ -40,6 +40,8 @@ class Vault(pulumi.ComponentResource):
                 tenant_id=site.tenant,
                 sku=keyvault.SkuArgs(family="A", name=keyvault.SkuName.PREMIUM),
                 enable_rbac_authorization=True,
+                # Azure takes no vault that says nothing of them.
+                access_policies=[],
                 enable_soft_delete=True,
                 enable_purge_protection=True,
                 soft_delete_retention_in_days=args.settings.soft_delete_days,

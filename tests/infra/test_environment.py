@@ -261,6 +261,15 @@ def test_an_endpoint_may_write_down_what_it_was_asked() -> None:
     assert _rights(own()["dev"])["endpoints-storage"] == "Storage Blob Data Contributor"
 
 
+def test_a_vault_says_that_it_has_no_access_policies() -> None:
+    """Azure takes none that says nothing of them ("The parameter accessPolicies is not
+    specified"), though roles alone give access.
+    """
+    for found in own().values():
+        properties = _kinds(found, "keyvault:Vault")["vault"].inputs["properties"]
+        assert properties["accessPolicies"] == [] and properties["enableRbacAuthorization"] is True
+
+
 def test_a_key_of_our_own_encrypts_every_service_of_an_account() -> None:
     """Queues and tables only where it is asked for, as the account is made."""
     for stack, holds in (("prod", True), ("dev", False)):
