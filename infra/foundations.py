@@ -22,7 +22,11 @@ class Network:
     address_space: str = field(
         "range of the virtual network, /16 to /24", "10.60.0.0/16", form=CIDR
     )
-    service_endpoints: bool = field("reach storage and vault by service endpoints too", False)
+    service_endpoints: bool = field(
+        "reach storage and vault by service endpoints too: their public addresses answer to the"
+        " nodes' subnet, for which storage-public-access and vault-public-access want waivers",
+        False,
+    )
     firewall: Literal["Basic", "Standard"] = field(
         "SKU of the firewall that fully qualified names bring", "Standard"
     )

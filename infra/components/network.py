@@ -13,7 +13,7 @@ from infra.components.site import Site
 from infra.foundations import Network as Settings
 from infra.inventory import ZONES
 
-SERVICES = ("Microsoft.Storage", "Microsoft.KeyVault", "Microsoft.ContainerRegistry")
+SERVICES = ("Microsoft.Storage", "Microsoft.KeyVault")
 
 
 @dataclass(frozen=True)

@@ -152,6 +152,9 @@ def test_our_own_subnet_in_place_of_the_managed_network(tmp_path: Path) -> None:
     assert builder.inputs["properties"]["properties"]["subnet"]["id"].endswith("/subnets/builds")
     assert _ways_out(found) == {"compute", "workstations", "builds"}
     assert _ways_out(own()["prod"]) == set(), "the managed network has one of its own"
+    subnets = _kinds(found, "network:VirtualNetwork")["virtual-network"].inputs["subnets"]
+    reached = {each["service"] for one in subnets for each in one["serviceEndpoints"]}
+    assert reached == {"Microsoft.Storage", "Microsoft.KeyVault"}, "no rule lets another in"
     assert _held_back(found) == {"endpoints"}, "nodes are refused a subnet with these policies"
     lake = _kinds(found, "storage:StorageAccount")["lake"].inputs
     assert len(lake["networkRuleSet"]["virtualNetworkRules"]) == 1
