@@ -15,6 +15,7 @@ from typing import Any, Literal
 import yaml
 
 from infra.live.addresses import Addresses, Unplaced, own_names, version
+from infra.live.approved import let_out
 from infra.live.arm import Arm, Denied
 from infra.preview.captured import REFERENCE, SECRET, Resource
 
@@ -119,6 +120,8 @@ def _changes(
             if not known.silences(one.kind, path):
                 said = None if there is _ABSENT else there
                 yield Difference("changed", one.name, id, path, declared, said)
+    for path, to in let_out(one.inputs, actual):
+        yield Difference("undeclared", one.name, id, path, None, to)
 
 
 def _compared(

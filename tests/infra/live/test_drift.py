@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +104,22 @@ def test_what_nobody_declared_is_named_unless_azure_makes_it(arm: Arm, state: St
     group.append({"id": f"{network}/pe-lake.nic.1b2c3d4e-0000"})
     group.append({"id": f"{network}/mine"})
     assert [(one.kind, one.resource) for one in found(arm)] == [("undeclared", "mine")]
+
+
+def test_what_a_managed_network_lets_out_besides_is_named(arm: Arm, state: State) -> None:
+    """A host that somebody approved, or that left the stack file; not what Azure itself needs."""
+    pypi = {"type": "FQDN", "category": "UserDefined", "destination": "pypi.org"}
+    system = {"type": "PrivateEndpoint", "category": "Required"}
+    rules: dict[str, object] = {"host-pypi-org": pypi, "__SYS_PE_blob": system, "odd": None}
+    state.resources[WORKSPACE]["properties"]["managedNetwork"] = {"outboundRules": rules}
+    (one,) = found(arm)
+    assert (one.kind, one.resource, one.actual) == ("undeclared", "workspace", "pypi.org")
+    assert one.path == "managedNetwork.outboundRules.host-pypi-org" and one.path in str(one)
+    declared = resources()
+    (workspace,) = (each for each in declared if each.name == "workspace")
+    network = {"outboundRules": {"host-pypi-org": pypi}}
+    same = replace(workspace, inputs={**workspace.inputs, "managedNetwork": network})
+    assert list(drift([same if each is workspace else each for each in declared], arm, KNOWN)) == []
 
 
 def test_a_list_is_compared_without_its_order(arm: Arm, state: State) -> None:
