@@ -17,14 +17,12 @@ import yaml
 from infra.live.addresses import Addresses, Unplaced, own_names, version
 from infra.live.approved import let_out
 from infra.live.arm import Arm, Denied
+from infra.live.reported import ABSENT, at_top, within
 from infra.preview.captured import REFERENCE, SECRET, Resource
 
 NOISE = Path(__file__).with_name("noise.yml")
 Kind = Literal["missing", "changed", "undeclared", "not-comparable"]
 _DURATION = re.compile(r"P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+)S)?)?")
-# Declared through the SDK flat or nested, answered by Azure in here.
-_PROPERTIES = "properties"
-_ABSENT = object()
 
 
 @dataclass(frozen=True)
@@ -113,64 +111,60 @@ def _changes(
     for name, wanted in one.inputs.items():
         if name in own_names(one.kind):
             continue
-        found = actual.get(name, _ABSENT)
-        if found is _ABSENT or (name == _PROPERTIES and not isinstance(found, Mapping)):
-            found = (actual.get(_PROPERTIES) or {}).get(name, _ABSENT)
-        for path, declared, there in _compared(name, wanted, found, addresses):
+        comparison = _Comparison(one.kind, addresses)
+        found = at_top(one.kind, actual, name)
+        for path, declared, there in comparison.compared(name, wanted, found):
             if not known.silences(one.kind, path):
-                said = None if there is _ABSENT else there
+                said = None if there is ABSENT else there
                 yield Difference("changed", one.name, id, path, declared, said)
     for path, to in let_out(one.inputs, actual):
         yield Difference("undeclared", one.name, id, path, None, to)
 
 
-def _compared(
-    path: str, wanted: Any, found: Any, addresses: Addresses
-) -> Iterator[tuple[str, Any, Any]]:
-    """The leaves that differ: path, declared, found."""
-    if wanted in (None, {}, []) and found in (_ABSENT, None, {}, []):
-        return
-    if isinstance(wanted, str):
-        if SECRET in wanted:
-            return  # Azure does not say it, and neither do we
-        try:
-            wanted = addresses.resolved(wanted)
-        except Unplaced:
+@dataclass(frozen=True)
+class _Comparison:
+    """Of one kind: its names, and what its references stand for."""
+
+    kind: str
+    addresses: Addresses
+
+    def compared(self, path: str, wanted: Any, found: Any) -> Iterator[tuple[str, Any, Any]]:
+        """The leaves that differ: path, declared, found."""
+        if wanted in (None, {}, []) and found in (ABSENT, None, {}, []):
             return
-        if REFERENCE.search(wanted):
-            return
-    if isinstance(wanted, Mapping) and isinstance(found, Mapping):
-        for key, value in wanted.items():
-            other = _keyed(found, key)
-            yield from _compared(f"{path}.{key}", value, other, addresses)
-    elif isinstance(wanted, list) and isinstance(found, list) and len(wanted) == len(found):
-        yield from _lists(path, wanted, found, addresses)
-    elif isinstance(wanted, list) and isinstance(found, Mapping):
-        # A list of ids goes in, a mapping by id comes out (identities).
-        ids = {addresses.resolved(str(one)).lower() for one in wanted}
-        if ids != {str(one).lower() for one in found}:
-            yield path, sorted(ids), sorted(found)
-    elif not _same(wanted, found):
-        yield path, wanted, found
+        if isinstance(wanted, str):
+            if SECRET in wanted:
+                return  # Azure does not say it, and neither do we
+            try:
+                wanted = self.addresses.resolved(wanted)
+            except Unplaced:
+                return
+            if REFERENCE.search(wanted):
+                return
+        if isinstance(wanted, Mapping) and isinstance(found, Mapping):
+            for key, value in wanted.items():
+                other = within(self.kind, found, key)
+                yield from self.compared(f"{path}.{key}", value, other)
+        elif isinstance(wanted, list) and isinstance(found, list) and len(wanted) == len(found):
+            yield from self._lists(path, wanted, found)
+        elif isinstance(wanted, list) and isinstance(found, Mapping):
+            # A list of ids goes in, a mapping by id comes out (identities).
+            ids = {self.addresses.resolved(str(one)).lower() for one in wanted}
+            if ids != {str(one).lower() for one in found}:
+                yield path, sorted(ids), sorted(found)
+        elif not _same(wanted, found):
+            yield path, wanted, found
 
-
-def _lists(
-    path: str, wanted: list[Any], found: list[Any], addresses: Addresses
-) -> Iterator[tuple[str, Any, Any]]:
-    """Azure keeps no order: each declared item is compared with the one that is nearest to it."""
-    left = list(found)
-    for number, value in enumerate(wanted):
-        differences = [[*_compared(f"{path}[{number}]", value, other, addresses)] for other in left]
-        nearest = min(range(len(left)), key=lambda at: len(differences[at]))
-        yield from differences[nearest]
-        del left[nearest]
-
-
-def _keyed(found: Mapping[str, Any], key: str) -> Any:
-    """The value of a key; keys that are ids or tags come back in another case."""
-    if key in found:
-        return found[key]
-    return next((value for name, value in found.items() if name.lower() == key.lower()), _ABSENT)
+    def _lists(
+        self, path: str, wanted: list[Any], found: list[Any]
+    ) -> Iterator[tuple[str, Any, Any]]:
+        """Azure keeps no order: each declared item is compared with the one nearest to it."""
+        left = list(found)
+        for number, value in enumerate(wanted):
+            differences = [[*self.compared(f"{path}[{number}]", value, other)] for other in left]
+            nearest = min(range(len(left)), key=lambda at: len(differences[at]))
+            yield from differences[nearest]
+            del left[nearest]
 
 
 def _same(wanted: Any, found: Any) -> bool:

@@ -98,8 +98,7 @@ _REPORTED: dict[str, Any] = {
         "properties": {
             "allowSharedKeyAccess": False,
             "minimumTlsVersion": "TLS1_2",
-            "networkAcls": {"defaultAction": "Deny"},
-            "networkRuleSet": {"defaultAction": "deny", "bypass": "AzureServices", "ipRules": []},
+            "networkAcls": {"defaultAction": "deny", "bypass": "AzureServices", "ipRules": []},
             "provisioningState": "Succeeded",
         },
     },

@@ -44,7 +44,7 @@ def test_what_is_as_declared_has_no_drift(arm: Arm, state: State) -> None:
         (STORAGE, "properties.allowSharedKeyAccess", True, "allowSharedKeyAccess"),
         (
             STORAGE,
-            "properties.networkRuleSet.defaultAction",
+            "properties.networkAcls.defaultAction",
             "Allow",
             "networkRuleSet.defaultAction",
         ),
@@ -130,12 +130,13 @@ def test_a_list_is_compared_without_its_order(arm: Arm, state: State) -> None:
         "network:NetworkSecurityGroup", "nsg", networkSecurityGroupName="nsg",
         resourceGroupName="rg-mlplat-dev", securityRules=rules,
     )  # fmt: skip
-    there = [{"name": "b", "priority": 200}, {"name": "a", "priority": 100}]
+    there = [{"name": "b", "properties": {"priority": 200}}]
+    there.append({"name": "a", "properties": {"priority": 100}})
     state.resources[id] = {"id": id, "properties": {"securityRules": there}}
     assert found(arm, group) == []
-    there[0]["priority"] = 300
+    there[0]["properties"] = {"priority": 300}
     assert [one.path for one in found(arm, group)] == ["securityRules[1].priority"]
-    there.append({"name": "c", "priority": 1})
+    there.append({"name": "c", "properties": {"priority": 1}})
     assert [one.path for one in found(arm, group)] == ["securityRules"]
 
 

@@ -17,6 +17,30 @@ from infra.settings import load
 from tests.stand_ins import arm_server
 from tests.stand_ins.arm_server import SignedIn, State
 
+# As azure-rest-api-specs has them.
+OTHER_NAMES = {
+    "storage:StorageAccount": {
+        "enableHttpsTrafficOnly": "supportsHttpsTrafficOnly",
+        "networkRuleSet": "networkAcls",
+        "encryptionIdentity": "identity",
+        "encryptionUserAssignedIdentity": "userAssignedIdentity",
+    },
+    "applicationinsights:Component": {
+        "applicationType": "Application_Type",
+        "flowType": "Flow_Type",
+        "requestSource": "Request_Source",
+        "workspaceResourceId": "WorkspaceResourceId",
+        "disableLocalAuth": "DisableLocalAuth",
+    },
+}
+ENVELOPED = {
+    "ipConfigurations",
+    "privateDnsZoneConfigs",
+    "privateLinkServiceConnections",
+    "securityRules",
+    "subnets",
+}
+
 
 def as_azure_has_it(value: Any, addresses: Addresses) -> Any:
     """References filled in, those that only Azure knows with something of its own."""
@@ -44,7 +68,9 @@ def test_an_environment_that_is_as_declared_has_no_drift(
         if one.custom:
             place = addresses.place(one)
             inputs = {k: v for k, v in one.inputs.items() if k not in own_names(one.kind)}
-            state.resources[place.id] = reported(place.id, as_azure_has_it(inputs, addresses))
+            state.resources[place.id] = reported(
+                place.id, one.kind, as_azure_has_it(inputs, addresses)
+            )
     with arm_server.running(state, tmp_path) as (address, certificate):
         monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(certificate))
         arm = Arm(SignedIn(), subscription, address)
@@ -61,10 +87,24 @@ def places(declared: tuple[Resource, ...], addresses: Addresses, kind: str) -> l
     return [addresses.place(one).id for one in declared if one.kind == kind]
 
 
-def reported(id: str, inputs: dict[str, Any]) -> dict[str, Any]:
-    """Azure's nesting: what the SDK has flat is in `properties`."""
+def reported(id: str, kind: str, inputs: dict[str, Any]) -> dict[str, Any]:
+    """Azure's nesting and names: what the SDK has flat is in `properties`, that of parts too."""
     top = {"location", "tags", "sku", "identity", "kind", "properties", "zones"}
     outer = {key: one for key, one in inputs.items() if key in top}
-    inner = {key: one for key, one in inputs.items() if key not in top}
+    inner = within(kind, {key: one for key, one in inputs.items() if key not in top})
     properties = {**outer.get("properties", {}), **inner}
-    return {"id": id, **outer, "properties": properties}
+    return {"id": id, "type": "Microsoft.X/y", "name": "z", **outer, "properties": properties}
+
+
+def within(kind: str, value: Any, key: str = "") -> Any:
+    if isinstance(value, dict):
+        named = OTHER_NAMES.get(kind, {})
+        if key == "subnet":  # where an endpoint is; Azure does not repeat what that subnet is like
+            return {"id": value["id"]}
+        return {named.get(name, name): within(kind, one, name) for name, one in value.items()}
+    if isinstance(value, list):
+        items = [within(kind, one) for one in value]
+        if key in ENVELOPED:
+            return [{"name": one.pop("name"), "properties": one} for one in items]
+        return items
+    return value
