@@ -34,7 +34,7 @@ class Cluster:
         form=VM_SIZE,
     )
     priority: Literal["dedicated", "spot"] | None = field(
-        "by default CPU is dedicated and GPU is spot", None
+        "by default CPU is dedicated and GPU is spot, but for H100, which has no spot", None
     )
     min_nodes: int = field("nodes that stay when there is no job", 0, low=0, high=100)
     max_nodes: int = field("most nodes", 4, low=1, high=1000)

@@ -21,7 +21,9 @@ from ml.specs.problems import Refused
 
 @dataclass(frozen=True)
 class Cost:
-    """One cluster's part of a job; rates are for a node and an hour, None where nobody knows."""
+    """One cluster's part of a job; rates are for a node and an hour, None where nobody knows, and
+    of spot nodes where Azure ML has none of that size.
+    """
 
     compute: str
     size: str
@@ -34,7 +36,7 @@ class Cost:
 
     def __str__(self) -> str:
         where = f"on Azure: {self.compute} ({self.size}, {self.region})"
-        if self.dedicated is None or self.spot is None:
+        if self.dedicated is None:
             return f"{where}: no price known for {self.size}; `infra cost --refresh` asks Azure"
         hours, nodes = self.bound.node_hours, self.bound.nodes
         if hours is None:
@@ -152,7 +154,8 @@ def _priced(
             seen.add((cluster.vm_size, one.location))
             item = f"vm/{cluster.vm_size}"
             dedicated = listed.find(item, one.location)
-            spot = listed.find(item, one.location, "spot")
+            lent = cluster.hardware.low_priority
+            spot = listed.find(item, one.location, "spot") if lent else None
             told = spot or dedicated
             yield Cost(
                 compute,
@@ -173,8 +176,8 @@ def _named(compute: str) -> str:
 
 
 def _both(quantity: float, cost: Cost) -> str:
-    dedicated, spot = (quantity * (rate or 0.0) for rate in (cost.dedicated, cost.spot))
-    return f"{dedicated:.2f} {cost.currency} dedicated, {spot:.2f} spot"
+    said = f"{quantity * (cost.dedicated or 0.0):.2f} {cost.currency} dedicated"
+    return said if cost.spot is None else f"{said}, {quantity * cost.spot:.2f} spot"
 
 
 def _nodes(count: int) -> str:

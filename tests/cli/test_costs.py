@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 
 import pytest
 
+from infra import settings as environments
+from infra.workloads import Cluster
 from ml.cli import costs
 from ml.specs import load, planning
 
@@ -99,6 +102,19 @@ def test_without_a_time_limit_the_hour_is_priced_and_no_bound_is_claimed(jobs: P
     assert cost.bound.nodes == 4
     assert "1.15 USD dedicated, 0.23 spot an hour on 4 nodes; no time limit" in str(unbounded)
     assert costs.as_json(unbounded)["node_hours"] is None
+
+
+def test_a_size_without_spot_nodes_has_no_spot_price(
+    jobs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Azure ML has no low-priority H100."""
+    stack = environments.load("prod")
+    cluster = Cluster(name="cpu-cluster", size="Standard_ND96isr_H100_v5", max_nodes=1)
+    changed = dataclasses.replace(stack, clusters=(cluster,))
+    monkeypatch.setattr(environments, "load", lambda name: changed)
+    (cost,) = planned(jobs / "train.yml")
+    assert " USD dedicated (0.50 node-hours); " in str(cost)
+    assert costs.as_json(cost)["spot"] == {"an_hour": None, "most": None}
 
 
 def test_a_cluster_that_no_environment_has_is_not_priced(jobs: Path) -> None:
