@@ -125,7 +125,7 @@ def preview(
     if svg:
         with _writing(svg):
             svg.mkdir(parents=True, exist_ok=True)
-    found = reports(stacks or list(environments.stacks()), against=against)
+    found = reports(stacks or (), against=against)
     sys.stdout.write(rendered(found, form))
     for one in found if svg else ():
         assert svg

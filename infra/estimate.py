@@ -24,12 +24,14 @@ A_MONTH = {"hour": months.HOURS, "30 days": DAYS / 30}
 # asks of the vault, and ten times as many at the worst: assumptions, stated with their lines.
 TYPICAL_LOGS = 0.1
 TYPICAL_OPERATIONS = 10
+# Load balancers: concept-plan-manage-cost, "Costs might accrue before resource deletion".
 LEFT_OUT = (
     "network traffic and data through private endpoints, gateways and firewalls",
     "operations on storage, and data beyond `stored_gb`",
     "logs that are kept beyond the 31 days that their price has in it",
     "what Defender scans for malware",
     "disks of machines for people",
+    "a load balancer for each compute instance and each 50 nodes of a cluster, about 10 a month",
     "deployments of online endpoints, which are a release's",
     "images and data of the shared registry beyond its fee",
     "support and taxes",

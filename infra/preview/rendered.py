@@ -18,6 +18,12 @@ NOTE = (
     " what is there, state, and transforms; `pulumi preview` shows those."
 )
 
+# Where a refusal is from, and who may change that: an environment that is new has no limits yet.
+ELSE = (
+    "what only advises in `{0}` stands below its name in policies/infra/limits.yml, what somebody"
+    " answers for in waivers.yml"
+)
+
 
 def rendered(reports: Sequence[Report], form: Format) -> str:
     """The reports in one of the three forms."""
@@ -46,6 +52,8 @@ def _text(report: Report) -> Iterator[str]:
     yield from (f"  refused by {one.policy}: {one.message}" for one in report.refused)
     yield from (f"  set aside: {one.message}" for one in report.advised)
     yield f"  {report.verdict}"
+    if report.refused:
+        yield f"  hint: {ELSE.format(report.capture.stack)}"
 
 
 def _changes(report: Report) -> Iterator[str]:
@@ -75,6 +83,8 @@ def _markdown(report: Report) -> Iterator[str]:
     yield from (f"- **problem** {problem}" for problem in report.problems)
     yield from (f"- **note** {kept}" for kept in report.lasting)
     yield from (f"- **refused** by `{one.policy}`: {one.message}" for one in report.refused)
+    if report.refused:
+        yield f"\n{ELSE.format(report.capture.stack)}"
     if report.base:
         yield f"\nAgainst `{report.base}`: {_counted(report.changes)}\n"
         if report.changes:

@@ -14,7 +14,10 @@ from infra.preview.lasting import lasting
 
 @dataclass(frozen=True)
 class Report:
-    """One stack. `base` is the revision that it was compared with, "" where it was with none."""
+    """One stack. `base` is the revision that it was compared with, "" where it was with none.
+
+    `gone`: the revision had it, and now nothing is declared of it.
+    """
 
     capture: Capture
     cost: Estimate
@@ -22,6 +25,7 @@ class Report:
     base: str = ""
     base_cost: Estimate | None = None
     changes: tuple[Change, ...] = ()
+    gone: bool = False
 
     @property
     def problems(self) -> tuple[str, ...]:
@@ -53,6 +57,11 @@ class Report:
     @property
     def headline(self) -> str:
         """What it is, in a line."""
+        if self.gone:
+            return (
+                f"{self.capture.stack}: its stack file is gone; what was made of it stays until"
+                f" `pulumi destroy --stack {self.capture.stack}` with the file as it was"
+            )
         parts = self.by_component()
         count = sum(len(resources) for resources in parts.values())
         return f"{self.capture.stack}: {count} resources in {len(parts)} components"
@@ -82,6 +91,7 @@ class Report:
             "refused": [asdict(one) for one in self.refused],
             "advised": [asdict(one) for one in self.advised],
             "base": self.base or None,
+            "gone": self.gone,
             "changes": [asdict(one) for one in self.changes],
             "cost": costing.as_json(self.cost),
             "cost_before": costing.as_json(self.base_cost) if self.base_cost else None,

@@ -19,12 +19,28 @@ from ml.specs.problems import Problem, Refused
 
 
 def reports(stacks: Sequence[str], *, against: str = "", root: Path = ROOT) -> list[Report]:
-    """A report for each stack; Refused when a program fails or the revision is unknown."""
-    known = {stack: environments.load(stack, root / "infra") for stack in stacks}
+    """A report for each stack; Refused when a program fails or the revision is unknown.
+
+    Where none is named: for all that there are, and for those that the revision had besides.
+    """
+    chosen = stacks or environments.stacks(root / "infra")
+    known = {stack: environments.load(stack, root / "infra") for stack in chosen}
     prices = _prices()
     before = _before(stacks, against, root) if against else {}
-    found, _ = captures(stacks, root=root)
-    return [
+    found, _ = captures(chosen, root=root)
+    gone = [
+        Report(
+            capture=Capture(stack, (), {}),
+            cost=Estimate(stack, prices.currency, (), ()),
+            base=against,
+            base_cost=_cost_before(prices, one),
+            changes=changes(one[1], Capture(stack, (), {})),
+            gone=True,
+        )
+        for stack, one in before.items()
+        if stack not in known
+    ]
+    return gone + [
         Report(
             capture=one,
             cost=estimate(known[one.stack], prices),
@@ -49,14 +65,16 @@ Before = tuple[Settings | None, Capture]
 
 
 def _before(stacks: Sequence[str], revision: str, root: Path) -> dict[str, Before]:
-    """The settings of the revision and what its program made, for the stacks that it had.
+    """The settings of the revision and what its program made, for the stacks that it had; all its
+    stacks where none is named.
 
     Settings that today's classes cannot read, though those of the revision could, are None.
     """
     with base.tree(root, revision) as folder:
         if folder is None:
             return {}
-        had = [one for one in stacks if one in environments.stacks(folder / "infra")]
+        there = environments.stacks(folder / "infra")
+        had = [one for one in there if one in stacks] if stacks else there
         try:
             found, _ = captures(had, root=folder, policies=False)
         except Refused as refused:

@@ -109,6 +109,8 @@ def test_the_three_forms_say_the_same() -> None:
     text, markdown = rendered([report], "text"), rendered([report], "md")
     assert "~ a  keyvault:Vault" in text and "x|y: 1 → 2" in text
     assert "refused by vault-firewall: a: open" in text and "1 refused by policy" in text
+    assert "`dev` stands below its name in policies/infra/limits.yml" in text
+    assert "`dev` stands below its name in policies/infra/limits.yml" in markdown
     assert "| changed | `a` keyvault:Vault | `x|y` | `1` | `2` |" in markdown.replace("\\|", "|")
     (data,) = json.loads(rendered([report], "json"))
     assert data["refused"][0]["policy"] == "vault-firewall" and data["base"] == "main"
@@ -277,6 +279,30 @@ def test_a_revision_whose_program_does_not_run_is_named(tmp_path: Path) -> None:
     (problem,) = refused.value.problems
     assert problem.found.startswith("as of HEAD, the program of `dev` ended with 1: error[unknown-")
     assert "Pulumi.dev.yaml:" in problem.found and "another revision" in problem.hint
+
+
+@pytest.mark.slow
+def test_a_stack_whose_file_is_gone_is_shown_as_such(tmp_path: Path) -> None:
+    """It would else not be in the pull request at all; renamed, it is another one."""
+    leave = shutil.ignore_patterns("__pycache__", "Pulumi.prod.yaml", "Pulumi.staging.yaml")
+    for room in ("infra", "policies", "ml/specs"):
+        shutil.copytree(ROOT / room, tmp_path / room, ignore=leave)
+    (tmp_path / "ml" / "__init__.py").touch()
+    here = _repository(tmp_path)
+    (here / "infra" / "Pulumi.dev.yaml").rename(here / "infra" / "Pulumi.next.yaml")
+    gone, new = reports([], against="HEAD", root=here)
+    assert (gone.capture.stack, gone.gone, new.capture.stack, new.gone) == (
+        *("dev", True),
+        *("next", False),
+    )
+    assert {one.what for one in gone.changes} == {"removed"}
+    assert {one.what for one in new.changes} == {"added"}
+    assert gone.base_cost and gone.base_cost.total.idle > gone.cost.total.idle == 0
+    assert "dev: its stack file is gone" in rendered([gone, new], "text")
+    assert "dev: its stack file is gone" in rendered([gone, new], "md")
+    assert json.loads(rendered([gone], "json"))[0]["gone"] is True
+    assert svg(gone.capture).endswith("</svg>\n")
+    assert [one.capture.stack for one in reports(["next"], against="HEAD", root=here)] == ["next"]
 
 
 @pytest.mark.slow
