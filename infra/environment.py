@@ -69,6 +69,14 @@ def provision(
             sas=sas,
         ),
     )
+    machines = settings.machines("data-science-vm")
+    vms = None
+    if network and machines:
+        vms = Workstations("workstations", WorkstationsArgs(here, network, machines))
+    rights = Grants(
+        "workspace-rights",
+        GrantsArgs(here, [*after(settings, identity, storage, workspace, assets, vms)]),
+    )
     compute = Compute(
         "compute",
         ComputeArgs(
@@ -78,15 +86,8 @@ def provision(
             instances=settings.machines("compute-instance"),
             identities=identity.clusters,
             network=network if nodes else None,
+            granted=rights.made,
         ),
-    )
-    machines = settings.machines("data-science-vm")
-    vms = None
-    if network and machines:
-        vms = Workstations("workstations", WorkstationsArgs(here, network, machines))
-    rights = Grants(
-        "workspace-rights",
-        GrantsArgs(here, [*after(settings, identity, storage, workspace, assets, vms)]),
     )
     Endpoints(
         "endpoints",

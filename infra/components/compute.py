@@ -21,7 +21,8 @@ class ComputeArgs:
     """`network` is where nodes stand when it is our own; None in the managed network.
 
     A node without a public address is made once the private endpoint of the workspace is there,
-    by which it speaks with Azure ML (how-to-secure-training-vnet, "no public IP").
+    by which it speaks with Azure ML (how-to-secure-training-vnet, "no public IP"). `granted` are
+    the rights on the workspace: its own identity has to have one before it makes anything.
     """
 
     site: Site
@@ -30,6 +31,7 @@ class ComputeArgs:
     instances: Sequence[Workstation]
     identities: Mapping[str, managedidentity.UserAssignedIdentity]
     network: Network | None
+    granted: Sequence[pulumi.Resource]
 
 
 class Compute(pulumi.ComponentResource):
@@ -37,7 +39,7 @@ class Compute(pulumi.ComponentResource):
 
     def __init__(self, name: str, args: ComputeArgs) -> None:
         super().__init__("platform:compute:Compute", name)
-        waits = [*args.network.names] if args.network else []
+        waits = [*args.granted, *(args.network.names if args.network else ())]
         self._opts = pulumi.ResourceOptions(parent=self, depends_on=waits)
         self.clusters = {one.name: self._cluster(args, one) for one in args.clusters}
         for instance in args.instances:

@@ -77,6 +77,14 @@ def test_the_workspace_waits_for_the_rights_of_its_identity() -> None:
     assert rights and rights <= set(workspace.dependencies)
 
 
+@pytest.mark.parametrize("stack", ["dev", "prod"])
+def test_clusters_wait_for_the_right_of_the_workspace_on_itself(stack: str) -> None:
+    """It makes them, and there is nothing to have a right on before there is a workspace."""
+    right = _kinds(own()[stack], "authorization:RoleAssignment")["workspace-itself"]
+    for cluster in _kinds(own()[stack], "machinelearningservices:Compute").values():
+        assert right.urn in cluster.dependencies
+
+
 def test_each_cluster_has_an_identity_of_its_own() -> None:
     clusters = _kinds(own()["prod"], "machinelearningservices:Compute").values()
     held = [one.inputs["identity"]["userAssignedIdentities"][0] for one in clusters]
