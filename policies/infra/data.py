@@ -67,6 +67,19 @@ def _rotation(item: Item, limits: Limits) -> Iterator[str]:
         yield "`properties.rotationPolicy` makes no new version of it"
 
 
+def _exceptions(item: Item, limits: Limits) -> Iterator[str]:
+    where = "properties.networkAcls" if item.kind == VAULT else "networkRuleSet"
+    for what in ("ipRules", "resourceAccessRules"):
+        if item.at(f"{where}.{what}"):
+            yield f"`{where}.{what}` lets in what the firewall keeps out"
+
+
+def _root(item: Item, limits: Limits) -> Iterator[str]:
+    found = item.at("rootSquash", "NoRootSquash")
+    if item.at("enabledProtocols") == "NFS" and found == "NoRootSquash":
+        yield "`rootSquash` is NoRootSquash: who is root in a job is root on the share"
+
+
 def _account(
     name: str, path: str, allowed: object, says: str, sources: str, default: object
 ) -> Rule:
@@ -150,6 +163,14 @@ RULES: tuple[Rule, ...] = (
         True,
     ),
     Rule("storage-redundancy", "Data outlives a region.", "CKV_AZURE_206", (ACCOUNT,), _redundancy),
+    Rule(
+        "data-exceptions",
+        "The firewall has no exceptions.",
+        "own",
+        (ACCOUNT, VAULT, IMAGES),
+        _exceptions,
+    ),
+    Rule("share-root", "Nobody is root on a share.", "own", ("storage:FileShare",), _root),
     Rule("storage-soft-delete", "A delete can be undone.", "CKV2_AZURE_38", (BLOBS,), _soft_delete),
     _vault(
         "soft-delete", "enableSoftDelete", True, "Secrets can be recovered.", "CKV_AZURE_111", True

@@ -6,10 +6,11 @@ import ipaddress
 from collections.abc import Iterator
 
 from policies.infra.limits import Limits
-from policies.infra.rule import UNKNOWN, Item, Rule
+from policies.infra.rule import UNKNOWN, Item, Rule, must
 
 WEB = frozenset({"80", "443"})
 MACHINE = "compute:VirtualMachine"
+SIGN_IN = "Microsoft.Azure.ActiveDirectory.AADSSHLoginForLinux"
 # RFC 1918. Python's `is_private` asks whether both ends of a range are, and so allows 0.0.0.0/1.
 PRIVATE = tuple(
     ipaddress.IPv4Network(one) for one in ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16")
@@ -117,6 +118,12 @@ def _address(item: Item, limits: Limits) -> Iterator[str]:
         yield "`networkInterfaceConfigurations` makes network cards that no rule sees"
 
 
+def _extension(item: Item, limits: Limits) -> Iterator[str]:
+    found = f"{item.at('publisher')}.{item.at('type')}"
+    if found != SIGN_IN:
+        yield f"runs {found}, which is not {SIGN_IN}"
+
+
 RULES: tuple[Rule, ...] = (
     Rule(
         "subnet-security-group",
@@ -138,6 +145,22 @@ RULES: tuple[Rule, ...] = (
         "CKV_AZURE_9 CKV_AZURE_10 CKV_AZURE_77 CKV_AZURE_160",
         ("network:NetworkSecurityGroup",),
         _open,
+    ),
+    must(
+        "machine-encrypted",
+        MACHINE,
+        "securityProfile.encryptionAtHost",
+        (True,),
+        "Disks of machines are encrypted where they are read.",
+        "own",
+        False,
+    ),
+    Rule(
+        "machine-extension",
+        "Nothing but the sign-in is put on a machine.",
+        "own",
+        ("compute:VirtualMachineExtension",),
+        _extension,
     ),
     Rule("machine-no-password", "Machines take no password.", "own", (MACHINE,), _password),
     Rule(

@@ -11,6 +11,7 @@ from policies.infra.workspace import COMPUTE, ENDPOINT, WORKSPACE
 
 ASSIGNMENT = "authorization:RoleAssignment"
 LOCK = "authorization:ManagementLockByScope"
+FEDERATED = "managedidentity:FederatedIdentityCredential"
 GROUP = "resources:ResourceGroup"
 # Every role that may be granted: learn.microsoft.com/azure/role-based-access-control/built-in-roles
 # A role of one's own, or another one, is added here with who may have it.
@@ -39,6 +40,7 @@ MANAGING = (
     "Key Vault Administrator",
     "Azure AI Enterprise Network Connection Approver",
 )
+LENDING = "Managed Identity Operator"
 ISSUER = "https://token.actions.githubusercontent.com"
 # /subscriptions/S/resourceGroups/G/providers/NAMESPACE/TYPE/NAME: role-based-access-control/
 # scope-overview. What is shorter is a group, a subscription or a management group.
@@ -73,10 +75,12 @@ def _managing(items: Sequence[Item], limits: Limits) -> Found:
         urn for item in items if item.kind == WORKSPACE for urn in item.uses.get("identity", ())
     }
     for item in items:
-        if item.kind == ASSIGNMENT and role(item) in MANAGING:
-            who = {*item.uses.get("principalId", ())}
-            if not who or not who <= acting:
-                yield item, f"grants {role(item)} to another than the workspace's own identity"
+        granted = role(item) if item.kind == ASSIGNMENT else ""
+        who = {*item.uses.get("principalId", ())}
+        if granted in MANAGING and (not who or not who <= acting):
+            yield item, f"grants {granted} to another than the workspace's own identity"
+        if granted == LENDING and acting & {*item.uses.get("scope", ())}:
+            yield item, f"grants {granted} on the workspace's identity: who has it acts as it"
 
 
 def _lock(items: Sequence[Item], limits: Limits) -> Found:
@@ -93,16 +97,36 @@ def _lock(items: Sequence[Item], limits: Limits) -> Found:
 
 def _own(items: Sequence[Item], limits: Limits) -> Found:
     """What a job may do follows from its cluster, and from nothing else that has its identity."""
-    acting: dict[str, list[Item]] = {}
-    for item in items:
-        if item.kind in (WORKSPACE, COMPUTE, ENDPOINT):
-            for urn in item.uses.get("identity", ()):
-                acting.setdefault(urn, []).append(item)
-    for sharing in acting.values():
+    for sharing in _acting(items).values():
         for item in sharing if len(sharing) > 1 else ():
             if item.kind == COMPUTE:
                 others = ", ".join(f"`{one.name}`" for one in sharing if one is not item)
                 yield item, f"acts by the identity of {others} too"
+
+
+def _acting(items: Sequence[Item]) -> Mapping[str, list[Item]]:
+    """URN of an identity → what acts by it."""
+    found: dict[str, list[Item]] = {}
+    for item in items:
+        if item.kind in (WORKSPACE, COMPUTE, ENDPOINT):
+            for urn in item.uses.get("identity", ()):
+                found.setdefault(urn, []).append(item)
+    return found
+
+
+def _federated(items: Sequence[Item], limits: Limits) -> Found:
+    """A workflow has an identity for itself; whose it is, its tag says."""
+    by_urn, acting = {item.urn: item for item in items}, _acting(items)
+    for item in items:
+        if item.kind != FEDERATED:
+            continue
+        held = [by_urn[urn] for urn in item.uses.get("resourceName", ()) if urn in by_urn]
+        ours = {f"repo:{one.at('tags.repository')}" for one in held}
+        if ours != {str(item.at("subject", "")).split(":environment:")[0]}:
+            yield item, "signs in another repository than the one of its identity's tag"
+        for one in held:
+            for other in acting.get(one.urn, ()):
+                yield item, f"lets a workflow act as `{other.name}`"
 
 
 def _signs_in(item: Item, limits: Limits) -> Iterator[str]:
@@ -143,7 +167,13 @@ RULES: tuple[Rule, ...] = (
         "federation-one-environment",
         "A workflow signs in from one environment of the repository.",
         "own",
-        ("managedidentity:FederatedIdentityCredential",),
+        (FEDERATED,),
         _signs_in,
+    ),
+    Rule(
+        "federation-own-identity",
+        "A workflow acts as itself, of the repository that the environment is of.",
+        "own",
+        whole=_federated,
     ),
 )
