@@ -35,8 +35,9 @@ def doctor(stack: Stack, as_json: AsJson = False) -> None:
     from infra.live.doctor.examination import examine
 
     settings = environments.load(stack)
+    arm = _arm(settings)
     found = []
-    for check in examine(settings, _declared(stack), _arm(settings)):
+    for check in examine(settings, _declared(stack), arm):
         found.append(check)
         if not as_json:
             typer.echo(str(check))
@@ -50,10 +51,10 @@ def drift(stack: Stack, as_json: AsJson = False) -> None:
     """What is declared against what is there; exit 3 on a difference that means something."""
     from infra.live import drift as drifting
 
-    settings = environments.load(stack)
+    arm = _arm(environments.load(stack))
     declared = _declared(stack)
     found = []
-    for one in drifting.drift(declared, _arm(settings), drifting.noise()):
+    for one in drifting.drift(declared, arm, drifting.noise()):
         found.append(one)
         if not as_json:
             typer.echo(str(one))
@@ -158,12 +159,16 @@ def _signed_in(audience: str) -> TokenCredential:
 
     # The SDKs log a paragraph for each way of signing in that is not used, and what they trip over.
     logging.getLogger("azure").setLevel(logging.CRITICAL + 1)
-    credential = DefaultAzureCredential()
+    found, hint = "nobody", "az login"
     try:
+        credential = DefaultAzureCredential()
         credential.get_token(f"{audience}/.default")
     except ClientAuthenticationError:
-        raise Refused(
-            Problem("not-signed-in", "nobody", "somebody who is signed in to Azure", "az login"),
-            exit_code=Exit.RUN_FAILED,
-        ) from None
-    return credential
+        pass
+    except (ValueError, OSError) as error:  # a variable that it cannot take
+        found, hint = str(error)[:300], "the environment's variables AZURE_…, or unset them"
+    else:
+        return credential
+    expected = "somebody who is signed in to Azure"
+    problem = Problem("not-signed-in", found, expected, hint)
+    raise Refused(problem, exit_code=Exit.RUN_FAILED)

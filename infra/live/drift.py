@@ -2,6 +2,9 @@
 
 Only what the program says is compared: what Azure fills in by itself is not drift. What is known to
 differ without meaning anything is written in `noise.yml`, each with its reason.
+
+Nobody's are the resources of the group: a right, a lock or a diagnostic setting that somebody hung
+on one is in no list of the group, and only those that are declared are looked at.
 """
 
 from __future__ import annotations

@@ -124,6 +124,33 @@ def test_nobody_is_signed_in(
     assert azure  # it was asked
 
 
+@pytest.mark.parametrize(
+    "variables",
+    [
+        {"AZURE_AUTHORITY_HOST": "http://login.example"},
+        {"AZURE_TOKEN_CREDENTIALS": "nonsense"},
+        {"AZURE_TENANT_ID": "a/b", "AZURE_CLIENT_ID": "x", "AZURE_CLIENT_SECRET": "hush"},
+        {
+            "AZURE_TENANT_ID": SUBSCRIPTION,
+            "AZURE_CLIENT_ID": "x",
+            "AZURE_CLIENT_CERTIFICATE_PATH": "/not/there.pem",
+        },
+    ],
+)
+def test_variables_that_azures_sign_in_cannot_take_are_told(
+    variables: dict[str, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Exit 1 and one error, before the program is run; no secret in it."""
+    monkeypatch.setattr(live, "_declared", lambda stack: pytest.fail("too early"))
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    for words in (["doctor", "dev"], ["drift", "dev"], ["sas", "dev", "raw/a.csv"]):
+        code, out, err = ran(capsys, *words)
+        assert (code, out) == (1, "")
+        assert err.startswith("error[not-signed-in]") and "AZURE_" in err
+        assert len(err.splitlines()) <= 4 and "hush" not in err
+
+
 @pytest.mark.parametrize("hours", ["nan", "inf", "-1", "0", "1e-300", "9"])
 def test_a_life_that_is_refused_needs_no_sign_in(
     hours: str, capsys: pytest.CaptureFixture[str]
