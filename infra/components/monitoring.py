@@ -59,6 +59,8 @@ class Monitoring(pulumi.ComponentResource):
             application_type="web",
             ingestion_mode="LogAnalytics",
             workspace_resource_id=self.logs.id,
+            # Azure ML's inference server has a key and no token for it (`app_insights_enabled`), so
+            # that it sends nothing: what endpoints say comes to `logs` by their diagnostics.
             disable_local_auth=True,
             opts=opts,
         )
