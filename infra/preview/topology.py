@@ -17,11 +17,12 @@ COLUMNS: Mapping[str, Sequence[str]] = {
     "Azure ML": (
         "machinelearningservices:Workspace",
         "machinelearningservices:Compute",
+        "machinelearningservices:Datastore",
         "machinelearningservices:OnlineEndpoint",
         "machinelearningservices:Registry",
         "compute:VirtualMachine",
     ),
-    "private endpoints": ("network:PrivateEndpoint",),
+    "network": ("network:VirtualNetwork", "network:PrivateEndpoint"),
     "data and images": (
         "storage:StorageAccount",
         "keyvault:Vault",
@@ -37,6 +38,7 @@ LEADING = frozenset(
         *("identity", "primaryUserAssignedIdentity", "resourceName"),
         *("privateLinkServiceConnections", "storageAccount", "keyVault", "containerRegistry"),
         *("applicationInsights", "workspaceName", "workspaceResourceId", "managedNetwork"),
+        "properties",
     }
 )
 
@@ -44,8 +46,16 @@ LEADING = frozenset(
 @dataclass(frozen=True)
 class _Box:
     resource: Resource
-    x: int
-    y: int
+    column: int
+    row: int
+
+    @property
+    def x(self) -> int:
+        return 20 + ACROSS * self.column
+
+    @property
+    def y(self) -> int:
+        return TOP + self.row * (HEIGHT + GAP)
 
 
 def svg(capture: Capture) -> str:
@@ -64,6 +74,13 @@ def svg(capture: Capture) -> str:
         f'<text x="{20 + ACROSS * at}" y="36" fill="#555555" font-size="15">{escape(column)}</text>'
         for at, column in enumerate(COLUMNS)
     ]
+    empty = [
+        at for at in range(len(COLUMNS)) if not any(one.column == at for one in boxes.values())
+    ]
+    parts += [
+        f'<text x="{20 + ACROSS * at}" y="{TOP + 16}" fill="#555555" font-size="11">none</text>'
+        for at in empty
+    ]
     parts += [_line(boxes[a], boxes[b]) for a, b in _reaching(capture) if a in boxes and b in boxes]
     parts += [_box(box) for box in boxes.values()]
     return "\n".join([*parts, "</svg>"]) + "\n"
@@ -74,7 +91,7 @@ def _placed(capture: Capture) -> dict[str, _Box]:
     for at, kinds in enumerate(COLUMNS.values()):
         here = [one for kind in kinds for one in capture.provided if one.kind == kind]
         for down, one in enumerate(here):
-            boxes[one.urn] = _Box(one, 20 + ACROSS * at, TOP + down * (HEIGHT + GAP))
+            boxes[one.urn] = _Box(one, at, down)
     return boxes
 
 
@@ -102,14 +119,22 @@ def _box(box: _Box) -> str:
 
 
 def _line(start: _Box, end: _Box) -> str:
+    """A line between two boxes that runs behind no other: between columns, then between rows."""
     left, right = (start, end) if start.x <= end.x else (end, start)
     y1, y2 = left.y + HEIGHT // 2, right.y + HEIGHT // 2
     x1, x2 = left.x + WIDTH, right.x
-    if left.x == right.x:
+    if left.column == right.column:
         x2 = right.x + WIDTH
         return f'<path d="M{x1} {y1}C{x1 + 30} {y1} {x2 + 30} {y2} {x2} {y2}" {_STROKE}/>'
+    way, between = f"M{x1} {y1}", ACROSS - WIDTH
+    if right.column > left.column + 1:
+        # A lane of its own for each column that is gone to, above the row.
+        lane = right.y - 2 * right.column + 1
+        middle, there = x1 + between // 2, x1 + between
+        way += f"C{middle} {y1} {middle} {lane} {there} {lane}L{x2 - between} {lane}"
+        x1, y1 = x2 - between, lane
     middle = (x1 + x2) // 2
-    return f'<path d="M{x1} {y1}C{middle} {y1} {middle} {y2} {x2} {y2}" {_STROKE}/>'
+    return f'<path d="{way}C{middle} {y1} {middle} {y2} {x2} {y2}" {_STROKE}/>'
 
 
 _STROKE = 'fill="none" stroke="#9db4cf" stroke-width="1"'

@@ -8,7 +8,6 @@ import subprocess
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree
 
 import pytest
 
@@ -169,23 +168,6 @@ def test_a_preview_without_a_base_lists_resources_by_component() -> None:
     child = Resource("urn:child", "azure-native:keyvault:Vault", "vault", "urn:part", {})
     text = rendered([_report(_capture(part, child))], "text")
     assert "  part\n    vault  keyvault:Vault" in text and "nothing refused by policy" in text
-
-
-def test_the_picture_is_svg_with_a_box_for_each_and_no_script() -> None:
-    vault = _resource("vault <1>")
-    endpoint = Resource(
-        "urn:e",
-        "azure-native:network:PrivateEndpoint",
-        "e",
-        ROOT_URN,
-        {},
-        uses={"privateLinkServiceConnections": (vault.urn,), "subnet": ("urn:elsewhere",)},
-    )
-    drawn = svg(_capture(vault, endpoint))
-    picture = ElementTree.fromstring(drawn)
-    name = "{http://www.w3.org/2000/svg}"
-    assert len(picture.findall(f"{name}g")) == 2 and len(picture.findall(f"{name}path")) == 1
-    assert "vault &lt;1&gt;" in drawn and "<script" not in drawn and "href" not in drawn
 
 
 def _git(folder: Path, *words: str) -> None:
