@@ -68,6 +68,7 @@ class Workspace(pulumi.ComponentResource):
             # A registry without public addresses cannot build images itself.
             image_build_compute=args.image_build_compute,
             managed_network=_managed_network(args),
+            serverless_compute_settings=_without_cluster(args),
             provision_network_now=args.network_settings.isolation == "managed",
             opts=pulumi.ResourceOptions(
                 parent=self, protect=site.protect, depends_on=[*args.granted]
@@ -140,6 +141,19 @@ def _leading_to(id: pulumi.Input[str], what: str) -> ml.PrivateEndpointOutboundR
         destination=ml.PrivateEndpointDestinationArgs(
             service_resource_id=id, subresource_target=what
         ),
+    )
+
+
+def _without_cluster(args: WorkspaceArgs) -> ml.ServerlessComputeSettingsArgs | None:
+    """Where a job runs that names no cluster: in our own network too, where it is ours.
+
+    The managed network has these nodes by itself (how-to-use-serverless-compute).
+    """
+    if args.network is None or args.network_settings.isolation != "own":
+        return None
+    return ml.ServerlessComputeSettingsArgs(
+        serverless_compute_custom_subnet=args.network.subnet("compute"),
+        serverless_compute_no_public_ip=True,
     )
 
 

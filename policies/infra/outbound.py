@@ -18,13 +18,20 @@ _NETWORK = "managedNetwork"
 
 
 def _isolation(items: Sequence[Item], limits: Limits) -> Iterator[tuple[Item, str]]:
-    """A managed network that lets out what is approved, or all compute in a subnet of ours."""
+    """A managed network that lets out what is approved, or all compute in a subnet of ours.
+
+    A job that names no cluster runs on nodes of the workspace, elsewhere unless it says where.
+    """
     computes = [item for item in items if item.kind == COMPUTE]
     ours = bool(computes) and all(item.at("properties.properties.subnet") for item in computes)
     for item in items:
         mode = item.at(f"{_NETWORK}.isolationMode", "Disabled")
-        if item.kind == WORKSPACE and mode != "AllowOnlyApprovedOutbound" and not ours:
+        if item.kind != WORKSPACE or mode == "AllowOnlyApprovedOutbound":
+            continue
+        if not ours:
             yield item, f"`isolationMode` is {mode}, and compute is in no subnet of ours"
+        elif not item.at("serverlessComputeSettings.serverlessComputeCustomSubnet"):
+            yield item, "`serverlessComputeCustomSubnet` is not set, for jobs that name no cluster"
 
 
 def _endpoint(item: Item, limits: Limits) -> Iterator[str]:

@@ -158,6 +158,10 @@ def test_our_own_subnet_in_place_of_the_managed_network(tmp_path: Path) -> None:
     assert cluster.inputs["properties"]["properties"]["subnet"]["id"].endswith("/subnets/compute")
     builder = _kinds(found, "machinelearningservices:Compute")["image-builder"]
     assert builder.inputs["properties"]["properties"]["subnet"]["id"].endswith("/subnets/builds")
+    workspace = _kinds(found, "machinelearningservices:Workspace")["workspace"].inputs
+    without = workspace["serverlessComputeSettings"]
+    assert without["serverlessComputeCustomSubnet"].endswith("/subnets/compute"), "of no cluster"
+    assert without["serverlessComputeNoPublicIP"] is True
     assert _ways_out(found) == {"compute", "workstations", "builds"}
     assert _ways_out(own()["prod"]) == set(), "the managed network has one of its own"
     subnets = _kinds(found, "network:VirtualNetwork")["virtual-network"].inputs["subnets"]
