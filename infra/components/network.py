@@ -72,6 +72,7 @@ class Network(pulumi.ComponentResource):
         )
         self.security_groups = groups
         self._zones: dict[str, privatedns.PrivateZone] = {}
+        self._endpoints: list[network.PrivateEndpoint] = []
         self.names: list[pulumi.Resource] = []
         self.register_outputs({"id": self.virtual.id})
 
@@ -97,8 +98,11 @@ class Network(pulumi.ComponentResource):
                     name=called, private_link_service_id=target, group_ids=[what]
                 )
             ],
-            opts=pulumi.ResourceOptions(parent=self),
+            # Of several in one subnet at a time Azure refuses some ("RetryableError"), and the
+            # provider does not try again: pulumi/pulumi-azure-native#4509.
+            opts=pulumi.ResourceOptions(parent=self, depends_on=self._endpoints[-1:]),
         )
+        self._endpoints.append(endpoint)
         names = network.PrivateDnsZoneGroup(
             f"{called}-names",
             private_dns_zone_group_name="default",

@@ -66,6 +66,15 @@ def test_private_and_starter_differ_by_one_flag() -> None:
     ]
 
 
+def test_private_endpoints_are_made_one_after_another() -> None:
+    """Of several at a time Azure refuses some, which the provider does not try again."""
+    endpoints = [*_kinds(own()["prod"], "network:PrivateEndpoint").values()]
+    urns = {one.urn for one in endpoints}
+    before = [len(urns & set(one.dependencies)) for one in endpoints]
+    assert sorted(before) == [0, *[1] * (len(endpoints) - 1)], "one begins, each waits for another"
+    assert len({one for each in endpoints for one in urns & set(each.dependencies)}) == sum(before)
+
+
 def test_the_workspace_waits_for_the_rights_of_its_identity() -> None:
     found = own()["staging"]
     workspace = _kinds(found, "machinelearningservices:Workspace")["workspace"]
