@@ -54,13 +54,14 @@ def steps(one: Settings, first: Settings) -> Iterator[Step]:
     for variable, value in _variables(one, home).items():
         yield _variable(one, variable, value)
     made = names(one)
-    yield Step(
-        f"{name}-pipeline",
-        ("az", "identity", "show", "--name", made.local("id", "pipeline"),
-         "--resource-group", made.group, "--subscription", one.subscription),
-        ("pulumi", "up", "--stack", name, "--cwd", "infra"),
-        by_hand=True,
-    )  # fmt: skip
+    there = ("az", "identity", "show", "--name", made.local("id", "pipeline"),
+             "--resource-group", made.group, "--subscription", one.subscription)  # fmt: skip
+    # As whom the person is signed in; Pulumi's vault asks for that to be said.
+    pulumi = ("env", f"PULUMI_BACKEND_URL={home.url}", "AZURE_KEYVAULT_AUTH_VIA_CLI=true", "pulumi")
+    stack = ("--stack", name, "--cwd", "infra")
+    secrets = ("--create", "--secrets-provider", home.secrets)
+    yield Step(f"{name}-stack", there, (*pulumi, "stack", "select", *secrets, *stack), by_hand=True)
+    yield Step(f"{name}-pipeline", there, (*pulumi, "up", *stack), by_hand=True)
     yield _variable(one, PIPELINE, f"{{{name}-pipeline.clientId}}")
 
 

@@ -1,8 +1,4 @@
-"""Names that a deleted resource keeps: they cannot be given again, or bring back what it held.
-
-Azure ML lists its deleted workspaces in the portal alone ("Recently deleted", concept-soft-delete):
-one that keeps a name is purged there, or with `az ml workspace delete --permanently-delete`.
-"""
+"""Names that a deleted resource keeps: they cannot be given again, or bring back what it held."""
 
 from __future__ import annotations
 
@@ -59,3 +55,18 @@ def logs(settings: Settings, resources: Sequence[Resource], arm: Arm) -> Iterato
                 yield Check(name, "error", said, "platform:name")
     if wanted and not kept:
         yield Check("deleted logs", "ok", "none has a name that is declared")
+
+
+def workspaces(resources: Sequence[Resource], arm: Arm) -> Iterator[Check]:
+    """A deleted Azure ML workspace keeps its name for fourteen days, and only the portal lists it
+    (machine-learning/concept-soft-delete): said where one is to be made.
+    """
+    addresses = Addresses(resources, arm.subscription)
+    for one in resources:
+        if one.kind == "machinelearningservices:Workspace":
+            place = addresses.place(one)
+            if arm.get(place.id, place.version) is None:
+                name = str(one.inputs["workspaceName"])
+                said = "whether a deleted one keeps this name is told in the portal alone"
+                hint = 'Azure Machine Learning, "Recently deleted": recover it or purge it there'
+                yield Check(f"workspace {name}", "warning", said, hint)

@@ -31,6 +31,7 @@ def examine(settings: Settings, resources: Sequence[Resource], arm: Arm) -> Iter
         ("free names", names.free(provided, arm)),
         ("deleted vaults", deleted.vaults(provided, arm)),
         ("deleted logs", deleted.logs(settings, provided, arm)),
+        ("deleted workspaces", deleted.workspaces(provided, arm)),
         ("quota", quota.quota(settings, arm)),
         ("budget", budget.begins(provided, arm, date.today())),
         ("permissions", permissions.permissions(provided, arm)),

@@ -11,6 +11,7 @@ import pytest
 from infra import cli
 from infra.foundations import AssetRegistry
 from infra.live import bootstrap, federation
+from infra.live.backend import backend
 from infra.live.bootstrap import steps
 from infra.live.commands import run
 from infra.live.steps import Words, carry_out, shell
@@ -245,12 +246,17 @@ def test_the_identity_of_the_pipeline_waits_for_pulumi(
         cli.main(["bootstrap", "dev", "--run"])
     captured = capsys.readouterr()
     assert [line for line in captured.out.splitlines() if line.startswith("wanting")] == [
-        "wanting  dev-pipeline", "wanting  dev-AZURE_PIPELINE_CLIENT_ID"
+        "wanting  dev-stack", "wanting  dev-pipeline", "wanting  dev-AZURE_PIPELINE_CLIENT_ID"
     ]  # fmt: skip
-    assert "pulumi up --stack dev" in captured.out
+    by_hand = [line for line in captured.out.splitlines() if " pulumi " in line]
+    assert [line.rpartition(" pulumi ")[2] for line in by_hand] == [
+        "stack select --create --secrets-provider"
+        f" {backend(ENVIRONMENTS[0]).secrets} --stack dev --cwd infra",
+        "up --stack dev --cwd infra",
+    ]
+    assert all("PULUMI_BACKEND_URL=azblob://pulumi?" in line for line in by_hand)
     assert "after `pulumi up`" in captured.err
     cloud.read()
-    assert not any("pulumi" in words[0] for words in cloud.taken())
     provisioned(cloud)
     cloud.programs()
     assert by_process()["dev-AZURE_PIPELINE_CLIENT_ID"] == "made"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from infra.live.arm import Arm
 from infra.settings import Settings
-from tests.infra.live.declared import GROUP, resource
+from tests.infra.live.declared import GROUP, WORKSPACE, resource
 from tests.infra.live.doctor.ready import HERE, said, wrong
 from tests.stand_ins.arm_server import State
 
@@ -48,3 +48,14 @@ def test_deleted_logs_come_back_where_they_were_and_nowhere_else(
     state.lists[LOGS] = [{**there, "location": "northeurope"}]
     assert wrong(said(settings, arm, logs)) == {"logs log-mlplat-dev": "error"}
     assert wrong(said(settings, arm)) == {}
+
+
+def test_a_workspace_that_is_to_be_made_may_be_a_deleted_one(
+    settings: Settings, arm: Arm, state: State
+) -> None:
+    """Nothing can be asked for it; one that is there has its name."""
+    assert wrong(said(settings, arm)) == {}
+    del state.resources[WORKSPACE]
+    found = said(settings, arm)
+    assert wrong(found) == {"workspace mlw-mlplat-dev": "warning"}
+    assert "Recently deleted" in found["workspace mlw-mlplat-dev"].hint
