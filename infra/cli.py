@@ -44,7 +44,7 @@ def settings(
         return
     problems: list[Problem] = []
     found: dict[str, object] = {}
-    for stack in stacks or environments.stacks():
+    for stack in environments.chosen(stacks):
         try:
             found[stack] = asdict(environments.load(stack))
         except Refused as refused:
@@ -73,7 +73,7 @@ def cost(
 
     try:
         listed = prices.read()
-        known = [environments.load(stack) for stack in stacks or environments.stacks()]
+        known = [environments.load(stack) for stack in environments.chosen(stacks)]
         if refresh:
             sizes = {(size, one.location) for one in known for size in one.sizes}
             for region in sorted({region for _, region in sizes}):

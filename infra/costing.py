@@ -89,8 +89,8 @@ def _remarks(estimate: Estimate) -> Iterator[str]:
 
 
 def _price(price: Price) -> dict[str, object]:
-    names = ("amount", "unit", "region", "priority", "as_of", "source")
-    return {name: getattr(price, name) for name in names}
+    names = ("unit", "region", "priority", "as_of", "source")
+    return {"amount": round(price.amount, 6), **{name: getattr(price, name) for name in names}}
 
 
 def _month(month: Month) -> dict[str, float]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -126,6 +127,15 @@ def stacks(folder: Path = HERE) -> tuple[str, ...]:
     """The environments that have a stack file, by name."""
     files = folder.glob("Pulumi.*.yaml")
     return tuple(sorted(path.name.removeprefix("Pulumi.").removesuffix(".yaml") for path in files))
+
+
+def chosen(named: Sequence[str] | None, folder: Path = HERE) -> Sequence[str]:
+    """The environments that were named, else all; Refused where there is none."""
+    found = named or stacks(folder)
+    if not found:
+        expected, hint = "an environment at least", "write Pulumi.dev.yaml there"
+        raise Refused(Problem("no-stack", f"no stack file in {folder.name}/", expected, hint))
+    return found
 
 
 def load(stack: str, folder: Path = HERE) -> Settings:

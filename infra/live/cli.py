@@ -110,7 +110,7 @@ def bootstrap(
     from infra.live import bootstrap as bootstrapping
     from infra.live import commands, steps
 
-    chosen = [environments.load(one) for one in stacks or environments.stacks()]
+    chosen = [environments.load(one) for one in environments.chosen(stacks)]
     plan = bootstrapping.steps(chosen)
     for sentence in bootstrapping.shared(chosen):
         typer.echo(sentence, err=True)

@@ -168,4 +168,7 @@ def _value(value: object) -> str:
 
 
 def _cell(value: object) -> str:
-    return f"`{_value(value)}`".replace("|", "\\|")
+    """In a table that GitHub draws: one line, and marks that are no marks."""
+    text = " ".join(_value(value).split())
+    mark = "``" if "`" in text else "`"
+    return f"{mark}{text}{mark}".replace("|", "\\|")

@@ -23,7 +23,7 @@ def reports(stacks: Sequence[str], *, against: str = "", root: Path = ROOT) -> l
 
     Where none is named: for all that there are, and for those that the revision had besides.
     """
-    chosen = stacks or environments.stacks(root / "infra")
+    chosen = environments.chosen(stacks, root / "infra")
     known = {stack: environments.load(stack, root / "infra") for stack in chosen}
     prices = _prices()
     before = _before(stacks, against, root) if against else {}

@@ -146,6 +146,14 @@ def test_a_workspace_keeps_the_isolation_that_it_was_made_with(
     assert new.lasting == ()
 
 
+def test_a_value_of_several_lines_stays_in_its_cell() -> None:
+    """A row of a table that GitHub draws ends with its line, and code with its mark."""
+    changed = Change("changed", "a:B", "a", "urn", (Property("x", "one\n  two", "a`b|c"),))
+    report = _report(_capture(_resource("a")), base="main", changes=(changed,))
+    rows = [line for line in rendered([report], "md").splitlines() if line.startswith("| changed")]
+    assert rows == ["| changed | `a` a:B | `x` | `one two` | ``a`b\\|c`` |"]
+
+
 def test_a_pull_request_begins_with_every_stack_at_a_glance() -> None:
     """A row a stack: may it be, what changes, and what that does to the cost."""
     changed = Change("changed", "keyvault:Vault", "a", "urn", (Property("x", 1, 2),))

@@ -15,7 +15,7 @@ import yaml
 
 from infra import cli
 from infra.schema import schema
-from infra.settings import HERE, Settings, load, stacks
+from infra.settings import HERE, Settings, chosen, load, stacks
 from infra.sizes import PRESETS, RETIREMENTS, SIZES, retired, retirement
 from infra.workloads import Cluster
 from ml.specs.problems import Problem, Refused
@@ -111,6 +111,13 @@ def test_a_long_stack_name_would_make_names_too_long(tmp_path: Path) -> None:
 def test_an_unknown_stack_names_those_that_there_are() -> None:
     with pytest.raises(Refused, match="dev, prod, staging"):
         load("test")
+
+
+def test_where_there_is_no_stack_file_nothing_is_called_sound(tmp_path: Path) -> None:
+    with pytest.raises(Refused, match="no-stack"):
+        chosen(None, tmp_path)
+    shutil.copy(HERE / "Pulumi.dev.yaml", tmp_path)
+    assert list(chosen([], tmp_path)) == ["dev"] and list(chosen(["x"], tmp_path)) == ["x"]
 
 
 @pytest.mark.parametrize(
