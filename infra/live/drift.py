@@ -20,7 +20,7 @@ import yaml
 from infra.live.addresses import Addresses, Unplaced, own_names, version
 from infra.live.approved import let_out
 from infra.live.arm import Arm, Denied
-from infra.live.reported import ABSENT, at_top, within
+from infra.live.reported import ABSENT, at_top, in_force, within
 from infra.preview.captured import REFERENCE, SECRET, Resource
 
 NOISE = Path(__file__).with_name("noise.yml")
@@ -133,6 +133,7 @@ class _Comparison:
 
     def compared(self, path: str, wanted: Any, found: Any) -> Iterator[tuple[str, Any, Any]]:
         """The leaves that differ: path, declared, found."""
+        found = in_force(self.kind, found)
         if wanted in (None, {}, []) and found in (ABSENT, None, {}, []):
             return
         if isinstance(wanted, str):

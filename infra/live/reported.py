@@ -49,6 +49,15 @@ def within(kind: str, found: Mapping[str, Any], name: str) -> Any:
     return _named(kind, inner, name) if value is ABSENT and isinstance(inner, Mapping) else value
 
 
+def in_force(kind: str, found: Any) -> Any:
+    """A list without what is off: Azure lists categories of a diagnostic setting that nobody asked
+    for, and they are not enabled.
+    """
+    if kind != "monitor:DiagnosticSetting" or not isinstance(found, list):
+        return found
+    return [one for one in found if not (isinstance(one, Mapping) and one.get("enabled") is False)]
+
+
 def _named(kind: str, found: Mapping[str, Any], name: str) -> Any:
     wanted = _RENAMED.get(kind, {}).get(name, name)
     if wanted in found:

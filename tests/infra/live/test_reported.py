@@ -184,3 +184,26 @@ def test_what_differs_in_it_is_found(direct: Arm, state: State, case: str) -> No
     for one in tried:
         state.resources[id] = {**reported, "id": id, "properties": one}
         assert {kind for kind, _ in changes(direct, declared)} == {"changed"}, one
+
+
+def test_a_category_that_is_off_is_as_one_that_is_not_there(direct: Arm, state: State) -> None:
+    """Azure lists those of a storage account that nobody asked for too; one that is on is drift."""
+    declared = resource(
+        "monitor:DiagnosticSetting",
+        "x",
+        name="to-logs",
+        resourceUri=GROUP,
+        metrics=[{"category": "Transaction", "enabled": True}],
+        logs=[],
+    )
+    id = f"{GROUP}/providers/Microsoft.Insights/diagnosticSettings/to-logs"
+    capacity = {"category": "Capacity", "enabled": False}
+    audit = {"categoryGroup": "audit", "enabled": False}
+    metrics = [{"category": "Transaction", "enabled": True, "timeGrain": None}, capacity]
+    state.lists.clear()
+    state.resources[id] = {"id": id, "properties": {"metrics": metrics, "logs": [audit]}}
+    assert changes(direct, declared) == []
+    audit["enabled"] = capacity["enabled"] = True
+    assert changes(direct, declared) == [("changed", "metrics"), ("changed", "logs")]
+    metrics[0]["enabled"] = capacity["enabled"] = audit["enabled"] = False
+    assert changes(direct, declared) == [("changed", "metrics")]
