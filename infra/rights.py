@@ -110,16 +110,12 @@ def before(
             Grant(f"cluster-{cluster.name}-lake", who, _LAKE[cluster.lake], storage.lake.id),
         ]
     if settings.builder:
-        # It reads what an image is built from, and is the only one that puts images there.
+        # The only one that puts images there. It reads what they are built from and, as any job
+        # does, writes its log (how-to-disable-local-auth-storage).
         who = identity.clusters[settings.builder.name]
         grants += [
             Grant(f"cluster-{settings.builder.name}-images", who, "AcrPush", images),
-            Grant(
-                f"cluster-{settings.builder.name}-storage",
-                who,
-                "Storage Blob Data Reader",
-                storage.workspace.id,
-            ),
+            Grant(f"cluster-{settings.builder.name}-storage", who, blobs, storage.workspace.id),
         ]
     return grants
 

@@ -101,7 +101,7 @@ def test_each_cluster_has_an_identity_of_its_own() -> None:
 
 
 def test_a_node_of_its_own_builds_images_where_the_registry_is_private() -> None:
-    """It alone may push, it reads what an image is built from, and runs no job's data."""
+    """It alone may push, it has the workspace's storage as any cluster, and not the lake."""
     found = own()["prod"]
     workspace = _kinds(found, "machinelearningservices:Workspace")["workspace"].inputs
     computes = _kinds(found, "machinelearningservices:Compute")
@@ -113,8 +113,11 @@ def test_a_node_of_its_own_builds_images_where_the_registry_is_private() -> None
     assert [name for name, role in rights.items() if role == "AcrPush"] == [
         "cluster-image-builder-images"
     ]
-    own_rights = {name for name in rights if name.startswith("cluster-image-builder")}
-    assert own_rights == {"cluster-image-builder-images", "cluster-image-builder-storage"}
+    own_rights = {name: role for name, role in rights.items() if "image-builder" in name}
+    assert own_rights == {
+        "cluster-image-builder-images": "AcrPush",
+        "cluster-image-builder-storage": "Storage Blob Data Contributor",
+    }
     starter = _kinds(own()["dev"], "machinelearningservices:Workspace")["workspace"].inputs
     assert "imageBuildCompute" not in starter
 
