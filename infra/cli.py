@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import signal
 import sys
 from collections.abc import Iterator
@@ -160,6 +161,9 @@ def main(argv: list[str] | None = None) -> None:
     """Run the command line; as a program of its own it ends what it started when it is ended."""
     if argv is None:
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+        for stream in (sys.stdout, sys.stderr):
+            if isinstance(stream, io.TextIOWrapper):
+                stream.reconfigure(errors="replace")  # a terminal without `→` has a `?`
     try:
         app(argv)
     except Refused as refused:

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 # `signal` without its enums, which take longer to import than all of this.
 import _signal as signal  # type: ignore[import-not-found]
+import io
 import os
+import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -31,6 +33,9 @@ if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
 
 def main() -> None:
     """Run the command line of this process; its command gets KeyboardInterrupt again."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal without `→` has a `?`
     from ml.cli import app
 
     app.main(begin=_listen)

@@ -54,7 +54,8 @@ def ambiguities(root: yaml.Node, shown: str) -> Iterator[Problem]:
         if id(node) in open_nodes:
             sizes[id(node)] = 1
             found = "an alias inside the node that it names"
-            yield Problem("recursive-alias", found, "a tree", place=at(node.start_mark))
+            hint = "write out what the alias stands for"
+            yield Problem("recursive-alias", found, "a tree", hint, at(node.start_mark))
             return
         open_nodes.add(id(node))
         size = 1
@@ -76,7 +77,8 @@ def ambiguities(root: yaml.Node, shown: str) -> Iterator[Problem]:
     yield from visit(root)
     if sizes[id(root)] > MAX_NODES:
         found = f"aliases that grow into {sizes[id(root)]:,} nodes"
-        yield Problem("alias-bomb", found, f"at most {MAX_NODES:,}", place=at(root.start_mark))
+        expected, hint = f"at most {MAX_NODES:,}", "write out what the aliases stand for, or less"
+        yield Problem("alias-bomb", found, expected, hint, at(root.start_mark))
 
 
 def _duplicates(node: yaml.MappingNode, shown: str) -> Iterator[Problem]:

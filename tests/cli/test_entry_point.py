@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
 import pytest
+
+from tests.conftest import EXAMPLE
 
 # Ctrl-C at the moment at which a module is looked for.
 AT = """
@@ -146,3 +149,17 @@ def test_a_fault_of_the_machine_is_told_whatever_the_command() -> None:
     assert done.stderr.startswith("error[no-access]: /somewhere: Permission denied\n")
     unknown = started("ml.cli.runs_acts", "ZeroDivisionError('a bug')", "runs", "keep", "latest")
     assert "Traceback" in unknown.stderr and "a bug" in unknown.stderr
+
+
+@pytest.mark.example
+def test_a_terminal_that_has_no_arrows_has_question_marks() -> None:
+    """Latin-1 on an old server, say; what is printed for people has `→` and `…` in it."""
+    spec = str(EXAMPLE / "jobs" / "train.yml")
+    done = subprocess.run(
+        [sys.executable, "-c", "from ml.cli.entry import main; main()", "run", spec, "--dry-run"],
+        env={**os.environ, "PYTHONIOENCODING": "ascii"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert " ? this machine" in done.stderr and "?" in done.stdout
