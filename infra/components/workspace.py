@@ -90,6 +90,8 @@ class Workspace(pulumi.ComponentResource):
             properties=_by_sas(args, args.sas, container)
             if args.sas
             else _by_identity(args, container),
+            # It would be Azure ML that looks, from outside of the network that the lake is in.
+            skip_validation=True,
             opts=pulumi.ResourceOptions(parent=self.workspace),
         )
 

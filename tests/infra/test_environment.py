@@ -221,6 +221,7 @@ def test_a_share_machines_and_a_sas(tmp_path: Path) -> None:
     assert ("${StorageAccount:share-storage.id}", "file") in _led_to(found), "jobs mount it"
     store = _kinds(found, "machinelearningservices:Datastore")["datastore-raw"].inputs
     assert store["properties"]["credentials"]["secrets"]["sasToken"] == SECRET
+    assert store["skipValidation"] is True, "Azure ML itself is outside of the lake's network"
     machines = _kinds(found, "compute:VirtualMachine")
     assert "securityType" in machines["bob"].inputs["securityProfile"]
     assert "securityType" not in machines["eve"].inputs["securityProfile"], "its driver is unsigned"
