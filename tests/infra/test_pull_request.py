@@ -61,7 +61,8 @@ def previewed(clone: Path) -> tuple[int, str]:
 def test_a_reviewer_sees_exactly_what_a_merge_changes(tmp_path: Path) -> None:
     code, page = previewed(merged(tmp_path, "max_nodes: 2\n", "max_nodes: 3\n"))
     assert code == 0
-    assert "| **dev** | ✅ nothing refused by policy, 22 set aside | nothing changes |" in page
+    (dev,) = [line for line in page.splitlines() if line.startswith("| **dev** | ✅ ")]
+    assert "| nothing changes |" in dev
     changed = [line for line in page.splitlines() if "maxNodeCount" in line]
     assert len(changed) == 1 and "gpu-large" in changed[0]
 
