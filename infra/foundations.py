@@ -58,8 +58,9 @@ class Storage:
         high=20,
     )
     datastores: Literal["identity", "sas"] = field(
-        "how jobs reach the lake: by identity, or by a short SAS that `infra sas` issues for a path"
-        " of its one container",
+        "how jobs reach the lake: by identity, or by a short SAS of a path of its one container,"
+        " which nobody renews by itself: `infra sas ENV raw/2026/ --hours 8 | cut -d'?' -f2 |"
+        " pulumi config set --secret lake_sas`, then `pulumi up`",
         "identity",
     )
     sas_hours: int = field("longest life of a SAS, in hours", 8, low=1, high=168)
@@ -73,7 +74,11 @@ class Storage:
         "encrypt with a key of our own vault; decided before the accounts are made", False
     )
     nfs_share_gib: int = field(
-        "size of an NFS share for the workspace; 0 means none, else 100 or more", 0, high=102400
+        "size of an NFS share; 0 means none, else 100 or more. A job mounts it by itself, with"
+        " nfs-common in its image: `mount -t nfs -o vers=4,minorversion=1,sec=sys"
+        " ACCOUNT.file.core.windows.net:/ACCOUNT/shared DIR`",
+        0,
+        high=102400,
     )
 
 

@@ -65,7 +65,9 @@ class Workstation:
 
     name: str = field("its name", form=NAME)
     kind: Literal["compute-instance", "data-science-vm"] = field(
-        "an Azure ML compute instance, or a Linux data-science VM", "compute-instance"
+        "an Azure ML compute instance, which reaches what jobs reach (Git wants its host in"
+        " `allowed_hosts`; our own network lets it out to Azure alone), or a Linux data-science VM",
+        "compute-instance",
     )
     size: str = field(
         "a VM size",
