@@ -85,7 +85,8 @@ def provision(
             clusters=settings.computes,
             instances=settings.machines("compute-instance"),
             identities=identity.clusters,
-            network=network if nodes else None,
+            network=network,
+            nodes=network if nodes else None,
             granted=rights.made,
         ),
     )

@@ -18,11 +18,13 @@ from infra.workloads import Cluster, Workstation
 
 @dataclass(frozen=True)
 class ComputeArgs:
-    """`network` is where nodes stand when it is our own; None in the managed network.
+    """`nodes` is where nodes stand when it is our own; None in the managed network.
 
     A node without a public address is made once the private endpoint of the workspace is there,
-    by which it speaks with Azure ML (how-to-secure-training-vnet, "no public IP"). `granted` are
-    the rights on the workspace: its own identity has to have one before it makes anything.
+    by which it speaks with Azure ML (how-to-secure-training-vnet, "no public IP"); so is one in
+    the managed network by Azure's own module (avm/res/machine-learning-services/workspace).
+    `granted` are the rights on the workspace: its own identity has to have one before it makes
+    anything.
     """
 
     site: Site
@@ -31,6 +33,7 @@ class ComputeArgs:
     instances: Sequence[Workstation]
     identities: Mapping[str, managedidentity.UserAssignedIdentity]
     network: Network | None
+    nodes: Network | None
     granted: Sequence[pulumi.Resource]
 
 
@@ -109,4 +112,4 @@ class Compute(pulumi.ComponentResource):
 
 
 def _subnet(args: ComputeArgs, part: Part) -> ml.ResourceIdArgs | None:
-    return ml.ResourceIdArgs(id=args.network.subnet(part)) if args.network else None
+    return ml.ResourceIdArgs(id=args.nodes.subnet(part)) if args.nodes else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pulumi
@@ -81,9 +82,19 @@ class Network(pulumi.ComponentResource):
         return pulumi.Output.concat(self.virtual.id, f"/subnets/{part}")
 
     def private_endpoint(
-        self, name: str, target: pulumi.Input[str], what: str
+        self,
+        name: str,
+        target: pulumi.Input[str],
+        what: str,
+        *,
+        after: Sequence[pulumi.Resource] = (),
     ) -> network.PrivateEndpoint:
-        """A private address for a resource; `what` is the part of it that is reached: a `ZONES`."""
+        """A private address for a resource; `what` is the part of it that is reached: a `ZONES`.
+
+        It is written to the resource too, and comes `after` what else is: an account or a vault
+        that is being written fails it for good ("StorageAccountOperationInProgress",
+        "ConflictError": Azure/bicep-registry-modules#6001, terraform-provider-azurerm#32095).
+        """
         site = self._site
         called = f"{name}-{what}"
         endpoint = network.PrivateEndpoint(
@@ -100,7 +111,7 @@ class Network(pulumi.ComponentResource):
             ],
             # Of several in one subnet at a time Azure refuses some ("RetryableError"), and the
             # provider does not try again: pulumi/pulumi-azure-native#4509.
-            opts=pulumi.ResourceOptions(parent=self, depends_on=self._endpoints[-1:]),
+            opts=pulumi.ResourceOptions(parent=self, depends_on=[*self._endpoints[-1:], *after]),
         )
         self._endpoints.append(endpoint)
         names = network.PrivateDnsZoneGroup(

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import pulumi
 from pulumi_azure_native import security, storage
+from pulumi_azure_native.network import PrivateEndpoint
 
 from infra.components.encryption import EncryptionKey, encryption, holder
 from infra.components.lifecycle import lifecycle
@@ -43,6 +44,8 @@ class Storage(pulumi.ComponentResource):
         super().__init__("platform:storage:Storage", name)
         self._args = args
         site, settings = args.site, args.settings
+        # By account: what is written to it besides private endpoints, which come after.
+        self._written: dict[str, list[pulumi.Resource]] = {}
         self.workspace = self._account("workspace-storage", "stws", lake=False)
         self.lake = self._account("lake", "stlk", lake=True)
         self.services = {
@@ -60,10 +63,11 @@ class Storage(pulumi.ComponentResource):
             )
             for one in settings.containers
         }
-        lifecycle("lake", site, self.lake, settings)
+        rules = lifecycle("lake", site, self.lake, settings)
+        self._written["lake"] += [*self.containers.values(), rules]
         self.share = self._share(settings.nfs_share_gib) if settings.nfs_share_gib else None
         self.endpoints = {
-            f"{name}-{what}": args.network.private_endpoint(name, account.id, what)
+            f"{name}-{what}": self._endpoint(args.network, name, account, what)
             for name, account, parts in (
                 ("workspace-storage", self.workspace, ("blob", "file")),
                 ("lake", self.lake, LAKE_PARTS),
@@ -73,8 +77,13 @@ class Storage(pulumi.ComponentResource):
         }
         for what in PARALLEL_PARTS:
             if args.network and args.nodes:
-                args.network.private_endpoint("workspace-storage", self.workspace.id, what)
+                self._endpoint(args.network, "workspace-storage", self.workspace, what)
         self.register_outputs({"lake": self.lake.id})
+
+    def _endpoint(
+        self, network: Network, name: str, account: storage.StorageAccount, what: str
+    ) -> PrivateEndpoint:
+        return network.private_endpoint(name, account.id, what, after=self._written[name])
 
     def _account(
         self, name: str, kind: str, *, lake: bool, nfs: bool = False
@@ -122,7 +131,7 @@ class Storage(pulumi.ComponentResource):
                 parent=self, protect=site.protect, depends_on=key.granted if key else []
             ),
         )
-        security.DefenderForStorage(
+        defender = security.DefenderForStorage(
             f"{name}-defender",
             setting_name="current",
             resource_id=account.id,
@@ -131,13 +140,14 @@ class Storage(pulumi.ComponentResource):
             ),
             opts=pulumi.ResourceOptions(parent=account),
         )
+        self._written[name] = [defender]
         return account
 
     def _blobs(self, name: str, account: storage.StorageAccount) -> storage.BlobServiceProperties:
         kept = storage.DeleteRetentionPolicyArgs(
             enabled=True, days=self._args.settings.soft_delete_days
         )
-        return storage.BlobServiceProperties(
+        blobs = storage.BlobServiceProperties(
             f"{name}-blobs",
             blob_services_name="default",
             account_name=account.name,
@@ -146,10 +156,12 @@ class Storage(pulumi.ComponentResource):
             container_delete_retention_policy=kept,
             opts=pulumi.ResourceOptions(parent=account),
         )
+        self._written[name].append(blobs)
+        return blobs
 
     def _share(self, gib: int) -> storage.StorageAccount:
         account = self._account("share-storage", "stnf", lake=False, nfs=True)
-        storage.FileShare(
+        share = storage.FileShare(
             "share",
             share_name="shared",
             account_name=account.name,
@@ -160,5 +172,6 @@ class Storage(pulumi.ComponentResource):
             opts=pulumi.ResourceOptions(parent=account, protect=self._args.site.protect),
         )
         assert self._args.network, "settings refuse a share without a network"
-        self._args.network.private_endpoint("share-storage", account.id, "file")
+        self._written["share-storage"].append(share)
+        self._endpoint(self._args.network, "share-storage", account, "file")
         return account

@@ -56,9 +56,10 @@ class Vault(pulumi.ComponentResource):
             ),
             opts=pulumi.ResourceOptions(parent=self, protect=site.protect),
         )
-        if args.network:
-            args.network.private_endpoint("vault", self.vault.id, "vault")
         self.key = self._key(site) if args.key else None
+        if args.network:
+            written = [self.key] if self.key else []
+            args.network.private_endpoint("vault", self.vault.id, "vault", after=written)
         self.register_outputs({"id": self.vault.id})
 
     def _key(self, site: Site) -> keyvault.Key:

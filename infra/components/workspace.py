@@ -70,8 +70,11 @@ class Workspace(pulumi.ComponentResource):
             managed_network=_managed_network(args),
             serverless_compute_settings=_without_cluster(args),
             provision_network_now=args.network_settings.isolation == "managed",
+            # A managed network writes endpoints of its own to what has one of ours.
             opts=pulumi.ResourceOptions(
-                parent=self, protect=site.protect, depends_on=[*args.granted]
+                parent=self,
+                protect=site.protect,
+                depends_on=[*args.granted, *(args.network.names if args.network else ())],
             ),
         )
         if args.network:

@@ -75,6 +75,36 @@ def test_private_endpoints_are_made_one_after_another() -> None:
     assert len({one for each in endpoints for one in urns & set(each.dependencies)}) == sum(before)
 
 
+def _in_between(found: Capture) -> list[tuple[str, str]]:
+    """Private endpoints, each with a write of their account or vault that may come at a time."""
+    return [
+        (endpoint.name, one.name)
+        for endpoint in _kinds(found, "network:PrivateEndpoint").values()
+        for target in endpoint.uses.get("privateLinkServiceConnections", ())
+        for one in found.provided
+        if one.kind.startswith(("storage:", "keyvault:", "security:Defender"))
+        and one.kind != "storage:StorageAccount"
+        and target in one.dependencies
+        and one.urn not in endpoint.dependencies
+    ]
+
+
+def test_a_private_endpoint_waits_for_what_is_written_to_its_account_or_vault() -> None:
+    """They take one write at a time, and an endpoint that comes in between fails for good."""
+    assert _in_between(own()["prod"]) == []
+
+
+@pytest.mark.parametrize("stack", ["prod", "staging"])
+def test_the_workspace_and_its_clusters_wait_for_private_endpoints(stack: str) -> None:
+    """The managed network makes others to the same resources; clusters speak by the workspace's."""
+    names = _kinds(own()[stack], "network:PrivateDnsZoneGroup")
+    last = names.pop("workspace-amlworkspace-names").urn
+    workspace = _kinds(own()[stack], "machinelearningservices:Workspace")["workspace"]
+    assert names and {one.urn for one in names.values()} <= set(workspace.dependencies)
+    for cluster in _kinds(own()[stack], "machinelearningservices:Compute").values():
+        assert last in cluster.dependencies
+
+
 def test_the_workspace_waits_for_the_rights_of_its_identity() -> None:
     found = own()["staging"]
     workspace = _kinds(found, "machinelearningservices:Workspace")["workspace"]
@@ -217,6 +247,7 @@ def test_a_share_machines_and_a_sas(tmp_path: Path) -> None:
         ],
     )
     _sound(found)
+    assert _in_between(found) == []
     assert _kinds(found, "storage:FileShare")["share"].inputs["enabledProtocols"] == "NFS"
     assert ("${StorageAccount:share-storage.id}", "file") in _led_to(found), "jobs mount it"
     store = _kinds(found, "machinelearningservices:Datastore")["datastore-raw"].inputs
