@@ -20,7 +20,9 @@ class Network:
         "managed",
     )
     address_space: str = field(
-        "range of the virtual network, /16 to /24", "10.60.0.0/16", form=CIDR
+        "range of the virtual network, /16 to /24; a network with anything in it keeps it",
+        "10.60.0.0/16",
+        form=CIDR,
     )
     service_endpoints: bool = field(
         "reach storage and vault by service endpoints too: their public addresses answer to the"
@@ -45,7 +47,9 @@ class Storage:
     """The workspace's storage account and the data lake."""
 
     redundancy: Literal["LRS", "ZRS", "GRS", "GZRS", "RAGRS", "RAGZRS"] = field(
-        "how many copies, and where", "ZRS"
+        "how many copies, and where; accounts come into zones, and out of them, by a conversion"
+        " (`az storage account migration start`), which goes before the change here",
+        "ZRS",
     )
     containers: tuple[str, ...] = field(
         "file systems of the lake, each a datastore of the workspace",
@@ -86,7 +90,12 @@ class Storage:
 class Vault:
     """The key vault."""
 
-    soft_delete_days: int = field("days in which a secret can be recovered", 90, low=7, high=90)
+    soft_delete_days: int = field(
+        "days in which a secret can be recovered; a vault keeps what it was made with",
+        90,
+        low=7,
+        high=90,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,7 +108,9 @@ class Images:
     in few regions, and paid for while it stands.
     """
 
-    zone_redundant: bool = field("spread over the zones of the region", True)
+    zone_redundant: bool = field(
+        "spread over the zones of the region; a registry keeps what it was made with", True
+    )
     keep_untagged_days: int = field("days until an untagged image is deleted", 30, low=1, high=365)
     builder_size: str = field(
         "size of the node that builds images where the registry is private",
@@ -162,8 +173,13 @@ class Guardrails:
         form=Form(r"20\d\d-(0[1-9]|1[0-2])", "a month such as 2026-12"),
     )
     locks: bool = field(
-        "lock storage, vault and registry against deletion; false for an update that removes a"
-        " cluster, since rights on what is locked cannot be taken away either",
+        "lock storage, vault and registry against deletion; false in an update before one that"
+        " takes rights or containers away (a cluster goes, `lake` or `person` changes), since"
+        " what is on a locked thing, and in it, cannot be taken away either",
         True,
     )
-    protect: bool = field("make Pulumi refuse to replace or delete what holds data", True)
+    protect: bool = field(
+        "make Pulumi refuse to replace or delete what holds data; `pulumi state unprotect` lets"
+        " one thing go",
+        True,
+    )

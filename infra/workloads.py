@@ -29,7 +29,7 @@ class Cluster:
     name: str = field("its name in the workspace", form=COMPUTE)
     preset: Preset | None = field("a size by what it is for; or `size`", None)
     size: str | None = field(
-        "a size by its name; or `preset`",
+        "a size by its name; or `preset`; a cluster keeps what it was made with",
         None,
         form=VM_SIZE,
     )
@@ -76,7 +76,7 @@ class Workstation:
     )
     person: str = field("object id of who it is for", form=GUID)
     ssh_key: str = field(
-        "public key of a VM's administrator",
+        "public key of a VM's administrator; a VM keeps what it was made with",
         "",
         form=Form(r"ssh-(rsa|ed25519) \S+.*", "a public key: ssh-ed25519 AAAA…"),
     )

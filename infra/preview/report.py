@@ -74,7 +74,7 @@ class Report:
         if self.refused:
             return f"{len(self.refused)} refused by policy"
         aside = f", {len(self.advised)} set aside" if self.advised else ""
-        kept = ", but see what a workspace keeps" if self.lasting else ""
+        kept = ", but see the notes" if self.lasting else ""
         return f"nothing refused by policy{aside}{kept}"
 
     def to_json(self) -> dict[str, object]:

@@ -141,7 +141,7 @@ def test_a_workspace_keeps_the_isolation_that_it_was_made_with(
     assert before in kept and told in kept
     assert kept in rendered([report], "text") and kept in rendered([report], "md")
     # A fork that has none yet may choose: this refuses nothing.
-    assert report.problems == () and "see what a workspace keeps" in report.verdict
+    assert report.problems == () and "see the notes" in report.verdict
     new = _report(made(after), base="main", changes=changes(None, made(after)))
     assert new.lasting == ()
 

@@ -1,0 +1,118 @@
+"""What is there already does not take every change: which are told, and which are not."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from infra.preview.captured import Capture
+from infra.preview.changes import ABSENT, Change, Property, changes
+from infra.preview.lasting import REMOVED, ROWS, Row, lasting
+from tests.infra.programs import changed, own
+
+ML = "machinelearningservices:"
+TARGET = "privateLinkServiceConnections[assets-blob].privateLinkServiceId"
+RANGE = "subnets[compute].addressPrefix"
+KEY = "osProfile.linuxConfiguration.ssh.publicKeys[0].keyData"
+QUEUES = "encryption.services.queue.keyType"
+DAYS = "properties.softDeleteRetentionInDays"
+IDLE = "properties.properties.idleTimeBeforeShutdown"
+TOLD: tuple[tuple[str, str, object, object, str], ...] = (
+    ("resources:ResourceGroup", "location", "westeurope", "northeurope", "another stack file"),
+    ("authorization:RoleAssignment", "principalId", "ada", "bob", "`locks: false`"),
+    (f"{ML}Registry", "registryName", "shared", "common", "anew"),
+    (f"{ML}Workspace", "managedNetwork.isolationMode", "Disabled", "A", "are deleted"),
+    (f"{ML}Workspace", "managedNetwork.isolationMode", "A", "B", "stays A"),
+    (f"{ML}Compute", "properties.properties.vmSize", "small", "large", "az ml compute delete"),
+    (f"{ML}Compute", IDLE, "PT60M", "PT30M", "az ml compute delete"),
+    ("storage:StorageAccount", "sku.name", "Standard_LRS", "Standard_ZRS", "migration start"),
+    ("storage:StorageAccount", "sku.name", "Standard_GZRS", "Standard_RAGRS", "migration start"),
+    ("storage:StorageAccount", QUEUES, ABSENT, "Account", "cannot be changed"),
+    ("keyvault:Vault", DAYS, 90, 30, "as it was"),
+    ("containerregistry:Registry", "zoneRedundancy", "Disabled", "Enabled", "as it was"),
+    ("network:VirtualNetwork", RANGE, "10.1.0.0/18", "10.2.0.0/18", "refuses another range"),
+    ("network:PrivateEndpoint", TARGET, "one", "other", "pulumi up --refresh"),
+    ("compute:VirtualMachine", KEY, "ssh-ed25519 A", "ssh-ed25519 B", "az vm user update"),
+)
+IN_PLACE: tuple[tuple[str, str, object, object], ...] = (
+    ("resources:ResourceGroup", "tags.owner", "a@example.com", "b@example.com"),
+    ("authorization:RoleAssignment", "description", "one", "other"),
+    (f"{ML}Workspace", "managedNetwork.firewallSku", "Basic", "Standard"),
+    (f"{ML}Workspace", "publicNetworkAccess", "Enabled", "Disabled"),
+    (f"{ML}Compute", "properties.properties.scaleSettings.maxNodeCount", 2, 4),
+    ("storage:StorageAccount", "sku.name", "Standard_LRS", "Standard_GRS"),
+    ("storage:StorageAccount", "sku.name", "Standard_GZRS", "Standard_ZRS"),
+    ("storage:StorageAccount", "encryption.keySource", "Microsoft.Storage", "Microsoft.Keyvault"),
+    ("keyvault:Vault", "properties.publicNetworkAccess", "Enabled", "Disabled"),
+    ("containerregistry:Registry", "policies.retentionPolicy.days", 30, 60),
+    ("network:VirtualNetwork", "subnets[compute].natGateway.id", ABSENT, "gateway"),
+    ("compute:VirtualMachine", "hardwareProfile.vmSize", "small", "large"),
+    ("operationalinsights:Workspace", "location", "westeurope", "northeurope"),
+)
+
+
+def _change(kind: str, path: str, before: object, after: object) -> Change:
+    return Change("changed", kind, "x", "urn:x", (Property(path, before, after),))
+
+
+@pytest.mark.parametrize(("kind", "path", "before", "after", "text"), TOLD)
+def test_what_is_not_made_in_place_is_told(
+    kind: str, path: str, before: object, after: object, text: str
+) -> None:
+    (line,) = lasting([_change(kind, path, before, after)])
+    assert line.startswith("x: if there already, ") and text in line and len(line) < 250
+
+
+@pytest.mark.parametrize(("kind", "path", "before", "after"), IN_PLACE)
+def test_what_azure_makes_in_place_is_not(
+    kind: str, path: str, before: object, after: object
+) -> None:
+    assert not [*lasting([_change(kind, path, before, after)])]
+
+
+def test_what_is_new_is_not_told_and_what_holds_data_does_not_just_go() -> None:
+    added = Change("added", "storage:BlobContainer", "container-raw", "urn:a")
+    gone = Change("removed", "storage:BlobContainer", "container-raw", "urn:a")
+    harmless = Change("removed", "network:PrivateEndpoint", "lake-blob", "urn:b")
+    (line,) = lasting([added, gone, harmless])
+    assert "`locks: false` in an update before this one" in line and "unprotect" in line
+    (line,) = lasting([Change("removed", f"{ML}Compute", "cpu", "urn:c")])
+    assert line.startswith("cpu: ") and "az ml compute delete" in line
+
+
+def test_several_resources_share_a_line() -> None:
+    """A key of our own for two accounts changes queues and tables of both: that is one note."""
+    table = QUEUES.replace("queue", "table")
+    changes = [
+        Change("changed", "storage:StorageAccount", name, name, (first, second))
+        for name in ("lake", "workspace-storage")
+        for first, second in [(Property(QUEUES, ABSENT, "A"), Property(table, ABSENT, "A"))]
+    ]
+    (line,) = lasting(changes)
+    assert line.startswith("lake, workspace-storage: ")
+
+
+def _paths(found: Capture) -> list[tuple[str, str]]:
+    """Every property that is declared, with the kind of what it is of."""
+    bare = replace(found, resources=tuple(replace(one, inputs={}) for one in found.resources))
+    return [
+        (one.kind, path)
+        for one in changes(bare, found)
+        for path in (REMOVED, *(each.path for each in one.properties))
+    ]
+
+
+def test_each_row_has_a_source_and_is_about_what_the_program_declares(tmp_path: Path) -> None:
+    """A row for a property under another name would never be told."""
+    machine = {"kind": "data-science-vm", "ssh_key": "ssh-ed25519 A", "name": "bob"}
+    person = {"person": "6f8d2c1e-0000-4000-8000-000000000002"}
+    found = changed(tmp_path, workstations=[{**machine, **person}])
+    declared = [*_paths(own()["prod"]), *_paths(found)]
+
+    def met(row: Row) -> bool:
+        return any(re.fullmatch(row.kind, a) and re.fullmatch(row.path, b) for a, b in declared)
+
+    assert [row for row in ROWS if not met(row) or not row.source] == []
