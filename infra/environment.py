@@ -114,6 +114,7 @@ def provision(
                 "lake": storage.lake.id,
                 "vault": vault.vault.id,
                 "images": registry.registry.id,
+                **({"share": storage.share.id} if storage.share else {}),
             },
         ),
     )

@@ -250,6 +250,8 @@ def test_a_share_machines_and_a_sas(tmp_path: Path) -> None:
     assert _in_between(found) == []
     assert _kinds(found, "storage:FileShare")["share"].inputs["enabledProtocols"] == "NFS"
     assert ("${StorageAccount:share-storage.id}", "file") in _led_to(found), "jobs mount it"
+    locks = _kinds(found, "authorization:ManagementLockByScope")
+    assert locks["lock-share"].inputs["scope"] == "${StorageAccount:share-storage.id}"
     store = _kinds(found, "machinelearningservices:Datastore")["datastore-raw"].inputs
     assert store["properties"]["credentials"]["secrets"]["sasToken"] == SECRET
     assert store["skipValidation"] is True, "Azure ML itself is outside of the lake's network"
