@@ -66,7 +66,7 @@ ROWS: tuple[Row, ...] = (
         f"{_ML}:Compute",
         REMOVED,
         "Pulumi's provider deletes it without `underlyingResourceAction`, which Azure ML requires",
-        "`az ml compute delete` before the update, which takes what is gone as deleted",
+        "`az ml compute delete`, and `pulumi up --refresh` sees that it is gone",
         "rest/api/azureml/compute/delete; pulumi/pulumi-azure-native: provider/provider.go, Delete",
     ),
     Row(

@@ -81,6 +81,7 @@ def test_what_is_new_is_not_told_and_what_holds_data_does_not_just_go() -> None:
     assert "`locks: false` in an update before this one" in line and "unprotect" in line
     (line,) = lasting([Change("removed", f"{ML}Compute", "cpu", "urn:c")])
     assert line.startswith("cpu: ") and "az ml compute delete" in line
+    assert "--refresh" in line, "what Azure ML asks of a deletion it may ask of one of nothing too"
 
 
 def test_several_resources_share_a_line() -> None:
