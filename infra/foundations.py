@@ -63,7 +63,7 @@ class Storage:
     )
     datastores: Literal["identity", "sas"] = field(
         "how jobs reach the lake: by identity, or by a short SAS of a path of its one container,"
-        " which nobody renews by itself: `infra sas ENV raw/2026/ --hours 8 | cut -d'?' -f2 |"
+        " which nobody renews by itself: `infra sas ENV raw/2026/ --hours 8 | sed 's/[^?]*//' |"
         " pulumi config set --secret lake_sas`, then `pulumi up`",
         "identity",
     )
