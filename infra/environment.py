@@ -40,14 +40,13 @@ def provision(
     if settings.private:
         network = Network("network", NetworkArgs(here, settings.network, settings.way_out))
     vault = Vault("vault", VaultArgs(here, settings.vault, network, encrypted))
-    storage = Storage(
-        "storage", StorageArgs(here, settings.storage, network, nodes, _key(here, vault, identity))
-    )
     registry = Registry("registry", RegistryArgs(here, settings.images, network))
     assets = None
     if settings.asset_registry.mode != "none":
         redundancy = settings.storage.redundancy
         assets = Assets("assets", AssetsArgs(here, settings.asset_registry, redundancy, network))
+    key = _key(here, vault, identity, network)
+    storage = Storage("storage", StorageArgs(here, settings.storage, network, nodes, key))
     granted = Grants(
         "rights",
         GrantsArgs(here, before(settings, identity, storage, vault, registry, monitoring, assets)),
@@ -127,15 +126,23 @@ def provision(
     }
 
 
-def _key(here: Site, vault: Vault, identity: Identity) -> EncryptionKey | None:
-    """The key of storage, and the right to use it, which comes first."""
+def _key(
+    here: Site, vault: Vault, identity: Identity, network: Network | None
+) -> EncryptionKey | None:
+    """The key of storage, and the right to use it, which comes first.
+
+    Azure tells its vaults of a right minutes after it was given, and an account that comes sooner
+    fails ("KeyVaultAuthenticationFailure", Azure/bicep#16601): the private endpoints of others,
+    which are made one after another anyway, come in between.
+    """
     if vault.key is None or identity.encryption is None:
         return None
     role = "Key Vault Crypto Service Encryption User"
     grant = Grant("encryption-vault", identity.encryption, role, vault.vault.id)
     granted = Grants("encryption-rights", GrantsArgs(here, [grant])).made
     uri = vault.vault.properties.vault_uri
-    return EncryptionKey(uri, vault.key.name, identity.encryption, [*granted])
+    awaited = [*granted, *(network.names if network else ())]
+    return EncryptionKey(uri, vault.key.name, identity.encryption, awaited)
 
 
 def _observe(

@@ -75,7 +75,10 @@ class Storage:
     )
     stored_gb: int = field("GB that are stored, for the cost alone", 100, low=0, high=10**7)
     customer_managed_key: bool = field(
-        "encrypt with a key of our own vault; decided before the accounts are made", False
+        "encrypt with a key of our own vault; decided before the accounts are made. Where the first"
+        " update ends with KeyVaultAuthenticationFailure, run it again: the vault knows the right"
+        " to the key minutes after it was given",
+        False,
     )
     nfs_share_gib: int = field(
         "size of an NFS share; 0 means none, else 100 or more. A job mounts it by itself, with"

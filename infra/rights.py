@@ -72,8 +72,7 @@ def before(
     ]
     if settings.network.isolation == "managed":
         approver = "Azure AI Enterprise Network Connection Approver"
-        # Its documentation names workspaces, and not registries yet: a connection to the shared
-        # registry that stays pending is approved by hand there.
+        # The shared registry too: how-to-managed-network, "Approval of private endpoints".
         grants += [
             Grant(f"workspace-approves-{name}", own, approver, scope)
             for name, scope in (

@@ -10,12 +10,15 @@ from pulumi_azure_native import managedidentity, storage
 
 @dataclass(frozen=True)
 class EncryptionKey:
-    """A key of our own vault, and the identity that may wrap with it."""
+    """A key of our own vault, and the identity that may wrap with it.
+
+    What is encrypted with it is made after `awaited`.
+    """
 
     vault_uri: pulumi.Input[str]
     name: pulumi.Input[str]
     identity: managedidentity.UserAssignedIdentity
-    granted: list[pulumi.Resource]
+    awaited: list[pulumi.Resource]
 
 
 def holder(key: EncryptionKey | None) -> storage.IdentityArgs | None:

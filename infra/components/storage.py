@@ -128,7 +128,7 @@ class Storage(pulumi.ComponentResource):
             identity=holder(key),
             encryption=encryption(key, queues=not nfs),
             opts=pulumi.ResourceOptions(
-                parent=self, protect=site.protect, depends_on=key.granted if key else []
+                parent=self, protect=site.protect, depends_on=key.awaited if key else []
             ),
         )
         defender = security.DefenderForStorage(

@@ -105,6 +105,16 @@ def test_the_workspace_and_its_clusters_wait_for_private_endpoints(stack: str) -
         assert last in cluster.dependencies
 
 
+def test_accounts_with_a_key_of_ours_come_long_after_the_right_to_it() -> None:
+    """It is known to the vault minutes later; other private endpoints take them anyway."""
+    names = _kinds(own()["prod"], "network:PrivateDnsZoneGroup")
+    others = {names[f"{one}-names"].urn for one in ("vault-vault", "images-registry")}
+    others.add(names["assets-amlregistry-names"].urn)
+    right = _kinds(own()["prod"], "authorization:RoleAssignment")["encryption-vault"].urn
+    for account in _kinds(own()["prod"], "storage:StorageAccount").values():
+        assert {right, *others} <= set(account.dependencies)
+
+
 def test_the_workspace_waits_for_the_rights_of_its_identity() -> None:
     found = own()["staging"]
     workspace = _kinds(found, "machinelearningservices:Workspace")["workspace"]
