@@ -142,9 +142,9 @@ class AssetRegistry:
     """
 
     mode: Literal["create", "use", "none"] = field(
-        "exactly one environment creates it, the others use it; what a private environment trains"
-        " goes there from files, in its network: Azure shares nothing out of storage without public"
-        " addresses",
+        "exactly one environment creates it, and is deployed first, the others use it; what a"
+        " private environment trains goes there from files, in its network: Azure shares nothing"
+        " out of storage without public addresses",
         "none",
     )
     name: str = field("its name, the same in every environment", "", form=NAME)

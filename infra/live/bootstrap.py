@@ -16,7 +16,11 @@ from infra.settings import Settings
 
 
 def steps(environments: Sequence[Settings]) -> tuple[Step, ...]:
-    """Every step, in order, for environments of one platform; Refused when they are not of one."""
+    """Every step, in order, for environments of one platform; Refused when they are not of one.
+
+    Who makes the shared registry is deployed before who uses it: rights on it, and ways to it, can
+    be made once it is there.
+    """
     if not environments:
         raise cannot("no environment", "at least one stack file")
     first = environments[0]
@@ -26,10 +30,11 @@ def steps(environments: Sequence[Settings]) -> tuple[Step, ...]:
             found = f"{first.environment} and {other.environment} are of different platforms"
             raise cannot(found, "one platform:name and platform:repository in every stack file")
     _registry(environments)
+    in_turn = sorted(environments, key=lambda one: one.asset_registry.mode != "create")
     return (
         federation.subject(first),
         *backend.steps(first),
-        *(step for one in environments for step in deployer.steps(one, first)),
+        *(step for one in in_turn for step in deployer.steps(one, first)),
     )
 
 

@@ -81,7 +81,7 @@ def test_what_was_made_is_a_place_for_state_and_an_identity_an_environment(cloud
     vault = next(one for one in commands if "keyvault create" in one)
     assert "--enable-purge-protection true" in vault
     subjects = [one for one in commands if "--subject repo:" in one]
-    assert [one.partition("environment:")[2].split()[0] for one in subjects] == ["dev", "prod"]
+    assert [one.partition("environment:")[2].split()[0] for one in subjects] == ["prod", "dev"]
     things = cloud.state["things"]
     variables = things[f"variables {ENVIRONMENTS[0].repository} dev"]
     assert variables["AZURE_CLIENT_ID"] == "client-id-mlplat-dev-deploy"
@@ -197,6 +197,16 @@ def test_a_registry_that_cannot_be_used_from_elsewhere_is_refused(apart: dict[st
         steps([replace(dev, **apart), prod])
     alone = replace(dev, asset_registry=AssetRegistry(), **apart)
     assert steps([alone, prod]) and steps([dev, prod])
+
+
+def test_the_environment_that_makes_the_shared_registry_is_the_first_to_be_deployed() -> None:
+    """The others give rights on it and lead their networks to it: there is nothing before."""
+    stages = [load(stack) for stack in ("dev", "staging", "prod")]
+    plan = [one.name for one in steps(stages) if "up" in one.make]
+    assert plan == ["prod-pipeline", "dev-pipeline", "staging-pipeline"]
+    alone = [replace(one, asset_registry=AssetRegistry()) for one in stages]
+    plan = [one.name for one in steps(alone) if "up" in one.make]
+    assert plan == ["dev-pipeline", "staging-pipeline", "prod-pipeline"]
 
 
 def test_environments_of_one_subscription_are_told(capsys: pytest.CaptureFixture[str]) -> None:
@@ -321,5 +331,5 @@ def test_credentials_are_for_the_subject_that_github_says(
     list(carry_out(plan, cloud.run, make=True))
     made = [words for words in cloud.taken() if "--subject" in words]
     subjects = [words[words.index("--subject") + 1] for words in made]
-    assert subjects == [f"repo:{declared}:environment:{one}" for one in ("dev", "prod")]
+    assert subjects == [f"repo:{declared}:environment:{one}" for one in ("prod", "dev")]
     assert "variables acme/platform dev" in cloud.state["things"]
