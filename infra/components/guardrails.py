@@ -27,8 +27,8 @@ class Guardrails(pulumi.ComponentResource):
     """A monthly budget and locks.
 
     The resource group has no lock: it would keep clusters from giving nodes back. A lock keeps the
-    rights on what it holds too (azure-resource-manager/management/lock-resources): an update that
-    removes a cluster fails until `locks` is false.
+    rights on what it holds too (azure-resource-manager/management/lock-resources), and the private
+    endpoints that lead to it: an update that removes a cluster fails until `locks` is false.
     """
 
     def __init__(self, name: str, args: GuardrailsArgs) -> None:

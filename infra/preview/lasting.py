@@ -48,11 +48,12 @@ ROWS: tuple[Row, ...] = (
         "pulumi.com/docs/iac/concepts/resources/options/protect; lock-resources, Lock inheritance",
     ),
     Row(
-        "authorization:RoleAssignment",
+        "authorization:RoleAssignment|network:PrivateEndpoint",
         f"{REMOVED}|principalId|roleAssignmentName",
         "with `guardrails.locks` the lock on what it is for keeps it",
         "set `locks: false` in an update before this one",
-        "azure-resource-manager/management/lock-resources, Considerations",
+        "azure-resource-manager/management/lock-resources, Considerations;"
+        " hashicorp/terraform-provider-azurerm#17478 (ScopeLocked)",
     ),
     Row(
         f"{_ML}:Workspace",

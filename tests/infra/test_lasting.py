@@ -76,9 +76,11 @@ def test_what_azure_makes_in_place_is_not(
 def test_what_is_new_is_not_told_and_what_holds_data_does_not_just_go() -> None:
     added = Change("added", "storage:BlobContainer", "container-raw", "urn:a")
     gone = Change("removed", "storage:BlobContainer", "container-raw", "urn:a")
-    harmless = Change("removed", "network:PrivateEndpoint", "lake-blob", "urn:b")
+    harmless = Change("removed", "monitor:MetricAlert", "alert-failed-runs", "urn:b")
     (line,) = lasting([added, gone, harmless])
     assert "`locks: false` in an update before this one" in line and "unprotect" in line
+    (line,) = lasting([Change("removed", "network:PrivateEndpoint", "lake-blob", "urn:d")])
+    assert "`locks: false`" in line, "its connection is a part of what is locked"
     (line,) = lasting([Change("removed", f"{ML}Compute", "cpu", "urn:c")])
     assert line.startswith("cpu: ") and "az ml compute delete" in line
     assert "--refresh" in line, "what Azure ML asks of a deletion it may ask of one of nothing too"
