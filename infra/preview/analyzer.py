@@ -6,6 +6,7 @@ in the pack's folder, with that folder as its program.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -21,7 +22,7 @@ from pulumi.runtime.proto import analyzer_pb2, analyzer_pb2_grpc
 
 from infra.preview import sdk_types
 from infra.preview.captured import REFERENCE, Capture, Finding, Resource, Spent
-from infra.preview.processes import Peak, ended, held
+from infra.preview.processes import Peak, ended, started
 from ml.specs.problems import Problem, Refused
 
 # Pulumi's protocol: a value that is not known yet.
@@ -38,26 +39,24 @@ class Analyzer:
     def __init__(self, pack: Path, engine: str, project: str) -> None:
         self.spent = Spent(0.0, 0.0)
         said = tempfile.TemporaryFile("w+")  # noqa: SIM115 - open for as long as the process is
-        self._process = subprocess.Popen(
-            [sys.executable, "-u", "-m", "pulumi.policy", engine, "."],
-            cwd=pack,
-            stdout=subprocess.PIPE,
-            stderr=said,
-            text=True,
-            env={
-                **os.environ,
-                "PULUMI_PROJECT": project,
-                "PULUMI_STACK": "preview",
-                "PULUMI_DRY_RUN": "true",
-            },
-        )
-        self._peak = Peak(self._process.pid)
-        try:
+        with contextlib.ExitStack() as starting:
+            self._process = starting.enter_context(
+                started(
+                    [sys.executable, "-u", "-m", "pulumi.policy", engine, "."],
+                    cwd=pack,
+                    stdout=subprocess.PIPE,
+                    stderr=said,
+                    env={
+                        **os.environ,
+                        "PULUMI_PROJECT": project,
+                        "PULUMI_STACK": "preview",
+                        "PULUMI_DRY_RUN": "true",
+                    },
+                )
+            )
+            self._peak = Peak(self._process.pid)
             self._begin(pack, said)
-        except BaseException:
-            # Until it answers nobody else would end it.
-            self._process.kill()
-            raise
+            self._running = starting.pop_all()
 
     def _begin(self, pack: Path, said: IO[str]) -> None:
         assert self._process.stdout
@@ -133,7 +132,7 @@ class Analyzer:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        with held(self._process):
+        with self._running:
             self._channel.close()
             self._process.terminate()
             self.spent = ended(self._process, self._peak)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import subprocess
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from infra.preview.captured import Spent
 
@@ -50,13 +52,41 @@ class Peak:
 
 
 @contextlib.contextmanager
-def held(process: subprocess.Popen[str]) -> Iterator[subprocess.Popen[str]]:
-    """A process that ends with the block at the latest, however that is left."""
+def started(command: Sequence[str], **options: Any) -> Iterator[subprocess.Popen[str]]:
+    """A process that ends with the block at the latest, however that is left.
+
+    `options` are Popen's. A signal that comes while it starts waits until somebody can end it.
+    """
+    process = None
     try:
+        with _postponed():
+            process = subprocess.Popen(command, text=True, **options)
         yield process
     finally:
-        process.kill()
-        process.wait()
+        if process is not None:
+            process.kill()
+            process.wait()
+
+
+@contextlib.contextmanager
+def _postponed() -> Iterator[None]:
+    """Signals that would end this program come when the block is left; only its main thread has
+    any."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: list[int] = []
+    before = {
+        one: signal.signal(one, lambda number, _: came.append(number))
+        for one in (signal.SIGINT, signal.SIGTERM)
+    }
+    try:
+        yield
+    finally:
+        for one, handler in before.items():
+            signal.signal(one, handler)
+        for number in came:
+            signal.raise_signal(number)
 
 
 def ended(process: subprocess.Popen[str], peak: Peak) -> Spent:

@@ -19,7 +19,7 @@ from infra.preview.analyzer import OPTIONS, Analyzer
 from infra.preview.captured import Capture, Finding, Resource
 from infra.preview.engine import Engine
 from infra.preview.failure import failure
-from infra.preview.processes import Peak, ended, held
+from infra.preview.processes import Peak, ended, started
 from ml.specs.problems import Refused
 
 PROJECT = "platform"
@@ -61,22 +61,19 @@ def capture(
     program = root / "infra"
     with (
         _served(engine) as address,
-        held(
-            subprocess.Popen(
-                [
-                    sys.executable,
-                    str(Path(__file__).with_name("launch.py")),
-                    *(address, PROJECT, stack, str(program), *(["bare"] if bare else [])),
-                ],
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.PIPE,
-                text=True,
-                env={
-                    **os.environ,
-                    "PULUMI_CONFIG": NO_SECRET,
-                    "PULUMI_CONFIG_SECRET_KEYS": json.dumps(list(json.loads(NO_SECRET))),
-                },
-            )
+        started(
+            [
+                sys.executable,
+                str(Path(__file__).with_name("launch.py")),
+                *(address, PROJECT, stack, str(program), *(["bare"] if bare else [])),
+            ],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            env={
+                **os.environ,
+                "PULUMI_CONFIG": NO_SECRET,
+                "PULUMI_CONFIG_SECRET_KEYS": json.dumps(list(json.loads(NO_SECRET))),
+            },
         ) as process,
     ):
         peak = Peak(process.pid)

@@ -9,10 +9,11 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from infra.preview.processes import Peak, ended
+from infra.preview.processes import Peak, ended, started
 
 
 def test_the_memory_of_who_starts_a_process_is_not_the_processs() -> None:
@@ -44,6 +45,35 @@ def _running(session: int) -> list[str]:
             if int(of) == session and state != "Z":
                 found.append((one / "cmdline").read_text().replace("\0", " "))
     return found
+
+
+@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_while_a_process_starts_ends_it_too(
+    sent: signal.Signals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It comes when the process is there and nobody has hold of it."""
+    there: list[subprocess.Popen[str]] = []
+    start = subprocess.Popen
+
+    def popen(*words: Any, **options: Any) -> subprocess.Popen[str]:
+        there.append(start(*words, **options))
+        signal.raise_signal(sent)
+        return there[0]
+
+    monkeypatch.setattr(subprocess, "Popen", popen)
+    before = signal.signal(sent, lambda *_: sys.exit(128 + sent))
+    try:
+        with (
+            pytest.raises(SystemExit) as left,
+            started([sys.executable, "-c", "input()"], stdin=subprocess.PIPE),
+        ):
+            raise AssertionError("the signal was lost")
+        handler = signal.getsignal(sent)
+    finally:
+        signal.signal(sent, before)
+    assert left.value.code == 128 + sent and handler is not before
+    (process,) = there
+    assert process.returncode == -signal.SIGKILL
 
 
 @pytest.mark.slow
