@@ -10,11 +10,14 @@ import yaml
 def composed(file: Path) -> yaml.Node | None:
     """The document of a file; ValueError when it cannot be read or a key is there twice."""
     try:
-        root = yaml.compose(file.read_text(), Loader=yaml.SafeLoader)
+        root = yaml.compose(file.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
     except (OSError, ValueError, yaml.YAMLError) as error:
         raise ValueError(f"{file.name}: {error}") from None
-    if root is not None:
-        _once(root, file)
+    try:
+        if root is not None:
+            _once(root, file)
+    except RecursionError:
+        raise ValueError(f"{file.name}: an alias inside the node that it names") from None
     return root
 
 

@@ -177,6 +177,7 @@ ALL = "{max_nodes: 1, idle_minutes: 1, gpu_sizes: [], regions: [], tags: [], adv
             "limits.yml:4: `prod` twice",
         ),
         (f"default: {ALL}\nprod: {{max_nodes: 1, max_nodes: 99}}", "`max_nodes` twice"),
+        ("default: &a {prod: *a}", "limits.yml: an alias inside"),
     ],
 )
 def test_wrong_limits_are_refused(text: str, said: str, tmp_path: Path) -> None:
@@ -225,6 +226,7 @@ GOOD = (
         (GOOD + GOOD.replace("owner: o", "owner: 3"), "waivers.yml:2: `owner`"),
         (GOOD.replace("reason: r", "reason: r, reason: s"), "waivers.yml:1: `reason` twice"),
         (GOOD + GOOD.replace("2026-07-01", "2026-05-01"), "waivers.yml:2: waivers.yml:1 waives"),
+        ("&a [*a]", "waivers.yml: an alias inside"),
         ("a: 1", "a list"),
         ("- [", "waivers.yml"),
     ],
