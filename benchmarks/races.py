@@ -32,7 +32,7 @@ _PROMOTE = """
 import sys
 from ml.release.apply import apply
 from ml.release.propose import propose
-from ml.specs.problems import Refused
+from ml.core.errors import Refused
 propose("tiny", sys.argv[1])
 try:
     apply("tiny", "local", "ana")

@@ -48,7 +48,7 @@ class Instant:
     """Stands in for the pool: each job's values are rows in MLflow's tables when it is started."""
 
     def __init__(self) -> None:
-        from ml.backends.local.home import database
+        from ml.core.home import database
 
         self._store = sqlite3.connect(database(), timeout=20)
         self._started = 0
@@ -113,8 +113,8 @@ def home() -> Iterator[Path]:
 
 def plan(algorithm: str, trials: int) -> Any:
     """A sweep over ten parameters, with a policy that looks at every value."""
+    from ml.core.errors import Place
     from ml.specs.plan import CommandPlan, Dimension, EarlyTermination, Environment, SweepPlan
-    from ml.specs.problems import Place
 
     here = Place(*PLACE)
     numbers = {f"f{n}": Dimension(f"f{n}", "uniform", (0.0, 1.0), here) for n in range(6)}

@@ -85,7 +85,8 @@ def run(script: str, trials: int) -> Timed:
     """Run the sweep; fails when a trial did."""
     import pickle
 
-    from ml.specs import load, planning
+    from ml.specs import planning
+    from ml.specs.sdk import load
 
     with sweep(script, trials) as spec:
         plan = pickle.dumps(planning.plan(load.load(spec)))

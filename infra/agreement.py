@@ -9,8 +9,8 @@ from infra import compute_agreement, naming, network_agreement, region_agreement
 from infra.network_agreement import Found
 from infra.settings import BUILDER, Settings
 from infra.workloads import IDLE_MINUTES
-from ml.specs.lines import Document, Key
-from ml.specs.problems import Problem
+from ml.core.documents import Document, Key
+from ml.core.errors import Problem
 
 Check = Callable[[Settings], Found]
 # The longest name of an online endpoint (how-to-manage-quotas).

@@ -16,7 +16,7 @@ import typer
 from infra import schema as schemas
 from infra import settings as environments
 from infra.live import cli as live
-from ml.specs.problems import Exit, Problem, Refused
+from ml.core.errors import Exit, Problem, Refused
 
 Format = Literal["text", "md", "json"]
 app = typer.Typer(

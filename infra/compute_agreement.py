@@ -9,7 +9,7 @@ from datetime import date
 from infra.network_agreement import Found
 from infra.settings import Settings
 from infra.sizes import PRESETS, SIZES, retired
-from ml.specs.lines import Key
+from ml.core.documents import Key
 
 # Most nodes of a cluster with InfiniBand (how-to-manage-quotas: an RDMA enabled VM family).
 MOST_WITH_INFINIBAND = 100

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import TypeAlias
 
 from infra.settings import Settings
-from ml.specs.lines import Key
+from ml.core.documents import Key
 
 # Code, found, expected, hint, keys.
 Found: TypeAlias = Iterator[tuple[str, str, str, str, tuple[Key, ...]]]

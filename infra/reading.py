@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar, cast
 
 from infra.fields import Rule, required, rule
-from ml.specs import lines
-from ml.specs.lines import Document, Key
-from ml.specs.problems import Place, Problem, Refused
+from ml.core import documents
+from ml.core.documents import Document, Key
+from ml.core.errors import Place, Problem, Refused
 
 PROJECT = "platform"
 # What Pulumi itself writes into a stack file.
@@ -32,7 +32,7 @@ def document(path: Path) -> Document:
     """The stack file; Refused when it is unreadable, ambiguous or not a mapping with `config`."""
     shown = f"{path.parent.name}/{path.name}"
     try:
-        found = lines.read(path, shown)
+        found = documents.read(path, shown)
     except Refused as refused:
         if [problem.code for problem in refused.problems] == ["empty-file"]:
             raise Refused(_no_config(shown, "no content")) from None

@@ -25,7 +25,7 @@ from infra.foundations import (
     Vault,
 )
 from infra.workloads import Cluster, Endpoint, Usage, Workstation
-from ml.specs.problems import Problem, Refused
+from ml.core.errors import Problem, Refused
 
 HERE = Path(__file__).parent
 BUILDER = "image-builder"

@@ -53,11 +53,11 @@ ALLOWED: list[tuple[str, list[str]]] = [
     ("ml.toolkit*", []),
     ("ml.features*", []),
     ("ml.serving.scoring*", []),
-    ("ml.serving*", ["ml.specs*", "ml.backends.local.home"]),
+    ("ml.serving*", ["ml.specs*", "ml.core.home"]),
     ("policies*", []),
     # The program and its settings share with `ml` the form of an error and the reader of YAML.
     ("infra.pricing*", []),
-    ("infra*", ["ml.specs.lines*", "ml.specs.problems*"]),
+    ("infra*", ["ml.core.documents*", "ml.core.errors*"]),
     ("ml", []),
 ]
 
@@ -111,14 +111,14 @@ def test_imports_follow_the_design(path: Path) -> None:
         ("ml.projects.one.train", "ml.serving.server", True),
         ("ml.toolkit.metrics", "ml.specs.plan", True),
         ("ml.serving.scoring.request", "ml.toolkit.metrics", True),
-        ("ml.specs.plan", "ml.specs.problems", False),
+        ("ml.specs.plan", "ml.core.errors", False),
         ("ml.specs.plan", "ml.cli.run", True),
         ("ml.release.evidence", "ml.projects.one", True),
         ("ml.cli.run", "ml.projects.one.train", True),
-        ("policies.promotion.engine", "ml.specs.problems", True),
+        ("policies.promotion.engine", "ml.core.errors", True),
         ("policies.infra.rules", "infra.settings", True),
-        ("infra.settings", "ml.specs.problems", False),
-        ("infra.settings", "ml.specs.load", True),
+        ("infra.settings", "ml.core.errors", False),
+        ("infra.settings", "ml.specs.sdk.load", True),
         ("infra.pricing.rates", "infra.settings", True),
         ("ml.specs.plan", "infra.pricing.rates", True),
         ("policies.promotion.engine", "policies.promotion.evidence", False),
@@ -153,7 +153,9 @@ def test_azures_packages_are_imported_where_azure_is_spoken_to() -> None:
         for path in SOURCES
         if any(name.split(".")[0] == "azure" for name in _imports(ast.parse(path.read_text())))
     }
-    assert all(name.startswith(("ml.specs.load", "infra.live.")) for name in importers), importers
+    assert all(name.startswith(("ml.specs.sdk.load", "infra.live.")) for name in importers), (
+        importers
+    )
 
 
 def test_no_room_is_named_after_nothing() -> None:

@@ -16,7 +16,7 @@ from azure.core.pipeline import PipelineResponse
 from azure.core.rest import HttpRequest, HttpResponse
 from azure.mgmt.resource.resources import ResourceManagementClient
 
-from ml.specs.problems import Exit, Problem, Refused
+from ml.core.errors import Exit, Problem, Refused
 
 PUBLIC = "https://management.azure.com"
 # Seconds until a connection that does not come, or an answer that does not, is given up; the SDK's

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from infra import settings as environments
-from ml.specs.problems import Exit, Problem, Refused
+from ml.core.errors import Exit, Problem, Refused
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -7,7 +7,7 @@ import shutil
 import subprocess
 from typing import Any
 
-from ml.specs.problems import Exit, Problem, Refused
+from ml.core.errors import Exit, Problem, Refused
 
 # How both programs say that a thing is not there; everything else is a failure.
 ABSENT = ("NotFound", "could not be found", "was not found", "does not exist", "HTTP 404")

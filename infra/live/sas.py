@@ -19,7 +19,7 @@ from azure.core.exceptions import AzureError
 from azure.storage.blob import BlobServiceClient, UserDelegationKey, generate_blob_sas
 from azure.storage.filedatalake import generate_directory_sas
 
-from ml.specs.problems import Exit, Problem, Refused
+from ml.core.errors import Exit, Problem, Refused
 
 Access = Literal["read", "write"]
 # What a holder may do. Neither may delete; who writes may not read what others wrote.

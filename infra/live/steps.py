@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from ml.specs.problems import Problem, Refused
+from ml.core.errors import Problem, Refused
 
 Words = tuple[str, ...]
 # Runs a command: its JSON, None when it ended with an error that means "there is none".

@@ -23,7 +23,7 @@ from pulumi.runtime.proto import analyzer_pb2, analyzer_pb2_grpc
 from infra.preview import sdk_types
 from infra.preview.captured import REFERENCE, Capture, Finding, Resource, Spent
 from infra.preview.processes import Peak, ended, started
-from ml.specs.problems import Problem, Refused
+from ml.core.errors import Problem, Refused
 
 # Pulumi's protocol: a value that is not known yet.
 UNKNOWN = "04da6b54-80e4-46f7-96ec-b56ff0331ba9"

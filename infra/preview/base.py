@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from ml.specs.problems import Problem, Refused
+from ml.core.errors import Problem, Refused
 
 # What the program imports, and its settings.
 ROOMS = ("infra", "ml")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from ml.specs.problems import Place, Problem
+from ml.core.errors import Place, Problem
 
 _FRAME = re.compile(r' +File "(.+)", line (\d+)')
 # Settings that the program refuses name their own line.

@@ -15,7 +15,7 @@ from infra.preview.report import Report
 from infra.preview.run import ROOT, captures
 from infra.pricing.prices import PriceList, WrongPrices, read
 from infra.settings import Settings
-from ml.specs.problems import Problem, Refused
+from ml.core.errors import Problem, Refused
 
 
 def reports(stacks: Sequence[str], *, against: str = "", root: Path = ROOT) -> list[Report]:

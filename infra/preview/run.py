@@ -20,7 +20,7 @@ from infra.preview.captured import Capture, Finding, Resource
 from infra.preview.engine import Engine
 from infra.preview.failure import failure
 from infra.preview.processes import Peak, ended, started
-from ml.specs.problems import Refused
+from ml.core.errors import Refused
 
 PROJECT = "platform"
 ROOT = Path(__file__).parents[2]

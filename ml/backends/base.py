@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Protocol
 
+from ml.core.errors import Problem
 from ml.specs.plan import Plan, Value
-from ml.specs.problems import Problem
 
 Kind = Literal[
     "started",

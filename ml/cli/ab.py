@@ -9,7 +9,7 @@ import typer
 
 from ml.cli import json_out
 from ml.cli.options import Environment
-from ml.specs.problems import Exit, Problem, Refused
+from ml.core.errors import Exit, Problem, Refused
 
 app = typer.Typer(help="An experiment between two versions of an endpoint.")
 
@@ -218,7 +218,7 @@ def list_() -> None:
 def _outcomes(path: Path) -> list[tuple[str, float]]:
     import csv
 
-    from ml.specs.problems import Place
+    from ml.core.errors import Place
 
     found = []
     try:

@@ -93,7 +93,7 @@ def main(argv: list[str] | None = None, begin: Callable[[], object] = lambda: No
             raise
         _interrupted()
     except Exception as error:
-        from ml.specs.problems import Exit, Refused
+        from ml.core.errors import Exit, Refused
 
         if isinstance(error, Refused):
             sys.stderr.write(f"{error}\n")
@@ -114,7 +114,7 @@ def _make_room() -> None:
     jobs = sys.modules.get("ml.backends.local.runs.jobs")
     if jobs is not None and jobs.worked_on:
         from ml.cli import bound
-        from ml.specs.problems import Refused
+        from ml.core.errors import Refused
 
         try:
             bound.hold(lambda line: print(line, file=sys.stderr))

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from ml.cli import json_out
-from ml.specs.problems import Refused
+from ml.core.errors import Refused
 
 app = typer.Typer(help="The log of decisions, each line chained to the one before.")
 

@@ -10,7 +10,7 @@ from ml.backends.local import faults
 from ml.backends.local.cleaning import bounding
 from ml.backends.local.cleaning.bounding import Bound
 from ml.cli import spans
-from ml.specs.problems import Refused
+from ml.core.errors import Refused
 
 NAMED = 3
 

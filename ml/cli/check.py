@@ -12,8 +12,8 @@ from typing import Annotated
 import typer
 
 from ml.cli.options import AsJson
-from ml.specs.problems import Exit, Place, Problem, Refused
-from ml.specs.repository import shown
+from ml.core.errors import Exit, Place, Problem, Refused
+from ml.core.repository import shown
 
 
 class Format(StrEnum):

@@ -13,10 +13,10 @@ from infra import settings as environments
 from infra.pricing import prices
 from infra.pricing.jobs import Bound, single, sweep
 from infra.pricing.prices import PriceList
+from ml.core.errors import Refused
 from ml.release.cost import CLUSTER, Prices
 from ml.release.cost import Price as HourlyPrice
 from ml.specs.plan import CommandPlan, PipelinePlan, Plan, SweepPlan
-from ml.specs.problems import Refused
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ml.specs.problems import Exit, Refused
+from ml.core.errors import Exit, Refused
 
 if TYPE_CHECKING:
     from ml.backends.base import Run
@@ -182,7 +182,8 @@ class Steps:
     def _run(self, path: Path, changes: Mapping[str, str]) -> Run:
         from ml.backends.local.backend import LocalBackend
         from ml.cli import live
-        from ml.specs import load, planning
+        from ml.specs import planning
+        from ml.specs.sdk import load
 
         plan = planning.plan(load.load(path, changes))
         backend = LocalBackend()
@@ -236,6 +237,6 @@ def _canary(sentence: str) -> None:
 
 
 def _relative(path: Path) -> str:
-    from ml.specs.repository import shown
+    from ml.core.repository import shown
 
     return shown(path)

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from ml.cli import json_out
-from ml.specs.problems import Exit
+from ml.core.errors import Exit
 
 app = typer.Typer(help="The evidence that is kept with every model version.")
 

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from ml.cli.options import Environment
-from ml.specs.problems import Exit
+from ml.core.errors import Exit
 
 
 def command(

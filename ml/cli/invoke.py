@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from ml.specs.problems import Problem, Refused
+from ml.core.errors import Problem, Refused
 
 WIDTH = 96
 # What an answer has that is an entry of a ranking.

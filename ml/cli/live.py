@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from ml.backends.base import Event, Run, Watch, unwatched
 from ml.cli.live_steps import StepLines, StepRows, counts, most_trials
 from ml.cli.live_steps import outcome as outcome
+from ml.core.repository import shown
 from ml.specs.plan import CommandPlan, PipelinePlan, Plan, SweepPlan
-from ml.specs.repository import shown
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -6,8 +6,8 @@ import sys
 from typing import TYPE_CHECKING
 
 from ml.backends.base import Event, Run
+from ml.core.repository import shown
 from ml.specs.plan import PipelinePlan, Plan, SweepPlan
-from ml.specs.repository import shown
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -7,6 +7,7 @@ from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
+from ml.core.repository import shown
 from ml.specs.domain import Hints
 from ml.specs.plan import (
     CommandPlan,
@@ -20,7 +21,6 @@ from ml.specs.plan import (
     StepPlan,
     SweepPlan,
 )
-from ml.specs.repository import shown
 
 _KINDS: dict[type, str] = {
     CommandPlan: "command",

@@ -10,7 +10,7 @@ import typer
 
 from ml.cli import json_out, release_drill
 from ml.cli.options import Environment
-from ml.specs.problems import Exit
+from ml.core.errors import Exit
 
 if TYPE_CHECKING:
     from ml.backends.base import Event
@@ -48,8 +48,8 @@ def propose(
 ) -> None:
     """Score the best run, register its model, ask the gates, and declare it if they pass."""
     from ml.cli import costs, release_text, verdicts
+    from ml.core.repository import shown
     from ml.release.propose import propose as go
-    from ml.specs.repository import shown
 
     prices = costs.of_instance(to)
     made = go(project, run, to, reason=reason, watch=_watch, prices=prices)
@@ -191,8 +191,8 @@ def rollback(
     as_json: AsJson = False,
 ) -> None:
     """Declare the version before again, as `git revert` would; apply goes there at once."""
+    from ml.core.repository import shown
     from ml.release.rollback import roll_back
-    from ml.specs.repository import shown
 
     done = roll_back(project, to, why)
     if as_json:

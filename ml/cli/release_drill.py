@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ml.specs.problems import Exit
+from ml.core.errors import Exit
 
 if TYPE_CHECKING:
     from ml.release.drill import Drilled

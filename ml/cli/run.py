@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ml.specs.problems import Exit, Problem, Refused
+from ml.core.errors import Exit, Problem, Refused
 
 if TYPE_CHECKING:
     from ml.backends.base import Backend, Event, Watch
@@ -49,12 +49,13 @@ def command(
         from ml.backends.local.tracking.tracking import prepare
 
         prepare()
-    from ml.backends.local import home
     from ml.backends.local.backend import DATA_NOT_HERE, LocalBackend
     from ml.backends.local.processes.eviction import Evictions
     from ml.cli import bound, costs, environments, live, planned, spans
-    from ml.specs import check, load, planning
+    from ml.core import home
+    from ml.specs import check, planning
     from ml.specs.plan import CommandPlan, given
+    from ml.specs.sdk import load
 
     loaded = load.load(spec, overrides)
     _say(*(problem for problem in check.check(loaded) if problem.severity == "warning"))

@@ -14,7 +14,7 @@ from ml.backends.base import Run
 from ml.backends.local import files
 from ml.backends.local.resume.recovery import OPEN
 from ml.backends.local.runs import runs
-from ml.specs.problems import Problem, Refused
+from ml.core.errors import Problem, Refused
 
 POLL_S = 0.2
 BLOCK_BYTES = 1 << 16

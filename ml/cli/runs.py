@@ -9,7 +9,7 @@ import typer
 
 from ml.cli import json_out, runs_acts
 from ml.cli.options import AsJson, Experiment, Project, RunName, Since
-from ml.specs.problems import Problem, Refused
+from ml.core.errors import Problem, Refused
 
 if TYPE_CHECKING:
     from ml.backends.local.runs.listing import Entry

@@ -9,7 +9,7 @@ import typer
 
 from ml.cli import json_out
 from ml.cli.options import AsJson, Experiment, RunName
-from ml.specs.problems import Exit
+from ml.core.errors import Exit
 
 
 def cancel(

@@ -13,8 +13,8 @@ from ml.backends.local.cleaning import cleaning
 from ml.backends.local.cleaning.cleaning import Cleaning
 from ml.backends.local.cleaning.keeping import GRACE_S
 from ml.cli import spans, tables
+from ml.core.errors import Exit, Problem, Refused
 from ml.release.needed import needed
-from ml.specs.problems import Exit, Problem, Refused
 
 ROWS = 20  # a person reads; --json has all
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ml.backends.local.runs.ancestry import Link
 from ml.cli.live import outcome
 from ml.cli.runs_text import environment_of, release_of, sha
-from ml.specs.repository import shown
+from ml.core.repository import shown
 
 if TYPE_CHECKING:
     from ml.release.descent import Descendant

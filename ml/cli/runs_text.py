@@ -13,7 +13,7 @@ from ml.backends.local.runs.comparison import Difference, snapshot_of
 from ml.backends.local.runs.listing import Entry
 from ml.cli.live import number, outcome, parameters
 from ml.cli.spans import ago, size, span
-from ml.specs.repository import shown
+from ml.core.repository import shown
 
 if TYPE_CHECKING:
     from ml.release.descent import Descendant

@@ -29,8 +29,8 @@ def command(
     from ml.backends.local.runs import ranking
     from ml.backends.local.runs import runs as known
     from ml.cli import json_out
+    from ml.core.errors import Problem, Refused
     from ml.release.contenders import choose
-    from ml.specs.problems import Problem, Refused
 
     if goal not in (None, *ranking.GOALS):
         raise Refused(Problem("no-such-goal", f"--goal {goal}", " or ".join(ranking.GOALS)))

@@ -6,7 +6,7 @@ import re
 import time
 from datetime import datetime
 
-from ml.specs.problems import Problem, Refused
+from ml.core.errors import Problem, Refused
 
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 _SPAN = re.compile(r"(\d+(?:\.\d+)?)([smhdw])")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ml.specs.problems import Problem, Refused
+from ml.core.errors import Problem, Refused
 
 if TYPE_CHECKING:
     from ml.backends.base import Run

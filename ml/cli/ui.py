@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from ml.specs.problems import Problem, Refused
+from ml.core.errors import Problem, Refused
 
 
 def command(

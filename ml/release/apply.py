@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from ml.backends.base import Watch, unwatched
+from ml.core.errors import Exit, Place, Problem, Refused
 from ml.release import desired, history
 from ml.release import project as projects
 from ml.release.canary import Outcome
@@ -22,7 +23,6 @@ from ml.release.rollout import roll_out, settle
 from ml.serving import endpoint
 from ml.serving.router.process import Router
 from ml.serving.state import Live
-from ml.specs.problems import Exit, Place, Problem, Refused
 from policies.promotion.decision import Decision, Step
 
 

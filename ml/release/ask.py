@@ -10,10 +10,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from ml.core.errors import Exit, Problem, Refused
 from ml.release import project as projects
 from ml.serving import client, endpoint, slots
 from ml.serving.router.process import Router
-from ml.specs.problems import Exit, Problem, Refused
 
 
 @dataclass(frozen=True)

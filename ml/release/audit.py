@@ -9,9 +9,10 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
-from ml.backends.local import faults, home
+from ml.backends.local import faults
+from ml.core import home
+from ml.core.errors import Exit, Place, Problem, Refused
 from ml.serving import files
-from ml.specs.problems import Exit, Place, Problem, Refused
 
 START = "0" * 64  # what the first line holds in place of a hash before it
 

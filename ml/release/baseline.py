@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
+from ml.core.errors import Exit, Problem, Refused
 from ml.release import smoke
 from ml.serving import endpoint, server
 from ml.serving.server import Server
 from ml.serving.state import Live
-from ml.specs.problems import Exit, Problem, Refused
 
 
 def begin(blue: Live, samples: Sequence[Mapping[str, object]]) -> Callable[[], Server]:

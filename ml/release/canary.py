@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from ml.core.errors import Exit, Problem, Refused
 from ml.release.observed import Answers
 from ml.release.replay import NOTICE_S, Replay, Traffic
 from ml.release.resident import Resident
@@ -22,7 +23,6 @@ from ml.serving import endpoint, server, slots
 from ml.serving.router.process import Router
 from ml.serving.server import Server
 from ml.serving.state import Canary
-from ml.specs.problems import Exit, Problem, Refused
 
 LOOK_S = 0.1
 

@@ -8,13 +8,13 @@ from pathlib import Path
 from ml.backends.base import Run, Watch, unwatched
 from ml.backends.local.backend import LocalBackend
 from ml.backends.local.runs import runs
+from ml.core import documents, repository
+from ml.core.errors import Exit, Problem, Refused
 from ml.release.project import Project
 from ml.release.registry import MODEL_OUTPUT
-from ml.specs import lines, repository
-from ml.specs.load import load
 from ml.specs.plan import CommandPlan, PipelinePlan, SweepPlan
 from ml.specs.planning import plan
-from ml.specs.problems import Exit, Problem, Refused
+from ml.specs.sdk.load import load
 
 MODEL = MODEL_OUTPUT
 EVALUATION = "evaluation"
@@ -118,7 +118,9 @@ def _latest(project: Project) -> Run:
 def _sweep_of(project: Project) -> str:
     """A job of the project that leaves candidates, as a person would type it."""
     for path in repository.yaml_files(project.folder / "jobs"):
-        if path != project.evaluate and lines.read(path, repository.shown(path)).get("type") in (
+        if path != project.evaluate and documents.read(path, repository.shown(path)).get(
+            "type"
+        ) in (
             "sweep",
             "pipeline",
         ):

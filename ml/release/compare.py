@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 
 from ml.backends.base import Run, Watch, unwatched
 from ml.backends.local.runs import runs
+from ml.core.errors import Problem, Refused
 from ml.release import candidate as candidates
 from ml.release import desired, evidence, predictions, supply_chain
 from ml.release import project as projects
@@ -19,7 +20,6 @@ from ml.release.descent import descendants
 from ml.release.judge import champion_evidence, load_gates
 from ml.release.registry import Registry, Version
 from ml.serving.scoring.manifest import ManifestError, verify
-from ml.specs.problems import Problem, Refused
 from ml.toolkit.evaluation import PREDICTIONS
 from policies.promotion.decision import Decision, Request
 from policies.promotion.engine import decide

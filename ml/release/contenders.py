@@ -12,11 +12,11 @@ from ml.backends.base import Run
 from ml.backends.local.pipelines import reuse
 from ml.backends.local.runs import ranking, records
 from ml.backends.local.runs.listing import Entry, entry_of
+from ml.core import repository
+from ml.core.errors import Problem, Refused
 from ml.release import weights
 from ml.release.selection import Contender, Goal, Selection, select
 from ml.release.weights import Weights
-from ml.specs import repository
-from ml.specs.problems import Problem, Refused
 
 # Trials that are named one by one in a note.
 _NAMED = 5

@@ -15,13 +15,12 @@ from pathlib import Path
 
 import yaml
 
-from ml.backends.local import home
+from ml.core import home, repository
+from ml.core.errors import Place, Problem, Refused
 from ml.release import edit, release_file
 from ml.release.declaration import LOCAL_FILE, SCHEMA_VERSION, TRACKED_FILE, Environments
 from ml.release.strategy import Strategy
 from ml.serving import files
-from ml.specs import repository
-from ml.specs.problems import Place, Problem, Refused
 
 LOCAL = "local"
 TRACKED = tuple(field.name for field in fields(Environments))

@@ -12,13 +12,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+from ml.core.errors import Problem, Refused
 from ml.release import audit, baseline, canary, desired, leftovers
 from ml.release import project as projects
 from ml.release.canary import Outcome
 from ml.serving import endpoint, faulty, server
 from ml.serving.server import Launch
 from ml.serving.state import Canary
-from ml.specs.problems import Problem, Refused
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from typing import Any
 from ml.backends.base import Run
 from ml.backends.local import faults
 from ml.backends.local.runs import records
+from ml.core.errors import Exit, Problem, Refused
 from ml.release import identifiers, predictions, supply_chain
 from ml.release.candidate import EVALUATION, MODEL
 from ml.release.recomputed import disagreements
@@ -24,7 +25,6 @@ from ml.release.watch import reference
 from ml.serving import files
 from ml.serving.client import Timing
 from ml.serving.scoring.manifest import ManifestError, verify
-from ml.specs.problems import Exit, Problem, Refused
 from ml.toolkit.evaluation import PREDICTIONS, EvaluationRefused, read_evaluation
 from ml.toolkit.leakage import IDENTIFIERS
 from policies.promotion.evidence import SCHEMA_VERSION, Evidence, parse, uri

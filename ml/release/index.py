@@ -11,7 +11,7 @@ from contextlib import closing
 from typing import Any
 
 from ml.backends.local import faults
-from ml.backends.local.home import database
+from ml.core.home import database
 from ml.release.registry import DIGEST, EVIDENCE, PROJECT, Version
 
 _DELETED = "Deleted_Internal"

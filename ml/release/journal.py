@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from ml.core.errors import Exit, Problem, Refused
 from ml.release import audit, desired
 from ml.release.canary import Outcome
 from ml.release.desired import Declared
 from ml.release.registry import Version
 from ml.release.strategy import Strategy
 from ml.serving.server import Launch
-from ml.specs.problems import Exit, Problem, Refused
 
 
 @dataclass(frozen=True)

@@ -8,12 +8,12 @@ from datetime import UTC, datetime
 from typing import Any
 
 from ml.backends.base import Watch, unwatched
+from ml.core import repository
+from ml.core.errors import Place, Problem, Refused
 from ml.release import audit, candidate, desired, evidence, supply_chain
 from ml.release import project as projects
 from ml.release.project import Project
 from ml.release.registry import Registry, Version
-from ml.specs import repository
-from ml.specs.problems import Place, Problem, Refused
 from policies.promotion import gates
 from policies.promotion.decision import Decision, Request, Step
 from policies.promotion.engine import decide

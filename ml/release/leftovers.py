@@ -5,9 +5,9 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import replace
 
+from ml.core.errors import Refused
 from ml.serving import endpoint
 from ml.serving.state import Live
-from ml.specs.problems import Refused
 
 
 def tidy(name: str) -> None:

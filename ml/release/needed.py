@@ -7,12 +7,12 @@ import json
 from pathlib import Path
 from typing import Any
 
-from ml.backends.local import home
 from ml.backends.local.cleaning.keeping import Needed
+from ml.core import home
+from ml.core.errors import Exit, Problem, Refused
 from ml.release import desired, index
 from ml.release.registry import EVIDENCE_FILE, Version, place, stored
 from ml.serving import endpoint
-from ml.specs.problems import Exit, Problem, Refused
 
 
 def needed() -> Needed:

@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 from ml.backends.base import Watch, unwatched
+from ml.core.errors import Problem, Refused
 from ml.release import desired, history
 from ml.release import project as projects
 from ml.release.apply import Course, chart
 from ml.release.desired import Declared
 from ml.release.journal import refused_before, served_before
 from ml.serving import endpoint
-from ml.specs.problems import Problem, Refused
 from policies.promotion.decision import Decision
 
 

@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ml.core import documents, repository
+from ml.core.errors import Place, Problem, Refused
 from ml.serving.deployment import Deployment, read
-from ml.specs import lines, repository
-from ml.specs.problems import Place, Problem, Refused
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Project:
     def model(self) -> str | None:
         """The name of the endpoint in endpoint.yml, which the model bears; None without one."""
         path = self.folder / "endpoint" / "endpoint.yml"
-        name = lines.read(path, repository.shown(path)).get("name") if path.is_file() else None
+        name = documents.read(path, repository.shown(path)).get("name") if path.is_file() else None
         return str(name) if name else None
 
     def deployment(self) -> Deployment:

@@ -9,6 +9,7 @@ from pathlib import Path
 from ml.backends.base import Run, Watch, unwatched
 from ml.backends.local import faults
 from ml.backends.local.runs import records
+from ml.core.errors import Exit, Problem, Refused
 from ml.release import candidate, cost, desired, evidence
 from ml.release import project as projects
 from ml.release.desired import Declared
@@ -21,7 +22,6 @@ from ml.serving import client, endpoint, files, server, slots
 from ml.serving.client import Timing
 from ml.serving.deployment import Deployment
 from ml.serving.server import Launch
-from ml.specs.problems import Exit, Problem, Refused
 from policies.promotion.decision import Decision
 from policies.promotion.evidence import Evidence
 

@@ -17,10 +17,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ml.backends.local import faults, home
+from ml.backends.local import faults
 from ml.backends.local.tracking.tracking import Tracking
+from ml.core import home
+from ml.core.errors import Exit, Problem, Refused
 from ml.serving.scoring.manifest import DIGEST_PREFIX, ManifestError, verify
-from ml.specs.problems import Exit, Problem, Refused
 
 if TYPE_CHECKING:
     from mlflow.entities.model_registry import ModelVersion

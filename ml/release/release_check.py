@@ -6,11 +6,11 @@ import hashlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from ml.core import documents, repository
+from ml.core.errors import Place, Problem, Refused
 from ml.release import release_file
 from ml.release.declaration import Entry
 from ml.release.project import Project
-from ml.specs import lines, repository
-from ml.specs.problems import Place, Problem, Refused
 
 
 def problems(path: Path) -> Sequence[Problem]:
@@ -61,7 +61,7 @@ def evidence_problem(file: Path, sha256: str, place: Place) -> Problem | None:
 
 
 def _of(
-    path: Path, environment: str, entry: Entry, model: str | None, document: lines.Document
+    path: Path, environment: str, entry: Entry, model: str | None, document: documents.Document
 ) -> Iterator[Problem]:
     keys = ("environments", environment)
     if model and entry.model != model:

@@ -9,13 +9,13 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
+from ml.core import documents, repository
+from ml.core.documents import Document, Key
+from ml.core.errors import Problem, Refused
 from ml.release import strategy
 from ml.release.declaration import DECLARED, TRACKED_FILE, Entry, schema
 from ml.release.strategy import Strategy, StrategyError
-from ml.specs import lines, repository
 from ml.specs.expressions import nearest
-from ml.specs.lines import Document, Key
-from ml.specs.problems import Problem, Refused
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class ReleaseFile:
 
 def read(path: Path, of: TypeAdapter[Any] = TRACKED_FILE) -> ReleaseFile:
     """The file at `path`; raises Refused with every problem found, each with its line."""
-    document = lines.read(path, repository.shown(path))
+    document = documents.read(path, repository.shown(path))
     try:
         stated = of.validate_python(document.data)
     except ValidationError as error:

@@ -6,6 +6,7 @@ import hashlib
 import json
 from dataclasses import dataclass
 
+from ml.core.errors import Refused
 from ml.release import identifiers, predictions
 from ml.release.evidence import FILE
 from ml.release.recomputed import disagreements
@@ -13,7 +14,6 @@ from ml.release.registry import Version
 from ml.release.supply_chain import SBOM
 from ml.release.watch import reference
 from ml.serving.scoring.manifest import ManifestError, verify
-from ml.specs.problems import Refused
 from ml.toolkit.evaluation import PREDICTIONS
 from ml.toolkit.leakage import IDENTIFIERS
 from ml.toolkit.reference import REFERENCE

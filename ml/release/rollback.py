@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ml.backends.local import faults
+from ml.core.errors import Problem, Refused
 from ml.release import audit, desired, history
 from ml.release import project as projects
 from ml.release.desired import Declared
 from ml.release.journal import served as served_on
 from ml.release.propose import attach
 from ml.release.registry import Registry
-from ml.specs.problems import Problem, Refused
 
 
 @dataclass(frozen=True)

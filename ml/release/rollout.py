@@ -10,6 +10,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
 
+from ml.core.errors import Exit, Problem, Refused
 from ml.release import baseline, canary, desired, smoke
 from ml.release.canary import Outcome
 from ml.release.journal import Release, lines, record_applied, record_refused, served_before
@@ -19,7 +20,6 @@ from ml.serving import endpoint, server
 from ml.serving.router.process import Router
 from ml.serving.server import Launch, Server
 from ml.serving.state import Canary, Live
-from ml.specs.problems import Exit, Problem, Refused
 
 # Faults of green itself: the version is not tried again. Any other is this machine's.
 _OWN_FAULTS = ("server-crashed", "smoke-failed")

@@ -5,9 +5,9 @@ from __future__ import annotations
 import http.client
 from collections.abc import Mapping, Sequence
 
+from ml.core.errors import Exit, Problem, Refused
 from ml.serving import client, slots
 from ml.serving.server import Launch, Server
-from ml.specs.problems import Exit, Problem, Refused
 
 
 def test(green: Server, launch: Launch, samples: Sequence[Mapping[str, object]]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
+from ml.core.errors import Refused
 from ml.release import audit, desired, history
 from ml.release import project as projects
 from ml.release.desired import Declared
@@ -13,7 +14,6 @@ from ml.release.journal import last_refusal
 from ml.release.registry import Registry
 from ml.serving import endpoint
 from ml.serving.state import Live
-from ml.specs.problems import Refused
 
 
 @dataclass(frozen=True)

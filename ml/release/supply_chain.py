@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from ml.specs import repository
-from ml.specs.problems import Place, Problem, Refused
+from ml.core import repository
+from ml.core.errors import Place, Problem, Refused
 from policies.promotion.evidence import SupplyChain
 from policies.supply_chain.advisories import Advisories, AdvisoriesError, read
 from policies.supply_chain.packages import Package, digest, packages, sbom

@@ -21,8 +21,8 @@ from typing import TypeGuard
 
 import yaml
 
-from ml.specs.problems import Place, Problem, Refused
-from ml.specs.repository import shown
+from ml.core.errors import Place, Problem, Refused
+from ml.core.repository import shown
 
 FILE = "select.yml"
 SCHEMA_VERSION = 1

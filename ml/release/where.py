@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from ml.core.errors import Exit, Problem, Refused
 from ml.release import desired
-from ml.specs.problems import Exit, Problem, Refused
 
 PLACES = ("local", "azure")
 

@@ -11,6 +11,7 @@ from ml.backends.base import Run
 from ml.backends.local import outcome
 from ml.backends.local.files import log
 from ml.backends.local.runs import records
+from ml.core.errors import Refused
 from ml.release import contenders
 from ml.release.contenders import Selected
 from ml.reports import recorded
@@ -18,7 +19,6 @@ from ml.reports.privacy import line_of
 from ml.reports.recorded import Curve
 from ml.reports.released import Quality, Release, find_quality, find_release
 from ml.reports.sweeps import Sweep, sweep_of
-from ml.specs.problems import Refused
 
 LOG_LINES = 40
 

@@ -8,9 +8,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 
-from ml.backends.local import home, outcome
+from ml.backends.local import outcome
 from ml.backends.local.tracking import mlflow_server
-from ml.specs.problems import Exit, Problem, Refused
+from ml.core import home
+from ml.core.errors import Exit, Problem, Refused
 
 
 def serve(port: int, ready: Callable[[str], None]) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from ml.core.errors import Problem
 from ml.specs.plan import Value
-from ml.specs.problems import Problem
 from ml.specs.secrets import secret_in
 
 HIDDEN = "(hidden)"

@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from typing import Any
 
-from ml.backends.local.home import database
 from ml.backends.local.tracking.history import value
+from ml.core.home import database
 
 # (step, value) in the order in which a script logged them.
 Curve = tuple[tuple[int, float], ...]

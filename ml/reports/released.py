@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from ml.backends.base import Run
-from ml.backends.local import home
+from ml.core import home
+from ml.core.errors import Refused
 from ml.release import audit, desired, evidence
 from ml.release.candidate import EVALUATION, MODEL
 from ml.release.registry import Registry, Version
 from ml.reports.numbers import count
 from ml.serving.scoring.manifest import ManifestError, verify
-from ml.specs.problems import Refused
 from policies.promotion.evidence import Evidence, Metrics, parse
 from policies.promotion.paired import Difference, difference
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ml.backends.base import Run
-from ml.backends.local import home
+from ml.core import home
 from ml.reports import verdict
 from ml.reports.facts import gather
 from ml.reports.page import page

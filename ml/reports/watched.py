@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from ml.backends.local import faults, home
+from ml.backends.local import faults
+from ml.core import home
 from ml.release.watch.drift import Finding
 from ml.release.watch.report import Report
 from ml.reports.charts.bars import intervals

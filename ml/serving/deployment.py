@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ml.specs.load import Spec, load
-from ml.specs.problems import Problem, Refused, errors
+from ml.core.errors import Problem, Refused, errors
+from ml.specs.sdk.load import Spec, load
 
 LONGEST_MS = 180_000  # what managed online endpoints allow a request
 

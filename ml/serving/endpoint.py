@@ -13,7 +13,8 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 
-from ml.backends.local import home
+from ml.core import home
+from ml.core.errors import Exit, Problem, Refused
 from ml.serving import files, ports, server, slots, state
 from ml.serving.router import process
 from ml.serving.router.process import Router
@@ -21,7 +22,6 @@ from ml.serving.router.routes import TIMEOUT_MS
 from ml.serving.scoring.manifest import ManifestError, verify
 from ml.serving.server import Launch
 from ml.serving.state import Canary, Live
-from ml.specs.problems import Exit, Problem, Refused
 
 SLOTS = ("blue", "green")
 ROUTER = "router"

@@ -7,7 +7,7 @@ from collections import deque
 
 import psutil
 
-from ml.specs.problems import Problem
+from ml.core.errors import Problem
 
 HOST = "127.0.0.1"  # nothing outside this machine reaches a local endpoint
 LARGEST = 65535

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import psutil
 
+from ml.core.errors import Exit, Problem, Refused
 from ml.serving import client, ports, slots
 from ml.serving.scoring.model import MODEL_DIGEST, MODEL_DIR
-from ml.specs.problems import Exit, Problem, Refused
 
 START_S = 60.0  # importing LightGBM and scikit-learn on a busy machine with two cores takes ten
 POLL_S = 0.05

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import psutil
 
-from ml.specs.problems import Exit, Problem, Refused
+from ml.core.errors import Exit, Problem, Refused
 
 LAUNCHER = Path(__file__).with_name("launch.py")
 ROUTER_LAUNCHER = Path(__file__).parent / "router" / "launch.py"

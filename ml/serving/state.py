@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from ml.backends.local import home
+from ml.core import home
 from ml.serving.router.routes import TIMEOUT_MS
 from ml.serving.server import Launch, Server
 

@@ -10,10 +10,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from ml.specs import repository
+from ml.core import repository
+from ml.core.documents import Document, read
+from ml.core.errors import Place, Refused
 from ml.specs.kinds import kind_of
-from ml.specs.lines import Document, read
-from ml.specs.problems import Place, Refused
 
 KINDS = frozenset({"data", "environment", "model", "component"})
 

@@ -7,12 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ml.specs import assets, conda, dockerfile, repository
+from ml.core import repository
+from ml.core.documents import Key
+from ml.core.errors import Place, Problem
+from ml.specs import assets, conda, dockerfile
 from ml.specs.fields import Written
 from ml.specs.layers import Part
-from ml.specs.lines import Key
 from ml.specs.plan import Asset, Environment, InputPlan, OutputPlan
-from ml.specs.problems import Place, Problem
 
 # What Azure ML takes where the spec says nothing (reference-yaml-job-command).
 DATA_TYPE = "uri_folder"

@@ -6,12 +6,12 @@ import importlib
 from collections.abc import Iterator
 from dataclasses import replace
 
+from ml.core.errors import Problem, errors
 from ml.specs import hints, mltables
 from ml.specs.links import Links
-from ml.specs.load import Spec
 from ml.specs.nodes import Node, inside, nodes
-from ml.specs.problems import Problem, errors
 from ml.specs.rules.registry import RULES, Rule, Subject
+from ml.specs.sdk.load import Spec
 
 for _module in ("attacks", "expressions", "numbers", "parallel", "paths", "pipeline"):
     importlib.import_module(f"ml.specs.rules.{_module}")

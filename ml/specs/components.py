@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ml.specs import assets, repository
+from ml.core import repository
+from ml.core.documents import Key
+from ml.core.errors import Problem
+from ml.specs import assets
 from ml.specs.layers import Layers, Part
-from ml.specs.lines import Key
-from ml.specs.load import Spec
-from ml.specs.problems import Problem
-from ml.specs.sdk_tree import included
+from ml.specs.sdk.load import Spec
+from ml.specs.sdk.tree import included
 
 SOURCE = "reference-yaml-job-pipeline: jobs.<name>.component"
 

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ml.specs import repository
+from ml.core import repository
+from ml.core.documents import Key, read
+from ml.core.errors import Place, Problem, Refused
 from ml.specs.fields import Written
-from ml.specs.lines import Key, read
 from ml.specs.plan import Dependency
-from ml.specs.problems import Place, Problem, Refused
 
 _INCLUDE = re.compile(r"(?:-r|--requirement)[\s=]*(?P<file>\S.*)$")
 _COMMENT = re.compile(r"(?:^|\s)#.*$")

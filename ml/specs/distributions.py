@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Literal
 
+from ml.core.errors import Exit, Problem, Refused
 from ml.specs.plan import Dimension
-from ml.specs.problems import Exit, Problem, Refused
 
 # The tails of a normal distribution that are never drawn: |z| stays below 6.
 _TAIL = 1e-9

@@ -13,10 +13,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ml.specs import repository
+from ml.core import repository
+from ml.core.errors import Place, Problem
 from ml.specs.conda import Conda, included
 from ml.specs.plan import Dependency
-from ml.specs.problems import Place, Problem
 
 _END = {"&&", "||", ";", "|"}
 # Options of pip and conda that take the next word as their value.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ml.specs.problems import Place
+from ml.core.errors import Place
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Literal
 
-from ml.specs.problems import Place, Problem, Refused
+from ml.core.errors import Place, Problem, Refused
 from ml.specs.quoting import Quoting, quoting_at
 
 Value = str | PurePath | None

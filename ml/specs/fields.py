@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
+from ml.core.documents import Key
+from ml.core.errors import Place
 from ml.specs.frozen import Frozen
-from ml.specs.lines import Key
 from ml.specs.plan import CommandPlan, Dimension, Distribution, EarlyTermination, SweepPlan
-from ml.specs.problems import Place
 
 # "max_total_trials … between 1 and 1000. Default value is 1000" (reference-yaml-job-sweep).
 _TRIALS = 1000

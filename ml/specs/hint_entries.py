@@ -7,13 +7,13 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from ml.core.documents import Document, Key
+from ml.core.errors import Place, Problem
 from ml.specs import constraints, distributions
 from ml.specs.constraints import Expression, Unclear
 from ml.specs.distributions import Known, Misfit
 from ml.specs.domain import Constraint, Hints, Point
-from ml.specs.lines import Document, Key
 from ml.specs.plan import SweepPlan
-from ml.specs.problems import Place, Problem
 
 
 @dataclass

@@ -20,13 +20,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ml.specs import fields, repository
+from ml.core import repository
+from ml.core.documents import Document, Key, read
+from ml.core.errors import Place, Problem, Refused
+from ml.specs import fields
 from ml.specs.hint_entries import Reading, misshapen, unknown
-from ml.specs.lines import Document, Key, read
-from ml.specs.load import Spec
 from ml.specs.nodes import Node, nodes
 from ml.specs.plan import CommandPlan, Environment, SweepPlan
-from ml.specs.problems import Place, Problem, Refused
+from ml.specs.sdk.load import Spec
 
 ENDINGS = (".hints.yml", ".hints.yaml")
 SECTIONS = ("try_first", "constraints", "jobs")

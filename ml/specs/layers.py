@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ml.specs.lines import Document, Key
-from ml.specs.problems import Place
+from ml.core.documents import Document, Key
+from ml.core.errors import Place
 
 
 @dataclass(frozen=True)

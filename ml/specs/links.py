@@ -6,8 +6,8 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from ml.specs import repository
-from ml.specs.load import stays_behind
+from ml.core import repository
+from ml.specs.sdk.load import stays_behind
 
 # What no job has a reason to read, where no repository says how far a path may go.
 _SYSTEM = tuple(

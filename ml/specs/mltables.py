@@ -10,10 +10,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from ml.specs import assets, repository
-from ml.specs.lines import Document, Key, read
-from ml.specs.load import Spec
-from ml.specs.problems import Problem, Refused
+from ml.core import repository
+from ml.core.documents import Document, Key, read
+from ml.core.errors import Problem, Refused
+from ml.specs import assets
+from ml.specs.sdk.load import Spec
 
 TYPE = "mltable"
 FILE = "MLTable"

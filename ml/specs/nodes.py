@@ -8,11 +8,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from ml.specs import assets, repository
+from ml.core import repository
+from ml.core.documents import Key
+from ml.specs import assets
 from ml.specs.kinds import Kind, kind_of
-from ml.specs.lines import Key
-from ml.specs.load import Spec
-from ml.specs.sdk_tree import included
+from ml.specs.sdk.load import Spec
+from ml.specs.sdk.tree import included
 
 # What a trial that is written in place has only when it is a component.
 _PORTS = frozenset({"inputs", "outputs"})

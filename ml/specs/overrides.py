@@ -8,10 +8,10 @@ from typing import Any
 
 import yaml
 
+from ml.core.documents import LOADER
+from ml.core.errors import Problem, Refused
 from ml.specs import assets
 from ml.specs.expressions import did_you_mean
-from ml.specs.lines import LOADER
-from ml.specs.problems import Problem, Refused
 
 # Where a spec of any job may be given a field that it does not have yet.
 _OPEN = frozenset(

@@ -6,9 +6,9 @@ import re
 from pathlib import Path
 from typing import Any
 
+from ml.core.errors import Place, Problem
 from ml.specs import expressions
 from ml.specs.layers import Layers
-from ml.specs.problems import Place, Problem
 from ml.specs.processes import Parallel
 
 SOURCE = "reference-yaml-job-parallel"

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from ml.core.errors import Problem, errors
 from ml.specs import expressions, fields, hints, parallel
 from ml.specs.bindings import Bindings
 from ml.specs.components import component_of, hooks, refused
@@ -23,7 +24,6 @@ from ml.specs.plan import (
     outputs_of,
 )
 from ml.specs.ports import Ports, waits_for
-from ml.specs.problems import Problem, errors
 
 RUNNABLE = frozenset({"command", "sweep", "pipeline", "parallel"})
 # An output that every step has without writing to it: what it left in `./outputs` and `./logs`.

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from ml.core.errors import Place
 from ml.specs.domain import Hints
 from ml.specs.plan_data import LITERALS as LITERALS
 from ml.specs.plan_data import Asset as Asset
@@ -21,7 +22,6 @@ from ml.specs.plan_data import OutputPlan as OutputPlan
 from ml.specs.plan_data import Value as Value
 from ml.specs.plan_search import Dimension as Dimension
 from ml.specs.plan_search import EarlyTermination as EarlyTermination
-from ml.specs.problems import Place
 from ml.specs.processes import Distribution as Distribution
 from ml.specs.processes import Parallel as Parallel
 

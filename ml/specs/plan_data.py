@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from ml.specs.problems import Place
+from ml.core.errors import Place
 
 Value = str | int | float | bool
 Mode = Literal[

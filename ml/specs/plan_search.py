@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ml.specs.problems import Place
+from ml.core.errors import Place
 
 
 @dataclass(frozen=True)

@@ -6,15 +6,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from ml.specs import check, fields, hints, repository
+from ml.core import repository
+from ml.core.documents import Key
+from ml.core.errors import Exit, Problem, Refused, errors
+from ml.specs import check, fields, hints
 from ml.specs.bindings import Bindings
 from ml.specs.components import whole
 from ml.specs.frozen import Frozen
-from ml.specs.lines import Key
-from ml.specs.load import Spec
 from ml.specs.pipelines import RUNNABLE, Planner
 from ml.specs.plan import CommandPlan, Plan
-from ml.specs.problems import Exit, Problem, Refused, errors
+from ml.specs.sdk.load import Spec
 
 # Problems that no change of the spec's values mends: what it names is in another place.
 ELSEWHERE = frozenset({"remote-code", "component-not-here", "unsupported-step"})

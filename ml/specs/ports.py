@@ -6,11 +6,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from ml.core.documents import strings
+from ml.core.errors import Problem
 from ml.specs import expressions
 from ml.specs.bindings import DATA_TYPE, INPUT_MODE, LITERAL_TYPES, OUTPUT_MODE, Bindings, named
 from ml.specs.frozen import Frozen
 from ml.specs.layers import Part
-from ml.specs.lines import strings
 from ml.specs.plan import (
     LITERALS,
     FromPipeline,
@@ -20,7 +21,6 @@ from ml.specs.plan import (
     Source,
     Value,
 )
-from ml.specs.problems import Problem
 
 
 class Ports:

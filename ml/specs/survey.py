@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ml.specs import hints, kinds, repository
+from ml.core import repository
+from ml.core.documents import read
+from ml.core.errors import Problem, Refused, errors
+from ml.specs import hints, kinds
 from ml.specs.check import check
-from ml.specs.lines import read
 from ml.specs.links import Links
-from ml.specs.load import from_document, quiet
-from ml.specs.problems import Problem, Refused, errors
+from ml.specs.sdk.load import from_document, quiet
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from ml.core.errors import Place
 from ml.specs.plan import (
     CommandPlan,
     Dimension,
@@ -19,7 +20,6 @@ from ml.specs.plan import (
     SweepPlan,
     Value,
 )
-from ml.specs.problems import Place
 
 SPEC = "jobs/job.yml"
 

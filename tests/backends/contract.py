@@ -8,8 +8,8 @@ import pytest
 from mlflow.tracking import MlflowClient
 
 from ml.backends.base import Backend, Event
+from ml.core.errors import Place, Severity
 from ml.specs.plan import Distribution, EarlyTermination
-from ml.specs.problems import Place, Severity
 from tests.backends.conftest import LOG, Plans, Sweeps
 
 

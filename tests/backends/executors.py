@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from ml.backends.base import Run
-from ml.backends.local import home
 from ml.backends.local.backend import LocalBackend
 from ml.backends.local.processes.reaper import processes_of
 from ml.backends.local.resume import resumption
 from ml.backends.local.runs import records, runs
+from ml.core import home
 from ml.specs.plan import Plan
 
 _FORK = multiprocessing.get_context("fork")

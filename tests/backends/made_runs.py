@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from ml.backends.base import Run
-from ml.backends.local import home
 from ml.backends.local.runs import records
+from ml.core import home
 
 DAY_S = 86400.0
 LINEAGE = {

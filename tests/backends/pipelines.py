@@ -9,9 +9,9 @@ import pytest
 
 from ml.backends.base import Run, Watch, unwatched
 from ml.backends.local.backend import LocalBackend
-from ml.specs.load import load
 from ml.specs.plan import PipelinePlan
 from ml.specs.planning import plan
+from ml.specs.sdk.load import load
 
 RunPipeline = Callable[..., Run]
 # `@` stands for the two fields that every command step has.

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from ml.backends.local.backend import LocalBackend
 from ml.backends.local.runs import runs
+from ml.core.errors import Place, Refused
 from ml.specs.plan import CommandPlan, Environment, OutputPlan
-from ml.specs.problems import Place, Refused
 
 
 def main(home: str, code: str) -> None:

@@ -6,13 +6,13 @@ import shutil
 from pathlib import Path
 
 from ml.backends.base import Run
-from ml.backends.local import home as places
 from ml.backends.local.backend import LocalBackend
 from ml.backends.local.runs.ancestry import Link, ancestry
 from ml.cli.runs_lineage import as_json, told
+from ml.core import home as places
 from ml.specs.assets import digest
-from ml.specs.load import load
 from ml.specs.planning import plan
+from ml.specs.sdk.load import load
 from tests.backends.pipelines import repository, write
 
 __all__ = ["repository"]

@@ -12,14 +12,14 @@ from types import SimpleNamespace
 import pytest
 
 from ml.backends.base import Run
-from ml.backends.local import home
 from ml.backends.local.cleaning import bounding, cleaning, disk, keeping
 from ml.backends.local.cleaning.bounding import Bound
 from ml.backends.local.cleaning.keeping import Needed
 from ml.backends.local.environments import building as building
 from ml.backends.local.runs import jobs
 from ml.cli import app, bound
-from ml.specs.problems import Refused
+from ml.core import home
+from ml.core.errors import Refused
 from tests.backends.made_runs import made, made_model, made_snapshot, made_sweep
 
 BIG = 100_000

@@ -13,11 +13,11 @@ import pytest
 from mlflow.tracking import MlflowClient
 
 from ml.backends.local.backend import LocalBackend
-from ml.backends.local.home import tracking_uri
 from ml.backends.local.processes.process import cores
 from ml.backends.local.runs import records
+from ml.core.errors import Place, Refused
+from ml.core.home import tracking_uri
 from ml.specs.plan import Asset, InputPlan
-from ml.specs.problems import Place, Refused
 from tests.backends.conftest import Plans
 
 HERE = Place("jobs/job.yml", 9)

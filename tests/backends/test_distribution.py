@@ -20,8 +20,8 @@ from ml.backends.local.processes.eviction import Evictions
 from ml.backends.local.processes.process import cores
 from ml.backends.local.processes.reaper import processes_of
 from ml.backends.local.runs import runs
+from ml.core.errors import Place
 from ml.specs.plan import CommandPlan, Distribution
-from ml.specs.problems import Place
 from tests.backends.conftest import LOG, Plans, Sweeps
 from tests.backends.pipelines import RunPipeline, repository, run_pipeline, statuses
 from tests.backends.test_interruption import STUBBORN, ml_run, trial_logs, wait_for

@@ -11,8 +11,8 @@ import pytest
 
 from ml.backends.local.environments.differences import as_json, compared, differences
 from ml.backends.local.environments.specs import understood
+from ml.core.errors import Place
 from ml.specs.plan import Dependency, Environment
-from ml.specs.problems import Place
 
 PLACE = Place("conda.yml", 4)
 NUMPY = version("numpy")

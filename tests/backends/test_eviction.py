@@ -16,13 +16,13 @@ from mlflow.tracking import MlflowClient
 from ml.backends.base import Run
 from ml.backends.local import files
 from ml.backends.local.backend import LocalBackend
-from ml.backends.local.home import tracking_uri
 from ml.backends.local.processes.eviction import Evictions, SpotProcess
 from ml.backends.local.processes.reaper import processes_of
 from ml.backends.local.runs import records, runs
 from ml.cli.live import outcome
+from ml.core.errors import Place
+from ml.core.home import tracking_uri
 from ml.specs.plan import CommandPlan, InputPlan, OutputPlan
-from ml.specs.problems import Place
 from tests.backends.conftest import LOG, Plans, Sweeps
 from tests.backends.pipelines import planned, repository, statuses
 from tests.conftest import ROOT

@@ -20,7 +20,7 @@ from ml.backends.local.processes.reaper import processes_of
 from ml.backends.local.runs import records, runs
 from ml.backends.local.snapshots import snapshot
 from ml.backends.local.tracking import tracking
-from ml.specs.problems import Exit, Refused
+from ml.core.errors import Exit, Refused
 from tests.backends.conftest import LOG, Plans, Sweeps
 from tests.conftest import ROOT
 

@@ -8,8 +8,8 @@ import pytest
 
 from ml.backends.base import Run
 from ml.backends.local.backend import LocalBackend
-from ml.specs.load import load
 from ml.specs.planning import plan
+from ml.specs.sdk.load import load
 from tests.backends.pipelines import RunPipeline, repository, run_pipeline
 
 __all__ = ["repository", "run_pipeline"]

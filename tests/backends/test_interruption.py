@@ -15,9 +15,9 @@ from mlflow.tracking import MlflowClient
 
 from ml.backends.base import Run
 from ml.backends.local.backend import LocalBackend
-from ml.backends.local.home import tracking_uri
 from ml.backends.local.processes.reaper import processes_of
 from ml.backends.local.runs import runs
+from ml.core.home import tracking_uri
 from tests.backends.conftest import LOG, Plans, Sweeps
 from tests.conftest import ROOT
 

@@ -15,15 +15,15 @@ from pathlib import Path
 import pytest
 
 from ml.backends.base import Event
-from ml.backends.local import home as places
 from ml.backends.local.backend import LocalBackend
 from ml.backends.local.environments import building as building
 from ml.backends.local.environments.interpreters import HERE, Interpreter, Interpreters
 from ml.backends.local.processes.process import Watchman
 from ml.backends.local.resume import resumption
 from ml.backends.local.runs import records
+from ml.core import home as places
+from ml.core.errors import Exit, Place, Refused
 from ml.specs.plan import Dependency, Environment
-from ml.specs.problems import Exit, Place, Refused
 from tests.backends.conftest import LOG, Plans, Sweeps
 from tests.backends.pipelines import planned, repository, run_pipeline
 from tests.backends.wheels import wheel, wheels

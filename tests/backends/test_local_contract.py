@@ -10,9 +10,9 @@ from mlflow.tracking import MlflowClient
 
 from ml.backends.base import Backend
 from ml.backends.local.backend import LocalBackend
-from ml.backends.local.home import tracking_uri
+from ml.core.errors import Exit, Place, Refused
+from ml.core.home import tracking_uri
 from ml.specs.plan import Asset, Distribution, InputPlan, OutputPlan
-from ml.specs.problems import Exit, Place, Refused
 from tests.backends.conftest import Plans, Sweeps
 from tests.backends.contract import BackendContract
 

@@ -14,9 +14,9 @@ import pytest
 from mlflow.tracking import MlflowClient
 
 from ml.backends.base import Run
-from ml.backends.local.home import tracking_uri
 from ml.backends.local.processes.reaper import processes_of
 from ml.backends.local.runs import runs
+from ml.core.home import tracking_uri
 from tests.backends.pipelines import RunPipeline, statuses, write
 from tests.backends.pipelines import repository as repository
 from tests.backends.pipelines import run_pipeline as run_pipeline

@@ -9,8 +9,8 @@ from mlflow.tracking import MlflowClient
 
 from ml.backends.base import Event
 from ml.backends.local.backend import LocalBackend
-from ml.backends.local.home import tracking_uri
 from ml.backends.local.runs import runs
+from ml.core.home import tracking_uri
 from tests.backends.conftest import LOG
 from tests.backends.pipelines import RunPipeline, planned, statuses, write
 from tests.backends.pipelines import repository as repository

@@ -10,9 +10,9 @@ import pytest
 from mlflow.tracking import MlflowClient
 
 from ml.backends.local.backend import LocalBackend
-from ml.backends.local.home import home as home_folder
-from ml.backends.local.home import tracking_uri
 from ml.backends.local.runs import runs
+from ml.core.home import home as home_folder
+from ml.core.home import tracking_uri
 from tests.backends.conftest import LOG
 from tests.backends.pipelines import RunPipeline, planned, statuses
 from tests.backends.pipelines import repository as repository

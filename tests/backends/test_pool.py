@@ -13,13 +13,13 @@ from pathlib import Path
 import pytest
 
 from ml.backends.base import Event, Run
-from ml.backends.local import home as homes
 from ml.backends.local.backend import LocalBackend
 from ml.backends.local.pool import warm
 from ml.backends.local.pool.pool import _adopting
 from ml.backends.local.pool.warm import FORKED
 from ml.backends.local.processes import reaper
 from ml.backends.local.processes.reaper import processes_of
+from ml.core import home as homes
 from ml.specs.plan import EarlyTermination, SweepPlan
 from tests.backends.conftest import LOG, Sweeps
 from tests.backends.executors import begin, kill, start

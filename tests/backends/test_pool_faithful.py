@@ -133,7 +133,7 @@ def facts(run: Run) -> dict[str, object]:
     """What the probe saw."""
     from mlflow.tracking import MlflowClient
 
-    from ml.backends.local.home import tracking_uri
+    from ml.core.home import tracking_uri
 
     place = Path(MlflowClient(tracking_uri()).get_run(run.id).info.artifact_uri)
     found: dict[str, object] = json.loads((place / "outputs" / "facts.json").read_text())

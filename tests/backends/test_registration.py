@@ -11,15 +11,15 @@ from pathlib import Path
 import pytest
 
 from ml.backends.base import Run
-from ml.backends.local import home as places
 from ml.backends.local import registration
 from ml.backends.local.backend import LocalBackend
 from ml.backends.local.resume import resumption
 from ml.backends.local.runs import records, runs
-from ml.specs.load import load
+from ml.core import home as places
+from ml.core.errors import Refused
 from ml.specs.plan import Asset, Plan, SweepPlan
 from ml.specs.planning import plan
-from ml.specs.problems import Refused
+from ml.specs.sdk.load import load
 from tests.backends.conftest import LOG, Sweeps
 from tests.backends.pipelines import repository, write
 

@@ -16,15 +16,15 @@ from pathlib import Path
 import pytest
 
 from ml.backends.base import Run
-from ml.backends.local import home as homes
 from ml.backends.local.backend import LocalBackend
 from ml.backends.local.resume import begun, resumption
 from ml.backends.local.runs import jobs, records, runs
 from ml.backends.local.snapshots import snapshot
 from ml.backends.local.sweeps import sampled
 from ml.backends.local.tracking import history
+from ml.core import home as homes
+from ml.core.errors import Exit, Place, Refused
 from ml.specs.plan import EarlyTermination, InputPlan, SweepPlan
-from ml.specs.problems import Exit, Place, Refused
 from tests.backends.conftest import LOG, Plans, Sweeps
 from tests.backends.executors import begin, kill, locks, only, settled, start
 
@@ -58,7 +58,7 @@ def values(run: Run) -> list[object]:
 
 def tracked(run: Run) -> list[tuple[str, str]]:
     """(name, status) of the runs below it in MLflow's store, by name."""
-    from ml.backends.local.home import database
+    from ml.core.home import database
 
     with sqlite3.connect(database()) as connection:
         return connection.execute(

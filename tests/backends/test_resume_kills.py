@@ -15,11 +15,11 @@ from pathlib import Path
 import pytest
 
 from ml.backends.base import Run
-from ml.backends.local import home as homes
 from ml.backends.local.backend import LocalBackend
 from ml.backends.local.runs import runs
+from ml.core import home as homes
+from ml.core.errors import Place
 from ml.specs.plan import Dimension, PipelinePlan, SweepPlan
-from ml.specs.problems import Place
 from tests.backends.conftest import Sweeps
 from tests.backends.executors import begin, dying_at, go_on, kill, locks, only, settled, start
 from tests.backends.pipelines import planned

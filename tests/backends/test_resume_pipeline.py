@@ -11,9 +11,9 @@ import pytest
 from ml.backends.base import Run
 from ml.backends.local.resume import resumption
 from ml.backends.local.runs import runs
-from ml.specs.load import load
+from ml.core.errors import Refused
 from ml.specs.planning import plan
-from ml.specs.problems import Refused
+from ml.specs.sdk.load import load
 from tests.backends.executors import begin, kill, locks, only, settled, start
 from tests.backends.pipelines import planned, statuses, write
 from tests.backends.pipelines import repository as repository

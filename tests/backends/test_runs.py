@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from ml.backends.base import Run
-from ml.backends.local import home as homes
 from ml.backends.local.backend import LocalBackend
 from ml.backends.local.runs import jobs, records, runs
-from ml.specs.problems import Place, Problem, Refused
+from ml.core import home as homes
+from ml.core.errors import Place, Problem, Refused
 from tests.backends.conftest import LOG, Plans, Sweeps
 from tests.backends.executors import locks, start
 

@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 from mlflow.tracking import MlflowClient
 
-from ml.backends.local.home import tracking_uri
 from ml.backends.local.processes.cancellation import cancel
 from ml.backends.local.processes.reaper import processes_of
 from ml.backends.local.runs import jobs, runs
-from ml.specs.problems import Refused
+from ml.core.errors import Refused
+from ml.core.home import tracking_uri
 from tests.backends.made_runs import made, made_sweep
 from tests.backends.test_interruption import COMMAND, STUBBORN, SWEEP, trial_logs, wait_for
 from tests.conftest import ROOT

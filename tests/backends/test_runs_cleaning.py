@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from ml.backends.local import home
 from ml.backends.local.cleaning import cleaning, disk
 from ml.backends.local.cleaning.cleaning import Cleaning
 from ml.backends.local.cleaning.keeping import Needed
 from ml.backends.local.runs import jobs
+from ml.core import home
 from tests.backends.made_runs import DAY_S, made, made_model, made_snapshot
 
 

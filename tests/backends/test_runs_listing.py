@@ -12,7 +12,7 @@ import pytest
 from ml.backends.local.runs import comparison, listing, ranking, records
 from ml.backends.local.runs.comparison import differences
 from ml.backends.local.runs.listing import Entry, chosen, entries
-from ml.specs.problems import Refused
+from ml.core.errors import Refused
 from tests.backends.made_runs import DAY_S, made, made_snapshot, made_sweep
 
 

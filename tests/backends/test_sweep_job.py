@@ -11,14 +11,14 @@ from mlflow.tracking import MlflowClient
 
 from ml.backends.base import Run
 from ml.backends.local.backend import LocalBackend
-from ml.backends.local.home import tracking_uri
 from ml.backends.local.processes.process import cores
 from ml.backends.local.runs import records
 from ml.backends.local.sweeps import sampled
 from ml.backends.local.sweeps.sweep import concurrency
+from ml.core.errors import Place, Problem, Refused
+from ml.core.home import tracking_uri
 from ml.specs.domain import Constraint, Hints, Point
 from ml.specs.plan import Dimension, EarlyTermination
-from ml.specs.problems import Place, Problem, Refused
 from tests.backends.conftest import LOG, Sweeps
 
 HERE = Place("jobs/job.yml", 9)

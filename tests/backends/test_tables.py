@@ -15,11 +15,11 @@ import pytest
 from mlflow.entities import Run
 from mlflow.tracking import MlflowClient
 
-from ml.backends.local.home import database, tracking_uri
 from ml.backends.local.tracking import tables
 from ml.backends.local.tracking.tables import Tables, Unusual
 from ml.backends.local.tracking.tracking import Tracking
 from ml.backends.local.tracking.tracking import Tracking as Opened
+from ml.core.home import database, tracking_uri
 from tests.conftest import ROOT
 
 FOLDER = Path("/somewhere/jobs/calm_river_01")

@@ -14,9 +14,9 @@ import pytest
 from mlflow.entities import Metric
 from mlflow.tracking import MlflowClient
 
-from ml.backends.local.home import tracking_uri
 from ml.backends.local.tracking import history
 from ml.backends.local.tracking.tracking import Tracking, prepare
+from ml.core.home import tracking_uri
 from tests.conftest import ROOT
 
 WRITER = """

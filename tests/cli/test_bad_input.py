@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from ml.backends.local import home
 from ml.backends.local.runs import runs
 from ml.backends.local.snapshots import snapshot
 from ml.cli.app import main
+from ml.core import home
 from ml.release.registry import Registry, store
 from ml.serving import client, endpoint, ports, server
 from ml.serving.state import Live

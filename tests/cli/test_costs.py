@@ -11,7 +11,8 @@ import pytest
 from infra import settings as environments
 from infra.workloads import Cluster
 from ml.cli import costs
-from ml.specs import load, planning
+from ml.specs import planning
+from ml.specs.sdk import load
 
 TRAIN = """\
 type: command

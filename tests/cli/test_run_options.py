@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from ml.backends.local import home
 from ml.backends.local.cleaning import keeping
 from ml.backends.local.cleaning.bounding import VARIABLE
 from ml.cli.app import main
+from ml.core import home
 from tests.backends.made_runs import made
 
 JOB = """\

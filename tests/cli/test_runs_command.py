@@ -15,14 +15,14 @@ from pathlib import Path
 
 import pytest
 
-from ml.backends.local import home
 from ml.backends.local.runs import jobs, listing, records, runs
 from ml.cli import runs_text
 from ml.cli.run_logs import BLOCK_BYTES, beginning, write
 from ml.cli.spans import moment, size, span
 from ml.cli.tables import plain
+from ml.core import home
+from ml.core.errors import Problem, Refused
 from ml.release.descent import Descendant, Serving
-from ml.specs.problems import Problem, Refused
 from tests.backends.made_runs import LINEAGE, made, made_model, made_snapshot, made_sweep
 from tests.cli.conftest import Ml
 

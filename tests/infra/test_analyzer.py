@@ -16,7 +16,7 @@ from google.protobuf import empty_pb2
 from pulumi.runtime.proto import analyzer_pb2, analyzer_pb2_grpc
 
 from infra.preview.run import captures
-from ml.specs.problems import Refused
+from ml.core.errors import Refused
 from policies.infra.pack import RULES
 from tests.conftest import ROOT
 from tests.infra.programs import tree

@@ -21,7 +21,7 @@ from infra.preview.reports import reports
 from infra.preview.topology import svg
 from infra.pricing.prices import read
 from infra.settings import load
-from ml.specs.problems import Refused
+from ml.core.errors import Refused
 from tests.conftest import ROOT
 from tests.infra.programs import tree
 

@@ -11,7 +11,7 @@ import pytest
 from infra.preview.captured import SECRET
 from infra.preview.engine import plain
 from infra.preview.run import capture
-from ml.specs.problems import Place, Refused
+from ml.core.errors import Place, Refused
 from tests.conftest import ROOT
 from tests.infra.programs import tree
 
@@ -90,7 +90,7 @@ def test_a_program_that_fails_is_refused_with_its_reason(tmp_path: Path) -> None
         ("import pulumi\npulumi.Output.from_input(1).apply(lambda one: one / 0)", "by zero", 2),
         ("import sys\nsys.exit(3)", "ended with 3: it said nothing", None),
         (
-            "from ml.specs.problems import Problem, Refused\n"
+            "from ml.core.errors import Problem, Refused\n"
             "raise Refused(Problem('a-code', 'a found', 'an expected', 'a hint'))",
             "ended with 1: error[a-code]: a found",
             None,

@@ -18,7 +18,7 @@ from infra.schema import schema
 from infra.settings import HERE, Settings, chosen, load, stacks
 from infra.sizes import PRESETS, RETIREMENTS, SIZES, retired, retirement
 from infra.workloads import Cluster
-from ml.specs.problems import Problem, Refused
+from ml.core.errors import Problem, Refused
 from tests.conftest import ROOT
 
 NETWORK = "platform:network: {{ address_space: {} }}\n  platform:storage:"

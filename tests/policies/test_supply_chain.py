@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
+from ml.core.errors import Refused
 from ml.release import supply_chain
-from ml.specs.problems import Refused
 from policies.promotion import gates
 from policies.promotion.evidence import LockedPackage, SupplyChain
 from policies.supply_chain.advisories import AdvisoriesError, read

@@ -11,9 +11,9 @@ from ml.release import release_check, weights
 from ml.serving.deployment import read
 from ml.specs.check import check
 from ml.specs.hints import is_hints
-from ml.specs.load import load
 from ml.specs.plan_json import from_json, to_json
 from ml.specs.planning import plan
+from ml.specs.sdk.load import load
 from policies.promotion import gates
 from tests.conftest import ROOT
 

@@ -7,8 +7,8 @@ import threading
 
 import pytest
 
+from ml.core.errors import Refused
 from ml.release import audit
-from ml.specs.problems import Refused
 from tests.release.test_commands import ml
 from tests.release.test_registry import full_disk
 

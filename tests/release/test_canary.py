@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from ml.core.errors import Refused
 from ml.release import canary
 from ml.release.replay import Replay
 from ml.serving import endpoint, ports, slots
 from ml.serving.router.routes import DEPLOYMENT_HEADER
-from ml.specs.problems import Refused
 from tests.release.greens import BAD_GREENS, BURST, IDLE, SAMPLES, STRATEGY, TWICE, pair
 
 pytestmark = pytest.mark.slow

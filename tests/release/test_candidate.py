@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from ml.backends.local.runs import runs
+from ml.core.errors import Refused
 from ml.release import candidate, evidence
 from ml.release import project as projects
 from ml.release.propose import propose
-from ml.specs.problems import Refused
 from tests.release.conftest import World
 
 EVALUATE = """

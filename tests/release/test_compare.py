@@ -12,11 +12,11 @@ import pytest
 
 from ml.backends.local.runs import runs
 from ml.cli.app import main
+from ml.core.errors import Refused
 from ml.release import audit, evidence
 from ml.release.compare import versus
 from ml.release.registry import Registry, Version
 from ml.reports.comment.posting import marker
-from ml.specs.problems import Refused
 from policies.promotion.evidence import Evidence
 from tests.release import tiny
 from tests.release.conftest import Template, World

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 import yaml
 
+from ml.core.errors import Refused
 from ml.release import desired, project, release_check
 from ml.release.desired import Declared
 from ml.release.strategy import Strategy
-from ml.specs.problems import Refused
 from tests.release import tiny
 
 DECLARED = Declared(

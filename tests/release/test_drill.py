@@ -7,12 +7,12 @@ import json
 import pytest
 
 from ml.cli.app import main
+from ml.core.errors import Refused
 from ml.release import audit
 from ml.release.ask import ask
 from ml.release.drill import drill, spoilt
 from ml.release.registry import Registry
 from ml.serving import endpoint, faulty, slots
-from ml.specs.problems import Refused
 from tests.release.conftest import World
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from ml.core.errors import Exit, Refused
 from ml.release import audit, desired, plan, rollback
 from ml.release.apply import apply
 from ml.release.ask import ask
@@ -19,7 +20,6 @@ from ml.release.propose import propose
 from ml.release.registry import Registry
 from ml.release.status import status
 from ml.serving import endpoint
-from ml.specs.problems import Exit, Refused
 from tests.release import tiny
 from tests.release.conftest import World
 from tests.release.test_commands import ml

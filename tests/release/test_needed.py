@@ -7,16 +7,16 @@ import os
 
 import pytest
 
-from ml.backends.local import home
 from ml.backends.local.cleaning import cleaning
 from ml.backends.local.runs import listing
+from ml.core import home
+from ml.core.errors import Refused
 from ml.release import desired, index
 from ml.release.apply import apply
 from ml.release.descent import descendants
 from ml.release.needed import needed
 from ml.release.registry import Registry, place, store
 from ml.serving import endpoint
-from ml.specs.problems import Refused
 from tests.release.conftest import World
 
 pytestmark = pytest.mark.slow

@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from ml.backends.local import home
 from ml.backends.local.runs import runs
+from ml.core import home
+from ml.core.errors import Refused
 from ml.release import candidate, desired, plan, release_check, reverify
 from ml.release import project as projects
 from ml.release import propose as proposing
 from ml.release.apply import apply
 from ml.release.registry import Registry
 from ml.serving.client import Timing
-from ml.specs.problems import Refused
 from tests.release.conftest import Template, World
 from tests.release.killing import killed_at
 from tests.release.test_environments import commit, evidence, git, rehearse

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Engine, event
 
-from ml.backends.local import home
+from ml.core import home
+from ml.core.errors import Refused
 from ml.release.registry import Registry, store
 from ml.serving.scoring.manifest import folder_digest, verify
-from ml.specs.problems import Refused
 from tests.release.tiny import model_folder
 
 

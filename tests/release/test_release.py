@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 from mlflow.tracking import MlflowClient
 
-from ml.backends.local import home
 from ml.backends.local.runs import runs
+from ml.core import home
+from ml.core.errors import Refused
 from ml.release import audit, desired
 from ml.release.apply import apply
 from ml.release.ask import ask
@@ -23,7 +24,6 @@ from ml.release.propose import propose
 from ml.release.registry import Registry, Version
 from ml.release.status import status
 from ml.serving import endpoint, server, slots
-from ml.specs.problems import Refused
 from tests.release import tiny
 from tests.release.conftest import World
 from tests.release.test_commands import ml

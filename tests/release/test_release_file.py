@@ -13,10 +13,10 @@ import yaml
 from jsonschema import Draft202012Validator
 
 from ml.backends.local.snapshots.ignore import IgnoreFile
+from ml.core.errors import Problem, Refused
 from ml.release import release_check, release_file
 from ml.release.declaration import SCHEMA, schema
 from ml.release.strategy import Strategy
-from ml.specs.problems import Problem, Refused
 from policies.promotion import gates, watch
 from tests.conftest import ROOT
 from tests.release import tiny

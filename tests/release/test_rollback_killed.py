@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from ml.backends.local import home
+from ml.core import home
+from ml.core.errors import Refused
 from ml.release import audit, desired, plan, rollback
 from ml.release import propose as proposing
 from ml.release.apply import apply
 from ml.serving import endpoint
 from ml.serving.client import Timing
-from ml.specs.problems import Refused
 from tests.release.conftest import Template, World
 from tests.release.killing import killed_at
 from tests.release.test_environments import commit, files, rehearse

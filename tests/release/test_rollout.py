@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import pytest
 
+from ml.core.errors import Problem, Refused
 from ml.release import audit
 from ml.release.apply import Applied, apply
 from ml.release.ask import ask
@@ -19,7 +20,6 @@ from ml.release.status import status
 from ml.serving import endpoint, server, slots
 from ml.serving.server import START_S, Begun, Server
 from ml.serving.state import Canary, Live
-from ml.specs.problems import Problem, Refused
 from tests.release.conftest import World
 from tests.release.test_registry import full_disk
 

@@ -20,6 +20,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as some
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from ml.core.errors import Problem, Refused
 from ml.release import apply as applying
 from ml.release import audit, canary, desired, journal, rollback, smoke, status
 from ml.release import propose as proposing
@@ -31,7 +32,6 @@ from ml.serving import endpoint, server, slots
 from ml.serving.router import process
 from ml.serving.server import Launch, Server
 from ml.serving.state import Canary
-from ml.specs.problems import Problem, Refused
 
 NAME = "tiny"
 BAD = {"3": "crash", "4": "canary"}  # the others are sound

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from ml.core.errors import Refused
 from ml.release.weights import Term, Weights, read
-from ml.specs.problems import Refused
 
 SOUND = """schema_version: 1
 quality: {weight: 1, reference: 0.01}

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ml.backends.base import Run, Status
-from ml.backends.local import home
 from ml.backends.local.runs import records
+from ml.core import home
+from ml.core.errors import Place, Problem
 from ml.specs.plan import Value
-from ml.specs.problems import Place, Problem
 
 METRIC = "score"
 LINEAGE: dict[str, Any] = {

@@ -13,16 +13,16 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from ml.backends.base import Run
-from ml.backends.local.home import database
 from ml.backends.local.sweeps import sampled
 from ml.backends.local.sweeps.sampled import Sample
 from ml.cli.app import build
 from ml.cli.sweep import app
+from ml.core.errors import Place, Refused
+from ml.core.home import database
 from ml.reports import origins
 from ml.reports.explanation import explain
 from ml.reports.report import report
 from ml.specs.plan import EarlyTermination
-from ml.specs.problems import Place, Refused
 from ml.sweeps.policies import judge
 from tests.reports.made import Made, command, pipeline, sweep
 

@@ -9,9 +9,9 @@ from pathlib import Path
 from ml.backends.local.runs import runs
 from ml.backends.local.sweeps import sampled
 from ml.backends.local.sweeps.sampled import Sample
+from ml.core.errors import Problem
 from ml.reports.facts import gather
 from ml.reports.privacy import HIDDEN, headline, plain, shown
-from ml.specs.problems import Problem
 from tests.reports import made
 from tests.reports.made import Made
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ml.backends.local import home as place
+from ml.core import home as place
 from ml.reports import recorded
 
 LARGEST = 1.7976931348623157e308

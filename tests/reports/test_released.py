@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from ml.backends.base import Run
-from ml.backends.local import home
 from ml.backends.local.runs import runs
+from ml.core import home
 from ml.release import audit
 from ml.release.registry import Registry, Version
 from ml.reports.facts import gather

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from ml.core.errors import Refused
 from ml.serving.deployment import read
-from ml.specs.problems import Refused
 
 ENDPOINT = """
 $schema: https://azuremlschemas.azureedge.net/latest/managedOnlineEndpoint.schema.json

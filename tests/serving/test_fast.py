@@ -20,7 +20,7 @@ from benchmarks.serving import fast, fixture, request, rows
 from ml.serving import ports, server, slots
 from ml.serving.server import Launch
 from ml.specs.check import check
-from ml.specs.load import load
+from ml.specs.sdk.load import load
 from tests.serving.servers import CRASH, launch
 
 ROOT = Path(__file__).parents[2]

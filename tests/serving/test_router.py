@@ -16,10 +16,10 @@ from pathlib import Path
 import psutil
 import pytest
 
+from ml.core.errors import Refused
 from ml.serving import ports, slots
 from ml.serving.router import process
 from ml.serving.router.front import LARGEST_BODY
-from ml.specs.problems import Refused
 from tests.serving.backends import Backend, Routed, backend, routed, scripted
 
 

@@ -15,11 +15,11 @@ from pathlib import Path
 import psutil
 import pytest
 
+from ml.core.errors import Refused
 from ml.serving import client, endpoint, ports, server, slots
 from ml.serving.router import process
 from ml.serving.server import Server
 from ml.serving.state import Live
-from ml.specs.problems import Refused
 from tests.serving.servers import CRASH, HANG, launch
 
 

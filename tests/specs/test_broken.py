@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ml.specs.problems import Problem
+from ml.core.errors import Problem
 from tests.specs.broken import CASES, COMMAND, SPACE, SWEEP
 from tests.specs.conftest import Check
 

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from ml.core.errors import Exit, Refused
 from ml.specs.check import check
-from ml.specs.load import load
 from ml.specs.plan import CommandPlan, Environment
 from ml.specs.planning import plan
-from ml.specs.problems import Exit, Refused
+from ml.specs.sdk.load import load
 
 JOB = """\
 command: python -c 1

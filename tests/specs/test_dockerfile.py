@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from ml.core.errors import Refused
 from ml.specs.check import check
-from ml.specs.load import load
 from ml.specs.plan import CommandPlan, Environment
 from ml.specs.planning import plan
-from ml.specs.problems import Refused
+from ml.specs.sdk.load import load
 from tests.conftest import ROOT
 
 JOB = "command: x\nenvironment: azureml:e:1\ncompute: azureml:c\n"

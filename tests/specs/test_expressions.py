@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ml.core.errors import Refused
 from ml.specs.expressions import (
     METACHARACTERS,
     literal,
@@ -17,7 +18,6 @@ from ml.specs.expressions import (
     resolve_command,
     resolve_value,
 )
-from ml.specs.problems import Refused
 
 
 def resolved(template: str, value: object = "v") -> str:

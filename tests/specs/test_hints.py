@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from ml.cli.planned import as_json, as_text
+from ml.core.errors import Place, Problem, Refused
 from ml.specs import planning
 from ml.specs.check import check
 from ml.specs.domain import Constraint, Point
-from ml.specs.load import load
 from ml.specs.plan import SweepPlan, sweeps
-from ml.specs.problems import Place, Problem, Refused
+from ml.specs.sdk.load import load
 from ml.specs.survey import survey
 
 SPACE = """\

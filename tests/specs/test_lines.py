@@ -7,9 +7,9 @@ import yaml
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from ml.specs.ambiguity import MAX_DEPTH
-from ml.specs.lines import parse, strings
-from ml.specs.problems import Refused
+from ml.core.ambiguity import MAX_DEPTH
+from ml.core.documents import parse, strings
+from ml.core.errors import Refused
 
 BLOCK = """\
 # a comment

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import yaml
 
+from ml.core.errors import Refused
 from ml.specs.check import check
-from ml.specs.load import load
-from ml.specs.problems import Refused
+from ml.specs.sdk.load import load
 from tests.specs.allowed import ALLOWED
 from tests.specs.samples import SAMPLES
 

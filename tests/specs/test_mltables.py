@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ml.specs.check import check
-from ml.specs.load import load
+from ml.specs.sdk.load import load
 
 JOB = (
     "command: ls ${{inputs.t}}\ninputs:\n  t:\n    type: mltable\n    path: ./table\n"

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from ml.core.errors import Problem, Refused
 from ml.specs.check import check
-from ml.specs.load import load
-from ml.specs.problems import Problem, Refused
+from ml.specs.sdk.load import load
 from tests.specs.samples import SAMPLES
 
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from ml.cli.planned import as_text
-from ml.specs.load import load
+from ml.core.errors import Exit, Refused
 from ml.specs.plan import CommandPlan, Parallel, PipelinePlan
 from ml.specs.planning import plan
-from ml.specs.problems import Exit, Refused
+from ml.specs.sdk.load import load
 
 STEP = """\
 type: pipeline

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from ml.cli.planned import as_json, as_text
-from ml.specs import repository
+from ml.core import repository
+from ml.core.errors import Exit, Refused
 from ml.specs.check import check
-from ml.specs.load import load
 from ml.specs.plan import (
     CommandPlan,
     FromPipeline,
@@ -24,7 +24,7 @@ from ml.specs.plan import (
 )
 from ml.specs.planning import plan
 from ml.specs.ports import source_of
-from ml.specs.problems import Exit, Refused
+from ml.specs.sdk.load import load
 
 
 def pipeline(repo: Path, text: str, **overrides: str) -> PipelinePlan:

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from ml.core.errors import Exit, Refused
 from ml.specs.assets import digest
-from ml.specs.load import load
 from ml.specs.plan import CommandPlan, Dimension, Plan, SweepPlan
 from ml.specs.planning import plan
-from ml.specs.problems import Exit, Refused
+from ml.specs.sdk.load import load
 from tests.specs.broken import CASES, COMMAND
 from tests.specs.samples import SAMPLES
 

@@ -11,11 +11,11 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from ml.core.documents import parse
+from ml.core.errors import Refused
 from ml.specs.check import check
-from ml.specs.lines import parse
-from ml.specs.load import from_document, load
 from ml.specs.planning import plan
-from ml.specs.problems import Refused
+from ml.specs.sdk.load import from_document, load
 from tests.specs.samples import SAMPLES
 
 SCALARS = (

@@ -16,8 +16,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ml.core.errors import Place
 from ml.specs.plan import EarlyTermination
-from ml.specs.problems import Place
 from ml.sweeps.policies import judge
 from ml.sweeps.standing import _grow
 

@@ -10,9 +10,9 @@ import pytest
 from scipy import stats
 from scipy.stats import qmc
 
+from ml.core.errors import Exit, Place, Refused
 from ml.specs.distributions import Misfit, Variable, locate
 from ml.specs.plan import CommandPlan, Dimension, Environment, SweepPlan
-from ml.specs.problems import Exit, Place, Refused
 from ml.sweeps.samplers import make
 from ml.sweeps.space import Drawn, cells, draw, size
 

@@ -28,6 +28,7 @@ from ml.backends.local.runs import jobs
 from ml.backends.local.snapshots import snapshot
 from ml.backends.local.sweeps.sweep import concurrency
 from ml.backends.local.tracking.tracking import Tracking
+from ml.core.errors import Exit, Problem, Refused
 from ml.specs.plan import (
     CommandPlan,
     Environment,
@@ -38,7 +39,6 @@ from ml.specs.plan import (
     given,
     sweeps,
 )
-from ml.specs.problems import Exit, Problem, Refused
 
 # Fields that say something about Azure's machines or services and nothing about the job itself.
 MEANINGLESS = frozenset(

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from ml.backends.local.environments.interpreters import HERE, Interpreter
-from ml.backends.local.home import tracking_uri
+from ml.core.home import tracking_uri
 from ml.specs.plan import Value
 
 # Passed through from the caller. Everything else stays outside, as on a node: a token in a shell

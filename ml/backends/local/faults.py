@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from ml.backends.local.home import database, home
-from ml.specs.problems import Exit, Problem, Refused
+from ml.core.errors import Exit, Problem, Refused
+from ml.core.home import database, home
 
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 # A file is where the home, or a folder above it, should be; or nothing can be made there.

@@ -12,9 +12,9 @@ from pathlib import Path
 
 from ml.backends.base import Run
 from ml.backends.local import faults
+from ml.core.errors import Problem
+from ml.core.repository import shown
 from ml.specs.plan import CommandPlan
-from ml.specs.problems import Problem
-from ml.specs.repository import shown
 
 LAST_LINES = 12
 # Of every input: file → its size and when it was last changed.

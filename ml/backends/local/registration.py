@@ -20,11 +20,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from ml.backends.base import Run
-from ml.backends.local import faults, home
-from ml.specs import assets, repository
-from ml.specs.lines import read
+from ml.backends.local import faults
+from ml.core import home, repository
+from ml.core.documents import read
+from ml.core.errors import Problem
+from ml.specs import assets
 from ml.specs.plan import Asset, InputPlan, OutputPlan, PipelinePlan, Plan, given, outputs_of
-from ml.specs.problems import Problem
 
 MODELS = frozenset({"custom_model", "mlflow_model", "triton_model"})
 CONTENT = "content"

@@ -14,13 +14,14 @@ from typing import Literal
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from ml.backends.local import faults, home
+from ml.backends.local import faults
+from ml.core import home
+from ml.core.errors import Exit, Problem, Refused
 from ml.release.ab.sequence import fixed_size, sample_size, score_deviation
 from ml.release.desired import endpoint_of
 from ml.release.registry import Version
 from ml.serving import files
 from ml.serving.router.routes import allotted, place, ticket
-from ml.specs.problems import Exit, Problem, Refused
 
 SCHEMA_VERSION = 1
 Arm = Literal["A", "B"]

@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 
 from ml.backends.local import faults
+from ml.core.errors import Problem, Refused
 from ml.release.ab.experiment import Arm, Experiment
 from ml.release.ab.sequence import Flags, Floats
 from ml.serving import endpoint, files
 from ml.serving.router.collector import EXPOSED
-from ml.specs.problems import Problem, Refused
 
 FILE = "records.jsonl"
 LARGEST = 1e100

@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import ExitStack
 from dataclasses import replace
 
+from ml.core.errors import Exit, Problem, Refused
 from ml.release import audit, smoke
 from ml.release import project as projects
 from ml.release.ab.experiment import Experiment
@@ -16,7 +17,6 @@ from ml.serving import endpoint, server
 from ml.serving.router.process import Router
 from ml.serving.server import Launch
 from ml.serving.state import Canary, Live
-from ml.specs.problems import Exit, Problem, Refused
 from policies.promotion.decision import Decision
 
 

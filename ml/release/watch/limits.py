@@ -7,9 +7,9 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from ml.specs import lines, repository
+from ml.core import documents, repository
+from ml.core.errors import Problem, Refused
 from ml.specs.expressions import nearest
-from ml.specs.problems import Problem, Refused
 from policies.promotion import watch as floor
 
 FILE = "watch.yml"
@@ -40,7 +40,7 @@ def read(folder: Path) -> Limits:
     path = folder / FILE
     if not path.is_file():
         return Limits()
-    document = lines.read(path, repository.shown(path))
+    document = documents.read(path, repository.shown(path))
     try:
         made = _made(document.data)
     except _Wrong as wrong:

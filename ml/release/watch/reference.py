@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from ml.core.errors import Exit, Problem, Refused
 from ml.release.registry import EVIDENCE_FILE, Version
-from ml.specs.problems import Exit, Problem, Refused
 from ml.toolkit.reference import REFERENCE, SCHEMA_VERSION
 
 # What evidence.json calls the sha256 of the reference.

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ml.core.errors import Problem, Refused
 from ml.release.observed import prediction
 from ml.serving import endpoint
 from ml.serving.router.collector import FOLDER, numbered
-from ml.specs.problems import Problem, Refused
 from ml.toolkit.reference import Kind, clean
 
 # What a model says of a row of a table, and what a column of one is called by.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from ml.core.errors import Problem, Refused
 from ml.release import project as projects
 from ml.release.desired import LOCAL, endpoint_of
 from ml.release.registry import Registry, Version
@@ -12,7 +13,6 @@ from ml.release.watch import limits, reference, requests
 from ml.release.watch.report import Report, look
 from ml.release.watch.requests import Seen
 from ml.serving import endpoint
-from ml.specs.problems import Problem, Refused
 
 
 def watch(

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ml.core.repository import shown
 from ml.reports.facts import Facts
 from ml.reports.markup import Html, join, tag
 from ml.reports.numbers import digest
-from ml.specs.repository import shown
 
 Said = tuple[str, str, str]  # name, what is shown, the whole of it
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from ml.core.repository import shown
 from ml.reports.facts import Facts
 from ml.reports.markup import Html, tag
-from ml.specs.repository import shown
 
 # A line may be a whole matrix.
 LONGEST = 500

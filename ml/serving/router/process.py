@@ -15,8 +15,8 @@ from typing import Any
 
 import psutil
 
+from ml.core.errors import Exit, Problem, Refused
 from ml.serving import ports, slots
-from ml.specs.problems import Exit, Problem, Refused
 
 START_S = 30.0
 CALL_S = 10.0

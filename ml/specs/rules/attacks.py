@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from ml.core.documents import Key, strings
 from ml.specs import expressions, secrets
 from ml.specs.expressions import Reference, literal
-from ml.specs.lines import Key, strings
 from ml.specs.nodes import Node
 from ml.specs.rules.registry import Finding, Subject, rule
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from ml.core.documents import Key
 from ml.specs import expressions
-from ml.specs.lines import Key
 from ml.specs.nodes import Node
 from ml.specs.rules.registry import Finding, rule
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from ml.specs.lines import Key
+from ml.core.documents import Key
 from ml.specs.rules.registry import Finding, Subject, rule
 
 # The last key of a field → the least that Azure ML takes there. In job and component specs only;

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from ml.specs import assets, conda, repository
-from ml.specs.lines import Key, strings
-from ml.specs.load import Spec
-from ml.specs.problems import Severity
+from ml.core import repository
+from ml.core.documents import Key, strings
+from ml.core.errors import Severity
+from ml.specs import assets, conda
 from ml.specs.rules.registry import Finding, Subject, rule
+from ml.specs.sdk.load import Spec
 
 # Keys whose text is a path, and keys whose text is one when it looks like one.
 _PATHS = frozenset({"code", "path", "conda_file", "local_path", "training_data"})

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from ml.core.documents import Key, strings
 from ml.specs.expressions import Reference, did_you_mean, references
-from ml.specs.lines import Key, strings
 from ml.specs.nodes import Node
 from ml.specs.rules.registry import Finding, rule
 

@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from ml.specs.lines import Key
+from ml.core.documents import Key
+from ml.core.errors import Place, Problem, Severity
 from ml.specs.links import Links
-from ml.specs.load import Spec
 from ml.specs.nodes import Node
-from ml.specs.problems import Place, Problem, Severity
+from ml.specs.sdk.load import Spec
 
 Scope = Literal["spec", "node", "sweep", "pipeline"]
 

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from ml.specs import assets, repository
+from ml.core import repository
+from ml.core.documents import read
+from ml.core.errors import Refused
+from ml.specs import assets
 from ml.specs.expressions import did_you_mean
-from ml.specs.lines import read
 from ml.specs.nodes import Node
-from ml.specs.problems import Refused
 from ml.specs.rules.registry import Finding, Subject, rule
-from ml.specs.sdk_tree import included
-from ml.specs.sdk_words import in_words
+from ml.specs.sdk.tree import included
+from ml.specs.sdk.words import in_words
 
 _YAML = "reference-yaml-job-pipeline: jobs"
 _COMPONENT = "reference-yaml-job-pipeline: jobs.<name>.component"

@@ -10,7 +10,7 @@ import pytest
 
 from infra.live import arm as asking
 from infra.live.arm import Arm, Denied
-from ml.specs.problems import Refused
+from ml.core.errors import Refused
 from tests.infra.live.declared import GROUP, SUBSCRIPTION
 from tests.stand_ins.arm_server import SignedIn, State
 

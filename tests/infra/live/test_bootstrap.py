@@ -17,7 +17,7 @@ from infra.live.commands import run
 from infra.live.steps import Words, carry_out, shell
 from infra.naming import names
 from infra.settings import load
-from ml.specs.problems import Refused
+from ml.core.errors import Refused
 from tests.stand_ins.az_and_gh import Cloud
 
 ENVIRONMENTS = [load("dev"), load("prod")]

@@ -11,7 +11,7 @@ import pytest
 
 from infra.live.arm import Arm
 from infra.live.drift import Difference, drift, noise
-from ml.specs.problems import Refused
+from ml.core.errors import Refused
 from tests.infra.live.declared import (
     GROUP,
     IDENTITY,

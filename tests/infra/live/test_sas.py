@@ -15,7 +15,7 @@ from azure.storage.blob import BlobClient, BlobServiceClient
 
 from infra.live import sas
 from infra.live.sas import Access, Sas, issue, scope
-from ml.specs.problems import Refused
+from ml.core.errors import Refused
 from tests.stand_ins import arm_server, azurite_server
 from tests.stand_ins.arm_server import State
 from tests.stand_ins.azurite_server import Azurite, Person

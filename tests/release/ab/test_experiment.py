@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from scipy.stats import norm
 
+from ml.core.errors import Refused
 from ml.release.ab import experiment
 from ml.release.ab.experiment import Experiment
 from ml.serving.router.routes import Routes
-from ml.specs.problems import Refused
 from tests.release.ab.conftest import A
 
 Begun = Callable[..., Experiment]

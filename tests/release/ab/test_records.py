@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 
 from ml.cli import ab
+from ml.core.errors import Refused
 from ml.release.ab import records
 from ml.release.ab.experiment import Experiment
 from ml.serving import endpoint
-from ml.specs.problems import Refused
 
 Begun = Callable[..., Experiment]
 KEYS = [f"customer-{number}" for number in range(20)]

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from ml.core.errors import Refused
 from ml.release import audit, desired
 from ml.release import project as projects
 from ml.release.ab import experiment, routing
@@ -20,7 +21,6 @@ from ml.release.desired import Declared
 from ml.release.journal import record_refused
 from ml.release.registry import Registry
 from ml.serving import endpoint, files, ports, server, slots
-from ml.specs.problems import Refused
 from tests.release.conftest import Template, World
 from tests.release.test_commands import ml
 

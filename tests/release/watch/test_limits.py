@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from ml.core.errors import Refused
 from ml.release.watch.limits import Limits, read
-from ml.specs.problems import Refused
 from policies.promotion import watch
 
 FLOOR = watch.load()

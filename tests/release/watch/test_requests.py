@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from ml.core.errors import Refused
 from ml.release.watch import requests
 from ml.serving import endpoint
 from ml.serving.router.collector import FOLDER, numbered
-from ml.specs.problems import Refused
 
 
 def kept(own_home: Path, *lines: object, torn: str = "") -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from ml.core.errors import Refused
 from ml.release import reverify
 from ml.release.registry import EVIDENCE_FILE, Registry, Version
 from ml.release.watch import reference, requests, watching
@@ -17,7 +18,6 @@ from ml.release.watch.report import look
 from ml.reports import watched
 from ml.serving import endpoint
 from ml.serving.router.collector import FOLDER
-from ml.specs.problems import Refused
 from ml.toolkit.reference import REFERENCE, Columns, write_reference
 from tests.release.conftest import World
 from tests.release.test_commands import ml

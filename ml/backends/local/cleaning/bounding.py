@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ml.backends.base import Run
-from ml.backends.local import home
 from ml.backends.local.cleaning import cleaning, disk
 from ml.backends.local.cleaning.cleaning import Cleaning, Item
 from ml.backends.local.cleaning.keeping import Keeping, Needed
@@ -23,7 +22,8 @@ from ml.backends.local.environments import building as environment_building
 from ml.backends.local.resume.resumption import was_stopped
 from ml.backends.local.runs import ranking
 from ml.backends.local.runs.listing import Entry, entries
-from ml.specs.problems import Problem, Refused
+from ml.core import home
+from ml.core.errors import Problem, Refused
 
 VARIABLE = "MLOPS_DISK_LIMIT"
 # A tenth of the disk, between what a small project needs and what nobody would miss.

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from ml.backends.local import home
 from ml.backends.local.cleaning import disk
 from ml.backends.local.cleaning.keeping import Keeping, Needed, references
 from ml.backends.local.environments import building as environment_building
 from ml.backends.local.runs import jobs, listing
 from ml.backends.local.runs.listing import Entry
+from ml.core import home
 
 Kind = Literal["run", "outputs", "snapshot", "environment", "model", "reuse", "leftover"]
 _REMOVING, _UNFINISHED = ".removing-", ".unfinished-"

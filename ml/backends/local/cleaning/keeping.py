@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 
 from ml.backends.base import Run
-from ml.backends.local import home
 from ml.backends.local.runs import jobs, listing
 from ml.backends.local.runs.listing import Entry
+from ml.core import home
 
 # Time from taking a snapshot, or storing a model, until something refers to it.
 GRACE_S = 600.0

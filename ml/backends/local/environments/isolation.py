@@ -11,8 +11,8 @@ from ml.backends.local.environments import building as environment_building
 from ml.backends.local.environments.interpreters import Interpreter, Interpreters
 from ml.backends.local.environments.tracking_server import serving
 from ml.backends.local.processes.process import Watchman
+from ml.core.errors import Problem
 from ml.specs.plan import Environment, Plan, commands
-from ml.specs.problems import Problem
 
 
 def environments(plan: Plan) -> list[Environment]:

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from ml.specs.problems import Problem, Refused
+from ml.core.errors import Problem, Refused
 
 # pip's option → uv's variable, and what separates several values in it; "" for those with one.
 _VARIABLES = {

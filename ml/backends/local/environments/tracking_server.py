@@ -12,12 +12,13 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from ml.backends.local import home, outcome
+from ml.backends.local import outcome
 from ml.backends.local.processes.process import Watchman
 from ml.backends.local.tracking import mlflow_server
 from ml.backends.local.tracking.mlflow_server import HOST
 from ml.backends.local.tracking.tracking import Tracking
-from ml.specs.problems import Exit, Problem, Refused
+from ml.core import home
+from ml.core.errors import Exit, Problem, Refused
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ml.backends.local.environments import pip_settings
 from ml.backends.local.processes.process import Watchman
-from ml.specs.problems import Exit, Problem, Refused
+from ml.core.errors import Exit, Problem, Refused
 
 
 def venv(python: str, place: Path, watchman: Watchman, name: str) -> str:

@@ -12,8 +12,8 @@ from pathlib import Path
 from ml.backends.local import files
 from ml.backends.local.parallel import division, mltables
 from ml.backends.local.processes.process import cores
+from ml.core.errors import Problem
 from ml.specs.plan import CommandPlan
-from ml.specs.problems import Problem
 
 # "optional; default value is `parallel_run_step.txt`" (how-to-debug-parallel-run-step).
 COMMON_FILE = "parallel_run_step.txt"

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from ml.backends.base import Run, Status
 from ml.backends.local.outcome import REASONS
+from ml.core.errors import Problem
+from ml.core.repository import shown
 from ml.specs.plan import PipelinePlan, StepPlan
-from ml.specs.problems import Problem
-from ml.specs.repository import shown
 
 # Why a step was never started.
 NOT_STARTED = "not-started"

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from ml.backends.base import Run
-from ml.backends.local import home
 from ml.backends.local.environments.interpreters import HERE, Interpreter
 from ml.backends.local.execution import Session
 from ml.backends.local.runs import lineage, records
+from ml.core import home
 from ml.specs import assets
 from ml.specs.plan import CommandPlan, Environment, InputPlan, SweepPlan
 

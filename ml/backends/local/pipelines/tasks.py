@@ -8,7 +8,7 @@ from ml.backends.base import Run
 from ml.backends.local import faults
 from ml.backends.local.execution import Execution
 from ml.backends.local.sweeps.sweep import Sweep
-from ml.specs.problems import Problem, Refused
+from ml.core.errors import Problem, Refused
 
 
 class Task(Protocol):

@@ -15,10 +15,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from ml.backends.local import environment, home
+from ml.backends.local import environment
 from ml.backends.local.pool.imports import Imports
 from ml.backends.local.pool.plain_python import Invocation
 from ml.backends.local.processes.process import Watchman
+from ml.core import home
 
 FORKED = "forked from a warm interpreter"
 # What stands for the folder of a run's own packages until there is one.

@@ -9,10 +9,10 @@ from contextlib import suppress
 from pathlib import Path
 
 from ml.backends.base import Run
-from ml.backends.local import home
 from ml.backends.local.processes.reaper import GRACE_S
 from ml.backends.local.runs import jobs, runs
-from ml.specs.problems import Exit, Problem, Refused
+from ml.core import home
+from ml.core.errors import Exit, Problem, Refused
 
 # The grace that a stubborn command gets, and the time to close a run on a busy machine.
 PATIENCE_S = GRACE_S + 60.0

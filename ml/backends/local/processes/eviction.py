@@ -24,8 +24,8 @@ from ml.backends.base import Run
 from ml.backends.local import files
 from ml.backends.local.processes import reaper
 from ml.backends.local.snapshots.snapshot import Snapshot
+from ml.core.errors import Problem
 from ml.specs.plan import CommandPlan
-from ml.specs.problems import Problem
 
 
 @dataclass(frozen=True)

@@ -12,17 +12,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ml.backends.local import home
 from ml.backends.local.environments.interpreters import HERE
 from ml.backends.local.runs import records
 from ml.backends.local.runs.jobs import PLAN
 from ml.backends.local.snapshots import snapshot
 from ml.backends.local.snapshots.snapshot import Snapshot
+from ml.core import home
+from ml.core.errors import Exit, Problem, Refused
+from ml.core.repository import shown
 from ml.specs import assets
 from ml.specs.plan import CommandPlan, PipelinePlan, SweepPlan, given
 from ml.specs.plan_json import from_json, to_json
-from ml.specs.problems import Exit, Problem, Refused
-from ml.specs.repository import shown
 
 # So many packages are named that changed.
 _NAMED = 5

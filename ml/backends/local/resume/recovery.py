@@ -9,10 +9,10 @@ from dataclasses import replace
 from typing import Any
 
 from ml.backends.base import Pause, Run
-from ml.backends.local import home
 from ml.backends.local.runs import jobs, records
 from ml.backends.local.tracking.tracking import Tracking
-from ml.specs.problems import Problem
+from ml.core import home
+from ml.core.errors import Problem
 
 OPEN = frozenset({"Queued", "Running"})
 EXECUTOR_GONE = "executor-gone"

@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ml.backends.base import Event, Run, Watch, unwatched
-from ml.backends.local import faults, home
+from ml.backends.local import faults
 from ml.backends.local.environments import isolation
 from ml.backends.local.environments.interpreters import Interpreters
 from ml.backends.local.pipelines.outcome import NOT_STARTED, STEP_FAILED
@@ -25,8 +25,9 @@ from ml.backends.local.resume import attempts, begun, recovery, whole
 from ml.backends.local.resume.begun import Begun
 from ml.backends.local.runs import jobs, records, runs
 from ml.backends.local.tracking.tracking import Tracking
+from ml.core import home
+from ml.core.errors import Problem, Refused
 from ml.specs.plan import PipelinePlan, SweepPlan
-from ml.specs.problems import Problem, Refused
 
 
 def plan_of(run: Run, timeout_s: float | None = None) -> SweepPlan | PipelinePlan:

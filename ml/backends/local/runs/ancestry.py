@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from ml.backends.base import Run
-from ml.backends.local import home
 from ml.backends.local.runs import runs
 from ml.backends.local.runs.comparison import snapshot_of
 from ml.backends.local.runs.listing import Entry, entry_of
+from ml.core import home
+from ml.core.errors import Refused
 from ml.specs import assets
-from ml.specs.problems import Refused
 
 _STEP = re.compile(r"\$\{\{\s*(?:parent\.)?jobs\.([^.}]+)\.outputs\.([^.}\s]+)\s*\}\}$")
 

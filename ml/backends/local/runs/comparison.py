@@ -8,8 +8,8 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from ml.backends.local import home
 from ml.backends.local.runs.listing import Entry, with_latest_metrics
+from ml.core import home
 
 # Where each comes from, in the order in which it explains a difference.
 SECTIONS = ("job", "data", "code", "files", "parameters", "metrics")

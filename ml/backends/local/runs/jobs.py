@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TextIO
 
-from ml.backends.local import home
+from ml.core import home
 
 # The plan of a run with parts, kept in its folder before anything else is.
 PLAN = "plan.json"

@@ -14,10 +14,10 @@ from pathlib import PurePath
 from typing import Any
 
 from ml.backends.base import Run, Status
-from ml.backends.local import home
 from ml.backends.local.resume.recovery import OPEN, as_it_is
 from ml.backends.local.runs import records
 from ml.backends.local.tracking import history
+from ml.core import home
 
 STATUSES: tuple[Status, ...] = ("Queued", "Running", "Completed", "Failed", "Canceled")
 

@@ -13,7 +13,7 @@ from ml.backends.base import Run
 from ml.backends.local.pipelines import reuse
 from ml.backends.local.runs.listing import Entry, entry_of
 from ml.backends.local.tracking import history
-from ml.specs.problems import Problem, Refused
+from ml.core.errors import Problem, Refused
 from ml.sweeps.objective import Goal, score
 
 GOALS = ("maximize", "minimize")

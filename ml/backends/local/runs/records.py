@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ml.backends.base import Pause, Run
-from ml.specs.problems import Place, Problem
+from ml.core.errors import Place, Problem
 
 FILE = "job.json"
 # The kinds of runs that have parts, and the folder where those are.

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from pathlib import PurePath
 
 from ml.backends.base import Run
-from ml.backends.local import home
 from ml.backends.local.resume.recovery import as_it_is
 from ml.backends.local.runs import records
-from ml.specs.problems import Problem, Refused
+from ml.core import home
+from ml.core.errors import Problem, Refused
 
 
 def find(wanted: str, experiment: str | None = None) -> Run:

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from ml.backends.local import home
 from ml.backends.local.snapshots.ignore import IgnoreFile
+from ml.core import home
 
 
 @dataclass(frozen=True)

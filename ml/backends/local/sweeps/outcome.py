@@ -11,9 +11,9 @@ from dataclasses import replace
 from ml.backends.base import Run
 from ml.backends.local.outcome import REASONS
 from ml.backends.local.tracking import history
+from ml.core.errors import Place, Problem
+from ml.core.repository import shown
 from ml.specs.plan import SweepPlan
-from ml.specs.problems import Place, Problem
-from ml.specs.repository import shown
 
 
 def of_metric(plan: SweepPlan, trial: Run, curve: Sequence[float]) -> tuple[Problem, ...]:

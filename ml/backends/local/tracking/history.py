@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from ml.backends.local.home import database
+from ml.core.home import database
 
 # MLflow stores infinities as the largest finite double, and NaN as 0 with a flag.
 _LARGEST = 1.7976931348623157e308

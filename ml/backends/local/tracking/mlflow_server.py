@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from ml.backends.local import home
+from ml.core import home
 
 HOST = "127.0.0.1"
 # MLflow imports for seconds before it answers; this is for a machine that is busy.

@@ -21,9 +21,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from ml.backends.base import Status
-from ml.backends.local import faults, home
+from ml.backends.local import faults
 from ml.backends.local.tracking import history
 from ml.backends.local.tracking.tables import Tables, Unusual
+from ml.core import home
 from ml.specs.plan import Value
 
 if TYPE_CHECKING:

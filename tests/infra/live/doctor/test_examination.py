@@ -6,7 +6,7 @@ from contextlib import suppress
 
 from infra.live.arm import Arm
 from infra.settings import Settings
-from ml.specs.problems import Refused
+from ml.core.errors import Refused
 from tests.infra.live.doctor.ready import HERE, USAGES, said, wrong
 from tests.infra.live.nulls import with_a_null
 from tests.stand_ins.arm_server import State

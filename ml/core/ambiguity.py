@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from ml.specs.problems import Place, Problem, Refused
+from ml.core.errors import Place, Problem, Refused
 
 _MERGE = "tag:yaml.org,2002:merge"  # `<<` may stand twice: each merges
 MAX_DEPTH = 64

@@ -6,13 +6,14 @@ import re
 from pathlib import Path
 from typing import Any
 
-from ml.specs import sdk_fields, secrets
+from ml.core.documents import Document, Key
+from ml.core.errors import Problem
+from ml.specs import secrets
 from ml.specs.expressions import did_you_mean, nearest
 from ml.specs.kinds import JOBS, Kind
-from ml.specs.lines import Document, Key
 from ml.specs.plan import LITERALS
-from ml.specs.problems import Problem
-from ml.specs.sdk_tree import included
+from ml.specs.sdk import fields
+from ml.specs.sdk.tree import included
 
 SOURCE = "azure-ai-ml 1.35, the loader that `az ml` uses"
 
@@ -80,7 +81,7 @@ def _words(
     owner = _owner(keys, kind)
     text = " ".join(messages)
     if "Unknown field." in messages:
-        known = sorted(sdk_fields.names(schema)) if schema is not None else []
+        known = sorted(fields.names(schema)) if schema is not None else []
         hint = did_you_mean(name, known)
         expected = "" if hint or not known else f"one of {', '.join(known)}"
         return "unknown-field", f"`{name}` is not a field of {owner}", expected, hint
@@ -88,7 +89,7 @@ def _words(
         beside = document.get(*keys[:-1])
         # A field that the schema knows, however alike, is not the missing one misspelt.
         around = getattr(field, "parent", None)
-        right = sdk_fields.names(around) if hasattr(around, "fields") else set()
+        right = fields.names(around) if hasattr(around, "fields") else set()
         given = beside if isinstance(beside, dict) else {}
         written = [str(key) for key in given if key not in right]
         hint = (
@@ -107,8 +108,8 @@ def _words(
         hint = f"looked for {path}"
         return "missing-file", f"{where} names nothing on this machine", "a path that exists", hint
     wanted = _wanted(field, messages)
-    allowed = _listed(messages) or sdk_fields.allowed(field)
-    if _NOT_IN_SET.search(text) and allowed and "text" not in sdk_fields.wanted(field):
+    allowed = _listed(messages) or fields.allowed(field)
+    if _NOT_IN_SET.search(text) and allowed and "text" not in fields.wanted(field):
         near = did_you_mean(str(value), allowed)
         if "inputs" in keys[-3:-2] and name == "type" and str(value) in LITERALS:
             near = f"an input that is a value is written in place: `{keys[-2]}: VALUE`"
@@ -152,7 +153,7 @@ def _name(keys: tuple[Key, ...]) -> str:
 
 def _type_hint(name: str, value: Any, field: Any) -> str:
     """How the value would be written right."""
-    words = sdk_fields.wanted(field)
+    words = fields.wanted(field)
     if isinstance(value, bool | int | float) and "text" in words:
         text = str(value).lower() if isinstance(value, bool) else value
         return f'as text it stands in quotes: "{text}"'
@@ -181,7 +182,7 @@ def in_words(name: str, value: Any) -> str:
 
 
 def _wanted(field: Any, messages: tuple[str, ...]) -> str:
-    words = sdk_fields.wanted(field)
+    words = fields.wanted(field)
     if not words:
         words = [
             f"a valid {match[1]}" for match in map(_TYPES.search, messages) if match and match[1]
@@ -196,7 +197,7 @@ def _listed(messages: tuple[str, ...]) -> list[str]:
 
 
 def _values_hint(field: Any) -> str:
-    allowed = sdk_fields.allowed(field)
+    allowed = fields.allowed(field)
     return f"one of {', '.join(allowed)}" if allowed else ""
 
 

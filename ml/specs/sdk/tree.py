@@ -12,9 +12,11 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from ml.specs import assets, repository, sdk_fields
-from ml.specs.lines import Document, Key, read
-from ml.specs.problems import Refused
+from ml.core import repository
+from ml.core.documents import Document, Key, read
+from ml.core.errors import Refused
+from ml.specs import assets
+from ml.specs.sdk import fields
 
 
 @dataclass(frozen=True)
@@ -81,7 +83,7 @@ def leaves(messages: Any, at: Spot, folder: Path) -> Iterator[Leaf]:
 
 
 def _mapping(messages: dict[Any, Any], at: Spot, folder: Path) -> Iterator[Leaf]:
-    others = sdk_fields.others_of_type(at.field, at.value) if at.schema is None else []
+    others = fields.others_of_type(at.field, at.value) if at.schema is None else []
     if others and any(name not in at.value for name in messages):
         walked = [
             (list(leaves(told, Spot(at.keys, at.value, option, option.schema), folder)), option)
@@ -91,16 +93,16 @@ def _mapping(messages: dict[Any, Any], at: Spot, folder: Path) -> Iterator[Leaf]
         return
     schema = at.schema
     if schema is None and at.field is not None:
-        schema = sdk_fields.schema_for(at.field, at.value)
+        schema = fields.schema_for(at.field, at.value)
     for name, below in messages.items():
         if name == "_schema" or name is None:
             yield from leaves(below, at if name else replace(at, schema=None), folder)
         elif schema is not None:
-            field = sdk_fields.field_named(schema, name)
+            field = fields.field_named(schema, name)
             spot = replace(at.child(name, field), schema=None if field else schema)
             yield from leaves(below, spot, folder)
         else:
-            inner = sdk_fields.inner(at.field)
+            inner = fields.inner(at.field)
             is_entry = inner is not None and isinstance(below, dict) and set(below) <= _ENTRY
             below = below.get("value", below.get("key")) if is_entry else below
             yield from leaves(below, at.child(name, inner), folder)
@@ -119,7 +121,7 @@ def _is_nested(messages: Any) -> bool:
 
 def _union(branches: list[Any], at: Spot, folder: Path) -> Iterator[Leaf]:
     """The leaves of the alternative that was meant, or all of them where that is one question."""
-    options = sdk_fields.alternatives(at.field)
+    options = fields.alternatives(at.field)
     if len(options) != len(branches):
         options = [None] * len(branches)
     walked = [
@@ -153,7 +155,7 @@ def _fit(found: list[Leaf], option: Any, at: Spot) -> tuple[bool, int, int]:
     about_type = any(leaf.keys[depth:] in _TYPES for leaf in found)
     unknown = sum("Unknown field." in leaf.messages for leaf in found)
     missing = sum("Missing data for required field." in leaf.messages for leaf in found)
-    schema = sdk_fields.schema_for(option, at.value) if option is not None else None
-    known = {str(key) for key in at.value} & (sdk_fields.names(schema) if schema else set())
+    schema = fields.schema_for(option, at.value) if option is not None else None
+    known = {str(key) for key in at.value} & (fields.names(schema) if schema else set())
     # Of the two, a missing key says more: some schemas let unknown keys through.
     return not about_type, len(known) - unknown - 2 * missing, -len(found)

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import yaml
 
+from ml.core.errors import Place, Problem
 from ml.specs.expressions import nearest
-from ml.specs.problems import Place, Problem
 
 # What the parser says → what to do about it.
 _ADVICE = {

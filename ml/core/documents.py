@@ -16,8 +16,8 @@ from typing import Any
 
 import yaml
 
-from ml.specs import ambiguity, unreadable
-from ml.specs.problems import Place, Problem, Refused
+from ml.core import ambiguity, unreadable
+from ml.core.errors import Place, Problem, Refused
 
 Key = str | int
 LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)

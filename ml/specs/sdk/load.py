@@ -16,11 +16,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ml.specs import kinds, overrides, repository
+from ml.core import repository
+from ml.core.documents import Document, read
+from ml.core.errors import Place, Problem, Refused
+from ml.specs import kinds, overrides
 from ml.specs.kinds import Kind
-from ml.specs.lines import Document, read
-from ml.specs.problems import Place, Problem, Refused
-from ml.specs.sdk_errors import translate
+from ml.specs.sdk.errors import translate
 
 # family → (module under azure.ai.ml.entities, class): what `load_job`, `load_component` … pass to
 # the SDK's `load_common`.

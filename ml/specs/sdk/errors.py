@@ -11,11 +11,12 @@ from typing import Any
 
 from marshmallow import ValidationError
 
-from ml.specs import repository, sdk_words
+from ml.core import repository
+from ml.core.documents import Document, Key, read, strings
+from ml.core.errors import Problem, Refused
 from ml.specs.kinds import Kind, kind_of
-from ml.specs.lines import Document, Key, read, strings
-from ml.specs.problems import Problem, Refused
-from ml.specs.sdk_tree import Leaf, Spot, leaves
+from ml.specs.sdk import words
+from ml.specs.sdk.tree import Leaf, Spot, leaves
 
 # What a loader raises that met a shape of which it had not thought.
 _FAULTS = (AttributeError, TypeError, LookupError, RecursionError)
@@ -41,13 +42,11 @@ def translate(error: Exception, kind: Kind, document: Document, file: Path) -> t
         if unreadable:
             problems += unreadable
             continue
-        where, keys = sdk_words.follow(leaf.keys, document, file)
+        where, keys = words.follow(leaf.keys, document, file)
         if where is document:
             keys = _to_the_file(keys, leaf.messages, document, file)
         kind = (kind_of(where.data) if where is not document else None) or kind
-        problems.append(
-            sdk_words.problem(keys, leaf.messages, leaf.field, leaf.schema, kind, where)
-        )
+        problems.append(words.problem(keys, leaf.messages, leaf.field, leaf.schema, kind, where))
     if isinstance(cause, _FAULTS):
         problems = [replace(problem, code="loader-failed") for problem in problems]
     problems = _without_consequences(problems)
@@ -69,7 +68,7 @@ def _to_the_file(
     keys: tuple[Key, ...], messages: tuple[str, ...], document: Document, file: Path
 ) -> tuple[Key, ...]:
     """The keys of the path that is not there, where the SDK names only the mapping around it."""
-    resolved = sdk_words.not_found(messages)
+    resolved = words.not_found(messages)
     if not resolved or not isinstance(document.get(*keys), dict):
         return keys
     for below, text in strings(document.get(*keys)):

@@ -15,7 +15,7 @@ def home() -> Path:
 
 @cache
 def _of(moved: str, user: str, working_folder: str) -> Path:
-    from ml.specs.repository import root
+    from ml.core.repository import root
 
     return Path(moved).expanduser().absolute() if moved else root() / ".local"
 
