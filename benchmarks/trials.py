@@ -85,7 +85,7 @@ def run(script: str, trials: int) -> Timed:
     """Run the sweep; fails when a trial did."""
     import pickle
 
-    from ml.specs import planning
+    from ml.specs.plan import planning
     from ml.specs.sdk import load
 
     with sweep(script, trials) as spec:

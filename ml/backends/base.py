@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Literal, Protocol
 
 from ml.core.errors import Problem
-from ml.specs.plan import Plan, Value
+from ml.specs.plan.plan import Plan, Value
 
 Kind = Literal[
     "started",

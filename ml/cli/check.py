@@ -40,7 +40,7 @@ def command(
     policies/promotion. Ends with exit code 2 when there is an error, 0 when there is none or only
     warnings.
     """
-    from ml.specs.survey import survey
+    from ml.specs.check.survey import survey
 
     format = Format.json if as_json else format
     found = survey(paths or [], release_files())

@@ -16,7 +16,7 @@ from infra.pricing.prices import PriceList
 from ml.core.errors import Refused
 from ml.release.cost import CLUSTER, Prices
 from ml.release.cost import Price as HourlyPrice
-from ml.specs.plan import CommandPlan, PipelinePlan, Plan, SweepPlan
+from ml.specs.plan.plan import CommandPlan, PipelinePlan, Plan, SweepPlan
 
 
 @dataclass(frozen=True)

@@ -182,7 +182,7 @@ class Steps:
     def _run(self, path: Path, changes: Mapping[str, str]) -> Run:
         from ml.backends.local.backend import LocalBackend
         from ml.cli import live
-        from ml.specs import planning
+        from ml.specs.plan import planning
         from ml.specs.sdk import load
 
         plan = planning.plan(load.load(path, changes))

@@ -7,7 +7,7 @@ from typing import Any
 
 from ml.backends.local.environments import differences as environment_differences
 from ml.backends.local.environments import isolation
-from ml.specs.plan import Plan
+from ml.specs.plan.plan import Plan
 
 
 def as_lines(plan: Plan) -> Iterator[str]:

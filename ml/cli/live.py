@@ -12,7 +12,7 @@ from ml.backends.base import Event, Run, Watch, unwatched
 from ml.cli.live_steps import StepLines, StepRows, counts, most_trials
 from ml.cli.live_steps import outcome as outcome
 from ml.core.repository import shown
-from ml.specs.plan import CommandPlan, PipelinePlan, Plan, SweepPlan
+from ml.specs.plan.plan import CommandPlan, PipelinePlan, Plan, SweepPlan
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ml.backends.base import Event, Run
 from ml.core.repository import shown
-from ml.specs.plan import PipelinePlan, Plan, SweepPlan
+from ml.specs.plan.plan import PipelinePlan, Plan, SweepPlan
 
 if TYPE_CHECKING:
     from rich.table import Table

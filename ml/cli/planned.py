@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ml.core.repository import shown
-from ml.specs.domain import Hints
-from ml.specs.plan import (
+from ml.specs.plan.plan import (
     CommandPlan,
     Dimension,
     FromPipeline,
@@ -21,6 +20,7 @@ from ml.specs.plan import (
     StepPlan,
     SweepPlan,
 )
+from ml.specs.search.domain import Hints
 
 _KINDS: dict[type, str] = {
     CommandPlan: "command",

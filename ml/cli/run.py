@@ -53,8 +53,9 @@ def command(
     from ml.backends.local.processes.eviction import Evictions
     from ml.cli import bound, costs, environments, live, planned, spans
     from ml.core import home
-    from ml.specs import check, planning
-    from ml.specs.plan import CommandPlan, given
+    from ml.specs.check import check
+    from ml.specs.plan import planning
+    from ml.specs.plan.plan import CommandPlan, given
     from ml.specs.sdk import load
 
     loaded = load.load(spec, overrides)

@@ -9,7 +9,7 @@ from pathlib import Path
 import yaml
 
 from ml.core.errors import Place, Problem
-from ml.specs.expressions import nearest
+from ml.specs.expressions.expressions import nearest
 
 # What the parser says → what to do about it.
 _ADVICE = {

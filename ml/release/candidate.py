@@ -12,8 +12,8 @@ from ml.core import documents, repository
 from ml.core.errors import Exit, Problem, Refused
 from ml.release.project import Project
 from ml.release.registry import MODEL_OUTPUT
-from ml.specs.plan import CommandPlan, PipelinePlan, SweepPlan
-from ml.specs.planning import plan
+from ml.specs.plan.plan import CommandPlan, PipelinePlan, SweepPlan
+from ml.specs.plan.planning import plan
 from ml.specs.sdk.load import load
 
 MODEL = MODEL_OUTPUT

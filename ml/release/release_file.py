@@ -15,7 +15,7 @@ from ml.core.errors import Problem, Refused
 from ml.release import strategy
 from ml.release.declaration import DECLARED, TRACKED_FILE, Entry, schema
 from ml.release.strategy import Strategy, StrategyError
-from ml.specs.expressions import nearest
+from ml.specs.expressions.expressions import nearest
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from ml.reports.importance import Importance, importance
 from ml.reports.origins import Choice
 from ml.reports.privacy import plain
 from ml.reports.sweeps import Sweep, Trial, sweep_of
-from ml.specs.constraints import names_of
+from ml.specs.search.constraints import names_of
 
 _NUMBERS = ("interval", "value", "threshold")
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ml.core.errors import Problem
-from ml.specs.plan import Value
-from ml.specs.secrets import secret_in
+from ml.specs.check.secrets import secret_in
+from ml.specs.plan.plan import Value
 
 HIDDEN = "(hidden)"
 

@@ -15,7 +15,7 @@ from ml.backends.local.sweeps.sampled import Sample
 from ml.reports import recorded
 from ml.reports.privacy import headline, shown
 from ml.reports.recorded import Curve
-from ml.specs.plan import Value
+from ml.specs.plan.plan import Value
 from ml.sweeps.objective import Goal, best, score
 
 Outcome = Literal["completed", "stopped", "unranked", "failed", "canceled", "running"]

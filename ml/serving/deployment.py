@@ -31,7 +31,7 @@ class Deployment:
 
 def read(folder: Path) -> Deployment:
     """The deployment that the folder's two specs describe; raises Refused when they do not fit."""
-    from ml.specs.check import check
+    from ml.specs.check.check import check
 
     endpoint_spec, spec = load(folder / "endpoint.yml"), load(folder / "deployment.yml")
     if wrong := errors([*check(endpoint_spec), *check(spec)]):

@@ -15,8 +15,8 @@ from pathlib import Path
 
 from ml.core import repository
 from ml.core.errors import Place, Problem
-from ml.specs.conda import Conda, included
-from ml.specs.plan import Dependency
+from ml.specs.assets.conda import Conda, included
+from ml.specs.plan.plan import Dependency
 
 _END = {"&&", "||", ";", "|"}
 # Options of pip and conda that take the next word as their value.

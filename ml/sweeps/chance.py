@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from ml.specs.distributions import Space, Variable
-from ml.specs.plan import Dimension
+from ml.specs.plan.plan import Dimension
+from ml.specs.search.distributions import Space, Variable
 
 if TYPE_CHECKING:
     from numpy.random import RandomState

@@ -11,10 +11,10 @@ from collections.abc import Callable, Mapping
 from itertools import islice
 
 from ml.core.errors import Problem, Refused
-from ml.specs import constraints
-from ml.specs.constraints import Expression, Unclear
-from ml.specs.domain import Constraint
-from ml.specs.plan import SweepPlan
+from ml.specs.plan.plan import SweepPlan
+from ml.specs.search import constraints
+from ml.specs.search.constraints import Expression, Unclear
+from ml.specs.search.domain import Constraint
 from ml.sweeps import chance
 from ml.sweeps.space import cells, draw
 from ml.sweeps.tpe import Proposal

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from ml.specs.distributions import Variable
+from ml.specs.search.distributions import Variable
 
 if TYPE_CHECKING:
     from numpy import ndarray

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ml.specs.plan import EarlyTermination
+from ml.specs.plan.plan import EarlyTermination
 from ml.sweeps.objective import Goal, is_better
 from ml.sweeps.standing import Standing
 

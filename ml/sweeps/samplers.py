@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from ml.specs import distributions
-from ml.specs.distributions import Known
-from ml.specs.plan import SweepPlan
+from ml.specs.plan.plan import SweepPlan
+from ml.specs.search import distributions
+from ml.specs.search.distributions import Known
 from ml.sweeps import chance
 from ml.sweeps.feasible import Feasible
 from ml.sweeps.space import Drawn, cells, draw, size

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from ml.core.errors import Problem, Refused
-from ml.specs import distributions
-from ml.specs.distributions import Known, Space, Variable, dimensions
-from ml.specs.plan import Dimension
+from ml.specs.plan.plan import Dimension
+from ml.specs.search import distributions
+from ml.specs.search.distributions import Known, Space, Variable, dimensions
 
 # Chooses for a variable: a number between its bounds, the index of a choice.
 Choose = Callable[[Variable], float]

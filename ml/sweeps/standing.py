@@ -13,7 +13,7 @@ import math
 from array import array
 from typing import TYPE_CHECKING
 
-from ml.specs.plan import EarlyTermination
+from ml.specs.plan.plan import EarlyTermination
 from ml.sweeps.objective import Goal, is_better
 
 if TYPE_CHECKING:

@@ -15,9 +15,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ml.specs import distributions
-from ml.specs.distributions import Known, Space, Variable, walk
-from ml.specs.plan import Dimension
+from ml.specs.plan.plan import Dimension
+from ml.specs.search import distributions
+from ml.specs.search.distributions import Known, Space, Variable, walk
 from ml.sweeps.chance import choose, of_trial
 from ml.sweeps.objective import Goal
 from ml.sweeps.parzen import Density

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ml.core.errors import Place
-from ml.specs.plan import (
+from ml.specs.plan.plan import (
     CommandPlan,
     Dimension,
     Environment,

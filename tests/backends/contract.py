@@ -9,7 +9,7 @@ from mlflow.tracking import MlflowClient
 
 from ml.backends.base import Backend, Event
 from ml.core.errors import Place, Severity
-from ml.specs.plan import Distribution, EarlyTermination
+from ml.specs.plan.plan import Distribution, EarlyTermination
 from tests.backends.conftest import LOG, Plans, Sweeps
 
 

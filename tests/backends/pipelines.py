@@ -9,8 +9,8 @@ import pytest
 
 from ml.backends.base import Run, Watch, unwatched
 from ml.backends.local.backend import LocalBackend
-from ml.specs.plan import PipelinePlan
-from ml.specs.planning import plan
+from ml.specs.plan.plan import PipelinePlan
+from ml.specs.plan.planning import plan
 from ml.specs.sdk.load import load
 
 RunPipeline = Callable[..., Run]

@@ -10,8 +10,8 @@ from ml.backends.local.backend import LocalBackend
 from ml.backends.local.runs.ancestry import Link, ancestry
 from ml.cli.runs_lineage import as_json, told
 from ml.core import home as places
-from ml.specs.assets import digest
-from ml.specs.planning import plan
+from ml.specs.assets.assets import digest
+from ml.specs.plan.planning import plan
 from ml.specs.sdk.load import load
 from tests.backends.pipelines import repository, write
 

@@ -17,7 +17,7 @@ from ml.backends.local.processes.process import cores
 from ml.backends.local.runs import records
 from ml.core.errors import Place, Refused
 from ml.core.home import tracking_uri
-from ml.specs.plan import Asset, InputPlan
+from ml.specs.plan.plan import Asset, InputPlan
 from tests.backends.conftest import Plans
 
 HERE = Place("jobs/job.yml", 9)

@@ -12,7 +12,7 @@ import pytest
 from ml.backends.local.environments.differences import as_json, compared, differences
 from ml.backends.local.environments.specs import understood
 from ml.core.errors import Place
-from ml.specs.plan import Dependency, Environment
+from ml.specs.plan.plan import Dependency, Environment
 
 PLACE = Place("conda.yml", 4)
 NUMPY = version("numpy")

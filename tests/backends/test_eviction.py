@@ -22,7 +22,7 @@ from ml.backends.local.runs import records, runs
 from ml.cli.live import outcome
 from ml.core.errors import Place
 from ml.core.home import tracking_uri
-from ml.specs.plan import CommandPlan, InputPlan, OutputPlan
+from ml.specs.plan.plan import CommandPlan, InputPlan, OutputPlan
 from tests.backends.conftest import LOG, Plans, Sweeps
 from tests.backends.pipelines import planned, repository, statuses
 from tests.conftest import ROOT

@@ -8,7 +8,7 @@ import pytest
 
 from ml.backends.base import Run
 from ml.backends.local.backend import LocalBackend
-from ml.specs.planning import plan
+from ml.specs.plan.planning import plan
 from ml.specs.sdk.load import load
 from tests.backends.pipelines import RunPipeline, repository, run_pipeline
 

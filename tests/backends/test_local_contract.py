@@ -12,7 +12,7 @@ from ml.backends.base import Backend
 from ml.backends.local.backend import LocalBackend
 from ml.core.errors import Exit, Place, Refused
 from ml.core.home import tracking_uri
-from ml.specs.plan import Asset, Distribution, InputPlan, OutputPlan
+from ml.specs.plan.plan import Asset, Distribution, InputPlan, OutputPlan
 from tests.backends.conftest import Plans, Sweeps
 from tests.backends.contract import BackendContract
 

@@ -12,7 +12,7 @@ import pytest
 from ml.backends.local.environments import building, pip_settings
 from ml.backends.local.processes.process import Watchman
 from ml.core.errors import Place, Refused
-from ml.specs.plan import Dependency, Environment
+from ml.specs.plan.plan import Dependency, Environment
 from tests.backends.wheels import wheel, wheels
 
 __all__ = ["wheels"]

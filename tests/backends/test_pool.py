@@ -20,7 +20,7 @@ from ml.backends.local.pool.warm import FORKED
 from ml.backends.local.processes import reaper
 from ml.backends.local.processes.reaper import processes_of
 from ml.core import home as homes
-from ml.specs.plan import EarlyTermination, SweepPlan
+from ml.specs.plan.plan import EarlyTermination, SweepPlan
 from tests.backends.conftest import LOG, Sweeps
 from tests.backends.executors import begin, kill, start
 from tests.backends.test_pool_faithful import log, way

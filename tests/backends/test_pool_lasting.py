@@ -14,7 +14,7 @@ from ml.backends.local.backend import LocalBackend
 from ml.backends.local.pool.lasting import lasting
 from ml.backends.local.pool.pool import _adopting
 from ml.backends.local.pool.warm import FORKED
-from ml.specs.plan import CommandPlan
+from ml.specs.plan.plan import CommandPlan
 from tests.backends.conftest import Sweeps
 from tests.backends.test_pool_faithful import log, way
 

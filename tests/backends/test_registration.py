@@ -17,8 +17,8 @@ from ml.backends.local.resume import resumption
 from ml.backends.local.runs import records, runs
 from ml.core import home as places
 from ml.core.errors import Refused
-from ml.specs.plan import Asset, Plan, SweepPlan
-from ml.specs.planning import plan
+from ml.specs.plan.plan import Asset, Plan, SweepPlan
+from ml.specs.plan.planning import plan
 from ml.specs.sdk.load import load
 from tests.backends.conftest import LOG, Sweeps
 from tests.backends.pipelines import repository, write

@@ -12,7 +12,7 @@ from ml.backends.base import Run
 from ml.backends.local.resume import resumption
 from ml.backends.local.runs import runs
 from ml.core.errors import Refused
-from ml.specs.planning import plan
+from ml.specs.plan.planning import plan
 from ml.specs.sdk.load import load
 from tests.backends.executors import begin, kill, locks, only, settled, start
 from tests.backends.pipelines import planned, statuses, write

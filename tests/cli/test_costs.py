@@ -11,7 +11,7 @@ import pytest
 from infra import settings as environments
 from infra.workloads import Cluster
 from ml.cli import costs
-from ml.specs import planning
+from ml.specs.plan import planning
 from ml.specs.sdk import load
 
 TRAIN = """\

@@ -14,7 +14,14 @@ from ml.backends.base import Event, Pause, Run
 from ml.cli.live import BEST_ROWS, Lines, Rows, summary
 from ml.cli.live_steps import said_of
 from ml.core.errors import Place, Problem
-from ml.specs.plan import CommandPlan, Dimension, Environment, PipelinePlan, StepPlan, SweepPlan
+from ml.specs.plan.plan import (
+    CommandPlan,
+    Dimension,
+    Environment,
+    PipelinePlan,
+    StepPlan,
+    SweepPlan,
+)
 
 HERE = Place("sweep.yml", 1)
 TRIAL = CommandPlan(HERE, "t", "e", "true", None, Environment("e"))

@@ -14,7 +14,7 @@ from rich.console import Console
 from ml.backends.base import Event, Run
 from ml.cli.live_steps import StepLines, StepRows, counts, said_of
 from ml.core.errors import Place, Problem
-from ml.specs.plan import PipelinePlan
+from ml.specs.plan.plan import PipelinePlan
 from tests.backends.pipelines import planned
 from tests.backends.pipelines import repository as repository
 from tests.conftest import ROOT

@@ -16,7 +16,7 @@ from ml.cli.live import number, parameters
 from ml.cli.planned import as_text
 from ml.cli.run import parse_changes
 from ml.core.errors import Place, Refused
-from ml.specs.plan import CommandPlan, Environment
+from ml.specs.plan.plan import CommandPlan, Environment
 from tests.conftest import ROOT
 
 SPEC = """$schema: https://azuremlschemas.azureedge.net/latest/commandJob.schema.json

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ml.backends.base import Run
 from ml.backends.local.runs import records
-from ml.specs.plan import SweepPlan
+from ml.specs.plan.plan import SweepPlan
 from tests.backends.conftest import Sweeps
 from tests.backends.conftest import command as command
 from tests.backends.conftest import fresh_store as fresh_store

@@ -9,11 +9,11 @@ import pytest
 
 from ml.release import release_check, weights
 from ml.serving.deployment import read
-from ml.specs.check import check
-from ml.specs.hints import is_hints
-from ml.specs.plan_json import from_json, to_json
-from ml.specs.planning import plan
+from ml.specs.check.check import check
+from ml.specs.plan.json import from_json, to_json
+from ml.specs.plan.planning import plan
 from ml.specs.sdk.load import load
+from ml.specs.search.hints import is_hints
 from policies.promotion import gates
 from tests.conftest import ROOT
 

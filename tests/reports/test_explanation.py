@@ -22,7 +22,7 @@ from ml.core.home import database
 from ml.reports import origins
 from ml.reports.explanation import explain
 from ml.reports.report import report
-from ml.specs.plan import EarlyTermination
+from ml.specs.plan.plan import EarlyTermination
 from ml.sweeps.policies import judge
 from tests.reports.made import Made, command, pipeline, sweep
 

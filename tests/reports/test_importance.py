@@ -11,7 +11,7 @@ from ml.backends.local.runs import runs
 from ml.reports.facts import gather
 from ml.reports.importance import FEWEST, MOST, Importance, importance
 from ml.reports.sweeps import Sweep
-from ml.specs.plan import Value
+from ml.specs.plan.plan import Value
 from tests.reports import made
 from tests.reports.made import Made
 

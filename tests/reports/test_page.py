@@ -14,7 +14,7 @@ import pytest
 from ml.backends.local.runs import records, runs
 from ml.reports.charts.frame import LEGENDS
 from ml.reports.report import report
-from ml.specs.plan import Value
+from ml.specs.plan.plan import Value
 from tests.reports import made
 from tests.reports.made import Made
 from tests.reports.reading import Page

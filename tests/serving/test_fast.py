@@ -19,7 +19,7 @@ from benchmarks.load import Crowd
 from benchmarks.serving import fast, fixture, request, rows
 from ml.serving import ports, server, slots
 from ml.serving.server import Launch
-from ml.specs.check import check
+from ml.specs.check.check import check
 from ml.specs.sdk.load import load
 from tests.serving.servers import CRASH, launch
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ml.core.errors import Problem, Refused
-from ml.specs.check import check
+from ml.specs.check.check import check
 from ml.specs.sdk.load import load
 
 Check = Callable[..., list[Problem]]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ml.specs import assets
+from ml.specs.assets import assets
 
 
 @pytest.fixture

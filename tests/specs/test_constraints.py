@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from ml.core.errors import Place
-from ml.specs.constraints import Unclear, names_in, names_of, parse
-from ml.specs.plan import Dimension
+from ml.specs.plan.plan import Dimension
+from ml.specs.search.constraints import Unclear, names_in, names_of, parse
 
 HERE = Place("sweep.hints.yml", 1)
 VALUES = {"a": 3, "b": 0.5, "kind": "tree", "on": True, "model.depth": 7}

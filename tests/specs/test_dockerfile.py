@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from ml.core.errors import Refused
-from ml.specs.check import check
-from ml.specs.plan import CommandPlan, Environment
-from ml.specs.planning import plan
+from ml.specs.check.check import check
+from ml.specs.plan.plan import CommandPlan, Environment
+from ml.specs.plan.planning import plan
 from ml.specs.sdk.load import load
 from tests.conftest import ROOT
 

@@ -9,12 +9,12 @@ import pytest
 
 from ml.cli.planned import as_json, as_text
 from ml.core.errors import Place, Problem, Refused
-from ml.specs import planning
-from ml.specs.check import check
-from ml.specs.domain import Constraint, Point
-from ml.specs.plan import SweepPlan, sweeps
+from ml.specs.check.check import check
+from ml.specs.check.survey import survey
+from ml.specs.plan import planning
+from ml.specs.plan.plan import SweepPlan, sweeps
 from ml.specs.sdk.load import load
-from ml.specs.survey import survey
+from ml.specs.search.domain import Constraint, Point
 
 SPACE = """\
   rate: {type: uniform, min_value: 0.01, max_value: 0.3}

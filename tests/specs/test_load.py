@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from ml.core.errors import Refused
-from ml.specs.check import check
+from ml.specs.check.check import check
 from ml.specs.sdk.load import load
 from tests.specs.allowed import ALLOWED
 from tests.specs.samples import SAMPLES

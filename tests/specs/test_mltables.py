@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ml.specs.check import check
+from ml.specs.check.check import check
 from ml.specs.sdk.load import load
 
 JOB = (

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ml.core.errors import Problem, Refused
-from ml.specs.check import check
+from ml.specs.check.check import check
 from ml.specs.sdk.load import load
 from tests.specs.samples import SAMPLES
 

@@ -11,8 +11,8 @@ import pytest
 from ml.cli.planned import as_json, as_text
 from ml.core import repository
 from ml.core.errors import Exit, Refused
-from ml.specs.check import check
-from ml.specs.plan import (
+from ml.specs.check.check import check
+from ml.specs.plan.plan import (
     CommandPlan,
     FromPipeline,
     FromStep,
@@ -22,8 +22,8 @@ from ml.specs.plan import (
     commands,
     given,
 )
-from ml.specs.planning import plan
-from ml.specs.ports import source_of
+from ml.specs.plan.planning import plan
+from ml.specs.plan.ports import source_of
 from ml.specs.sdk.load import load
 
 

@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 
 from ml.core.errors import Place
-from ml.specs import domain
-from ml.specs import plan as plans
-from ml.specs.domain import Constraint, Hints, Point
-from ml.specs.frozen import Frozen
-from ml.specs.plan import CommandPlan, Dimension, Environment, SweepPlan
-from ml.specs.plan_json import from_json, kinds, to_json
-from ml.specs.planning import plan
+from ml.specs.plan import plan as plans
+from ml.specs.plan.frozen import Frozen
+from ml.specs.plan.json import from_json, kinds, to_json
+from ml.specs.plan.plan import CommandPlan, Dimension, Environment, SweepPlan
+from ml.specs.plan.planning import plan
 from ml.specs.sdk.load import load
+from ml.specs.search import domain
+from ml.specs.search.domain import Constraint, Hints, Point
 from tests.release import tiny
 
 

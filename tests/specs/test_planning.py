@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from ml.core.errors import Exit, Refused
-from ml.specs.assets import digest
-from ml.specs.plan import CommandPlan, Dimension, Plan, SweepPlan
-from ml.specs.planning import plan
+from ml.specs.assets.assets import digest
+from ml.specs.plan.plan import CommandPlan, Dimension, Plan, SweepPlan
+from ml.specs.plan.planning import plan
 from ml.specs.sdk.load import load
 from tests.specs.broken import CASES, COMMAND
 from tests.specs.samples import SAMPLES

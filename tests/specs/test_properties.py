@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from ml.core.documents import parse
 from ml.core.errors import Refused
-from ml.specs.check import check
-from ml.specs.planning import plan
+from ml.specs.check.check import check
+from ml.specs.plan.planning import plan
 from ml.specs.sdk.load import from_document, load
 from tests.specs.samples import SAMPLES
 

@@ -9,8 +9,8 @@ from dataclasses import replace
 import pytest
 
 from ml.core.errors import Exit, Place, Refused
-from ml.specs.domain import Constraint, Hints, Point
-from ml.specs.plan import CommandPlan, Dimension, Environment, SweepPlan
+from ml.specs.plan.plan import CommandPlan, Dimension, Environment, SweepPlan
+from ml.specs.search.domain import Constraint, Hints, Point
 from ml.sweeps import feasible
 from ml.sweeps.samplers import Suggestion, make
 

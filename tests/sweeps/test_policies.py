@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ml.core.errors import Place
-from ml.specs.plan import EarlyTermination
+from ml.specs.plan.plan import EarlyTermination
 from ml.sweeps.policies import judge, verdict
 from ml.sweeps.standing import Standing
 

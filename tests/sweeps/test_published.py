@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ml.core.errors import Place
-from ml.specs.plan import EarlyTermination
+from ml.specs.plan.plan import EarlyTermination
 from ml.sweeps.policies import judge
 from ml.sweeps.standing import _grow
 

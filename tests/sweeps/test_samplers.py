@@ -15,8 +15,8 @@ from optuna.samplers._tpe.parzen_estimator import _ParzenEstimator, _ParzenEstim
 from optuna.samplers._tpe.sampler import default_weights
 
 from ml.core.errors import Place
-from ml.specs.distributions import Variable, walk
-from ml.specs.plan import CommandPlan, Dimension, Environment, SweepPlan
+from ml.specs.plan.plan import CommandPlan, Dimension, Environment, SweepPlan
+from ml.specs.search.distributions import Variable, walk
 from ml.sweeps.chance import of_trial
 from ml.sweeps.parzen import Density
 from ml.sweeps.samplers import Sampler, make

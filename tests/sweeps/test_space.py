@@ -11,8 +11,8 @@ from scipy import stats
 from scipy.stats import qmc
 
 from ml.core.errors import Exit, Place, Refused
-from ml.specs.distributions import Misfit, Variable, locate
-from ml.specs.plan import CommandPlan, Dimension, Environment, SweepPlan
+from ml.specs.plan.plan import CommandPlan, Dimension, Environment, SweepPlan
+from ml.specs.search.distributions import Misfit, Variable, locate
 from ml.sweeps.samplers import make
 from ml.sweeps.space import Drawn, cells, draw, size
 

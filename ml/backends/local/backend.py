@@ -29,7 +29,7 @@ from ml.backends.local.snapshots import snapshot
 from ml.backends.local.sweeps.sweep import concurrency
 from ml.backends.local.tracking.tracking import Tracking
 from ml.core.errors import Exit, Problem, Refused
-from ml.specs.plan import (
+from ml.specs.plan.plan import (
     CommandPlan,
     Environment,
     PipelinePlan,

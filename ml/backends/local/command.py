@@ -12,7 +12,7 @@ from ml.backends.local.processes.interruption import Interruption
 from ml.backends.local.runs import jobs
 from ml.backends.local.tail import Tail
 from ml.backends.local.tracking import history
-from ml.specs.plan import CommandPlan
+from ml.specs.plan.plan import CommandPlan
 
 # How often the process is looked at, and how often its metrics for the watcher.
 POLL_S = 0.02

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ml.backends.local.environments.interpreters import HERE, Interpreter
 from ml.core.home import tracking_uri
-from ml.specs.plan import Value
+from ml.specs.plan.plan import Value
 
 # Passed through from the caller. Everything else stays outside, as on a node: a token in a shell
 # does not reach training code, and a PYTHONPATH cannot make an import work here that fails there.

@@ -23,8 +23,8 @@ from ml.backends.local.snapshots.snapshot import Snapshot
 from ml.backends.local.tracking import history
 from ml.backends.local.tracking.tracking import Tracking
 from ml.core.errors import Problem, Refused
-from ml.specs.expressions import resolve_command, resolve_value
-from ml.specs.plan import CommandPlan
+from ml.specs.expressions.expressions import resolve_command, resolve_value
+from ml.specs.plan.plan import CommandPlan
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ from itertools import islice
 from pathlib import Path, PurePath
 
 from ml.backends.local.snapshots.snapshot import Snapshot, working_copy
-from ml.specs.expressions import literal
-from ml.specs.plan import CommandPlan, InputPlan
+from ml.specs.expressions.expressions import literal
+from ml.specs.plan.plan import CommandPlan, InputPlan
 
 # Modes in which the job may write into its input: it gets a copy, the original stays as it is.
 COPIED = frozenset({"download", "rw_mount", "eval_download"})

@@ -14,7 +14,7 @@ from ml.backends.base import Run
 from ml.backends.local import faults
 from ml.core.errors import Problem
 from ml.core.repository import shown
-from ml.specs.plan import CommandPlan
+from ml.specs.plan.plan import CommandPlan
 
 LAST_LINES = 12
 # Of every input: file → its size and when it was last changed.

@@ -15,8 +15,8 @@ from ml.backends.local.resume import begun
 from ml.backends.local.runs import lineage
 from ml.backends.local.snapshots.snapshot import Snapshot
 from ml.backends.local.tracking.tracking import Tracking
-from ml.specs import assets
-from ml.specs.plan import CommandPlan, PipelinePlan, Plan, SweepPlan, commands, given
+from ml.specs.assets import assets
+from ml.specs.plan.plan import CommandPlan, PipelinePlan, Plan, SweepPlan, commands, given
 
 
 @dataclass

@@ -24,8 +24,8 @@ from ml.backends.local import faults
 from ml.core import home, repository
 from ml.core.documents import read
 from ml.core.errors import Problem
-from ml.specs import assets
-from ml.specs.plan import Asset, InputPlan, OutputPlan, PipelinePlan, Plan, given, outputs_of
+from ml.specs.assets import assets
+from ml.specs.plan.plan import Asset, InputPlan, OutputPlan, PipelinePlan, Plan, given, outputs_of
 
 MODELS = frozenset({"custom_model", "mlflow_model", "triton_model"})
 CONTENT = "content"

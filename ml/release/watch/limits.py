@@ -9,7 +9,7 @@ from typing import Any
 
 from ml.core import documents, repository
 from ml.core.errors import Problem, Refused
-from ml.specs.expressions import nearest
+from ml.specs.expressions.expressions import nearest
 from policies.promotion import watch as floor
 
 FILE = "watch.yml"

@@ -14,7 +14,7 @@ from marshmallow import ValidationError
 from ml.core import repository
 from ml.core.documents import Document, Key, read, strings
 from ml.core.errors import Problem, Refused
-from ml.specs.kinds import Kind, kind_of
+from ml.specs.check.kinds import Kind, kind_of
 from ml.specs.sdk import words
 from ml.specs.sdk.tree import Leaf, Spot, leaves
 

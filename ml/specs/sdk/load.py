@@ -19,8 +19,9 @@ from typing import Any
 from ml.core import repository
 from ml.core.documents import Document, read
 from ml.core.errors import Place, Problem, Refused
-from ml.specs import kinds, overrides
-from ml.specs.kinds import Kind
+from ml.specs.check import kinds
+from ml.specs.check.kinds import Kind
+from ml.specs.plan import overrides
 from ml.specs.sdk.errors import translate
 
 # family → (module under azure.ai.ml.entities, class): what `load_job`, `load_component` … pass to

@@ -15,7 +15,7 @@ from typing import Any
 from ml.core import repository
 from ml.core.documents import Document, Key, read
 from ml.core.errors import Refused
-from ml.specs import assets
+from ml.specs.assets import assets
 from ml.specs.sdk import fields
 
 

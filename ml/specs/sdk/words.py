@@ -8,10 +8,10 @@ from typing import Any
 
 from ml.core.documents import Document, Key
 from ml.core.errors import Problem
-from ml.specs import secrets
-from ml.specs.expressions import did_you_mean, nearest
-from ml.specs.kinds import JOBS, Kind
-from ml.specs.plan import LITERALS
+from ml.specs.check import secrets
+from ml.specs.check.kinds import JOBS, Kind
+from ml.specs.expressions.expressions import did_you_mean, nearest
+from ml.specs.plan.plan import LITERALS
 from ml.specs.sdk import fields
 from ml.specs.sdk.tree import included
 

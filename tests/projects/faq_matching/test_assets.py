@@ -14,9 +14,9 @@ from ml.projects.faq_matching.loading import DEFAULT_SCHEMA, read
 from ml.projects.faq_matching.prepare import asset_of
 from ml.projects.faq_matching.settings import Hyperparameters, add_arguments
 from ml.projects.faq_matching.text import normalise
-from ml.specs.hints import is_hints
-from ml.specs.planning import plan
+from ml.specs.plan.planning import plan
 from ml.specs.sdk.load import load
+from ml.specs.search.hints import is_hints
 from tests.conftest import ROOT
 
 PROJECT = ROOT / "ml/projects/faq_matching"

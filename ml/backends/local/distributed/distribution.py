@@ -17,7 +17,7 @@ from pathlib import Path
 from ml.backends.local import files
 from ml.backends.local.distributed import launchers, ranks
 from ml.backends.local.processes import reaper
-from ml.specs.plan import CommandPlan
+from ml.specs.plan.plan import CommandPlan
 
 
 def launched(plan: CommandPlan, command: str, folder: Path, environment: Mapping[str, str]) -> str:

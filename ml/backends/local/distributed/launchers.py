@@ -19,7 +19,7 @@ from functools import cache
 from pathlib import Path
 
 from ml.backends.local import files
-from ml.specs.plan import CommandPlan
+from ml.specs.plan.plan import CommandPlan
 
 HOST = "127.0.0.1"
 # Per-node-launch: the command is a launcher itself, which Azure ML starts once on each node and

@@ -24,7 +24,7 @@ from ml.backends.local.environments.specs import Asked, understood
 from ml.backends.local.processes.process import Watchman
 from ml.core import home
 from ml.core.errors import Exit, Problem, Refused
-from ml.specs.plan import Environment
+from ml.specs.plan.plan import Environment
 
 # Written last: an environment without it was never finished.
 COMPLETE = "environment.json"

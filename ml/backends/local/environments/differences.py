@@ -9,7 +9,7 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, requires, version
 from typing import Any
 
-from ml.specs.plan import Dependency, Environment
+from ml.specs.plan.plan import Dependency, Environment
 
 # Differences that a line names; the others are counted (--dry-run has all).
 NAMED = 4

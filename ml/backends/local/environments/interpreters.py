@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
-from ml.specs.plan import CommandPlan, Environment
+from ml.specs.plan.plan import CommandPlan, Environment
 
 
 @dataclass(frozen=True)

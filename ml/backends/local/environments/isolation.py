@@ -12,7 +12,7 @@ from ml.backends.local.environments.interpreters import Interpreter, Interpreter
 from ml.backends.local.environments.tracking_server import serving
 from ml.backends.local.processes.process import Watchman
 from ml.core.errors import Problem
-from ml.specs.plan import Environment, Plan, commands
+from ml.specs.plan.plan import Environment, Plan, commands
 
 
 def environments(plan: Plan) -> list[Environment]:

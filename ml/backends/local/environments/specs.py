@@ -16,7 +16,7 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion, Version
 
 from ml.backends.local.environments.names import is_of_python, on_pypi
-from ml.specs.plan import Dependency
+from ml.specs.plan.plan import Dependency
 
 _MATCH = re.compile(
     r"(?:[^\s=<>!~\[]+::)?(?P<name>[\w.\-]+)\s*"

@@ -13,7 +13,7 @@ from ml.backends.local import files
 from ml.backends.local.parallel import division, mltables
 from ml.backends.local.processes.process import cores
 from ml.core.errors import Problem
-from ml.specs.plan import CommandPlan
+from ml.specs.plan.plan import CommandPlan
 
 # "optional; default value is `parallel_run_step.txt`" (how-to-debug-parallel-run-step).
 COMMON_FILE = "parallel_run_step.txt"

@@ -11,7 +11,7 @@ from ml.backends.base import Run, Status
 from ml.backends.local.outcome import REASONS
 from ml.core.errors import Problem
 from ml.core.repository import shown
-from ml.specs.plan import PipelinePlan, StepPlan
+from ml.specs.plan.plan import PipelinePlan, StepPlan
 
 # Why a step was never started.
 NOT_STARTED = "not-started"

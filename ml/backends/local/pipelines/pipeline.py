@@ -22,7 +22,7 @@ from ml.backends.local.resume.past import past_of
 from ml.backends.local.runs import jobs, lineage, records
 from ml.backends.local.sweeps.sweep import Sweep, concurrency
 from ml.core.errors import Refused
-from ml.specs.plan import CommandPlan, FromStep, PipelinePlan, StepPlan, SweepPlan
+from ml.specs.plan.plan import CommandPlan, FromStep, PipelinePlan, StepPlan, SweepPlan
 
 POLL_S = 0.02
 

@@ -8,8 +8,8 @@ from ml.backends.base import Run
 from ml.backends.local.pipelines import reuse
 from ml.backends.local.pipelines.binding import bound
 from ml.backends.local.snapshots import snapshot
-from ml.specs import assets
-from ml.specs.plan import CommandPlan, FromStep, PipelinePlan, SweepPlan
+from ml.specs.assets import assets
+from ml.specs.plan.plan import CommandPlan, FromStep, PipelinePlan, SweepPlan
 
 
 def recalled(plan: CommandPlan | PipelinePlan, output: str) -> Run | None:

@@ -18,8 +18,8 @@ from ml.backends.local.environments.interpreters import HERE, Interpreter
 from ml.backends.local.execution import Session
 from ml.backends.local.runs import lineage, records
 from ml.core import home
-from ml.specs import assets
-from ml.specs.plan import CommandPlan, Environment, InputPlan, SweepPlan
+from ml.specs.assets import assets
+from ml.specs.plan.plan import CommandPlan, Environment, InputPlan, SweepPlan
 
 # What of a plan says nothing about what the step computes.
 _APART = frozenset(

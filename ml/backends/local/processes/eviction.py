@@ -25,7 +25,7 @@ from ml.backends.local import files
 from ml.backends.local.processes import reaper
 from ml.backends.local.snapshots.snapshot import Snapshot
 from ml.core.errors import Problem
-from ml.specs.plan import CommandPlan
+from ml.specs.plan.plan import CommandPlan
 
 
 @dataclass(frozen=True)

@@ -20,9 +20,9 @@ from ml.backends.local.snapshots.snapshot import Snapshot
 from ml.core import home
 from ml.core.errors import Exit, Problem, Refused
 from ml.core.repository import shown
-from ml.specs import assets
-from ml.specs.plan import CommandPlan, PipelinePlan, SweepPlan, given
-from ml.specs.plan_json import from_json, to_json
+from ml.specs.assets import assets
+from ml.specs.plan.json import from_json, to_json
+from ml.specs.plan.plan import CommandPlan, PipelinePlan, SweepPlan, given
 
 # So many packages are named that changed.
 _NAMED = 5

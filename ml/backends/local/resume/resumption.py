@@ -27,7 +27,7 @@ from ml.backends.local.runs import jobs, records, runs
 from ml.backends.local.tracking.tracking import Tracking
 from ml.core import home
 from ml.core.errors import Problem, Refused
-from ml.specs.plan import PipelinePlan, SweepPlan
+from ml.specs.plan.plan import PipelinePlan, SweepPlan
 
 
 def plan_of(run: Run, timeout_s: float | None = None) -> SweepPlan | PipelinePlan:

@@ -16,7 +16,7 @@ from ml.backends.local.resume.begun import Begun
 from ml.backends.local.resume.past import past_of
 from ml.backends.local.runs import lineage, records
 from ml.backends.local.sweeps import sweep
-from ml.specs.plan import PipelinePlan, SweepPlan
+from ml.specs.plan.plan import PipelinePlan, SweepPlan
 
 
 def carry_out(

@@ -14,7 +14,7 @@ from ml.backends.local.runs.comparison import snapshot_of
 from ml.backends.local.runs.listing import Entry, entry_of
 from ml.core import home
 from ml.core.errors import Refused
-from ml.specs import assets
+from ml.specs.assets import assets
 
 _STEP = re.compile(r"\$\{\{\s*(?:parent\.)?jobs\.([^.}]+)\.outputs\.([^.}\s]+)\s*\}\}$")
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from ml.backends.local.environments.interpreters import HERE, Interpreter
 from ml.backends.local.snapshots.snapshot import Snapshot
-from ml.specs.plan import CommandPlan, InputPlan, PipelinePlan, Plan, SweepPlan, commands
+from ml.specs.plan.plan import CommandPlan, InputPlan, PipelinePlan, Plan, SweepPlan, commands
 
 
 def of(

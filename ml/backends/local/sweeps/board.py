@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from ml.backends.base import Run
-from ml.specs.plan import SweepPlan
+from ml.specs.plan.plan import SweepPlan
 from ml.sweeps import objective, policies
 from ml.sweeps.standing import Standing
 

@@ -13,7 +13,7 @@ from ml.backends.local.outcome import REASONS
 from ml.backends.local.tracking import history
 from ml.core.errors import Place, Problem
 from ml.core.repository import shown
-from ml.specs.plan import SweepPlan
+from ml.specs.plan.plan import SweepPlan
 
 
 def of_metric(plan: SweepPlan, trial: Run, curve: Sequence[float]) -> tuple[Problem, ...]:

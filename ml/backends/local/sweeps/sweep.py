@@ -22,8 +22,8 @@ from ml.backends.local.sweeps.board import Board
 from ml.backends.local.sweeps.sampled import Sample
 from ml.backends.local.tracking import history
 from ml.core.errors import Problem, Refused
-from ml.specs.expressions import references
-from ml.specs.plan import SweepPlan
+from ml.specs.expressions.expressions import references
+from ml.specs.plan.plan import SweepPlan
 from ml.sweeps import samplers
 
 TrialEvent = Literal["trial_started", "trial_metric", "trial_ended"]

@@ -25,7 +25,7 @@ from ml.backends.local import faults
 from ml.backends.local.tracking import history
 from ml.backends.local.tracking.tables import Tables, Unusual
 from ml.core import home
-from ml.specs.plan import Value
+from ml.specs.plan.plan import Value
 
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient

@@ -1,0 +1,140 @@
+"""Conda files: what an environment asks conda and pip for, line by line.
+
+The format is conda's `environment.yml` (docs.conda.io, "Creating an environment file manually"):
+`dependencies` are match specifications, and one mapping `pip:` with what a requirements file of
+pip may hold, `-r` with the path of another included.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ml.core import repository
+from ml.core.documents import Key, read
+from ml.core.errors import Place, Problem, Refused
+from ml.specs.plan.fields import Written
+from ml.specs.plan.plan import Dependency
+
+_INCLUDE = re.compile(r"(?:-r|--requirement)[\s=]*(?P<file>\S.*)$")
+_COMMENT = re.compile(r"(?:^|\s)#.*$")
+_SOURCE = "conda's environment.yml and pip's requirements file format"
+
+
+@dataclass(frozen=True)
+class Conda:
+    """What a conda file asks for, and what is wrong with it."""
+
+    dependencies: tuple[Dependency, ...]
+    problems: tuple[Problem, ...] = ()
+
+
+@dataclass(frozen=True)
+class _File:
+    """A YAML file of its own as `Written`."""
+
+    path: Path
+    document: Any
+
+    @property
+    def folder(self) -> Path:
+        return self.path.parent
+
+    def get(self, *keys: Key) -> Any:
+        return self.document.get(*keys)
+
+    def place(self, *keys: Key) -> Place:
+        return self.document.place(*keys)  # type: ignore[no-any-return]
+
+
+def of_file(path: Path) -> Conda:
+    """What the conda file at `path` asks for; its problems are about its own lines."""
+    try:
+        document = read(path, repository.shown(path))
+    except Refused as refused:
+        return Conda((), refused.problems)
+    return of_mapping(_File(path, document))
+
+
+def of_mapping(written: Written, *at: Key) -> Conda:
+    """What the mapping at `at` asks for: a `conda_file:` may be written in place."""
+    found: list[Dependency] = []
+    problems: list[Problem] = []
+    data = written.get(*at)
+    if not isinstance(data, dict) or not isinstance(data.get("dependencies", []), list):
+        wrong = "dependencies" if isinstance(data, dict) else "the file"
+        place = written.place(*at, *(["dependencies"] if isinstance(data, dict) else []))
+        return Conda((), (_wrong(f"`{wrong}` is no list of dependencies", place),))
+    for index, entry in enumerate(data.get("dependencies") or []):
+        place = written.place(*at, "dependencies", index)
+        if isinstance(entry, str):
+            found.append(Dependency(entry.strip(), "conda", place))
+        elif isinstance(entry, Mapping) and set(entry) == {"pip"}:
+            for number, line in enumerate(entry["pip"] or []):
+                place = written.place(*at, "dependencies", index, "pip", number)
+                if isinstance(line, str):
+                    found += _line(line, place, written.folder, problems, ())
+                else:
+                    problems.append(_wrong(f"a pip dependency is {line!r}", place))
+        else:
+            problems.append(_wrong(f"a dependency is {entry!r}", place))
+    return Conda(tuple(found), tuple(problems))
+
+
+def included(path: Path, place: Place, problems: list[Problem]) -> Iterator[Dependency]:
+    """The dependencies of a requirements file that is named at `place`."""
+    yield from _line(f"-r {path.name}", place, path.parent, problems, ())
+
+
+def _line(
+    line: str, place: Place, folder: Path, problems: list[Problem], above: tuple[Path, ...]
+) -> Iterator[Dependency]:
+    """The dependencies of one line: itself, or those of the file that it includes."""
+    text = _COMMENT.sub("", line).strip()
+    include = _INCLUDE.match(text)
+    if include is None:
+        if text:
+            yield Dependency(" ".join(text.split()), "pip", place)
+        return
+    path = Path(folder, include["file"].strip("\"'"))
+    if path in above:
+        return
+    try:
+        content = path.read_text(encoding="utf-8-sig")
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or str(error)
+        found = f"`{text}`: {repository.shown(path)} cannot be read: {why}"
+        hint = "the path is relative to the file that names it"
+        problems.append(Problem("missing-file", found, "a requirements file", hint, place))
+        return
+    for number, joined in _joined(content):
+        there = Place(repository.shown(path), number)
+        yield from _line(joined, there, path.parent, problems, (*above, path))
+
+
+def _joined(content: str) -> Iterator[tuple[int, str]]:
+    """The lines of a requirements file with their numbers; a backslash joins two."""
+    held, first = "", 0
+    for number, line in enumerate(content.splitlines(), 1):
+        first = first or number
+        if line.endswith("\\"):
+            held += line[:-1] + " "
+            continue
+        yield first, held + line
+        held, first = "", 0
+    if held:
+        yield first, held
+
+
+def _wrong(found: str, place: Place) -> Problem:
+    return Problem(
+        "bad-conda-file",
+        found,
+        "a list of texts such as `numpy=1.26`, and one mapping `pip:` with a list of texts",
+        "write it as `conda env export` does",
+        place,
+        source=_SOURCE,
+    )

@@ -1,0 +1,100 @@
+"""`${{…}}` and `$[[…]]` in commands: every name is declared."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from ml.core.documents import Key
+from ml.specs.check.nodes import Node
+from ml.specs.check.rules.registry import Finding, rule
+from ml.specs.expressions import expressions
+
+_YAML = "reference-yaml-core-syntax: expressions for configuring jobs and components"
+# Fields with expressions that the node itself resolves, by its type.
+_TEMPLATES: dict[str, list[tuple[Key, ...]]] = {
+    "command": [("command",)],
+    "sweep": [("trial", "command")],
+    "parallel": [("task", "program_arguments"), ("input_data",)],
+    "spark": [("args",)],
+}
+_SOURCES = frozenset({"inputs", "outputs", "search_space"})
+
+
+def templates(node: Node) -> Iterator[tuple[tuple[Key, ...], str]]:
+    """The texts of a node that name its own inputs and outputs, with their keys."""
+    for keys in _TEMPLATES.get(node.type, []):
+        text = node.get(*keys)
+        if isinstance(text, str):
+            yield keys, text
+    at: tuple[Key, ...] = ("trial",) if node.type == "sweep" else ()
+    for name, value in node.mapping(*at, "environment_variables").items():
+        if isinstance(value, str) and node.type in {"command", "sweep"}:
+            yield (*at, "environment_variables", name), value
+
+
+def declared(node: Node, reference: expressions.Reference) -> Mapping[str, object] | None:
+    """What the reference's source declares in that node; None where that is not known here."""
+    if reference.source == "search_space":
+        space: dict[str, object] = dict(node.search_space)
+        for distribution in node.search_space.values():
+            values = distribution.get("values") if isinstance(distribution, dict) else None
+            for value in values if isinstance(values, list) else []:
+                space.update(value if isinstance(value, dict) else {})
+        return space
+    return node.ports(reference.source)
+
+
+@rule("unbound-expression", scope="node", source=_YAML)
+def unbound_expression(node: Node) -> Iterator[Finding]:
+    """An expression in a command names an input, an output or a hyperparameter of the job."""
+    for keys, text in templates(node):
+        for reference in expressions.references(text):
+            if reference.source not in _SOURCES:
+                continue
+            known = declared(node, reference)
+            name = reference.name.partition(".")[0]
+            if known is None or name in known or (reference.source, name) == ("outputs", "default"):
+                continue
+            problem = expressions.unbound(reference, {reference.source: known})
+            yield Finding(keys, problem.found, problem.expected, problem.hint)
+
+
+@rule("unknown-expression", scope="node", severity="warning", source=_YAML)
+def unknown_expression(node: Node) -> Iterator[Finding]:
+    """A command has expressions of inputs, outputs and search_space, and closes each."""
+    for keys, text in templates(node):
+        found = expressions.references(text)
+        for reference in found:
+            is_bound = reference.source == "parent" and "environment_variables" in keys
+            if reference.source not in _SOURCES and not (is_bound and node.parent):
+                yield Finding(
+                    keys,
+                    f"`{reference.text}` is no expression of a command",
+                    "inputs, outputs or search_space",
+                )
+        if text.count("${{") > len(found):
+            yield Finding(keys, "`${{` without `}}`", "`${{inputs.NAME}}`")
+        if text.count("$[[") > text.count("]]"):
+            yield Finding(keys, "`$[[` without `]]`", "`$[[--NAME ${{inputs.NAME}}]]`")
+
+
+@rule(
+    "optional-without-brackets",
+    scope="node",
+    severity="warning",
+    source="reference-yaml-component-command: optional inputs stand in `$[[…]]`",
+)
+def optional_without_brackets(node: Node) -> Iterator[Finding]:
+    """An optional input stands in `$[[…]]`, so that it can go away."""
+    if not node.is_component or node.command is None:
+        return
+    keys, text = node.command
+    ports = node.ports("inputs") or {}
+    for reference in expressions.references(text):
+        port = ports.get(reference.name)
+        if reference.source != "inputs" or not isinstance(port, dict) or reference.block:
+            continue
+        if port.get("optional") is True and port.get("default") is None:
+            hint = f"write `$[[--{reference.name} {reference.text}]]`"
+            found = f"`{reference.text}` is optional and has no value when left out"
+            yield Finding(keys, found, "`$[[…]]` around it", hint)

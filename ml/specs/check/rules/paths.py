@@ -1,0 +1,157 @@
+"""Local paths: inside the repository, and there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from ml.core import repository
+from ml.core.documents import Key, strings
+from ml.core.errors import Severity
+from ml.specs.assets import assets, conda
+from ml.specs.check.rules.registry import Finding, Subject, rule
+from ml.specs.sdk.load import Spec
+
+# Keys whose text is a path, and keys whose text is one when it looks like one.
+_PATHS = frozenset({"code", "path", "conda_file", "local_path", "training_data"})
+_MAY_BE_PATHS = frozenset(
+    {"component", "create_job", "job", "trial", "environment", "model", "specification", "$ref"}
+)
+_WORK = frozenset({"job", "component", "schedule"})
+_LOOKS_LOCAL = ("./", "../", "/", "file:", "~")
+_SOURCE = "a job's snapshot and data come from the repository"
+
+
+def local_paths(spec: Spec) -> Iterator[tuple[tuple[Key, ...], str, Path]]:
+    """The local paths that a spec names: keys, the text as written, and where it leads."""
+    for keys, text in strings(spec.document.data):
+        # A person may name any path of theirs on the command line.
+        if not _is_path(keys, text) or "${{" in text or spec.document.change(*keys):
+            continue
+        path = assets.local(text, spec.folder)
+        if path is not None:
+            yield keys, text, path
+
+
+def _is_path(keys: tuple[Key, ...], text: str) -> bool:
+    if not text or "\n" in text or not keys:
+        return False
+    key = keys[-1]
+    if "environment_variables" in keys[:-1] or "tags" in keys[:-1] or "properties" in keys[:-1]:
+        return False
+    if "inference_config" in keys[:-1]:  # of a container's routes, not of files
+        return False
+    if key in _PATHS:
+        return True
+    is_context = keys[-2:] == ("build", "path")
+    return is_context or (key in _MAY_BE_PATHS and text.startswith(_LOOKS_LOCAL))
+
+
+@rule("path-escape", scope="spec", source=_SOURCE)
+def path_escape(subject: Subject) -> Iterator[Finding]:
+    """A path stays in the repository, whether it climbs out by `..` or by a link."""
+    spec = subject.spec
+    for keys, text, _ in local_paths(spec):
+        written = Path(text.removeprefix("file://").removeprefix("file:"))
+        real = subject.links.escape(written, spec.folder, spec.boundary)
+        if real is not None:
+            yield Finding(
+                keys,
+                f"`{text}` leaves the repository for {real}",
+                f"a path below {repository.shown(spec.boundary or spec.folder)}",
+                "register the data as an asset, or give the path with `--set` when you run it",
+            )
+
+
+@rule("link-escape", scope="spec", source=_SOURCE)
+def link_escape(subject: Subject) -> Iterator[Finding]:
+    """No link in a folder that would be uploaded leads out of the repository."""
+    spec = subject.spec
+    for keys, text, path in local_paths(spec):
+        if keys[-1] not in {"code", "path"} or not path.is_dir():
+            continue
+        if subject.links.escape(Path(text), spec.folder, spec.boundary) is not None:
+            continue
+        for link, real in subject.links.escapes_inside(path, spec.folder, spec.boundary):
+            shown = repository.shown(link)
+            yield Finding(
+                keys,
+                f"`{text}` holds the link {shown}, which leads to {real}",
+                "links that stay in the repository",
+                "replace the link by what it names, or leave it out in .amlignore",
+            )
+
+
+@rule(
+    "missing-file",
+    scope="spec",
+    severity="warning",
+    source="azure-ai-ml uploads local paths when a job is submitted, and fails without them",
+)
+def missing_file(subject: Subject) -> Iterator[Finding]:
+    """A local path is there; what an asset of this repository names is an error when missing.
+
+    A job's data may be made before the job is submitted, and of other repositories there may be a
+    part only: both are warnings. `plan` refuses missing data of any job.
+    """
+    spec = subject.spec
+    at_home = spec.boundary is not None and spec.boundary == repository.boundary(Path.cwd())
+    severity: Severity = "error" if at_home and spec.kind.family not in _WORK else "warning"
+    for keys, text, path in local_paths(spec):
+        if keys[-1] not in {"path", "code"} or "outputs" in keys or _exists(path, text):
+            continue
+        if spec.kind.family == "datastore" or "environment" in keys[:-1] or "paths" in keys[:-1]:
+            continue
+        yield Finding(
+            keys,
+            f"`{text}` does not exist",
+            "a file or folder",
+            "make it before the job is submitted, or mend the path",
+            severity,
+        )
+    for keys, _, path in local_paths(spec):
+        if keys[-2:] == ("build", "path") and path.is_dir():
+            given = spec.get(*keys[:-1], "dockerfile_path")
+            if not (path / str(given or "Dockerfile")).is_file():
+                yield Finding(
+                    (*keys[:-1], "dockerfile_path") if given else keys,
+                    f"`{given or 'Dockerfile'}` is not in `{repository.shown(path)}`",
+                    "a Dockerfile in the build context",
+                    "its path is relative to the context",
+                    severity,
+                )
+
+
+@rule("bad-conda-file", scope="spec", source="conda's environment.yml: the build fails without")
+def bad_conda_file(subject: Subject) -> Iterator[Finding]:
+    """A `conda_file`, in a file of its own or in place, is what conda can read.
+
+    The SDK reads one only as YAML; Azure ML finds the fault when it builds the environment.
+    """
+    spec = subject.spec
+    for keys, path in _conda_files(spec):
+        found = conda.of_file(path) if path else conda.of_mapping(spec, *keys)
+        for problem in found.problems:
+            # What cannot be loaded the SDK refuses; what it includes may be made before the build.
+            if problem.code == "bad-conda-file":
+                yield Finding(
+                    keys, problem.found, problem.expected, problem.hint, place=problem.place
+                )
+
+
+def _conda_files(spec: Spec) -> Iterator[tuple[tuple[Key, ...], Path | None]]:
+    for keys, _, path in local_paths(spec):
+        if keys[-1] == "conda_file" and path.is_file():
+            yield keys, path
+    at = ((), ("environment",), ("trial", "environment"))
+    for owner in at:
+        if isinstance(spec.get(*owner, "conda_file"), dict | list):
+            yield (*owner, "conda_file"), None
+
+
+def _exists(path: Path, text: str) -> bool:
+    """AutoML's data paths are relative to the working directory (azure-ai-ml 1.35)."""
+    try:
+        return path.exists() or Path(text).exists() or any(char in text for char in "*?")
+    except OSError:
+        return False

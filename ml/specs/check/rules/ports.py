@@ -1,0 +1,81 @@
+"""Ports of components: ranges, types and defaults agree with each other and with what is given."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from ml.specs.check.nodes import Node
+from ml.specs.check.rules.pipeline import literal_inputs
+from ml.specs.check.rules.registry import Finding, rule
+
+_YAML = "reference-yaml-component-command: inputs.<input_name>"
+_TRUTHS = frozenset({"true", "false"})
+
+
+def fault(value: Any, port: Mapping[str, Any]) -> tuple[str, str] | None:
+    """What is wrong with a literal for a port and what it takes, None when it fits.
+
+    Text that reads as the port's number or boolean fits: Azure ML passes every literal as text.
+    """
+    kind = str(port.get("type", "")).lower()
+    if kind not in {"number", "integer", "boolean"}:
+        return None
+    if kind == "boolean":
+        fits = isinstance(value, bool) or str(value).lower() in _TRUTHS
+        return None if fits else ("not a boolean", "true or false")
+    number = _number(value)
+    if number is None or (kind == "integer" and number != int(number)):
+        return f"no {kind}", f"a{'n' if kind == 'integer' else ''} {kind}"
+    low, high = _number(port.get("min")), _number(port.get("max"))
+    if (low is not None and number < low) or (high is not None and number > high):
+        bounds = [f"at least {low:g}"] if low is not None else []
+        bounds += [f"at most {high:g}"] if high is not None else []
+        return "out of range", " and ".join(bounds)
+    return None
+
+
+def _number(value: Any) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return None
+    try:
+        number = float(value)
+    except ValueError:
+        return None
+    return number if number - number == 0 else None
+
+
+@rule("input-range", scope="node", source=_YAML)
+def input_range(node: Node) -> Iterator[Finding]:
+    """A literal fits the type and the range that its component declares."""
+    if node.parent is None:
+        return
+    for name, value, port in literal_inputs(node):
+        wrong = fault(value, port)
+        if wrong:
+            yield Finding(("inputs", name), f"`{name}: {value}` is {wrong[0]}", wrong[1])
+        allowed = port.get("enum")
+        if isinstance(allowed, list) and str(value) not in map(str, allowed):
+            listed = ", ".join(map(str, allowed))
+            yield Finding(
+                ("inputs", name), f"`{name}: {value}` is none of them", f"one of {listed}"
+            )
+
+
+@rule("port-range", scope="node", source=_YAML)
+def port_range(node: Node) -> Iterator[Finding]:
+    """A port's minimum is below its maximum, and its default lies between them."""
+    if not node.is_component:
+        return
+    for name, port in node.mapping("inputs").items():
+        if not isinstance(port, dict):
+            continue
+        low, high = _number(port.get("min")), _number(port.get("max"))
+        if low is not None and high is not None and low > high:
+            found = f"`{name}` goes from {low:g} down to {high:g}"
+            yield Finding(("inputs", name, "min"), found, "min below max")
+        default = port.get("default")
+        wrong = fault(default, port) if default is not None else None
+        if wrong and not (isinstance(default, str) and "${{" in default):
+            found = f"the default {default} of `{name}` is {wrong[0]}"
+            yield Finding(("inputs", name, "default"), found, wrong[1])

@@ -1,0 +1,86 @@
+"""How a rule is written: a generator of findings, and a decorator that says what it is.
+
+The docstring's first sentence is the rule in words; the decorator gives its name, its severity
+and the source. Azure ML's documents are cited by the last part of their address under
+learn.microsoft.com/azure/machine-learning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from ml.core.documents import Key
+from ml.core.errors import Place, Problem, Severity
+from ml.specs.assets.links import Links
+from ml.specs.check.nodes import Node
+from ml.specs.sdk.load import Spec
+
+Scope = Literal["spec", "node", "sweep", "pipeline"]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What a rule found: the keys that lead there (from the node's root), and the words.
+
+    `place` is where in another file that the spec names.
+    """
+
+    keys: tuple[Key, ...]
+    found: str
+    expected: str = ""
+    hint: str = ""
+    severity: Severity | None = None
+    place: Place | None = None
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What a rule of scope "spec" looks at: the whole spec."""
+
+    spec: Spec
+    links: Links
+    nodes: Sequence[Node] = ()
+    keys: tuple[Key, ...] = ()
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A rule: its kebab-case name, its sentence, how bad it is, and who says so."""
+
+    name: str
+    sentence: str
+    severity: Severity
+    source: str
+    scope: Scope
+    find: Callable[..., Iterable[Finding]]
+
+    def apply(self, subject: Subject | Node) -> Iterator[Problem]:
+        """The problems that the rule finds in a spec or one node of it."""
+        for one in self.find(subject):
+            yield Problem(
+                self.name,
+                one.found,
+                one.expected,
+                one.hint,
+                one.place or subject.spec.place(*subject.keys, *one.keys),
+                one.severity or self.severity,
+                self.source,
+            )
+
+
+RULES: dict[str, Rule] = {}
+
+
+def rule(
+    name: str, *, scope: Scope, source: str, severity: Severity = "error"
+) -> Callable[[Callable[..., Iterable[Finding]]], Callable[..., Iterable[Finding]]]:
+    """Register a generator of findings as a rule; its docstring is the rule's sentence."""
+
+    def register(find: Callable[..., Iterable[Finding]]) -> Callable[..., Iterable[Finding]]:
+        sentence = (find.__doc__ or "").strip().splitlines()[0]
+        RULES[name] = Rule(name, sentence, severity, source, scope, find)
+        return find
+
+    return register

@@ -1,0 +1,202 @@
+"""Sweeps: search space, sampling, early termination and limits that Azure ML will not run."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+from ml.specs.check.nodes import Node
+from ml.specs.check.rules.registry import Finding, rule
+
+_TUNE = "how-to-tune-hyperparameters"
+_YAML = "reference-yaml-job-sweep"
+_BAYESIAN = frozenset({"choice", "uniform", "quniform"})
+_LOG = frozenset({"loguniform", "qloguniform"})
+
+
+def algorithm(node: Node) -> str:
+    """The sampling algorithm by name, in small letters."""
+    written = node.get("sampling_algorithm")
+    written = written.get("type") if isinstance(written, dict) else written
+    return str(written or "random").lower()
+
+
+def kind(distribution: Any) -> str:
+    """The type of a distribution or policy, in small letters; "" when it is none."""
+    written = distribution.get("type") if isinstance(distribution, dict) else None
+    return written.lower() if isinstance(written, str) else ""
+
+
+def _number(value: Any) -> float | None:
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+@rule("sweep-without-space", scope="sweep", source=_YAML)
+def sweep_without_space(node: Node) -> Iterator[Finding]:
+    """A sweep varies at least one hyperparameter."""
+    if not node.search_space:
+        yield Finding(("search_space",), "no `search_space`", "at least one hyperparameter")
+
+
+@rule("grid-continuous", scope="sweep", source=f"{_TUNE}: grid sampling takes choice alone")
+def grid_continuous(node: Node) -> Iterator[Finding]:
+    """Grid sampling tries every combination, so every hyperparameter is a choice."""
+    if algorithm(node) != "grid":
+        return
+    for name, distribution in node.search_space.items():
+        if kind(distribution) not in {"", "choice"}:
+            yield Finding(
+                ("search_space", name, "type"),
+                f"grid sampling of `{name}`, which is {kind(distribution)}",
+                "type: choice",
+                "list its values, or use `sampling_algorithm: random`",
+            )
+
+
+@rule(
+    "bayesian-distribution",
+    scope="sweep",
+    severity="warning",
+    source=f"{_TUNE}: Bayesian sampling takes choice, uniform, quniform (public examples use more)",
+)
+def bayesian_distribution(node: Node) -> Iterator[Finding]:
+    """Bayesian sampling is documented for choice, uniform and quniform."""
+    if algorithm(node) != "bayesian":
+        return
+    for name, distribution in node.search_space.items():
+        if kind(distribution) not in {"", *_BAYESIAN}:
+            yield Finding(
+                ("search_space", name, "type"),
+                f"Bayesian sampling of `{name}`, which is {kind(distribution)}",
+                "choice, uniform or quniform",
+            )
+
+
+@rule(
+    "bayesian-early-termination",
+    scope="sweep",
+    severity="warning",
+    source=f"{_TUNE}: Bayesian sampling supports no early termination (public examples use it)",
+)
+def bayesian_early_termination(node: Node) -> Iterator[Finding]:
+    """Bayesian sampling is documented without early termination."""
+    policy = node.get("early_termination")
+    if algorithm(node) == "bayesian" and policy:
+        found = f"Bayesian sampling with {kind(policy) or 'early termination'}"
+        yield Finding(("early_termination",), found, "no `early_termination`")
+
+
+@rule(
+    "log-range",
+    scope="sweep",
+    severity="warning",
+    source=f"{_TUNE}: loguniform draws exp(uniform(min_value, max_value))",
+)
+def log_range(node: Node) -> Iterator[Finding]:
+    """loguniform's bounds are exponents: what is drawn lies between e^min and e^max."""
+    for name, distribution in node.search_space.items():
+        low, high = (_number(node.get("search_space", name, k)) for k in ("min_value", "max_value"))
+        if kind(distribution) not in _LOG or low is None or high is None or max(low, high) > 700:
+            continue
+        hint = ""
+        if low > 0 and high <= 1:
+            hint = f"for {low:g} … {high:g} write {math.log(low):.4g} and {math.log(high):.4g}"
+        ends = f"{math.exp(low):.3g} to {math.exp(high):.3g}"
+        found = f"`{name}` ranges from {ends} (e^{low:g} … e^{high:g})"
+        yield Finding(("search_space", name), found, "exponents of e as bounds", hint)
+
+
+@rule("distribution-bounds", scope="sweep", source=f"{_TUNE}, parameter expressions")
+def distribution_bounds(node: Node) -> Iterator[Finding]:
+    """A distribution has something to draw: low below high, a positive width and step, values."""
+    for name, distribution in node.search_space.items():
+        at = ("search_space", name)
+        low, high = _number(node.get(*at, "min_value")), _number(node.get(*at, "max_value"))
+        if low is not None and high is not None and low > high:
+            found = f"`{name}` goes from {low:g} down to {high:g}"
+            yield Finding((*at, "min_value"), found, "min_value below max_value", "swap them")
+        for key in ("sigma", "q", "upper"):
+            value = _number(node.get(*at, key))
+            if value is not None and value <= 0:
+                yield Finding((*at, key), f"`{key}` of `{name}` is {value:g}", "more than 0")
+        if kind(distribution) == "choice" and not node.get(*at, "values"):
+            yield Finding(at, f"`{name}` has no values to choose from", "values: [ … ]")
+
+
+@rule("unused-search-space", scope="sweep", severity="warning", source=f"{_YAML}: search_space")
+def unused_search_space(node: Node) -> Iterator[Finding]:
+    """Every declared hyperparameter reaches the command, or all trials are the same."""
+    if node.command is None:
+        return
+    used, source = node.command[1], "search_space" if node.component is None else "inputs"
+    for name, distribution in node.search_space.items():
+        names = {str(name)}
+        if kind(distribution) == "choice":
+            values = node.get("search_space", name, "values") or []
+            names |= {str(key) for value in values if isinstance(value, dict) for key in value}
+        if not any(f"{source}.{one}" in used for one in names):
+            yield Finding(
+                ("search_space", name),
+                f"`{name}` is never used in the command",
+                f"`${{{{{source}.{name}}}}}` in the trial's command",
+            )
+
+
+@rule("bandit-without-slack", scope="sweep", source=f"{_TUNE}: bandit policy")
+def bandit_without_slack(node: Node) -> Iterator[Finding]:
+    """A bandit policy says how far behind the best a trial may fall."""
+    policy = node.mapping("early_termination")
+    if kind(policy) == "bandit" and not (policy.get("slack_factor") or policy.get("slack_amount")):
+        yield Finding(
+            ("early_termination",),
+            "bandit without slack",
+            "`slack_factor` or `slack_amount`, more than 0",
+            "add `slack_factor: 0.1`",
+        )
+
+
+@rule("truncation-percentage", scope="sweep", source=f"{_TUNE}: an integer between 1 and 99")
+def truncation_percentage(node: Node) -> Iterator[Finding]:
+    """Truncation selection ends between 1 and 99 % of the trials."""
+    policy = node.mapping("early_termination")
+    value = policy.get("truncation_percentage")
+    if kind(policy) == "truncation_selection" and not 1 <= (_number(value) or 0) <= 99:
+        found = f"`truncation_percentage` is {value}"
+        yield Finding(("early_termination", "truncation_percentage"), found, "1 to 99")
+
+
+@rule("trial-limits", scope="sweep", source=f"{_YAML}: limits")
+def trial_limits(node: Node) -> Iterator[Finding]:
+    """Between 1 and 1000 trials, between 1 and 100 at once, and never more at once than in all."""
+    limits = node.mapping("limits")
+    total, concurrent = (
+        _number(limits.get(key)) for key in ("max_total_trials", "max_concurrent_trials")
+    )
+    for key, value, most in (
+        ("max_total_trials", total, 1000),
+        ("max_concurrent_trials", concurrent, 100),
+    ):
+        if value is not None and not 1 <= value <= most:
+            yield Finding(("limits", key), f"`{key}` is {value:g}", f"1 to {most}")
+    if total is not None and concurrent is not None and concurrent > total >= 1:
+        yield Finding(
+            ("limits", "max_concurrent_trials"),
+            f"{concurrent:g} trials at once of {total:g} in all",
+            f"at most {total:g}",
+        )
+
+
+@rule(
+    "short-timeout",
+    scope="sweep",
+    severity="warning",
+    source="azure-ai-ml 1.35, `_get_floored_timeout`",
+)
+def short_timeout(node: Node) -> Iterator[Finding]:
+    """Azure ML knows no sweep timeout under a minute: the SDK sends 60 instead."""
+    for key in ("timeout", "trial_timeout"):
+        value = _number(node.get("limits", key))
+        if value is not None and 0 < value < 60:
+            found = f"`{key}` is {value:g} s; on Azure ML it will be 60 s"
+            yield Finding(("limits", key), found, "at least 60")

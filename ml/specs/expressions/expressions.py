@@ -1,0 +1,190 @@
+"""The one resolver of Azure ML's expressions: `${{inputs.x}}`, `${{outputs.y}}`, `$[[optional]]`.
+
+Values are substituted verbatim, as Azure ML does, but a value never becomes a command: one that
+holds a character the shell acts on there is refused. In single quotes it acts on none.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+import shlex
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import PurePath
+from typing import Literal
+
+from ml.core.errors import Place, Problem, Refused
+from ml.specs.expressions.quoting import Quoting, quoting_at
+
+Value = str | PurePath | None
+
+# What a shell acts on, quotes included (bash(1), "metacharacter" and "QUOTING"); blanks only
+# separate words, as Azure ML lets them.
+METACHARACTERS = "|&;()<>$`\\\"'\n\r\0"
+
+_PLACEHOLDER = re.compile(r"\$\{\{\s*(.*?)\s*\}\}", re.DOTALL)
+_OPTIONAL = re.compile(r"\$\[\[(.*?)\]\]", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Reference:
+    """One placeholder: `${{inputs.faq}}` has source `inputs` and name `faq`.
+
+    `quoting` is how the shell quotes it; `block` is the span of the `$[[…]]` around it, if any.
+    """
+
+    text: str
+    source: Literal["inputs", "outputs", "search_space"] | str
+    name: str
+    start: int
+    end: int
+    quoting: Quoting = "none"
+    block: tuple[int, int] | None = None
+
+    @property
+    def path(self) -> tuple[str, ...]:
+        """The dotted parts: `parent.jobs.prep.outputs.data` in five."""
+        return (self.source, *self.name.split(".")) if self.name else (self.source,)
+
+
+def references(template: str) -> list[Reference]:
+    """Every placeholder of a text in its order, quoted as a shell would read the text."""
+    if "${{" not in template:
+        return []
+    matches = list(_PLACEHOLDER.finditer(template))
+    quoting = quoting_at(template, [match.span() for match in matches])
+    blocks = [match.span() for match in _OPTIONAL.finditer(template)]
+    found = []
+    for match, quoted in zip(matches, quoting, strict=True):
+        source, _, name = match[1].partition(".")
+        block = next((span for span in blocks if span[0] <= match.start() < span[1]), None)
+        found.append(Reference(match[0], source, name, *match.span(), quoted, block))
+    return found
+
+
+def resolve_command(
+    template: str,
+    inputs: Mapping[str, Value],
+    outputs: Mapping[str, Value],
+    search_space: Mapping[str, Value] | None = None,
+    place: Place | None = None,
+) -> str:
+    """The command that the shell gets.
+
+    A `str` is a literal and goes in verbatim; a `PurePath` is data and is quoted where the
+    command does not quote it. `None` is an optional input without a value: the `$[[…]]` that
+    names it goes away. Raises Refused for a name that nobody declared, for a value that the shell
+    would act on, and for a missing value outside `$[[…]]`.
+    """
+    spaces = {"inputs": inputs, "outputs": outputs, "search_space": search_space or {}}
+    problems: list[Problem] = []
+    edits: list[tuple[int, int, str]] = []
+    dropped: set[tuple[int, int]] = set()
+    for reference in references(template):
+        known = spaces.get(reference.source, {})
+        value = known.get(reference.name)
+        if reference.name not in known:
+            problems.append(unbound(reference, spaces, place))
+        elif value is None and reference.block:
+            dropped.add(reference.block)
+        elif value is None:
+            found = f"`{reference.text}` has no value"
+            hint = f"write `$[[--{reference.name} {reference.text}]]`, or give the input a value"
+            problems.append(
+                Problem("no-value", found, "a value, or `$[[…]]` around it", hint, place)
+            )
+        elif problem := dangerous(value, reference, place):
+            problems.append(problem)
+        else:
+            quoted = isinstance(value, PurePath) and reference.quoting == "none"
+            text = shlex.quote(str(value)) if quoted else str(value)
+            edits.append((reference.start, reference.end, text))
+    if problems:
+        raise Refused(*problems)
+    for match in _OPTIONAL.finditer(template):
+        start, end = match.span()
+        if match.span() in dropped:
+            edits = [edit for edit in edits if not start <= edit[0] < end]
+            edits.append((start, end, ""))
+        else:
+            edits += [(start, start + 3, ""), (end - 2, end, "")]
+    for start, end, text in sorted(edits, reverse=True):
+        template = template[:start] + text + template[end:]
+    return template
+
+
+def resolve_value(template: str, inputs: Mapping[str, Value], outputs: Mapping[str, Value]) -> str:
+    """A text that no shell reads (an environment variable), its placeholders filled in."""
+    spaces = {"inputs": inputs, "outputs": outputs}
+
+    def fill(match: re.Match[str]) -> str:
+        source, _, name = match[1].partition(".")
+        value = spaces.get(source, {}).get(name)
+        return match[0] if value is None else str(value)
+
+    return _PLACEHOLDER.sub(fill, template)
+
+
+def literal(value: object) -> str:
+    """A literal as Azure ML hands it to the command: `str` of it (azure-ai-ml 1.35,
+    `to_rest_dataset_literal_inputs`), so a boolean arrives as `True`."""
+    return str(value)
+
+
+def unbound(
+    reference: Reference, spaces: Mapping[str, Iterable[str]], place: Place | None = None
+) -> Problem:
+    """The problem of a placeholder that names what nobody declared."""
+    declared = list(spaces.get(reference.source, ()))
+    names = [f"{source}.{name}" for source, known in spaces.items() for name in known]
+    expected = f"one of {', '.join(declared)}" if declared else f"no `{reference.source}` here"
+    return Problem(
+        "unbound-expression",
+        f"`{reference.text}` names nothing that is declared",
+        expected if declared or reference.source in spaces else "inputs, outputs or search_space",
+        did_you_mean(f"{reference.source}.{reference.name}", names, "${{{{{}}}}}"),
+        place,
+        source="Azure ML, command job YAML: an expression names an input or output of the job",
+    )
+
+
+def dangerous(value: Value, reference: Reference, place: Place | None = None) -> Problem | None:
+    """The problem of a value that the shell would act on where `reference` puts it, if it would.
+
+    Without quotes every metacharacter acts on a literal (a path is quoted by the resolver); in
+    double quotes `$`, backtick, the quote itself and a last backslash do; in single quotes the
+    quote alone; in code, which a program reads, everything.
+    """
+    text, quoting = str(value), reference.quoting
+    acts = {"single": "'\0", "double": '$`"\0'}.get(quoting, METACHARACTERS)
+    if quoting == "none" and isinstance(value, PurePath):
+        acts = "\0"
+    found = sorted({char for char in text if char in acts})
+    if quoting == "double" and text.endswith("\\"):
+        found.append("\\")
+    if not found:
+        return None
+    shown = " ".join({"\n": "newline", "\r": "return", "\0": "NUL"}.get(c, c) for c in found)
+    hint = f"write `'{reference.text}'` in the command, in single quotes"
+    if quoting in {"single", "code"}:
+        hint = "take it out of the value: no quoting protects it there"
+    return Problem(
+        "shell-metacharacter",
+        f"the value {text!r} of `{reference.text}` holds {shown}, which the shell acts on",
+        "a value that stays one value",
+        hint,
+        place,
+        source="Azure ML substitutes values verbatim into the command (azure-ai-ml 1.35)",
+    )
+
+
+def did_you_mean(word: str, known: Iterable[str], form: str = "{}") -> str:
+    """A hint with the known word that is nearest to a misspelt one, "" when none is near."""
+    near = nearest(word, known)
+    return f"did you mean `{form.format(near[0])}`?" if near else ""
+
+
+def nearest(word: str, known: Iterable[str]) -> list[str]:
+    """The known word that a misspelt one most resembles, alone in a list; [] when none does."""
+    return difflib.get_close_matches(word, list(known), 1, 0.7)

@@ -1,0 +1,185 @@
+"""What a job's inputs, outputs, code and environment come to on this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from ml.core import repository
+from ml.core.documents import Key
+from ml.core.errors import Place, Problem
+from ml.specs import dockerfile
+from ml.specs.assets import assets, conda
+from ml.specs.plan.fields import Written
+from ml.specs.plan.layers import Part
+from ml.specs.plan.plan import Asset, Environment, InputPlan, OutputPlan
+
+# What Azure ML takes where the spec says nothing (reference-yaml-job-command).
+DATA_TYPE = "uri_folder"
+INPUT_MODE = "ro_mount"
+OUTPUT_MODE = "rw_mount"
+LITERAL_TYPES = {bool: "boolean", int: "integer", float: "number"}
+
+
+class Bindings:
+    """Resolves the references of one spec; `problems` gathers what is not to be found.
+
+    `root` is the repository whose specs define `azureml:` assets; `prefix` is what leads from the
+    job to the spec (`jobs.train.` of a step), for the hints. `registered` is the folder of the
+    assets that runs on this machine have made; they come after the repository's.
+    """
+
+    def __init__(
+        self, spec: Written, root: Path, prefix: str = "", registered: Path | None = None
+    ) -> None:
+        self.spec, self.root, self.prefix, self.registered = spec, root, prefix, registered
+        self.problems: list[Problem] = []
+
+    def input(self, name: str) -> InputPlan:
+        """An input: a literal with its type, or data with its local path and digest if any."""
+        spec, place = self.spec, self.spec.place("inputs", name)
+        written = spec.get("inputs", name)
+        if not isinstance(written, dict):
+            kind = LITERAL_TYPES.get(type(written), "string")
+            return InputPlan(name, kind, place, value=written)
+        return self.data(name, written, self.spec.place("inputs", name, "path"))
+
+    def data(self, name: str, written: Mapping[str, Any], place: Place) -> InputPlan:
+        """Data as an input: its local path and, of an asset, its digest."""
+        spec = self.spec
+        source = str(written.get("path") or "")
+        kind = str(written.get("type") or DATA_TYPE)
+        path, asset = assets.local(source, spec.folder), None
+        reference = assets.parse(source)
+        if reference is not None:
+            found = self._data(source, reference)
+            path, version = None, reference.version or f"@{reference.label or 'latest'}"
+            if found is not None:
+                path, version = found.path, found.version
+                kind = str(found.get("type") or kind)
+            made_by = found.tag("run") if found is not None else ""
+            asset = Asset(reference.name, version, made_by=made_by)
+        if path is not None:
+            path = path.resolve()
+            if not path.exists():
+                self.problems.append(missing(path, place, f"{self.prefix}inputs.{name}"))
+            elif asset is not None:
+                asset = replace(asset, digest=assets.digest(path))
+                if found is not None and asset.made_by and found.tag("digest") != asset.digest:
+                    self.problems.append(_changed(asset, path, place))
+        mode = str(written.get("mode") or INPUT_MODE)
+        return InputPlan(name, kind, place, source=source, path=path, asset=asset, mode=mode)
+
+    def _data(self, text: str, reference: assets.Reference) -> assets.AssetSpec | None:
+        """The data asset of that name, or the model; of two that will do the newer one, and the
+        repository's when they are the same version."""
+        for kind in ("data", "model"):
+            own = assets.find(text, kind, self.root)
+            made = assets.registered(text, kind, self.registered)
+            if own is None or made is None:
+                found = own or made
+            else:
+                is_newer = assets.newness(made.version) > assets.newness(own.version)
+                found = made if is_newer else own
+            if found is not None:
+                return found
+        return None
+
+    def output(self, name: str) -> OutputPlan:
+        """An output; `name:` in it registers what is written as an asset."""
+        place, written = self.spec.place("outputs", name), self.spec.get("outputs", name) or {}
+        asset, problem = named(written, place)
+        self.problems += [problem] if problem else []
+        kind, mode = written.get("type") or DATA_TYPE, written.get("mode") or OUTPUT_MODE
+        return OutputPlan(name, str(kind), place, str(mode), asset)
+
+    def code(self, *keys: Key) -> Path | None:
+        """The folder of the job's code; None where it has none."""
+        written = self.spec.get(*keys)
+        path = assets.local(written, self.spec.folder) if isinstance(written, str) else None
+        if path is None and isinstance(written, str):
+            self.problems.append(
+                Problem(
+                    "remote-code",
+                    f"`code: {written}` is not on this machine",
+                    "a local folder",
+                    "check the code out and name its folder",
+                    self.spec.place(*keys),
+                )
+            )
+        return path.resolve() if path else None
+
+    def environment(self, *keys: Key) -> Environment:
+        """The environment: found in the repository, written in place, or only by its name."""
+        written, place = self.spec.get(*keys), self.spec.place(*keys)
+        if not isinstance(written, str):
+            name = self.spec.get(*keys, "name") if isinstance(written, dict) else None
+            return self._environment(str(name or "inline"), self.spec, keys, place)
+        found = assets.find(written, "environment", self.root)
+        if found is not None:
+            name = f"azureml:{found.name}:{found.version}"
+            return self._environment(name, Part(found.document, found.file), (), place)
+        return Environment(written, place=place)
+
+    def _environment(
+        self, name: str, written: Written, at: tuple[Key, ...], place: Place
+    ) -> Environment:
+        image, given = written.get(*at, "image"), written.get(*at, "conda_file")
+        file, found = None, None
+        if isinstance(given, str):
+            file = assets.local(given, written.folder)
+            file = file.resolve() if file is not None else None
+            found = conda.of_file(file) if file is not None and file.is_file() else None
+        elif isinstance(given, dict):
+            found = conda.of_mapping(written, *at, "conda_file")
+        build = written.get(*at, "build")
+        if isinstance(build, dict) and isinstance(build.get("path"), str):
+            context = assets.local(build["path"], written.folder)
+            if context is not None and context.is_dir():
+                recipe = context / str(build.get("dockerfile_path") or "Dockerfile")
+                found = found or dockerfile.of_file(recipe, context)
+        self.problems += found.problems if found else ()
+        dependencies = found.dependencies if found else None
+        is_built = isinstance(build, dict)
+        return Environment(name, str(image or ""), is_built, file, dependencies, place)
+
+
+def missing(path: Path, place: Place, field: str) -> Problem:
+    """The problem of local data that is not there."""
+    return Problem(
+        "missing-file",
+        f"`{repository.shown(path)}` does not exist",
+        "a file or folder on this machine",
+        f"make it, or name another with `--set {field}=PATH`",
+        place,
+    )
+
+
+def named(written: Mapping[str, Any], place: Place) -> tuple[Asset | None, Problem | None]:
+    """The asset that an output is registered as, if any, and what is wrong with its name."""
+    if not written.get("name"):
+        return None, None
+    asset = Asset(str(written["name"]), str(written.get("version") or ""))
+    for text in (asset.name, *([asset.version] if asset.version else [])):
+        if not assets.is_name(text):
+            found = f"`{text}` is no name for an asset or a version"
+            return None, Problem(
+                "bad-asset-name",
+                found,
+                "letters, digits, `-`, `_` and `.`, at most 255, no sign at the start",
+                place=place,
+                source="azure-ai-ml: assets are named so",
+            )
+    return asset, None
+
+
+def _changed(asset: Asset, path: Path, place: Place) -> Problem:
+    return Problem(
+        "asset-changed",
+        f"{repository.shown(path)} is not what {asset.made_by} registered as `{asset}`",
+        "the content as it was registered: assets do not change",
+        f"remove {repository.shown(path.parent.parent)} and register it again by a run",
+        place,
+    )

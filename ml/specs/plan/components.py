@@ -1,0 +1,83 @@
+"""The component that a step runs: written in place, in a file, or registered by the repository."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ml.core import repository
+from ml.core.documents import Key
+from ml.core.errors import Problem
+from ml.specs.assets import assets
+from ml.specs.plan.layers import Layers, Part
+from ml.specs.sdk.load import Spec
+from ml.specs.sdk.tree import included
+
+SOURCE = "reference-yaml-job-pipeline: jobs.<name>.component"
+
+
+def whole(spec: Spec) -> Part:
+    """The spec as one part."""
+    return Part(spec.document, spec.file)
+
+
+def component_of(owner: Part, key: Key, root: Path) -> Part | Problem:
+    """The component named at `key` (`component` or `trial`); a Problem when it is not here.
+
+    `root` is the repository whose specs define `azureml:` components.
+    """
+    written = owner.get(key)
+    if isinstance(written, dict):
+        return owner.at(key)
+    text = str(written)
+    inside = included(text, owner.folder)
+    if inside is not None:
+        return Part(*inside)
+    found = assets.find(text, "component", root)
+    if found is not None:
+        return Part(found.document, found.file)
+    where = "a registry" if text.startswith("azureml://registries") else "the workspace"
+    hint = "export it beside the spec (`az ml component show`) and name the file"
+    if not repository.is_root(root):
+        hint += f"; where all of its specs count, `touch {repository.MARK}` at their root says so"
+    return Problem(
+        "component-not-here",
+        f"`{key}: {text}` is in {where}, not on this machine",
+        "a component file, or one that a spec of this repository defines",
+        hint,
+        owner.place(key),
+        source=SOURCE,
+    )
+
+
+# Steps that Azure ML runs before and after all others; private preview.
+HOOKS = ("on_init", "on_finalize")
+
+
+def hooks(layers: Layers) -> list[Problem]:
+    """The problem of each step that a pipeline's settings want before or after all others."""
+    settings = layers.owner("settings").at("settings")
+    return [
+        Problem(
+            "unsupported-step",
+            f"`{key}: {settings.get(key)}` names a step that runs apart from the others",
+            "steps that run when their inputs are there",
+            "bind an input of the step to an output of the one that it has to wait for",
+            settings.place(key),
+            source=SOURCE,
+        )
+        for key in HOOKS
+        if settings.get(key) is not None
+    ]
+
+
+def refused(step: Part, name: str, kind: str) -> Problem:
+    """The problem of a kind of step that this machine has nothing to run with."""
+    article = "an" if kind[:1] in "aeiou" else "a"
+    return Problem(
+        "unsupported-step",
+        f"step `{name}` is {article} {kind} step, which this machine has nothing to run with",
+        "command, sweep and pipeline steps",
+        "the other steps can be tried as a pipeline of their own",
+        step.place("type") if step.get("type") is not None else step.place(),
+        source=SOURCE,
+    )

@@ -1,0 +1,147 @@
+"""Fields that jobs, trials and steps share, as a plan has them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+from ml.core.documents import Key
+from ml.core.errors import Place
+from ml.specs.plan.frozen import Frozen
+from ml.specs.plan.plan import CommandPlan, Dimension, Distribution, EarlyTermination, SweepPlan
+
+# "max_total_trials … between 1 and 1000. Default value is 1000" (reference-yaml-job-sweep).
+_TRIALS = 1000
+
+
+class Written(Protocol):
+    """A spec, or a part of one: what is written in it, and where."""
+
+    @property
+    def folder(self) -> Path:
+        """What relative paths in it are relative to."""
+        ...
+
+    def get(self, *keys: Key) -> Any:
+        """The value at `keys`, None where there is none."""
+        ...
+
+    def place(self, *keys: Key) -> Place:
+        """The line of the node at `keys`, or of its nearest ancestor."""
+        ...
+
+
+def sweep(written: Written, trial: CommandPlan) -> SweepPlan:
+    """The sweep written there, around its trial, whose name and experiment it has."""
+    given = written.get("sampling_algorithm") or "random"
+    algorithm: dict[str, Any] = given if isinstance(given, dict) else {"type": given}
+    limits = written.get("limits") or {}
+    total = int(limits.get("max_total_trials") or _TRIALS)
+    return SweepPlan(
+        place=written.place(),
+        display_name=trial.display_name,
+        experiment=trial.experiment,
+        trial=trial,
+        search_space=Frozen(
+            (str(name), dimension(written, "search_space", name))
+            for name in written.get("search_space") or {}
+        ),
+        # The SDK has checked that these are words that the plan knows, in any case.
+        algorithm=str(algorithm["type"]).lower(),  # type: ignore[arg-type]
+        goal=str(written.get("objective", "goal")).lower(),  # type: ignore[arg-type]
+        primary_metric=str(written.get("objective", "primary_metric")),
+        seed=algorithm.get("seed"),
+        rule=str(algorithm.get("rule") or "random").lower(),  # type: ignore[arg-type]
+        max_total_trials=total,
+        # "Defaults to max_total_trials" (reference-yaml-job-sweep).
+        max_concurrent_trials=int(limits.get("max_concurrent_trials") or total),
+        timeout_s=seconds(limits.get("timeout")),
+        trial_timeout_s=seconds(limits.get("trial_timeout")),
+        early_termination=early_termination(written),
+        tags=tags(written),
+        description=text(written.get("description")),
+        places=places(written),
+    )
+
+
+def dimension(written: Written, *keys: Key) -> Dimension:
+    """The distribution written at `keys`; a `choice` may hold nested spaces."""
+    given = written.get(*keys)
+    kind, name = str(given["type"]).lower(), str(keys[-1])
+    if kind == "choice":
+        values = [
+            _nested(written, *keys, "values", index) if isinstance(value, dict) else value
+            for index, value in enumerate(given.get("values") or [])
+        ]
+        return Dimension(name, kind, tuple(values), written.place(*keys))
+    order = ("min_value", "max_value", "mu", "sigma", "upper", "q")
+    numbers = tuple(given[key] for key in order if key in given)
+    return Dimension(name, kind, numbers, written.place(*keys))
+
+
+def _nested(written: Written, *keys: Key) -> Mapping[str, object]:
+    return Frozen(
+        (str(key), dimension(written, *keys, key) if isinstance(value, dict) else value)
+        for key, value in written.get(*keys).items()
+    )
+
+
+def distribution(written: Written, *keys: Key) -> Distribution | None:
+    """The launcher written at `keys`, if any."""
+    given = written.get(*keys)
+    if not isinstance(given, dict):
+        return None
+    workers = given.get("worker_count")
+    return Distribution(
+        type=str(given.get("type", "")).strip().lower(),
+        process_count_per_instance=int(given.get("process_count_per_instance") or 1),
+        place=written.place(*keys),
+        worker_count=None if workers is None else int(workers),
+        parameter_server_count=int(given.get("parameter_server_count") or 0),
+    )
+
+
+def early_termination(written: Written) -> EarlyTermination | None:
+    """The policy of a sweep, if any."""
+    given = written.get("early_termination")
+    if not isinstance(given, dict):
+        return None
+    factor, amount = given.get("slack_factor"), given.get("slack_amount")
+    return EarlyTermination(
+        type=str(given["type"]).lower(),
+        place=written.place("early_termination"),
+        evaluation_interval=int(given.get("evaluation_interval") or 1),
+        delay_evaluation=int(given.get("delay_evaluation") or 0),
+        slack_factor=float(factor) if factor else None,
+        slack_amount=float(amount) if amount else None,
+        truncation_percentage=given.get("truncation_percentage"),
+    )
+
+
+def places(written: Written, *at: Key) -> Mapping[str, Place]:
+    """The line of every field of a job, a trial's own before the sweep's; two levels deep."""
+    found: dict[str, Place] = {}
+    for owner in ((), at) if at else ((),):
+        for field, value in (written.get(*owner) or {}).items():
+            found[str(field)] = written.place(*owner, field)
+            for key in (
+                value if isinstance(value, dict) and field in {"resources", "limits"} else ()
+            ):
+                found[f"{field}.{key}"] = written.place(*owner, field, key)
+    return Frozen(found)
+
+
+def tags(written: Written) -> Mapping[str, str]:
+    """The tags of a job."""
+    return Frozen((str(key), text(value)) for key, value in (written.get("tags") or {}).items())
+
+
+def seconds(value: Any) -> float | None:
+    """A time limit; None for none."""
+    return float(value) if value else None
+
+
+def text(value: Any) -> str:
+    """A value where only text may stand."""
+    return "" if value is None else str(value)

@@ -1,0 +1,77 @@
+"""A plan as JSON that comes back as the very same plan, so that a job can be gone on with later.
+
+Every value says what it is: a dataclass of `ml.specs.plan.plan` is `{"is": "InputPlan", "with": …}`,
+a mapping keeps its order and the types of its keys. `ml.cli.planned` has the form for reading.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, get_args, get_type_hints
+
+from ml.specs.plan.frozen import Frozen
+from ml.specs.plan.plan import CommandPlan, PipelinePlan, Plan, SweepPlan
+
+
+@cache
+def kinds() -> dict[str, Any]:
+    """Every dataclass that a plan may hold, by its name."""
+    found: dict[str, Any] = {}
+    open_ends: list[Any] = [PipelinePlan, SweepPlan, CommandPlan]
+    while open_ends:
+        hint = open_ends.pop()
+        open_ends += get_args(hint)
+        if isinstance(hint, type) and is_dataclass(hint) and hint.__name__ not in found:
+            found[hint.__name__] = hint
+            open_ends += get_type_hints(hint).values()
+    return found
+
+
+def to_json(value: Any) -> Any:
+    """The plan, or a part of it, as plain JSON values. TypeError for what no plan holds."""
+    if value is None or isinstance(value, str | int | float):
+        return value
+    if isinstance(value, Path):
+        return {"is": "path", "with": str(value)}
+    if isinstance(value, Mapping):
+        return {"is": "mapping", "with": [[to_json(k), to_json(v)] for k, v in value.items()]}
+    if isinstance(value, tuple):
+        return [to_json(one) for one in value]
+    if isinstance(value, list):
+        return {"is": "list", "with": [to_json(one) for one in value]}
+    name = type(value).__name__
+    if kinds().get(name) is not type(value):
+        raise TypeError(f"a plan holds no {type(value)}")
+    return {
+        "is": name,
+        "with": {one.name: to_json(getattr(value, one.name)) for one in fields(value)},
+    }
+
+
+def from_json(data: Any) -> Plan:
+    """The plan that `to_json` wrote. ValueError when it was written in another form."""
+    try:
+        found = _value(data)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"this is no plan as this version writes them: {error}") from error
+    if not isinstance(found, CommandPlan | SweepPlan | PipelinePlan):
+        raise ValueError("this is no plan")
+    return found
+
+
+def _value(data: Any) -> Any:
+    if isinstance(data, list):
+        return tuple(_value(one) for one in data)
+    if not isinstance(data, dict):
+        return data
+    kind, held = data["is"], data["with"]
+    if kind == "path":
+        return Path(held)
+    if kind == "mapping":
+        return Frozen((_value(key), _value(one)) for key, one in held)
+    if kind == "list":
+        return [_value(one) for one in held]
+    return kinds()[kind](**{name: _value(one) for name, one in held.items()})

@@ -1,0 +1,176 @@
+"""What goes into a step and out of it: its component's ports, and what the pipeline gives them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from ml.core.documents import strings
+from ml.core.errors import Problem
+from ml.specs.expressions import expressions
+from ml.specs.plan.bindings import (
+    DATA_TYPE,
+    INPUT_MODE,
+    LITERAL_TYPES,
+    OUTPUT_MODE,
+    Bindings,
+    named,
+)
+from ml.specs.plan.frozen import Frozen
+from ml.specs.plan.layers import Part
+from ml.specs.plan.plan import (
+    LITERALS,
+    FromPipeline,
+    FromStep,
+    InputPlan,
+    OutputPlan,
+    Source,
+    Value,
+)
+
+
+class Ports:
+    """The inputs and outputs of a step (or of a whole pipeline): `own` on top of `component`.
+
+    `prefix` leads from the job to `own` (`jobs.train.`); `problems` gathers what is missing.
+    """
+
+    def __init__(
+        self,
+        own: Part,
+        component: Part | None,
+        root: Path,
+        prefix: str = "",
+        registered: Path | None = None,
+    ) -> None:
+        self._own, self._component = own, component
+        self._root, self._prefix, self._registered = root, prefix, registered
+        self.problems: list[Problem] = []
+
+    def inputs(self) -> tuple[Mapping[str, InputPlan], Mapping[str, Source]]:
+        """Every input, and the sources of those that come from elsewhere in the pipeline."""
+        found: dict[str, InputPlan] = {}
+        sources: dict[str, Source] = {}
+        for name in self._names("inputs"):
+            made = self._given(name) or self._declared(name)
+            if made is None:
+                continue
+            found[name] = made
+            if source := source_of(made.source):
+                sources[name] = source
+        return Frozen(found), Frozen(sources)
+
+    def outputs(
+        self, around: Mapping[str, OutputPlan]
+    ) -> tuple[Mapping[str, OutputPlan], Mapping[str, str]]:
+        """Every output, and which output of the pipeline `around` each is promoted to."""
+        found: dict[str, OutputPlan] = {}
+        promoted: dict[str, str] = {}
+        for name in self._names("outputs"):
+            written = self._own.get("outputs", name)
+            fields = written if isinstance(written, dict) else {}
+            port = self._port("outputs", name)
+            target = _promotion(written if isinstance(written, str) else fields.get("path"))
+            outer = around.get(target)
+            if target:
+                promoted[name] = target
+            kind = fields.get("type") or port.get("type") or (outer.type if outer else "")
+            asset, problem = named(fields, self._own.place("outputs", name))
+            self.problems += [problem] if problem else []
+            owner = self._own if name in self._own.mapping("outputs") else self._component
+            found[name] = OutputPlan(
+                name,
+                str(kind or DATA_TYPE),
+                (owner or self._own).place("outputs", name),
+                str(fields.get("mode") or port.get("mode") or OUTPUT_MODE),
+                asset,
+            )
+        return Frozen(found), Frozen(promoted)
+
+    def _names(self, direction: str) -> list[str]:
+        """The component's first, then what the step adds."""
+        declared = self._component.mapping(direction) if self._component is not None else {}
+        return list(dict.fromkeys(map(str, (*declared, *self._own.mapping(direction)))))
+
+    def _port(self, direction: str, name: str) -> Mapping[str, Any]:
+        return self._component.mapping(direction, name) if self._component is not None else {}
+
+    def _given(self, name: str) -> InputPlan | None:
+        """The input as the step writes it; None where it writes nothing."""
+        written, place = self._own.get("inputs", name), self._own.place("inputs", name)
+        kind = str(self._port("inputs", name).get("type") or "").lower()
+        if written is None:
+            return None
+        fields = written if isinstance(written, dict) else {"path": written, "type": kind}
+        path = fields.get("path")
+        if isinstance(path, str) and source_of(path):
+            mode = str(fields.get("mode") or INPUT_MODE)
+            return InputPlan(name, str(fields.get("type") or kind), place, source=path, mode=mode)
+        if isinstance(written, dict) and path is None:
+            return self._default(name, written, self._own)
+        if not isinstance(written, dict) and (not kind or kind in LITERALS):
+            return InputPlan(name, kind or literal_type(written), place, value=written)
+        return self._data(name, fields, self._own)
+
+    def _declared(self, name: str) -> InputPlan | None:
+        """The input as the component declares it: with its default, or without a value."""
+        port = self._port("inputs", name)
+        if not port or self._component is None:
+            return None
+        return self._default(name, port, self._component)
+
+    def _default(self, name: str, port: Mapping[str, Any], owner: Part) -> InputPlan:
+        kind, default = str(port.get("type") or DATA_TYPE).lower(), port.get("default")
+        if default is not None and kind not in LITERALS:
+            return self._data(name, {**port, "path": default}, owner)
+        return InputPlan(name, kind, owner.place("inputs", name), value=default)
+
+    def _data(self, name: str, fields: Mapping[str, Any], owner: Part) -> InputPlan:
+        bindings = Bindings(owner, self._root, self._prefix, self._registered)
+        made = bindings.data(name, fields, owner.place("inputs", name, "path"))
+        self.problems += bindings.problems
+        return made
+
+
+def literal_type(value: Value) -> str:
+    """Azure ML's word for the type of a literal."""
+    return LITERAL_TYPES.get(type(value), "string")
+
+
+def source_of(text: str) -> Source | None:
+    """Where a text that is one binding, and nothing else, says that the value comes from."""
+    match _binding(text):
+        case ("inputs", name):
+            return FromPipeline(name)
+        case ("jobs", step, "outputs", name):
+            return FromStep(step, name)
+    return None
+
+
+def waits_for(step: Part) -> Iterator[str]:
+    """The steps that a step names anywhere in it."""
+    for _, text in strings(step.get()):
+        for reference in expressions.references(text):
+            path = reference.path[1:] if reference.source == "parent" else reference.path
+            if path[0] == "jobs" and len(path) > 1:
+                yield path[1]
+
+
+def _promotion(text: Any) -> str:
+    """The output of the pipeline around that a text names; "" when it names none."""
+    match _binding(text) if isinstance(text, str) else ():
+        case ("outputs", name):
+            return name
+    return ""
+
+
+def _binding(text: str) -> tuple[str, ...]:
+    """The parts of a text that is one reference and nothing else; () for any other.
+
+    `${{inputs.x}}` and `${{jobs.a.outputs.b}}`, without `parent`, are the older spelling.
+    """
+    found = expressions.references(text)
+    if len(found) != 1 or found[0].text != text.strip():
+        return ()
+    return found[0].path[1:] if found[0].source == "parent" else found[0].path

@@ -1,0 +1,255 @@
+"""What a trial's values have to fulfil: arithmetic and comparisons over hyperparameters, no more.
+
+An expression is read with Python's own parser and only what is listed here is let through: names,
+numbers, text, true and false, `+ - * / // % **`, comparisons (also `in` a list), `and or not`,
+`a if b else c`, and calls of a few functions. There is no indexing, no other call, no attribute:
+`model.depth` is the name of a hyperparameter in a branch of the nested choice `model`.
+"""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import math
+import operator
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ml.specs.plan.plan import Dimension
+
+FUNCTIONS: Mapping[str, Callable[..., Any]] = {
+    "abs": abs,
+    "min": min,
+    "max": max,
+    "round": round,
+    "log": math.log,
+    "log2": math.log2,
+    "log10": math.log10,
+    "exp": math.exp,
+    "sqrt": math.sqrt,
+    "given": bool,  # `given(name)`: see `Expression.holds`
+}
+_WORDS: Mapping[str, object] = {"true": True, "false": False, "True": True, "False": False}
+_BINARY: Mapping[type, Callable[[Any, Any], Any]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+    ast.Pow: operator.pow,
+}
+_COMPARED: Mapping[type, Callable[[Any, Any], bool]] = {
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+    ast.In: lambda one, many: one in many,
+    ast.NotIn: lambda one, many: one not in many,
+}
+_UNARY: Mapping[type, Callable[[Any], Any]] = {
+    ast.USub: operator.neg,
+    ast.UAdd: operator.pos,
+    ast.Not: operator.not_,
+}
+# What is longer or deeper is no constraint that a person can read.
+MAX_LETTERS, MAX_DEPTH = 500, 50
+_MAX_POWER = 1000
+
+
+class Unclear(Exception):
+    """An expression that cannot be a constraint, or that has no value: what was found, a hint."""
+
+    def __init__(self, found: str, expected: str = "", hint: str = "") -> None:
+        super().__init__(found)
+        self.found, self.expected, self.hint = found, expected, hint
+
+
+@dataclass(frozen=True)
+class Expression:
+    """A constraint that was read; `names` are the hyperparameters that it looks at."""
+
+    text: str
+    names: frozenset[str]
+    _tree: ast.expr
+
+    @property
+    def meaning(self) -> str:
+        """The same for two texts that differ in nothing but blanks and brackets."""
+        return ast.unparse(self._tree)
+
+    def holds(self, values: Mapping[str, object], partial: bool = False) -> bool:
+        """Whether the values fulfil it.
+
+        A constraint that needs a parameter which these values do not have (one of another branch
+        of a nested choice) says nothing about them: it holds. `given(name)` asks whether they do;
+        of a `partial` point nobody knows, and what asks so holds too. Raises Unclear when it has
+        no value for them: a division by zero, a logarithm of nothing.
+        """
+        if partial and not self.names <= values.keys():
+            return True
+        try:
+            return bool(_value(self._tree, values))
+        except _Absent:
+            return True
+        except (ArithmeticError, ValueError, TypeError) as error:
+            looked = ", ".join(f"{name}={values.get(name)}" for name in sorted(self.names))
+            found = f"`{self.text}` has no value for {looked}: {error}"
+            hint = "let it hold there by saying so first: `x == 0 or 1 / x > 2`"
+            raise Unclear(found, "true or false for every point", hint) from None
+
+
+def names_of(values: Mapping[str, object], prefix: str = "") -> dict[str, object]:
+    """A trial's values by name; what is in a nested choice by its dotted name (`model.depth`)."""
+    found: dict[str, object] = {}
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            found |= names_of(value, f"{prefix}{name}.")
+        else:
+            found[f"{prefix}{name}"] = value
+    return found
+
+
+def names_in(space: Mapping[str, object], prefix: str = "") -> set[str]:
+    """Every name that some point of the space has, as `names_of` spells it."""
+    found: set[str] = set()
+    for name, one in space.items():
+        choices = one.args if isinstance(one, Dimension) and one.kind == "choice" else (one,)
+        for choice in choices:
+            if isinstance(choice, Mapping):
+                found |= names_in(choice, f"{prefix}{name}.")
+            else:
+                found.add(f"{prefix}{name}")
+    return found
+
+
+def parse(text: str, known: Collection[str]) -> Expression:
+    """Read a constraint over the `known` names; raises Unclear for anything that is not one."""
+    if len(text) > MAX_LETTERS:
+        raise Unclear(f"a constraint of {len(text)} letters", f"at most {MAX_LETTERS}")
+    try:
+        tree = ast.parse(text.strip(), mode="eval").body
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        said = error.msg if isinstance(error, SyntaxError) else str(error)
+        found = f"`{text}` is no expression: {said}"
+        raise Unclear(found, "for example: depth * width <= 4096") from None
+    names: set[str] = set()
+    _demand(tree, set(known), names, text, MAX_DEPTH)
+    if not names:
+        raise Unclear(f"`{text}` names no hyperparameter", f"one of {_listed(known)}")
+    return Expression(text.strip(), frozenset(names), tree)
+
+
+def _demand(node: ast.AST, known: set[str], names: set[str], text: str, depth: int) -> None:
+    """Raise Unclear for what is not on the list; collect the names."""
+    if not depth:
+        raise Unclear(f"`{text}` is nested more than {MAX_DEPTH} deep", "a simpler expression")
+    name = _name(node)
+    if name is not None:
+        if name in known:
+            names.add(name)
+        elif name not in _WORDS:
+            near = difflib.get_close_matches(name, sorted(known), n=1)
+            raise Unclear(
+                f"`{name}` in `{text}` is no hyperparameter of this sweep",
+                f"one of {_listed(known)}",
+                f"did you mean `{near[0]}`?" if near else "text stands in quotes: 'gbdt'",
+            )
+    elif isinstance(node, ast.Constant):
+        if not isinstance(node.value, int | float | str | bool):
+            raise Unclear(f"`{text}` holds {node.value!r}", "numbers, text, true and false")
+    elif isinstance(node, ast.Call):
+        called = node.func.id if isinstance(node.func, ast.Name) else ast.unparse(node.func)
+        if called not in FUNCTIONS or node.keywords:
+            raise Unclear(f"`{text}` calls `{called}`", f"no call but {', '.join(FUNCTIONS)}")
+        if called == "given" and not (len(node.args) == 1 and _name(node.args[0])):
+            raise Unclear(f"`{ast.unparse(node)}` asks for no name", "given(NAME)")
+        for argument in node.args:
+            _demand(argument, known, names, text, depth - 1)
+    elif isinstance(node, ast.BinOp) and type(node.op) in _BINARY:
+        _demand(node.left, known, names, text, depth - 1)
+        _demand(node.right, known, names, text, depth - 1)
+    elif isinstance(node, ast.UnaryOp) and type(node.op) in _UNARY:
+        _demand(node.operand, known, names, text, depth - 1)
+    elif isinstance(node, ast.Compare) and all(type(one) in _COMPARED for one in node.ops):
+        for part in (node.left, *node.comparators):
+            _demand(part, known, names, text, depth - 1)
+    elif isinstance(node, ast.BoolOp | ast.IfExp | ast.List | ast.Tuple):
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.expr):
+                _demand(child, known, names, text, depth - 1)
+    else:
+        raise Unclear(
+            f"`{text}` holds `{ast.unparse(node)}`",
+            "names, numbers, text, arithmetic, comparisons, and, or, not",
+        )
+
+
+class _Absent(Exception):
+    """A name without a value was needed."""
+
+
+def _name(node: ast.AST) -> str | None:
+    """The name that a node is: `depth`, `model.depth`; None for everything else."""
+    if isinstance(node, ast.Attribute):
+        owner = _name(node.value)
+        return None if owner is None else f"{owner}.{node.attr}"
+    return node.id if isinstance(node, ast.Name) else None
+
+
+def _value(node: ast.expr, values: Mapping[str, object]) -> Any:
+    match node:
+        case ast.Name() | ast.Attribute():
+            name = _name(node) or ""
+            if name not in values and name not in _WORDS:
+                raise _Absent
+            return values[name] if name in values else _WORDS[name]
+        case ast.Constant(value=constant):
+            return constant
+        case ast.List(elts=parts) | ast.Tuple(elts=parts):
+            return [_value(part, values) for part in parts]
+        case ast.BoolOp(op=op, values=parts):
+            found: Any = isinstance(op, ast.And)
+            for part in parts:
+                found = _value(part, values)
+                if bool(found) is not isinstance(op, ast.And):
+                    break
+            return found
+        case ast.IfExp(test=test, body=body, orelse=other):
+            return _value(body if _value(test, values) else other, values)
+        case ast.UnaryOp(op=op, operand=operand):
+            return _UNARY[type(op)](_value(operand, values))
+        case ast.BinOp(left=left, op=op, right=right):
+            one, other = _value(left, values), _value(right, values)
+            _demand_small(op, one, other)
+            return _BINARY[type(op)](one, other)
+        case ast.Compare(left=left, ops=ops, comparators=others):
+            one = _value(left, values)
+            for compared, part in zip(ops, others, strict=True):
+                other = _value(part, values)
+                if not _COMPARED[type(compared)](one, other):
+                    return False
+                one = other
+            return True
+        case ast.Call(func=ast.Name(id=name), args=arguments):
+            if name == "given":
+                return _name(arguments[0]) in values
+            return FUNCTIONS[name](*(_value(argument, values) for argument in arguments))
+    raise TypeError(f"{ast.unparse(node)} is not understood")
+
+
+def _demand_small(op: ast.operator, one: object, other: object) -> None:
+    """No `9**9**9` and no text repeated a billion times: a constraint is arithmetic on numbers."""
+    if isinstance(one, str) != isinstance(other, str) or isinstance(one, str | list):
+        raise TypeError("text and lists are compared, not computed with")
+    if isinstance(op, ast.Pow) and isinstance(other, int | float) and abs(other) > _MAX_POWER:
+        raise ValueError(f"a power of {other:g}")
+    if isinstance(op, ast.Pow) and isinstance(one, int) and abs(one) > 10**9:
+        raise ValueError(f"a power of {one:g}")
+
+
+def _listed(names: Collection[str]) -> str:
+    return ", ".join(f"`{name}`" for name in sorted(names))

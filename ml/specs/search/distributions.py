@@ -1,0 +1,254 @@
+"""Azure ML's distributions: what each yields, and whether it can yield a value that is given.
+
+Definitions as Azure ML documents them ("Hyperparameter tuning a model (v2)", learn.microsoft.com):
+quniform is `round(uniform(min, max) / q) * q`, loguniform is `exp(uniform(min, max))`, so that its
+range is e^min … e^max, and likewise for the others; randint(upper) is an integer in [0, upper).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from statistics import NormalDist
+from typing import Literal
+
+from ml.core.errors import Exit, Problem, Refused
+from ml.specs.plan.plan import Dimension
+
+# The tails of a normal distribution that are never drawn: |z| stays below 6.
+_TAIL = 1e-9
+# How far a number that a person wrote may be from one that a computer made, relatively.
+_CLOSE = 1e-9
+
+Space = Mapping[str, Dimension]
+
+
+@dataclass(frozen=True)
+class Variable:
+    """What is chosen for a dimension: a number in [low, high], an integer, or one of `choices`.
+
+    `path` names it in its sweep: `depth`, or `model.1.depth` inside the second branch of `model`.
+    """
+
+    path: str
+    kind: Literal["float", "int", "choice"]
+    low: float
+    high: float
+
+    @property
+    def choices(self) -> int:
+        """How many a choice is made from."""
+        return int(self.high) + 1
+
+
+@dataclass(frozen=True)
+class Known:
+    """A value that is given, and the number that a sampler would have chosen for it."""
+
+    raw: float
+    value: object
+
+
+class Misfit(Exception):
+    """A value that its dimension never yields: `path`, what was found and what is expected."""
+
+    def __init__(self, path: tuple[str, ...], found: str, expected: str) -> None:
+        super().__init__(found)
+        self.path, self.found, self.expected = path, found, expected
+
+
+def variable(path: str, dimension: Dimension) -> Variable:
+    """What has to be chosen for a dimension; Refused (33) for a distribution nobody here knows."""
+    kind, args = dimension.kind, dimension.args
+    if kind == "choice":
+        return Variable(path, "choice", 0, len(args) - 1)
+    if kind == "randint":
+        return Variable(path, "int", 0, int(number(args[0])) - 1)
+    if kind.endswith("uniform"):
+        return Variable(path, "float", number(args[0]), number(args[1]))
+    if kind.endswith("normal"):
+        return Variable(path, "float", _TAIL, 1 - _TAIL)
+    raise unknown_kind(dimension)
+
+
+def value(dimension: Dimension, raw: float) -> object:
+    """The dimension's value for what was chosen; a choice may yield a nested space."""
+    kind, args = dimension.kind, dimension.args
+    if kind == "choice":
+        return args[int(raw)]
+    if kind == "randint":
+        return int(raw)
+    if kind.endswith("normal"):
+        raw = number(args[0]) + number(args[1]) * NormalDist().inv_cdf(raw)
+    if "log" in kind:
+        raw = math.exp(raw)
+    return quantised(raw, number(args[2])) if kind.startswith("q") else raw
+
+
+def quantised(exact: float, q: float) -> float:
+    """`round(exact / q) * q`: an integer for an integral q, no binary noise for a decimal one."""
+    nearest = round(exact / q)
+    if q == int(q):
+        return nearest * int(q)
+    return float(format(nearest * q, ".12g"))
+
+
+def number(argument: object) -> float:
+    """An argument of a distribution as a number; TypeError for anything else."""
+    if isinstance(argument, bool) or not isinstance(argument, int | float):
+        raise TypeError(f"a distribution's argument is a number, not {argument!r}")
+    return argument
+
+
+def locate(space: Space, given: Mapping[str, object]) -> dict[str, Known]:
+    """The variables that a point settles, by path; a point may be partial, nested ones too.
+
+    Raises Misfit for a name that the space does not have and a value that it never yields.
+    """
+    found: dict[str, Known] = {}
+    _locate(space, given, "", (), found)
+    return found
+
+
+def _locate(
+    space: Space,
+    given: Mapping[str, object],
+    prefix: str,
+    at: tuple[str, ...],
+    found: dict[str, Known],
+) -> None:
+    for name, wanted in given.items():
+        path, where = f"{prefix}{name}", (*at, str(name))
+        if name not in space:
+            known = ", ".join(f"`{one}`" for one in space)
+            raise Misfit(where, f"`{name}` is no hyperparameter of this sweep", f"one of {known}")
+        dimension = space[name]
+        if dimension.kind == "choice" and isinstance(wanted, Mapping):
+            index, inside = _branch(dimension, wanted, path, where)
+            found |= {path: Known(index, wanted), **inside}
+        else:
+            found[path] = Known(_raw(dimension, wanted, where), _spelt(dimension, wanted))
+
+
+def dimensions(branch: Mapping[str, object]) -> dict[str, Dimension]:
+    """The free parameters of a branch; its other members are constants."""
+    return {name: one for name, one in branch.items() if isinstance(one, Dimension)}
+
+
+def _branch(
+    dimension: Dimension, wanted: Mapping[str, object], path: str, at: tuple[str, ...]
+) -> tuple[int, dict[str, Known]]:
+    """The one branch of a nested choice that can yield this, and what it settles in there."""
+    fitting: list[tuple[int, dict[str, Known]]] = []
+    misfits: list[Misfit] = []
+    for index, branch in enumerate(dimension.args):
+        if not isinstance(branch, Mapping) or not wanted.keys() <= branch.keys():
+            continue
+        free = dimensions(branch)
+        if all(same(branch[key], one) for key, one in wanted.items() if key not in free):
+            inside: dict[str, Known] = {}
+            given = {key: one for key, one in wanted.items() if key in free}
+            try:
+                _locate(free, given, f"{path}.{index}.", at, inside)
+                fitting.append((index, inside))
+            except Misfit as misfit:
+                misfits.append(misfit)
+    if len(fitting) == 1:
+        return fitting[0]
+    said = ", ".join(f"{name}: {one}" for name, one in wanted.items()) or "no name"
+    if fitting:
+        found = f"{len(fitting)} branches of `{dimension.name}` have {said}"
+        raise Misfit(at, found, "names or constants of one branch alone")
+    if len(misfits) == 1:
+        raise misfits[0]
+    branches = " or ".join(
+        "{" + ", ".join(map(str, one)) + "}" for one in dimension.args if isinstance(one, Mapping)
+    )
+    found = f"no branch of `{dimension.name}` has {said}"
+    raise Misfit(at, found, branches or f"one of {_listed(dimension.args)}")
+
+
+def same(one: object, other: object) -> bool:
+    """Whether two values are the same to a person: 1 and 1.0 are, 1 and true are not."""
+    if isinstance(one, bool) or isinstance(other, bool):
+        return one is other
+    return one == other
+
+
+def _listed(choices: tuple[object, ...]) -> str:
+    return ", ".join(str(one) for one in choices if not isinstance(one, Mapping))
+
+
+def _spelt(dimension: Dimension, wanted: object) -> object:
+    """A given value as the space spells it: `0.10` is the choice 0.1, 20.0 of a step of 5 is 20."""
+    if dimension.kind == "choice":
+        return next(one for one in dimension.args if same(one, wanted))
+    if dimension.kind.startswith("q"):
+        return quantised(number(wanted), number(dimension.args[2]))
+    return int(number(wanted)) if dimension.kind == "randint" else float(number(wanted))
+
+
+def _raw(dimension: Dimension, wanted: object, at: tuple[str, ...]) -> float:
+    kind, args = dimension.kind, dimension.args
+    if kind == "choice":
+        for index, one in enumerate(args):
+            if not isinstance(one, Mapping) and same(one, wanted):
+                return index
+        raise Misfit(at, f"{wanted!r} is no choice of `{at[-1]}`", f"one of {_listed(args)}")
+    if isinstance(wanted, bool) or not isinstance(wanted, int | float) or not math.isfinite(wanted):
+        raise Misfit(at, f"`{at[-1]}` is {wanted!r}", f"a number: it is {_said(dimension)}")
+    low, high = bounds(dimension)
+    margin = _CLOSE * max(abs(low), abs(high), _CLOSE)
+    if not low - margin <= wanted <= high + margin:
+        found = f"`{at[-1]}` is {wanted:g}, outside of its {_said(dimension)}"
+        raise Misfit(at, found, f"{low:.6g} to {high:.6g}")
+    step = 1.0 if kind == "randint" else number(args[2]) if kind.startswith("q") else 0.0
+    if step and abs(wanted / step - round(wanted / step)) > 1e-6:
+        found = f"`{at[-1]}` is {wanted:g}, which {_said(dimension)} never yields"
+        raise Misfit(at, found, f"a multiple of {step:g}")
+    if kind == "randint":
+        return int(wanted)
+    raw = math.log(max(wanted, 1e-300)) if "log" in kind else float(wanted)
+    if kind.endswith("normal"):
+        raw = NormalDist(number(args[0]), number(args[1])).cdf(raw)
+    chosen = variable("", dimension)
+    return min(chosen.high, max(chosen.low, raw))
+
+
+def bounds(dimension: Dimension) -> tuple[float, float]:
+    """The least and the largest number that a distribution (not a choice) yields."""
+    chosen = variable("", dimension)
+    low, high = value(dimension, chosen.low), value(dimension, chosen.high)
+    assert isinstance(low, int | float) and isinstance(high, int | float)
+    return low, high
+
+
+def _said(dimension: Dimension) -> str:
+    return f"{dimension.kind}({', '.join(str(one) for one in dimension.args)})"
+
+
+def walk(space: Space, prefix: str = "") -> Iterator[tuple[str, Mapping[str, Variable], Space]]:
+    """Every level of a space: its prefix, its variables by path, and what they are of.
+
+    The branches of a nested choice come after the level that it is in.
+    """
+    named = {f"{prefix}{name}": dimension for name, dimension in space.items()}
+    yield prefix, {path: variable(path, one) for path, one in named.items()}, space
+    for path, dimension in named.items():
+        for index, branch in enumerate(dimension.args if dimension.kind == "choice" else ()):
+            if isinstance(branch, Mapping):
+                yield from walk(dimensions(branch), f"{path}.{index}.")
+
+
+def unknown_kind(dimension: Dimension) -> Refused:
+    """A distribution that nobody here knows (exit code 33)."""
+    return Refused(
+        Problem(
+            "unknown-distribution",
+            f"`search_space.{dimension.name}` is `{dimension.kind}`",
+            "choice, randint, [q][log]uniform or [q][log]normal",
+            place=dimension.place,
+        ),
+        exit_code=Exit.CANNOT_HONOUR,
+    )

@@ -1,0 +1,148 @@
+"""The entries of a file of hints, read against the search space of their sweep."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ml.core.documents import Document, Key
+from ml.core.errors import Place, Problem
+from ml.specs.plan.plan import SweepPlan
+from ml.specs.search import constraints, distributions
+from ml.specs.search.constraints import Expression, Unclear
+from ml.specs.search.distributions import Known, Misfit
+from ml.specs.search.domain import Constraint, Hints, Point
+
+
+@dataclass
+class Reading:
+    """The hints of one sweep, read against its space; what is wrong gathers in `problems`."""
+
+    document: Document
+    keys: tuple[Key, ...]
+    plan: SweepPlan
+    problems: list[Problem] = field(default_factory=list)
+
+    def hints(self) -> Hints:
+        """What can be used of them."""
+        read = [one for one in self._constraints() if one]
+        points = tuple(self._points([expression for _, expression in read]))
+        file = self.document.shown if points or read else ""
+        return Hints(points, tuple(constraint for constraint, _ in read), file)
+
+    def _entries(self, section: str) -> Iterator[tuple[tuple[Key, ...], Any]]:
+        written = self.document.get(*self.keys, section)
+        if written is None:
+            return
+        if not isinstance(written, list):
+            self._wrong((section,), section, "a list: each entry begins with `- `")
+            return
+        for index, entry in enumerate(written):
+            yield (section, index), entry
+
+    def _constraints(self) -> Iterator[tuple[Constraint, Expression] | None]:
+        names, seen = constraints.names_in(self.plan.search_space), set[str]()
+        for at, entry in self._entries("constraints"):
+            text, because = self._entry(at, entry, "require")
+            if not isinstance(text, str):
+                self._wrong(at, "a constraint", "an expression: depth * width <= 4096")
+                continue
+            place = self._place(*at)
+            try:
+                expression = constraints.parse(text, names)
+            except Unclear as unclear:
+                found = (unclear.found, unclear.expected, unclear.hint)
+                self.problems.append(Problem("constraint", *found, place))
+                continue
+            if expression.meaning in seen:
+                self._say("duplicate-hint", f"`{text}` stands here twice", "each once", place)
+                continue
+            seen.add(expression.meaning)
+            yield Constraint(expression.text, place, because), expression
+
+    def _points(self, demanded: list[Expression]) -> Iterator[Point]:
+        seen: list[dict[str, Known]] = []
+        for at, entry in self._entries("try_first"):
+            values, because = self._entry(at, entry, "values")
+            if not isinstance(values, dict) or not values:
+                self._wrong(at, "a point", "`values: {NAME: VALUE, …}`")
+                continue
+            try:
+                known = distributions.locate(self.plan.search_space, values)
+            except Misfit as misfit:
+                near = difflib.get_close_matches(misfit.path[-1], list(self.plan.search_space), n=1)
+                spelt = misfit.path[-1] not in self.plan.search_space and near
+                hint = f"did you mean `{near[0]}`?" if spelt else ""
+                place = self._place(*at, "values", *misfit.path)
+                self._say("hint-value", misfit.found, misfit.expected, place, hint)
+                continue
+            place = self._place(*at)
+            if known in seen:
+                first = seen.index(known) + 1
+                said = f"this point is the same as point {first}"
+                self._say("duplicate-hint", said, "each point once", place)
+            elif not (broken := self._broken(values, demanded, place)):
+                seen.append(known)
+                yield Point(values, place, because)
+            else:
+                said = f"this point breaks the constraint `{broken}`"
+                self._say("point-breaks-constraint", said, "a point that fulfils it", place)
+        if len(seen) > self.plan.max_total_trials:
+            said = f"{len(seen)} points to try first, and {self.plan.max_total_trials} trials"
+            place = self._place("try_first")
+            expected = "as many trials as points, at least"
+            self._say("more-points-than-trials", said, expected, place, severity="warning")
+
+    def _broken(self, values: Mapping[str, object], demanded: list[Expression], at: Place) -> str:
+        """The first constraint that a point breaks, whatever else it gets; "" for none."""
+        for expression in demanded:
+            try:
+                if not expression.holds(constraints.names_of(values), partial=True):
+                    return expression.text
+            except Unclear as unclear:
+                found = (unclear.found, unclear.expected, unclear.hint)
+                self.problems.append(Problem("constraint", *found, at))
+        return ""
+
+    def _entry(self, at: tuple[Key, ...], entry: Any, key: str) -> tuple[Any, str]:
+        """What an entry says under `key`, and why; a text alone says it without."""
+        if not isinstance(entry, dict):
+            return (entry if key == "require" else None), ""
+        for other in entry:
+            if other not in (key, "because"):
+                self.problems.append(
+                    unknown(self.document, (*self.keys, *at, other), (key, "because"))
+                )
+        because = entry.get("because")
+        return entry.get(key), "" if because is None else str(because)
+
+    def _place(self, *keys: Key) -> Place:
+        return self.document.place(*self.keys, *keys)
+
+    def _wrong(self, at: tuple[Key, ...], what: str, expected: str) -> None:
+        self.problems.append(misshapen(self.document, (*self.keys, *at), what, expected))
+
+    def _say(
+        self, code: str, found: str, expected: str, place: Place, hint: str = "", **how: Any
+    ) -> None:
+        self.problems.append(Problem(code, found, expected, hint, place, **how))
+
+
+def misshapen(document: Document, keys: tuple[Key, ...], what: str, expected: str) -> Problem:
+    """Something of another shape than it has to have."""
+    found = f"{what} is {document.get(*keys)!r}"
+    return Problem("hint-shape", found, expected, place=document.place(*keys))
+
+
+def unknown(document: Document, keys: tuple[Key, ...], known: Collection[str]) -> Problem:
+    """A key that means nothing."""
+    near = difflib.get_close_matches(str(keys[-1]), list(known), n=1)
+    return Problem(
+        "unknown-hint",
+        f"`{keys[-1]}` is none of what may stand here",
+        f"one of {', '.join(known)}" if known else "nothing",
+        f"did you mean `{near[0]}`?" if near else "",
+        document.place(*keys),
+    )

@@ -1,0 +1,169 @@
+"""Hints: what is known of a sweep's search space, in a file beside its spec that Azure ML ignores.
+
+`sweep.hints.yml` belongs to `sweep.yml`. The spec itself stays what Azure ML takes:
+
+    try_first:
+      - values: {learning_rate: 0.1, leaves: 31}   # what is not named is sampled
+        because: the best of the sweep in May
+    constraints:
+      - leaves * min_child_samples <= 2000
+      - require: model.depth < 8                   # a parameter in a branch of a nested choice
+        because: deeper trees do not fit into memory
+
+In the hints of a pipeline the same stands below `jobs:` and the name of the sweep step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from ml.core import repository
+from ml.core.documents import Document, Key, read
+from ml.core.errors import Place, Problem, Refused
+from ml.specs.check.nodes import Node, nodes
+from ml.specs.plan import fields
+from ml.specs.plan.plan import CommandPlan, Environment, SweepPlan
+from ml.specs.sdk.load import Spec
+from ml.specs.search.hint_entries import Reading, misshapen, unknown
+
+ENDINGS = (".hints.yml", ".hints.yaml")
+SECTIONS = ("try_first", "constraints", "jobs")
+
+
+def is_hints(path: Path) -> bool:
+    """Whether a file is one of hints, by its name."""
+    return path.name.endswith(ENDINGS)
+
+
+def spec_of(path: Path) -> Path | None:
+    """The spec that a file of hints belongs to; None when it is not there."""
+    stem = next(path.name.removesuffix(end) for end in ENDINGS if path.name.endswith(end))
+    beside = (path.with_name(f"{stem}{suffix}") for suffix in (".yml", ".yaml"))
+    return next((spec for spec in beside if spec.is_file()), None)
+
+
+def without_spec(path: Path) -> Problem:
+    """Hints that belong to nothing: a spec that was renamed, a name that was misspelt."""
+    shown = repository.shown(path)
+    return Problem(
+        "hints-without-spec",
+        f"there is no spec beside `{shown}`",
+        f"`{path.name.removesuffix('.yml').removesuffix('.yaml').removesuffix('.hints')}.yml`",
+        "hints are found by their name: sweep.hints.yml belongs to sweep.yml",
+        Place(shown, 1),
+    )
+
+
+def document_of(spec: Path) -> Document | None:
+    """The hints of a spec, None without; Refused when they cannot be read, or are there twice."""
+    found = [path for end in ENDINGS if (path := spec.with_name(spec.stem + end)).is_file()]
+    if len(found) > 1:
+        problem = Problem(
+            "hints-twice",
+            f"`{found[0].name}` and `{found[1].name}` are both hints of `{spec.name}`",
+            "one of them",
+            place=Place(repository.shown(found[1]), 1),
+        )
+        raise Refused(problem)
+    return read(found[0], repository.shown(found[0])) if found else None
+
+
+def attach(plan: SweepPlan, file: Path, keys: tuple[Key, ...]) -> tuple[SweepPlan, list[Problem]]:
+    """The plan with its hints, and what is wrong with them; the space stands in `file`, `keys`."""
+    try:
+        document = document_of(file)
+    except Refused as refused:
+        return plan, list(refused.problems)
+    if document is None:
+        return plan, []
+    reading = Reading(document, keys, plan)
+    return replace(plan, hints=reading.hints()), reading.problems
+
+
+def problems(spec: Spec) -> list[Problem]:
+    """What is wrong with the hints beside a spec that is right itself."""
+    try:
+        document = document_of(spec.file)
+    except Refused as refused:
+        return list(refused.problems)
+    if document is None:
+        return []
+    pieces = nodes(spec)
+    swept = [node for node in pieces if node.search_space]
+    if not swept:
+        found = []
+        found.append(
+            Problem(
+                "hints-without-sweep",
+                f"`{document.shown}` belongs to a spec without a search space",
+                "a sweep, or a pipeline with a sweep step",
+                "delete it, or name it after the sweep",
+                document.place(),
+                severity="warning",
+            )
+        )
+    else:
+        found = list(_structure(document, [n.keys for n in pieces], [n.keys for n in swept]))
+    for node in swept:
+        reading = Reading(document, node.keys, _planned(node))
+        reading.hints()
+        found += reading.problems
+    return found
+
+
+def _planned(node: Node) -> SweepPlan:
+    """As much of the plan of a sweep as hints are about."""
+    trial = CommandPlan(node.spec.place(), node.name, "", "", None, Environment(""))
+    return fields.sweep(_Written(node), trial)
+
+
+@dataclass(frozen=True)
+class _Written:
+    """A node as `ml.specs.plan.fields` reads it."""
+
+    node: Node
+
+    @property
+    def folder(self) -> Path:
+        return self.node.spec.folder
+
+    def get(self, *keys: Key) -> Any:
+        return self.node.get(*keys)
+
+    def place(self, *keys: Key) -> Place:
+        return self.node.spec.place(*self.node.keys, *keys)
+
+
+def _structure(
+    document: Document, known: Collection[tuple[Key, ...]], swept: Collection[tuple[Key, ...]]
+) -> Iterator[Problem]:
+    """Unknown keys, steps that the pipeline does not have, and hints that belong to no sweep."""
+
+    def below(keys: tuple[Key, ...]) -> Iterator[Problem]:
+        value = document.get(*keys)
+        if not isinstance(value, dict):
+            yield misshapen(document, keys, "hints", f"a mapping of {' and '.join(SECTIONS[:2])}")
+            return
+        for key in value:
+            if key not in SECTIONS:
+                yield unknown(document, (*keys, key), SECTIONS)
+            elif key != "jobs" and keys not in swept:
+                expected = "`jobs:` and the name of the sweep step above it"
+                place = document.place(*keys, key)
+                found = f"`{key}` belongs to no sweep"
+                yield Problem("hint-misplaced", found, expected, place=place)
+        steps = value.get("jobs")
+        for name in steps if isinstance(steps, dict) else ():
+            inner = (*keys, "jobs", name)
+            if inner in known:
+                yield from below(inner)
+            else:
+                names = [str(one[-1]) for one in known if one[:-1] == (*keys, "jobs")]
+                yield unknown(document, inner, names)
+        if steps is not None and not isinstance(steps, dict):
+            yield misshapen(document, (*keys, "jobs"), "jobs", "a mapping of steps")
+
+    yield from below(())
