@@ -88,7 +88,7 @@ test: lint torch $(VENV)/azurite.stamp $(VENV)/checkov.stamp ## lint, the quick 
 
 .PHONY: schema
 schema: setup ## write the JSON Schema that editors check release.yml by
-	@$(BIN)/ml release schema > ml/release/release.schema.json
+	@$(BIN)/ml release schema > ml/release/declaration/release.schema.json
 
 .PHONY: bench
 bench: $(VENV)/dev.stamp $(if $(findstring infra,$(ARGS)),$(VENV)/infra.stamp) ## measure: make bench ARGS="NAME --quick", ARGS=--list for the names

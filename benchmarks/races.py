@@ -18,11 +18,12 @@ import time
 from contextlib import chdir
 from pathlib import Path
 
-from ml.release import audit, desired
-from ml.release.apply import apply
-from ml.release.ask import ask
-from ml.release.propose import propose
-from ml.release.registry import Registry
+from ml.release.declaration import desired
+from ml.release.log import audit
+from ml.release.promotion.propose import propose
+from ml.release.registry.registry import Registry
+from ml.release.rollout.apply import apply
+from ml.release.rollout.ask import ask
 from ml.serving import endpoint
 
 RACES = 50
@@ -30,8 +31,8 @@ FIRST, WORSE, BETTER = 0.8, 0.87, 0.95
 LATER_S = 6.0  # about as long as a proposal takes
 _PROMOTE = """
 import sys
-from ml.release.apply import apply
-from ml.release.propose import propose
+from ml.release.rollout.apply import apply
+from ml.release.promotion.propose import propose
 from ml.core.errors import Refused
 propose("tiny", sys.argv[1])
 try:

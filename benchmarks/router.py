@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 from benchmarks.load import Crowd, closed_loop, latencies, share
-from ml.release import canary
+from ml.release.canary import canary
 from ml.serving import endpoint, server
 from ml.serving.state import Canary, Live
 

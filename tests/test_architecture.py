@@ -113,7 +113,7 @@ def test_imports_follow_the_design(path: Path) -> None:
         ("ml.serving.scoring.request", "ml.toolkit.metrics", True),
         ("ml.specs.plan.plan", "ml.core.errors", False),
         ("ml.specs.plan.plan", "ml.cli.run", True),
-        ("ml.release.evidence", "ml.projects.one", True),
+        ("ml.release.evidence.evidence", "ml.projects.one", True),
         ("ml.cli.run", "ml.projects.one.train", True),
         ("policies.promotion.engine", "ml.core.errors", True),
         ("policies.infra.rules", "infra.settings", True),

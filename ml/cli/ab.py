@@ -42,10 +42,10 @@ def start(
 
     `ml ab serve` sends B its keys, with the gates asked and without a canary.
     """
-    from ml.release import project as projects
     from ml.release.ab import experiment
-    from ml.release.desired import check_environment
-    from ml.release.registry import Registry
+    from ml.release.declaration import project as projects
+    from ml.release.declaration.desired import check_environment
+    from ml.release.registry.registry import Registry
 
     environment = check_environment(env)
     model = projects.find(project).deployment().endpoint

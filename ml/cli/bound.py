@@ -24,7 +24,7 @@ def hold(say: Callable[[str], None], reads: Iterable[Path] = ()) -> None:
     measured = bounding.measure()
     if not measured.is_passed:
         return
-    from ml.release.needed import needed
+    from ml.release.registry.needed import needed
 
     try:
         with faults.told():

@@ -55,8 +55,10 @@ def command(
 
 def release_files() -> Mapping[str, Callable[[Path], Sequence[Problem]]]:
     """What releases read besides Azure ML specs, by pattern, with what finds the problems."""
-    from ml.release import judge, release_check, weights
-    from ml.release.project import Project
+    from ml.release.declaration import release_check
+    from ml.release.declaration.project import Project
+    from ml.release.promotion import judge
+    from ml.release.selection import weights
     from ml.release.watch import limits
     from policies.promotion import gates, watch
 

@@ -11,8 +11,8 @@ import typer
 
 if TYPE_CHECKING:
     from ml.backends.base import Event
-    from ml.release.compare import Compared
-    from ml.release.comparison import Amount, Row
+    from ml.release.comparison.compare import Compared
+    from ml.release.comparison.comparison import Amount, Row
     from policies.promotion.evidence import Estimate
 
 
@@ -41,7 +41,7 @@ def command(
 ) -> None:
     """Metrics with paired intervals, slices, gates, latency, cost, lineage. Decides nothing."""
     from ml.cli import json_out
-    from ml.release.compare import versus
+    from ml.release.comparison.compare import versus
     from ml.reports.comment import body, forest
     from ml.serving import files
 

@@ -14,8 +14,8 @@ from infra.pricing import prices
 from infra.pricing.jobs import Bound, single, sweep
 from infra.pricing.prices import PriceList
 from ml.core.errors import Refused
-from ml.release.cost import CLUSTER, Prices
-from ml.release.cost import Price as HourlyPrice
+from ml.release.evidence.cost import CLUSTER, Prices
+from ml.release.evidence.cost import Price as HourlyPrice
 from ml.specs.plan.plan import CommandPlan, PipelinePlan, Plan, SweepPlan
 
 

@@ -18,8 +18,8 @@ from ml.core.errors import Exit, Refused
 
 if TYPE_CHECKING:
     from ml.backends.base import Run
-    from ml.release.project import Project
-    from ml.release.propose import Proposal
+    from ml.release.declaration.project import Project
+    from ml.release.promotion.propose import Proposal
 
 
 def command(
@@ -51,9 +51,9 @@ def command(
 
     began = time.monotonic()
     prepare()
-    from ml.release import project as projects
-    from ml.release.ask import example
-    from ml.release.registry import Registry
+    from ml.release.declaration import project as projects
+    from ml.release.registry.registry import Registry
+    from ml.release.rollout.ask import example
 
     small, worse = parse_changes(first or []), parse_changes(bad or [])
     steps = Steps(projects.find(project))
@@ -99,7 +99,7 @@ class Steps:
     def sweep(self, spec: str) -> Run:
         """The sweep, and what its trials are worth by more than their metric."""
         from ml.cli.select import told
-        from ml.release.contenders import choose
+        from ml.release.selection.contenders import choose
 
         path = self.project.folder / "jobs" / spec
         self._step(f"ml run {_relative(path)}", "the main job")
@@ -144,7 +144,7 @@ class Steps:
     def ask(self, endpoint: str, question: str) -> None:
         """A request to what serves."""
         from ml.cli.invoke import shown_answers
-        from ml.release.ask import ask, example, of_text
+        from ml.release.rollout.ask import ask, example, of_text
 
         request = of_text(endpoint, question) if question else self.project.samples()[0]
         typed = f"ml invoke {endpoint} {shlex.quote(question)}"
@@ -161,7 +161,7 @@ class Steps:
     def bad_green(self, fault: str) -> None:
         """What serves, with a fault put in, is taken back by its canary."""
         from ml.cli.release_drill import told
-        from ml.release.drill import drill
+        from ml.release.rollout.drill import drill
         from ml.serving.faulty import FAULTS
 
         self._step(
@@ -203,7 +203,7 @@ class Steps:
 
     def _proposed(self, run: Run, why: str) -> Proposal:
         from ml.cli import costs
-        from ml.release.propose import propose
+        from ml.release.promotion.propose import propose
 
         self._step(f"ml release propose {self.project.name} --run {run.name}", why)
         return propose(self.project.name, run.name, prices=costs.of_instance("local"))
@@ -217,7 +217,7 @@ class Steps:
         typer.echo(verdicts.conclusion(proposal.decision), err=True)
 
     def _applied(self, who: str) -> None:
-        from ml.release.apply import apply
+        from ml.release.rollout.apply import apply
 
         applied = apply(self.project.name, "local", who, told=_canary)
         if applied is None:  # taken back by somebody in the meantime

@@ -23,8 +23,8 @@ def verify(
 
     Says all that differs; exit 3 when something does. Freshness and thresholds are `ml gate`'s.
     """
-    from ml.release.registry import Registry
-    from ml.release.reverify import checks
+    from ml.release.evidence.reverify import checks
+    from ml.release.registry.registry import Registry
 
     found = Registry().find(model, version)
     made = checks(found)

@@ -19,8 +19,8 @@ def command(
 ) -> None:
     """Decide whether a model version may be promoted; exit 3 when a gate says no."""
     from ml.cli import verdicts
-    from ml.release.desired import check_environment
-    from ml.release.judge import gate
+    from ml.release.declaration.desired import check_environment
+    from ml.release.promotion.judge import gate
 
     decision = gate(model, version, check_environment(to)).decision
     if as_json:

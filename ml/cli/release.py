@@ -49,7 +49,7 @@ def propose(
     """Score the best run, register its model, ask the gates, and declare it if they pass."""
     from ml.cli import costs, release_text, verdicts
     from ml.core.repository import shown
-    from ml.release.propose import propose as go
+    from ml.release.promotion.propose import propose as go
 
     prices = costs.of_instance(to)
     made = go(project, run, to, reason=reason, watch=_watch, prices=prices)
@@ -92,8 +92,8 @@ def plan(
 ) -> None:
     """Say what apply would do, step by step, and do none of it; exit 3 when it would refuse."""
     from ml.cli import release_text, verdicts
-    from ml.release import where
-    from ml.release.plan import plan as look
+    from ml.release.declaration import where
+    from ml.release.rollout.plan import plan as look
 
     where.demand_here(to, on)
     found = look(project, to, watch=_watch)
@@ -126,10 +126,10 @@ def apply(
 ) -> None:
     """Ask the gates again, start the declared version beside the old one, and switch."""
     from ml.cli import release_text, verdicts
-    from ml.release import where
-    from ml.release.apply import apply as go
-    from ml.release.ask import example
-    from ml.release.status import status as look
+    from ml.release.declaration import where
+    from ml.release.rollout.apply import apply as go
+    from ml.release.rollout.ask import example
+    from ml.release.rollout.status import status as look
 
     where.demand_here(to, on)
     done = go(
@@ -192,7 +192,7 @@ def rollback(
 ) -> None:
     """Declare the version before again, as `git revert` would; apply goes there at once."""
     from ml.core.repository import shown
-    from ml.release.rollback import roll_back
+    from ml.release.rollout.rollback import roll_back
 
     done = roll_back(project, to, why)
     if as_json:
@@ -226,7 +226,7 @@ def status(
     An environment that nothing is declared for is told on stderr: a model may yet come.
     """
     from ml.cli import release_text
-    from ml.release.status import status as look
+    from ml.release.rollout.status import status as look
 
     found = look(project, to)
     if as_json:
@@ -241,7 +241,7 @@ def status(
 @app.command()
 def schema() -> None:
     """The JSON Schema of release.yml, for editors; `make schema` writes it where they look."""
-    from ml.release.declaration import schema as of
+    from ml.release.declaration.declaration import schema as of
 
     json_out.write(of())
 

@@ -10,7 +10,7 @@ import typer
 from ml.core.errors import Exit
 
 if TYPE_CHECKING:
-    from ml.release.drill import Drilled
+    from ml.release.rollout.drill import Drilled
 
 
 def drill(
@@ -23,7 +23,7 @@ def drill(
     Exit 0 when it was taken back and no request to the old version failed, 1 when not.
     """
     from ml.cli import json_out
-    from ml.release.drill import drill as go
+    from ml.release.rollout.drill import drill as go
     from ml.serving.faulty import FAULTS
 
     if fault in FAULTS:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ml.release.history import Attempt
-    from ml.release.plan import Plan
-    from ml.release.propose import Proposal
-    from ml.release.status import Status
+    from ml.release.log.history import Attempt
+    from ml.release.promotion.propose import Proposal
+    from ml.release.rollout.plan import Plan
+    from ml.release.rollout.status import Status
 
 SHORT = 19  # characters of a digest, `sha256:` among them
 

@@ -75,7 +75,7 @@ def show(run: RunName = "latest", experiment: Experiment = None, as_json: AsJson
     from ml.backends.local.resume import recovery
     from ml.backends.local.runs.comparison import snapshot_of
     from ml.cli import live, runs_text, tables
-    from ml.release.descent import descendants
+    from ml.release.registry.descent import descendants
 
     entry = _entry(run, experiment)
     came = descendants(entry.run)
@@ -112,7 +112,7 @@ def lineage(run: RunName = "latest", as_json: AsJson = False) -> None:
     """The way from data to a run's models: every run on it, its code, environment, digests."""
     from ml.backends.local.runs.ancestry import ancestry
     from ml.cli import runs_lineage, runs_text, tables
-    from ml.release.descent import descendants
+    from ml.release.registry.descent import descendants
 
     found = _entry(run).run
     links, came = ancestry(found), descendants(found)

@@ -14,7 +14,7 @@ from ml.backends.local.cleaning.cleaning import Cleaning
 from ml.backends.local.cleaning.keeping import GRACE_S
 from ml.cli import spans, tables
 from ml.core.errors import Exit, Problem, Refused
-from ml.release.needed import needed
+from ml.release.registry.needed import needed
 
 ROWS = 20  # a person reads; --json has all
 

@@ -16,7 +16,7 @@ from ml.cli.spans import ago, size, span
 from ml.core.repository import shown
 
 if TYPE_CHECKING:
-    from ml.release.descent import Descendant
+    from ml.release.registry.descent import Descendant
 
 COLUMNS = ("run", "job", "kind", "status", "experiment", "started", "took", "result")
 # Trials and steps of one run that are shown; a sweep may have a thousand.

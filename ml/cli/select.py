@@ -9,8 +9,8 @@ import typer
 from ml.cli.options import AsJson
 
 if TYPE_CHECKING:
-    from ml.release.contenders import Selected
-    from ml.release.selection import Ranked, Selection
+    from ml.release.selection.contenders import Selected
+    from ml.release.selection.selection import Ranked, Selection
 
 # The unit of each term where a column shows it.
 COLUMNS = {"latency": "latency ms", "cost": "cost s", "stability": "spread"}
@@ -30,7 +30,7 @@ def command(
     from ml.backends.local.runs import runs as known
     from ml.cli import json_out
     from ml.core.errors import Problem, Refused
-    from ml.release.contenders import choose
+    from ml.release.selection.contenders import choose
 
     if goal not in (None, *ranking.GOALS):
         raise Refused(Problem("no-such-goal", f"--goal {goal}", " or ".join(ranking.GOALS)))
@@ -46,7 +46,7 @@ def command(
 
 def told(found: Selected, limit: int = 0) -> None:
     """The ranking on stdout, what is to be said of it on stderr."""
-    from ml.release import choosing
+    from ml.release.selection import choosing
 
     table(found.selection, limit)
     typer.echo(choosing.formula(found.selection), err=True)
@@ -82,7 +82,7 @@ def _row(one: Ranked, terms: list[str]) -> list[str]:
 def document(found: Selected) -> dict[str, Any]:
     """The selection for a program."""
     from ml.cli import json_out
-    from ml.release import choosing
+    from ml.release.selection import choosing
 
     made = found.selection
     first = made.by_score

@@ -34,7 +34,7 @@ def command(
 ) -> None:
     """Compare with the reference that was kept at the evaluation; exit 3 on a breach."""
     from ml.cli import json_out, spans, tables
-    from ml.release.desired import check_environment
+    from ml.release.declaration.desired import check_environment
     from ml.release.watch.watching import watch
     from ml.reports import watched
 

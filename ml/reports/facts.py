@@ -12,8 +12,8 @@ from ml.backends.local import outcome
 from ml.backends.local.files import log
 from ml.backends.local.runs import records
 from ml.core.errors import Refused
-from ml.release import contenders
-from ml.release.contenders import Selected
+from ml.release.selection import contenders
+from ml.release.selection.contenders import Selected
 from ml.reports import recorded
 from ml.reports.privacy import line_of
 from ml.reports.recorded import Curve

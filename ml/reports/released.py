@@ -11,9 +11,11 @@ from typing import Any
 from ml.backends.base import Run
 from ml.core import home
 from ml.core.errors import Refused
-from ml.release import audit, desired, evidence
-from ml.release.candidate import EVALUATION, MODEL
-from ml.release.registry import Registry, Version
+from ml.release.declaration import desired
+from ml.release.evidence import evidence
+from ml.release.log import audit
+from ml.release.promotion.candidate import EVALUATION, MODEL
+from ml.release.registry.registry import Registry, Version
 from ml.reports.numbers import count
 from ml.serving.scoring.manifest import ManifestError, verify
 from policies.promotion.evidence import Evidence, Metrics, parse

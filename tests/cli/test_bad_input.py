@@ -14,7 +14,7 @@ from ml.backends.local.runs import runs
 from ml.backends.local.snapshots import snapshot
 from ml.cli.app import main
 from ml.core import home
-from ml.release.registry import Registry, store
+from ml.release.registry.registry import Registry, store
 from ml.serving import client, endpoint, ports, server
 from ml.serving.state import Live
 from tests.release.tiny import model_folder

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ml.cli import release_text
-from ml.release.status import Status
+from ml.release.rollout.status import Status
 
 SERVED = Status(
     project="tiny",

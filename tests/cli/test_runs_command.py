@@ -22,7 +22,7 @@ from ml.cli.spans import moment, size, span
 from ml.cli.tables import plain
 from ml.core import home
 from ml.core.errors import Problem, Refused
-from ml.release.descent import Descendant, Serving
+from ml.release.registry.descent import Descendant, Serving
 from tests.backends.made_runs import LINEAGE, made, made_model, made_snapshot, made_sweep
 from tests.cli.conftest import Ml
 

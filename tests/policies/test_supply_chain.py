@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from ml.core.errors import Refused
-from ml.release import supply_chain
+from ml.release.evidence import supply_chain
 from policies.promotion import gates
 from policies.promotion.evidence import LockedPackage, SupplyChain
 from policies.supply_chain.advisories import AdvisoriesError, read

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ml.cli.verdicts import conclusion
-from ml.release import audit
+from ml.release.log import audit
 from policies.promotion.decision import Decision, Request
 from policies.promotion.engine import decide
 from policies.promotion.evidence import (

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from ml.release import release_check, weights
+from ml.release.declaration import release_check
+from ml.release.selection import weights
 from ml.serving.deployment import read
 from ml.specs.check.check import check
 from ml.specs.plan.json import from_json, to_json

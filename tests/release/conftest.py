@@ -12,8 +12,8 @@ import pytest
 
 from ml.backends.base import Run
 from ml.backends.local.runs import runs
-from ml.release.apply import apply
-from ml.release.propose import propose
+from ml.release.promotion.propose import propose
+from ml.release.rollout.apply import apply
 from ml.serving import endpoint
 from tests.release import tiny
 from tests.release.tiny import Tiny

@@ -7,9 +7,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from ml.release import canary
-from ml.release.canary import Outcome
-from ml.release.strategy import Strategy
+from ml.release.canary import canary
+from ml.release.canary.canary import Outcome
+from ml.release.declaration.strategy import Strategy
 from ml.serving import endpoint, server
 from ml.serving.server import Server
 from ml.serving.state import Canary, Live

@@ -1,4 +1,4 @@
-"""ml.release.canary with real servers: good greens pass, bad ones go, blue serves all the while."""
+"""ml.release.canary.canary with real servers: good greens pass, bad ones go, blue serves all the while."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from ml.core.errors import Refused
-from ml.release import canary
-from ml.release.replay import Replay
+from ml.release.canary import canary
+from ml.release.rollout.replay import Replay
 from ml.serving import endpoint, ports, slots
 from ml.serving.router.routes import DEPLOYMENT_HEADER
 from tests.release.greens import BAD_GREENS, BURST, IDLE, SAMPLES, STRATEGY, TWICE, pair

@@ -6,9 +6,10 @@ import pytest
 
 from ml.backends.local.runs import runs
 from ml.core.errors import Refused
-from ml.release import candidate, evidence
-from ml.release import project as projects
-from ml.release.propose import propose
+from ml.release.declaration import project as projects
+from ml.release.evidence import evidence
+from ml.release.promotion import candidate
+from ml.release.promotion.propose import propose
 from tests.release.conftest import World
 
 EVALUATE = """

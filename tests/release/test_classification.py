@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from ml.release import desired
-from ml.release.apply import apply
-from ml.release.ask import ask
-from ml.release.propose import propose
-from ml.release.registry import Registry
-from ml.release.reverify import checks
+from ml.release.declaration import desired
+from ml.release.evidence.reverify import checks
+from ml.release.promotion.propose import propose
+from ml.release.registry.registry import Registry
+from ml.release.rollout.apply import apply
+from ml.release.rollout.ask import ask
 from ml.serving import endpoint
 from tests.release import tiny_classes
 from tests.release.test_commands import ml

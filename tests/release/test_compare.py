@@ -13,9 +13,10 @@ import pytest
 from ml.backends.local.runs import runs
 from ml.cli.app import main
 from ml.core.errors import Refused
-from ml.release import audit, evidence
-from ml.release.compare import versus
-from ml.release.registry import Registry, Version
+from ml.release.comparison.compare import versus
+from ml.release.evidence import evidence
+from ml.release.log import audit
+from ml.release.registry.registry import Registry, Version
 from ml.reports.comment.posting import marker
 from policies.promotion.evidence import Evidence
 from tests.release import tiny
@@ -99,7 +100,7 @@ def test_a_champion_on_other_data_is_scored_again(two: World) -> None:
     """Its numbers are then of the candidate's questions."""
     tiny.questions(two.project.root, 300)
     run = two.project.train(0.9)
-    from ml.release.propose import propose
+    from ml.release.promotion.propose import propose
 
     propose("tiny", run.name, reason="new data")
     found = versus("tiny:3", None, "local")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ml.release.comparison import Comparison, Row, Side, compare, other_features
+from ml.release.comparison.comparison import Comparison, Row, Side, compare, other_features
 from policies.promotion.evidence import Contribution, Cost, DataVersion, Evidence, Latency, Spent
 from tests.policies import cases
 

@@ -1,4 +1,4 @@
-"""ml.release.cost: machine time always, money where a price is known."""
+"""ml.release.evidence.cost: machine time always, money where a price is known."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ml.backends.base import Pause, Run
-from ml.release import cost
+from ml.release.evidence import cost
 from ml.serving.client import Timing
 
 TIMING = Timing(1.0, 2.0, 3.0, 1.8, 200, 20, "a machine")

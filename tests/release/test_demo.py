@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from ml.cli.app import main
-from ml.release import audit
-from ml.release.registry import Registry
+from ml.release.log import audit
+from ml.release.registry.registry import Registry
 from tests.release.conftest import World
 
 

@@ -1,4 +1,4 @@
-"""ml.release.desired and project: what is declared, and for whom."""
+"""ml.release.declaration.desired and project: what is declared, and for whom."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import pytest
 import yaml
 
 from ml.core.errors import Refused
-from ml.release import desired, project, release_check
-from ml.release.desired import Declared
-from ml.release.strategy import Strategy
+from ml.release.declaration import desired, project, release_check
+from ml.release.declaration.desired import Declared
+from ml.release.declaration.strategy import Strategy
 from tests.release import tiny
 
 DECLARED = Declared(

@@ -8,10 +8,10 @@ import pytest
 
 from ml.cli.app import main
 from ml.core.errors import Refused
-from ml.release import audit
-from ml.release.ask import ask
-from ml.release.drill import drill, spoilt
-from ml.release.registry import Registry
+from ml.release.log import audit
+from ml.release.registry.registry import Registry
+from ml.release.rollout.ask import ask
+from ml.release.rollout.drill import drill, spoilt
 from ml.serving import endpoint, faulty, slots
 from tests.release.conftest import World
 

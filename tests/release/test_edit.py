@@ -1,4 +1,4 @@
-"""ml.release.edit: a declaration is written in, and no other character of the file changes."""
+"""ml.release.declaration.edit: a declaration is written in, and no other character of the file changes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
-from ml.release import edit
+from ml.release.declaration import edit
 
 ENTRY = {
     "model": "tiny",

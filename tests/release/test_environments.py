@@ -12,13 +12,15 @@ from pathlib import Path
 import pytest
 
 from ml.core.errors import Exit, Refused
-from ml.release import audit, desired, plan, rollback
-from ml.release.apply import apply
-from ml.release.ask import ask
-from ml.release.desired import Declared
-from ml.release.propose import propose
-from ml.release.registry import Registry
-from ml.release.status import status
+from ml.release.declaration import desired
+from ml.release.declaration.desired import Declared
+from ml.release.log import audit
+from ml.release.promotion.propose import propose
+from ml.release.registry.registry import Registry
+from ml.release.rollout import plan, rollback
+from ml.release.rollout.apply import apply
+from ml.release.rollout.ask import ask
+from ml.release.rollout.status import status
 from ml.serving import endpoint
 from tests.release import tiny
 from tests.release.conftest import World

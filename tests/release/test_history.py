@@ -1,10 +1,10 @@
-"""ml.release.history: what the audit log says of an endpoint."""
+"""ml.release.log.history: what the audit log says of an endpoint."""
 
 from __future__ import annotations
 
 import pytest
 
-from ml.release import audit, history, journal
+from ml.release.log import audit, history, journal
 
 
 def happened(event: str, version: str, endpoint: str = "tiny", **more: object) -> None:

@@ -11,11 +11,12 @@ from ml.backends.local.cleaning import cleaning
 from ml.backends.local.runs import listing
 from ml.core import home
 from ml.core.errors import Refused
-from ml.release import desired, index
-from ml.release.apply import apply
-from ml.release.descent import descendants
-from ml.release.needed import needed
-from ml.release.registry import Registry, place, store
+from ml.release.declaration import desired
+from ml.release.registry import index
+from ml.release.registry.descent import descendants
+from ml.release.registry.needed import needed
+from ml.release.registry.registry import Registry, place, store
+from ml.release.rollout.apply import apply
 from ml.serving import endpoint
 from tests.release.conftest import World
 

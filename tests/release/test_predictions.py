@@ -1,4 +1,4 @@
-"""ml.release.predictions: metrics follow from the predictions or are refused."""
+"""ml.release.evidence.predictions: metrics follow from the predictions or are refused."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ml.release import predictions
-from ml.release.recomputed import disagreements
+from ml.release.evidence import predictions
+from ml.release.evidence.recomputed import disagreements
 from ml.toolkit.evaluation import COLUMNS, PREDICTIONS
 from ml.toolkit.metrics import estimates
 from policies.promotion.evidence import Estimate, Evidence, KeptPredictions

@@ -13,11 +13,14 @@ import pytest
 from ml.backends.local.runs import runs
 from ml.core import home
 from ml.core.errors import Refused
-from ml.release import candidate, desired, plan, release_check, reverify
-from ml.release import project as projects
-from ml.release import propose as proposing
-from ml.release.apply import apply
-from ml.release.registry import Registry
+from ml.release.declaration import desired, release_check
+from ml.release.declaration import project as projects
+from ml.release.evidence import reverify
+from ml.release.promotion import candidate
+from ml.release.promotion import propose as proposing
+from ml.release.registry.registry import Registry
+from ml.release.rollout import plan
+from ml.release.rollout.apply import apply
 from ml.serving.client import Timing
 from tests.release.conftest import Template, World
 from tests.release.killing import killed_at
@@ -31,7 +34,7 @@ IMPORTS = """
 from pathlib import Path
 from ml.backends.local.runs import runs
 from ml.release import audit, candidate, propose as proposing
-from ml.release.registry import Registry
+from ml.release.registry.registry import Registry
 from ml.serving import files
 from ml.serving.client import Timing
 """

@@ -13,9 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from ml.release import apply as applying
-from ml.release import audit, desired
-from ml.release import propose as proposing
+from ml.release.declaration import desired
+from ml.release.log import audit
+from ml.release.promotion import propose as proposing
+from ml.release.rollout import apply as applying
 from ml.serving import endpoint
 from tests.release.test_states import NAME, Machine, install
 

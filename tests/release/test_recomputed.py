@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import yaml
 
-from ml.release import predictions
-from ml.release.recomputed import disagreements
+from ml.release.evidence import predictions
+from ml.release.evidence.recomputed import disagreements
 from ml.toolkit.evaluation import COLUMNS, PREDICTIONS, Prediction
 from ml.toolkit.measured import measured
 from ml.toolkit.tasks import TASKS

@@ -1,4 +1,4 @@
-"""ml.release.registry, with the real MLflow on SQLite."""
+"""ml.release.registry.registry, with the real MLflow on SQLite."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sqlalchemy import Engine, event
 
 from ml.core import home
 from ml.core.errors import Refused
-from ml.release.registry import Registry, store
+from ml.release.registry.registry import Registry, store
 from ml.serving.scoring.manifest import folder_digest, verify
 from tests.release.tiny import model_folder
 

@@ -14,15 +14,16 @@ from mlflow.tracking import MlflowClient
 from ml.backends.local.runs import runs
 from ml.core import home
 from ml.core.errors import Refused
-from ml.release import audit, desired
-from ml.release.apply import apply
-from ml.release.ask import ask
-from ml.release.compare import versus
-from ml.release.judge import gate
-from ml.release.plan import plan
-from ml.release.propose import propose
-from ml.release.registry import Registry, Version
-from ml.release.status import status
+from ml.release.comparison.compare import versus
+from ml.release.declaration import desired
+from ml.release.log import audit
+from ml.release.promotion.judge import gate
+from ml.release.promotion.propose import propose
+from ml.release.registry.registry import Registry, Version
+from ml.release.rollout.apply import apply
+from ml.release.rollout.ask import ask
+from ml.release.rollout.plan import plan
+from ml.release.rollout.status import status
 from ml.serving import endpoint, server, slots
 from tests.release import tiny
 from tests.release.conftest import World

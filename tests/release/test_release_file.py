@@ -1,4 +1,4 @@
-"""ml.release.release_file, declaration and release_check: what a release.yml says, or its line."""
+"""ml.release.declaration.release_file, declaration and release_check: what a release.yml says, or its line."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from jsonschema import Draft202012Validator
 
 from ml.backends.local.snapshots.ignore import IgnoreFile
 from ml.core.errors import Problem, Refused
-from ml.release import release_check, release_file
-from ml.release.declaration import SCHEMA, schema
-from ml.release.strategy import Strategy
+from ml.release.declaration import release_check, release_file
+from ml.release.declaration.declaration import SCHEMA, schema
+from ml.release.declaration.strategy import Strategy
 from policies.promotion import gates, watch
 from tests.conftest import ROOT
 from tests.release import tiny

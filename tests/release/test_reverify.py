@@ -1,4 +1,4 @@
-"""ml.release.reverify and `ml evidence verify`: what was changed since is found, all of it."""
+"""ml.release.evidence.reverify and `ml evidence verify`: what was changed since is found, all of it."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ml.release.evidence import FILE, load
-from ml.release.registry import Registry, Version, store
-from ml.release.reverify import checks
-from ml.release.supply_chain import SBOM
+from ml.release.evidence.evidence import FILE, load
+from ml.release.evidence.reverify import checks
+from ml.release.evidence.supply_chain import SBOM
+from ml.release.registry.registry import Registry, Version, store
 from ml.toolkit.evaluation import PREDICTIONS, Evaluation, Prediction, write_evaluation
 from ml.toolkit.leakage import IDENTIFIERS, shared
 from ml.toolkit.metrics import estimates

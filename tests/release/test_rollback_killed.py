@@ -11,9 +11,11 @@ import pytest
 
 from ml.core import home
 from ml.core.errors import Refused
-from ml.release import audit, desired, plan, rollback
-from ml.release import propose as proposing
-from ml.release.apply import apply
+from ml.release.declaration import desired
+from ml.release.log import audit
+from ml.release.promotion import propose as proposing
+from ml.release.rollout import plan, rollback
+from ml.release.rollout.apply import apply
 from ml.serving import endpoint
 from ml.serving.client import Timing
 from tests.release.conftest import Template, World

@@ -11,12 +11,12 @@ from dataclasses import replace
 import pytest
 
 from ml.core.errors import Problem, Refused
-from ml.release import audit
-from ml.release.apply import Applied, apply
-from ml.release.ask import ask
-from ml.release.propose import propose
-from ml.release.registry import Registry
-from ml.release.status import status
+from ml.release.log import audit
+from ml.release.promotion.propose import propose
+from ml.release.registry.registry import Registry
+from ml.release.rollout.apply import Applied, apply
+from ml.release.rollout.ask import ask
+from ml.release.rollout.status import status
 from ml.serving import endpoint, server, slots
 from ml.serving.server import START_S, Begun, Server
 from ml.serving.state import Canary, Live
@@ -179,8 +179,8 @@ def test_an_apply_killed_at_any_step_is_finished_by_the_next(
     code = f"""
 import os, signal
 from ml.release import audit
-from ml.release.apply import apply
-from ml.release.registry import Registry
+from ml.release.rollout.apply import apply
+from ml.release.registry.registry import Registry
 from ml.serving import endpoint, server
 done, calls = {holder}.{name}, []
 def killed(*given, **named):

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ml.release.choosing import formula, sentences
-from ml.release.selection import Contender, Selection, select
-from ml.release.weights import TERMS, Term, Weights
+from ml.release.selection.choosing import formula, sentences
+from ml.release.selection.selection import Contender, Selection, select
+from ml.release.selection.weights import TERMS, Term, Weights
 
 WEIGHTS = Weights(
     quality=Term(1, 0.01), latency=Term(0.5, 10), cost=Term(0.1, 60), stability=Term(1, 0.01)

@@ -1,4 +1,4 @@
-"""ml.release.sequential: the level holds however often one looks, and bad greens are seen."""
+"""ml.release.canary.sequential: the level holds however often one looks, and bad greens are seen."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from ml.release.sequential import EVEN, RARE, averaged, evidence
+from ml.release.canary.sequential import EVEN, RARE, averaged, evidence
 
 CANARIES = 4000
 counts = some.integers(0, 2000).flatmap(

@@ -1,4 +1,4 @@
-"""ml.release.signals: go on, hold or roll back, from figures alone."""
+"""ml.release.canary.signals: go on, hold or roll back, from figures alone."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ml.release.signals import Memory, Side, Verdict, judge, latency_evidence
-from ml.release.strategy import Strategy
+from ml.release.canary.signals import Memory, Side, Verdict, judge, latency_evidence
+from ml.release.declaration.strategy import Strategy
 from ml.serving.router.tally import BUCKETS, bucket
 
 STRATEGY = Strategy(requests=(100, 100, 100), prediction="answer")

@@ -21,13 +21,16 @@ from hypothesis import strategies as some
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from ml.core.errors import Problem, Refused
-from ml.release import apply as applying
-from ml.release import audit, canary, desired, journal, rollback, smoke, status
-from ml.release import propose as proposing
-from ml.release.canary import Outcome
-from ml.release.desired import Declared
-from ml.release.judge import Judged
-from ml.release.registry import Version
+from ml.release.canary import canary
+from ml.release.canary.canary import Outcome
+from ml.release.declaration import desired
+from ml.release.declaration.desired import Declared
+from ml.release.log import audit, journal
+from ml.release.promotion import propose as proposing
+from ml.release.promotion.judge import Judged
+from ml.release.registry.registry import Version
+from ml.release.rollout import apply as applying
+from ml.release.rollout import rollback, smoke, status
 from ml.serving import endpoint, server, slots
 from ml.serving.router import process
 from ml.serving.server import Launch, Server

@@ -1,4 +1,4 @@
-"""ml.release.strategy and observed: what a project asks of a canary, and what answers look like."""
+"""ml.release.declaration.strategy and observed: what a project asks of a canary, and what answers look like."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from dataclasses import asdict
 
 import pytest
 
-from ml.release import observed, signals, strategy
-from ml.release.observed import REFERENCE, Answers, edges, prediction, shape
-from ml.release.signals import Side
-from ml.release.strategy import Strategy
+from ml.release.canary import observed, signals
+from ml.release.canary.observed import REFERENCE, Answers, edges, prediction, shape
+from ml.release.canary.signals import Side
+from ml.release.declaration import strategy
+from ml.release.declaration.strategy import Strategy
 from ml.serving.router.tally import Tally
 
 

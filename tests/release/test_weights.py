@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ml.core.errors import Refused
-from ml.release.weights import Term, Weights, read
+from ml.release.selection.weights import Term, Weights, read
 
 SOUND = """schema_version: 1
 quality: {weight: 1, reference: 0.01}

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from ml.backends.base import Run
 from ml.backends.local.backend import LocalBackend
-from ml.release.registry import EVIDENCE_FILE, Version
+from ml.release.registry.registry import EVIDENCE_FILE, Version
 from ml.serving.scoring.manifest import write_manifest
 from ml.specs.plan.planning import plan
 from ml.specs.sdk.load import load

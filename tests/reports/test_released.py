@@ -12,8 +12,8 @@ import pytest
 from ml.backends.base import Run
 from ml.backends.local.runs import runs
 from ml.core import home
-from ml.release import audit
-from ml.release.registry import Registry, Version
+from ml.release.log import audit
+from ml.release.registry.registry import Registry, Version
 from ml.reports.facts import gather
 from ml.reports.released import Release
 from ml.reports.report import report

@@ -11,7 +11,7 @@ import pytest
 from ml.backends.local.runs import runs
 from ml.cli.app import main
 from ml.core.errors import Refused
-from ml.release.contenders import Selected, choose
+from ml.release.selection.contenders import Selected, choose
 from ml.reports.report import report
 from tests.reports import made
 from tests.reports.made import Made

@@ -6,13 +6,14 @@ from contextlib import ExitStack
 from dataclasses import replace
 
 from ml.core.errors import Exit, Problem, Refused
-from ml.release import audit, smoke
-from ml.release import project as projects
 from ml.release.ab.experiment import Experiment
-from ml.release.journal import taken_back
-from ml.release.judge import judge
-from ml.release.propose import launch_of
-from ml.release.registry import Registry
+from ml.release.declaration import project as projects
+from ml.release.log import audit
+from ml.release.log.journal import taken_back
+from ml.release.promotion.judge import judge
+from ml.release.promotion.propose import launch_of
+from ml.release.registry.registry import Registry
+from ml.release.rollout import smoke
 from ml.serving import endpoint, server
 from ml.serving.router.process import Router
 from ml.serving.server import Launch

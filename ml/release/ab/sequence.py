@@ -6,7 +6,7 @@ central limit theory and asymptotic confidence sequences", Annals of Statistics 
 experiment (section 3.2). However often one looks, and whatever one decides upon looking, the chance
 that it ever leaves out the true difference is at most `alpha`, up to the error of a central limit
 theorem over the outcomes of the first look; tests/release/ab measures that chance. An exact one for
-rates (`ml.release.sequential`) would ask for about twice the outcomes.
+rates (`ml.release.canary.sequential`) would ask for about twice the outcomes.
 """
 
 from __future__ import annotations

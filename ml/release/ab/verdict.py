@@ -12,7 +12,7 @@ import numpy as np
 from ml.release.ab.experiment import Experiment
 from ml.release.ab.records import Records
 from ml.release.ab.sequence import Floats, sample_size, sequence, width
-from ml.release.sequential import imbalance
+from ml.release.canary.sequential import imbalance
 
 Kind = Literal["better", "worse", "no-difference", "undecided", "not-to-be-trusted"]
 # An assignment that is no more lopsided than declared is called so with at most this chance, ever

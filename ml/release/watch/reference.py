@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ml.core.errors import Exit, Problem, Refused
-from ml.release.registry import EVIDENCE_FILE, Version
+from ml.release.registry.registry import EVIDENCE_FILE, Version
 from ml.toolkit.reference import REFERENCE, SCHEMA_VERSION
 
 # What evidence.json calls the sha256 of the reference.

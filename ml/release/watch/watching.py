@@ -6,9 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from ml.core.errors import Problem, Refused
-from ml.release import project as projects
-from ml.release.desired import LOCAL, endpoint_of
-from ml.release.registry import Registry, Version
+from ml.release.declaration import project as projects
+from ml.release.declaration.desired import LOCAL, endpoint_of
+from ml.release.registry.registry import Registry, Version
 from ml.release.watch import limits, reference, requests
 from ml.release.watch.report import Report, look
 from ml.release.watch.requests import Seen

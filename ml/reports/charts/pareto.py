@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ml.release.selection import Ranked, Selection
+from ml.release.selection.selection import Ranked, Selection
 from ml.reports.charts import frame
 from ml.reports.charts.scales import Linear, bounds
 from ml.reports.markup import Html, tag

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 
-from ml.release.compare import Compared
-from ml.release.comparison import Amount, Comparison, Row
+from ml.release.comparison.compare import Compared
+from ml.release.comparison.comparison import Amount, Comparison, Row
 from ml.reports.comment import forest
 from ml.reports.comment.forest import Span
 from ml.reports.comment.markdown import block, code, details, image, link, table, text

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ml.release import choosing
-from ml.release.contenders import Selected
-from ml.release.selection import Ranked
+from ml.release.selection import choosing
+from ml.release.selection.contenders import Selected
+from ml.release.selection.selection import Ranked
 from ml.reports.charts.pareto import pareto
 from ml.reports.markup import Html, join, table, tag
 from ml.reports.numbers import number

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ml.release.contenders import Selected
+from ml.release.selection.contenders import Selected
 from ml.reports import origins
 from ml.reports.charts.bars import bars
 from ml.reports.charts.curves import learning

@@ -20,9 +20,9 @@ from ml.projects.faq_matching.features import NAMES
 from ml.projects.faq_matching.loading import Faq
 from ml.projects.faq_matching.model import FaqModel
 from ml.projects.faq_matching.splits import Split
-from ml.release import identifiers
-from ml.release import predictions as release
-from ml.release.recomputed import disagreements
+from ml.release.evidence import identifiers
+from ml.release.evidence import predictions as release
+from ml.release.evidence.recomputed import disagreements
 from ml.toolkit.evaluation import read_evaluation
 from ml.toolkit.fairness import FEWEST
 from ml.toolkit.metrics import estimates

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ml.release import release_file
-from ml.release.declaration import SCHEMA
+from ml.release.declaration import release_file
+from ml.release.declaration.declaration import SCHEMA
 from tests.conftest import ROOT
 
 OURS = ROOT / "ml/projects/faq_matching/release.yml"

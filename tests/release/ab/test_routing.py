@@ -13,13 +13,14 @@ from pathlib import Path
 import pytest
 
 from ml.core.errors import Refused
-from ml.release import audit, desired
-from ml.release import project as projects
 from ml.release.ab import experiment, routing
-from ml.release.apply import apply, chart
-from ml.release.desired import Declared
-from ml.release.journal import record_refused
-from ml.release.registry import Registry
+from ml.release.declaration import desired
+from ml.release.declaration import project as projects
+from ml.release.declaration.desired import Declared
+from ml.release.log import audit
+from ml.release.log.journal import record_refused
+from ml.release.registry.registry import Registry
+from ml.release.rollout.apply import apply, chart
 from ml.serving import endpoint, files, ports, server, slots
 from tests.release.conftest import Template, World
 from tests.release.test_commands import ml

@@ -11,7 +11,7 @@ import pytest
 from ml.release.ab.experiment import Arm, Experiment
 from ml.release.ab.records import Records
 from ml.release.ab.verdict import verdict
-from ml.release.sequential import imbalance
+from ml.release.canary.sequential import imbalance
 from ml.reports.experiments import page
 
 Begun = Callable[..., Experiment]

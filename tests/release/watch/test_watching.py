@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from ml.core.errors import Refused
-from ml.release import reverify
-from ml.release.registry import EVIDENCE_FILE, Registry, Version
+from ml.release.evidence import reverify
+from ml.release.registry.registry import EVIDENCE_FILE, Registry, Version
 from ml.release.watch import reference, requests, watching
 from ml.release.watch.limits import Limits
 from ml.release.watch.report import look

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from markdown_it import MarkdownIt
 
-from ml.release.compare import Compared
-from ml.release.comparison import Side, compare
+from ml.release.comparison.compare import Compared
+from ml.release.comparison.comparison import Side, compare
 from ml.reports.comment.body import body, spans
 from ml.reports.comment.posting import LONGEST, marker
 from policies.promotion.engine import decide

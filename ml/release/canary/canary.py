@@ -1,0 +1,236 @@
+"""Leading a canary: weights step by step, a look ten times a second, and what it came to.
+
+The decision is `ml.release.canary.signals`; here are its effects. The caller has started green and its
+baseline beside blue, and does what follows from the outcome.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from ml.core.errors import Exit, Problem, Refused
+from ml.release.canary.observed import Answers
+from ml.release.canary.resident import Resident
+from ml.release.canary.signals import Signal, Verdict, judge
+from ml.release.canary.stretches import Stretches
+from ml.release.declaration.strategy import Strategy
+from ml.release.rollout.replay import NOTICE_S, Replay, Traffic
+from ml.serving import endpoint, server, slots
+from ml.serving.router.process import Router
+from ml.serving.server import Server
+from ml.serving.state import Canary
+
+LOOK_S = 0.1
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a canary ended.
+
+    `superseded`: something else is declared by now. `why` is for a person; `signals` are of the
+    last look. `requests` and `errors` are by deployment over the whole canary, `replayed` is how
+    many of all requests were the project's samples.
+    """
+
+    kind: Literal["passed", "rolled-back", "superseded"]
+    why: str
+    step: int
+    signals: tuple[Signal, ...]
+    requests: Mapping[str, int]
+    errors: Mapping[str, int]
+    replayed: int
+    seconds: float
+
+    def to_json(self) -> Mapping[str, object]:
+        """For the audit log: finite numbers only."""
+        signals = {
+            one.name: {
+                "evidence": round(one.evidence, 3) if math.isfinite(one.evidence) else None,
+                "limit": round(one.limit, 3),
+                "said": one.said,
+            }
+            for one in self.signals
+        }
+        return {
+            "outcome": self.kind,
+            "why": self.why,
+            "at_percent": self.step,
+            "signals": signals,
+            "requests": dict(self.requests),
+            "errors": dict(self.errors),
+            "replayed": self.replayed,
+            "seconds": round(self.seconds, 1),
+        }
+
+
+def lead(
+    name: str,
+    trial: Canary,
+    strategy: Strategy,
+    samples: Sequence[Mapping[str, object]],
+    *,
+    superseded: Callable[[], bool] = lambda: False,
+    told: Callable[[str], None] = lambda _: None,
+) -> Outcome:
+    """Give green its steps until one is refused or all are passed; the endpoint is not held.
+
+    `trial` has a baseline. On "passed" green has all the traffic and blue still runs. On anything
+    else, and when this raises, blue has all of it again; green and the baseline still run. Raises
+    Refused, which says nothing of green, when the router is gone (router-silent), the baseline is
+    (baseline-failed), or another command took the canary away (canary-interrupted).
+    """
+    state = endpoint.live(name)
+    router = endpoint.router(name)
+    if state is None or router is None:
+        raise endpoint.nothing_served(name)
+    if trial.baseline is None:
+        raise ValueError("a canary is compared with a baseline")
+    watch = _Watch(name, state.server, trial, trial.baseline, router, strategy, samples)
+    passed = False
+    try:
+        with watch.replay:
+            outcome = watch.run(superseded, told)
+        passed = outcome.kind == "passed"
+        return outcome
+    finally:
+        if not passed:
+            weigh(name, None)
+
+
+def weigh(name: str, canary: Canary | None) -> None:
+    """Put the canary beside whatever is live, or take it away; told to the router."""
+    with endpoint.locked(name):
+        state = endpoint.live(name)
+        if state is not None:
+            endpoint.switch(name, replace(state, canary=canary))
+
+
+class _Watch:
+    """One canary as it is watched."""
+
+    def __init__(
+        self,
+        name: str,
+        blue: Server,
+        trial: Canary,
+        baseline: Server,
+        router: Router,
+        strategy: Strategy,
+        samples: Sequence[Mapping[str, object]],
+    ) -> None:
+        self.name, self.trial, self.router = name, trial, router
+        self.green, self.baseline = trial.server, baseline
+        self.strategy = strategy
+        self.replay = Replay(router.port, samples)
+        self.old = (blue.slot.name, baseline.slot.name)
+        self.names = (*self.old, self.green.slot.name)
+        self.answers = Answers(strategy.prediction, self.old, self.green.slot.name)
+        self.last = 0
+        self.resident = Resident(self.green, baseline)
+        self.begun = time.monotonic()
+
+    def run(self, superseded: Callable[[], bool], told: Callable[[str], None]) -> Outcome:
+        green, baseline = self.green.slot.name, self.baseline.slot.name
+        weigh(self.name, replace(self.trial, weight=0))
+        first = since = now = self._look()
+        traffic = Traffic(self.replay, green, first)
+        time.sleep(NOTICE_S)
+        traffic.look(self._look())
+        verdict = Verdict("hold", "", ())
+        old = self.answers.side(since, now, self.old)
+        for number, stage in enumerate(self.strategy.stages):
+            percent = stage.percent
+            if percent == 100:  # the old version gets nothing any more
+                old = self.answers.side(since, self._look(), self.old)
+            weigh(self.name, replace(self.trial, weight=percent, mirror=stage.mirror))
+            since = now = self._look()
+            traffic.begin(since, percent or stage.mirror)
+            stretches = Stretches(green, baseline, since)
+            self.answers.begin()
+            began = time.monotonic()
+            while True:
+                if superseded():
+                    return self._outcome("superseded", "another is declared", percent, (), first)
+                time.sleep(LOOK_S)
+                now = self._look()
+                traffic.look(now)
+                if not server.is_up(self.baseline):
+                    raise _baseline_ended(self.baseline)
+                if percent < 100:
+                    old = self.answers.side(since, now, self.old)
+                verdict = judge(
+                    self.strategy,
+                    number,
+                    self.answers.side(since, now, (green,)),
+                    old,
+                    self.answers.side(since, now, (baseline,)),
+                    self.resident.look(now[green]["requests"] - first[green]["requests"]),
+                    server.is_up(self.green),
+                    stretches.look(now),
+                )
+                if verdict.action == "roll-back":
+                    return self._outcome(
+                        "rolled-back", verdict.why, percent, verdict.signals, first
+                    )
+                if verdict.action == "go-on":
+                    break
+                if time.monotonic() - began > self.strategy.step_s:
+                    why = f"undecided after {self.strategy.step_s:g} s: {verdict.why}"
+                    return self._outcome("rolled-back", why, percent, verdict.signals, first)
+            told(f"{stage}: {verdict.why}")
+        return self._outcome("passed", verdict.why, 100, verdict.signals, first)
+
+    def _look(self) -> dict[str, Any]:
+        """The tallies of all three, and the answers that came since the last look."""
+        state = self.router.renew()
+        if gone := [name for name in self.names if name not in state["tallies"]]:
+            raise Refused(
+                Problem(
+                    "canary-interrupted",
+                    f"the router knows no {' and no '.join(gone)} any more",
+                    "an endpoint that nothing else changes while a canary is on",
+                    "apply again",
+                ),
+                exit_code=Exit.RUN_FAILED,
+            )
+        for one in self.router.answers(self.last):
+            self.last = one["number"]
+            self.answers.add(one["deployment"], one["status"], one["body"])
+        return {name: state["tallies"][name] for name in self.names}
+
+    def _outcome(
+        self,
+        kind: Literal["passed", "rolled-back", "superseded"],
+        why: str,
+        percent: int,
+        signals: tuple[Signal, ...],
+        first: Mapping[str, Any],
+    ) -> Outcome:
+        now = self._look()
+        return Outcome(
+            kind,
+            why,
+            percent,
+            signals,
+            {name: now[name]["requests"] - first[name]["requests"] for name in self.names},
+            {name: now[name]["errors"] - first[name]["errors"] for name in self.names},
+            self.replay.sent,
+            time.monotonic() - self.begun,
+        )
+
+
+def _baseline_ended(baseline: Server) -> Refused:
+    return Refused(
+        Problem(
+            "baseline-failed",
+            "the second server of the version that serves has ended; its log ends:\n"
+            f"{slots.last_lines(baseline.slot)}",
+            "room for three servers as long as a canary takes",
+            f"apply again; the whole log: {slots.log(baseline.slot)}",
+        ),
+        exit_code=Exit.RUN_FAILED,
+    )

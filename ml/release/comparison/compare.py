@@ -1,0 +1,228 @@
+"""Finding what is to be compared, and what the gates say of it. Reads; registers and logs nothing.
+
+When the champion was measured on other data, it is scored again on the candidate's, as the gates
+do it: that runs the project's evaluation.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+
+from ml.backends.base import Run, Watch, unwatched
+from ml.backends.local.runs import runs
+from ml.core.errors import Problem, Refused
+from ml.release.comparison.comparison import Comparison, Outcomes, Side, compare, other_features
+from ml.release.declaration import desired
+from ml.release.declaration import project as projects
+from ml.release.evidence import evidence, predictions, supply_chain
+from ml.release.promotion import candidate as candidates
+from ml.release.promotion.judge import champion_evidence, load_gates
+from ml.release.registry.descent import descendants
+from ml.release.registry.registry import Registry, Version
+from ml.serving.scoring.manifest import ManifestError, verify
+from ml.toolkit.evaluation import PREDICTIONS
+from policies.promotion.decision import Decision, Request
+from policies.promotion.engine import decide
+from policies.promotion.evidence import Evidence, parse
+
+CHAMPION = "champion@"
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A comparison for an environment, and what the gates say today; None where none was asked.
+
+    `candidate` and `champion` are registered versions, None where there is none. `notes` say what
+    a reader should know: what could not be had, and why.
+    """
+
+    comparison: Comparison
+    decision: Decision | None
+    environment: str
+    model: str
+    candidate: Version | None
+    champion: Version | None
+    notes: tuple[str, ...] = field(default=())
+
+
+@dataclass(frozen=True)
+class _Found:
+    """What a reference stands for: a registered version, or a run whose model is not registered."""
+
+    version: Version | None
+    run: Run | None
+
+
+def versus(
+    wanted: str, against: str | None, environment: str | None = None, watch: Watch = unwatched
+) -> Compared:
+    """Compare `wanted` with `against`, by default with the environment's champion.
+
+    The environment is by default that of champion@ENVIRONMENT, else `local`.
+
+    Each is MODEL:VERSION, a run's name or id, or champion@ENVIRONMENT. Raises Refused when there is
+    no such thing, or nothing is known of how good it is.
+    """
+    registry = Registry()
+    named = against.removeprefix(CHAMPION) if against and against.startswith(CHAMPION) else ""
+    environment = desired.check_environment(environment or named or desired.LOCAL)
+    notes: list[str] = []
+    found = _resolve(registry, wanted, None)
+    side, model = _side(found, notes)
+    champion = _champion(registry, against, model, environment)
+    if champion is None:
+        where = f"{environment} has no champion of {model} yet"
+        notes.append(f"{where}: there is nothing to compare with")
+    theirs: Side | None = None
+    judged: Evidence | None = None
+    if champion and champion.version and champion.version.digest == side.digest:
+        notes.append(f"{side.name} is the very model of {_name(champion.version)}")
+        champion, judged = None, side.evidence
+    elif champion:
+        theirs = _scored(side, champion, found.version, notes, watch)
+        judged = theirs.evidence
+        notes += filter(None, [other_features(side, theirs)])
+    confidence, decision = 0.95, None
+    if found.version:
+        project = projects.find(found.version.project)
+        gates = load_gates(project)
+        confidence = gates["non-inferiority"].number("confidence")
+        request = Request(
+            environment=environment,
+            model=model,
+            version=found.version.version,
+            digest=side.digest,
+            step="propose",
+            now=datetime.now(UTC),
+            reason=desired.reason_for(project.name, environment, side.digest),
+        )
+        chain = supply_chain.today(side.evidence.supply_chain)
+        decision = decide(gates, replace(side.evidence, supply_chain=chain), judged, request)
+    else:
+        notes.append(f"no gate was asked: the model of {side.name} is not registered")
+    return Compared(
+        comparison=compare(side, theirs, confidence),
+        decision=decision,
+        environment=environment,
+        model=model,
+        candidate=found.version,
+        champion=champion.version if champion else None,
+        notes=tuple(notes),
+    )
+
+
+def _resolve(registry: Registry, wanted: str, model: str | None) -> _Found:
+    if wanted.startswith(CHAMPION):
+        environment = desired.check_environment(wanted.removeprefix(CHAMPION))
+        models = [model] if model else [one.deployment().endpoint for one in projects.every()]
+        found = [one for name in models if (one := registry.champion(name, environment))]
+        if len(found) == 1:
+            return _Found(found[0], None)
+        named = ", ".join(f"{one.model}:{one.version}" for one in found)
+        raise Refused(
+            Problem(
+                "no-such-champion" if not found else "several-champions",
+                f"{environment} has {named or 'no champion'}",
+                "one champion",
+                "name it as MODEL:VERSION; `ml release status` shows what serves where",
+            )
+        )
+    name, _, version = wanted.rpartition(":")
+    if name and version:
+        return _Found(registry.find(name, version), None)
+    run = runs.find(wanted)
+    made = descendants(run)
+    for relation in ("made", "same files", "evaluated"):
+        of = [one for one in made if one.relation == relation]
+        if of:
+            return _Found(registry.find(of[-1].model, of[-1].version), run)
+    return _Found(None, run)
+
+
+def _champion(
+    registry: Registry, against: str | None, model: str, environment: str
+) -> _Found | None:
+    if against is not None:
+        return _resolve(registry, against, model)
+    version = registry.champion(model, environment)
+    return _Found(version, None) if version else None
+
+
+def _side(found: _Found, notes: list[str]) -> tuple[Side, str]:
+    """What is known of a side, and the name of its model."""
+    version = found.version
+    if version is not None:
+        held = evidence.load(version)
+        outcomes = _outcomes(version, held)
+        return Side(_name(version), version.digest, held, outcomes), version.model
+    assert found.run is not None
+    run = found.run
+    scored = next(
+        (one for one in (run, *run.below()) if candidates.EVALUATION in one.outputs), None
+    )
+    if scored is None:
+        raise Refused(
+            Problem(
+                "no-evidence",
+                f"nothing is known of how good the model of {run.name} is: it was neither "
+                "registered nor evaluated",
+                "a registered version, or a run with the output `evaluation`",
+                f"ml release propose PROJECT --run {run.name}",
+            )
+        )
+    document = evidence.evaluation_of(scored)
+    held = parse(document)
+    read = predictions.read(scored.outputs[candidates.EVALUATION] / PREDICTIONS, held.task)
+    held = replace(
+        held,
+        outcomes=read.outcomes(held.primary_metric or ""),
+        groups=read.groups(),
+        members=read.members(),
+        disagreements=(),
+    )
+    notes.append(f"{run.name} has no evidence yet, only the evaluation of {scored.name}")
+    return Side(run.name, _digest(run), held, read.every_outcome()), str(
+        document.get("model") or ""
+    )
+
+
+def _scored(
+    ours: Side, champion: _Found, version: Version | None, notes: list[str], watch: Watch
+) -> Side:
+    """The champion's side, scored again on the candidate's data where it has to be."""
+    if champion.version is None or version is None:
+        return _side(champion, notes)[0]
+    kept = champion.version
+    loaded, _ = _side(champion, notes)
+    project = projects.find(version.project)
+    held = champion_evidence(project, ours.evidence, kept, version, watch)
+    if held is None or (held.outcomes, held.data) == (
+        loaded.evidence.outcomes,
+        loaded.evidence.data,
+    ):
+        return loaded
+    if not held.metrics:
+        why = "; ".join(held.disagreements or ("nothing was measured",))
+        notes.append(f"{loaded.name} could not be scored on the data of {ours.name}: {why}")
+    else:
+        notes.append(f"{loaded.name} was scored again on the data of {ours.name}")
+    return Side(loaded.name, loaded.digest, held)
+
+
+def _outcomes(version: Version, held: Evidence) -> Outcomes:
+    """Every metric of every unit; none when the predictions are not what the evidence says."""
+    if held.disagreements:
+        return {}
+    return predictions.read(version.papers / PREDICTIONS, held.task).every_outcome()
+
+
+def _digest(run: Run) -> str:
+    try:
+        return verify(run.outputs[candidates.MODEL]) if candidates.MODEL in run.outputs else ""
+    except (ManifestError, OSError):
+        return ""
+
+
+def _name(version: Version) -> str:
+    return f"{version.model} {version.version}"

@@ -1,0 +1,185 @@
+"""The desired state: which model version is to serve in which environment, as a file declares it.
+
+What `Environments` names is declared in the project's release.yml, which git tracks. `local` is in
+`.local/release/<project>.yml`, so that trying things out leaves the repository clean; the file has
+the same shape.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+
+import yaml
+
+from ml.core import home, repository
+from ml.core.errors import Place, Problem, Refused
+from ml.release.declaration import edit, release_file
+from ml.release.declaration.declaration import (
+    LOCAL_FILE,
+    SCHEMA_VERSION,
+    TRACKED_FILE,
+    Environments,
+)
+from ml.release.declaration.strategy import Strategy
+from ml.serving import files
+
+LOCAL = "local"
+TRACKED = tuple(field.name for field in fields(Environments))
+ENVIRONMENTS = (LOCAL, *TRACKED)
+FILE = "release.yml"
+_HEADER = "# Written by `ml release propose`; `ml release apply` brings it about.\n"
+_NEW = """\
+# yaml-language-server: $schema=../../release/declaration/release.schema.json
+# Which model version serves in which environment: `ml release propose PROJECT --env ENV` writes it,
+# a pull request reviews it, `ml release apply` brings it about, `git revert` takes it back.
+schema_version: 1
+environments:
+"""
+
+
+@dataclass(frozen=True)
+class Declared:
+    """A version that is declared: `digest` is the model's, `evidence` and `decision` are sha256.
+
+    `decision` is the hash of the audit line that holds the gates' results; `reason` is why a
+    champion is replaced by a version that is not shown to be better, "" otherwise.
+    """
+
+    model: str
+    version: str
+    digest: str
+    evidence: str
+    decision: str
+    reason: str = ""
+
+
+def path(project: str, environment: str = LOCAL) -> Path:
+    """The file that declares it."""
+    if environment == LOCAL:
+        return home.home() / "release" / f"{project}.yml"
+    return repository.root() / "ml" / "projects" / project / FILE
+
+
+def locked(project: str) -> AbstractContextManager[None]:
+    """Hold the project's release: proposing and applying happen one at a time."""
+    return files.locked(path(project).with_suffix(".lock"))
+
+
+def applying(
+    project: str, environment: str, waiting: Callable[[], None]
+) -> AbstractContextManager[None]:
+    """Hold the environment's rollout, which may take long: one apply at a time, proposals go on.
+
+    `waiting` is called before it waits for another.
+    """
+    return files.locked(path(project).with_suffix(f".{environment}.lock"), waiting)
+
+
+def read(project: str, environment: str) -> Declared | None:
+    """What is declared; None when nothing is. Raises Refused when the file cannot be read."""
+    file = path(project, environment)
+    if not file.is_file():
+        return None
+    of = LOCAL_FILE if environment == LOCAL else TRACKED_FILE
+    entry = release_file.read(file, of).entries.get(environment)
+    if entry is None or not entry.model:
+        return None
+    return Declared(
+        entry.model, entry.version, entry.digest, entry.evidence, entry.decision, entry.reason
+    )
+
+
+def reason_for(project: str, environment: str, digest: str) -> str:
+    """Why that model is declared though it does not beat the champion; "" where nothing says so."""
+    declared = read(project, environment)
+    return declared.reason if declared is not None and declared.digest == digest else ""
+
+
+def strategy(project: str, environment: str) -> Strategy:
+    """How a canary is led there: the project's way, unless the environment says otherwise.
+
+    Raises Refused when release.yml cannot be read.
+    """
+    file = path(project, TRACKED[0])
+    return release_file.read(file).strategy(environment) if file.is_file() else Strategy()
+
+
+def place(project: str, environment: str, field: str = "") -> Place:
+    """Where a field of the declaration stands."""
+    of = LOCAL_FILE if environment == LOCAL else TRACKED_FILE
+    document = release_file.read(path(project, environment), of).document
+    return document.place("environments", environment, *filter(None, [field]))
+
+
+def declare(
+    project: str,
+    environment: str,
+    declared: Declared,
+    first: Callable[[Path], object] = lambda _: None,
+) -> Path:
+    """Write the declaration over the old one, in one step; returns the file.
+
+    Of a tracked file every other character stays. `first` is called with the file before it is
+    written, once it is sure that it can be. The caller holds the lock. Raises Refused when it
+    cannot be edited.
+    """
+    file = path(project, environment)
+    files.sweep(file)
+    if environment == LOCAL:
+        first(file)
+        entry = {"environments": {environment: asdict(declared)}}
+        text = yaml.safe_dump({"schema_version": SCHEMA_VERSION, **entry}, sort_keys=False)
+        files.replace(file, _HEADER + text)
+        return file
+    if file.is_file():
+        release_file.read(file)
+        text = file.read_bytes().decode("utf-8-sig")
+    else:
+        text = _NEW + "".join(f"  {name}: {{}}\n" for name in TRACKED)
+    try:
+        made = edit.declared(text, environment, asdict(declared))
+    except edit.CannotEdit as error:
+        lines = "; ".join(f"{key}: {value}" for key, value in asdict(declared).items() if value)
+        raise Refused(
+            Problem(
+                "cannot-edit",
+                f"`{environment}` cannot be written in place: {error}",
+                "an entry of its own, without anchors and merged keys",
+                f"write it by hand: {lines}",
+                Place(repository.shown(file), 1),
+            )
+        ) from None
+    first(file)
+    files.replace(file, made)
+    return file
+
+
+def check_environment(environment: str) -> str:
+    """The environment, if releases know it; raises Refused otherwise."""
+    if environment not in ENVIRONMENTS:
+        near = difflib.get_close_matches(environment, ENVIRONMENTS, 1)
+        raise Refused(
+            Problem(
+                "no-such-environment",
+                f"there is no environment `{environment}`",
+                f"one of: {', '.join(ENVIRONMENTS)}",
+                f"did you mean `{near[0]}`?" if near else "",
+            )
+        )
+    return environment
+
+
+def endpoint_of(model: str, environment: str) -> str:
+    """The endpoint of an environment on this machine; `local` has the name in endpoint.yml."""
+    return model if environment == LOCAL else f"{model}-{environment}"
+
+
+def projects() -> Sequence[str]:
+    """The projects that something may be declared for, by name."""
+    local = {file.stem for file in (home.home() / "release").glob("*.yml")}
+    tracked = (repository.root() / "ml" / "projects").glob(f"*/{FILE}")
+    return sorted(local | {file.parent.name for file in tracked})

@@ -1,0 +1,175 @@
+"""How a canary is led: `traffic` in a project's release.yml, or what holds without it.
+
+The types are also what the JSON Schema for editors is made of (`ml.release.declaration.release_file`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Annotated
+
+from pydantic import ConfigDict, Field, Strict, TypeAdapter
+
+from ml.serving.router.routes import MOST_MIRRORED
+
+# Unknown fields, NaN and infinity are refused wherever a release.yml is read.
+CLOSED = ConfigDict(extra="forbid", allow_inf_nan=False)
+
+HALF = 50
+Count = Annotated[int, Strict()]
+Number = Annotated[float, Strict()]
+Share = Annotated[Number, Field(ge=0, le=1)]
+Percent = Annotated[Count, Field(ge=1, le=100)]
+
+
+class StrategyError(ValueError):
+    """Fields that do not fit together: which, what was found, what was expected."""
+
+    def __init__(self, field: str, found: str, expected: str) -> None:
+        self.field, self.found, self.expected = field, found, expected
+        super().__init__(f"{found}; expected {expected}")
+
+
+@dataclass(frozen=True)
+class Tolerances:
+    """By how much green may be worse than the old version before it counts as worse."""
+
+    __pydantic_config__ = CLOSED
+
+    errors: Annotated[
+        Share, Field(description="Added share of answers of 500 and more, or none.")
+    ] = 0.002
+    refused: Annotated[Share, Field(description="Added share of answers of 400 to 499.")] = 0.01
+    answers: Annotated[
+        Share,
+        Field(description="Share of the answers with a shape that the old version's never had."),
+    ] = 0.01
+    latency: Annotated[
+        Number,
+        Field(ge=1, description="A factor on the whole distribution, the baseline's."),
+    ] = 1.4
+    drift: Annotated[Share, Field(description="Share of predictions that may lie elsewhere.")] = (
+        0.25
+    )
+    memory_mib: Annotated[
+        Number,
+        Field(
+            ge=0,
+            description="Growth of resident memory beyond the baseline's, from the first warm "
+            "requests on.",
+        ),
+    ] = 48.0
+
+
+@dataclass(frozen=True)
+class Stage:
+    """What green gets for a while: answers that callers see, or copies whose answers are dropped.
+
+    `percent` of the requests, or copies of `mirror` per cent; until it has answered `requests`.
+    """
+
+    percent: int
+    mirror: int
+    requests: int
+
+    @property
+    def balanced(self) -> bool:
+        """Whether a baseline gets as much as green."""
+        return self.percent <= HALF
+
+    def __str__(self) -> str:
+        return f"a copy of {self.mirror} %" if self.mirror else f"{self.percent} %"
+
+
+@dataclass(frozen=True)
+class Strategy:
+    """Percentages of traffic one after another, and what each asks for."""
+
+    __pydantic_config__ = CLOSED
+
+    steps: Annotated[
+        tuple[Percent, ...],
+        Field(
+            min_length=1,
+            description="Percent of the traffic that green gets, step by step; 100 follows where "
+            "it is left out.",
+        ),
+    ] = (10, 50, 100)
+    mirror: Annotated[
+        Count,
+        Field(
+            ge=0,
+            le=MOST_MIRRORED,
+            description="Before the steps, green gets copies of so many percent of the requests, "
+            "and no caller one of its answers; 0 for no such stage.",
+        ),
+    ] = 0
+    requests: Annotated[
+        tuple[Annotated[Count, Field(ge=20)], ...],
+        Field(description="How many requests green must have answered, for each step at least."),
+    ] = (150, 600, 150)
+    patience: Annotated[
+        Count,
+        Field(
+            ge=1,
+            description="A signal that is not calm by then is given up to so many times as many.",
+        ),
+    ] = 6
+    step_s: Annotated[
+        Number,
+        Field(gt=0, description="A step that is undecided after so many seconds is rolled back."),
+    ] = 3600.0
+    false_alarms: Annotated[
+        Number,
+        Field(
+            gt=0,
+            le=0.5,
+            description="Bounds the chance that a green no worse than tolerated is refused, over "
+            "all signals and steps together.",
+        ),
+    ] = 0.05
+    prediction: Annotated[
+        str,
+        Field(
+            description="Where an answer holds the prediction (`answers/0/entry_id`); without it "
+            "the drift of predictions is not looked at, and this is said."
+        ),
+    ] = ""
+    tolerances: Annotated[
+        Tolerances, Field(description="By how much green may be worse before it counts as worse.")
+    ] = field(default_factory=Tolerances)
+
+    @property
+    def stages(self) -> tuple[Stage, ...]:
+        """Everything that green goes through, in order."""
+        shadow = [Stage(0, self.mirror, self.requests[0])] if self.mirror else []
+        steps = zip(self.steps, self.requests, strict=True)
+        return (*shadow, *(Stage(percent, 0, requests) for percent, requests in steps))
+
+
+_STATED = TypeAdapter(Strategy)
+
+
+def made(document: Mapping[str, object]) -> Strategy:
+    """The strategy of `traffic`; raises pydantic's ValidationError, or StrategyError.
+
+    Steps that do not end at 100 are given that end: a promotion is never left half way.
+    """
+    stated = _STATED.validate_python(document)
+    steps, requests = stated.steps, stated.requests if "requests" in document else ()
+    if list(steps) != sorted(set(steps)):
+        raise StrategyError("steps", f"`steps` are {list(steps)}", "percentages that rise")
+    if steps[0] > HALF:
+        why = f"a first step of at most {HALF} that leaves a baseline as much as green gets"
+        raise StrategyError("steps", f"`steps` are {list(steps)}", why)
+    if steps[-1] != 100:
+        steps = (*steps, 100)
+        requests = (*requests, requests[-1]) if requests else ()
+    if not requests:
+        first, middle, _ = Strategy.requests
+        requests = tuple(first if percent in (steps[0], 100) else middle for percent in steps)
+    if len(requests) != len(steps):
+        found = f"`requests` are {len(requests)} numbers"
+        raise StrategyError("requests", found, f"one for each step of {list(steps)}")
+    return replace(stated, steps=steps, requests=requests)

@@ -1,0 +1,198 @@
+"""evidence.json: assembled when a version is proposed, checked again whenever somebody decides."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from ml.backends.base import Run
+from ml.backends.local import faults
+from ml.backends.local.runs import records
+from ml.core.errors import Exit, Problem, Refused
+from ml.release.evidence import identifiers, predictions, supply_chain
+from ml.release.evidence.recomputed import disagreements
+from ml.release.promotion.candidate import EVALUATION, MODEL
+from ml.release.registry.registry import EVIDENCE_FILE, Registry, Version
+from ml.release.watch import reference
+from ml.serving import files
+from ml.serving.client import Timing
+from ml.serving.scoring.manifest import ManifestError, verify
+from ml.toolkit.evaluation import PREDICTIONS, EvaluationRefused, read_evaluation
+from ml.toolkit.leakage import IDENTIFIERS
+from policies.promotion.evidence import SCHEMA_VERSION, Evidence, parse, uri
+from policies.supply_chain.formats import formats
+
+FILE = EVIDENCE_FILE
+# What evidence.json takes over from evaluation.json as it is.
+_KEPT = (
+    *("task", "primary_metric", "goal", "unit", "resampled", "metrics", "baseline", "slice_split"),
+    *("slices", "fairness", "contributions", "explanation", "stability", "training"),
+    *("leakage", "identifiers", "predictions"),
+)
+
+# Inputs of an evaluation that are no data: the model, and what its pipeline measured beside it.
+_COMPARED = (MODEL, "baseline")
+
+
+def evaluation_of(run: Run) -> Mapping[str, Any]:
+    """The evaluation.json that an evaluation run left; raises Refused when it is not to be used."""
+    folder = run.outputs.get(EVALUATION, run.folder)
+    try:
+        return read_evaluation(folder)
+    except EvaluationRefused as error:
+        problem = Problem("no-evaluation", str(error), "what ml.toolkit.evaluation writes")
+        raise Refused(problem, exit_code=Exit.RUN_FAILED) from None
+
+
+def keep(
+    registry: Registry,
+    version: Version,
+    trained: Run,
+    evaluated: Run,
+    timing: Timing,
+    instance_type: str,
+    cost: Mapping[str, object],
+) -> Version:
+    """Assemble the evidence and keep it with the version; returns the version with its hash.
+
+    Raises Refused when the disk is full or the advisories cannot be read; a version without
+    evidence passes no gate.
+    """
+    evaluation = evaluation_of(evaluated)
+    made, scored = records.lineage(trained.folder), records.lineage(evaluated.folder)
+    stated, bill = supply_chain.look()
+    document = {
+        "schema_version": SCHEMA_VERSION,
+        "created": datetime.now(UTC).isoformat(),
+        "project": version.project,
+        "model": version.model,
+        "version": version.version,
+        "digest": version.digest,
+        "uri": uri(version.model, version.version),
+        **{name: evaluation.get(name) for name in _KEPT},
+        "data": _data(made, scored),
+        "lineage": {
+            "run": trained.id,
+            "run_name": trained.name,
+            "parent_run": made.get("parent") or trained.id,
+            "evaluation_run": evaluated.id,
+            "code_snapshot": made["code"]["digest"],
+            "commit": made["code"]["commit"],
+            "dirty": made["code"]["dirty"],
+            "environment": made["environment"],
+            "environment_digest": made["environment_digest"],
+            "feature_set_hash": evaluation.get("feature_set_hash"),
+            "hyperparameters": evaluation.get("hyperparameters"),
+            "seed": evaluation.get("seed"),
+        },
+        "latency": {**asdict(timing), "instance_type": instance_type},
+        "cost": cost,
+        "supply_chain": stated,
+    }
+    with faults.told(), _unfinished(version) as papers:
+        document[reference.FIELD] = reference.keep(evaluated.outputs[EVALUATION], papers)
+        text = json.dumps(document, indent=1, sort_keys=True) + "\n"
+        for file in (PREDICTIONS, *([IDENTIFIERS] if evaluation.get("identifiers") else [])):
+            shutil.copyfile(evaluated.outputs[EVALUATION] / file, papers / file)
+        files.replace(papers / supply_chain.SBOM, bill)
+        files.replace(papers / FILE, text)
+        kept = replace(version, evidence=hashlib.sha256(text.encode()).hexdigest())
+        papers.chmod(0o755)
+        papers.rename(kept.papers)
+    return registry.keep_evidence(version, kept.evidence)
+
+
+@contextmanager
+def _unfinished(version: Version) -> Iterator[Path]:
+    """A folder to gather papers in: they appear all at once, or not at all."""
+    folder = replace(version, evidence="").papers
+    folder.mkdir(parents=True, exist_ok=True)
+    for left in folder.glob(".unfinished-*"):  # by a kill: proposals come one at a time
+        shutil.rmtree(left, ignore_errors=True)
+    unfinished = Path(tempfile.mkdtemp(prefix=".unfinished-", dir=folder))
+    try:
+        yield unfinished
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
+
+
+def load(version: Version) -> Evidence:
+    """The evidence of a version as the gates are given it: parsed, and checked afresh.
+
+    Metrics are recomputed from the predictions, what training and test share from the identifiers,
+    formats are read off the model's files. Evidence
+    that is missing or was edited, or whose model was, comes back empty with the reason in
+    `disagreements`.
+    """
+    nothing = Evidence(model=version.model, version=version.version, digest=version.digest)
+    try:
+        content = (version.papers / FILE).read_bytes()
+        verify(version.folder, version.digest)
+    except (OSError, ManifestError) as error:
+        return replace(nothing, disagreements=(str(error),))
+    if hashlib.sha256(content).hexdigest() != version.evidence:
+        edited = f"{FILE} is not the file that was kept with the version"
+        return replace(nothing, disagreements=(edited,))
+    evidence = parse(json.loads(content))
+    if evidence.schema_version != SCHEMA_VERSION:
+        told = f"{FILE} is of schema {evidence.schema_version:g}, not {SCHEMA_VERSION}"
+        return replace(nothing, schema_version=evidence.schema_version, disagreements=(told,))
+    try:
+        found = predictions.read(version.papers / PREDICTIONS, evidence.task)
+    except OSError as error:
+        return replace(nothing, disagreements=(str(error),))
+    return replace(
+        evidence,
+        disagreements=(
+            *disagreements(evidence, found),
+            *identifiers.disagreements(evidence, version.papers),
+        ),
+        outcomes=found.outcomes(evidence.primary_metric or ""),
+        groups=found.groups(),
+        members=found.members(),
+        files=formats(version.folder),
+    )
+
+
+def rescored(champion: Evidence, evaluated: Run) -> Evidence:
+    """The champion's evidence with its quality measured anew by an evaluation run."""
+    evaluation = evaluation_of(evaluated)
+    scored = records.lineage(evaluated.folder)
+    again = parse({**evaluation, "data": _data(scored, scored)})
+    found = predictions.read(evaluated.outputs[EVALUATION] / PREDICTIONS, again.task)
+    return replace(
+        champion,
+        metrics=again.metrics,
+        data=again.data,
+        task=again.task,
+        primary_metric=again.primary_metric,
+        goal=again.goal,
+        disagreements=disagreements(again, found),
+        outcomes=found.outcomes(again.primary_metric or ""),
+        groups=found.groups(),
+        members=found.members(),
+    )
+
+
+def _data(made: Mapping[str, Any], scored: Mapping[str, Any]) -> Mapping[str, object]:
+    """The data assets of the evaluation, with their digests; a baseline follows from them.
+
+    Data that the model was trained on in another version than it was scored on has no sha256 here,
+    so that the lineage gate refuses it.
+    """
+    found: dict[str, object] = {}
+    for name, data in scored["data"].items():
+        if name in _COMPARED:
+            continue
+        before = made["data"].get(name, data)
+        same = before["digest"] == data["digest"]
+        found[name] = {"asset": data["asset"], "sha256": data["digest"] if same else ""}
+    return found

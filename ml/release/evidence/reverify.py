@@ -1,0 +1,152 @@
+"""The evidence of a version checked again, offline: everything that differs, not only the first."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+
+from ml.core.errors import Refused
+from ml.release.evidence import identifiers, predictions
+from ml.release.evidence.evidence import FILE
+from ml.release.evidence.recomputed import disagreements
+from ml.release.evidence.supply_chain import SBOM
+from ml.release.registry.registry import Version
+from ml.release.watch import reference
+from ml.serving.scoring.manifest import ManifestError, verify
+from ml.toolkit.evaluation import PREDICTIONS
+from ml.toolkit.leakage import IDENTIFIERS
+from ml.toolkit.reference import REFERENCE
+from policies.promotion.evidence import SCHEMA_VERSION, Evidence, parse, uri
+
+
+@dataclass(frozen=True)
+class Check:
+    """One thing that was looked at: `differs` lists what is not as it was kept, () when all is."""
+
+    name: str
+    differs: tuple[str, ...]
+
+    @property
+    def sound(self) -> bool:
+        """Whether nothing differs."""
+        return not self.differs
+
+
+def checks(version: Version) -> tuple[Check, ...]:
+    """The evidence file, the model that it names, the model's files, the predictions, the
+    metrics, the identifiers of training and test, the bill of materials, the reference for
+    watching.
+
+    What cannot be looked at differs, with the reason. Needs the registry's record of the version
+    and the files of this machine; no server is asked.
+    """
+    content, unread = _content(version)
+    evidence = parse(_document(content))
+    return (
+        Check(FILE, unread or _kept(version, content)),
+        Check("schema", _schema(version, evidence)),
+        Check("identity", _identity(version, evidence)),
+        Check("model", _model(version)),
+        *_predictions(version, evidence),
+        *_identifiers(version, evidence),
+        Check(SBOM, _bill(version, evidence)),
+        *_reference(version, _document(content)),
+    )
+
+
+def _reference(version: Version, document: dict[str, object]) -> tuple[Check, ...]:
+    """Nothing where the project keeps none."""
+    if not document.get(reference.FIELD):
+        return ()
+    try:
+        reference.load(version)
+    except Refused as refused:
+        return (Check(REFERENCE, (refused.problems[0].found,)),)
+    return (Check(REFERENCE, ()),)
+
+
+def _identifiers(version: Version, evidence: Evidence) -> tuple[Check, ...]:
+    """Nothing where none are kept: the gate `leakage` says so."""
+    if evidence.identifiers is None:
+        return ()
+    return (Check(IDENTIFIERS, identifiers.disagreements(evidence, version.papers)),)
+
+
+def _content(version: Version) -> tuple[bytes, tuple[str, ...]]:
+    try:
+        return (version.papers / FILE).read_bytes(), ()
+    except OSError as error:
+        return b"", (str(error),)
+
+
+def _document(content: bytes) -> dict[str, object]:
+    try:
+        document = json.loads(content)
+    except (ValueError, RecursionError):
+        return {}
+    return document if isinstance(document, dict) else {}
+
+
+def _kept(version: Version, content: bytes) -> tuple[str, ...]:
+    if not version.evidence:
+        return ("the registry has no hash of it: no evidence was kept with the version",)
+    found = hashlib.sha256(content).hexdigest()
+    if found != version.evidence:
+        return (f"its sha256 is {found}, the registry's is {version.evidence}",)
+    return ()
+
+
+def _schema(version: Version, evidence: Evidence) -> tuple[str, ...]:
+    if evidence.schema_version == SCHEMA_VERSION:
+        return ()
+    again = f"ml release propose {version.project} --run {version.run} measures it anew"
+    return (f"it states {evidence.schema_version}, this code reads {SCHEMA_VERSION}: {again}",)
+
+
+def _identity(version: Version, evidence: Evidence) -> tuple[str, ...]:
+    pairs = {
+        "model": (evidence.model, version.model),
+        "version": (evidence.version, version.version),
+        "digest": (evidence.digest, version.digest),
+        "uri": (evidence.uri, uri(version.model, version.version)),
+    }
+    return tuple(
+        f"{name} states {stated or 'nothing'}, the registry {known}"
+        for name, (stated, known) in pairs.items()
+        if stated != known
+    )
+
+
+def _model(version: Version) -> tuple[str, ...]:
+    try:
+        verify(version.folder, version.digest)
+    except (ManifestError, OSError) as error:
+        return (str(error),)
+    return ()
+
+
+def _bill(version: Version, evidence: Evidence) -> tuple[str, ...]:
+    stated = evidence.supply_chain.sbom
+    if stated is None:
+        return ("the evidence states no bill of materials",)
+    try:
+        found = predictions.sha256(version.papers / SBOM)
+    except OSError as error:
+        return (str(error),)
+    return () if found == stated else (f"its sha256 is {found}, the evidence states {stated}",)
+
+
+def _predictions(version: Version, evidence: Evidence) -> tuple[Check, Check]:
+    try:
+        found = predictions.read(version.papers / PREDICTIONS, evidence.task)
+    except OSError as error:
+        return Check(PREDICTIONS, (str(error),)), Check(
+            "metrics", ("not recomputed: no predictions",)
+        )
+    wrong = disagreements(evidence, found)
+    of_the_file = tuple(one for one in wrong if one.startswith(PREDICTIONS))
+    return (
+        Check(PREDICTIONS, of_the_file),
+        Check("metrics", tuple(one for one in wrong if one not in of_the_file)),
+    )

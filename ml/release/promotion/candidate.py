@@ -1,0 +1,139 @@
+"""Which run is proposed, and how the project scores its model."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from ml.backends.base import Run, Watch, unwatched
+from ml.backends.local.backend import LocalBackend
+from ml.backends.local.runs import runs
+from ml.core import documents, repository
+from ml.core.errors import Exit, Problem, Refused
+from ml.release.declaration.project import Project
+from ml.release.registry.registry import MODEL_OUTPUT
+from ml.specs.plan.plan import CommandPlan, PipelinePlan, SweepPlan
+from ml.specs.plan.planning import plan
+from ml.specs.sdk.load import load
+
+MODEL = MODEL_OUTPUT
+EVALUATION = "evaluation"
+
+
+def evaluation_plan(project: Project, model: Path) -> CommandPlan | PipelinePlan:
+    """The project's evaluate.yml with its `model` set; raises Refused when it is no such job."""
+    made = plan(load(project.evaluate, {f"inputs.{MODEL}": str(model)}))
+    if isinstance(made, SweepPlan) or EVALUATION not in made.outputs:
+        raise Refused(
+            Problem(
+                "not-an-evaluation",
+                "this job has no output `evaluation`",
+                "a command or pipeline job with the input `model` and the output `evaluation`",
+                place=made.place,
+            )
+        )
+    return made
+
+
+def choose(project: Project, wanted: str | None) -> Run:
+    """The run to propose: the one asked for, else the latest sweep or pipeline that completed.
+
+    A sweep stands for its best trial, and a pipeline for the run that wrote its `model`. Raises
+    Refused when there is none, when it did not complete, or when it left no model.
+    """
+    run = runs.find(wanted) if wanted else _latest(project)
+    if run.trials and run.best is None:
+        raise _unfit(run, "has no completed trial")
+    if run.steps and run.status == "Completed" and MODEL in run.outputs:
+        run = _writer(run, MODEL)
+    if run.trials and run.best is not None:
+        run = run.trial(run.best)
+    if run.status != "Completed":
+        raise _unfit(run, f"is {run.status}")
+    if MODEL not in run.outputs:
+        raise _unfit(run, "has no output `model`")
+    return run
+
+
+def _writer(pipeline: Run, output: str) -> Run:
+    """The step (the trial, of a sweep) that wrote the pipeline's output; the first to do so."""
+    wrote = pipeline.outputs[output].resolve()
+    for run in pipeline.below():
+        if output in run.outputs and run.outputs[output].resolve() == wrote and not run.steps:
+            if not run.reused_from:
+                return run
+            try:
+                return runs.find(run.reused_from)
+            except Refused:  # cleaned away since: the step that took it over has all that it had
+                return run
+    return pipeline
+
+
+def evaluated_before(project: Project, model: Path) -> Run | None:
+    """A pipeline's step that was this very evaluation of this very model; None when none was.
+
+    The same command, code, environment and data, by their content: to run it again would say the
+    same.
+    """
+    return LocalBackend().kept(evaluation_plan(project, model), EVALUATION)
+
+
+def evaluate(project: Project, model: Path, watch: Watch = unwatched) -> Run:
+    """Run the project's evaluation of a model; raises Refused with exit code 1 when it fails."""
+    made = evaluation_plan(project, model)
+    backend = LocalBackend()
+    if refused := backend.refusals(made):
+        raise Refused(*refused, exit_code=Exit.CANNOT_HONOUR)
+    run = backend.run(replace(made, display_name=f"evaluate {project.name}"), watch)
+    if run.status != "Completed":
+        why = run.error or Problem("evaluation-failed", f"{run.name} is {run.status}")
+        hint = f"its log: {run.folder / 'logs' / 'std_log.txt'}"
+        raise Refused(replace(why, hint=why.hint or hint), exit_code=Exit.RUN_FAILED)
+    return _writer(run, EVALUATION) if run.steps else run
+
+
+def _latest(project: Project) -> Run:
+    # A run is one of the project when its experiment is the evaluation's.
+    experiment = str(load(project.evaluate).get("experiment_name"))
+    found = [
+        run
+        for run in runs.every()
+        if run.experiment == experiment
+        and (run.trials or (run.steps and MODEL in run.outputs))
+        and run.status == "Completed"
+    ]
+    if not found:
+        raise Refused(
+            Problem(
+                "no-candidate",
+                f"no sweep or pipeline of the experiment `{experiment}` has completed on this "
+                "machine",
+                "a completed one, or a run named with --run",
+                f"ml run {_sweep_of(project)}",
+            )
+        )
+    return max(found, key=lambda run: run.started)
+
+
+def _sweep_of(project: Project) -> str:
+    """A job of the project that leaves candidates, as a person would type it."""
+    for path in repository.yaml_files(project.folder / "jobs"):
+        if path != project.evaluate and documents.read(path, repository.shown(path)).get(
+            "type"
+        ) in (
+            "sweep",
+            "pipeline",
+        ):
+            return repository.shown(path)
+    return repository.shown(project.folder / "jobs") + "/SWEEP.yml"
+
+
+def _unfit(run: Run, why: str) -> Refused:
+    return Refused(
+        Problem(
+            "unfit-run",
+            f"the run `{run.name}` {why}",
+            "a completed run with the output `model`",
+            "name another with --run",
+        )
+    )

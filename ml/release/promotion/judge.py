@@ -1,0 +1,128 @@
+"""Asking the gates about a registered version: evidence, champion, decision, audit line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any
+
+from ml.backends.base import Watch, unwatched
+from ml.core import repository
+from ml.core.errors import Place, Problem, Refused
+from ml.release.declaration import desired
+from ml.release.declaration import project as projects
+from ml.release.declaration.project import Project
+from ml.release.evidence import evidence, supply_chain
+from ml.release.log import audit
+from ml.release.promotion import candidate
+from ml.release.registry.registry import Registry, Version
+from policies.promotion import gates
+from policies.promotion.decision import Decision, Request, Step
+from policies.promotion.engine import decide
+from policies.promotion.evidence import Evidence
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A decision, the versions that it compared, and the hash of its audit line, "" without one."""
+
+    decision: Decision
+    candidate: Version
+    champion: Version | None
+    evidence: Evidence
+    audited: str
+
+
+def gate(model: str, version: str, environment: str) -> Judged:
+    """What the gates say today of a registered version, as if it were proposed; one that is
+    declared there, for the reason that is declared.
+    """
+    registry = Registry()
+    found = registry.find(model, version)
+    project = projects.find(found.project)
+    reason = desired.reason_for(project.name, environment, found.digest)
+    return judge(registry, project, found, environment, reason=reason)
+
+
+def judge(
+    registry: Registry,
+    project: Project,
+    version: Version,
+    environment: str,
+    *,
+    step: Step = "propose",
+    approved_by: str = "",
+    reason: str = "",
+    served_before: bool = False,
+    noted: bool = True,
+    rival: Version | None = None,
+    watch: Watch = unwatched,
+) -> Judged:
+    """Decide about a version and, if it is to be `noted`, append the decision to the audit log.
+
+    It is compared with the champion, or with the `rival` in its place; either is scored again on
+    the candidate's data when its own evidence is of other data, and advisories are looked up again:
+    one may have come since the evidence was made. A candidate that served there before waits for
+    neither: it is a way back. Raises Refused for a gates.yml that is wrong or looser than the
+    floor.
+    """
+    held = load_gates(project)
+    found = evidence.load(version)
+    champion = rival or registry.champion(version.model, environment)
+    if served_before:
+        against = evidence.load(champion) if champion else None
+    else:
+        found = replace(found, supply_chain=supply_chain.today(found.supply_chain))
+        against = champion_evidence(project, found, champion, version, watch)
+    asked = Request(
+        environment=environment,
+        model=version.model,
+        version=version.version,
+        digest=version.digest,
+        step=step,
+        now=datetime.now(UTC),
+        approved_by=approved_by,
+        reason=reason,
+        served_before=served_before,
+    )
+    decision = decide(held, found, against, asked)
+    line = {"project": project.name, "decision": decision.to_json()}
+    audited = audit.append("decision", line) if noted else ""
+    return Judged(decision, version, champion, found, audited)
+
+
+def load_gates(project: Project) -> gates.Gates:
+    """The floor as the project tightens it; Refused with file and line when that is wrong."""
+    return refused(gates.load, project.gates, shown=repository.shown(project.gates))
+
+
+def refused(load: Callable[..., gates.Gates], *given: Any, **named: Any) -> gates.Gates:
+    """What `load` returns; its GatesError as a Refused."""
+    try:
+        return load(*given, **named)
+    except gates.GatesError as error:
+        place = Place(repository.shown(error.path), error.line)
+        raise Refused(Problem(error.code, error.found, error.expected, error.hint, place)) from None
+
+
+def champion_evidence(
+    project: Project, found: Evidence, champion: Version | None, version: Version, watch: Watch
+) -> Evidence | None:
+    """The champion's evidence on the candidate's data; empty when it cannot be had."""
+    if champion is None:
+        return None
+    theirs = evidence.load(champion)
+    if champion.digest == version.digest:
+        return theirs
+    if theirs.data == found.data and _units(theirs) == _units(found):
+        return theirs
+    try:
+        return evidence.rescored(theirs, candidate.evaluate(project, champion.folder, watch))
+    except (Refused, OSError) as error:
+        # The gate that compares fails on this and says why.
+        return Evidence(version=champion.version, disagreements=(str(error),))
+
+
+def _units(of: Evidence) -> dict[str, set[str]]:
+    return {split: set(units) for split, units in of.outcomes.items()}

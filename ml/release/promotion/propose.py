@@ -1,0 +1,252 @@
+"""Propose: score the best run, register its model, gather the evidence, ask the gates, declare."""
+
+from __future__ import annotations
+
+import http.client
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from ml.backends.base import Run, Watch, unwatched
+from ml.backends.local import faults
+from ml.backends.local.runs import records
+from ml.core.errors import Exit, Problem, Refused
+from ml.release.declaration import desired
+from ml.release.declaration import project as projects
+from ml.release.declaration.desired import Declared
+from ml.release.declaration.project import Project
+from ml.release.declaration.release_check import attached
+from ml.release.evidence import cost, evidence
+from ml.release.log.journal import last_refusal
+from ml.release.promotion import candidate
+from ml.release.promotion.judge import Judged, judge, load_gates
+from ml.release.registry.registry import EVIDENCE_FILE, Registry, Version, store
+from ml.serving import client, endpoint, files, server, slots
+from ml.serving.client import Timing
+from ml.serving.deployment import Deployment
+from ml.serving.server import Launch
+from policies.promotion.decision import Decision
+from policies.promotion.evidence import Evidence
+
+# Served requests that the latency percentiles are read from: p99 is then the second slowest.
+REQUESTS = 200
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """What a proposal came to.
+
+    `release` is the file that declares the version, None when the gates refused it or it is the
+    champion already; `written` are all files that a promotion pull request carries. `unapplied` is
+    a version that was declared and not applied, and is not declared any more. `rival` is one that
+    is declared, waits to be applied, and was what this one had to beat. `run` is the run whose
+    model it is.
+    """
+
+    project: str
+    environment: str
+    run: Run
+    model: str
+    version: str
+    digest: str
+    decision: Decision
+    evidence: Evidence
+    champion: str | None
+    release: Path | None
+    written: tuple[Path, ...]
+    unapplied: str | None
+    rival: str | None
+
+
+def propose(
+    project: str,
+    run: str | None = None,
+    environment: str = "local",
+    *,
+    reason: str = "",
+    watch: Watch = unwatched,
+    prices: cost.Prices = cost.unknown,
+) -> Proposal:
+    """Propose the run's model, or that of the latest completed sweep or pipeline.
+
+    `reason` is why a champion should be replaced by a model that is not shown to beat it, `prices`
+    what an instance costs. What is declared and waits to be applied has to be beaten too: of two
+    that are proposed at once the better one ends as champion. A refusal by a gate is in the
+    Proposal; Refused is raised for what is wrong with the call or the machine.
+    """
+    desired.check_environment(environment)
+    found = projects.find(project)
+    load_gates(found)  # a gates.yml that is wrong is told before anything is spent
+    deployment = found.deployment()
+    chosen = candidate.choose(found, run)
+    with desired.locked(found.name):
+        digest = store(chosen.outputs[candidate.MODEL])
+        registry = Registry()
+        version = _champion(registry, found, deployment, environment, digest)
+        if version is None:
+            version = _registered(registry, found, deployment, chosen, digest, watch, prices)
+        judged = judge(registry, found, version, environment, reason=reason, watch=watch)
+        rival = _rival(registry, found.name, environment)
+        if rival is not None and rival.digest != digest and judged.decision.allowed:
+            against = judge(
+                registry, found, version, environment, reason=reason, rival=rival, watch=watch
+            )
+            judged = replace(against, champion=judged.champion)
+        else:
+            rival = None
+        written: list[Path] = []
+        unapplied = _unapplied(registry, found.name, environment, digest)
+        if judged.decision.allowed:
+            with faults.told():
+                release = desired.declare(
+                    found.name, environment, _declaration(judged, version, reason)
+                )
+                written.append(release)
+                if environment != desired.LOCAL:
+                    written.append(attach(release, environment, version))
+    return Proposal(
+        project=found.name,
+        environment=environment,
+        run=chosen,
+        model=version.model,
+        version=version.version,
+        digest=digest,
+        decision=judged.decision,
+        evidence=judged.evidence,
+        champion=judged.champion.version if judged.champion else None,
+        release=written[0] if written else None,
+        written=tuple(written),
+        unapplied=unapplied if written else None,
+        rival=rival.version if rival else None,
+    )
+
+
+def _rival(registry: Registry, project: str, environment: str) -> Version | None:
+    """What is declared and not champion yet; None when it cannot be, or its canary refused it.
+
+    `ml release rollback` takes one back that is in the way, and so does git where that declares.
+    """
+    declared = desired.read(project, environment)
+    if declared is None:
+        return None
+    champion = registry.champion(declared.model, environment)
+    if champion is not None and champion.digest == declared.digest:
+        return None
+    if last_refusal(desired.endpoint_of(declared.model, environment), declared) is not None:
+        return None
+    try:
+        return registry.find(declared.model, declared.version)
+    except Refused:
+        return None
+
+
+def _champion(
+    registry: Registry, project: Project, deployment: Deployment, environment: str, digest: str
+) -> Version | None:
+    """The champion when it is this very model: there is nothing to measure again."""
+    # A project's model bears the name of the endpoint that serves it.
+    champion = registry.champion(deployment.endpoint, environment)
+    return champion if champion and champion.digest == digest else None
+
+
+def _registered(
+    registry: Registry,
+    project: Project,
+    deployment: Deployment,
+    chosen: Run,
+    digest: str,
+    watch: Watch,
+    prices: cost.Prices,
+) -> Version:
+    """The version with its evidence, everything measured before it is registered."""
+    kept = Version(deployment.endpoint, "", digest, project.name, chosen.id, "")
+    evaluated = candidate.evaluated_before(
+        project, chosen.outputs[candidate.MODEL]
+    ) or candidate.evaluate(project, kept.folder, watch)
+    stated = evidence.evaluation_of(evaluated).get("model")
+    if stated != deployment.endpoint:
+        raise Refused(
+            Problem(
+                "model-name",
+                f"the evaluation is of a model `{stated}`",
+                f"`{deployment.endpoint}`, the endpoint that serves the project's model",
+            )
+        )
+    timing = _measured(project, launch_of(kept, deployment))
+    version = registry.register(deployment.endpoint, project.name, digest, chosen.id)
+    priced = cost.of(
+        chosen, timing, deployment.instance_type, prices, records.lineage(chosen.folder)
+    )
+    return evidence.keep(
+        registry, version, chosen, evaluated, timing, deployment.instance_type, priced
+    )
+
+
+def attach(release: Path, environment: str, version: Version) -> Path:
+    """Copy the evidence beside a tracked declaration, for the pull request that carries it."""
+    to = attached(release, environment)
+    files.sweep(to)
+    files.replace(to, (version.papers / EVIDENCE_FILE).read_text(encoding="utf-8"))
+    return to
+
+
+def launch_of(version: Version, deployment: Deployment) -> Launch:
+    """How a version is served: the deployment's code as it is now, in a snapshot."""
+    from ml.backends.local.snapshots import snapshot
+
+    with faults.told():
+        code = snapshot.take(deployment.code)
+    assert code is not None  # there is one: `deployment.code` is a folder that exists
+    return Launch(
+        endpoint=deployment.endpoint,
+        model=version.model,
+        version=version.version,
+        digest=version.digest,
+        code=code.folder,
+        scoring_script=deployment.scoring_script,
+        model_folder=version.folder,
+        environment_variables=deployment.environment_variables,
+        collect=deployment.collect,
+    )
+
+
+def _measured(project: Project, launch: Launch) -> Timing:
+    """The latency of the candidate, served for as long as it takes to measure it."""
+    slot = endpoint.folder(launch.endpoint) / "candidate"
+    samples = project.samples()
+    with endpoint.locked(launch.endpoint):
+        started = server.start(slot, launch)
+        try:
+            return client.measure(started.port, samples, REQUESTS)
+        except (OSError, ValueError, http.client.HTTPException) as error:
+            raise Refused(
+                Problem(
+                    "candidate-fails",
+                    f"the served candidate does not answer: {error}; its log ends:\n"
+                    f"{slots.last_lines(slot)}",
+                    "status 200 to every sample request",
+                    f"the whole log: {slots.log(slot)}; the requests: {project.requests}",
+                ),
+                exit_code=Exit.RUN_FAILED,
+            ) from None
+        finally:
+            slots.stop(slot)
+
+
+def _unapplied(registry: Registry, project: str, environment: str, digest: str) -> str | None:
+    """The version that is declared in place of the champion, unless it is the one proposed."""
+    declared = desired.read(project, environment)
+    if declared is None or declared.digest == digest:
+        return None
+    champion = registry.champion(declared.model, environment)
+    return None if champion and champion.digest == declared.digest else declared.version
+
+
+def _declaration(judged: Judged, version: Version, reason: str) -> Declared:
+    return Declared(
+        model=version.model,
+        version=version.version,
+        digest=version.digest,
+        evidence=version.evidence,
+        decision=judged.audited,
+        reason=reason,
+    )

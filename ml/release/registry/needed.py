@@ -1,0 +1,101 @@
+"""What cleaning must leave: the registry's versions, what is declared, and what serves."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+from pathlib import Path
+from typing import Any
+
+from ml.backends.local.cleaning.keeping import Needed
+from ml.core import home
+from ml.core.errors import Exit, Problem, Refused
+from ml.release.declaration import desired
+from ml.release.registry import index
+from ml.release.registry.registry import EVIDENCE_FILE, Version, place, stored
+from ml.serving import endpoint
+
+
+def needed() -> Needed:
+    """The files and runs that releases need, each with the reason.
+
+    Raises Refused when that cannot be known: nothing is then safe to remove.
+    """
+    paths: dict[Path, str] = {}
+    runs: dict[str, str] = {}
+    _demand_registry()
+    for version in index.versions():
+        why = f"{version.model} {version.version} is registered"
+        lineage = _lineage(version)
+        snapshot = str(lineage.get("code_snapshot") or "").removeprefix("sha256:")
+        for path in (version.folder, version.papers, home.snapshots() / snapshot):
+            if path not in (stored(), home.snapshots()):
+                paths[path] = why
+        for run in (
+            version.run,
+            *(lineage.get(f"{one}run") for one in ("", "parent_", "evaluation_")),
+        ):
+            if run:
+                runs[str(run)] = why
+    for name, source in index.sources():
+        if Path(source).is_absolute():
+            paths[Path(source)] = f"{name} is registered"
+    for project in desired.projects():
+        for environment in desired.ENVIRONMENTS:
+            declared = desired.read(project, environment)
+            if declared and declared.digest:
+                paths[place(declared.digest)] = f"{project} declares it in {environment}"
+    for name in endpoint.every():
+        live = endpoint.live(name)
+        if live:
+            for launch in (live.launch, *([live.canary.launch] if live.canary else [])):
+                for path in (launch.model_folder, launch.code):
+                    paths[path] = f"the endpoint {name} serves from it"
+    for project in _being_released():
+        for path in (stored(), home.snapshots()):
+            paths[path] = f"{project} is being released at this moment"
+    return Needed(paths, runs, stored())
+
+
+def _demand_registry() -> None:
+    """Models without a registry: it was moved aside, and may come back."""
+    if not home.database().is_file() and stored().is_dir() and any(stored().iterdir()):
+        raise Refused(
+            Problem(
+                "registry-missing",
+                f"there are stored models and no {home.database()} that says which are registered",
+                "the tracking store that they were registered in",
+                "put it back; nothing was removed",
+            ),
+            exit_code=Exit.RUN_FAILED,
+        )
+
+
+def _lineage(version: Version) -> dict[str, Any]:
+    try:
+        document = json.loads((version.papers / EVIDENCE_FILE).read_text(encoding="utf-8"))
+        return dict(document["lineage"])
+    except FileNotFoundError:
+        return {}  # killed between registering and keeping: it passes no gate
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise Refused(
+            Problem(
+                "evidence-unreadable",
+                f"the evidence of {version.model} {version.version} cannot be read: {error}",
+                f"{version.papers / EVIDENCE_FILE} as it was written",
+                "restore it; what the version needs is not known without it, nothing was removed",
+            ),
+            exit_code=Exit.RUN_FAILED,
+        ) from None
+
+
+def _being_released() -> list[str]:
+    """The projects that somebody proposes or applies now."""
+    held = []
+    for path in sorted((home.home() / "release").glob("*.lock")):
+        with path.open() as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                held.append(path.name.partition(".")[0])
+    return held

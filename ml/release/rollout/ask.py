@@ -1,0 +1,101 @@
+"""Asking a served model."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import shlex
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from ml.core.errors import Exit, Problem, Refused
+from ml.release.declaration import project as projects
+from ml.serving import client, endpoint, slots
+from ml.serving.router.process import Router
+
+
+@dataclass(frozen=True)
+class Reply:
+    """The model's answer (the JSON that score.py returns), and whether its server was started."""
+
+    body: Mapping[str, object]
+    version: str
+    router: Router
+    started: bool
+
+
+def ask(name: str, request: Mapping[str, object]) -> Reply:
+    """Post a request to an endpoint of this machine, starting its server if it is not running.
+
+    Raises Refused: nothing-served, request-refused (exit 2: the request breaks the schema),
+    server-error (exit 1), and what starting a server raises.
+    """
+    live, started = endpoint.ensure(name)
+    router = endpoint.router(name)
+    if router is None:
+        raise endpoint.nothing_served(name)
+    try:
+        answer = client.score(router.port, request)
+    except (OSError, http.client.HTTPException) as error:
+        raise _failed(router.folder, f"no answer: {error}") from None
+    by, launch = live.launched(answer.deployment)
+    if 400 <= answer.status < 500:
+        body = answer.body
+        told = body.get("error") if isinstance(body, dict) else None
+        message = told.get("message") if isinstance(told, dict) else answer.said
+        raise Refused(Problem("request-refused", str(message), hint=example(name, launch.model)))
+    if answer.status != 200 or not isinstance(answer.body, dict):
+        raise _failed(by.slot, f"status {answer.status}: {answer.said}")
+    return Reply(answer.body, launch.version, router, started)
+
+
+def of_text(name: str, text: str) -> Mapping[str, object]:
+    """The request that an endpoint's sample is, with the text in place of its only field.
+
+    Raises Refused: nothing-served, and not-a-request where a request is more than one text.
+    """
+    live = endpoint.live(name)
+    if live is None:
+        raise endpoint.nothing_served(name)
+    model = live.launch.model
+    sample = _sample(model)
+    if not _is_text(sample):
+        found = f"`{text[:80]}` is no JSON object"
+        raise Refused(Problem("not-a-request", found, "a JSON object", example(name, model)))
+    return dict.fromkeys(sample, text)
+
+
+def example(name: str, model: str) -> str:
+    """How an endpoint is asked: by the first sample request of its model's project, if found."""
+    sample = _sample(model)
+    if not sample:
+        return f"ml invoke {name} REQUEST, a JSON object with the fields that its score.py reads"
+    text = next(iter(sample.values())) if _is_text(sample) else json.dumps(sample)
+    return f"ml invoke {name} {shlex.quote(str(text))}"
+
+
+def _sample(model: str) -> Mapping[str, object]:
+    """The first sample request of the model's project; empty where there is none."""
+    with suppress(Refused):
+        for project in projects.every():
+            if project.model() == model:
+                return project.samples()[0]
+    return {}
+
+
+def _is_text(sample: Mapping[str, object]) -> bool:
+    return [type(value) for value in sample.values()] == [str]
+
+
+def _failed(slot: Path, why: str) -> Refused:
+    return Refused(
+        Problem(
+            "server-error",
+            f"{why}; its log ends:\n{slots.last_lines(slot)}",
+            "status 200",
+            f"the whole log: {slots.log(slot)}",
+        ),
+        exit_code=Exit.RUN_FAILED,
+    )

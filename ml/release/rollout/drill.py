@@ -1,0 +1,104 @@
+"""A drill: what serves, with a fault put in on purpose, is tried as a new version would be.
+
+It shows that the canary takes a bad green back while blue serves. Nothing is declared or promoted,
+and green is taken back at the end whatever the canary says of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+from ml.core.errors import Problem, Refused
+from ml.release.canary import baseline, canary
+from ml.release.canary.canary import Outcome
+from ml.release.declaration import desired
+from ml.release.declaration import project as projects
+from ml.release.log import audit
+from ml.release.rollout import leftovers
+from ml.serving import endpoint, faulty, server
+from ml.serving.server import Launch
+from ml.serving.state import Canary
+
+
+@dataclass(frozen=True)
+class Drilled:
+    """What the canary made of a bad green; blue's and the baseline's failed requests count too."""
+
+    endpoint: str
+    version: str
+    fault: str
+    outcome: Outcome
+    failed: int
+
+    @property
+    def noticed(self) -> bool:
+        """Whether green was taken back, and no request to the old version failed."""
+        return self.outcome.kind == "rolled-back" and not self.failed
+
+
+def drill(project: str, fault: str, told: Callable[[str], None] = lambda _: None) -> Drilled:
+    """Try what serves in `local` with the fault beside itself.
+
+    One apply or drill at a time. Raises Refused for another fault, and when nothing serves or
+    green does not start.
+    """
+    if fault not in faulty.FAULTS:
+        known = "; ".join(f"{name}: {what}" for name, what in faulty.FAULTS.items())
+        raise Refused(Problem("no-such-fault", f"there is no fault `{fault}`", known))
+    found = projects.find(project)
+    samples = found.samples()
+    name = desired.endpoint_of(found.deployment().endpoint, desired.LOCAL)
+    waiting = partial(told, "an apply goes on; waiting")
+    with desired.applying(found.name, desired.LOCAL, waiting), ExitStack() as undo:
+        live, _ = endpoint.ensure(name)
+        if live.canary and live.canary.experiment:
+            about = f"an experiment is on: {live.canary.experiment}"
+            raise Refused(
+                Problem(
+                    "experiment-on",
+                    about,
+                    "an endpoint without one",
+                    f"ml ab stop {live.canary.experiment}",
+                )
+            )
+        with endpoint.locked(name):
+            blue = leftovers.cleared(name) or live
+            slot = endpoint.other_slot(name)
+            undo.callback(leftovers.swept, name)
+            bad = spoilt(blue.launch, fault)
+            second = baseline.begin(blue, samples)  # it loads while green does
+            trial = Canary(server.start(slot, bad), bad, 0)
+            trial = replace(trial, baseline=second())
+            undo.callback(leftovers.drained, name)
+            undo.callback(canary.weigh, name, None)
+            endpoint.switch(name, replace(blue, canary=trial))
+        strategy = desired.strategy(found.name, desired.LOCAL)
+        outcome = canary.lead(name, trial, strategy, samples, told=told)
+    failed = sum(count for of, count in outcome.errors.items() if of != slot.name)
+    audit.append(
+        "drill",
+        {
+            "endpoint": name,
+            "version": blue.launch.version,
+            "fault": fault,
+            "canary": outcome.to_json(),
+        },
+    )
+    return Drilled(name, blue.launch.version, fault, outcome, failed)
+
+
+def spoilt(launch: Launch, fault: str) -> Launch:
+    """The same launch, its scoring script behind one that puts the fault in."""
+    return replace(
+        launch,
+        scoring_script=str(Path(faulty.__file__).resolve()),
+        environment_variables={
+            **launch.environment_variables,
+            faulty.SCRIPT: str(launch.code / launch.scoring_script),
+            faulty.FAULT: fault,
+        },
+    )

@@ -1,0 +1,80 @@
+"""Rollback: the version before is declared again, as `git revert` of its successor would."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from ml.backends.local import faults
+from ml.core.errors import Problem, Refused
+from ml.release.declaration import desired
+from ml.release.declaration import project as projects
+from ml.release.declaration.desired import Declared
+from ml.release.log import audit, history
+from ml.release.log.journal import served as served_on
+from ml.release.promotion.propose import attach
+from ml.release.registry.registry import Registry
+
+
+@dataclass(frozen=True)
+class RolledBack:
+    """What is declared now, in place of `replaced`, and the files that were written."""
+
+    project: str
+    environment: str
+    declared: Declared
+    replaced: Declared
+    written: tuple[Path, ...]
+
+
+def roll_back(project: str, environment: str = desired.LOCAL, why: str = "") -> RolledBack:
+    """Declare the version that served before the declared one; `ml release apply` goes there.
+
+    A version that is declared and not live (a gate or its canary refused it) is taken back to the
+    one that is. Raises Refused when nothing is declared or nothing came before.
+    """
+    desired.check_environment(environment)
+    found = projects.find(project)
+    with desired.locked(found.name):
+        now = desired.read(found.name, environment)
+        if now is None:
+            raise _nowhere(found.name, environment, "nothing is declared")
+        served = served_on(desired.endpoint_of(now.model, environment))
+        digests = [line["digest"] for line in served]
+        before = served[: digests.index(now.digest)] if now.digest in digests else served
+        if not before:
+            raise _nowhere(found.name, environment, f"nothing served before version {now.version}")
+        last = before[-1]
+        version = Registry().find(str(last["model"]), str(last["version"]))
+        decision = str(last["decision"])
+        back = Declared(
+            model=version.model,
+            version=version.version,
+            digest=str(last["digest"]),
+            evidence=version.evidence,
+            decision=decision,
+            reason=history.reason(decision),
+        )
+        beside: list[Path] = []
+
+        def first(file: Path) -> None:
+            if environment != desired.LOCAL:
+                beside.append(attach(file, environment, version))
+            details = {"project": found.name, "environment": environment, "why": why}
+            audit.append("rollback", {**details, "from": now.version, "to": back.version})
+
+        # Until it is declared nothing is rolled back, and a rollback that was killed is done again.
+        with faults.told():
+            written = desired.declare(found.name, environment, back, first)
+    return RolledBack(found.name, environment, back, now, (written, *beside))
+
+
+def _nowhere(project: str, environment: str, found: str) -> Refused:
+    return Refused(
+        Problem(
+            "nothing-before",
+            f"{found} in `{environment}` on this machine",
+            "a version that served before the one that is declared",
+            f"ml release status {project}",
+        )
+    )

@@ -1,0 +1,172 @@
+"""The rollout: green beside blue, proved by requests and a canary, then switched; undone when not.
+
+What was tried and what it came to is in the journal, what serves in the endpoint's state; whatever
+a killed rollout left in the state is taken away first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import replace
+
+from ml.core.errors import Exit, Problem, Refused
+from ml.release.canary import baseline, canary
+from ml.release.canary.canary import Outcome
+from ml.release.declaration import desired
+from ml.release.log.journal import Release, lines, record_applied, record_refused, served_before
+from ml.release.registry.registry import Registry, Version
+from ml.release.rollout import smoke
+from ml.release.rollout.leftovers import cleared, drained, swept, tidy, without_green
+from ml.serving import endpoint, server
+from ml.serving.router.process import Router
+from ml.serving.server import Launch, Server
+from ml.serving.state import Canary, Live
+
+# Faults of green itself: the version is not tried again. Any other is this machine's.
+_OWN_FAULTS = ("server-crashed", "smoke-failed")
+
+
+def roll_out(
+    release: Release,
+    registry: Registry,
+    port: int | None = None,
+    told: Callable[[str], None] = lambda _: None,
+) -> tuple[Router, Outcome | None] | None:
+    """Make the version live and champion, and stop the old server; None when something else was
+    declared meanwhile: nothing is changed then.
+
+    There is no canary for the first version, nor for one that served here before: going back is not
+    put off. Raises Refused when green fails, blue having all the traffic as before: server-crashed,
+    smoke-failed and rolled-back are recorded, so that the version is not tried again; and when
+    there is no room to judge it fairly (baseline-failed), which is not.
+    """
+    launch = release.launch
+    name = launch.endpoint
+    compared = _to_compare_with(launch, port, told)
+    with ExitStack() as undo:
+        with endpoint.locked(name):
+            blue = cleared(name)
+            slot = endpoint.other_slot(name)
+            undo.callback(swept, name)
+            second = None
+            if blue is not None and compared:  # it loads while green does
+                second = baseline.begin(blue, release.samples)
+            try:
+                trial = Canary(server.start(slot, launch), launch, 0)
+                smoke.test(trial.server, launch, release.samples)
+            except Refused as error:
+                if error.problems[0].code in _OWN_FAULTS:
+                    record_refused(release, _why(error), None)
+                raise
+            if blue is not None:  # in the state, so that no other command takes it for a leftover
+                if second is not None:
+                    trial = replace(trial, baseline=second())
+                undo.callback(drained, name)  # what green has in hand is answered
+                undo.callback(canary.weigh, name, None)
+                endpoint.switch(name, replace(blue, canary=trial))
+        outcome = None
+        if blue is not None and compared:
+            outcome = canary.lead(
+                name,
+                trial,
+                release.strategy,
+                release.samples,
+                superseded=lambda: not release.stands(),
+                told=told,
+            )
+            if outcome.kind == "superseded":
+                return None
+            if outcome.kind == "rolled-back":
+                record_refused(release, outcome.why, outcome)
+                raise _rolled_back(release, outcome, blue)
+        with desired.locked(release.project), endpoint.locked(name):
+            if not release.stands():
+                endpoint.switch(name, without_green(name))
+                return None
+            router = _promote(release, registry, trial.server, port, outcome)
+        undo.pop_all()
+    return router, outcome
+
+
+def _to_compare_with(launch: Launch, port: int | None, told: Callable[[str], None]) -> bool:
+    """Whether a canary is led; blue then runs behind its router."""
+    if endpoint.live(launch.endpoint) is None:
+        return False
+    if served_before(launch):
+        told("none: this version served here before")
+        return False
+    try:
+        endpoint.ensure(launch.endpoint, port)
+    except Refused as error:
+        if error.problems[0].code == "port-in-use":
+            raise
+        told(f"none: what is live cannot be started ({_why(error)})")
+        return False
+    return True
+
+
+def settle(release: Release, registry: Registry) -> None:
+    """Finish a rollout that was killed after its switch: alias, audit line, the other server."""
+    name = release.launch.endpoint
+    tidy(name)
+    with endpoint.locked(name):
+        champion = registry.champion(release.version.model, release.environment)
+        if champion is None or champion.digest != release.version.digest:
+            registry.promote(release.version, release.environment)
+        applied = [line for line in lines(name) if line["event"] == "applied"]
+        if not applied or applied[-1]["digest"] != release.launch.digest:
+            record_applied(release, None, None)
+
+
+def _promote(
+    release: Release, registry: Registry, green: Server, port: int | None, outcome: Outcome | None
+) -> Router:
+    """Switch, alias, audit line; undone in reverse when one fails. Then the old server is stopped.
+
+    The caller holds the project and the endpoint.
+    """
+    name, version, environment = release.launch.endpoint, release.version, release.environment
+    blue = without_green(name)
+    champion = registry.champion(version.model, environment)
+    with ExitStack() as undo:
+        undo.callback(endpoint.stop_idle, name)  # with it a router that stands before nothing
+        undo.callback(endpoint.switch, name, blue)
+        router = endpoint.front(name, port) if blue else None
+        endpoint.switch(name, Live(green, release.launch))
+        router = router or endpoint.front(name, port)
+        undo.callback(_restore, registry, version, environment, champion)
+        registry.promote(version, environment)
+        record_applied(release, champion, outcome)
+        undo.pop_all()
+    endpoint.drained(router)
+    endpoint.stop_idle(name)
+    return router
+
+
+def _restore(
+    registry: Registry, version: Version, environment: str, champion: Version | None
+) -> None:
+    if champion is not None:
+        registry.promote(champion, environment)
+    elif registry.champion(version.model, environment) is not None:
+        registry.demote(version.model, environment)
+
+
+def _rolled_back(release: Release, outcome: Outcome, blue: Live) -> Refused:
+    requests = ", ".join(f"{count} to {name}" for name, count in outcome.requests.items())
+    return Refused(
+        Problem(
+            "rolled-back",
+            f"version {release.version.version} was rolled back at {outcome.step} % of the "
+            f"traffic: {outcome.why} ({requests}; {outcome.replayed} were sample requests)",
+            f"no worse than version {blue.launch.version} beyond what is tolerated",
+            f"version {blue.launch.version} serves; this one is not tried again unless proposed",
+        ),
+        exit_code=Exit.GATE_SAID_NO,
+    )
+
+
+def _why(error: Refused) -> str:
+    """What a server failed by, without its log."""
+    return error.problems[0].found.splitlines()[0].removesuffix("; its log ends:")

@@ -1,0 +1,145 @@
+"""What is declared, what is champion and what serves, side by side, and what was tried."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+
+from ml.core.errors import Refused
+from ml.release.declaration import desired
+from ml.release.declaration import project as projects
+from ml.release.declaration.desired import Declared
+from ml.release.log import audit, history
+from ml.release.log.history import Attempt
+from ml.release.log.journal import last_refusal
+from ml.release.registry.registry import Registry
+from ml.serving import endpoint
+from ml.serving.state import Live
+
+
+@dataclass(frozen=True)
+class Status:
+    """One project in one environment, on this machine; None and "" where there is nothing.
+
+    `refused` are the versions that a canary took back, which are not tried again unless proposed
+    anew. `beside` says what has a share of the requests beside the version that is live: a canary,
+    also one that a killed apply left, or an experiment. `signed_off` stood for the version that is
+    live. `verdict` is a sentence with the next
+    thing to type when something is to be done.
+    """
+
+    project: str
+    environment: str
+    endpoint: str
+    model: str
+    declared: str | None
+    digest: str
+    champion: str | None
+    serving: str | None
+    url: str | None
+    beside: str
+    signed_off: str
+    last_attempt: Attempt | None
+    refused: Sequence[Attempt]
+    audit: str
+    verdict: str
+
+    def to_json(self) -> Mapping[str, object]:
+        """As JSON takes it."""
+        return asdict(self)
+
+
+def status(project: str | None = None, environment: str | None = None) -> Sequence[Status]:
+    """The state of one project, or of every one that can be released; of one environment, or all.
+
+    Raises Refused when a line of the audit log was changed or a declaration cannot be read.
+    """
+    names = [projects.find(project).name] if project else desired.projects()
+    wanted = [desired.check_environment(environment)] if environment else desired.ENVIRONMENTS
+    known = {str(line["hash"]) for line in audit.verify()}
+    declared = {(name, one): desired.read(name, one) for name in names for one in wanted}
+    registry = Registry() if any(declared.values()) else None
+    return [_of(*where, what, registry, known) for where, what in declared.items()]
+
+
+def _of(
+    project: str,
+    environment: str,
+    declared: Declared | None,
+    registry: Registry | None,
+    known: set[str],
+) -> Status:
+    model = declared.model if declared else _model(project)
+    name = desired.endpoint_of(model, environment)
+    live, url = endpoint.live(name), endpoint.url(name)
+    champion = registry.champion(model, environment) if registry and declared else None
+    logged = declared is not None and declared.decision in known
+    serving = live.launch.version if live and url else None
+    if declared is None:
+        verdict = f"nothing is declared; version {serving} goes on serving" if serving else _NONE
+    else:
+        applied = champion is not None and champion.digest == declared.digest
+        is_live = live is not None and live.launch.digest == declared.digest
+        verdict = _refused(
+            declared, name, live.launch.version if live else None, project
+        ) or _verdict(project, environment, name, applied and is_live, bool(url))
+    return Status(
+        project=project,
+        environment=environment,
+        endpoint=name,
+        model=model,
+        declared=declared.version if declared else None,
+        digest=declared.digest if declared else "",
+        champion=champion.version if champion else None,
+        serving=serving,
+        url=url,
+        beside=_beside(live) if url else "",
+        signed_off=history.signed_off(name, live.launch.digest) if live else "",
+        last_attempt=history.last_attempt(project, environment, name),
+        refused=history.refused(name),
+        audit=_audit(declared, logged),
+        verdict=verdict,
+    )
+
+
+def _beside(live: Live | None) -> str:
+    if live is None or (canary := live.canary) is None:
+        return ""
+    version = f"version {canary.launch.version} has {canary.weight} % of the requests"
+    if canary.experiment:
+        return f"{version}, for the experiment {canary.experiment}"
+    return f"{version}: an apply goes on, or was killed; the next one takes it away"
+
+
+_NONE = "no model yet: nothing is declared and nothing serves"
+
+
+def _model(project: str) -> str:
+    """The model that the project's endpoint serves; its own name where it has none, or is gone."""
+    try:
+        return projects.find(project).model() or project
+    except Refused:
+        return project
+
+
+def _audit(declared: Declared | None, logged: bool) -> str:
+    if declared is None:
+        return ""
+    return "verified" if logged else "the decision is not in the audit log of this machine"
+
+
+def _refused(declared: Declared, name: str, live: str | None, project: str) -> str | None:
+    """What is said of a version that its canary refused; None of any other."""
+    why = last_refusal(name, declared)
+    if why is None:
+        return None
+    serves = f"version {live} serves" if live else "nothing serves"
+    again = f"next: ml release propose {project}"
+    return f"version {declared.version} was rolled back ({why}); {serves}; {again}"
+
+
+def _verdict(project: str, environment: str, name: str, applied: bool, up: bool) -> str:
+    if not applied:
+        env = "" if environment == desired.LOCAL else f" --env {environment} --on local"
+        return f"declared, not applied; next: ml release apply {project}{env} --approved-by NAME"
+    return "as declared" if up else f"as declared, but stopped; next: ml serve {name}"

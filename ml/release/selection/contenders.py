@@ -1,0 +1,131 @@
+"""The trials that a selection is made from, and what they logged for the terms of the score."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+from ml.backends.base import Run
+from ml.backends.local.pipelines import reuse
+from ml.backends.local.runs import ranking, records
+from ml.backends.local.runs.listing import Entry, entry_of
+from ml.core import repository
+from ml.core.errors import Problem, Refused
+from ml.release.selection import weights
+from ml.release.selection.selection import Contender, Goal, Selection, select
+from ml.release.selection.weights import Weights
+
+# Trials that are named one by one in a note.
+_NAMED = 5
+
+
+@dataclass(frozen=True)
+class Selected:
+    """A selection, the runs that it is of by their names, their project, and what to know."""
+
+    selection: Selection
+    runs: dict[str, Run]
+    project: str
+    notes: tuple[str, ...]
+
+
+def choose(found: Sequence[Run], metric: str | None = None, goal: str | None = None) -> Selected:
+    """Rank the trials of sweeps and pipelines, and single runs, by their project's weights.
+
+    Raises Refused when nothing says which metric decides, when nothing that completed logged it,
+    when the runs are of several projects, or when the select.yml is wrong.
+    """
+    entries = [entry for run in found for entry in _sources(run)]
+    metric, goal = ranking.objective(entries, metric, goal)
+    project = _project(entries)
+    weighed = weights.read(repository.root() / "ml" / "projects" / project if project else None)
+    every = {run.name: run for entry in entries for run in entry.run.trials or (entry.run,)}
+    whole = len(entries) == 1 and bool(entries[0].run.trials)
+    done = [run for run in every.values() if run.status == "Completed"]
+    contenders = [_contender(run, whole, metric, goal, weighed) for run in done]
+    try:
+        made = select(contenders, weighed, metric, cast(Goal, goal))
+    except ValueError:
+        raise Refused(ranking.nothing(metric, done)) from None
+    notes = [*_unranked(made, contenders), *_unfinished(list(every.values()))]
+    if not weighed.source:
+        where = f"ml/projects/{project}" if project else "the project's folder"
+        notes.append(f"only quality weighs: there is no {weights.FILE} in {where}")
+    if ranking.different_data(done):
+        notes.append("they were not all made from the same data (ml runs diff A B)")
+    kept = {one.contender.name: every[one.contender.name] for one in made.ranked}
+    return Selected(made, kept, project, tuple(notes))
+
+
+def _sources(run: Run) -> Iterator[Entry]:
+    """Sweeps and single runs: of a pipeline its sweeps, or the steps that left a model."""
+    wrote = reuse.writer(run) or run
+    if not wrote.steps:
+        entry = entry_of(wrote)
+        above = wrote.folder.parent
+        if above.name == "trials" and not entry.objective:
+            lineage = {**records.lineage(above.parent), **entry.lineage}
+            lineage["objective"] = records.lineage(above.parent).get("objective")
+            entry = Entry(wrote, entry.kind, lineage)
+        yield entry
+        return
+    swept = [step for step in wrote.steps if step.steps or (reuse.writer(step) or step).trials]
+    for step in swept or [step for step in wrote.steps if "model" in step.outputs]:
+        yield from _sources(step)
+
+
+def _contender(run: Run, whole: bool, metric: str, goal: str, weighed: Weights) -> Contender:
+    latency = run.metrics.get(weighed.latency_metric)
+    training = run.metrics.get(weighed.training_metric)
+    prediction = run.metrics.get(weighed.prediction_metric) if weighed.predictions else 0.0
+    cost = None
+    if training is not None and prediction is not None:
+        cost = training + weighed.predictions * prediction / 1000
+    spread = run.metrics.get(weighed.stability_metric or f"{metric}_std")
+    terms = {
+        "quality": ranking.value(run, metric, goal),
+        "latency": latency,
+        "cost": cost,
+        "stability": spread,
+    }
+    label = f"trial {run.name.rpartition('_')[2]}" if whole else run.name
+    return Contender(run.name, label, terms)
+
+
+def _project(entries: Sequence[Entry]) -> str:
+    found = sorted({entry.project for entry in entries} - {""})
+    if len(found) > 1:
+        raise Refused(
+            Problem(
+                "several-projects",
+                f"the runs are of {', '.join(found)}",
+                "runs of one project: each has weights of its own",
+            )
+        )
+    root = repository.root() / "ml" / "projects"
+    return found[0] if found and Path(root / found[0]).is_dir() else ""
+
+
+def _unranked(made: Selection, contenders: Sequence[Contender]) -> Iterator[str]:
+    ranked = {one.contender.name for one in made.ranked}
+    left = [one.label for one in contenders if one.name not in ranked]
+    if left:
+        yield f"{_listed(left)}: not ranked, no usable {made.metric}"
+
+
+def _unfinished(every: Sequence[Run]) -> Iterator[str]:
+    found = Counter(
+        f"stopped early by {run.ended_by}" if run.ended_by else run.status.lower()
+        for run in every
+        if run.status != "Completed"
+    )
+    if found:
+        yield "not ranked: " + ", ".join(f"{number} {how}" for how, number in found.items())
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return ", ".join(names[:_NAMED]) + more
