@@ -19,23 +19,44 @@ if TYPE_CHECKING:
 # name → (module, its line in `ml --help`). The module exposes `command`, a function, or `app`, a
 # typer.Typer with commands of its own.
 COMMANDS: dict[str, tuple[str, str]] = {
-    "ab": ("ml.cli.ab", "An experiment between two versions of an endpoint."),
-    "audit": ("ml.cli.audit", "Check that no line of the log of decisions was changed."),
-    "check": ("ml.cli.check", "Check Azure ML specs: a file, a folder or the repository."),
-    "compare": ("ml.cli.compare", "Compare a candidate with the champion; a pull-request comment."),
-    "demo": ("ml.cli.demo", "The main job: sweep, select, gate, canary, ask; two are refused."),
-    "evidence": ("ml.cli.evidence", "Check the evidence of a model version again, offline."),
-    "gate": ("ml.cli.gate", "Decide whether a model version may be promoted; exit 3 when not."),
-    "invoke": ("ml.cli.invoke", "Ask a served model."),
-    "release": ("ml.cli.release", "Propose a candidate; bring an environment to what is declared."),
-    "report": ("ml.cli.report", "Write a run as one page of HTML that needs no network."),
-    "run": ("ml.cli.run", "Run a job spec on this machine."),
-    "runs": ("ml.cli.runs", "Runs of this machine: list, show, logs, diff, best, resume, …"),
-    "select": ("ml.cli.select", "Rank trials by quality, latency, cost and stability."),
-    "serve": ("ml.cli.serve", "Start, show or stop a model server on this machine."),
-    "sweep": ("ml.cli.sweep", "Explain a sweep: where its trials came from, what mattered."),
-    "ui": ("ml.cli.ui", "Open MLflow on the runs of this machine."),
-    "watch": ("ml.cli.watch", "Whether what a model is asked is what it was made for."),
+    "ab": ("ml.cli.commands.ab", "An experiment between two versions of an endpoint."),
+    "audit": ("ml.cli.commands.audit", "Check that no line of the log of decisions was changed."),
+    "check": ("ml.cli.commands.check", "Check Azure ML specs: a file, a folder or the repository."),
+    "compare": (
+        "ml.cli.commands.compare",
+        "Compare a candidate with the champion; a pull-request comment.",
+    ),
+    "demo": (
+        "ml.cli.commands.demo",
+        "The main job: sweep, select, gate, canary, ask; two are refused.",
+    ),
+    "evidence": (
+        "ml.cli.commands.evidence",
+        "Check the evidence of a model version again, offline.",
+    ),
+    "gate": (
+        "ml.cli.commands.gate",
+        "Decide whether a model version may be promoted; exit 3 when not.",
+    ),
+    "invoke": ("ml.cli.commands.invoke", "Ask a served model."),
+    "release": (
+        "ml.cli.commands.release",
+        "Propose a candidate; bring an environment to what is declared.",
+    ),
+    "report": ("ml.cli.commands.report", "Write a run as one page of HTML that needs no network."),
+    "run": ("ml.cli.commands.run", "Run a job spec on this machine."),
+    "runs": (
+        "ml.cli.commands.runs",
+        "Runs of this machine: list, show, logs, diff, best, resume, …",
+    ),
+    "select": ("ml.cli.commands.select", "Rank trials by quality, latency, cost and stability."),
+    "serve": ("ml.cli.commands.serve", "Start, show or stop a model server on this machine."),
+    "sweep": (
+        "ml.cli.commands.sweep",
+        "Explain a sweep: where its trials came from, what mattered.",
+    ),
+    "ui": ("ml.cli.render.ui", "Open MLflow on the runs of this machine."),
+    "watch": ("ml.cli.commands.watch", "Whether what a model is asked is what it was made for."),
 }
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from ml.backends.local import faults
 from ml.backends.local.cleaning import bounding
 from ml.backends.local.cleaning.bounding import Bound
-from ml.cli import spans
+from ml.cli.render import spans
 from ml.core.errors import Refused
 
 NAMED = 3

@@ -19,7 +19,7 @@ from ml.backends.local.backend import LocalBackend
 from ml.backends.local.processes.eviction import Evictions, SpotProcess
 from ml.backends.local.processes.reaper import processes_of
 from ml.backends.local.runs import records, runs
-from ml.cli.live import outcome
+from ml.cli.render.live import outcome
 from ml.core.errors import Place
 from ml.core.home import tracking_uri
 from ml.specs.plan.plan import CommandPlan, InputPlan, OutputPlan

@@ -10,7 +10,7 @@ import pytest
 
 from infra import settings as environments
 from infra.workloads import Cluster
-from ml.cli import costs
+from ml.cli.render import costs
 from ml.specs.plan import planning
 from ml.specs.sdk import load
 

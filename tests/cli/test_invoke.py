@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from ml.cli.invoke import shown_answers
+from ml.cli.commands.invoke import shown_answers
 
 ENTRY = {"rank": 1, "score": 0.5, "question": "how?", "answer": "so"}
 

@@ -11,8 +11,8 @@ import pytest
 from rich.console import Console
 
 from ml.backends.base import Event, Pause, Run
-from ml.cli.live import BEST_ROWS, Lines, Rows, summary
-from ml.cli.live_steps import said_of
+from ml.cli.render.live import BEST_ROWS, Lines, Rows, summary
+from ml.cli.render.live_steps import said_of
 from ml.core.errors import Place, Problem
 from ml.specs.plan.plan import (
     CommandPlan,

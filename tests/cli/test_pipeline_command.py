@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 
 from ml.backends.base import Event, Run
-from ml.cli.live_steps import StepLines, StepRows, counts, said_of
+from ml.cli.render.live_steps import StepLines, StepRows, counts, said_of
 from ml.core.errors import Place, Problem
 from ml.specs.plan.plan import PipelinePlan
 from tests.backends.pipelines import planned

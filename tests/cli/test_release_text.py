@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ml.cli import release_text
+from ml.cli.render import release_text
 from ml.release.rollout.status import Status
 
 SERVED = Status(

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from ml.cli.live import number, parameters
-from ml.cli.planned import as_text
-from ml.cli.run import parse_changes
+from ml.cli.commands.run import parse_changes
+from ml.cli.render.live import number, parameters
+from ml.cli.render.planned import as_text
 from ml.core.errors import Place, Refused
 from ml.specs.plan.plan import CommandPlan, Environment
 from tests.conftest import ROOT

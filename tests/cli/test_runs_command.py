@@ -16,10 +16,10 @@ from pathlib import Path
 import pytest
 
 from ml.backends.local.runs import jobs, listing, records, runs
-from ml.cli import runs_text
-from ml.cli.run_logs import BLOCK_BYTES, beginning, write
-from ml.cli.spans import moment, size, span
-from ml.cli.tables import plain
+from ml.cli.commands.run_logs import BLOCK_BYTES, beginning, write
+from ml.cli.render import runs_text
+from ml.cli.render.spans import moment, size, span
+from ml.cli.render.tables import plain
 from ml.core import home
 from ml.core.errors import Problem, Refused
 from ml.release.registry.descent import Descendant, Serving
@@ -191,7 +191,7 @@ def test_where_the_last_lines_begin(
     monkeypatch: pytest.MonkeyPatch, text: str, lines: int, block: int
 ) -> None:
     """As cutting the whole text into lines tells, however the file is read."""
-    monkeypatch.setattr("ml.cli.run_logs.BLOCK_BYTES", block)
+    monkeypatch.setattr("ml.cli.commands.run_logs.BLOCK_BYTES", block)
     wanted = "".join(text.splitlines(keepends=True)[-lines:]) if lines else ""
     assert text[beginning(io.BytesIO(text.encode()), lines) :] == wanted
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ml.cli import verdicts
+from ml.cli.render import verdicts
 from tests.policies import cases
 
 

@@ -14,7 +14,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ml.cli.verdicts import conclusion
+from ml.cli.render.verdicts import conclusion
 from ml.release.log import audit
 from policies.promotion.decision import Decision, Request
 from policies.promotion.engine import decide

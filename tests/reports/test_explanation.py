@@ -16,7 +16,7 @@ from ml.backends.base import Run
 from ml.backends.local.sweeps import sampled
 from ml.backends.local.sweeps.sampled import Sample
 from ml.cli.app import build
-from ml.cli.sweep import app
+from ml.cli.commands.sweep import app
 from ml.core.errors import Place, Refused
 from ml.core.home import database
 from ml.reports import origins

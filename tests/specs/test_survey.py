@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ml.cli.app import main
-from ml.cli.check import annotation
+from ml.cli.commands.check import annotation
 from ml.core.errors import Place, Problem
 from ml.specs.check.survey import survey
 from tests.specs.broken import COMMAND, LIMITS, SPACE, SWEEP

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from ml.cli import ab
+from ml.cli.commands import ab
 from ml.core.errors import Refused
 from ml.release.ab import records
 from ml.release.ab.experiment import Experiment

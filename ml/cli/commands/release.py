@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ml.cli import json_out, release_drill
+from ml.cli.commands import release_drill
 from ml.cli.options import Environment
+from ml.cli.render import json_out
 from ml.core.errors import Exit
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ def propose(
     as_json: AsJson = False,
 ) -> None:
     """Score the best run, register its model, ask the gates, and declare it if they pass."""
-    from ml.cli import costs, release_text, verdicts
+    from ml.cli.render import costs, release_text, verdicts
     from ml.core.repository import shown
     from ml.release.promotion.propose import propose as go
 
@@ -91,7 +92,7 @@ def plan(
     as_json: AsJson = False,
 ) -> None:
     """Say what apply would do, step by step, and do none of it; exit 3 when it would refuse."""
-    from ml.cli import release_text, verdicts
+    from ml.cli.render import release_text, verdicts
     from ml.release.declaration import where
     from ml.release.rollout.plan import plan as look
 
@@ -125,7 +126,7 @@ def apply(
     as_json: AsJson = False,
 ) -> None:
     """Ask the gates again, start the declared version beside the old one, and switch."""
-    from ml.cli import release_text, verdicts
+    from ml.cli.render import release_text, verdicts
     from ml.release.declaration import where
     from ml.release.rollout.apply import apply as go
     from ml.release.rollout.ask import example
@@ -225,7 +226,7 @@ def status(
 
     An environment that nothing is declared for is told on stderr: a model may yet come.
     """
-    from ml.cli import release_text
+    from ml.cli.render import release_text
     from ml.release.rollout.status import status as look
 
     found = look(project, to)

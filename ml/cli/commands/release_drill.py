@@ -22,7 +22,7 @@ def drill(
 
     Exit 0 when it was taken back and no request to the old version failed, 1 when not.
     """
-    from ml.cli import json_out
+    from ml.cli.render import json_out
     from ml.release.rollout.drill import drill as go
     from ml.serving.faulty import FAULTS
 

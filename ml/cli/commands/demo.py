@@ -47,7 +47,7 @@ def command(
     """Sweep, select, gate, apply with a canary, ask; a bad model and a bad green are refused."""
     from ml.backends.local.pool.lasting import lasting
     from ml.backends.local.tracking.tracking import prepare
-    from ml.cli.run import parse_changes
+    from ml.cli.commands.run import parse_changes
 
     began = time.monotonic()
     prepare()
@@ -98,7 +98,7 @@ class Steps:
 
     def sweep(self, spec: str) -> Run:
         """The sweep, and what its trials are worth by more than their metric."""
-        from ml.cli.select import told
+        from ml.cli.commands.select import told
         from ml.release.selection.contenders import choose
 
         path = self.project.folder / "jobs" / spec
@@ -112,7 +112,7 @@ class Steps:
 
     def candidate(self, run: Run) -> Proposal:
         """Evidence and gates of the trial that the score chose."""
-        from ml.cli import demo_text, verdicts
+        from ml.cli.render import demo_text, verdicts
 
         proposal = self._proposed(run, "its evidence, and the gates one by one")
         demo_text.quality(proposal.evidence)
@@ -143,7 +143,7 @@ class Steps:
 
     def ask(self, endpoint: str, question: str) -> None:
         """A request to what serves."""
-        from ml.cli.invoke import shown_answers
+        from ml.cli.commands.invoke import shown_answers
         from ml.release.rollout.ask import ask, example, of_text
 
         request = of_text(endpoint, question) if question else self.project.samples()[0]
@@ -160,7 +160,7 @@ class Steps:
 
     def bad_green(self, fault: str) -> None:
         """What serves, with a fault put in, is taken back by its canary."""
-        from ml.cli.release_drill import told
+        from ml.cli.commands.release_drill import told
         from ml.release.rollout.drill import drill
         from ml.serving.faulty import FAULTS
 
@@ -181,7 +181,7 @@ class Steps:
 
     def _run(self, path: Path, changes: Mapping[str, str]) -> Run:
         from ml.backends.local.backend import LocalBackend
-        from ml.cli import live
+        from ml.cli.render import live
         from ml.specs.plan import planning
         from ml.specs.sdk import load
 
@@ -202,14 +202,14 @@ class Steps:
         return run
 
     def _proposed(self, run: Run, why: str) -> Proposal:
-        from ml.cli import costs
+        from ml.cli.render import costs
         from ml.release.promotion.propose import propose
 
         self._step(f"ml release propose {self.project.name} --run {run.name}", why)
         return propose(self.project.name, run.name, prices=costs.of_instance("local"))
 
     def _decided(self, proposal: Proposal) -> None:
-        from ml.cli import verdicts
+        from ml.cli.render import verdicts
 
         for result in proposal.decision.blocking:
             said = "; ".join(one for one in (result.found, result.why) if one)

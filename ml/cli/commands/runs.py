@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ml.cli import json_out, runs_acts
+from ml.cli.commands import runs_acts
 from ml.cli.options import AsJson, Experiment, Project, RunName, Since
+from ml.cli.render import json_out
 from ml.core.errors import Problem, Refused
 
 if TYPE_CHECKING:
@@ -40,7 +41,8 @@ def list_(
 ) -> None:
     """The runs, the latest first."""
     from ml.backends.local.cleaning import disk
-    from ml.cli import bound, runs_text, spans, tables
+    from ml.cli import bound
+    from ml.cli.render import runs_text, spans, tables
 
     found = _chosen(experiment, project, since, status, display_name, tag)
     shown = found[:limit] if limit else found
@@ -74,7 +76,7 @@ def show(run: RunName = "latest", experiment: Experiment = None, as_json: AsJson
     from ml.backends.local.cleaning import disk
     from ml.backends.local.resume import recovery
     from ml.backends.local.runs.comparison import snapshot_of
-    from ml.cli import live, runs_text, tables
+    from ml.cli.render import live, runs_text, tables
     from ml.release.registry.descent import descendants
 
     entry = _entry(run, experiment)
@@ -111,7 +113,8 @@ def show(run: RunName = "latest", experiment: Experiment = None, as_json: AsJson
 def lineage(run: RunName = "latest", as_json: AsJson = False) -> None:
     """The way from data to a run's models: every run on it, its code, environment, digests."""
     from ml.backends.local.runs.ancestry import ancestry
-    from ml.cli import runs_lineage, runs_text, tables
+    from ml.cli.commands import runs_lineage
+    from ml.cli.render import runs_text, tables
     from ml.release.registry.descent import descendants
 
     found = _entry(run).run
@@ -137,7 +140,7 @@ def logs(
 ) -> None:
     """What a run printed; of a sweep or a pipeline, each trial's and step's after its name."""
     from ml.backends.local.runs import runs
-    from ml.cli.run_logs import write
+    from ml.cli.commands.run_logs import write
 
     if not write(runs.find(run), tail, follow, rank):
         typer.echo("it printed nothing", err=True)
@@ -147,7 +150,7 @@ def logs(
 def diff(one: RunName, other: RunName, as_json: AsJson = False) -> None:
     """Where two runs differ: data, code and its files, parameters, metrics."""
     from ml.backends.local.runs.comparison import differences
-    from ml.cli import runs_text, tables
+    from ml.cli.render import runs_text, tables
 
     entries = _entry(one), _entry(other)
     found = differences(*entries)
@@ -177,7 +180,7 @@ def best(
 ) -> None:
     """The best completed runs and trials by a metric, the best first."""
     from ml.backends.local.runs import ranking
-    from ml.cli import live, tables
+    from ml.cli.render import live, tables
 
     if goal not in (None, *ranking.GOALS):
         raise Refused(Problem("no-such-goal", f"--goal {goal}", " or ".join(ranking.GOALS)))
@@ -223,7 +226,7 @@ def _chosen(
     tags: list[str] | None = None,
 ) -> list[Entry]:
     from ml.backends.local.runs import listing
-    from ml.cli.spans import moment
+    from ml.cli.render.spans import moment
 
     known = {name.lower(): name for name in listing.STATUSES}
     for one in status or []:

@@ -28,7 +28,7 @@ def command(
     """Rank trials by quality, latency, cost and stability, weighed by the project's select.yml."""
     from ml.backends.local.runs import ranking
     from ml.backends.local.runs import runs as known
-    from ml.cli import json_out
+    from ml.cli.render import json_out
     from ml.core.errors import Problem, Refused
     from ml.release.selection.contenders import choose
 
@@ -58,7 +58,7 @@ def told(found: Selected, limit: int = 0) -> None:
 
 def table(made: Selection, limit: int = 0) -> None:
     """Print the ranking, the first by the score on top; `front` marks the Pareto front."""
-    from ml.cli import tables
+    from ml.cli.render import tables
 
     shown = made.ranked[:limit] if limit else made.ranked
     terms = [term for term in COLUMNS if term in made.compared]
@@ -69,7 +69,7 @@ def table(made: Selection, limit: int = 0) -> None:
 
 
 def _row(one: Ranked, terms: list[str]) -> list[str]:
-    from ml.cli.live import number
+    from ml.cli.render.live import number
 
     score = "–" if one.score is None else f"{one.score:.2f}"
     measured = one.contender.terms
@@ -81,7 +81,7 @@ def _row(one: Ranked, terms: list[str]) -> list[str]:
 
 def document(found: Selected) -> dict[str, Any]:
     """The selection for a program."""
-    from ml.cli import json_out
+    from ml.cli.render import json_out
     from ml.release.selection import choosing
 
     made = found.selection

@@ -33,7 +33,7 @@ def command(
     as_json: Annotated[bool, typer.Option("--json", help="The report as JSON.")] = False,
 ) -> None:
     """Compare with the reference that was kept at the evaluation; exit 3 on a breach."""
-    from ml.cli import json_out, spans, tables
+    from ml.cli.render import json_out, spans, tables
     from ml.release.declaration.desired import check_environment
     from ml.release.watch.watching import watch
     from ml.reports import watched

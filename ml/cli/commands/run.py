@@ -51,7 +51,8 @@ def command(
         prepare()
     from ml.backends.local.backend import DATA_NOT_HERE, LocalBackend
     from ml.backends.local.processes.eviction import Evictions
-    from ml.cli import bound, costs, environments, live, planned, spans
+    from ml.cli import bound
+    from ml.cli.render import costs, environments, live, planned, spans
     from ml.core import home
     from ml.specs.check import check
     from ml.specs.plan import planning

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ml.backends.local.runs.ancestry import Link
-from ml.cli.live import outcome
-from ml.cli.runs_text import environment_of, release_of, sha
+from ml.cli.render.live import outcome
+from ml.cli.render.runs_text import environment_of, release_of, sha
 from ml.core.repository import shown
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from ml.backends.local import files
 from ml.backends.local.cleaning import bounding, disk, keeping
 from ml.backends.local.runs.comparison import Difference, snapshot_of
 from ml.backends.local.runs.listing import Entry
-from ml.cli.live import number, outcome, parameters
-from ml.cli.spans import ago, size, span
+from ml.cli.render.live import number, outcome, parameters
+from ml.cli.render.spans import ago, size, span
 from ml.core.repository import shown
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from ml.cli import json_out
 from ml.cli.options import AsJson, Experiment, RunName
+from ml.cli.render import json_out
 from ml.core.errors import Exit
 
 
@@ -18,7 +18,7 @@ def cancel(
 ) -> None:
     """End runs that go on, with all that they started; what they wrote is kept."""
     from ml.backends.local.processes.cancellation import cancel as end
-    from ml.cli import live
+    from ml.cli.render import live
 
     ended = [end(one) for one in run]
     if as_json:
@@ -47,7 +47,7 @@ def resume(
     are those that it was begun with.
     """
     from ml.backends.local.resume import resumption
-    from ml.cli import live
+    from ml.cli.render import live
 
     found = resumption.find(run)
     plan = resumption.plan_of(found, timeout)
@@ -93,8 +93,8 @@ def clean(
     What a registered version, a declared release, a live endpoint or a running run needs stays.
     The metrics of removed runs stay in MLflow's store.
     """
-    from ml.cli.runs_clean import clean as go
-    from ml.cli.spans import moment
+    from ml.cli.commands.runs_clean import clean as go
+    from ml.cli.render.spans import moment
 
     before = moment("--older-than", older_than) if older_than else None
     go(keep, before, experiment, dry_run=dry_run, yes=yes, as_json=as_json)

@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from ml.backends.base import Event, Run, Watch, unwatched
-from ml.cli.live_steps import StepLines, StepRows, counts, most_trials
-from ml.cli.live_steps import outcome as outcome
+from ml.cli.render.live_steps import StepLines, StepRows, counts, most_trials
+from ml.cli.render.live_steps import outcome as outcome
 from ml.core.repository import shown
 from ml.specs.plan.plan import CommandPlan, PipelinePlan, Plan, SweepPlan
 

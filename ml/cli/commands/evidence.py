@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from ml.cli import json_out
+from ml.cli.render import json_out
 from ml.core.errors import Exit
 
 app = typer.Typer(help="The evidence that is kept with every model version.")

@@ -18,7 +18,7 @@ def command(
     as_json: Annotated[bool, typer.Option("--json", help="The decision as JSON.")] = False,
 ) -> None:
     """Decide whether a model version may be promoted; exit 3 when a gate says no."""
-    from ml.cli import verdicts
+    from ml.cli.render import verdicts
     from ml.release.declaration.desired import check_environment
     from ml.release.promotion.judge import gate
 

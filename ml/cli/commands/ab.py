@@ -7,8 +7,8 @@ from typing import Annotated, Literal
 
 import typer
 
-from ml.cli import json_out
 from ml.cli.options import Environment
+from ml.cli.render import json_out
 from ml.core.errors import Exit, Problem, Refused
 
 app = typer.Typer(help="An experiment between two versions of an endpoint.")
@@ -95,7 +95,7 @@ def serve(
 
     No canary leads B: the keys are its own from the start, and `ml ab stop` sends them back.
     """
-    from ml.cli import verdicts
+    from ml.cli.render import verdicts
     from ml.release.ab import experiment, routing
 
     found = experiment.find(name)

@@ -40,7 +40,7 @@ def command(
     ] = "",
 ) -> None:
     """Metrics with paired intervals, slices, gates, latency, cost, lineage. Decides nothing."""
-    from ml.cli import json_out
+    from ml.cli.render import json_out
     from ml.release.comparison.compare import versus
     from ml.reports.comment import body, forest
     from ml.serving import files
@@ -60,7 +60,7 @@ def command(
 
 def document(found: Compared) -> dict[str, Any]:
     """The comparison for a program."""
-    from ml.cli import json_out
+    from ml.cli.render import json_out
 
     made = found.comparison
 
@@ -97,7 +97,7 @@ def document(found: Compared) -> dict[str, Any]:
 
 
 def _told(found: Compared) -> None:
-    from ml.cli import tables, verdicts
+    from ml.cli.render import tables, verdicts
     from ml.reports.comment import body, forest
 
     made = found.comparison

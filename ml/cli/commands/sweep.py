@@ -85,7 +85,7 @@ def _sweep(wanted: str) -> tuple[Run, int | None]:
 
 
 def _all(explained: Explanation) -> None:
-    from ml.cli import tables
+    from ml.cli.render import tables
     from ml.reports.numbers import number
     from ml.reports.origins import short
 
@@ -132,7 +132,7 @@ def _ended(one: Explained) -> str:
 
 
 def _one(explained: Explanation, one: Explained) -> None:
-    from ml.cli import live, tables
+    from ml.cli.render import live, tables
     from ml.reports.numbers import number
 
     value = "no value" if one.trial.value is None else number(one.trial.value)

@@ -12,7 +12,7 @@ from ml.backends.local import faults
 from ml.backends.local.cleaning import cleaning
 from ml.backends.local.cleaning.cleaning import Cleaning
 from ml.backends.local.cleaning.keeping import GRACE_S
-from ml.cli import spans, tables
+from ml.cli.render import spans, tables
 from ml.core.errors import Exit, Problem, Refused
 from ml.release.registry.needed import needed
 
