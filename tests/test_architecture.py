@@ -22,6 +22,9 @@ SOURCES = sorted(
 
 ROOMS_OF_THE_CLI = ["backends", "release", "reports", "serving", "specs", "sweeps"]
 
+# Rooms that travel to the node by themselves; all others may import `ml.core`.
+ON_THE_NODE = ["ml.projects*", "ml.toolkit*", "ml.features*", "ml.serving.scoring*"]
+
 # room → what it may import of this repository besides itself. The first pattern that matches rules.
 ALLOWED: list[tuple[str, list[str]]] = [
     ("ml.projects.*", ["ml.toolkit*", "ml.features*", "ml.serving.scoring*"]),
@@ -53,12 +56,11 @@ ALLOWED: list[tuple[str, list[str]]] = [
     ("ml.toolkit*", []),
     ("ml.features*", []),
     ("ml.serving.scoring*", []),
-    ("ml.serving*", ["ml.specs*", "ml.core.home"]),
+    ("ml.serving*", ["ml.specs*"]),
+    ("ml.core*", []),
     ("policies*", []),
-    # The program and its settings share with `ml` the form of an error and the reader of YAML.
     ("infra.pricing*", []),
-    ("infra*", ["ml.core.documents*", "ml.core.errors*"]),
-    ("ml", []),
+    ("infra*", []),
 ]
 
 
@@ -79,6 +81,8 @@ def _imports(tree: ast.AST) -> Iterator[str]:
 def _forbidden(module: str, imported: str) -> bool:
     """Whether `module` may not import `imported`, both dotted names."""
     if imported.split(".")[0] not in {"ml", "policies", "infra"} or imported == "ml":
+        return False
+    if fnmatch(imported, "ml.core*") and not any(fnmatch(module, room) for room in ON_THE_NODE):
         return False
     for pattern, allowed in ALLOWED:
         if not fnmatch(module, pattern):
@@ -115,7 +119,10 @@ def test_imports_follow_the_design(path: Path) -> None:
         ("ml.specs.plan.plan", "ml.cli.commands.run", True),
         ("ml.release.evidence.evidence", "ml.projects.one", True),
         ("ml.cli.commands.run", "ml.projects.one.train", True),
-        ("policies.promotion.engine", "ml.core.errors", True),
+        ("policies.promotion.engine", "ml.core.errors", False),
+        ("policies.promotion.engine", "ml.specs.plan.plan", True),
+        ("ml.toolkit.metrics", "ml.core.errors", True),
+        ("ml.core.documents", "ml.specs.plan.plan", True),
         ("policies.infra.rules", "infra.settings", True),
         ("infra.settings", "ml.core.errors", False),
         ("infra.settings", "ml.specs.sdk.load", True),
@@ -127,12 +134,6 @@ def test_imports_follow_the_design(path: Path) -> None:
 def test_the_import_rule_allows_and_refuses(module: str, imported: str, forbidden: bool) -> None:
     """The rule itself, with its pairs of cases."""
     assert _forbidden(module, imported) is forbidden
-
-
-@pytest.mark.parametrize("path", SOURCES, ids=_module)
-def test_no_module_is_over_300_lines(path: Path) -> None:
-    """A module is read in one sitting."""
-    assert len(path.read_text().splitlines()) <= 300
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=_module)

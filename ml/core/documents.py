@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Iterator
+import shlex
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from ml.core import ambiguity, unreadable
-from ml.core.errors import Place, Problem, Refused
+from ml.core.errors import Place, Problem, Refused, nearest
 
 Key = str | int
 LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -109,7 +109,7 @@ def read(path: Path, shown: str) -> Document:
     try:
         content = path.read_bytes()
     except (OSError, ValueError) as error:
-        raise Refused(unreadable.file(error, path, shown)) from None
+        raise Refused(_file_problem(error, path, shown)) from None
     if len(content) > MAX_BYTES:
         found = f"{len(content):,} bytes"
         hint = "keep data in files of their own, and name them by a path"
@@ -117,7 +117,7 @@ def read(path: Path, shown: str) -> Document:
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise Refused(unreadable.bytes_of(error, shown)) from None
+        raise Refused(_encoding_problem(error, shown)) from None
     return parse(text, shown)
 
 
@@ -125,11 +125,11 @@ def parse(text: str, shown: str) -> Document:
     """Compose YAML text; Refused with every ambiguity found, each with its line."""
     if "\0" in text:
         line = text.count("\n", 0, text.index("\0")) + 1
-        raise Refused(ambiguity.nul(Place(shown, line)))
+        raise Refused(_nul(Place(shown, line)))
     root: yaml.Node | None = None
     try:
         loader_class = yaml.SafeLoader if _is_quirky(text) else LOADER
-        ambiguity.refuse_depth(text, shown, loader_class)
+        _refuse_depth(text, shown, loader_class)
         loader = loader_class(text)
         try:
             root = loader.get_single_node()
@@ -138,17 +138,17 @@ def parse(text: str, shown: str) -> Document:
                 raise Refused(
                     Problem("empty-file", "no content", "a mapping", hint, Place(shown, 1))
                 )
-            problems = list(ambiguity.ambiguities(root, shown))
+            problems = list(_ambiguities(root, shown))
             if problems:
                 raise Refused(*problems)
             data = loader.construct_document(root)
         finally:
             loader.dispose()
     except yaml.YAMLError as error:
-        raise Refused(unreadable.yaml_text(error, text, shown)) from None
+        raise Refused(_syntax_problem(error, text, shown)) from None
     except (ValueError, TypeError, OverflowError, RecursionError) as error:
         # PyYAML's constructors of dates, integers and keys raise these as they are.
-        raise Refused(unreadable.value(error, root, shown)) from None
+        raise Refused(_value_problem(error, root, shown)) from None
     return Document(shown, data, root)
 
 
@@ -166,3 +166,194 @@ def _child(node: yaml.Node, key: Key) -> tuple[yaml.Node, yaml.Mark] | None:
         item = node.value[int(key)]
         return item, item.start_mark
     return None
+
+
+# Ambiguities: what PyYAML accepts although a spec cannot mean it.
+
+_MERGE = "tag:yaml.org,2002:merge"  # `<<` may stand twice: each merges
+MAX_DEPTH = 64
+MAX_NODES = 100_000  # after aliases are followed: what the SDK would walk
+
+
+def _refuse_depth(text: str, shown: str, loader_class: Any) -> None:
+    """Refuse text nested too deep before the recursive composer sees it.
+
+    Deep text needs many brackets or a line that starts far in; anything else is let through
+    without counting.
+    """
+    brackets = text.count("[") + text.count("{")
+    indent = max((match.end() - match.start() for match in _INDENT.finditer(text)), default=0)
+    if brackets <= MAX_DEPTH and indent <= MAX_DEPTH:
+        return
+    depth = 0
+    for event in yaml.parse(text, Loader=loader_class):
+        if isinstance(event, yaml.CollectionStartEvent):
+            depth += 1
+        elif isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
+        if depth > MAX_DEPTH:
+            place = Place(shown, event.start_mark.line + 1)  # type: ignore[union-attr]
+            found = f"more than {MAX_DEPTH} levels of nesting"
+            raise Refused(Problem("too-deep", found, "a spec that a person can read", place=place))
+
+
+_INDENT = re.compile(r"^[ \t]*(?:[-?:][ \t]+)*", re.MULTILINE)
+
+
+def _ambiguities(root: yaml.Node, shown: str) -> Iterator[Problem]:
+    """Duplicate keys, NUL, and aliases that make a circle or more nodes than anybody wrote."""
+    sizes: dict[int, int] = {}
+    open_nodes: set[int] = set()
+
+    def at(mark: yaml.Mark) -> Place:
+        return Place(shown, mark.line + 1)
+
+    def visit(node: yaml.Node) -> Iterator[Problem]:
+        if id(node) in sizes:
+            return
+        if id(node) in open_nodes:
+            sizes[id(node)] = 1
+            found = "an alias inside the node that it names"
+            hint = "write out what the alias stands for"
+            yield Problem("recursive-alias", found, "a tree", hint, at(node.start_mark))
+            return
+        open_nodes.add(id(node))
+        size = 1
+        if isinstance(node, yaml.ScalarNode):
+            if "\0" in node.value:
+                yield _nul(at(node.start_mark))
+        else:
+            if isinstance(node, yaml.MappingNode):
+                yield from _duplicates(node, shown)
+                children: Sequence[yaml.Node] = [part for pair in node.value for part in pair]
+            else:
+                children = node.value
+            for child in children:
+                yield from visit(child)
+                size += sizes[id(child)]
+        sizes[id(node)] = size
+        open_nodes.discard(id(node))
+
+    yield from visit(root)
+    if sizes[id(root)] > MAX_NODES:
+        found = f"aliases that grow into {sizes[id(root)]:,} nodes"
+        expected, hint = f"at most {MAX_NODES:,}", "write out what the aliases stand for, or less"
+        yield Problem("alias-bomb", found, expected, hint, at(root.start_mark))
+
+
+def _duplicates(node: yaml.MappingNode, shown: str) -> Iterator[Problem]:
+    seen: dict[tuple[str, str], int] = {}
+    for key, _ in node.value:
+        if not isinstance(key, yaml.ScalarNode) or key.tag == _MERGE:
+            continue
+        name, line = (key.tag, key.value), key.start_mark.line + 1
+        if name in seen:
+            yield Problem(
+                "duplicate-key",
+                f"`{key.value}` is here and on line {seen[name]}",
+                "each key once",
+                "delete one; most readers silently take the last",
+                Place(shown, line),
+                source="YAML 1.2.2, 3.2.1.3: keys are unique",
+            )
+        seen.setdefault(name, line)
+
+
+def _nul(place: Place) -> Problem:
+    """The problem of a NUL, which ends a text for the shell and for nobody else."""
+    return Problem("nul-character", "a NUL character", "text", "delete it", place)
+
+
+# Files that are not YAML: what is wrong, where, and what to do about it.
+
+# What the parser says → what to do about it.
+_ADVICE = {
+    "mapping values are not allowed": "start it below the line before it, or put a text that"
+    " holds `: ` in quotes",
+    "could not find expected ':'": "write `name: value`, with a blank after the colon",
+    "expected key": "start it below the lines that it belongs to",
+    "another document": "one spec a file: move what follows `---` into another",
+    "undefined alias": "put a text that begins with `*` in quotes",
+    "cannot start any token": "put a text that begins with such a character in quotes",
+    "determine a constructor": "delete the tag: a spec holds text, numbers, lists and mappings",
+    "unexpected end of stream": "close the quote that is still open",
+}
+_LOOK = "look at the quotes, brackets and indentation of this line and the one before"
+
+
+def _file_problem(error: OSError | ValueError, path: Path, shown: str) -> Problem:
+    """The problem of a file that cannot be opened; a misspelt one names the nearest beside it."""
+    if isinstance(error, IsADirectoryError):
+        hint = f"name a file in it; `ml check {shlex.quote(shown)}` checks them all"
+        return Problem("not-a-file", f"`{shown}` is a folder", "a YAML file", hint)
+    found = f"`{shown}` cannot be read: {getattr(error, 'strerror', None) or error}"
+    if isinstance(error, PermissionError):
+        hint = f"let yourself read it: chmod u+r {shlex.quote(shown)}"
+        return Problem("no-access", found, "a YAML file", hint)
+    beside = _beside(path)
+    near = [shown.removesuffix(path.name) + beside[stem] for stem in nearest(path.stem, beside)]
+    hint = f"did you mean `{near[0]}`?" if near else "look at the spelling"
+    if path.is_symlink():
+        hint = "it is a link: look at where it leads"
+    return Problem("missing-file", found, "a YAML file", hint)
+
+
+def _encoding_problem(error: UnicodeDecodeError, shown: str) -> Problem:
+    """The problem of bytes that are no text."""
+    line = error.object.count(b"\n", 0, error.start) + 1
+    found = f"byte {error.object[error.start]:#04x} is not UTF-8"
+    hint = "save it as UTF-8, or name another file if it holds no text"
+    return Problem("unreadable-yaml", found, "UTF-8 text", hint, Place(shown, line))
+
+
+def _syntax_problem(error: yaml.YAMLError, text: str, shown: str) -> Problem:
+    """The problem of a text that is no YAML."""
+    mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
+    line = mark.line + 1 if mark else text.count("\n", 0, getattr(error, "position", 0)) + 1
+    found = getattr(error, "problem", None) or getattr(error, "reason", None) or str(error)
+    lines = text.splitlines() or [""]
+    hint = next((advice for sign, advice in _ADVICE.items() if sign in str(found)), _LOOK)
+    if line > 1 and "\t" in lines[min(line, len(lines)) - 1]:
+        hint = "indent with spaces, not tabs"
+    return Problem("unreadable-yaml", str(found), "YAML that loads", hint, Place(shown, line))
+
+
+def _value_problem(error: Exception, root: yaml.Node | None, shown: str) -> Problem:
+    """The problem of a value that looks like a date or a number and is none, at its line."""
+    for node in _scalars(root, set()):
+        try:
+            yaml.constructor.SafeConstructor().construct_object(node)
+        except (ValueError, TypeError, OverflowError) as wrong:
+            found = f"`{node.value}` is read as {_WORDS.get(node.tag, 'a value')}: {wrong}"
+            hint = "put it in quotes if it is a text, else correct it"
+            place = Place(shown, node.start_mark.line + 1)
+            return Problem("unreadable-yaml", found, "a value that exists", hint, place)
+    return Problem("unreadable-yaml", str(error), "YAML that loads", _LOOK, Place(shown, 1))
+
+
+_WORDS = {"tag:yaml.org,2002:timestamp": "a date", "tag:yaml.org,2002:int": "a number"}
+
+
+def _scalars(node: yaml.Node | None, met: set[int]) -> Iterator[yaml.Node]:
+    """Every scalar, keys too, each once."""
+    if node is None or id(node) in met:
+        return
+    met.add(id(node))
+    if isinstance(node, yaml.ScalarNode):
+        yield node
+    elif isinstance(node, yaml.SequenceNode):
+        for child in node.value:
+            yield from _scalars(child, met)
+    elif isinstance(node, yaml.MappingNode):
+        for pair in node.value:
+            for child in pair:
+                yield from _scalars(child, met)
+
+
+def _beside(path: Path) -> dict[str, str]:
+    """The YAML files in the folder of a file that is not there: name without suffix → name."""
+    try:
+        files = [file for file in path.parent.iterdir() if file.suffix in {".yml", ".yaml"}]
+    except (OSError, ValueError):
+        return {}
+    return {file.stem: file.name for file in files}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum
@@ -74,3 +75,8 @@ class Refused(Exception):
 def errors(problems: Iterable[Problem]) -> tuple[Problem, ...]:
     """The problems that stop a spec, in their order; warnings are left out."""
     return tuple(problem for problem in problems if problem.severity == "error")
+
+
+def nearest(word: str, known: Iterable[str]) -> list[str]:
+    """The known word that a misspelt one most resembles, alone in a list; [] when none does."""
+    return difflib.get_close_matches(word, list(known), 1, 0.7)

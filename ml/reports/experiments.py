@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from ml.core import files
 from ml.release.ab.experiment import Experiment
 from ml.release.ab.records import Records
 from ml.release.ab.verdict import Count, Verdict
@@ -11,7 +12,6 @@ from ml.reports.charts.sequence import interval_over_time
 from ml.reports.markup import Html, join, table, tag
 from ml.reports.numbers import digest, number, short
 from ml.reports.page import document
-from ml.serving import files
 
 _WORDS = {
     "better": "B is better",

@@ -6,14 +6,13 @@ import json
 from pathlib import Path
 
 from ml.backends.local import faults
-from ml.core import home
+from ml.core import files, home
 from ml.release.watch.drift import Finding
 from ml.release.watch.report import Report
 from ml.reports.charts.bars import intervals
 from ml.reports.markup import Html, join, table, tag
 from ml.reports.numbers import count, digest, number, short
 from ml.reports.page import document
-from ml.serving import files
 
 _CLASSES = {"breach": "bad", "no-breach": "good", "too-few": "open"}
 _WORDS = {"breach": "breach", "no-breach": "no breach", "too-few": "too few rows"}

@@ -13,9 +13,9 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 
-from ml.core import home
+from ml.core import files, home
 from ml.core.errors import Exit, Problem, Refused
-from ml.serving import files, ports, server, slots, state
+from ml.serving import ports, server, slots, state
 from ml.serving.router import process
 from ml.serving.router.process import Router
 from ml.serving.router.routes import TIMEOUT_MS

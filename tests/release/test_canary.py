@@ -1,4 +1,4 @@
-"""ml.release.canary.canary with real servers: good greens pass, bad ones go, blue serves all the while."""
+"""The canary with real servers: good greens pass, bad ones go, and blue serves throughout."""
 
 from __future__ import annotations
 

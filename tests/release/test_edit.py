@@ -1,4 +1,4 @@
-"""ml.release.declaration.edit: a declaration is written in, and no other character of the file changes."""
+"""Writing a declaration into release.yml: no other character of the file changes."""
 
 from __future__ import annotations
 

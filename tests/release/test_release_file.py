@@ -1,4 +1,4 @@
-"""ml.release.declaration.release_file, declaration and release_check: what a release.yml says, or its line."""
+"""Reading a release.yml: what it declares, or the line of each problem."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ml.release.evidence.reverify and `ml evidence verify`: what was changed since is found, all of it."""
+"""`ml evidence verify` reports everything that changed since the evidence was kept."""
 
 from __future__ import annotations
 

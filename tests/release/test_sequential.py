@@ -1,4 +1,4 @@
-"""ml.release.canary.sequential: the level holds however often one looks, and bad greens are seen."""
+"""The sequential test: the level holds at every look, and bad greens are detected."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ml.release.declaration.strategy and observed: what a project asks of a canary, and what answers look like."""
+"""A project's canary strategy, and the shapes and bins of answers."""
 
 from __future__ import annotations
 

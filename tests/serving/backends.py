@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-from ml.serving import files, ports, slots
+from ml.core import files
+from ml.serving import ports, slots
 from ml.serving.router import process
 from ml.serving.router.process import Router
 

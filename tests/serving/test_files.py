@@ -1,4 +1,4 @@
-"""ml.serving.files: lines are added whole or not at all."""
+"""ml.core.files: lines are added whole or not at all."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ml.serving.files import append
+from ml.core.files import append
 
 
 def test_half_a_line_is_taken_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

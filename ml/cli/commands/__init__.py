@@ -1,1 +1,1 @@
-"""Commands."""
+"""The commands, one module a noun."""

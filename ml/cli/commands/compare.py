@@ -41,9 +41,9 @@ def command(
 ) -> None:
     """Metrics with paired intervals, slices, gates, latency, cost, lineage. Decides nothing."""
     from ml.cli.render import json_out
+    from ml.core import files
     from ml.release.comparison.compare import versus
     from ml.reports.comment import body, forest
-    from ml.serving import files
 
     found = versus(candidate, champion, to, _watch)
     if chart is not None:

@@ -18,8 +18,8 @@ def command(
     """Write a run's report, a page that opens without a network, and print where it is."""
     from ml.backends.local import faults
     from ml.backends.local.runs import runs
+    from ml.core import files
     from ml.reports.report import place, report
-    from ml.serving import files
 
     made = report(runs.find(run))
     path = (out or place(made.run)).absolute()

@@ -1,1 +1,1 @@
-"""Render."""
+"""What the commands print: tables, progress and JSON."""

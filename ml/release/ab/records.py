@@ -16,10 +16,11 @@ from typing import Any
 import numpy as np
 
 from ml.backends.local import faults
+from ml.core import files
 from ml.core.errors import Problem, Refused
 from ml.release.ab.experiment import Arm, Experiment
 from ml.release.ab.sequence import Flags, Floats
-from ml.serving import endpoint, files
+from ml.serving import endpoint
 from ml.serving.router.collector import EXPOSED
 
 FILE = "records.jsonl"

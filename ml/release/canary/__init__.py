@@ -1,1 +1,1 @@
-"""Canary."""
+"""The canary: traffic steps, statistics and the decision to go on or roll back."""

@@ -1,6 +1,6 @@
 """Leading a canary: weights step by step, a look ten times a second, and what it came to.
 
-The decision is `ml.release.canary.signals`; here are its effects. The caller has started green and its
+`ml.release.canary.signals` decides; here are the effects. The caller has started green and its
 baseline beside blue, and does what follows from the outcome.
 """
 

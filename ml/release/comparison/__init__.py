@@ -1,1 +1,1 @@
-"""Comparison."""
+"""A candidate compared with a champion."""

@@ -1,1 +1,1 @@
-"""Declaration."""
+"""release.yml: which version serves in which environment."""

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import yaml
 
-from ml.core import home, repository
+from ml.core import files, home, repository
 from ml.core.errors import Place, Problem, Refused
 from ml.release.declaration import edit, release_file
 from ml.release.declaration.declaration import (
@@ -25,7 +25,6 @@ from ml.release.declaration.declaration import (
     Environments,
 )
 from ml.release.declaration.strategy import Strategy
-from ml.serving import files
 
 LOCAL = "local"
 TRACKED = tuple(field.name for field in fields(Environments))

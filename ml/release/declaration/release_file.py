@@ -11,11 +11,10 @@ from pydantic import TypeAdapter, ValidationError
 
 from ml.core import documents, repository
 from ml.core.documents import Document, Key
-from ml.core.errors import Problem, Refused
+from ml.core.errors import Problem, Refused, nearest
 from ml.release.declaration import strategy
 from ml.release.declaration.declaration import DECLARED, TRACKED_FILE, Entry, schema
 from ml.release.declaration.strategy import Strategy, StrategyError
-from ml.specs.expressions.expressions import nearest
 
 
 @dataclass(frozen=True)

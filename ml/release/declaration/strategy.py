@@ -1,6 +1,6 @@
 """How a canary is led: `traffic` in a project's release.yml, or what holds without it.
 
-The types are also what the JSON Schema for editors is made of (`ml.release.declaration.release_file`).
+The JSON Schema for editors is made of these types (`ml.release.declaration.release_file`).
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Evidence."""
+"""The evidence of a model version: assembled, recomputed and verified."""

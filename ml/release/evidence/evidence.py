@@ -16,13 +16,13 @@ from typing import Any
 from ml.backends.base import Run
 from ml.backends.local import faults
 from ml.backends.local.runs import records
+from ml.core import files
 from ml.core.errors import Exit, Problem, Refused
 from ml.release.evidence import identifiers, predictions, supply_chain
 from ml.release.evidence.recomputed import disagreements
 from ml.release.promotion.candidate import EVALUATION, MODEL
 from ml.release.registry.registry import EVIDENCE_FILE, Registry, Version
 from ml.release.watch import reference
-from ml.serving import files
 from ml.serving.client import Timing
 from ml.serving.scoring.manifest import ManifestError, verify
 from ml.toolkit.evaluation import PREDICTIONS, EvaluationRefused, read_evaluation

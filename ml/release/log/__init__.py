@@ -1,1 +1,1 @@
-"""Log."""
+"""The audit log of decisions and rollouts."""

@@ -10,9 +10,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from ml.backends.local import faults
-from ml.core import home
+from ml.core import files, home
 from ml.core.errors import Exit, Place, Problem, Refused
-from ml.serving import files
 
 START = "0" * 64  # what the first line holds in place of a hash before it
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from ml.backends.base import Run, Watch, unwatched
 from ml.backends.local import faults
 from ml.backends.local.runs import records
+from ml.core import files
 from ml.core.errors import Exit, Problem, Refused
 from ml.release.declaration import desired
 from ml.release.declaration import project as projects
@@ -20,7 +21,7 @@ from ml.release.log.journal import last_refusal
 from ml.release.promotion import candidate
 from ml.release.promotion.judge import Judged, judge, load_gates
 from ml.release.registry.registry import EVIDENCE_FILE, Registry, Version, store
-from ml.serving import client, endpoint, files, server, slots
+from ml.serving import client, endpoint, server, slots
 from ml.serving.client import Timing
 from ml.serving.deployment import Deployment
 from ml.serving.server import Launch

@@ -1,1 +1,1 @@
-"""Registry."""
+"""The model registry and what its versions descend from."""

@@ -1,1 +1,1 @@
-"""Rollout."""
+"""From a declared version to a serving one: plan, apply, roll back."""

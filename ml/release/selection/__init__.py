@@ -1,1 +1,1 @@
-"""Selection."""
+"""Which trial of a sweep is the best candidate."""

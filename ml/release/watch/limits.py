@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ml.core import documents, repository
-from ml.core.errors import Problem, Refused
-from ml.specs.expressions.expressions import nearest
+from ml.core.errors import Problem, Refused, nearest
 from policies.promotion import watch as floor
 
 FILE = "watch.yml"

@@ -18,7 +18,7 @@ from typing import Any
 
 import orjson
 
-from ml.serving import files
+from ml.core import files
 from ml.serving.router.upstream import Headers
 
 Respond = Callable[[int, Headers, bytes], None]

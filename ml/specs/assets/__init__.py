@@ -1,1 +1,1 @@
-"""Assets."""
+"""Data, environments, components and models that the repository defines."""

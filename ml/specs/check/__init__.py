@@ -1,1 +1,1 @@
-"""Check."""
+"""The checks of a spec, and the rules that they apply."""

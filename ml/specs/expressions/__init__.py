@@ -1,1 +1,1 @@
-"""Expressions."""
+"""Azure ML's expressions (`${{inputs.x}}`) and how a shell quotes their places."""

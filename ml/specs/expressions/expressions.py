@@ -6,7 +6,6 @@ holds a character the shell acts on there is refused. In single quotes it acts o
 
 from __future__ import annotations
 
-import difflib
 import re
 import shlex
 from collections.abc import Iterable, Mapping
@@ -14,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Literal
 
-from ml.core.errors import Place, Problem, Refused
+from ml.core.errors import Place, Problem, Refused, nearest
 from ml.specs.expressions.quoting import Quoting, quoting_at
 
 Value = str | PurePath | None
@@ -183,8 +182,3 @@ def did_you_mean(word: str, known: Iterable[str], form: str = "{}") -> str:
     """A hint with the known word that is nearest to a misspelt one, "" when none is near."""
     near = nearest(word, known)
     return f"did you mean `{form.format(near[0])}`?" if near else ""
-
-
-def nearest(word: str, known: Iterable[str]) -> list[str]:
-    """The known word that a misspelt one most resembles, alone in a list; [] when none does."""
-    return difflib.get_close_matches(word, list(known), 1, 0.7)

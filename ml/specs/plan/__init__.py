@@ -1,1 +1,1 @@
-"""Plan."""
+"""The frozen plan of a job, and how it is built from a spec."""

@@ -13,7 +13,7 @@ from ml.core.errors import Place
 
 @dataclass(frozen=True)
 class Part:
-    """The mapping at `keys` of a document, which `file` holds (see `ml.specs.plan.fields.Written`)."""
+    """The mapping at `keys` of a document, which `file` holds (see `fields.Written`)."""
 
     document: Document
     file: Path

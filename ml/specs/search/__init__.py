@@ -1,1 +1,1 @@
-"""Search."""
+"""Search spaces: distributions, constraints and hints."""

@@ -28,7 +28,7 @@ class Constraint:
 
 @dataclass(frozen=True)
 class Hints:
-    """Points and constraints, and the `file` beside the spec that holds them (`ml.specs.search.hints`)."""
+    """Points and constraints, and the `file` beside the spec that holds them."""
 
     points: tuple[Point, ...] = ()
     constraints: tuple[Constraint, ...] = ()

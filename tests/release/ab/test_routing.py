@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from ml.core import files
 from ml.core.errors import Refused
 from ml.release.ab import experiment, routing
 from ml.release.declaration import desired
@@ -21,7 +22,7 @@ from ml.release.log import audit
 from ml.release.log.journal import record_refused
 from ml.release.registry.registry import Registry
 from ml.release.rollout.apply import apply, chart
-from ml.serving import endpoint, files, ports, server, slots
+from ml.serving import endpoint, ports, server, slots
 from tests.release.conftest import Template, World
 from tests.release.test_commands import ml
 

@@ -7,8 +7,7 @@ import yaml
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from ml.core.ambiguity import MAX_DEPTH
-from ml.core.documents import parse, strings
+from ml.core.documents import MAX_DEPTH, parse, strings
 from ml.core.errors import Refused
 
 BLOCK = """\

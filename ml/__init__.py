@@ -1,1 +1,0 @@
-"""What runs: projects, the specs that describe their jobs, and the machinery that runs them."""

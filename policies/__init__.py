@@ -1,1 +1,0 @@
-"""Whether something may happen: rules over data, importing nothing of `ml` or `infra`."""

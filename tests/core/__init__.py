@@ -1,0 +1,1 @@
+"""Tests of loading, checking and planning specs."""
