@@ -107,7 +107,7 @@ def test_this_repositorys_snapshot_is_what_the_sdk_would_upload() -> None:
     files = [path for path in (ROOT / "ml").rglob("*") if path.is_file()]
     theirs = {str(p.relative_to(ROOT)) for p in files if not ignore.is_file_excluded(p)}
     assert ours == theirs
-    assert "ml/__init__.py" in ours
+    assert "ml/toolkit/__init__.py" in ours
 
 
 def test_links_are_followed_and_loops_end(tmp_path: Path) -> None:

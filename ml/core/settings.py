@@ -1,0 +1,192 @@
+"""The one reader from YAML to typed settings: pydantic validates, every problem gets its line.
+
+A settings file is a frozen dataclass whose `__pydantic_config__` is `CLOSED`. Its types say what is
+allowed. `Field(description=…)` explains a field: it is the hint of a problem and the text that an
+editor shows (`schema`). Values are strict: `"4"` is not a number, `yes` is not a text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from typing import Any, TypeVar, cast
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic_core import ErrorDetails, PydanticCustomError, to_json
+
+from ml.core.documents import Document, Key
+from ml.core.errors import Problem, Refused, nearest
+
+# Of every dataclass of a settings file: unknown keys are refused, numbers are finite.
+CLOSED = ConfigDict(extra="forbid", allow_inf_nan=False)
+T = TypeVar("T")
+
+# pydantic's error type → what was expected, with the values that pydantic gives beside it.
+_EXPECTED = {
+    "bool_type": "true or false",
+    "dataclass_type": "a mapping",
+    "dict_type": "a mapping",
+    "date_from_datetime_parsing": "a date such as 2026-06-30",
+    "date_parsing": "a date such as 2026-06-30",
+    "date_type": "a date such as 2026-06-30",
+    "finite_number": "a finite number",
+    "float_type": "a number",
+    "greater_than": "more than {gt:g}",
+    "greater_than_equal": "at least {ge:g}",
+    "int_from_float": "a whole number",
+    "int_type": "a whole number",
+    "less_than": "less than {lt:g}",
+    "less_than_equal": "at most {le:g}",
+    "list_type": "a list: a dash before each item",
+    "literal_error": "{expected}",
+    "missing": "it",
+    "string_pattern_mismatch": "a text that matches {pattern}",
+    "string_too_long": "a text of at most {max_length} characters",
+    "string_too_short": "a text that is not empty",
+    "string_type": "a text",
+    "too_long": "at most {max_length} items",
+    "too_short": "at least {min_length}",
+    "tuple_type": "a list: a dash before each item",
+}
+_UNKNOWN = frozenset({"unexpected_keyword_argument", "extra_forbidden"})
+
+
+def read(kind: type[T], document: Document, *keys: Key) -> T:
+    """The settings of type `kind` that the document holds at `keys`.
+
+    Raises Refused with every problem, each with its line, what was expected and a hint.
+    """
+    form: Any = kind
+    try:
+        # As JSON: there strict mode takes a list for a tuple and a text for a date.
+        value = to_json(document.get(*keys), inf_nan_mode="constants")
+        return cast(T, _adapter(form).validate_json(value, strict=True))
+    except ValidationError as error:
+        details = error.errors(include_url=False)
+    raise Refused(
+        *(
+            _problem(detail, document, keys, schema(form))
+            for detail in details
+            if not _is_repeated(detail, details)
+        )
+    )
+
+
+def invalid(expected: str, hint: str = "") -> PydanticCustomError:
+    """What a validator raises when a value does not fit: what was expected, what to type next."""
+    return PydanticCustomError("invalid", "{expected}", {"expected": expected, "hint": hint})
+
+
+@cache
+def schema(kind: Any) -> Mapping[str, Any]:
+    """The JSON Schema (draft 2020-12) of a settings file, for editors."""
+    made = _untitled(_adapter(kind).json_schema())
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **made}
+
+
+@cache
+def _adapter(kind: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(kind)
+
+
+def _is_repeated(detail: ErrorDetails, details: list[ErrorDetails]) -> bool:
+    """A list whose items are wrong counts as too short as well."""
+    keys = detail["loc"]
+    return any(other["loc"][: len(keys)] == keys != other["loc"] for other in details)
+
+
+def _problem(
+    detail: ErrorDetails, document: Document, above: tuple[Key, ...], schema: Mapping[str, Any]
+) -> Problem:
+    inner: tuple[Key, ...] = tuple(key for key in detail["loc"] if key != "[key]")
+    keys, kind, context = (*above, *inner), detail["type"], detail.get("ctx", {})
+    name, place = dotted(keys) or "the file", document.place(*keys)
+    if kind in _UNKNOWN:
+        allowed = list(_described(schema, inner[:-1]).get("properties", {}))
+        near = nearest(str(inner[-1]), allowed)
+        hint = f"did you mean `{near[0]}`?" if near else "delete it"
+        return Problem("unknown-field", f"`{name}`", "one of: " + ", ".join(allowed), hint, place)
+    expected = _EXPECTED.get(kind, detail["msg"]).format(**context)
+    description = str(_described(schema, inner).get("description", ""))
+    if kind == "missing":
+        hint = f"add `{inner[-1]}:`" + (f" ({description})" if description else "")
+        return Problem("missing-field", f"no `{name}`", description or "it", hint, place)
+    value = document.get(*keys)
+    hint = str(context.get("hint") or _correction(value, kind, document, keys, context))
+    found = f"`{name}` is {_shown(value)}"
+    return Problem("wrong-value", found, expected, hint or description, place)
+
+
+def _correction(
+    value: object, kind: str, document: Document, keys: tuple[Key, ...], context: Mapping[str, Any]
+) -> str:
+    """What to write instead, where that can be told from the value."""
+    if kind == "string_type" and document.written(*keys):
+        return "put it in quotes"
+    if kind in {"int_type", "float_type", "bool_type"} and isinstance(value, str):
+        plain = value.replace(".", "", 1).lstrip("-").isdecimal()
+        return "write it without quotes" if plain or value in {"true", "false"} else ""
+    if kind == "literal_error":
+        allowed = [word.strip(" '") for word in context["expected"].replace(" or ", ",").split(",")]
+        near = nearest(str(value).lower(), allowed)
+        return f"did you mean `{near[0]}`?" if near else ""
+    return ""
+
+
+def dotted(keys: tuple[Key, ...]) -> str:
+    """Keys as a person writes them: `clusters[0].size`."""
+    name = ""
+    for key in keys:
+        name += f"[{key}]" if isinstance(key, int) else f".{key}" if name else str(key)
+    return name
+
+
+def _shown(value: object) -> str:
+    """The value as a message shows it: short, and in YAML's words."""
+    match value:
+        case None:
+            return "empty"
+        case bool():
+            return str(value).lower()
+        case list():
+            text = f"a list of {len(value)}"
+        case dict():
+            text = "a mapping"
+        case str():
+            text = repr(value)
+        case _:
+            text = str(value)
+    return text if len(text) <= 60 else f"{text[:57]}…"
+
+
+def _described(schema: Mapping[str, Any], keys: tuple[Key, ...]) -> Mapping[str, Any]:
+    """The part of the JSON Schema that describes the value at `keys`; empty where none does."""
+    part = _resolved(schema, schema)
+    for key in keys:
+        inner = part.get("items") if isinstance(key, int) else None
+        inner = inner or part.get("properties", {}).get(key) or part.get("additionalProperties")
+        part = _resolved(inner, schema) if isinstance(inner, dict) else {}
+    return part
+
+
+def _resolved(part: Mapping[str, Any], schema: Mapping[str, Any]) -> Mapping[str, Any]:
+    for choice in part.get("anyOf", ()):
+        if choice.get("type") != "null":
+            part = {**choice, **{key: value for key, value in part.items() if key != "anyOf"}}
+    if "$ref" in part:
+        name = part["$ref"].rpartition("/")[2]
+        part = {**schema["$defs"][name], **{k: v for k, v in part.items() if k != "$ref"}}
+    return part
+
+
+def _untitled(part: Any) -> Any:
+    """Without the titles that pydantic derives from names."""
+    if isinstance(part, list):
+        return [_untitled(item) for item in part]
+    if not isinstance(part, dict):
+        return part
+    return {
+        key: _untitled(value)
+        for key, value in part.items()
+        if key != "title" or not isinstance(value, str)
+    }
