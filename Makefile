@@ -81,10 +81,21 @@ lint: $(VENV)/dev.stamp $(VENV)/infra.stamp ## ruff, mypy and the checks of ever
 	@$(BIN)/mypy
 	@$(BIN)/ml check
 
+# A worker a core; one that is done takes from another what that has not begun.
+PYTEST := $(BIN)/pytest -n auto --dist worksteal
+TESTED := torch $(VENV)/infra.stamp $(VENV)/azurite.stamp $(VENV)/checkov.stamp
+
 .PHONY: test
-test: lint torch $(VENV)/azurite.stamp $(VENV)/checkov.stamp ## lint, the quick tests, then the slow ones
-	@$(BIN)/pytest $(ARGS)
-	@$(BIN)/pytest -m slow $(ARGS)
+test: lint $(TESTED) ## lint, then every test: make test ARGS="tests/specs -k overrides"
+	@$(PYTEST) -m "" $(ARGS)
+
+.PHONY: quick
+quick: $(TESTED) ## the quick tests alone
+	@$(PYTEST) $(ARGS)
+
+.PHONY: torture
+torture: $(TESTED) ## every round of the tests that repeat themselves: kills, races, simulations (an hour)
+	@$(PYTEST) -m torture --torture $(ARGS)
 
 .PHONY: schema
 schema: setup ## write the JSON Schema that editors check release.yml by

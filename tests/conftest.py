@@ -2,17 +2,36 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
+import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
+from tests.shared import once
+
 ROOT = Path(__file__).parent.parent
 # The project that comes with the template; a fork deletes it: ml/projects/README.md.
 EXAMPLE = ROOT / "ml" / "projects" / "faq_matching"
 settings.register_profile("deep", max_examples=1000)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """`--torture`, which is what `make torture` says."""
+    parser.addoption(
+        "--torture", action="store_true", help="every round of the tests that repeat themselves"
+    )
+
+
+@pytest.fixture
+def rounds(request: pytest.FixtureRequest) -> int:
+    """How often the test repeats itself: `@pytest.mark.torture(rounds=3, of=100)`."""
+    mark = request.node.get_closest_marker("torture")
+    return int(mark.kwargs["of" if request.config.getoption("torture") else "rounds"])
 
 
 def pytest_configure() -> None:
@@ -38,6 +57,29 @@ def own_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monke
     for name in ("MLFLOW_TRACKING_URI", "MLFLOW_RUN_ID", "MLFLOW_EXPERIMENT_NAME"):
         monkeypatch.delenv(name, raising=False)
     return home
+
+
+@pytest.fixture(scope="session")
+def fresh_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An MLflow store without runs: making one takes seconds."""
+
+    def fill(folder: Path) -> None:
+        from ml.backends.local.tracking.tracking import Tracking
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("MLOPS_HOME", str(folder))
+            Tracking().close()
+        with closing(sqlite3.connect(folder / "mlflow.db")) as connection:
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+
+    return once(tmp_path_factory, "store", fill) / "mlflow.db"
+
+
+@pytest.fixture
+def home(own_home: Path, fresh_store: Path) -> Path:
+    """This test's home, its store ready."""
+    shutil.copy(fresh_store, own_home / "mlflow.db")
+    return own_home
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -1,9 +1,7 @@
-"""Plans of small jobs, and a home with an MLflow store that is ready: making one takes seconds."""
+"""Plans of small jobs."""
 
 from __future__ import annotations
 
-import shutil
-import sqlite3
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -22,27 +20,6 @@ from ml.specs.plan.plan import (
 )
 
 SPEC = "jobs/job.yml"
-
-
-@pytest.fixture(scope="session")
-def fresh_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An MLflow store without runs."""
-    from ml.backends.local.tracking.tracking import Tracking
-
-    folder = tmp_path_factory.mktemp("store")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("MLOPS_HOME", str(folder))
-        Tracking()
-    with sqlite3.connect(folder / "mlflow.db") as connection:
-        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-    return folder / "mlflow.db"
-
-
-@pytest.fixture
-def home(own_home: Path, fresh_store: Path) -> Path:
-    """This test's home, its store ready."""
-    shutil.copy(fresh_store, own_home / "mlflow.db")
-    return own_home
 
 
 Plans = Callable[..., CommandPlan]

@@ -11,8 +11,6 @@ from ml.backends.local.runs import records
 from ml.specs.plan.plan import SweepPlan
 from tests.backends.conftest import Sweeps
 from tests.backends.conftest import command as command
-from tests.backends.conftest import fresh_store as fresh_store
-from tests.backends.conftest import home as home
 from tests.backends.conftest import sweep as sweep
 from tests.backends.executors import begin, kill, only, settled, start
 from tests.backends.test_resume import waiting

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -17,6 +18,7 @@ from ml.release.rollout.apply import apply
 from ml.serving import endpoint
 from tests.release import tiny
 from tests.release.tiny import Tiny
+from tests.shared import once
 
 # Worse, fair, fair too (not better by more than chance), and better.
 SKILLS = (0.7, 0.8, 0.8025, 0.95)
@@ -51,35 +53,57 @@ class Template:
             yield
 
 
+def _template(folder: Path, root: Path | None = None) -> Template:
+    """The template in a folder that was filled."""
+    names = json.loads((folder / "names.json").read_text())
+    return Template(root or folder / "repository", folder / "home", dict(names))
+
+
+def _from(base: Template, folder: Path) -> Template:
+    """The start of another template in an empty folder: the same repository, a copy of the home."""
+    made = replace(base, home=folder / "home")
+    shutil.copytree(base.home, made.home)
+    (folder / "names.json").write_text(json.dumps([*base.names.items()]))
+    return made
+
+
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Template:
     """Training runs, and nothing registered."""
-    made = Template(tmp_path_factory.mktemp("repository"), tmp_path_factory.mktemp("trained"), {})
-    with made.inside():
-        project = tiny.make(made.root)
-        return replace(made, names={skill: project.train(skill).name for skill in SKILLS})
+
+    def fill(folder: Path) -> None:
+        made = Template(folder / "repository", folder / "home", {})
+        made.root.mkdir()
+        with made.inside():
+            project = tiny.make(made.root)
+            names = [(skill, project.train(skill).name) for skill in SKILLS]
+        (folder / "names.json").write_text(json.dumps(names))
+
+    return _template(once(tmp_path_factory, "trained", fill))
 
 
 @pytest.fixture(scope="session")
 def promoted(trained: Template, tmp_path_factory: pytest.TempPathFactory) -> Template:
     """The model of skill 0.8 is version 1, champion and live, its server stopped."""
-    made = replace(trained, home=tmp_path_factory.mktemp("promoted"))
-    shutil.copytree(trained.home, made.home, dirs_exist_ok=True)
-    with made.inside():
-        assert propose("tiny", trained.names[0.8]).decision.allowed
-        assert apply("tiny", "local", "ana").outcome == "applied"
-        endpoint.stop("tiny")
-    return made
+
+    def fill(folder: Path) -> None:
+        with _from(trained, folder).inside():
+            assert propose("tiny", trained.names[0.8]).decision.allowed
+            assert apply("tiny", "local", "ana").outcome == "applied"
+            endpoint.stop("tiny")
+
+    return _template(once(tmp_path_factory, "promoted", fill), trained.root)
 
 
 @pytest.fixture(scope="session")
 def declared(promoted: Template, tmp_path_factory: pytest.TempPathFactory) -> Template:
     """Beside that, the model of skill 0.95 is version 2 and declared, not yet applied."""
-    made = replace(promoted, home=tmp_path_factory.mktemp("declared"))
-    shutil.copytree(promoted.home, made.home, dirs_exist_ok=True)
-    with made.inside():
-        assert propose("tiny", promoted.names[0.95]).decision.allowed
-    return made
+
+    def fill(folder: Path) -> None:
+        with _from(promoted, folder).inside():
+            assert propose("tiny", promoted.names[0.95]).decision.allowed
+
+    return _template(once(tmp_path_factory, "declared", fill), promoted.root)
 
 
 @pytest.fixture

@@ -1,0 +1,31 @@
+"""What is made once for all workers of a session: the first that needs it makes it, others wait."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+
+def once(factory: pytest.TempPathFactory, name: str, fill: Callable[[Path], None]) -> Path:
+    """The session's folder of that name, which `fill` was called with once.
+
+    It is read by every worker: tests copy what they change.
+    """
+    base = factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        base = base.parent  # a worker's own folder is in that of the session
+    folder, filled = base / "shared" / name, base / "shared" / f"{name}.filled"
+    folder.parent.mkdir(exist_ok=True)
+    with (folder.parent / f"{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not filled.exists():
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir()
+            fill(folder)
+            filled.touch()
+    return folder
