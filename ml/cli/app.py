@@ -119,7 +119,7 @@ def main(argv: list[str] | None = None, begin: Callable[[], object] = lambda: No
         if isinstance(error, Refused):
             sys.stderr.write(f"{error}\n")
             raise SystemExit(int(error.exit_code)) from None
-        from ml.backends.local import faults
+        from ml.core import faults
 
         problem = faults.explain(error)
         if problem is None:

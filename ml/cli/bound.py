@@ -6,10 +6,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from ml.backends.local import faults
 from ml.backends.local.cleaning import bounding
 from ml.backends.local.cleaning.bounding import Bound
 from ml.cli.render import spans
+from ml.core import faults
 from ml.core.errors import Refused
 
 NAMED = 3
@@ -27,7 +27,7 @@ def hold(say: Callable[[str], None], reads: Iterable[Path] = ()) -> None:
     from ml.release.registry.needed import needed
 
     try:
-        with faults.told():
+        with faults.as_refusals():
             found = bounding.plan(measured, needed(), reads)
             freed, wrong = bounding.carry_out(found, bounding.plan(measured, needed(), reads))
     except Refused as refused:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from ml.backends.local import faults
-from ml.core import files, home
+from ml.core import faults, files, home
 from ml.release.watch.drift import Finding
 from ml.release.watch.report import Report
 from ml.reports.charts.bars import intervals
@@ -22,7 +21,7 @@ def write(report: Report, path: Path | None = None) -> Path:
     """Write both files; returns the page's. Raises Refused when the disk is full."""
     name = f"watch-{report.model}-{report.environment}.html"
     place = path or home.home() / "reports" / name
-    with faults.told():
+    with faults.as_refusals():
         files.replace(place, page(report))
         text = json.dumps(report.to_json(), indent=1, allow_nan=False)
         files.replace(place.with_suffix(".json"), text + "\n")

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from typing import TextIO
 
 from ml.backends.base import Event, Run, Watch, unwatched
-from ml.backends.local import environment, faults, registration
+from ml.backends.local import environment, registration
 from ml.backends.local.command import run_command
 from ml.backends.local.distributed import distribution, launchers
 from ml.backends.local.environments import building as environment_building
@@ -28,6 +28,7 @@ from ml.backends.local.runs import jobs
 from ml.backends.local.snapshots import snapshot
 from ml.backends.local.sweeps.sweep import concurrency
 from ml.backends.local.tracking.tracking import Tracking
+from ml.core import faults
 from ml.core.errors import Exit, Problem, Refused
 from ml.specs.plan.plan import (
     CommandPlan,
@@ -140,7 +141,7 @@ class LocalBackend:
         """Carry the plan out; see the protocol. Raises Refused when the disk or the store fails."""
         _demand_inputs(plan)
         with ExitStack() as stack:
-            stack.enter_context(faults.told())
+            stack.enter_context(faults.as_refusals())
             watchman = Watchman()
             stack.callback(watchman.close)
             interpreters = Interpreters()

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ml.backends.base import Run, Status
-from ml.backends.local import environment, faults, files, outcome, registration
+from ml.backends.local import environment, files, outcome, registration
 from ml.backends.local.distributed import distribution
 from ml.backends.local.environments.interpreters import HERE, Interpreter
 from ml.backends.local.parallel import parallel
@@ -22,6 +22,7 @@ from ml.backends.local.runs import lineage, records
 from ml.backends.local.snapshots.snapshot import Snapshot
 from ml.backends.local.tracking import history
 from ml.backends.local.tracking.tracking import Tracking
+from ml.core import faults
 from ml.core.errors import Problem, Refused
 from ml.specs.expressions.expressions import resolve_command, resolve_value
 from ml.specs.plan.plan import CommandPlan

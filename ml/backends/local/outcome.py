@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ml.backends.base import Run
-from ml.backends.local import faults
+from ml.core import faults
 from ml.core.errors import Problem
 from ml.core.repository import shown
 from ml.specs.plan.plan import CommandPlan

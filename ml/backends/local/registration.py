@@ -20,8 +20,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ml.backends.base import Run
-from ml.backends.local import faults
-from ml.core import home, repository
+from ml.core import faults, home, repository
 from ml.core.documents import read
 from ml.core.errors import Problem
 from ml.specs.assets import assets

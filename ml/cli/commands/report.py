@@ -16,14 +16,13 @@ def command(
     as_json: Annotated[bool, typer.Option("--json", help="Where it is, as JSON.")] = False,
 ) -> None:
     """Write a run's report, a page that opens without a network, and print where it is."""
-    from ml.backends.local import faults
     from ml.backends.local.runs import runs
-    from ml.core import files
+    from ml.core import faults, files
     from ml.reports.report import place, report
 
     made = report(runs.find(run))
     path = (out or place(made.run)).absolute()
-    with faults.told():
+    with faults.as_refusals():
         files.replace(path, made.html)
     if as_json:
         said = {

@@ -8,11 +8,11 @@ from typing import Any
 
 import typer
 
-from ml.backends.local import faults
 from ml.backends.local.cleaning import cleaning
 from ml.backends.local.cleaning.cleaning import Cleaning
 from ml.backends.local.cleaning.keeping import GRACE_S
 from ml.cli.render import spans, tables
+from ml.core import faults
 from ml.core.errors import Exit, Problem, Refused
 from ml.release.registry.needed import needed
 
@@ -31,7 +31,7 @@ def clean(
     """Plan, show, ask, remove; see `ml runs clean --help`."""
 
     def plan() -> Cleaning:
-        with faults.told():
+        with faults.as_refusals():
             return cleaning.plan(needed(), keep=keep, older_than=before, experiment=experiment)
 
     found, used = plan(), cleaning.usage()
@@ -43,7 +43,7 @@ def clean(
         if not yes:
             _ask(found)
         # What became needed while the person was thinking stays.
-        with faults.told():
+        with faults.as_refusals():
             freed, wrong = cleaning.remove(found, plan())
     if as_json:
         sys.stdout.write(json.dumps(_as_json(found, used, freed, dry_run), indent=1) + "\n")

@@ -14,8 +14,7 @@ from typing import Literal
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from ml.backends.local import faults
-from ml.core import files, home
+from ml.core import faults, files, home
 from ml.core.errors import Exit, Problem, Refused
 from ml.release.ab.sequence import fixed_size, sample_size, score_deviation
 from ml.release.declaration.desired import endpoint_of
@@ -158,7 +157,7 @@ def begin(
     )
     _check(made)
     text = json.dumps({"schema_version": SCHEMA_VERSION, **asdict(made)}, indent=1) + "\n"
-    with faults.told(), files.locked(made.folder / "lock"):
+    with faults.as_refusals(), files.locked(made.folder / "lock"):
         files.replace(made.folder / "experiment.json", text)
     return made
 

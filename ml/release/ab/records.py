@@ -15,8 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from ml.backends.local import faults
-from ml.core import files
+from ml.core import faults, files
 from ml.core.errors import Problem, Refused
 from ml.release.ab.experiment import Arm, Experiment
 from ml.release.ab.sequence import Flags, Floats
@@ -58,7 +57,7 @@ class Records:
 def assign(experiment: Experiment, keys: Sequence[str]) -> Mapping[str, Arm]:
     """Who answers each key, written down for those that were not assigned before."""
     tickets = {key: experiment.ticket(key) for key in keys}
-    with faults.told(), _held(experiment):
+    with faults.as_refusals(), _held(experiment):
         known = read(experiment).assigned
         now = datetime.now(UTC).timestamp()
         new = dict.fromkeys(one for one in tickets.values() if one not in known)
@@ -75,7 +74,7 @@ def record(experiment: Experiment, outcomes: Sequence[tuple[str, float]]) -> int
         if not _sound(value, experiment):
             expected = "0 or 1" if experiment.outcome == "binary" else "a number below 1e100"
             raise Refused(Problem("bad-outcome", f"{value} for the key `{key}`", expected))
-    with faults.told(), _held(experiment):
+    with faults.as_refusals(), _held(experiment):
         found, counted = _replay(experiment)
         tickets = [(experiment.ticket(key), value) for key, value in outcomes]
         unknown = [

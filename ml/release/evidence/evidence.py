@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from ml.backends.base import Run
-from ml.backends.local import faults
 from ml.backends.local.runs import records
-from ml.core import files
+from ml.core import faults, files
 from ml.core.errors import Exit, Problem, Refused
 from ml.release.evidence import identifiers, predictions, supply_chain
 from ml.release.evidence.recomputed import disagreements
@@ -97,7 +96,7 @@ def keep(
         "cost": cost,
         "supply_chain": stated,
     }
-    with faults.told(), _unfinished(version) as papers:
+    with faults.as_refusals(), _unfinished(version) as papers:
         document[reference.FIELD] = reference.keep(evaluated.outputs[EVALUATION], papers)
         text = json.dumps(document, indent=1, sort_keys=True) + "\n"
         for file in (PREDICTIONS, *([IDENTIFIERS] if evaluation.get("identifiers") else [])):

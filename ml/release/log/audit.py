@@ -9,8 +9,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
-from ml.backends.local import faults
-from ml.core import files, home
+from ml.core import faults, files, home
 from ml.core.errors import Exit, Place, Problem, Refused
 
 START = "0" * 64  # what the first line holds in place of a hash before it
@@ -26,7 +25,7 @@ def append(event: str, details: Mapping[str, object]) -> str:
 
     Raises Refused when a line there does not verify or the disk is full; the log is then as it was.
     """
-    with faults.told(), files.locked(path().with_suffix(".lock")):
+    with faults.as_refusals(), files.locked(path().with_suffix(".lock")):
         previous, count = _end()
         line = {
             "number": count + 1,

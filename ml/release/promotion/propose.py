@@ -7,9 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ml.backends.base import Run, Watch, unwatched
-from ml.backends.local import faults
 from ml.backends.local.runs import records
-from ml.core import files
+from ml.core import faults, files
 from ml.core.errors import Exit, Problem, Refused
 from ml.release.declaration import desired
 from ml.release.declaration import project as projects
@@ -97,7 +96,7 @@ def propose(
         written: list[Path] = []
         unapplied = _unapplied(registry, found.name, environment, digest)
         if judged.decision.allowed:
-            with faults.told():
+            with faults.as_refusals():
                 release = desired.declare(
                     found.name, environment, _declaration(judged, version, reason)
                 )
@@ -194,7 +193,7 @@ def launch_of(version: Version, deployment: Deployment) -> Launch:
     """How a version is served: the deployment's code as it is now, in a snapshot."""
     from ml.backends.local.snapshots import snapshot
 
-    with faults.told():
+    with faults.as_refusals():
         code = snapshot.take(deployment.code)
     assert code is not None  # there is one: `deployment.code` is a folder that exists
     return Launch(

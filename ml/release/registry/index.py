@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from contextlib import closing
 from typing import Any
 
-from ml.backends.local import faults
+from ml.core import faults
 from ml.core.home import database
 from ml.release.registry.registry import DIGEST, EVIDENCE, PROJECT, Version
 
@@ -78,5 +78,5 @@ def _rows(statement: str, *values: str) -> list[Any]:
     if not database().is_file():
         return []
     uri = f"file:{database()}?mode=ro"
-    with faults.told(), closing(sqlite3.connect(uri, uri=True, timeout=10)) as connection:
+    with faults.as_refusals(), closing(sqlite3.connect(uri, uri=True, timeout=10)) as connection:
         return connection.execute(statement, values).fetchall()

@@ -17,9 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ml.backends.local import faults
 from ml.backends.local.tracking.tracking import Tracking
-from ml.core import home
+from ml.core import faults, home
 from ml.core.errors import Exit, Problem, Refused
 from ml.serving.scoring.manifest import DIGEST_PREFIX, ManifestError, verify
 
@@ -69,7 +68,7 @@ def store(folder: Path) -> str:
     The place is named after the content, so a second copy is none. Raises Refused when the folder
     is not what its manifest says (model-corrupt) or the disk is full; nothing is left half copied.
     """
-    with faults.told(), _sound(folder):
+    with faults.as_refusals(), _sound(folder):
         digest = verify(folder)
         kept = place(digest)
         if kept.is_dir():
@@ -96,7 +95,7 @@ class Registry:
     """The registered models; open one a command, opening takes a second."""
 
     def __init__(self) -> None:
-        with faults.told():
+        with faults.as_refusals():
             Tracking()  # makes the store when there is none, and says what is wrong with it
             from mlflow.tracking import MlflowClient
 
@@ -104,7 +103,7 @@ class Registry:
 
     def register(self, model: str, project: str, digest: str, run: str) -> Version:
         """The version with that digest, made if there is none; its files are in the store."""
-        with faults.told():
+        with faults.as_refusals():
             known = [found for found in self.versions(model) if found.digest == digest]
             if known:
                 return known[-1]
@@ -122,7 +121,7 @@ class Registry:
         """Every version of the model, oldest first: 10 comes after 9."""
         if not _NAME.fullmatch(model):  # nothing has such a name, and the filter is a query
             return []
-        with faults.told():
+        with faults.as_refusals():
             found: list[ModelVersion] = []
             token = None
             while True:
@@ -151,7 +150,7 @@ class Registry:
 
     def champion(self, model: str, environment: str) -> Version | None:
         """The version that the environment's alias names; None before the first promotion."""
-        with faults.told():
+        with faults.as_refusals():
             if not self._exists(model):
                 return None
             aliases: Mapping[str, str] = self._client.get_registered_model(model).aliases
@@ -160,17 +159,17 @@ class Registry:
 
     def promote(self, version: Version, environment: str) -> None:
         """Point the environment's alias at the version."""
-        with faults.told():
+        with faults.as_refusals():
             self._client.set_registered_model_alias(version.model, environment, version.version)
 
     def demote(self, model: str, environment: str) -> None:
         """Take the environment's alias away: nothing is champion there."""
-        with faults.told():
+        with faults.as_refusals():
             self._client.delete_registered_model_alias(model, environment)
 
     def keep_evidence(self, version: Version, sha256: str) -> Version:
         """Record the hash of the version's evidence.json beside the version."""
-        with faults.told():
+        with faults.as_refusals():
             self._client.set_model_version_tag(version.model, version.version, EVIDENCE, sha256)
         return self.find(version.model, version.version)
 

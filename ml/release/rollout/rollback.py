@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from ml.backends.local import faults
+from ml.core import faults
 from ml.core.errors import Problem, Refused
 from ml.release.declaration import desired
 from ml.release.declaration import project as projects
@@ -64,7 +64,7 @@ def roll_back(project: str, environment: str = desired.LOCAL, why: str = "") -> 
             audit.append("rollback", {**details, "from": now.version, "to": back.version})
 
         # Until it is declared nothing is rolled back, and a rollback that was killed is done again.
-        with faults.told():
+        with faults.as_refusals():
             written = desired.declare(found.name, environment, back, first)
     return RolledBack(found.name, environment, back, now, (written, *beside))
 

@@ -17,12 +17,11 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from ml.backends.local import faults
 from ml.backends.local.environments import uv
 from ml.backends.local.environments.interpreters import Interpreter
 from ml.backends.local.environments.specs import Asked, understood
 from ml.backends.local.processes.process import Watchman
-from ml.core import home
+from ml.core import faults, home
 from ml.core.errors import Exit, Problem, Refused
 from ml.specs.plan.plan import Environment
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Protocol
 
 from ml.backends.base import Run
-from ml.backends.local import faults
 from ml.backends.local.execution import Execution
 from ml.backends.local.sweeps.sweep import Sweep
+from ml.core import faults
 from ml.core.errors import Problem, Refused
 
 
@@ -75,7 +75,7 @@ class SweepTask:
     def turn(self, stop: str, at_once: bool) -> bool:
         """See Task."""
         try:
-            with faults.told():
+            with faults.as_refusals():
                 return self._sweep.turn(stop, at_once)
         except Refused as refused:
             self._failure = refused.problems[0]

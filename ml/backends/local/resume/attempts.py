@@ -8,11 +8,11 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from ml.backends.base import Run
-from ml.backends.local import faults
 from ml.backends.local.processes import reaper
 from ml.backends.local.resume.recovery import EXECUTOR_GONE, OPEN
 from ml.backends.local.runs import records
 from ml.backends.local.tracking.tracking import Tracking
+from ml.core import faults
 
 # What ends a run from outside: neither its own command, nor its limits, nor a sweep's policy.
 FROM_OUTSIDE = frozenset(

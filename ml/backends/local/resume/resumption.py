@@ -13,7 +13,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from ml.backends.base import Event, Run, Watch, unwatched
-from ml.backends.local import faults
 from ml.backends.local.environments import isolation
 from ml.backends.local.environments.interpreters import Interpreters
 from ml.backends.local.pipelines.outcome import NOT_STARTED, STEP_FAILED
@@ -25,7 +24,7 @@ from ml.backends.local.resume import attempts, begun, recovery, whole
 from ml.backends.local.resume.begun import Begun
 from ml.backends.local.runs import jobs, records, runs
 from ml.backends.local.tracking.tracking import Tracking
-from ml.core import home
+from ml.core import faults, home
 from ml.core.errors import Problem, Refused
 from ml.specs.plan.plan import PipelinePlan, SweepPlan
 
@@ -67,7 +66,7 @@ def resume(
     `say` hears what a person should know of.
     """
     with ExitStack() as stack:
-        stack.enter_context(faults.told())
+        stack.enter_context(faults.as_refusals())
         interruption = stack.enter_context(Interruption())
         last_sign = stack.enter_context(_held(run.name))
         tracking = Tracking()
@@ -108,7 +107,7 @@ def find(wanted: str) -> Run:
     folder = home.jobs() / Path(wanted).name
     if not records.is_torn(folder):
         return runs.find(wanted)
-    with faults.told(), _held(wanted):
+    with faults.as_refusals(), _held(wanted):
         plan = begun.read(folder)
         tracking = Tracking()
         ids = tracking.runs_in(folder)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from ml.backends.base import Event, Run, Status, Watch
-from ml.backends.local import faults, files, registration
+from ml.backends.local import files, registration
 from ml.backends.local.execution import Execution, Session
 from ml.backends.local.processes.interruption import Interruption
 from ml.backends.local.processes.process import cores
@@ -21,6 +21,7 @@ from ml.backends.local.sweeps import sampled
 from ml.backends.local.sweeps.board import Board
 from ml.backends.local.sweeps.sampled import Sample
 from ml.backends.local.tracking import history
+from ml.core import faults
 from ml.core.errors import Problem, Refused
 from ml.specs.expressions.expressions import references
 from ml.specs.plan.plan import SweepPlan
@@ -57,7 +58,7 @@ def run_sweep(
     sweep = Sweep(plan, session, folder, watch, past=past)
     failure = None
     try:
-        with faults.told():
+        with faults.as_refusals():
             sweep.go(interruption)
     except Refused as refused:
         failure = refused.problems[0]

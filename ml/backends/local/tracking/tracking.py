@@ -21,10 +21,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from ml.backends.base import Status
-from ml.backends.local import faults
 from ml.backends.local.tracking import history
 from ml.backends.local.tracking.tables import Tables, Unusual
-from ml.core import home
+from ml.core import faults, home
 from ml.specs.plan.plan import Value
 
 if TYPE_CHECKING:
@@ -62,7 +61,7 @@ def prepare() -> subprocess.Popen[bytes] | None:
 class Tracking:
     """The local MLflow store, opened for writing. `by_client`: never past MLflow's own client.
 
-    Raises what `ml.backends.local.faults` explains when the store is locked, broken or full.
+    Raises what `ml.core.faults` explains when the store is locked, broken or full.
     """
 
     def __init__(self, by_client: bool = False) -> None:

@@ -14,12 +14,12 @@ import pytest
 from mlflow.exceptions import MlflowException
 
 from ml.backends.base import Run
-from ml.backends.local import faults
 from ml.backends.local.backend import LocalBackend
 from ml.backends.local.processes.reaper import processes_of
 from ml.backends.local.runs import records, runs
 from ml.backends.local.snapshots import snapshot
 from ml.backends.local.tracking import tracking
+from ml.core import faults
 from ml.core.errors import Exit, Refused
 from tests.backends.conftest import LOG, Plans, Sweeps
 from tests.conftest import ROOT
@@ -115,7 +115,7 @@ def test_a_bug_is_not_explained_away() -> None:
     assert faults.explain(KeyError("x")) is None
     assert faults.explain(shutil.Error("same file")) is None
     assert faults.explain(FileNotFoundError(errno.ENOENT, "none", "/somewhere/else")) is None
-    with pytest.raises(KeyError), faults.told():
+    with pytest.raises(KeyError), faults.as_refusals():
         raise KeyError("x")
 
 

@@ -1,4 +1,4 @@
-"""What can go wrong with this machine rather than with a job, as a person is told."""
+"""Faults of this machine rather than of a job: full disk, locked database, missing rights."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def disk_full() -> Problem:
 
 
 @contextmanager
-def told() -> Iterator[None]:
+def as_refusals() -> Iterator[None]:
     """Turns what `explain` knows into Refused with exit code 1; anything else goes on as it is."""
     try:
         yield
