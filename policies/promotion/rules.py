@@ -134,7 +134,9 @@ def model_format(case: Case, gate: Gate) -> Finding:
     refused = {file: kind for file, kind in files.items() if kind not in allowed}
     if refused:
         found = ", ".join(f"{file} ({kind or 'unknown'})" for file, kind in refused.items())
-        why = "it may run code when it is loaded"
+        why = "the content is not in an allowed format; loading it may run code, as a pickle does"
+        if any(file.lower().endswith(".onnx") for file in refused):
+            why += "; ONNX is not allowed yet, because its content is not checked yet"
         return Finding("fail", found, required, why, measured=True, items=tuple(refused))
     return Finding("pass", ", ".join(sorted(set(files.values()))), required)
 
