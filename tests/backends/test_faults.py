@@ -65,7 +65,7 @@ def test_files_may_not_grow(own_home: Path) -> None:
     """Under `ulimit -f` SQLite says only that it was refused; the same home works without."""
     made = f"""
 import resource, sqlite3
-from ml.backends.local import faults
+from ml.core import faults
 resource.setrlimit(resource.RLIMIT_FSIZE, (8192, resource.RLIM_INFINITY))
 store = sqlite3.connect({str(own_home / "mlflow.db")!r})
 try:

@@ -47,8 +47,7 @@ def changed(tmp_path: Path, **changed: Any) -> Capture:
     shutil.copytree(
         ROOT / "infra", tmp_path / "infra", ignore=shutil.ignore_patterns("__pycache__")
     )
-    shutil.copytree(ROOT / "ml" / "specs", tmp_path / "ml" / "specs")
-    (tmp_path / "ml" / "__init__.py").touch()
+    shutil.copytree(ROOT / "ml" / "core", tmp_path / "ml" / "core")
     document = yaml.safe_load((ROOT / "infra" / "Pulumi.prod.yaml").read_text())
     for key, value in changed.items():
         document["config"][f"platform:{key}"] = value

@@ -256,9 +256,8 @@ def test_without_a_repository_or_git_there_is_nothing_to_compare_with(
 def test_a_revision_whose_program_does_not_run_is_named(tmp_path: Path) -> None:
     """Its own settings refuse what stands in its stack file, as of then."""
     leave = shutil.ignore_patterns("__pycache__")
-    for room in ("infra", "policies", "ml/specs"):
+    for room in ("infra", "policies", "ml/core"):
         shutil.copytree(ROOT / room, tmp_path / room, ignore=leave)
-    (tmp_path / "ml" / "__init__.py").touch()
     file = tmp_path / "infra" / "Pulumi.dev.yaml"
     text = file.read_text()
     file.write_text(text + "  platform:nonsense: 3\n")
@@ -275,9 +274,8 @@ def test_a_revision_whose_program_does_not_run_is_named(tmp_path: Path) -> None:
 def test_a_stack_whose_file_is_gone_is_shown_as_such(tmp_path: Path) -> None:
     """It would else not be in the pull request at all; renamed, it is another one."""
     leave = shutil.ignore_patterns("__pycache__", "Pulumi.prod.yaml", "Pulumi.staging.yaml")
-    for room in ("infra", "policies", "ml/specs"):
+    for room in ("infra", "policies", "ml/core"):
         shutil.copytree(ROOT / room, tmp_path / room, ignore=leave)
-    (tmp_path / "ml" / "__init__.py").touch()
     here = _repository(tmp_path)
     (here / "infra" / "Pulumi.dev.yaml").rename(here / "infra" / "Pulumi.next.yaml")
     gone, new = reports([], against="HEAD", root=here)
@@ -299,9 +297,8 @@ def test_a_stack_whose_file_is_gone_is_shown_as_such(tmp_path: Path) -> None:
 def test_one_value_is_exactly_the_properties_that_change(tmp_path: Path) -> None:
     """From a clean clone: one value of Pulumi.prod.yaml, seen against the commit before."""
     leave = shutil.ignore_patterns("__pycache__")
-    for room in ("infra", "policies", "ml/specs"):
+    for room in ("infra", "policies", "ml/core"):
         shutil.copytree(ROOT / room, tmp_path / room, ignore=leave)
-    (tmp_path / "ml" / "__init__.py").touch()
     here = _repository(tmp_path)
     file = here / "infra" / "Pulumi.prod.yaml"
     text = file.read_text()

@@ -101,8 +101,7 @@ def test_a_program_that_fails_is_told_with_its_own_line(
     program: str, said: str, line: int | None, tmp_path: Path
 ) -> None:
     """Not the SDK's lines below it; settings that it refuses have told their own."""
-    shutil.copytree(ROOT / "ml" / "specs", tmp_path / "ml" / "specs")
-    (tmp_path / "ml" / "__init__.py").touch()
+    shutil.copytree(ROOT / "ml" / "core", tmp_path / "ml" / "core")
     with pytest.raises(Refused) as refused:
         capture("dev", root=tree(tmp_path, program))
     (problem,) = refused.value.problems

@@ -33,9 +33,10 @@ TIMING = Timing(1.0, 2.0, 3.0, 1.0, 200, 20, "a machine")
 IMPORTS = """
 from pathlib import Path
 from ml.backends.local.runs import runs
-from ml.release import audit, candidate, propose as proposing
+from ml.release.log import audit
+from ml.release.promotion import candidate, propose as proposing
 from ml.release.registry.registry import Registry
-from ml.serving import files
+from ml.core import files
 from ml.serving.client import Timing
 """
 # What takes seconds is done before: an evaluation is found, a latency is known.

@@ -26,8 +26,9 @@ pytestmark = pytest.mark.slow
 
 IMPORTS = """
 from pathlib import Path
-from ml.release import audit, rollback
-from ml.serving import files
+from ml.release.log import audit
+from ml.release.rollout import rollback
+from ml.core import files
 """
 # What is killed right after that call, and before the one that is negative or nought.
 LOCAL = [("files.replace", 1), ("Path.replace", -1), ("audit.append", 0), ("audit.append", 1)]

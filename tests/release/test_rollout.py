@@ -178,7 +178,7 @@ def test_an_apply_killed_at_any_step_is_finished_by_the_next(
     holder, name = step.split(".")
     code = f"""
 import os, signal
-from ml.release import audit
+from ml.release.log import audit
 from ml.release.rollout.apply import apply
 from ml.release.registry.registry import Registry
 from ml.serving import endpoint, server
