@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
-from typing import Any, TypeVar, cast
+from typing import Annotated, Any, Literal, TypeVar, cast
 
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic import BeforeValidator, ConfigDict, TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails, PydanticCustomError, to_json
 
 from ml.core.documents import Document, Key
@@ -75,6 +75,17 @@ def read(kind: type[T], document: Document, *keys: Key) -> T:
 def invalid(expected: str, hint: str = "") -> PydanticCustomError:
     """What a validator raises when a value does not fit: what was expected, what to type next."""
     return PydanticCustomError("invalid", "{expected}", {"expected": expected, "hint": hint})
+
+
+def _number(value: object) -> object:
+    """YAML's `true` equals 1 in Python."""
+    if isinstance(value, bool):
+        raise invalid("1")
+    return value
+
+
+# The `schema_version` that every settings file begins with.
+SchemaVersion = Annotated[Literal[1], BeforeValidator(_number)]
 
 
 @cache

@@ -47,6 +47,13 @@ class Settings:
     hosts: Annotated[tuple[str, ...], Field(min_length=1)] = ("localhost",)
 
 
+@dataclass(frozen=True)
+class Versioned:
+    """A file with a schema version."""
+
+    schema_version: settings.SchemaVersion
+
+
 def _problems(text: str) -> list[Problem]:
     with pytest.raises(Refused) as refused:
         settings.read(Settings, documents.parse(text, "settings.yml"))
@@ -128,6 +135,15 @@ def test_a_mistake_has_its_line_and_what_to_type(
     assert found in problem.found
     assert expected in problem.expected
     assert hint in problem.hint
+
+
+@pytest.mark.parametrize("version", ["true", "2", "'1'"])
+def test_a_schema_version_is_the_number_one(version: str) -> None:
+    with pytest.raises(Refused) as refused:
+        settings.read(Versioned, documents.parse(f"schema_version: {version}\n", "s.yml"))
+    assert refused.value.problems[0].expected == "1"
+    text = documents.parse("schema_version: 1\n", "s.yml")
+    assert settings.read(Versioned, text) == Versioned(1)
 
 
 def test_every_problem_is_reported_at_once() -> None:

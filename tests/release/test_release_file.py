@@ -15,7 +15,7 @@ from jsonschema import Draft202012Validator
 from ml.backends.local.snapshots.ignore import IgnoreFile
 from ml.core.errors import Problem, Refused
 from ml.release.declaration import release_check, release_file
-from ml.release.declaration.declaration import SCHEMA, schema
+from ml.release.declaration.release_file import SCHEMA, schema
 from ml.release.declaration.strategy import Strategy
 from policies.promotion import gates, watch
 from tests.conftest import ROOT
@@ -73,7 +73,7 @@ def test_an_environment_says_what_differs_there(tmp_path: Path) -> None:
         ("schema_version: 1\n", 1, "missing-field", "environments"),
         ("schema_version: 2\nenvironments: {}\n", 1, "wrong-value", "schema_version` is 2"),
         ("schema_version: true\nenvironments: {}\n", 1, "wrong-value", "is true"),
-        ("schema_version: 1\nenvironments:\n", 2, "wrong-value", "environments` is nothing"),
+        ("schema_version: 1\nenvironments:\n", 2, "wrong-value", "environments` is empty"),
         ("schema_version: 1\nenvironments:\n  qa: {}\n", 3, "unknown-field", "qa"),
         ("schema_version: 1\nenvironments:\n  dev: 3\n", 3, "wrong-value", "dev` is 3"),
         ("schema_version: 1\nenvironments:\n  dev: {}\n  dev: {}\n", 4, "duplicate-key", "dev"),
@@ -99,13 +99,13 @@ def test_a_file_that_is_wrong(tmp_path: Path, text: str, line: int, code: str, f
     [
         ("step: [10]", "step"),
         ("steps: []", "steps"),
-        ("steps: [0]", "steps.0"),
-        ("steps: ['10']", "steps.0"),
+        ("steps: [0]", "steps[0]"),
+        ("steps: ['10']", "steps[0]"),
         ("steps: [50, 10]", "`steps` are [50, 10]"),
         ("steps: [100]", "`steps` are [100]"),
         ("steps: [51]", "`steps` are [51]"),
         ("requests: [50]", "`requests` are 1 numbers"),
-        ("requests: [50, 19, 50]", "requests.1"),
+        ("requests: [50, 19, 50]", "requests[1]"),
         ("false_alarms: 0", "false_alarms"),
         ("false_alarms: .nan", "false_alarms"),
         ("step_s: .inf", "step_s"),

@@ -17,7 +17,7 @@ from ml.serving.router.tally import Tally
 
 def test_without_a_word_the_defaults_hold() -> None:
     """An empty choice of everything is the same as none."""
-    assert strategy.made({}) == Strategy()
+    assert strategy.complete({}) == Strategy()
 
 
 @pytest.mark.parametrize(
@@ -31,13 +31,13 @@ def test_without_a_word_the_defaults_hold() -> None:
 )
 def test_a_promotion_ends_at_100(steps: list[int], found: tuple[int, ...]) -> None:
     """Whatever the steps are, with a number of requests for each."""
-    made = strategy.made({"steps": steps})
+    made = strategy.complete({"steps": steps})
     assert made.steps == found and len(made.requests) == len(found)
 
 
 def test_mirroring_is_a_stage_before_the_steps() -> None:
     """With as many requests as the first step; its share of the false alarms is taken from all."""
-    made = strategy.made({"mirror": 20})
+    made = strategy.complete({"mirror": 20})
     assert [str(stage) for stage in made.stages] == ["a copy of 20 %", "10 %", "50 %", "100 %"]
     assert [stage.requests for stage in made.stages] == [150, 150, 600, 150]
     assert signals.limit(made) > signals.limit(Strategy())

@@ -242,7 +242,7 @@ def status(
 @app.command()
 def schema() -> None:
     """The JSON Schema of release.yml, for editors; `make schema` writes it where they look."""
-    from ml.release.declaration.declaration import schema as of
+    from ml.release.declaration.release_file import schema as of
 
     json_out.write(of())
 

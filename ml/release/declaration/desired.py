@@ -18,12 +18,7 @@ import yaml
 from ml.core import files, home, repository
 from ml.core.errors import Place, Problem, Refused
 from ml.release.declaration import edit, release_file
-from ml.release.declaration.declaration import (
-    LOCAL_FILE,
-    SCHEMA_VERSION,
-    TRACKED_FILE,
-    Environments,
-)
+from ml.release.declaration.release_file import SCHEMA_VERSION, Environments, Local, Tracked
 from ml.release.declaration.strategy import Strategy
 
 LOCAL = "local"
@@ -83,7 +78,7 @@ def read(project: str, environment: str) -> Declared | None:
     file = path(project, environment)
     if not file.is_file():
         return None
-    of = LOCAL_FILE if environment == LOCAL else TRACKED_FILE
+    of = Local if environment == LOCAL else Tracked
     entry = release_file.read(file, of).entries.get(environment)
     if entry is None or not entry.model:
         return None
@@ -109,7 +104,7 @@ def strategy(project: str, environment: str) -> Strategy:
 
 def place(project: str, environment: str, field: str = "") -> Place:
     """Where a field of the declaration stands."""
-    of = LOCAL_FILE if environment == LOCAL else TRACKED_FILE
+    of = Local if environment == LOCAL else Tracked
     document = release_file.read(path(project, environment), of).document
     return document.place("environments", environment, *filter(None, [field]))
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from ml.core import documents, repository
 from ml.core.errors import Place, Problem, Refused
 from ml.release.declaration import release_file
-from ml.release.declaration.declaration import Entry
 from ml.release.declaration.project import Project
+from ml.release.declaration.release_file import Entry
 
 
 def problems(path: Path) -> Sequence[Problem]:

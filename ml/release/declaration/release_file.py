@@ -1,67 +1,186 @@
-"""Reading a release.yml: every problem with its file and line, or what it declares."""
+"""release.yml: which version serves in which environment, as types that read it with line numbers.
+
+The JSON Schema for editors (`release.schema.json`) is made of the same types.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import BeforeValidator, ConfigDict, Field, WithJsonSchema
+from pydantic.config import JsonDict
 
-from ml.core import documents, repository
-from ml.core.documents import Document, Key
-from ml.core.errors import Problem, Refused, nearest
+from ml.core import documents, repository, settings
+from ml.core.documents import Document
+from ml.core.errors import Problem, Refused
+from ml.core.settings import CLOSED, SchemaVersion
 from ml.release.declaration import strategy
-from ml.release.declaration.declaration import DECLARED, TRACKED_FILE, Entry, schema
 from ml.release.declaration.strategy import Strategy, StrategyError
+
+SCHEMA = Path(__file__).with_name("release.schema.json")
+SCHEMA_VERSION = 1
+# The fields of a declaration; `reason` may be left out.
+DECLARED = ("model", "version", "digest", "evidence", "decision")
+
+Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+
+# Each asks for the next, round in a circle.
+_ALL_OR_NONE: JsonDict = {
+    "reason": [DECLARED[0]],
+    **{name: [after] for name, after in pairwise([*DECLARED, DECLARED[0]])},
+}
+
+
+def _text(value: object) -> object:
+    """Versions are numbers to a person and text to a registry."""
+    return str(value) if type(value) is int else value
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What an environment is to serve; `ml release propose` writes all of it but `traffic`."""
+
+    __pydantic_config__ = ConfigDict(
+        **CLOSED, json_schema_extra={"dependentRequired": _ALL_OR_NONE}
+    )
+
+    model: Annotated[
+        str,
+        Field(
+            pattern="^[A-Za-z0-9][A-Za-z0-9._-]*$",
+            description="The model, named as the endpoint that serves it.",
+        ),
+    ] = ""
+    version: Annotated[
+        str,
+        BeforeValidator(_text),
+        Field(pattern="^[1-9][0-9]*$"),
+        WithJsonSchema(
+            {
+                "type": ["string", "integer"],
+                "pattern": "^[1-9][0-9]*$",
+                "minimum": 1,
+                "description": "Its version in the registry.",
+            }
+        ),
+    ] = ""
+    digest: Annotated[
+        str,
+        Field(
+            pattern="^sha256:[0-9a-f]{64}$",
+            description="Of the whole model folder; verified before anything is touched.",
+        ),
+    ] = ""
+    evidence: Annotated[Sha256, Field(description="The sha256 of the version's evidence.json.")] = (
+        ""
+    )
+    decision: Annotated[
+        Sha256, Field(description="The hash of the gates' decision in the audit log.")
+    ] = ""
+    reason: Annotated[
+        str, Field(description="Why a version takes over that is not shown to be better.")
+    ] = ""
+    traffic: Annotated[
+        Strategy, Field(description="What differs here from the project's `traffic`.")
+    ] = field(default_factory=Strategy)
+
+
+@dataclass(frozen=True)
+class Environments:
+    """The environments that git declares."""
+
+    __pydantic_config__ = CLOSED
+
+    dev: Entry | None = None
+    staging: Entry | None = None
+    prod: Entry | None = None
+
+
+@dataclass(frozen=True)
+class Tracked:
+    """Which model version serves where, and how a new one is tried beside it."""
+
+    __pydantic_config__ = CLOSED
+
+    schema_version: SchemaVersion
+    environments: Environments
+    traffic: Annotated[
+        Strategy, Field(description="How a canary is led, unless an environment says otherwise.")
+    ] = field(default_factory=Strategy)
+
+
+@dataclass(frozen=True)
+class LocalEnvironments:
+    """The one environment that git does not declare."""
+
+    __pydantic_config__ = CLOSED
+
+    local: Entry | None = None
+
+
+@dataclass(frozen=True)
+class Local:
+    """The file of the environment `local`, which lies in the local home."""
+
+    __pydantic_config__ = CLOSED
+
+    schema_version: SchemaVersion
+    environments: LocalEnvironments
 
 
 @dataclass(frozen=True)
 class ReleaseFile:
-    """A file that was read without a problem."""
+    """A release.yml without problems: its entries and strategies by environment."""
 
     document: Document
     entries: Mapping[str, Entry]
     strategies: Mapping[str, Strategy]
 
     def strategy(self, environment: str) -> Strategy:
-        """How a canary is led there; the project's own way where nothing else is said."""
+        """The canary strategy there; the project's own where the environment states none."""
         return self.strategies.get(environment, self.strategies[""])
 
 
-def read(path: Path, of: TypeAdapter[Any] = TRACKED_FILE) -> ReleaseFile:
-    """The file at `path`; raises Refused with every problem found, each with its line."""
+def read(path: Path, kind: type[Tracked | Local] = Tracked) -> ReleaseFile:
+    """The file at `path`; raises Refused with every problem, each with its line."""
     document = documents.read(path, repository.shown(path))
-    try:
-        stated = of.validate_python(document.data)
-    except ValidationError as error:
-        raise Refused(*_told(error, document, schema(of))) from None
-    found = {name: entry for name, entry in vars(stated.environments).items() if entry is not None}
-    problems = [problem for name in found for problem in _parts(name, found[name], document)]
+    release = settings.read(kind, document)
+    entries = {name: entry for name, entry in vars(release.environments).items() if entry}
+    problems = [
+        problem for name, entry in entries.items() for problem in _gaps(name, entry, document)
+    ]
     strategies: dict[str, Strategy] = {}
-    for name in ("", *found):
+    for name in ("", *entries):
         try:
-            strategies[name] = strategy.made(_traffic(document, name))
+            strategies[name] = strategy.complete(_traffic(document, name))
         except StrategyError as error:
             problems.append(_unfit(error, name, document))
-            if not name:  # what an environment says rests on it
+            if not name:  # an environment's strategy builds on the project's
                 break
     if problems:
         raise Refused(*problems)
-    return ReleaseFile(document, found, strategies)
+    return ReleaseFile(document, entries, strategies)
+
+
+def schema() -> Mapping[str, Any]:
+    """The JSON Schema of a tracked release.yml."""
+    return settings.schema(Tracked)
 
 
 def _traffic(document: Document, environment: str) -> dict[str, Any]:
     """The project's `traffic` with the environment's over it, field by field."""
-    whole = dict(document.get("traffic") or {})
+    project = dict(document.get("traffic") or {})
     own = (document.get("environments", environment, "traffic") if environment else None) or {}
-    tolerances = {**whole.get("tolerances", {}), **own.get("tolerances", {})}
-    return {**whole, **own, **({"tolerances": tolerances} if tolerances else {})}
+    tolerances = {**project.get("tolerances", {}), **own.get("tolerances", {})}
+    return {**project, **own, **({"tolerances": tolerances} if tolerances else {})}
 
 
-def _parts(name: str, entry: Entry, document: Document) -> Iterator[Problem]:
-    """A declaration is whole or not there."""
+def _gaps(name: str, entry: Entry, document: Document) -> Iterator[Problem]:
+    """A declaration has all of its fields or none."""
     missing = [part for part in DECLARED if not getattr(entry, part)]
     if missing and (len(missing) < len(DECLARED) or entry.reason):
         yield Problem(
@@ -79,64 +198,3 @@ def _unfit(error: StrategyError, environment: str, document: Document) -> Proble
     where = f" in {environment}" if environment else ""
     place = document.place(*keys, error.field)
     return Problem("wrong-value", f"{error.found}{where}", error.expected, place=place)
-
-
-# pydantic's words → ours, with what it says beside them.
-_EXPECTED = {
-    "missing": "it",
-    "int_type": "a whole number",
-    "float_type": "a number",
-    "finite_number": "a finite number",
-    "string_type": "a text",
-    "tuple_type": "a list",
-    "dataclass_type": "a mapping",
-    "literal_error": "{expected}",
-    "greater_than": "more than {gt:g}",
-    "greater_than_equal": "at least {ge:g}",
-    "less_than_equal": "at most {le:g}",
-    "too_short": "at least {min_length}",
-    "string_too_short": "a text that is not empty",
-    "string_pattern_mismatch": "a text that matches {pattern}",
-}
-
-
-def _told(
-    error: ValidationError, document: Document, schema: Mapping[str, Any]
-) -> Iterator[Problem]:
-    every = error.errors(include_url=False)
-    for one in every:
-        keys: tuple[Key, ...] = one["loc"]
-        if any(other["loc"][: len(keys)] == keys != other["loc"] for other in every):
-            continue  # a list whose items are wrong counts as too short as well
-        name, kind = ".".join(map(str, keys)) or "the file", one["type"]
-        place = document.place(*keys)
-        if kind == "unexpected_keyword_argument":
-            known = list(_at(schema, keys[:-1]).get("properties", {}))
-            near = nearest(str(keys[-1]), known)
-            hint = f"did you mean `{near[0]}`?" if near else ""
-            yield Problem("unknown-field", f"`{name}`", ", ".join(known), hint, place)
-            continue
-        expected = _EXPECTED.get(kind, one["msg"]).format(**one.get("ctx", {}))
-        found = f"no `{name}`" if kind == "missing" else f"`{name}` is {_shown(one['input'])}"
-        code = "missing-field" if kind == "missing" else "wrong-value"
-        yield Problem(code, found, expected, _at(schema, keys).get("description", ""), place)
-
-
-def _shown(value: object) -> str:
-    text = "nothing" if value is None else str(value)
-    return text if len(text) <= 60 else f"{text[:57]}…"
-
-
-def _at(schema: Mapping[str, Any], keys: tuple[Key, ...]) -> Mapping[str, Any]:
-    """What the schema says of the value at `keys`; empty where it says nothing."""
-    found: Mapping[str, Any] = schema
-    for key in (None, *keys):
-        if key is not None:
-            said = found.get("properties", {}).get(key) or found.get("items") or {}
-            found = said if isinstance(key, str) or "items" in found else {}
-        for choice in found.get("anyOf", ()):
-            found = choice if "$ref" in choice else found
-        if "$ref" in found:
-            name = found["$ref"].rpartition("/")[2]
-            found = {**schema["$defs"][name], **{k: v for k, v in found.items() if k != "$ref"}}
-    return found

@@ -9,18 +9,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Annotated
 
-from pydantic import ConfigDict, Field, Strict, TypeAdapter
+from pydantic import Field, TypeAdapter
 
+from ml.core.settings import CLOSED
 from ml.serving.router.routes import MOST_MIRRORED
 
-# Unknown fields, NaN and infinity are refused wherever a release.yml is read.
-CLOSED = ConfigDict(extra="forbid", allow_inf_nan=False)
-
 HALF = 50
-Count = Annotated[int, Strict()]
-Number = Annotated[float, Strict()]
-Share = Annotated[Number, Field(ge=0, le=1)]
-Percent = Annotated[Count, Field(ge=1, le=100)]
+Share = Annotated[float, Field(ge=0, le=1)]
+Percent = Annotated[int, Field(ge=1, le=100)]
 
 
 class StrategyError(ValueError):
@@ -46,14 +42,14 @@ class Tolerances:
         Field(description="Share of the answers with a shape that the old version's never had."),
     ] = 0.01
     latency: Annotated[
-        Number,
+        float,
         Field(ge=1, description="A factor on the whole distribution, the baseline's."),
     ] = 1.4
     drift: Annotated[Share, Field(description="Share of predictions that may lie elsewhere.")] = (
         0.25
     )
     memory_mib: Annotated[
-        Number,
+        float,
         Field(
             ge=0,
             description="Growth of resident memory beyond the baseline's, from the first warm "
@@ -97,7 +93,7 @@ class Strategy:
         ),
     ] = (10, 50, 100)
     mirror: Annotated[
-        Count,
+        int,
         Field(
             ge=0,
             le=MOST_MIRRORED,
@@ -106,22 +102,22 @@ class Strategy:
         ),
     ] = 0
     requests: Annotated[
-        tuple[Annotated[Count, Field(ge=20)], ...],
+        tuple[Annotated[int, Field(ge=20)], ...],
         Field(description="How many requests green must have answered, for each step at least."),
     ] = (150, 600, 150)
     patience: Annotated[
-        Count,
+        int,
         Field(
             ge=1,
             description="A signal that is not calm by then is given up to so many times as many.",
         ),
     ] = 6
     step_s: Annotated[
-        Number,
+        float,
         Field(gt=0, description="A step that is undecided after so many seconds is rolled back."),
     ] = 3600.0
     false_alarms: Annotated[
-        Number,
+        float,
         Field(
             gt=0,
             le=0.5,
@@ -148,16 +144,16 @@ class Strategy:
         return (*shadow, *(Stage(percent, 0, requests) for percent, requests in steps))
 
 
-_STATED = TypeAdapter(Strategy)
+_STRATEGY = TypeAdapter(Strategy)
 
 
-def made(document: Mapping[str, object]) -> Strategy:
-    """The strategy of `traffic`; raises pydantic's ValidationError, or StrategyError.
+def complete(traffic: Mapping[str, object]) -> Strategy:
+    """The strategy of a valid `traffic`, with the defaults filled in; raises StrategyError.
 
-    Steps that do not end at 100 are given that end: a promotion is never left half way.
+    Steps that do not end at 100 get 100 as their last: a promotion never stops half way.
     """
-    stated = _STATED.validate_python(document)
-    steps, requests = stated.steps, stated.requests if "requests" in document else ()
+    strategy = _STRATEGY.validate_python(traffic)
+    steps, requests = strategy.steps, strategy.requests if "requests" in traffic else ()
     if list(steps) != sorted(set(steps)):
         raise StrategyError("steps", f"`steps` are {list(steps)}", "percentages that rise")
     if steps[0] > HALF:
@@ -172,4 +168,4 @@ def made(document: Mapping[str, object]) -> Strategy:
     if len(requests) != len(steps):
         found = f"`requests` are {len(requests)} numbers"
         raise StrategyError("requests", found, f"one for each step of {list(steps)}")
-    return replace(stated, steps=steps, requests=requests)
+    return replace(strategy, steps=steps, requests=requests)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ml.release.declaration import release_file
-from ml.release.declaration.declaration import SCHEMA
+from ml.release.declaration.release_file import SCHEMA
 from tests.conftest import ROOT
 
 OURS = ROOT / "ml/projects/faq_matching/release.yml"
