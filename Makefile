@@ -95,7 +95,7 @@ quick: $(TESTED) ## the quick tests alone
 
 .PHONY: torture
 torture: $(TESTED) ## every round of the tests that repeat themselves: kills, races, simulations (an hour)
-	@$(PYTEST) -m torture --torture $(ARGS)
+	@$(PYTEST) -m torture --torture --hypothesis-profile deep $(ARGS)
 
 .PHONY: schema
 schema: setup ## write the JSON Schema that editors check release.yml by

@@ -28,10 +28,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 @pytest.fixture
-def rounds(request: pytest.FixtureRequest) -> int:
-    """How often the test repeats itself: `@pytest.mark.torture(rounds=3, of=100)`."""
-    mark = request.node.get_closest_marker("torture")
-    return int(mark.kwargs["of" if request.config.getoption("torture") else "rounds"])
+def torture(request: pytest.FixtureRequest) -> bool:
+    """Whether a test that repeats itself does so in full; else a few rounds are enough."""
+    assert request.node.get_closest_marker("torture"), "`make torture` runs what has the mark"
+    return bool(request.config.getoption("torture"))
 
 
 def pytest_configure() -> None:

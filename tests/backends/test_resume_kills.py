@@ -25,10 +25,11 @@ from tests.backends.executors import begin, dying_at, go_on, kill, locks, only, 
 from tests.backends.pipelines import planned
 from tests.backends.pipelines import repository as repository
 
-KILLS = 100
+# Kills at random moments in `make torture`, and in `make test`.
+KILLS, FEW = 100, 4
 # Of the changes that an executor makes, before which it is killed: every so many-th. (Each of them
 # takes some minutes; all were tried.)
-EVERY = 4
+EVERY, RARELY = 4, 23
 # Two values of the metric, a twentieth of a second apart; `-S -E` because Python's start is most of
 # what a trial costs here.
 TRIAL = """
@@ -204,12 +205,18 @@ def test_a_sweep_that_is_killed_three_times_comes_to_the_same(
 
 
 @pytest.mark.slow
+@pytest.mark.torture
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("kind", ["random", "sobol", "grid", "from the warm pool"])
-def test_a_hundred_kills_of_a_sweep(
-    home: Path, fresh_store: Path, sweep: Sweeps, undisturbed: Undisturbed, kind: str
+def test_kills_of_a_sweep_at_random_moments(
+    home: Path,
+    fresh_store: Path,
+    sweep: Sweeps,
+    undisturbed: Undisturbed,
+    kind: str,
+    torture: bool,
 ) -> None:
-    """At random moments, a quarter of them for each way of sampling and of starting."""
+    """A quarter of them for each way of sampling and of starting."""
     plan = grid(sweep) if kind == "grid" else quick(sweep, max_total_trials=8)
     if kind == "sobol":
         plan = replace(plan, rule="sobol")
@@ -218,7 +225,7 @@ def test_a_hundred_kills_of_a_sweep(
         plan = replace(plan, trial=replace(plan.trial, command=plain))
     expected = undisturbed(plan)
     kills, seed = 0, 0
-    while kills < KILLS // 4:
+    while kills < (KILLS if torture else FEW) // 4:
         kills += finish(begin(plan), at_random(seed, 6, 0.8))
         seed += 1
         run = only()
@@ -228,16 +235,17 @@ def test_a_hundred_kills_of_a_sweep(
 
 
 @pytest.mark.slow
+@pytest.mark.torture
 @pytest.mark.timeout(900)
-def test_a_hundred_kills_of_a_pipeline(
-    home: Path, fresh_store: Path, repository: Path, undisturbed: Undisturbed
+def test_kills_of_a_pipeline_at_random_moments(
+    home: Path, fresh_store: Path, repository: Path, undisturbed: Undisturbed, torture: bool
 ) -> None:
     """Steps, a sweep among them and a nested pipeline, each Completed once."""
     plan = pipeline(repository)
     swept = plan.steps["s"].plan
     assert isinstance(swept, SweepPlan)
     kills, seed = 0, 0
-    while kills < KILLS:
+    while kills < (KILLS if torture else FEW):
         kills += finish(begin(plan), at_random(seed, 6, 1.0))
         seed += 1
         check_pipeline(only(), home)
@@ -266,15 +274,21 @@ def check_pipeline(run: Run, home: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.torture
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("kind", ["begun", "resumed"])
 def test_a_kill_before_a_change_of_a_sweep(
-    home: Path, fresh_store: Path, sweep: Sweeps, undisturbed: Undisturbed, kind: str
+    home: Path,
+    fresh_store: Path,
+    sweep: Sweeps,
+    undisturbed: Undisturbed,
+    kind: str,
+    torture: bool,
 ) -> None:
     """Before the files, folders, processes and rows of the store that an executor changes."""
     plan = quick(sweep, max_total_trials=2)
     expected = undisturbed(plan)
-    for change in count(1, EVERY):
+    for change in count(1, EVERY if torture else RARELY):
         if kind == "resumed":
             executor = start(begin(plan))
             while not list(home.glob("jobs/*/trials/0/job.json")):
@@ -291,13 +305,14 @@ def test_a_kill_before_a_change_of_a_sweep(
 
 
 @pytest.mark.slow
+@pytest.mark.torture
 @pytest.mark.timeout(1800)
 def test_a_kill_before_a_change_of_a_pipeline(
-    home: Path, fresh_store: Path, repository: Path
+    home: Path, fresh_store: Path, repository: Path, torture: bool
 ) -> None:
     """The same, with fewer of them: there are many."""
     plan = pipeline(repository)
-    for change in count(1, 8 * EVERY):
+    for change in count(1, 8 * EVERY if torture else 3 * RARELY):
         was_hit = hit(change, begin(plan), begin(plan))
         check_pipeline(only(), home)
         anew(home, fresh_store)
