@@ -11,10 +11,13 @@ from hypothesis import strategies as st
 
 from ml.release.selection.choosing import formula, sentences
 from ml.release.selection.selection import Contender, Selection, select
-from ml.release.selection.weights import TERMS, Term, Weights
+from ml.release.selection.weights import TERMS, Cost, Latency, Stability, Term, Weights
 
 WEIGHTS = Weights(
-    quality=Term(1, 0.01), latency=Term(0.5, 10), cost=Term(0.1, 60), stability=Term(1, 0.01)
+    quality=Term(1, 0.01),
+    latency=Latency(0.5, 10),
+    cost=Cost(0.1, 60),
+    stability=Stability(1, 0.01),
 )
 STEADY = {"latency": 10.0, "cost": 60.0, "stability": 0.0}
 

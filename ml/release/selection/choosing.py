@@ -56,13 +56,13 @@ def logged_as(term: str, metric: str, weights: Weights) -> str:
     """The metrics that a trial logs for a term."""
     match term:
         case "latency":
-            return f"`{weights.latency_metric}`"
+            return f"`{weights.latency.metric}`"
         case "cost":
-            both = [weights.training_metric]
-            both += [weights.prediction_metric] if weights.predictions else []
+            both = [weights.cost.training]
+            both += [weights.cost.prediction] if weights.cost.predictions else []
             return " and ".join(f"`{name}`" for name in both)
         case "stability":
-            return f"`{weights.stability_metric or f'{metric}_std'}`"
+            return f"`{weights.stability.metric or f'{metric}_std'}`"
         case _:
             return f"`{metric}`"
 

@@ -78,13 +78,13 @@ def _sources(run: Run) -> Iterator[Entry]:
 
 
 def _contender(run: Run, whole: bool, metric: str, goal: str, weighed: Weights) -> Contender:
-    latency = run.metrics.get(weighed.latency_metric)
-    training = run.metrics.get(weighed.training_metric)
-    prediction = run.metrics.get(weighed.prediction_metric) if weighed.predictions else 0.0
+    latency = run.metrics.get(weighed.latency.metric)
+    training = run.metrics.get(weighed.cost.training)
+    prediction = run.metrics.get(weighed.cost.prediction) if weighed.cost.predictions else 0.0
     cost = None
     if training is not None and prediction is not None:
-        cost = training + weighed.predictions * prediction / 1000
-    spread = run.metrics.get(weighed.stability_metric or f"{metric}_std")
+        cost = training + weighed.cost.predictions * prediction / 1000
+    spread = run.metrics.get(weighed.stability.metric or f"{metric}_std")
     terms = {
         "quality": ranking.value(run, metric, goal),
         "latency": latency,
