@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from ml.backends.local.cleaning import bounding
-from ml.backends.local.cleaning.bounding import Bound
+from ml.backends.storage import Usage
 from ml.cli.render import spans
 from ml.core import faults
 from ml.core.errors import Refused
@@ -22,7 +22,7 @@ def hold(say: Callable[[str], None], reads: Iterable[Path] = ()) -> None:
     free to.
     """
     measured = bounding.measure()
-    if not measured.is_passed:
+    if not measured.is_over:
         return
     from ml.release.registry.needed import needed
 
@@ -43,13 +43,13 @@ def shown() -> str:
     return f"on the disk: {_of(bounding.measure())}"
 
 
-def _of(bound: Bound) -> str:
+def _of(bound: Usage) -> str:
     if bound.limit is None:
         return f"{spans.size(bound.taken)}, without a bound"
     return f"{spans.size(bound.taken)} of at most {spans.size(bound.limit)} ({bounding.VARIABLE})"
 
 
-def _said(found: Bound, freed: int) -> str:
+def _said(found: Usage, freed: int) -> str:
     runs = [item.name for item in found.cleaning.items if item.kind == "outputs"]
     others = len(found.cleaning.items) - len(runs)
     went = []

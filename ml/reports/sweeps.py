@@ -9,9 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from ml.backends.base import Run
+from ml.backends.base import Run, Sample
 from ml.backends.local.sweeps import sampled
-from ml.backends.local.sweeps.sampled import Sample
 from ml.reports import recorded
 from ml.reports.privacy import headline, shown
 from ml.reports.recorded import Curve

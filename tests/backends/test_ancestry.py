@@ -5,9 +5,9 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from ml.backends.base import Run
+from ml.backends.base import Link, Run
 from ml.backends.local.backend import LocalBackend
-from ml.backends.local.runs.ancestry import Link, ancestry
+from ml.backends.local.runs.ancestry import ancestry
 from ml.cli.commands.runs_lineage import as_json, told
 from ml.core import home as places
 from ml.specs.assets.assets import digest

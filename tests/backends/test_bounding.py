@@ -13,10 +13,9 @@ import pytest
 
 from ml.backends.base import Run
 from ml.backends.local.cleaning import bounding, cleaning, disk, keeping
-from ml.backends.local.cleaning.bounding import Bound
-from ml.backends.local.cleaning.keeping import Needed
 from ml.backends.local.environments import building as building
 from ml.backends.local.runs import jobs
+from ml.backends.storage import Needed, Usage
 from ml.cli import app, bound
 from ml.core import home
 from ml.core.errors import Refused
@@ -53,11 +52,11 @@ def hold(
     share: float,
     what: Needed | None = None,
     reads: Path | None = None,
-) -> Bound:
+) -> Usage:
     """Keep the home within that share of what it takes now; what was planned."""
     monkeypatch.setenv(bounding.VARIABLE, f"{int(disk.taken(home.home()) * share)}B")
 
-    def plan() -> Bound:
+    def plan() -> Usage:
         return bounding.plan(bounding.measure(), what or needed(), [reads] if reads else [])
 
     found = plan()

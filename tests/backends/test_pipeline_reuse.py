@@ -180,8 +180,8 @@ def test_what_was_done_before_is_recalled(
 ) -> None:
     """Without a run: the step that wrote the output, if every step of the pipeline is kept."""
     backend, made = LocalBackend(), planned(repository, WITH_OUTPUT)
-    assert backend.kept(made, "end") is None
+    assert backend.cached(made, "end") is None
     done = run_pipeline(WITH_OUTPUT)
-    found = backend.kept(planned(repository, spec), "end")
+    found = backend.cached(planned(repository, spec), "end")
     assert (found == done.step("b")) is recalled and (found is None) is not recalled
     assert [run.name for run in runs.every()] == [done.name]

@@ -11,8 +11,8 @@ import pytest
 
 from ml.backends.local.cleaning import cleaning, disk
 from ml.backends.local.cleaning.cleaning import Cleaning
-from ml.backends.local.cleaning.keeping import Needed
 from ml.backends.local.runs import jobs
+from ml.backends.storage import Needed
 from ml.core import home
 from tests.backends.made_runs import DAY_S, made, made_model, made_snapshot
 

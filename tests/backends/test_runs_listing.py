@@ -9,11 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from ml.backends.local.runs import comparison, listing, ranking, records
-from ml.backends.local.runs.comparison import differences
-from ml.backends.local.runs.listing import Entry, chosen, entries
+from ml.backends import ranking
+from ml.backends.base import Entry, Filter
+from ml.backends.comparison import differences
+from ml.backends.local.runs.store import LocalRuns
 from ml.core.errors import Refused
 from tests.backends.made_runs import DAY_S, made, made_snapshot, made_sweep
+
+RUNS = LocalRuns()
 
 
 def names(found: list[Entry]) -> list[str]:
@@ -22,13 +25,13 @@ def names(found: list[Entry]) -> list[str]:
 
 def test_the_latest_come_first() -> None:
     """A folder without a record, or with half of one, hides no other run."""
-    assert entries() == []
+    assert RUNS.entries() == []
     made("old_oak_01", days_ago=3)
     made("new_oak_02")
     torn = made("torn_oak_03")
     (torn.folder / "job.json").write_text('{"kind": ')
     (torn.folder.parent / "being_made_04").mkdir()
-    assert names(entries()) == ["new_oak_02", "old_oak_01"]
+    assert names(RUNS.entries()) == ["new_oak_02", "old_oak_01"]
 
 
 def test_each_filter_lets_pass_and_holds_back() -> None:
@@ -36,15 +39,15 @@ def test_each_filter_lets_pass_and_holds_back() -> None:
     made("faq_oak_01", days_ago=2)
     made("other_oak_02", experiment="shop-search", lineage={"spec": "jobs/train.yml:1"})
     failed = made("fraud_oak_03", status="Failed", lineage={"spec": "ml/projects/fraud/x.yml:1"})
-    found = entries()
-    assert names(chosen(found, project="shop_search")) == ["other_oak_02", "faq_oak_01"]
-    assert names(chosen(found, project="fraud")) == ["fraud_oak_03"]
-    assert names(chosen(found, experiment="shop-search")) == ["other_oak_02"]
-    assert names(chosen(found, statuses={"Failed"})) == ["fraud_oak_03"]
-    assert names(chosen(found, since=failed.started - DAY_S, statuses={"Completed"})) == [
+    found = RUNS.entries()
+    assert names(Filter(project="shop_search").apply(found)) == ["other_oak_02", "faq_oak_01"]
+    assert names(Filter(project="fraud").apply(found)) == ["fraud_oak_03"]
+    assert names(Filter(experiment="shop-search").apply(found)) == ["other_oak_02"]
+    assert names(Filter(statuses={"Failed"}).apply(found)) == ["fraud_oak_03"]
+    assert names(Filter(since=failed.started - DAY_S, statuses={"Completed"}).apply(found)) == [
         "other_oak_02"
     ]
-    assert chosen(found, project="fraud", statuses={"Completed"}) == []
+    assert Filter(project="fraud", statuses={"Completed"}).apply(found) == []
 
 
 def test_what_the_author_calls_it_is_a_filter() -> None:
@@ -52,24 +55,24 @@ def test_what_the_author_calls_it_is_a_filter() -> None:
     made("one_oak_01", lineage={"display_name": "nightly", "tags": {"team": "a", "stage": "x"}})
     made("two_oak_02", lineage={"display_name": "other", "tags": {"team": "b"}})
     made("old_oak_03")  # of a version that did not keep them
-    found = entries()
-    assert names(chosen(found, display_name="nightly")) == ["one_oak_01"]
-    assert {*names(chosen(found, tags={"team": None}))} == {"one_oak_01", "two_oak_02"}
-    assert names(chosen(found, tags={"team": "b"})) == ["two_oak_02"]
-    assert chosen(found, tags={"team": "b", "stage": None}) == []
-    assert len(chosen(found)) == 3
+    found = RUNS.entries()
+    assert names(Filter(display_name="nightly").apply(found)) == ["one_oak_01"]
+    assert {*names(Filter(tags={"team": None}).apply(found))} == {"one_oak_01", "two_oak_02"}
+    assert names(Filter(tags={"team": "b"}).apply(found)) == ["two_oak_02"]
+    assert Filter(tags={"team": "b", "stage": None}).apply(found) == []
+    assert len(Filter().apply(found)) == 3
 
 
 def test_a_sweep_and_its_trial_are_entries() -> None:
     """With their kind, their objective and where they came from."""
     sweep = made_sweep("sweep_oak_01", 0.5, 0.7)
-    (entry,) = entries()
+    (entry,) = RUNS.entries()
     assert (entry.kind, entry.objective, entry.project) == (
         "sweep",
         ("score", "maximize"),
         "shop_search",
     )
-    trial = listing.entry_of(sweep.trials[1])
+    trial = RUNS.entry(sweep.trials[1])
     assert (trial.kind, trial.lineage["parent"]) == ("command", "id-sweep_oak_01")
 
 
@@ -91,10 +94,10 @@ def test_the_best_is_by_the_latest_sweeps_objective() -> None:
     """Trials count themselves; the sweep, whose metrics are its best trial's, does not twice."""
     made_sweep("max_oak_01", 0.5, 0.7)
     made("lone_oak_02", metrics={"score": 0.6})
-    ranked = ranking.rank(entries(), None, None)
+    ranked = ranking.rank(RUNS, RUNS.entries(), None, None)
     assert (ranked.metric, ranked.goal) == ("score", "maximize")
     assert [run.name for run in ranked.runs] == ["max_oak_01_1", "lone_oak_02", "max_oak_01_0"]
-    least = ranking.rank(entries(), "score", "minimize")
+    least = ranking.rank(RUNS, RUNS.entries(), "score", "minimize")
     assert least.runs[0].name == "max_oak_01_0"
 
 
@@ -112,7 +115,7 @@ def test_what_does_not_settle_the_best(
     """Each says what to add."""
     made("lone_oak_01", metrics={"score": 0.6})
     with pytest.raises(Refused) as refused:
-        ranking.rank(entries(), metric, goal)
+        ranking.rank(RUNS, RUNS.entries(), metric, goal)
     assert refused.value.problems[0].code == code
     assert hint in refused.value.problems[0].hint
 
@@ -123,7 +126,7 @@ def test_a_diverged_or_failed_run_is_never_the_best() -> None:
     made("inf_oak_02", metrics={"score": math.inf})
     made("bad_oak_03", status="Failed", metrics={"score": 9.0})
     made("good_oak_04", metrics={"score": 0.1})
-    ranked = ranking.rank(entries(), "score", "maximize")
+    ranked = ranking.rank(RUNS, RUNS.entries(), "score", "maximize")
     assert [run.name for run in ranked.runs] == ["good_oak_04"]
 
 
@@ -131,8 +134,8 @@ def test_runs_of_different_data_do_not_compare() -> None:
     """Told, since their metrics were measured on different things."""
     one, same = made("one_oak_01"), made("same_oak_02")
     other = made("two_oak_03", lineage={"data": {"faq": {"asset": "azureml:faq:2", "digest": "e"}}})
-    assert not ranking.different_data([one, same])
-    assert ranking.different_data([one, other])
+    assert not ranking.different_data(RUNS, [one, same])
+    assert ranking.different_data(RUNS, [one, other])
 
 
 def test_differences(own_home: Path) -> None:
@@ -141,8 +144,8 @@ def test_differences(own_home: Path) -> None:
     made_snapshot("s2", same="same", changed="b", new="y")
     made("one_oak_01", snapshot="s1", parameters={"lr": 0.1}, metrics={"m": 1.0, "n": math.nan})
     made("two_oak_02", snapshot="s2", parameters={"lr": 0.2}, metrics={"m": 1.5, "n": math.nan})
-    two, one = entries()
-    found = {(d.section, d.name): (d.one, d.other) for d in differences(one, two)}
+    two, one = RUNS.entries()
+    found = {(d.section, d.name): (d.one, d.other) for d in differences(RUNS, one, two)}
     assert found.pop(("parameters", "lr")) == (0.1, 0.2)
     assert found.pop(("metrics", "m")) == (1.0, 1.5)
     assert found.pop(("code", "digest")) == ("sha256:s1", "sha256:s2")
@@ -151,5 +154,5 @@ def test_differences(own_home: Path) -> None:
     before, after = found.pop(("files", "changed.txt"))
     assert before != after
     assert found == {}
-    assert differences(one, one) == []
-    assert comparison.snapshot_of(records.lineage(one.run.folder)) == own_home / "snapshots" / "s1"
+    assert differences(RUNS, one, one) == []
+    assert RUNS.snapshot(one) == own_home / "snapshots" / "s1"

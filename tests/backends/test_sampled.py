@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from ml.backends.base import Sample
 from ml.backends.local.backend import LocalBackend
 from ml.backends.local.sweeps import sampled
-from ml.backends.local.sweeps.sampled import Sample
 from tests.backends.conftest import LOG, Sweeps
 
 

@@ -12,9 +12,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from ml.backends.base import Run
+from ml.backends.base import Run, Sample
 from ml.backends.local.sweeps import sampled
-from ml.backends.local.sweeps.sampled import Sample
 from ml.cli.app import build
 from ml.cli.commands.sweep import app
 from ml.core.errors import Place, Refused

@@ -6,9 +6,9 @@ import json
 import math
 from pathlib import Path
 
+from ml.backends.base import Sample
 from ml.backends.local.runs import runs
 from ml.backends.local.sweeps import sampled
-from ml.backends.local.sweeps.sampled import Sample
 from ml.core.errors import Problem
 from ml.reports.facts import gather
 from ml.reports.privacy import HIDDEN, headline, plain, shown

@@ -9,6 +9,7 @@ from typing import TextIO
 
 from ml.backends.base import Event, Run, Watch, unwatched
 from ml.backends.local import environment, registration
+from ml.backends.local.cleaning.storage import LocalStorage
 from ml.backends.local.command import run_command
 from ml.backends.local.distributed import distribution, launchers
 from ml.backends.local.environments import building as environment_building
@@ -20,11 +21,13 @@ from ml.backends.local.parallel import parallel
 from ml.backends.local.pipelines import recall
 from ml.backends.local.pool import lasting
 from ml.backends.local.preparation import Preparation, assets_of
+from ml.backends.local.processes import cancellation
 from ml.backends.local.processes.eviction import Evictions
 from ml.backends.local.processes.interruption import Interruption
 from ml.backends.local.processes.process import Watchman, cores
-from ml.backends.local.resume import recovery, whole
+from ml.backends.local.resume import recovery, resumption, whole
 from ml.backends.local.runs import jobs
+from ml.backends.local.runs.store import LocalRuns
 from ml.backends.local.snapshots import snapshot
 from ml.backends.local.sweeps.sweep import concurrency
 from ml.backends.local.tracking.tracking import Tracking
@@ -61,6 +64,8 @@ class LocalBackend:
     """
 
     name = "local"
+    runs = LocalRuns()
+    storage = LocalStorage()
 
     def __init__(
         self,
@@ -166,12 +171,35 @@ class LocalBackend:
         watch(Event("ended", run))
         return run
 
-    def kept(self, plan: CommandPlan | PipelinePlan, output: str) -> Run | None:
-        """The completed step with this very command, code, environment and data that wrote it.
+    def cached(self, plan: Plan, output: str) -> Run | None:
+        """See the protocol. The trials of a sweep are never reused: None for a sweep."""
+        return None if isinstance(plan, SweepPlan) else recall.recalled(plan, output)
 
-        Of a pipeline: if all of its steps are kept, that which the output comes from.
-        """
-        return recall.recalled(plan, output)
+    def cancel(self, name: str) -> Run:
+        """See the protocol."""
+        return cancellation.cancel(name)
+
+    def resumable(self, name: str) -> Run:
+        """See the protocol."""
+        return resumption.find(name)
+
+    def resume_plan(self, run: Run, timeout_s: float | None = None) -> SweepPlan | PipelinePlan:
+        """See the protocol."""
+        return resumption.plan_of(run, timeout_s)
+
+    def resume(
+        self,
+        run: Run,
+        watch: Watch = unwatched,
+        timeout_s: float | None = None,
+        say: Callable[[str], None] = lambda line: None,
+    ) -> Run:
+        """See the protocol. A completed run is returned as it is."""
+        return resumption.resume(run, watch, timeout_s, say)
+
+    def was_stopped(self, run: Run) -> bool:
+        """See the protocol."""
+        return resumption.was_stopped(run)
 
 
 def _launching(command: CommandPlan) -> Iterator[Problem]:

@@ -10,9 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
 
-from ml.backends.base import Run
+from ml.backends.base import OPEN, Run
 from ml.backends.local import files
-from ml.backends.local.resume.recovery import OPEN
 from ml.backends.local.runs import runs
 from ml.core.errors import Problem, Refused
 

@@ -13,7 +13,7 @@ from ml.cli.render import json_out
 from ml.core.errors import Problem, Refused
 
 if TYPE_CHECKING:
-    from ml.backends.local.runs.listing import Entry
+    from ml.backends.base import Entry
 
 NO_RUN = "no run; start one: ml run SPEC"
 
@@ -73,9 +73,9 @@ def list_(
 @app.command()
 def show(run: RunName = "latest", experiment: Experiment = None, as_json: AsJson = False) -> None:
     """One run, and its lineage: data, code, run, model versions, where they serve."""
+    from ml.backends.base import OPEN
     from ml.backends.local.cleaning import disk
-    from ml.backends.local.resume import recovery
-    from ml.backends.local.runs.comparison import snapshot_of
+    from ml.backends.local.runs.ancestry import snapshot_of
     from ml.cli.render import live, runs_text, tables
     from ml.release.registry.descent import descendants
 
@@ -105,7 +105,7 @@ def show(run: RunName = "latest", experiment: Experiment = None, as_json: AsJson
     typer.echo(runs_text.aligned((label, tables.plain(text)) for label, text in lines))
     for problem in (*((entry.run.error,) if entry.run.error else ()), *entry.run.warnings):
         typer.echo(str(problem), err=True)
-    if entry.run.status in recovery.OPEN:
+    if entry.run.status in OPEN:
         typer.echo(f"follow it: ml runs logs --follow {entry.run.name}", err=True)
 
 
@@ -149,11 +149,12 @@ def logs(
 @app.command()
 def diff(one: RunName, other: RunName, as_json: AsJson = False) -> None:
     """Where two runs differ: data, code and its files, parameters, metrics."""
-    from ml.backends.local.runs.comparison import differences
+    from ml.backends.comparison import differences
+    from ml.backends.local.runs.store import LocalRuns
     from ml.cli.render import runs_text, tables
 
     entries = _entry(one), _entry(other)
-    found = differences(*entries)
+    found = differences(LocalRuns(), *entries)
     names = [entry.run.name for entry in entries]
     if as_json:
         said = [json_out.plain(asdict(difference)) for difference in found]
@@ -179,13 +180,14 @@ def best(
     as_json: AsJson = False,
 ) -> None:
     """The best completed runs and trials by a metric, the best first."""
-    from ml.backends.local.runs import ranking
+    from ml.backends import ranking
+    from ml.backends.local.runs.store import LocalRuns
     from ml.cli.render import live, tables
 
     if goal not in (None, *ranking.GOALS):
         raise Refused(Problem("no-such-goal", f"--goal {goal}", " or ".join(ranking.GOALS)))
     found = [_entry(run)] if run else _chosen(experiment, project, since, None)
-    ranked = ranking.rank(found, metric, goal)
+    ranked = ranking.rank(LocalRuns(), found, metric, goal)
     shown = ranked.runs[:limit]
     if as_json:
         said = [
@@ -207,7 +209,7 @@ def best(
             ],
         )
         typer.echo(f"{ranked.goal} {ranked.metric}, of {len(ranked.runs)} measured", err=True)
-    if ranking.different_data(shown):
+    if ranking.different_data(LocalRuns(), shown):
         typer.echo("note: they were not all made from the same data (ml runs diff A B)", err=True)
 
 
@@ -225,10 +227,11 @@ def _chosen(
     display_name: str | None = None,
     tags: list[str] | None = None,
 ) -> list[Entry]:
+    from ml.backends.base import STATUSES, Filter
     from ml.backends.local.runs import listing
     from ml.cli.render.spans import moment
 
-    known = {name.lower(): name for name in listing.STATUSES}
+    known = {name.lower(): name for name in STATUSES}
     for one in status or []:
         if one.lower() not in known:
             raise Refused(
@@ -237,8 +240,7 @@ def _chosen(
     every = listing.entries()
     for name in listing.torn(every):
         typer.echo(f"{name} has a record that cannot be read: ml runs resume {name}", err=True)
-    return listing.chosen(
-        every,
+    return Filter(
         experiment=experiment,
         project=project,
         statuses={known[one.lower()] for one in status or []},
@@ -248,7 +250,7 @@ def _chosen(
             key: value if equals else None
             for key, equals, value in (one.partition("=") for one in tags or [])
         },
-    )
+    ).apply(every)
 
 
 def _entry(wanted: str, experiment: str | None = None) -> Entry:

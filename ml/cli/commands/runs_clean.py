@@ -9,8 +9,8 @@ from typing import Any
 import typer
 
 from ml.backends.local.cleaning import cleaning
-from ml.backends.local.cleaning.cleaning import Cleaning
 from ml.backends.local.cleaning.keeping import GRACE_S
+from ml.backends.storage import Cleaning
 from ml.cli.render import spans, tables
 from ml.core import faults
 from ml.core.errors import Exit, Problem, Refused

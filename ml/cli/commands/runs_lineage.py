@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ml.backends.local.runs.ancestry import Link
+from ml.backends.base import Link
 from ml.cli.render.live import outcome
 from ml.cli.render.runs_text import environment_of, release_of, sha
 from ml.core.repository import shown

@@ -26,7 +26,7 @@ def command(
     as_json: AsJson = False,
 ) -> None:
     """Rank trials by quality, latency, cost and stability, weighed by the project's select.yml."""
-    from ml.backends.local.runs import ranking
+    from ml.backends import ranking
     from ml.backends.local.runs import runs as known
     from ml.cli.render import json_out
     from ml.core.errors import Problem, Refused

@@ -6,11 +6,11 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ml.backends.base import Run
+from ml.backends.base import Entry, Run
+from ml.backends.comparison import Difference
 from ml.backends.local import files
 from ml.backends.local.cleaning import bounding, disk, keeping
-from ml.backends.local.runs.comparison import Difference, snapshot_of
-from ml.backends.local.runs.listing import Entry
+from ml.backends.local.runs.ancestry import snapshot_of
 from ml.cli.render.live import number, outcome, parameters
 from ml.cli.render.spans import ago, size, span
 from ml.core.repository import shown

@@ -75,7 +75,7 @@ def evaluated_before(project: Project, model: Path) -> Run | None:
     The same command, code, environment and data, by their content: to run it again would say the
     same.
     """
-    return LocalBackend().kept(evaluation_plan(project, model), EVALUATION)
+    return LocalBackend().cached(evaluation_plan(project, model), EVALUATION)
 
 
 def evaluate(project: Project, model: Path, watch: Watch = unwatched) -> Run:

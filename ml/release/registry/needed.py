@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from ml.backends.local.cleaning.keeping import Needed
+from ml.backends.storage import Needed
 from ml.core import home
 from ml.core.errors import Exit, Problem, Refused
 from ml.release.declaration import desired

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
-from ml.backends.base import Run
-from ml.backends.local.pipelines import reuse
-from ml.backends.local.runs import ranking, records
-from ml.backends.local.runs.listing import Entry, entry_of
+from ml.backends import ranking
+from ml.backends.base import Entry, Run
+from ml.backends.local.runs import records
+from ml.backends.local.runs.store import LocalRuns
 from ml.core import repository
 from ml.core.errors import Problem, Refused
 from ml.release.selection import weights
@@ -39,7 +39,7 @@ def choose(found: Sequence[Run], metric: str | None = None, goal: str | None = N
     when the runs are of several projects, or when the select.yml is wrong.
     """
     entries = [entry for run in found for entry in _sources(run)]
-    metric, goal = ranking.objective(entries, metric, goal)
+    metric, goal = ranking.objective(LocalRuns(), entries, metric, goal)
     project = _project(entries)
     weighed = weights.read(repository.root() / "ml" / "projects" / project if project else None)
     every = {run.name: run for entry in entries for run in entry.run.trials or (entry.run,)}
@@ -49,12 +49,12 @@ def choose(found: Sequence[Run], metric: str | None = None, goal: str | None = N
     try:
         made = select(contenders, weighed, metric, cast(Goal, goal))
     except ValueError:
-        raise Refused(ranking.nothing(metric, done)) from None
+        raise Refused(ranking.nothing_to_rank(metric, done)) from None
     notes = [*_unranked(made, contenders), *_unfinished(list(every.values()))]
     if not weighed.source:
         where = f"ml/projects/{project}" if project else "the project's folder"
         notes.append(f"only quality weighs: there is no {weights.FILE} in {where}")
-    if ranking.different_data(done):
+    if ranking.different_data(LocalRuns(), done):
         notes.append("they were not all made from the same data (ml runs diff A B)")
     kept = {one.contender.name: every[one.contender.name] for one in made.ranked}
     return Selected(made, kept, project, tuple(notes))
@@ -62,9 +62,9 @@ def choose(found: Sequence[Run], metric: str | None = None, goal: str | None = N
 
 def _sources(run: Run) -> Iterator[Entry]:
     """Sweeps and single runs: of a pipeline its sweeps, or the steps that left a model."""
-    wrote = reuse.writer(run) or run
+    wrote = LocalRuns().original(run) or run
     if not wrote.steps:
-        entry = entry_of(wrote)
+        entry = LocalRuns().entry(wrote)
         above = wrote.folder.parent
         if above.name == "trials" and not entry.objective:
             lineage = {**records.lineage(above.parent), **entry.lineage}
@@ -72,7 +72,9 @@ def _sources(run: Run) -> Iterator[Entry]:
             entry = Entry(wrote, entry.kind, lineage)
         yield entry
         return
-    swept = [step for step in wrote.steps if step.steps or (reuse.writer(step) or step).trials]
+    swept = [
+        step for step in wrote.steps if step.steps or (LocalRuns().original(step) or step).trials
+    ]
     for step in swept or [step for step in wrote.steps if "model" in step.outputs]:
         yield from _sources(step)
 
@@ -86,7 +88,7 @@ def _contender(run: Run, whole: bool, metric: str, goal: str, weighed: Weights) 
         cost = training + weighed.cost.predictions * prediction / 1000
     spread = run.metrics.get(weighed.stability.metric or f"{metric}_std")
     terms = {
-        "quality": ranking.value(run, metric, goal),
+        "quality": ranking.value(LocalRuns(), run, metric, goal),
         "latency": latency,
         "cost": cost,
         "stability": spread,

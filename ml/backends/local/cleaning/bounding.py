@@ -11,17 +11,18 @@ import re
 import shutil
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
-from ml.backends.base import Run
+from ml.backends import ranking
+from ml.backends.base import Entry, Run
 from ml.backends.local.cleaning import cleaning, disk
-from ml.backends.local.cleaning.cleaning import Cleaning, Item
-from ml.backends.local.cleaning.keeping import Keeping, Needed
+from ml.backends.local.cleaning.keeping import Keeping
 from ml.backends.local.environments import building as environment_building
 from ml.backends.local.resume.resumption import was_stopped
-from ml.backends.local.runs import ranking
-from ml.backends.local.runs.listing import Entry, entries
+from ml.backends.local.runs.listing import entries
+from ml.backends.local.runs.store import LocalRuns
+from ml.backends.storage import Cleaning, Item, Needed, Usage
 from ml.core import home
 from ml.core.errors import Problem, Refused
 
@@ -34,20 +35,6 @@ TARGET = 0.9
 EVICTED = "evicted.json"
 _UNITS = {"": 1, "B": 1, "KB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12}
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?B)?$", re.I)
-
-
-@dataclass(frozen=True)
-class Bound:
-    """What the home takes, what it may take (None: no bound), and what goes for it, in bytes."""
-
-    taken: int
-    limit: float | None
-    cleaning: Cleaning
-
-    @property
-    def is_passed(self) -> bool:
-        """Whether more is taken than may be."""
-        return self.limit is not None and self.taken > self.limit
 
 
 def limit() -> float | None:
@@ -66,12 +53,12 @@ def limit() -> float | None:
     return float(match[1]) * _UNITS[(match[2] or "").upper()]
 
 
-def measure() -> Bound:
+def measure() -> Usage:
     """What is taken and what may be; nothing goes yet."""
-    return Bound(disk.taken(home.home()), limit(), Cleaning((), 0, {}))
+    return Usage(disk.taken(home.home()), limit(), Cleaning((), 0, {}))
 
 
-def plan(measured: Bound, needed: Needed, reads: Iterable[Path] = ()) -> Bound:
+def plan(measured: Usage, needed: Needed, reads: Iterable[Path] = ()) -> Usage:
     """What goes until the home is within its bound again, the least missed first.
 
     Copies that nothing refers to, then the outputs of runs, the oldest first, then environments
@@ -79,7 +66,7 @@ def plan(measured: Bound, needed: Needed, reads: Iterable[Path] = ()) -> Bound:
     refers to, one that is kept, the latest, the best of an experiment (of these two the outputs of
     trials that were not the best may go), nor what the next run `reads`.
     """
-    if not measured.is_passed or measured.limit is None:
+    if not measured.is_over or measured.limit is None:
         return measured
     excess = measured.taken - TARGET * measured.limit
     paths = {**needed.paths, **dict.fromkeys(reads, "the next run reads it")}
@@ -98,7 +85,7 @@ def plan(measured: Bound, needed: Needed, reads: Iterable[Path] = ()) -> Bound:
     return replace(measured, cleaning=Cleaning(tuple(items), freed, stay))
 
 
-def carry_out(bound: Bound, still: Bound) -> tuple[int, list[str]]:
+def carry_out(bound: Usage, still: Usage) -> tuple[int, list[str]]:
     """Remove what goes and is `still` to go; bytes freed, and what went wrong."""
     freed, wrong = cleaning.remove(bound.cleaning, still.cleaning)
     for item in bound.cleaning.items:
@@ -140,7 +127,7 @@ def _prized(every: Sequence[Entry]) -> set[str]:
     for experiment in {entry.run.experiment for entry in every}:
         members = [entry for entry in every if entry.run.experiment == experiment]
         try:
-            best = ranking.rank(members, None, None).runs[0]
+            best = ranking.rank(LocalRuns(), members, None, None).runs[0]
             found.add(best.folder.relative_to(home.jobs()).parts[0])
         except Refused:
             done = [entry.run.name for entry in members if entry.run.status == "Completed"]

@@ -6,41 +6,19 @@ import json
 import shutil
 import stat
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
+from ml.backends.base import Entry, Filter
 from ml.backends.local.cleaning import disk
-from ml.backends.local.cleaning.keeping import Keeping, Needed, references
+from ml.backends.local.cleaning.keeping import Keeping, references
 from ml.backends.local.environments import building as environment_building
 from ml.backends.local.runs import jobs, listing
-from ml.backends.local.runs.listing import Entry
+from ml.backends.storage import Cleaning, Item, ItemKind, Needed
 from ml.core import home
 
-Kind = Literal["run", "outputs", "snapshot", "environment", "model", "reuse", "leftover"]
 _REMOVING, _UNFINISHED = ".removing-", ".unfinished-"
-
-
-@dataclass(frozen=True)
-class Item:
-    """Something that goes: its paths, what they take in bytes, and why it may."""
-
-    kind: Kind
-    name: str
-    paths: tuple[Path, ...]
-    size: int
-    why: str
-
-
-@dataclass(frozen=True)
-class Cleaning:
-    """What goes, the bytes that this gives back, and why runs stay that were asked for."""
-
-    items: tuple[Item, ...]
-    frees: int
-    stay: Mapping[str, str]
 
 
 def plan(
@@ -57,7 +35,7 @@ def plan(
     """
     every = listing.entries()
     keeping = Keeping(needed, every)
-    asked = _asked(listing.chosen(every, experiment=experiment), keep, older_than)
+    asked = _asked(Filter(experiment=experiment).apply(every), keep, older_than)
     stay = keeping.settle(asked)
     going = [entry for entry in asked if entry.run.name not in stay]
     gone = {entry.run.name for entry in going}
@@ -144,7 +122,7 @@ def _orphans(keeping: Keeping, left: Iterable[Entry]) -> Iterator[Item]:
     used = {digest for one in found for digest in one.snapshots}
     built = {digest for one in found for digest in one.environments}
     gone = "no run is left of it"
-    stores: list[tuple[Kind, Path, Callable[[Path], bool], str]] = [
+    stores: list[tuple[ItemKind, Path, Callable[[Path], bool], str]] = [
         ("snapshot", home.snapshots(), lambda path: path.name in used, gone),
         ("environment", home.environments(), lambda path: _works(path, built), gone),
         ("model", keeping.needed.models, lambda path: False, "it is no registered version"),

@@ -3,29 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 
-from ml.backends.base import Run
+from ml.backends.base import Entry, Run
 from ml.backends.local.runs import jobs, listing
-from ml.backends.local.runs.listing import Entry
+from ml.backends.storage import Needed
 from ml.core import home
 
 # Time from taking a snapshot, or storing a model, until something refers to it.
 GRACE_S = 600.0
-
-
-@dataclass(frozen=True)
-class Needed:
-    """What has to stay, and why: paths (with all below them), and runs by their MLflow id.
-
-    `models` is the folder of stored model copies, one a digest.
-    """
-
-    paths: Mapping[Path, str]
-    runs: Mapping[str, str]
-    models: Path
 
 
 @dataclass(frozen=True)

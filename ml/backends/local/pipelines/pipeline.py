@@ -97,7 +97,7 @@ class Pipeline:
         """Take in the steps that had ended; the others wait, and go on where they were."""
         for run in sorted(past.steps, key=lambda step: step.ended or 0.0):
             name = run.folder.name
-            wrote = reuse.writer(run)
+            wrote = records.original(run)
             if not run.id or attempts.was_cut_off(run) or attempts.has_lost(run) or not wrote:
                 continue
             del self._waiting[name]

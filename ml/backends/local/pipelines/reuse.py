@@ -115,17 +115,6 @@ def take_over(
     return run
 
 
-def writer(run: Run) -> Run | None:
-    """The run that wrote what this step has: itself, or the one it was taken over from, if left."""
-    if not run.reused_from:
-        return run
-    whole, *steps = run.reused_from.split(".")
-    folder = home.jobs() / whole
-    for step in steps:
-        folder = folder / "steps" / step
-    return records.read_if_whole(folder)
-
-
 def _outputs(kept: Kept, folder: Path) -> dict[str, Path]:
     """The kept outputs in a new folder, without a second copy on the disk.
 

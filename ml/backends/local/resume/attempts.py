@@ -7,9 +7,9 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
-from ml.backends.base import Run
+from ml.backends.base import OPEN, Run
 from ml.backends.local.processes import reaper
-from ml.backends.local.resume.recovery import EXECUTOR_GONE, OPEN
+from ml.backends.local.resume.recovery import EXECUTOR_GONE
 from ml.backends.local.runs import records
 from ml.backends.local.tracking.tracking import Tracking
 from ml.core import faults

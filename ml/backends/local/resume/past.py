@@ -7,13 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ml.backends.base import Run
+from ml.backends.base import Run, Sample
 from ml.backends.local.resume import attempts
 from ml.backends.local.resume.recovery import EXECUTOR_GONE
 from ml.backends.local.runs import records
 from ml.backends.local.sweeps import sampled
 from ml.backends.local.sweeps.board import Board
-from ml.backends.local.sweeps.sampled import Sample
 from ml.backends.local.tracking import history
 from ml.sweeps.samplers import Sampler, Suggestion
 

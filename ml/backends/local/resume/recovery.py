@@ -8,13 +8,12 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from ml.backends.base import Pause, Run
+from ml.backends.base import OPEN, Pause, Run
 from ml.backends.local.runs import jobs, records
 from ml.backends.local.tracking.tracking import Tracking
 from ml.core import home
 from ml.core.errors import Problem
 
-OPEN = frozenset({"Queued", "Running"})
 EXECUTOR_GONE = "executor-gone"
 
 

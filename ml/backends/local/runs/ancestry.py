@@ -4,66 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ml.backends.base import Run
+from ml.backends.base import Datum, Entry, Link, Made, Run
 from ml.backends.local.runs import runs
-from ml.backends.local.runs.comparison import snapshot_of
-from ml.backends.local.runs.listing import Entry, entry_of
+from ml.backends.local.runs.listing import entry_of
 from ml.core import home
 from ml.core.errors import Refused
 from ml.specs.assets import assets
 
 _STEP = re.compile(r"\$\{\{\s*(?:parent\.)?jobs\.([^.}]+)\.outputs\.([^.}\s]+)\s*\}\}$")
-
-
-@dataclass(frozen=True)
-class Datum:
-    """What went into a run: an asset or a path, sha256 of it ("" when it was not read), and the run
-    and output that it came from, "" for data that no run of this machine made."""
-
-    name: str
-    what: str
-    digest: str
-    run: str = ""
-    output: str = ""
-
-
-@dataclass(frozen=True)
-class Made:
-    """What came out: sha256 of it now, None when it is gone, and the asset that it became."""
-
-    name: str
-    path: Path
-    digest: str | None
-    asset: str
-
-
-@dataclass(frozen=True)
-class Link:
-    """One run on the way, with what led to it and what it made."""
-
-    entry: Entry
-    data: tuple[Datum, ...]
-    made: tuple[Made, ...]
-
-    @property
-    def run(self) -> Run:
-        """The run itself."""
-        return self.entry.run
-
-    @property
-    def code(self) -> Mapping[str, Any]:
-        """Commit, branch, whether dirty, digest of the snapshot; empty when nothing is known."""
-        found: Mapping[str, Any] = self.entry.lineage.get("code") or {}
-        return found
-
-    @property
-    def snapshot(self) -> Path | None:
-        """The code as it ran, while it is kept."""
-        return snapshot_of(self.entry.lineage)
 
 
 def ancestry(run: Run) -> list[Link]:
@@ -89,7 +40,7 @@ def _follow(run: Run, found: dict[str, Link], open_: set[str]) -> None:
             _follow(before, found, open_)
     for step in run.steps:
         _follow(step, found, open_)
-    found[run.name] = Link(entry, data, tuple(_made(run)))
+    found[run.name] = Link(entry, data, tuple(_made(run)), snapshot_of(entry.lineage))
 
 
 def _data(entry: Entry) -> Iterator[Datum]:
@@ -140,3 +91,10 @@ def _made(run: Run) -> Iterator[Made]:
         there = path.resolve()
         digest = assets.digest(there) if there.exists() else None
         yield Made(name, path, digest, run.registered.get(name, ""))
+
+
+def snapshot_of(lineage: Mapping[str, Any]) -> Path | None:
+    """The folder with the code as it ran; None once it was removed."""
+    digest = str((lineage.get("code") or {}).get("digest", "")).removeprefix("sha256:")
+    folder = home.snapshots() / digest
+    return folder if digest and folder.is_dir() else None

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ml.backends.base import Pause, Run
+from ml.core import home
 from ml.core.errors import Place, Problem
 
 FILE = "job.json"
@@ -97,6 +98,17 @@ def within(folder: Path) -> Iterator[Run]:
             yield from within(part)
     with suppress(*UNREADABLE):
         yield read(folder)
+
+
+def original(run: Run) -> Run | None:
+    """The run that wrote the outputs: `run` itself, or the step that it reuses; None if removed."""
+    if not run.reused_from:
+        return run
+    name, *steps = run.reused_from.split(".")
+    folder = home.jobs() / name
+    for step in steps:
+        folder = folder / PARTS["pipeline"] / step
+    return read_if_whole(folder)
 
 
 def is_torn(folder: Path) -> bool:

@@ -7,25 +7,11 @@ with the very same values.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+
+from ml.backends.base import Sample
 
 FILE = "sampling.json"
-
-
-@dataclass(frozen=True)
-class Sample:
-    """The values of trial `number`, typed and nested as they were sampled.
-
-    `origin` says who chose them: its `kind` is given, random, sobol, grid or tpe, the rest is the
-    sampler's own.
-    """
-
-    number: int
-    values: Mapping[str, object]
-    origin: Mapping[str, Any] = field(default_factory=dict)
 
 
 def write(folder: Path, sample: Sample) -> None:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
-from ml.backends.base import Event, Run, Status, Watch
+from ml.backends.base import Event, Run, Sample, Status, Watch
 from ml.backends.local import files, registration
 from ml.backends.local.execution import Execution, Session
 from ml.backends.local.processes.interruption import Interruption
@@ -19,7 +19,6 @@ from ml.backends.local.runs import jobs, lineage, records
 from ml.backends.local.sweeps import outcome as sweep_outcome
 from ml.backends.local.sweeps import sampled
 from ml.backends.local.sweeps.board import Board
-from ml.backends.local.sweeps.sampled import Sample
 from ml.backends.local.tracking import history
 from ml.core import faults
 from ml.core.errors import Problem, Refused

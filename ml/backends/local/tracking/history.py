@@ -9,13 +9,17 @@ import math
 import os
 import sqlite3
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Any
 
+from ml.backends.base import Curve
 from ml.core.home import database
 
 # MLflow stores infinities as the largest finite double, and NaN as 0 with a flag.
 _LARGEST = 1.7976931348623157e308
+# Variables of one statement: SQLite takes 999 at least.
+_VARIABLES = 900
 
 
 def value(stored: float, is_nan: int) -> float:
@@ -98,6 +102,46 @@ def curve(run_id: str, metric: str) -> list[float]:
             (run_id, metric),
         )
         return [value(stored, is_nan) for stored, is_nan in rows]
+
+
+def curves(run_ids: Sequence[str], metric: str) -> Mapping[str, Curve]:
+    """Run id → every (step, value) that the run logged; runs without the metric are left out."""
+    found: dict[str, list[tuple[int, float]]] = {}
+    for run_id, step, stored, is_nan in _rows(
+        "SELECT run_uuid, step, value, is_nan FROM metrics"
+        " WHERE key = ? AND run_uuid IN ({}) ORDER BY rowid",
+        run_ids,
+        metric,
+    ):
+        found.setdefault(run_id, []).append((step, value(stored, is_nan)))
+    return {run_id: tuple(points) for run_id, points in found.items()}
+
+
+def all_curves(run_id: str) -> Mapping[str, Curve]:
+    """Metric → every (step, value) that the run logged."""
+    found: dict[str, list[tuple[int, float]]] = {}
+    for key, step, stored, is_nan in _rows(
+        "SELECT key, step, value, is_nan FROM metrics WHERE run_uuid IN ({}) ORDER BY rowid",
+        [run_id],
+    ):
+        found.setdefault(key, []).append((step, value(stored, is_nan)))
+    return {key: tuple(points) for key, points in sorted(found.items())}
+
+
+def tag(run_ids: Sequence[str], key: str) -> Mapping[str, str]:
+    """Run id → the tag's value; runs without it are left out."""
+    statement = "SELECT run_uuid, value FROM tags WHERE key = ? AND run_uuid IN ({})"
+    return dict(_rows(statement, run_ids, key))
+
+
+def _rows(statement: str, run_ids: Sequence[str], *parameters: str) -> list[tuple[Any, ...]]:
+    rows: list[tuple[Any, ...]] = []
+    with _reading() as connection:
+        for start in range(0, len(run_ids), _VARIABLES):
+            ids = run_ids[start : start + _VARIABLES]
+            marks = ", ".join("?" * len(ids))
+            rows += connection.execute(statement.format(marks), (*parameters, *ids))
+    return rows
 
 
 class Feed:

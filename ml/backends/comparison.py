@@ -1,0 +1,80 @@
+"""The differences between two runs: spec, data, code, files, parameters and metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from ml.backends.base import OPEN, Entry, RunStore, TrackingUnavailable
+
+# In the order in which they explain a difference.
+SECTIONS = ("job", "data", "code", "files", "parameters", "metrics")
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A field in each of two runs; None where a run does not have it."""
+
+    section: str
+    name: str
+    one: Any
+    other: Any
+
+
+def differences(runs: RunStore, one: Entry, other: Entry) -> list[Difference]:
+    """The fields in which the runs differ; none for two runs of the same job on the same data."""
+    first, second = dict(_fields(runs, one)), dict(_fields(runs, other))
+    differing = [
+        Difference(*key, first.get(key), second.get(key)) for key in first.keys() | second.keys()
+    ]
+    differing += _files(runs, one, other)
+    differing.sort(key=lambda found: (SECTIONS.index(found.section), found.name))
+    return [found for found in differing if not _same(found.one, found.other)]
+
+
+def _same(one: Any, other: Any) -> bool:
+    return bool(one == other) or (one != one and other != other)  # NaN is the same as NaN
+
+
+def _fields(runs: RunStore, entry: Entry) -> Iterator[tuple[tuple[str, str], Any]]:
+    run, lineage = entry.run, entry.lineage
+    metrics = run.metrics
+    if run.status in OPEN:  # its record has no metrics yet
+        with suppress(TrackingUnavailable):
+            metrics = runs.metrics(run)
+    yield ("job", "kind"), entry.kind
+    yield ("job", "status"), run.status
+    yield ("job", "experiment"), run.experiment
+    yield ("job", "spec"), lineage.get("spec")
+    yield ("job", "environment"), lineage.get("environment")
+    for name, data in (lineage.get("data") or {}).items():
+        yield ("data", name), data.get("asset") or data.get("source")
+        yield ("data", f"{name} sha256"), data.get("digest")
+    for name, value in (lineage.get("code") or {}).items():
+        yield ("code", name), value
+    for name, value in run.parameters.items():
+        yield ("parameters", name), value
+    for name, number in metrics.items():
+        yield ("metrics", name), number
+
+
+def _files(runs: RunStore, one: Entry, other: Entry) -> Iterator[Difference]:
+    """The files that differ between the two snapshots; none when a snapshot was removed."""
+    first, second = runs.snapshot(one), runs.snapshot(other)
+    if first is None or second is None or first == second:
+        return
+    names = {path.relative_to(root) for root in (first, second) for path in _files_below(root)}
+    for name in sorted(names):
+        yield Difference("files", str(name), _digest(first / name), _digest(second / name))
+
+
+def _digest(path: Path) -> str | None:
+    return f"sha256:{sha256(path.read_bytes()).hexdigest()}" if path.is_file() else None
+
+
+def _files_below(folder: Path) -> Iterator[Path]:
+    return (path for path in folder.rglob("*") if path.is_file())

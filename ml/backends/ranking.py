@@ -1,0 +1,146 @@
+"""Runs, trials and steps ranked by one metric."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import cast
+
+from ml.backends.base import Entry, Run, RunStore, TrackingUnavailable
+from ml.core.errors import Problem, Refused
+from ml.sweeps.objective import Goal, score
+
+GOALS = ("maximize", "minimize")
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """Completed runs, trials and steps that logged the metric as a number, the best first."""
+
+    metric: str
+    goal: str
+    runs: Sequence[Run]
+
+
+def rank(runs: RunStore, entries: Sequence[Entry], metric: str | None, goal: str | None) -> Ranking:
+    """Rank the completed runs; sweeps and pipelines count by their parts, each part once.
+
+    `metric` and `goal` default to those of the latest sweep among the entries. A reused step counts
+    only where it was run first, unless the only entry contains it. Raises Refused when nothing
+    determines metric and goal, and when no completed run has the metric.
+    """
+    if len(entries) == 1:
+        entries = [replace(entries[0], run=_with_originals(runs, entries[0].run))]
+    leaves = [run for entry in entries for run in _leaves(entry.run)]
+    completed = [run for run in leaves if run.status == "Completed" and not run.reused_from]
+    if metric is not None and not any(metric in run.metrics for run in completed):
+        raise Refused(nothing_to_rank(metric, completed))
+    metric, goal = objective(runs, entries, metric, goal)
+    measured = [run for run in completed if math.isfinite(run.metrics.get(metric, math.nan))]
+    if not measured:
+        raise Refused(nothing_to_rank(metric, completed))
+    sign = -1 if goal == "maximize" else 1
+    ordered = sorted(measured, key=lambda run: (sign * run.metrics[metric], run.started))
+    return Ranking(metric, goal, ordered)
+
+
+def different_data(runs: RunStore, ranked: Iterable[Run]) -> bool:
+    """Whether the runs were made from different data, so that their metrics do not compare."""
+    data = set()
+    for run in ranked:
+        inputs = (runs.entry(run).lineage.get("data") or {}).items()
+        data.add(tuple(sorted((name, str(one.get("digest") or one)) for name, one in inputs)))
+    return len(data) > 1
+
+
+def value(runs: RunStore, run: Run, metric: str, goal: str) -> float | None:
+    """The value by which a sweep ranks the run: the best one that it ever logged.
+
+    None when it logged none, NaN when one of them is not finite: the training diverged.
+    """
+    try:
+        curve = [number for _, number in runs.curves([run], metric).get(run.id, ())]
+    except TrackingUnavailable:
+        curve = []
+    if not curve:
+        return run.metrics.get(metric)
+    best = score(curve, cast(Goal, goal))
+    return math.nan if best is None else best
+
+
+def objective(
+    runs: RunStore, entries: Sequence[Entry], metric: str | None, goal: str | None
+) -> tuple[str, str]:
+    """The requested metric and goal, else those of the first sweep among the entries.
+
+    Raises Refused when neither determines them.
+    """
+    candidates = [pair for pair in _objectives(runs, entries) if metric in (None, pair[0])]
+    if metric is None:
+        if not candidates:
+            raise Refused(
+                Problem(
+                    "which-metric",
+                    "no sweep is among these runs, so nothing says which metric decides",
+                    "the name of a metric that they logged",
+                    f"add --metric NAME; they logged: {_listed(_logged(entries))}",
+                )
+            )
+        return candidates[0][0], goal or candidates[0][1]
+    if goal is None and not candidates:
+        raise Refused(
+            Problem(
+                "which-goal",
+                f"no sweep among these runs says whether more or less `{metric}` is better",
+                " or ".join(GOALS),
+                f"add --goal {GOALS[0]} or --goal {GOALS[1]}",
+            )
+        )
+    return metric, goal or candidates[0][1]
+
+
+def nothing_to_rank(metric: str, completed: Sequence[Run]) -> Problem:
+    """The error when none of the completed runs has the metric."""
+    logged = {name for run in completed for name in run.metrics}
+    near = difflib.get_close_matches(metric, sorted(logged), n=1)
+    return Problem(
+        "nothing-to-rank",
+        f"none of {len(completed)} completed runs and trials logged `{metric}` as a number",
+        f"one of: {_listed(logged)}",
+        f"did you mean --metric {near[0]}?" if near else "ml runs list shows what there is",
+    )
+
+
+def _objectives(runs: RunStore, entries: Iterable[Entry]) -> Iterator[tuple[str, str]]:
+    """The objectives of the sweeps among the entries and their steps, in order."""
+    for entry in entries:
+        steps = (runs.entry(part) for part in entry.run.below() if part.trials)
+        for sweep in (entry, *steps):
+            if sweep.objective:
+                yield sweep.objective
+
+
+def _leaves(run: Run) -> Iterator[Run]:
+    """The parts that logged for themselves: the metrics of a sweep are those of its best trial."""
+    parts = (*run.steps, *run.trials)
+    if not parts:
+        yield run
+    for part in parts:
+        yield from _leaves(part)
+
+
+def _with_originals(runs: RunStore, run: Run) -> Run:
+    """The run with its reused steps replaced by their originals, where those still exist."""
+    if run.reused_from:
+        return runs.original(run) or run
+    return replace(run, steps=tuple(_with_originals(runs, step) for step in run.steps))
+
+
+def _logged(entries: Iterable[Entry]) -> set[str]:
+    return {name for entry in entries for run in _leaves(entry.run) for name in run.metrics}
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(sorted(names)) or "no metric at all"
