@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from ml.backends.base import Filter
 from ml.backends.local.runs import jobs, listing, records, runs
 from ml.cli.commands.run_logs import BLOCK_BYTES, beginning, write
 from ml.cli.render import runs_text
@@ -302,7 +303,7 @@ def test_a_thousand_runs_are_read_at_once(own_home: Path) -> None:
             opened.append(str(of[0])) if event == "open" and str(own_home) in str(of[0]) else None
         )
     )
-    found = listing.chosen(listing.entries(), project="shop_search", statuses={"Completed"})
+    found = Filter(project="shop_search", statuses={"Completed"}).apply(listing.entries())
     assert len(found) == 1000
     assert len(opened) == 1000
 
