@@ -2,15 +2,33 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from ml.release.log import audit, history, journal
+from ml.release.log import audit, history
+from ml.serving.server import Launch
 
 
 def happened(event: str, version: str, endpoint: str = "tiny", **more: object) -> None:
     """Add a line as a rollout does."""
-    what = {"endpoint": endpoint, "version": version, "digest": f"sha256:{version}"}
+    what = {"endpoint": endpoint, "version": version, "digest": f"sha256:{version}", "code": "1"}
     audit.append(event, {**what, "approved_by": "ana", **more})
+
+
+def launch(version: str, code: str = "1") -> Launch:
+    """The version with that serving code."""
+    return Launch(
+        endpoint="tiny",
+        model="tiny",
+        version=version,
+        digest=f"sha256:{version}",
+        code=Path(code),
+        scoring_script="score.py",
+        model_folder=Path("model"),
+        environment_variables={},
+        collect=False,
+    )
 
 
 @pytest.mark.parametrize(
@@ -22,9 +40,16 @@ def test_going_back_takes_away_what_came_after(applied: str, left: str) -> None:
     for version in applied:
         happened("applied", version)
         happened("applied", "9", endpoint="other")
-    assert "".join(str(line["version"]) for line in journal.served("tiny")) == left
+    assert "".join(str(line["version"]) for line in history.of("tiny").served) == left
     for version in "1239":
-        assert history.is_way_back("tiny", f"sha256:{version}") is (version in left)
+        assert history.of("tiny").served_before(launch(version)) is (version in left)
+
+
+def test_a_model_with_other_serving_code_did_not_serve_before() -> None:
+    """The gates and the canary judged the old code: a changed score.py passes neither by it."""
+    happened("applied", "1")
+    assert history.of("tiny").served_before(launch("1"))
+    assert not history.of("tiny").served_before(launch("1", code="2"))
 
 
 def test_refused_versions_are_those_that_did_not_make_it_since() -> None:
@@ -36,10 +61,10 @@ def test_refused_versions_are_those_that_did_not_make_it_since() -> None:
         ("rolled-back", "3", "memory"),
     ):
         happened(event, version, why=why)
-    (one,) = history.refused("tiny")
+    (one,) = history.of("tiny").refused()
     assert (one.version, one.outcome, one.why, one.by) == ("3", "rolled-back", "memory", "ana")
-    assert history.signed_off("tiny", "sha256:2") == "ana"
-    assert history.signed_off("tiny", "sha256:3") == ""
+    assert history.of("tiny").approver("sha256:2") == "ana"
+    assert history.of("tiny").approver("sha256:3") == ""
 
 
 def decided(outcome: str, step: str = "apply", environment: str = "prod") -> str:
@@ -53,14 +78,15 @@ def decided(outcome: str, step: str = "apply", environment: str = "prod") -> str
 
 def test_the_last_attempt_is_what_an_apply_came_to() -> None:
     """Not a proposal, not another environment's, not one that found nothing to do."""
-    assert history.last_attempt("tiny", "prod", "tiny-prod") is None
+    assert history.of("tiny-prod").last_attempt("tiny", "prod") is None
     happened("applied", "4", endpoint="tiny-prod")
     decided("refused", environment="dev")
     decided("refused", step="propose")
     hash = decided("already-champion")
-    found = history.last_attempt("tiny", "prod", "tiny-prod")
+    found = history.of("tiny-prod").last_attempt("tiny", "prod")
     assert found and (found.outcome, found.version) == ("applied", "4")
     decided("refused")
-    found = history.last_attempt("tiny", "prod", "tiny-prod")
+    found = history.of("tiny-prod").last_attempt("tiny", "prod")
     assert found and (found.outcome, found.version) == ("refused", "5") and "gap" in found.why
-    assert history.reason(hash) == "because" and history.reason("0" * 64) == ""
+    assert history.of("tiny-prod").reason(hash) == "because"
+    assert history.of("tiny-prod").reason("0" * 64) == ""

@@ -1,6 +1,6 @@
 """Applies, crashes, reboots and reverts in any order: something good serves, and status says what.
 
-The real apply, rollout, journal and endpoint state run over a machine whose processes are entries
+The real apply, rollout, history and endpoint state run over a machine whose processes are entries
 in a table, so that thousands of sequences take seconds. A crash is a SIGKILL: from some effect on,
 nothing that the dying command does has any effect, its own undoing included.
 """
@@ -25,7 +25,7 @@ from ml.release.canary import canary
 from ml.release.canary.canary import Outcome
 from ml.release.declaration import desired
 from ml.release.declaration.desired import Declared
-from ml.release.log import audit, journal
+from ml.release.log import audit, history
 from ml.release.promotion import propose as proposing
 from ml.release.promotion.judge import Judged
 from ml.release.registry.registry import Version
@@ -461,7 +461,7 @@ def test_a_disk_that_is_full_from_any_effect_on_stops_nothing(number: str) -> No
             releases.teardown()
 
 
-def test_the_journal_is_what_status_reads(own_home: Path) -> None:
+def test_the_history_is_what_status_reads(own_home: Path) -> None:
     """An applied version is not said to be rolled back although it once was."""
     declared = declaration("1")
     for event in ("rolled-back", "applied"):
@@ -473,4 +473,4 @@ def test_the_journal_is_what_status_reads(own_home: Path) -> None:
         }
         audit.append(event, what)
         expected = "errors" if event == "rolled-back" else None
-        assert journal.last_refusal(NAME, declared) == expected
+        assert history.of(NAME).last_refusal(declared) == expected

@@ -8,8 +8,7 @@ from dataclasses import replace
 from ml.core.errors import Exit, Problem, Refused
 from ml.release.ab.experiment import Experiment
 from ml.release.declaration import project as projects
-from ml.release.log import audit
-from ml.release.log.journal import taken_back
+from ml.release.log import audit, history
 from ml.release.promotion.judge import judge
 from ml.release.promotion.propose import launch_of
 from ml.release.registry.registry import Registry
@@ -120,7 +119,7 @@ def _alone(experiment: Experiment) -> Live:
 
 def _not_taken_back(launch: Launch, project: str) -> None:
     """Refuse a B that its canary refused and that was not applied since: none watches it here."""
-    if (line := taken_back(launch)) is not None:
+    if (line := history.of(launch.endpoint).rolled_back(launch)) is not None:
         raise Refused(
             Problem(
                 "refused-before",

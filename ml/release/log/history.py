@@ -1,21 +1,46 @@
-"""What an endpoint went through, read from the audit log: versions applied, refused, signed off."""
+"""The history of an endpoint: what the audit log says of versions applied, refused, signed off."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
+from ml.core.errors import Exit, Problem, Refused
+from ml.release.canary.canary import Outcome
+from ml.release.declaration import desired
+from ml.release.declaration.desired import Declared
+from ml.release.declaration.strategy import Strategy
 from ml.release.log import audit
-from ml.release.log.journal import lines, served
+from ml.release.registry.registry import Version
+from ml.serving.server import Launch
 
 Line = Mapping[str, object]
+APPLIED, ROLLED_BACK = "applied", "rolled-back"
+
+
+@dataclass(frozen=True)
+class Release:
+    """A declared version that is rolled out, and the person who approved it."""
+
+    project: str
+    environment: str
+    declared: Declared
+    version: Version
+    launch: Launch
+    samples: Sequence[Mapping[str, object]]
+    strategy: Strategy
+    approved_by: str
+
+    def is_current(self) -> bool:
+        """Whether it is still what is declared."""
+        return desired.read(self.project, self.environment) == self.declared
 
 
 @dataclass(frozen=True)
 class Attempt:
-    """The last thing that an apply did: `outcome` is "applied", "rolled-back" or "refused".
+    """The result of an apply: `outcome` is "applied", "rolled-back" or "refused".
 
-    `why` is of the last two; `by` is who stood for it, "" for nobody.
+    `why` is of the last two; `by` is the person who approved it, "" for nobody.
     """
 
     at: str
@@ -29,62 +54,174 @@ class Attempt:
         return asdict(self)
 
 
-def is_way_back(endpoint: str, digest: str) -> bool:
-    """Whether the model served there before the one that does: it had passed gates and canary."""
-    return any(line["digest"] == digest for line in served(endpoint))
+class History:
+    """The lines of one endpoint in an audit log that was verified when it was read."""
 
+    def __init__(self, endpoint: str, log: Sequence[Line]) -> None:
+        self._endpoint, self._log = endpoint, log
+        self._rollouts = [
+            line
+            for line in log
+            if line.get("endpoint") == endpoint and line["event"] in (APPLIED, ROLLED_BACK)
+        ]
 
-def refused(endpoint: str) -> Sequence[Attempt]:
-    """The versions that were rolled back and not applied since, the latest last."""
-    found: dict[str, Attempt] = {}
-    for line in lines(endpoint):
-        if line["event"] in ("applied", "rolled-back"):
-            found.pop(str(line["digest"]), None)
-        if line["event"] == "rolled-back":
-            found[str(line["digest"])] = _attempt(line)
-    return list(found.values())
+    @property
+    def applied(self) -> Sequence[Line]:
+        """The line of every version that went live, oldest first."""
+        return [line for line in self._rollouts if line["event"] == APPLIED]
 
+    @property
+    def served(self) -> Sequence[Line]:
+        """The `applied` lines of the versions that a rollback may return to; the last is live.
 
-def signed_off(endpoint: str, digest: str) -> str:
-    """Who stood for the model when it was applied there last; "" when nobody did."""
-    for line in reversed(lines(endpoint)):
-        if line["event"] == "applied" and line["digest"] == digest:
-            return str(line.get("approved_by", ""))
-    return ""
+        A rollback removes what came after: after 1, 2, 3 and 2 again there are 1 and 2, and 3 would
+        be a promotion again.
+        """
+        lines: list[Line] = []
+        for line in self.applied:
+            digests = [earlier["digest"] for earlier in lines]
+            if line["digest"] in digests:
+                lines = lines[: digests.index(line["digest"])]
+            lines.append(line)
+        return lines
 
+    def served_before(self, launch: Launch) -> bool:
+        """Whether this model with this serving code is among those that may be returned to."""
+        return any(_is_launch(line, launch) for line in self.served)
 
-def last_attempt(project: str, environment: str, endpoint: str) -> Attempt | None:
-    """What the last apply came to; None before the first. One that changed nothing is none."""
-    for line in reversed(audit.verify()):
-        if line.get("endpoint") == endpoint and line["event"] in ("applied", "rolled-back"):
-            return _attempt(line)
-        decision = line.get("decision")
-        if line["event"] == "decision" and isinstance(decision, Mapping):
-            asked = decision["request"]
-            here = (line.get("project"), asked["environment"]) == (project, environment)
-            if here and asked["step"] == "apply" and decision["outcome"] == "refused":
-                return Attempt(
-                    at=str(line["at"]),
-                    outcome="refused",
-                    version=str(asked["version"]),
-                    why="gates that say no: " + ", ".join(_blocking(decision["results"])),
-                    by=str(asked["approved_by"]),
+    def refusal(self, release: Release) -> Refused | None:
+        """The error for a release that was rolled back before; None for any other.
+
+        It is the same when model, serving code and proposal are; proposing again makes it new.
+        """
+        for line in reversed(self._rollouts):
+            same = _is_launch(line, release.launch) and (
+                line["decision"] == release.declared.decision
+            )
+            if same and line["event"] == ROLLED_BACK:
+                return Refused(
+                    Problem(
+                        "refused-before",
+                        f"{release.version.model} {release.version.version} was rolled back on "
+                        f"{str(line['at'])[:16]}: {line['why']}",
+                        "a version that its canary has not refused",
+                        f"propose another, or the same again: ml release propose {release.project};"
+                        f" to return to the version before: ml release rollback {release.project} "
+                        f"--to {release.environment}",
+                    ),
+                    exit_code=Exit.GATE_SAID_NO,
                 )
-    return None
+        return None
+
+    def last_refusal(self, declared: Declared) -> str | None:
+        """Why the declared version was rolled back, if nothing happened to it since."""
+        for line in reversed(self._rollouts):
+            if line["event"] == ROLLED_BACK and line.get("decision") == declared.decision:
+                return str(line["why"])
+            if line["event"] == APPLIED and line["digest"] == declared.digest:
+                return None
+        return None
+
+    def rolled_back(self, launch: Launch) -> Line | None:
+        """The line of the rollback when this model with this code was not applied since.
+
+        The proposal does not matter; None when it was never rolled back.
+        """
+        for line in reversed(self._rollouts):
+            if _is_launch(line, launch):
+                return line if line["event"] == ROLLED_BACK else None
+        return None
+
+    def refused(self) -> Sequence[Attempt]:
+        """The versions that were rolled back and not applied since, the latest last."""
+        attempts: dict[str, Attempt] = {}
+        for line in self._rollouts:
+            attempts.pop(str(line["digest"]), None)
+            if line["event"] == ROLLED_BACK:
+                attempts[str(line["digest"])] = _attempt(line)
+        return list(attempts.values())
+
+    def approver(self, digest: str) -> str:
+        """The person who approved the model when it was applied last; "" for nobody."""
+        for line in reversed(self.applied):
+            if line["digest"] == digest:
+                return str(line.get("approved_by", ""))
+        return ""
+
+    def last_attempt(self, project: str, environment: str) -> Attempt | None:
+        """The result of the last apply that changed or refused something; None before the first."""
+        for line in reversed(self._log):
+            if line in self._rollouts:
+                return _attempt(line)
+            decision = line.get("decision")
+            if line["event"] == "decision" and isinstance(decision, Mapping):
+                request = decision["request"]
+                here = (line.get("project"), request["environment"]) == (project, environment)
+                if here and request["step"] == "apply" and decision["outcome"] == "refused":
+                    return Attempt(
+                        at=str(line["at"]),
+                        outcome="refused",
+                        version=str(request["version"]),
+                        why="gates that say no: " + ", ".join(_blocking(decision["results"])),
+                        by=str(request["approved_by"]),
+                    )
+        return None
+
+    def reason(self, decision: str) -> str:
+        """The reason that was given for the decision with that hash, "" without one."""
+        for line in self._log:
+            details = line.get("decision")
+            if line["hash"] == decision and isinstance(details, Mapping):
+                return str(details["request"]["reason"])
+        return ""
 
 
-def reason(decision: str) -> str:
-    """The reason in writing that the decision of that hash was given, "" without one."""
-    for line in audit.verify():
-        found = line.get("decision")
-        if line["hash"] == decision and isinstance(found, Mapping):
-            return str(found["request"]["reason"])
-    return ""
+def of(endpoint: str) -> History:
+    """The endpoint's history; raises Refused when a line of the audit log was changed."""
+    return History(endpoint, audit.verify())
+
+
+def record_applied(release: Release, replaced: Version | None, outcome: Outcome | None) -> None:
+    """Add the line of a version that is live now, in place of `replaced`."""
+    audit.append(
+        APPLIED,
+        {
+            **_details(release),
+            "replaced": replaced.version if replaced else None,
+            "canary": outcome.to_json() if outcome else None,
+        },
+    )
+
+
+def record_refused(release: Release, why: str, outcome: Outcome | None) -> None:
+    """Add the line of a version that was rolled back."""
+    canary = outcome.to_json() if outcome else None
+    audit.append(ROLLED_BACK, {**_details(release), "why": why, "canary": canary})
+
+
+def _details(release: Release) -> dict[str, object]:
+    launch = release.launch
+    return {
+        "environment": release.environment,
+        "endpoint": launch.endpoint,
+        "model": launch.model,
+        "version": launch.version,
+        "digest": launch.digest,
+        "code": launch.code.name,
+        "decision": release.declared.decision,
+        "approved_by": release.approved_by,
+    }
+
+
+def _is_launch(line: Line, launch: Launch) -> bool:
+    return (line.get("digest"), line.get("code")) == (launch.digest, launch.code.name)
 
 
 def _blocking(results: Sequence[Mapping[str, object]]) -> list[str]:
     return [
-        str(one["gate"]) for one in results if (one["mode"], one["verdict"]) == ("enabled", "fail")
+        str(result["gate"])
+        for result in results
+        if (result["mode"], result["verdict"]) == ("enabled", "fail")
     ]
 
 

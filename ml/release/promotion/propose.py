@@ -16,7 +16,7 @@ from ml.release.declaration.desired import Declared
 from ml.release.declaration.project import Project
 from ml.release.declaration.release_check import attached
 from ml.release.evidence import cost, evidence
-from ml.release.log.journal import last_refusal
+from ml.release.log import history
 from ml.release.promotion import candidate
 from ml.release.promotion.judge import Judged, judge, load_gates
 from ml.release.registry.registry import EVIDENCE_FILE, Registry, Version, store
@@ -131,7 +131,8 @@ def _rival(registry: Registry, project: str, environment: str) -> Version | None
     champion = registry.champion(declared.model, environment)
     if champion is not None and champion.digest == declared.digest:
         return None
-    if last_refusal(desired.endpoint_of(declared.model, environment), declared) is not None:
+    name = desired.endpoint_of(declared.model, environment)
+    if history.of(name).last_refusal(declared) is not None:
         return None
     try:
         return registry.find(declared.model, declared.version)

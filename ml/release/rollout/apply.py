@@ -15,7 +15,7 @@ from ml.release.declaration.desired import Declared
 from ml.release.declaration.project import Project
 from ml.release.declaration.release_check import attached, evidence_problem, other_project
 from ml.release.log import history
-from ml.release.log.journal import Release, refused_before
+from ml.release.log.history import History, Release
 from ml.release.promotion.judge import Judged, judge
 from ml.release.promotion.propose import launch_of
 from ml.release.registry.registry import Registry, Version
@@ -56,6 +56,7 @@ class Course:
     release: Release
     judged: Judged
     registry: Registry
+    history: History
     live: Live | None
 
     @property
@@ -123,6 +124,8 @@ def chart(
     registry, deployment = Registry(), project.deployment()
     name = desired.endpoint_of(deployment.endpoint, environment)
     version = _declared_version(registry, project, environment, declared)
+    launch = replace(launch_of(version, deployment), endpoint=name)
+    past = history.of(name)
     judged = judge(
         registry,
         project,
@@ -131,7 +134,7 @@ def chart(
         step=step,
         approved_by=approved_by,
         reason=declared.reason,
-        served_before=history.is_way_back(name, declared.digest),
+        served_before=past.served_before(launch),
         noted=noted,
         watch=watch,
     )
@@ -140,12 +143,12 @@ def chart(
         environment=environment,
         declared=declared,
         version=version,
-        launch=replace(launch_of(version, deployment), endpoint=name),
+        launch=launch,
         samples=project.samples(),
         strategy=desired.strategy(project.name, environment),
         approved_by=approved_by,
     )
-    return Course(release, judged, registry, endpoint.live(name))
+    return Course(release, judged, registry, past, endpoint.live(name))
 
 
 def _followed(course: Course, port: int | None, told: Callable[[str], None]) -> Applied | None:
@@ -157,11 +160,11 @@ def _followed(course: Course, port: int | None, told: Callable[[str], None]) -> 
         _, started = endpoint.ensure(name, port)
         settle(release, course.registry)
         return _result("unchanged", course, endpoint.router(name), started)
-    if (refused := refused_before(release)) is not None:
+    if (refused := course.history.refusal(release)) is not None:
         tidy(name)  # killed between its verdict and its end, a rollout leaves servers
         raise refused
     endpoint.check_model(release.launch)
-    rolled = roll_out(release, course.registry, port, told)
+    rolled = roll_out(release, course.registry, course.history, port, told)
     return None if rolled is None else _result("applied", course, rolled[0], True, rolled[1])
 
 

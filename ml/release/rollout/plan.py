@@ -10,8 +10,6 @@ from ml.core.errors import Problem, Refused
 from ml.release.declaration import desired
 from ml.release.declaration import project as projects
 from ml.release.declaration.desired import Declared
-from ml.release.log import history
-from ml.release.log.journal import refused_before, served_before
 from ml.release.rollout.apply import Course, chart
 from ml.serving import endpoint
 from policies.promotion.decision import Decision
@@ -122,7 +120,7 @@ def plan(project: str, environment: str = desired.LOCAL, *, watch: Watch = unwat
         return made("it would be refused before anything is touched", course, stops=refused)
     if course.serves:
         return made(*_settled(course, serving))
-    if (before := refused_before(course.release)) is not None:
+    if (before := course.history.refusal(course.release)) is not None:
         return made("it would be refused, as it was before", course, stops=before)
     steps = tuple(_steps(course, serving))
     return made(f"{len(steps)} steps to version {version}", course, steps)
@@ -167,7 +165,7 @@ def _steps(course: Course, serving: Serving | None) -> Sequence[str]:
     release, launch = course.release, course.release.launch
     version = launch.version
     beside = f" beside version {serving.version}" if serving else ""
-    back = history.is_way_back(launch.endpoint, launch.digest)
+    back = course.history.served_before(launch)
     return [
         f"verify the digest {launch.digest[:19]}… of the model folder: it holds now",
         f"start version {version}{beside}",
@@ -182,7 +180,7 @@ def _steps(course: Course, serving: Serving | None) -> Sequence[str]:
 def _canary(course: Course, serving: Serving | None) -> Sequence[str]:
     if serving is None:
         return ["no canary: there is no version to compare with"]
-    if served_before(course.release.launch):
+    if course.history.served_before(course.release.launch):
         return ["no canary: this version served here before"]
     strategy = course.release.strategy
     return [

@@ -11,7 +11,6 @@ from ml.release.declaration import desired
 from ml.release.declaration import project as projects
 from ml.release.declaration.desired import Declared
 from ml.release.log import audit, history
-from ml.release.log.journal import served as served_on
 from ml.release.promotion.propose import attach
 from ml.release.registry.registry import Registry
 
@@ -39,7 +38,8 @@ def roll_back(project: str, environment: str = desired.LOCAL, why: str = "") -> 
         now = desired.read(found.name, environment)
         if now is None:
             raise _nowhere(found.name, environment, "nothing is declared")
-        served = served_on(desired.endpoint_of(now.model, environment))
+        past = history.of(desired.endpoint_of(now.model, environment))
+        served = past.served
         digests = [line["digest"] for line in served]
         before = served[: digests.index(now.digest)] if now.digest in digests else served
         if not before:
@@ -53,7 +53,7 @@ def roll_back(project: str, environment: str = desired.LOCAL, why: str = "") -> 
             digest=str(last["digest"]),
             evidence=version.evidence,
             decision=decision,
-            reason=history.reason(decision),
+            reason=past.reason(decision),
         )
         beside: list[Path] = []
 

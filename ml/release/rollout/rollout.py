@@ -1,7 +1,7 @@
 """The rollout: green beside blue, proved by requests and a canary, then switched; undone when not.
 
-What was tried and what it came to is in the journal, what serves in the endpoint's state; whatever
-a killed rollout left in the state is taken away first.
+The audit log holds every attempt and its result, the endpoint's state what serves. Whatever a
+killed rollout left in the state is removed first.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from ml.core.errors import Exit, Problem, Refused
 from ml.release.canary import baseline, canary
 from ml.release.canary.canary import Outcome
 from ml.release.declaration import desired
-from ml.release.log.journal import Release, lines, record_applied, record_refused, served_before
+from ml.release.log import history
+from ml.release.log.history import History, Release, record_applied, record_refused
 from ml.release.registry.registry import Registry, Version
 from ml.release.rollout import smoke
 from ml.release.rollout.leftovers import cleared, drained, swept, tidy, without_green
@@ -30,6 +31,7 @@ _OWN_FAULTS = ("server-crashed", "smoke-failed")
 def roll_out(
     release: Release,
     registry: Registry,
+    past: History,
     port: int | None = None,
     told: Callable[[str], None] = lambda _: None,
 ) -> tuple[Router, Outcome | None] | None:
@@ -43,7 +45,7 @@ def roll_out(
     """
     launch = release.launch
     name = launch.endpoint
-    compared = _to_compare_with(launch, port, told)
+    compared = _to_compare_with(launch, past, port, told)
     with ExitStack() as undo:
         with endpoint.locked(name):
             blue = cleared(name)
@@ -72,7 +74,7 @@ def roll_out(
                 trial,
                 release.strategy,
                 release.samples,
-                superseded=lambda: not release.stands(),
+                superseded=lambda: not release.is_current(),
                 told=told,
             )
             if outcome.kind == "superseded":
@@ -81,7 +83,7 @@ def roll_out(
                 record_refused(release, outcome.why, outcome)
                 raise _rolled_back(release, outcome, blue)
         with desired.locked(release.project), endpoint.locked(name):
-            if not release.stands():
+            if not release.is_current():
                 endpoint.switch(name, without_green(name))
                 return None
             router = _promote(release, registry, trial.server, port, outcome)
@@ -89,11 +91,13 @@ def roll_out(
     return router, outcome
 
 
-def _to_compare_with(launch: Launch, port: int | None, told: Callable[[str], None]) -> bool:
+def _to_compare_with(
+    launch: Launch, past: History, port: int | None, told: Callable[[str], None]
+) -> bool:
     """Whether a canary is led; blue then runs behind its router."""
     if endpoint.live(launch.endpoint) is None:
         return False
-    if served_before(launch):
+    if past.served_before(launch):
         told("none: this version served here before")
         return False
     try:
@@ -114,7 +118,7 @@ def settle(release: Release, registry: Registry) -> None:
         champion = registry.champion(release.version.model, release.environment)
         if champion is None or champion.digest != release.version.digest:
             registry.promote(release.version, release.environment)
-        applied = [line for line in lines(name) if line["event"] == "applied"]
+        applied = history.of(name).applied
         if not applied or applied[-1]["digest"] != release.launch.digest:
             record_applied(release, None, None)
 

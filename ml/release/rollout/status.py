@@ -9,9 +9,8 @@ from ml.core.errors import Refused
 from ml.release.declaration import desired
 from ml.release.declaration import project as projects
 from ml.release.declaration.desired import Declared
-from ml.release.log import audit, history
-from ml.release.log.history import Attempt
-from ml.release.log.journal import last_refusal
+from ml.release.log import audit
+from ml.release.log.history import Attempt, History, Line
 from ml.release.registry.registry import Registry
 from ml.serving import endpoint
 from ml.serving.state import Live
@@ -56,10 +55,10 @@ def status(project: str | None = None, environment: str | None = None) -> Sequen
     """
     names = [projects.find(project).name] if project else desired.projects()
     wanted = [desired.check_environment(environment)] if environment else desired.ENVIRONMENTS
-    known = {str(line["hash"]) for line in audit.verify()}
+    log = audit.verify()
     declared = {(name, one): desired.read(name, one) for name in names for one in wanted}
     registry = Registry() if any(declared.values()) else None
-    return [_of(*where, what, registry, known) for where, what in declared.items()]
+    return [_of(*where, what, registry, log) for where, what in declared.items()]
 
 
 def _of(
@@ -67,13 +66,14 @@ def _of(
     environment: str,
     declared: Declared | None,
     registry: Registry | None,
-    known: set[str],
+    log: Sequence[Line],
 ) -> Status:
     model = declared.model if declared else _model(project)
     name = desired.endpoint_of(model, environment)
+    past = History(name, log)
     live, url = endpoint.live(name), endpoint.url(name)
     champion = registry.champion(model, environment) if registry and declared else None
-    logged = declared is not None and declared.decision in known
+    logged = declared is not None and declared.decision in [line["hash"] for line in log]
     serving = live.launch.version if live and url else None
     if declared is None:
         verdict = f"nothing is declared; version {serving} goes on serving" if serving else _NONE
@@ -81,7 +81,7 @@ def _of(
         applied = champion is not None and champion.digest == declared.digest
         is_live = live is not None and live.launch.digest == declared.digest
         verdict = _refused(
-            declared, name, live.launch.version if live else None, project
+            declared, past.last_refusal(declared), live.launch.version if live else None, project
         ) or _verdict(project, environment, name, applied and is_live, bool(url))
     return Status(
         project=project,
@@ -94,9 +94,9 @@ def _of(
         serving=serving,
         url=url,
         beside=_beside(live) if url else "",
-        signed_off=history.signed_off(name, live.launch.digest) if live else "",
-        last_attempt=history.last_attempt(project, environment, name),
-        refused=history.refused(name),
+        signed_off=past.approver(live.launch.digest) if live else "",
+        last_attempt=past.last_attempt(project, environment),
+        refused=past.refused(),
         audit=_audit(declared, logged),
         verdict=verdict,
     )
@@ -128,9 +128,8 @@ def _audit(declared: Declared | None, logged: bool) -> str:
     return "verified" if logged else "the decision is not in the audit log of this machine"
 
 
-def _refused(declared: Declared, name: str, live: str | None, project: str) -> str | None:
-    """What is said of a version that its canary refused; None of any other."""
-    why = last_refusal(name, declared)
+def _refused(declared: Declared, why: str | None, live: str | None, project: str) -> str | None:
+    """The verdict on a version that its canary refused; None for any other."""
     if why is None:
         return None
     serves = f"version {live} serves" if live else "nothing serves"

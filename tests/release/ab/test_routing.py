@@ -19,7 +19,7 @@ from ml.release.declaration import desired
 from ml.release.declaration import project as projects
 from ml.release.declaration.desired import Declared
 from ml.release.log import audit
-from ml.release.log.journal import record_refused
+from ml.release.log.history import record_refused
 from ml.release.registry.registry import Registry
 from ml.release.rollout.apply import apply, chart
 from ml.serving import endpoint, ports, server, slots
