@@ -16,6 +16,7 @@ from typing import Any, Literal, Protocol
 from ml.backends.storage import Cleaning, Needed, Usage
 from ml.core.errors import Problem
 from ml.specs.plan.plan import PipelinePlan, Plan, SweepPlan, Value
+from ml.specs.search.domain import Sample
 
 Kind = Literal[
     "started",
@@ -204,19 +205,6 @@ class Filter:
                 for key, value in self.tags.items()
             )
         )
-
-
-@dataclass(frozen=True)
-class Sample:
-    """The hyperparameters of trial `number`, typed and nested as they were sampled.
-
-    `origin` says who chose them: its `kind` is given, random, sobol, grid or tpe; the other keys
-    are the sampler's own.
-    """
-
-    number: int
-    values: Mapping[str, object]
-    origin: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -5,14 +5,15 @@ from __future__ import annotations
 import math
 import sqlite3
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from typing import Any
 
 from ml.backends.base import Run
 from ml.backends.local.runs import records
 from ml.reports import origins, recorded
 from ml.reports.importance import Importance, importance
-from ml.reports.origins import Choice
+from ml.reports.numbers import number
 from ml.reports.privacy import plain
 from ml.reports.sweeps import Sweep, Trial, sweep_of
 from ml.specs.search.constraints import names_of
@@ -36,6 +37,29 @@ class Ending:
 
 
 @dataclass(frozen=True)
+class Preference:
+    """A parameter of a trial that TPE chose: its value, and those that the good trials had.
+
+    `among_others` is the share of the other trials, ended or stopped early, that had such a value
+    too: the smaller, the more the parameter sets the good trials apart. `good` holds the least and
+    the largest when `is_range`, else every value.
+    """
+
+    name: str
+    value: object
+    good: tuple[Any, ...]
+    is_range: bool
+    among_others: float
+
+    @property
+    def had(self) -> str:
+        """What the good trials had, in words."""
+        if self.is_range:
+            return " … ".join(dict.fromkeys(map(number, self.good)))
+        return ", ".join(map(str, self.good))
+
+
+@dataclass(frozen=True)
 class Explained:
     """One trial: its values, the record of where they came from, and what ended it early.
 
@@ -48,7 +72,7 @@ class Explained:
     origin: Mapping[str, Any]
     ending: Ending | None
 
-    @property
+    @cached_property
     def flat(self) -> Mapping[str, Any]:
         """The values by name, those in a branch of a nested choice by theirs (`model.depth`)."""
         return names_of(self.values)
@@ -57,11 +81,6 @@ class Explained:
     def said(self) -> str:
         """Where it came from, in a sentence."""
         return plain(origins.sentence(self.origin)) or "not recorded"
-
-    @property
-    def choices(self) -> tuple[Choice, ...]:
-        """What made it likely, when TPE chose it."""
-        return origins.choices(self.origin)
 
 
 @dataclass(frozen=True)
@@ -73,6 +92,24 @@ class Explanation:
     sampling: Mapping[str, Any]
     trials: tuple[Explained, ...]
     notes: tuple[str, ...] = field(default=())
+
+    def preferences(self, trial: Explained) -> tuple[Preference, ...]:
+        """What TPE preferred when it chose the trial, the most telling parameter first."""
+        good, running = (trial.origin.get(key) or () for key in ("good", "running"))
+        others = [
+            one.flat
+            for one in self.trials
+            if one.number < trial.number
+            and one.number not in {*good, *running}
+            and one.trial.outcome in ("completed", "stopped")
+        ]
+        best = [one.flat for one in self.trials if one.number in good]
+        preferences = [
+            _preference(name, value, had, [one[name] for one in others if name in one])
+            for name, value in trial.flat.items()
+            if (had := [one[name] for one in best if name in one])
+        ]
+        return tuple(sorted(preferences, key=lambda one: one.among_others))
 
     def mattered(self) -> Importance:
         """Which parameters mattered; it takes up to a second."""
@@ -92,6 +129,17 @@ def explain(run: Run) -> Explanation:
         notes.append(f"The tracking store cannot be read ({error})")
     trials = tuple(_explained(trial, numbers) for trial in sweep.trials)
     return Explanation(run, sweep, lineage.get("sampling") or {}, trials, tuple(notes))
+
+
+def _preference(name: str, value: object, had: list[Any], others: list[Any]) -> Preference:
+    values = [one for n, one in enumerate(had) if one not in had[:n]]
+    is_numeric = all(isinstance(one, int | float) for one in had + others)
+    if is_numeric:
+        values.sort()
+    is_range = is_numeric and (len(values) > 5 or any(isinstance(one, float) for one in values))
+    good = (values[0], values[-1]) if is_range else tuple(values)
+    alike = sum(good[0] <= one <= good[1] if is_range else one in good for one in others)
+    return Preference(name, value, good, is_range, alike / len(others) if others else 0.0)
 
 
 def _explained(trial: Trial, numbers: Mapping[str, Mapping[str, str]]) -> Explained:
@@ -144,6 +192,7 @@ def _trials(explanation: Explanation, only: int | None) -> Iterator[dict[str, An
             "values": dict(one.values),
             "from": one.said,
             "origin": dict(one.origin),
+            "preferences": [asdict(each) for each in explanation.preferences(one)],
             "why": one.trial.why,
             "ended_by": {
                 "policy": ending.policy,

@@ -3,41 +3,17 @@
 Its `origin` has a `kind` and, by kind: `given` the place of the point in the hints, why, and what
 was `sampled` besides (`rest`); `random` whether it was one of the first trials of a Bayesian sweep
 (`startup`) or stands in for one (`instead_of`); `sobol` the `index` in the sequence; `grid` the
-`cell` of how many; `tpe` which trials were `good` (`good_until` which score), how many `bad`, which
-were `running`, and for each of its `parameters` how much `likelier` its value is among the good
-ones than among the others, and the `range` or the `choices` of the good ones. `refused` counts the
-points before it that broke a constraint.
+`cell` of how many; `tpe` which trials were `good` (`good_until` which score), how many `bad` and
+which were `running`. `refused` counts the points before it that broke a constraint, and `drawn` has
+the number that was chosen for each variable.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from ml.reports.numbers import count, number
-
-
-@dataclass(frozen=True)
-class Choice:
-    """One parameter of a point that TPE chose: how much likelier its value is among good trials.
-
-    Those had numbers between the two of `range`, or these `choices`.
-    """
-
-    name: str
-    likelier: float
-    range: tuple[float, ...] = ()
-    choices: tuple[Any, ...] = ()
-
-    @property
-    def had(self) -> str:
-        """What the good trials had, in words."""
-        if self.range:
-            low, high = self.range
-            return number(low) if low == high else f"{number(low)} … {number(high)}"
-        return ", ".join(_spelt(one) for one in self.choices)
 
 
 def short(origin: Mapping[str, Any]) -> str:
@@ -68,20 +44,6 @@ def sentence(origin: Mapping[str, Any]) -> str:
     refused = origin.get("refused", 0)
     before = f"; {count(refused, 'point')} before it broke a constraint" if refused else ""
     return words(origin) + before
-
-
-def choices(origin: Mapping[str, Any]) -> tuple[Choice, ...]:
-    """The parameters of a point that TPE chose, the most telling first."""
-    found = [
-        Choice(
-            name_of(path),
-            float(one["likelier"]),
-            tuple(one.get("range") or ()),
-            tuple(one.get("choices") or ()),
-        )
-        for path, one in (origin.get("parameters") or {}).items()
-    ]
-    return tuple(sorted(found, key=lambda one: -abs(math.log(max(one.likelier, 1e-300)))))
 
 
 def name_of(path: str) -> str:
@@ -115,9 +77,3 @@ def _tpe(origin: Mapping[str, Any]) -> str:
     still = f", {running} still running" if running else ""
     told = f"likely among the {count(good, 'good trial')}{score}, unlikely among the {bad} others"
     return f"by TPE: {told}{still}"
-
-
-def _spelt(value: object) -> str:
-    if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{name}: {one}" for name, one in value.items()) + "}"
-    return "{" + ", ".join(map(str, value)) + "}" if isinstance(value, list) else str(value)

@@ -9,12 +9,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from ml.backends.base import Run, Sample
+from ml.backends.base import Run
 from ml.backends.local.sweeps import sampled
 from ml.reports import recorded
 from ml.reports.privacy import headline, shown
 from ml.reports.recorded import Curve
 from ml.specs.plan.plan import Value
+from ml.specs.search.domain import Sample
 from ml.sweeps.objective import Goal, best, score
 
 Outcome = Literal["completed", "stopped", "unranked", "failed", "canceled", "running"]

@@ -1,78 +1,80 @@
-"""Points of a search space: drawn one choice after the other, or listed as a grid."""
+"""Points of a search space: chosen variable by variable, or listed as a grid."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 from ml.core.errors import Problem, Refused
 from ml.specs.plan.plan import Dimension
 from ml.specs.search import distributions
 from ml.specs.search.distributions import Known, Space, Variable, dimensions
 
-# Chooses for a variable: a number between its bounds, the index of a choice.
+# Chooses a value for a variable: a number between its bounds, or the index of a choice.
 Choose = Callable[[Variable], float]
 
 
 @dataclass(frozen=True)
-class Drawn:
-    """A point: the values that a trial gets, and what was chosen for each variable by its path."""
+class Candidate:
+    """A point that may become a trial if it breaks no constraint.
+
+    `values` are what the trial gets, `raw` the number chosen for each variable by its path, and
+    `origin` says where the point came from (JSON values; see `ml.reports.origins`).
+    """
 
     values: Mapping[str, object]
     raw: Mapping[str, float]
+    origin: Mapping[str, Any] = field(default_factory=dict)
 
 
-def draw(space: Space, choose: Choose, known: Mapping[str, Known] | None = None) -> Drawn:
-    """One point of the space: a value a dimension, a mapping for a nested choice.
+def draw(space: Space, choose: Choose, fixed: Mapping[str, Known] | None = None) -> Candidate:
+    """One point of the space: a value for each dimension, a mapping for a nested choice.
 
-    In a conditional space only the branch that was chosen is drawn, under names of its own
-    (`model.1.depth`), so that a sampler does not mix the `depth` of one branch with another's.
-    What is `known` is not chosen.
+    In a conditional space only the branch that was chosen is drawn. Its variables have paths of
+    their own (`model.1.depth`), so that a sampler does not mix the `depth` of two branches.
+    `choose` is not called for variables that are `fixed`.
     """
     raw: dict[str, float] = {}
-    given = known or {}
 
-    def level(inside: Mapping[str, object], prefix: str) -> dict[str, object]:
+    def branch(members: Mapping[str, object], prefix: str) -> dict[str, object]:
         return {
-            name: one_value(f"{prefix}{name}", one) if isinstance(one, Dimension) else one
-            for name, one in inside.items()
+            name: value_of(f"{prefix}{name}", member) if isinstance(member, Dimension) else member
+            for name, member in members.items()
         }
 
-    def one_value(path: str, dimension: Dimension) -> object:
-        settled = given.get(path)
-        raw[path] = settled.raw if settled else choose(distributions.variable(path, dimension))
-        chosen = distributions.value(dimension, raw[path])
-        if isinstance(chosen, Mapping):
-            return level(chosen, f"{path}.{int(raw[path])}.")
-        return settled.value if settled else chosen
+    def value_of(path: str, dimension: Dimension) -> object:
+        setting = (fixed or {}).get(path)
+        raw[path] = setting.raw if setting else choose(distributions.variable(path, dimension))
+        value = distributions.value(dimension, raw[path])
+        if isinstance(value, Mapping):
+            return branch(value, f"{path}.{int(raw[path])}.")
+        return setting.value if setting else value
 
-    return Drawn(level(space, ""), raw)
+    return Candidate(branch(space, ""), raw)
 
 
 def cells(
-    space: Space, known: Mapping[str, Known] | None = None, prefix: str = ""
-) -> Iterator[Drawn]:
-    """Every point of a space of choices, the last dimension changing fastest (grid sampling).
-
-    With `known`, those alone in which it is so.
-    """
+    space: Space, fixed: Mapping[str, Known] | None = None, prefix: str = ""
+) -> Iterator[Candidate]:
+    """Every point of a space of choices that has the `fixed` values; the last dimension varies
+    fastest (grid sampling)."""
     if not space:
-        yield Drawn({}, {})
+        yield Candidate({}, {})
         return
     name, *rest = space
     path = f"{prefix}{name}"
-    settled = (known or {}).get(path)
+    setting = (fixed or {}).get(path)
     for index, value in enumerate(_choices(space[name])):
-        if settled is not None and index != int(settled.raw):
+        if setting is not None and index != int(setting.raw):
             continue
         nested = dimensions(value) if isinstance(value, Mapping) else {}
-        for inside in cells(nested, known, f"{path}.{index}."):
-            chosen = {**value, **inside.values} if isinstance(value, Mapping) else value
-            for others in cells({key: space[key] for key in rest}, known, prefix):
-                yield Drawn(
-                    {name: chosen, **others.values}, {path: index, **inside.raw, **others.raw}
-                )
+        for inner in cells(nested, fixed, f"{path}.{index}."):
+            chosen = {**value, **inner.values} if isinstance(value, Mapping) else value
+            for others in cells({key: space[key] for key in rest}, fixed, prefix):
+                raw = {path: index, **inner.raw, **others.raw}
+                yield Candidate({name: chosen, **others.values}, raw)
 
 
 def size(space: Space) -> int:
@@ -81,6 +83,16 @@ def size(space: Space) -> int:
         sum(size(dimensions(one)) if isinstance(one, Mapping) else 1 for one in _choices(dimension))
         for dimension in space.values()
     )
+
+
+def depth(space: Mapping[str, object]) -> int:
+    """How many variables are chosen at most along any branch of the space."""
+    count = 0
+    for member in space.values():
+        if isinstance(member, Dimension):
+            branches = [depth(value) for value in member.args if isinstance(value, Mapping)]
+            count += 1 + max(branches, default=0)
+    return count
 
 
 def _choices(dimension: Dimension) -> tuple[object, ...]:

@@ -80,17 +80,17 @@ def test_a_trial_costs_the_same_after_a_hundred(counted: Counted) -> None:
 
 @pytest.mark.slow
 def test_the_counting_sees_what_grows(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A board that looks at every trial for each of them would be found."""
-    from ml.backends.local.sweeps.board import Board
+    """A cost that grows with the number of trials would be found."""
+    from ml.backends.local.sweeps.trials import Trials
 
-    known = Board.best
+    best = Trials.best
 
-    def slow(board: Board) -> str | None:
-        for name in board._runs:
-            board.score(name)
-        return known.fget(board)  # type: ignore[attr-defined]
+    def slow(trials: Trials) -> str | None:
+        for name in trials._runs:
+            trials.score(name)
+        return best.fget(trials)  # type: ignore[attr-defined]
 
-    monkeypatch.setattr(Board, "best", property(slow))
+    monkeypatch.setattr(Trials, "best", property(slow))
     measure("random", 3)
     watch = Counted()
     measure("random", TRIALS, watch)

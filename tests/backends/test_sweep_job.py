@@ -283,3 +283,21 @@ def test_a_policys_verdict_is_kept_in_numbers(home: Path, sweep: Sweeps) -> None
         "0.5",
         "0.8",
     ]
+
+
+def test_every_trial_has_its_suggestion_before_its_process_starts(
+    home: Path, sweep: Sweeps
+) -> None:
+    """The script itself can see the file, and the values in it are those that it was given."""
+    script = LOG + (
+        "import json\n"
+        "seen = json.loads(Path('../sampling.json').read_text())\n"
+        "assert str(seen['values']['x']) == sys.argv[1]\n"
+        "log('score', float(sys.argv[1]))\n"
+    )
+    run = LocalBackend().run(sweep(script))
+    assert run.status == "Completed"
+    samples = [json.loads((trial.folder / sampled.FILE).read_text()) for trial in run.trials]
+    assert [one["number"] for one in samples] == [0, 1, 2]
+    assert {one["origin"]["kind"] for one in samples} == {"random"}
+    assert [one["values"] for one in samples] == [dict(trial.parameters) for trial in run.trials]

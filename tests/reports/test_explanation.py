@@ -12,30 +12,25 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from ml.backends.base import Run, Sample
+from ml.backends.base import Run
 from ml.backends.local.sweeps import sampled
 from ml.cli.app import build
 from ml.cli.commands.sweep import app
-from ml.core.errors import Place, Refused
+from ml.core.errors import Refused
 from ml.core.home import database
 from ml.reports import origins
 from ml.reports.explanation import explain
 from ml.reports.report import report
-from ml.specs.plan.plan import EarlyTermination
-from ml.sweeps.policies import judge
+from ml.specs.search.domain import Sample
+from ml.sweeps.early_termination import Verdict
 from tests.reports.made import Made, command, pipeline, sweep
 
 TPE = {
     "kind": "tpe",
-    "good": [0, 2],
-    "bad": 9,
-    "running": [1],
+    "good": [0],
+    "bad": 1,
+    "running": [],
     "good_until": 0.75,
-    "parameters": {
-        "lr": {"likelier": 1.5, "range": [0.01, 0.1]},
-        "model": {"likelier": 0.5, "choices": [{"name": "tree"}]},
-        "model.0.depth": {"likelier": 4.25, "choices": [3, 5]},
-    },
     "refused": 3,
 }
 GIVEN = {
@@ -66,9 +61,7 @@ def made(home: Path) -> Run:
     for number, (trial, origin) in enumerate(zip(run.trials, SAMPLES, strict=True)):
         values = {**trial.parameters, "model": {"name": "tree", "depth": 3}}
         sampled.write(trial.folder, Sample(number, values, origin))
-    policy = EarlyTermination("bandit", Place("s.yml", 1), slack_amount=0.25)
-    verdict = judge(policy, "maximize", {"a": [0.5, 0.75], "b": [0.2, 0.4]}, "b", 2)
-    assert verdict is not None
+    verdict = Verdict("bandit", interval=2, value=0.4, threshold=0.5)
     with closing(sqlite3.connect(database())) as connection, connection:
         connection.executemany(
             "INSERT INTO tags (key, value, run_uuid) VALUES (?, ?, ?)",
@@ -91,7 +84,7 @@ def said() -> Explain:
 
 
 def test_by_how_much_a_policy_was_missed(made: Run) -> None:
-    """The threshold against the value, exactly: 0.75 - 0.25 against 0.4, so by 0.1."""
+    """The threshold against the value, exactly: 0.5 against 0.4, so by 0.1."""
     ended = explain(made).trials[1].ending
     assert ended is not None
     assert (ended.policy, ended.interval) == ("bandit", 2)
@@ -119,7 +112,7 @@ def test_by_how_much_a_policy_was_missed(made: Run) -> None:
         ({"kind": "sobol", "index": 7}, "point 7 of the Sobol sequence", "sobol 7"),
         ({"kind": "grid", "cell": 3, "of": 6}, "cell 3 of 6 of the grid", "cell 3"),
         (
-            TPE,
+            TPE | {"good": [0, 2], "bad": 9, "running": [1]},
             "by TPE: likely among the 2 good trials (0.7500 or better), unlikely among the 9 "
             "others, 1 still running; 3 points before it broke a constraint",
             "TPE",
@@ -136,15 +129,27 @@ def test_origins_in_words(origin: Mapping[str, Any], words: str, in_a_table: str
         assert origins.short(origin) == in_a_table
 
 
-def test_what_made_a_point_likely() -> None:
-    """The most telling parameter first, whether it speaks for the point or against it."""
-    found = origins.choices(TPE)
-    assert [(one.name, one.likelier, one.had) for one in found] == [
-        ("model.depth", 4.25, "3, 5"),
-        ("model", 0.5, "{name: tree}"),
-        ("lr", 1.5, "0.01000 … 0.1000"),
+def test_what_tpe_preferred(home: Path) -> None:
+    """The values of the good trials, and how many others had them; the rarest among those first."""
+    rates = [0.1, 0.2, 0.15, 0.9, 0.8, 0.5]
+    depths = [3, 4, 5, 4, 6, 4]
+    run = sweep([Made([0.5], {"lr": rate}) for rate in rates])
+    tpe = TPE | {"good": [0, 1], "bad": 2, "running": [4]}
+    for trial, rate, depth in zip(run.trials, rates, depths, strict=True):
+        number = int(trial.folder.name)
+        values = {"lr": rate, "depth": depth, "kind": "tree" if number < 3 else "linear"}
+        origin = tpe if number == 5 else {"kind": "random"}
+        sampled.write(trial.folder, Sample(number, values, origin))
+    explanation = explain(run)
+    *earlier, last = explanation.trials
+    found = explanation.preferences(last)
+    # The others are trials 2 and 3: 4 was running, 5 is the trial itself.
+    assert [(one.name, one.value, one.had, one.among_others) for one in found] == [
+        ("lr", 0.5, "0.1000 … 0.2000", 0.5),
+        ("depth", 4, "3, 4", 0.5),
+        ("kind", "linear", "tree", 0.5),
     ]
-    assert origins.choices(GIVEN) == ()
+    assert [explanation.preferences(one) for one in earlier] == [()] * 5
 
 
 def test_all_trials_in_a_table(made: Run, said: Explain) -> None:
@@ -156,22 +161,22 @@ def test_all_trials_in_a_table(made: Run, said: Explain) -> None:
     assert "given 1" in lines[2]
     assert "the best in May" in lines[2]
     assert "threshold 0.5000, missed by 0.1000" in lines[3]
-    assert "model.depth 3: 4.250 × as likely among the good (3, 5)" in lines[4]
+    assert "lr 0.05: the good trials had 0.1000, like 0% of the others" in lines[4]
     assert "best" in lines[4]
     assert "what mattered: nothing can be said, it takes 10 completed trials" in done.stdout
 
 
 @pytest.mark.parametrize("words", [["brave_lake_01", "--trial", "2"], ["brave_lake_01_2"]])
 def test_one_trial_in_full(made: Run, said: Explain, words: list[str]) -> None:
-    """By its number or by its own name: its values, and every parameter's density."""
+    """By its number or by its own name: its values, and what the good trials had."""
     done = said(*words)
     assert done.exit_code == 0
     assert "brave_lake_01_2: score 0.8750, completed" in done.stdout
     assert "lr=0.05, model={name: tree, depth: 3}" in done.stdout
-    assert "by TPE: likely among the 2 good trials (0.7500 or better)" in done.stdout
+    assert "by TPE: likely among the 1 good trial (0.7500 or better)" in done.stdout
     rows = [line.split() for line in done.stdout.splitlines()[-3:]]
-    assert rows[0] == ["model.depth", "3", "4.250", "×", "3,", "5"]
-    assert rows[2][:2] == ["lr", "0.05"]
+    assert rows[0] == ["lr", "0.05", "0.1000", "0%"]
+    assert rows[2] == ["model.depth", "3", "3", "100%"]
 
 
 def test_the_explanation_for_a_program(made: Run, said: Explain) -> None:

@@ -6,12 +6,12 @@ import json
 import math
 from pathlib import Path
 
-from ml.backends.base import Sample
 from ml.backends.local.runs import runs
 from ml.backends.local.sweeps import sampled
 from ml.core.errors import Problem
 from ml.reports.facts import gather
 from ml.reports.privacy import HIDDEN, headline, plain, shown
+from ml.specs.search.domain import Sample
 from tests.reports import made
 from tests.reports.made import Made
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 
 from ml.core.errors import Exit, Place, Refused
 from ml.specs.plan.plan import CommandPlan, Dimension, Environment, SweepPlan
-from ml.specs.search.domain import Constraint, Hints, Point
-from ml.sweeps import feasible
-from ml.sweeps.samplers import Suggestion, make
+from ml.specs.search.domain import Constraint, Hints, Point, Sample
+from ml.sweeps.feasibility import feasible_share
+from ml.sweeps.samplers import sampler_for
 
 HERE = Place("sweep.yml", 1)
 
@@ -53,12 +53,12 @@ def plan(algorithm: str, points: list[dict], constraints: list[str], **changes) 
 
 def suggested(
     asked: SweepPlan, count: int, seed: int = 1, loss: Callable[[dict], float] | None = None
-) -> list[Suggestion]:
+) -> list[Sample]:
     """The first suggestions, each told its loss; fewer when the space has no more."""
-    sampler, found = make(asked, seed), []
+    sampler, found = sampler_for(asked, seed), []
     while len(found) < count and (one := sampler.ask()) is not None:
         value = loss(one.values) if loss else 0.5
-        sampler.tell(one, [value], value)
+        sampler.tell(one.number, [value], value)
         found.append(one)
     return found
 
@@ -147,7 +147,7 @@ def test_no_trial_breaks_a_constraint(algorithm: str) -> None:
 def test_constraints_that_leave_nothing_end_the_sweep(algorithm: str) -> None:
     """With the line of the one that refused most, how many points were tried, and no trial."""
     asked = plan(algorithm, [], ["a > 0", "a > 5"])
-    for attempt in (lambda: suggested(asked, 1), lambda: feasible.share(asked)):
+    for attempt in (lambda: suggested(asked, 1), lambda: feasible_share(asked)):
         with pytest.raises(Refused) as refused:
             attempt()
         (problem,) = refused.value.problems
@@ -162,10 +162,10 @@ def test_constraints_that_leave_nothing_end_the_sweep(algorithm: str) -> None:
 def test_what_bayesian_sampling_never_reaches_is_drawn_at_random() -> None:
     """A sliver that TPE leaves in its twenty points is found by chance, and it is said."""
     asked = plan("bayesian", [], ["x < 0.01 or a == 1"], search_space={k: SPACE[k] for k in "xa"})
-    sampler = make(asked, 3)
+    sampler = sampler_for(asked, 3)
     for number in range(15):
         one = sampler.ask()
-        sampler.tell(one, [float(number)], float(number))
+        sampler.tell(one.number, [float(number)], float(number))
     seen = [sampler.ask() for _ in range(30)]
     assert all(one.values["x"] < 0.01 or one.values["a"] == 1 for one in seen)
 
@@ -174,7 +174,7 @@ def test_what_bayesian_sampling_never_reaches_is_drawn_at_random() -> None:
 def test_a_constraint_without_a_value_is_told(algorithm: str) -> None:
     """A division by zero at some point of the space: its line, the values, the guard to write."""
     asked = plan(algorithm, [], ["1 / (a - 2) < 9"])
-    for attempt in (lambda: suggested(asked, 50), lambda: feasible.share(asked)):
+    for attempt in (lambda: suggested(asked, 50), lambda: feasible_share(asked)):
         with pytest.raises(Refused) as refused:
             attempt()
         (problem,) = refused.value.problems
@@ -192,8 +192,8 @@ def test_a_constraint_without_a_value_is_told(algorithm: str) -> None:
 )
 def test_the_share_that_is_left(algorithm: str, constraint: str, share: float) -> None:
     """Estimated from a thousand points, and counted for a grid; all of it without constraints."""
-    assert feasible.share(plan(algorithm, [], [constraint])) == pytest.approx(share, abs=0.05)
-    assert feasible.share(plan(algorithm, [], [])) == 1
+    assert feasible_share(plan(algorithm, [], [constraint])) == pytest.approx(share, abs=0.05)
+    assert feasible_share(plan(algorithm, [], [])) == 1
 
 
 @pytest.mark.parametrize("algorithm", [*ALL, "grid"])
@@ -203,13 +203,12 @@ def test_a_resumed_sweep_keeps_to_its_hints(algorithm: str, after: int) -> None:
     constraints = ["a < 3"] if algorithm == "grid" else CONSTRAINTS
     asked = plan(algorithm, [{"a": 1}, {"a": 2}], constraints)
     whole = suggested(asked, 4 if algorithm == "grid" else 14)
-    sampler = make(asked, 1)
+    sampler = sampler_for(asked, 1)
     for one in whole[:after]:
-        kept = json.loads(json.dumps({"values": one.values, "origin": one.origin}))
-        again = sampler.recall(kept["values"], kept["origin"])
-        assert again == one
-        sampler.tell(again, [0.5], 0.5)
+        kept = json.loads(json.dumps(asdict(one)))
+        sampler.recall(Sample(**kept))
+        sampler.tell(one.number, [0.5], 0.5)
     for one in whole[after:]:
         again = sampler.ask()
         assert again == one
-        sampler.tell(again, [0.5], 0.5)
+        sampler.tell(again.number, [0.5], 0.5)

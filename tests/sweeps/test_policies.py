@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from ml.core.errors import Place
 from ml.specs.plan.plan import EarlyTermination
-from ml.sweeps.policies import judge, verdict
-from ml.sweeps.standing import Standing
+from ml.sweeps.early_termination import Policy
+from tests.sweeps.curves import judge
 
 HERE = Place("sweep.yml", 1)
 
@@ -201,17 +201,16 @@ def test_median_stopping_does_not_depend_on_the_scale(
     curves=st.lists(st.lists(st.floats(-9, 9), min_size=1, max_size=6), min_size=1, max_size=9),
     policy=st.sampled_from([median(), bandit(amount=0.5), bandit(factor=0.2), truncation(40)]),
 )
-def test_a_trial_that_has_ended_counts_as_before(
+def test_verdicts_do_not_depend_on_what_follows(
     curves: list[list[float]], policy: EarlyTermination
 ) -> None:
-    """What is forgotten of trials that ended changes no verdict on those after them."""
-    standing = Standing(policy, "maximize")
-    seen: dict[str, list[float]] = {}
+    """The verdict at the moment of logging is that over whole curves so far."""
+    progress = Policy(policy, "maximize")
+    logged: dict[str, list[float]] = {}
     for number, curve in enumerate(curves):
         name = str(number)
         for interval, value in enumerate(curve, 1):
-            seen.setdefault(name, []).append(value)
-            standing.add(name, value)
-            found = verdict(policy, "maximize", standing, name, interval)
-            assert found == judge(policy, "maximize", seen, name, interval)
-        standing.ended(name)
+            logged.setdefault(name, []).append(value)
+            progress.add(name, value)
+            expected = judge(policy, "maximize", logged, name, interval)
+            assert progress.verdict(name, interval) == expected

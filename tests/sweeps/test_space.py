@@ -13,8 +13,8 @@ from scipy.stats import qmc
 from ml.core.errors import Exit, Place, Refused
 from ml.specs.plan.plan import CommandPlan, Dimension, Environment, SweepPlan
 from ml.specs.search.distributions import Misfit, Variable, locate
-from ml.sweeps.samplers import make
-from ml.sweeps.space import Drawn, cells, draw, size
+from ml.sweeps.samplers import sampler_for
+from ml.sweeps.space import Candidate, cells, draw, size
 
 HERE = Place("sweep.yml", 4)
 
@@ -32,7 +32,7 @@ def sweep(space: dict[str, Dimension], **changes: object) -> SweepPlan:
 
 def sample(dimension: Dimension, count: int = 2000, seed: int = 0, **changes: object) -> list:
     """Values of one dimension, by random sampling unless told otherwise."""
-    sampler = make(sweep({"x": dimension}, **changes), seed)
+    sampler = sampler_for(sweep({"x": dimension}, **changes), seed)
     return [sampler.ask().values["x"] for _ in range(count)]
 
 
@@ -164,7 +164,7 @@ NESTED = dim(
 
 def test_a_nested_choice_draws_its_own_branch_alone() -> None:
     """A conditional space: `depth` belongs to trees, `penalty` to linear models; constants stay."""
-    sampler = make(sweep({"model": NESTED}), 1)
+    sampler = sampler_for(sweep({"model": NESTED}), 1)
     seen = [sampler.ask().values["model"] for _ in range(30)]
     assert {tuple(sorted(value)) for value in seen} == {
         ("depth", "name"),
@@ -188,7 +188,7 @@ def test_grid_is_the_product_with_nested_branches() -> None:
 def test_grid_refuses_a_continuous_dimension() -> None:
     """It names the dimension and its line."""
     with pytest.raises(Refused) as refused:
-        make(sweep({"x": dim("uniform", 0, 1)}, algorithm="grid"), 0).ask()
+        sampler_for(sweep({"x": dim("uniform", 0, 1)}, algorithm="grid"), 0).ask()
     assert refused.value.problems[0].code == "grid-needs-choices"
     assert refused.value.problems[0].place == HERE
 
@@ -211,7 +211,7 @@ def test_sobol_has_a_lower_discrepancy_than_chance() -> None:
     space = {name: dim("uniform", 0.0, 1.0, name=name) for name in "abc"}
 
     def discrepancy(rule: str, seed: int) -> float:
-        sampler = make(sweep(space, rule=rule), seed)
+        sampler = sampler_for(sweep(space, rule=rule), seed)
         rows = [list(sampler.ask().values.values()) for _ in range(128)]
         return qmc.discrepancy(rows)
 
@@ -222,7 +222,7 @@ def test_sobol_has_a_lower_discrepancy_than_chance() -> None:
 def test_sobol_takes_every_distribution() -> None:
     """Also those that are not uniform, and nested choices."""
     space = {"model": NESTED, "x": dim("normal", 0, 1), "n": dim("randint", 3)}
-    sampler = make(sweep(space, rule="sobol"), 0)
+    sampler = sampler_for(sweep(space, rule="sobol"), 0)
     drawn = [sampler.ask().values for _ in range(64)]
     normals = [one["x"] for one in drawn]
     assert fmean(normals) == pytest.approx(0, abs=0.2)
@@ -239,7 +239,7 @@ def test_draw_names_branches_apart() -> None:
         return one.high if one.kind == "choice" else one.low
 
     same = dim("choice", {"d": dim("uniform", 0, 1)}, {"d": dim("uniform", 5, 9)}, name="m")
-    assert draw({"m": same}, last) == Drawn({"m": {"d": 5}}, {"m": 1, "m.1.d": 5})
+    assert draw({"m": same}, last) == Candidate({"m": {"d": 5}}, {"m": 1, "m.1.d": 5})
     assert asked == ["m", "m.1.d"]
 
 

@@ -216,12 +216,12 @@ def _launching(command: CommandPlan) -> Iterator[Problem]:
 
 def _hinted(sweep: SweepPlan) -> str:
     """What the hints come to; Refused when their constraints leave nothing of the space."""
-    from ml.sweeps import feasible
+    from ml.sweeps.feasibility import feasible_share
 
     points, left = len(sweep.hints.points), len(sweep.hints.constraints)
     said = [f"{points} point{'s' if points != 1 else ''} to try first"] if points else []
     if left:
-        part = feasible.share(sweep)
+        part = feasible_share(sweep)
         constraints = f"{left} constraint{'s' if left != 1 else ''}"
         said.append(f"{constraints} that leave{'s' if left == 1 else ''} {part:.2g} of the space")
     return f"hints `{sweep.hints.file}` → {', '.join(said)}"

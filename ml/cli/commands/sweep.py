@@ -95,7 +95,8 @@ def _all(explained: Explanation) -> None:
     for one in explained.trials:
         value = "" if one.trial.value is None else number(one.trial.value)
         best = "best" if one.trial.run.name == explained.run.best else one.trial.outcome
-        rows.append([str(one.number), value, best, short(one.origin) or "?", _reason(one)])
+        why = _reason(explained, one)
+        rows.append([str(one.number), value, best, short(one.origin) or "?", why])
     tables.write(("trial", sweep.metric, "outcome", "from", "why"), rows)
     typer.echo("")
     for line in _mattered(explained):
@@ -103,20 +104,18 @@ def _all(explained: Explanation) -> None:
     typer.echo(f"one in full: ml sweep explain {explained.run.name} --trial N", err=True)
 
 
-def _reason(one: Explained) -> str:
+def _reason(explained: Explanation, one: Explained) -> str:
     """The most telling of what is known, in a line."""
-    from ml.reports.numbers import number
 
     if one.ending:
         return _ended(one)
     if one.trial.outcome not in ("completed", "running"):
         return one.trial.why
-    if one.choices:
-        first = one.choices[0]
-        value = one.flat.get(first.name)
-        said = f" {_spelt(value)}" if value is not None else ""
-        times = f"{number(first.likelier)} × as likely among the good"
-        return f"{first.name}{said}: {times} ({first.had})"
+    if preferences := explained.preferences(one):
+        first = preferences[0]
+        others = f"{first.among_others:.0%} of the others"
+        value = _spelt(first.value)
+        return f"{first.name} {value}: the good trials had {first.had}, like {others}"
     return one.said if one.origin.get("kind") == "given" else ""
 
 
@@ -143,18 +142,13 @@ def _one(explained: Explanation, one: Explained) -> None:
         typer.echo(f"  ended   {_ended(one)}")
     elif one.trial.why:
         typer.echo(f"  why     {tables.plain(one.trial.why)}")
-    if one.choices:
+    if preferences := explained.preferences(one):
         typer.echo("")
         rows = [
-            [
-                choice.name,
-                _spelt(one.flat.get(choice.name, one.values.get(choice.name, ""))),
-                f"{number(choice.likelier)} ×",
-                choice.had,
-            ]
-            for choice in one.choices
+            [each.name, _spelt(each.value), each.had, f"{each.among_others:.0%}"]
+            for each in preferences
         ]
-        tables.write(("parameter", "value", "likelier among the good", "the good had"), rows, 2)
+        tables.write(("parameter", "value", "the good trials had", "of the others"), rows, 2)
 
 
 def _mattered(explained: Explanation) -> Iterator[str]:

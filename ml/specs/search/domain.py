@@ -1,9 +1,10 @@
-"""What somebody knows of a search space before a sweep begins, as a plan has it."""
+"""Points of a search space: the hints of a plan, and the sample that a trial gets."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 from ml.core.errors import Place
 
@@ -36,3 +37,16 @@ class Hints:
 
     def __bool__(self) -> bool:
         return bool(self.points or self.constraints)
+
+
+@dataclass(frozen=True)
+class Sample:
+    """The hyperparameters of trial `number` (from 0), typed and nested as they were sampled.
+
+    `origin` says where they came from, in JSON values: its `kind` is `given` (a point of the
+    hints), `random`, `sobol`, `grid` or `tpe`; `ml.reports.origins` describes the other keys.
+    """
+
+    number: int
+    values: Mapping[str, object]
+    origin: Mapping[str, Any] = field(default_factory=dict)

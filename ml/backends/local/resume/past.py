@@ -7,22 +7,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ml.backends.base import Run, Sample
+from ml.backends.base import Run
 from ml.backends.local.resume import attempts
 from ml.backends.local.resume.recovery import EXECUTOR_GONE
 from ml.backends.local.runs import records
 from ml.backends.local.sweeps import sampled
-from ml.backends.local.sweeps.board import Board
+from ml.backends.local.sweeps.trials import Trials
 from ml.backends.local.tracking import history
-from ml.sweeps.samplers import Sampler, Suggestion
+from ml.specs.search.domain import Sample
+from ml.sweeps.samplers import Sampler
 
 
 @dataclass(frozen=True)
 class Trial:
-    """A trial that was begun. `sample` is None when what it was given was lost with the machine.
+    """A trial that had started. `sample` is None when its file was lost with the machine.
 
-    `curve` is what it logged of the primary metric; `counts` whether it has come to its end, and
-    all that it logged is there. One that does not count is run again.
+    `curve` is what it logged of the primary metric; `counts` says whether it ran to its end and
+    everything that it logged is there. A trial that does not count is run again.
     """
 
     number: int
@@ -31,14 +32,15 @@ class Trial:
     curve: tuple[float, ...]
     counts: bool
 
-    def recalled(self, sampler: Sampler) -> Suggestion:
-        """The trial as the sampler had suggested it."""
+    def recall(self, sampler: Sampler) -> Sample:
+        """The trial's sample, which the sampler repeats, or makes again when it was lost."""
         if self.sample is not None:
-            return sampler.recall(self.sample.values, self.sample.origin)
-        found = sampler.ask()
-        if found is None:
-            raise ValueError(f"the sampler has no trial {self.number}, which was begun")
-        return found
+            sampler.recall(self.sample)
+            return self.sample
+        sample = sampler.ask()
+        if sample is None:
+            raise ValueError(f"the sampler has no trial {self.number}, which had started")
+        return sample
 
 
 @dataclass(frozen=True)
@@ -49,23 +51,20 @@ class Past:
     lineage: dict[str, Any]
     trials: tuple[Trial, ...]
 
-    def retake(self, board: Board, sampler: Sampler) -> deque[tuple[Sample, Suggestion]]:
-        """Bring both to where they were; what the trials were given that are to be run again.
+    def restore(self, trials: Trials, sampler: Sampler) -> deque[Sample]:
+        """Bring both to where they were; the samples that are to be run again.
 
-        The sampler recalls every trial in their order, then is told of the ends of those that count
-        in the order in which they ended.
+        The sampler recalls every trial in their order, then is told how those that count ended, in
+        the order in which they did.
         """
-        asked: dict[int, Suggestion] = {}
         for trial in self.trials:
-            board.put(trial.run, trial.curve)
-            asked[trial.number] = trial.recalled(sampler)
+            trials.put(trial.run, trial.curve)
+        recalled = [trial.recall(sampler) for trial in self.trials]
         ended = (trial for trial in self.trials if trial.counts)
-        for trial in sorted(ended, key=lambda one: one.run.ended or 0.0):
-            sampler.tell(asked[trial.number], trial.curve, board.score(trial.run.name))
+        for trial in sorted(ended, key=lambda trial: trial.run.ended or 0.0):
+            sampler.tell(trial.number, trial.curve, trials.score(trial.run.name))
         return deque(
-            (trial.sample or Sample(trial.number, given.values, given.origin), given)
-            for trial in self.trials
-            if not trial.counts and (given := asked[trial.number])
+            one for one, trial in zip(recalled, self.trials, strict=True) if not trial.counts
         )
 
 
@@ -85,8 +84,8 @@ def _begun(sweep: Path) -> int:
 
 def _trial(sweep: Run, number: int, metric: str) -> Trial:
     part = sweep.folder / "trials" / str(number)
-    samples = [sampled.read(one) for one in (part, *reversed(attempts.earlier(part)))]
-    sample = next((one for one in samples if one), None)
+    folders = (part, *reversed(attempts.earlier(part)))
+    sample = next(filter(None, map(sampled.read, folders)), None)
     run = records.read_if_whole(part) or _lost(sweep, number, part)
     curve = tuple(history.curve(run.id, metric))
     # A machine that went off may have taken the last seconds of the store with it.

@@ -7,10 +7,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from ml.backends.base import Curve, Entry, Link, Run, Sample, TrackingUnavailable
+from ml.backends.base import Curve, Entry, Link, Run, TrackingUnavailable
 from ml.backends.local.runs import ancestry, listing, records, runs
 from ml.backends.local.sweeps import sampled
 from ml.backends.local.tracking import history
+from ml.specs.search.domain import Sample
 
 
 class LocalRuns:

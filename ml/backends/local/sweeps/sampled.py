@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from ml.backends.base import Sample
+from ml.specs.search.domain import Sample
 
 FILE = "sampling.json"
 

@@ -1,0 +1,135 @@
+"""Early termination by Azure ML's definitions.
+
+What a trial logs of the primary metric is its curve, and each value is one interval. A policy is
+applied at every interval that is a multiple of `evaluation_interval` and not before
+`delay_evaluation`. Source of the definitions and of the examples in the tests: "Hyperparameter
+tuning a model (v2)" and the references of MedianStoppingPolicy, BanditPolicy and
+TruncationSelectionPolicy on learn.microsoft.com. Choices that they leave open are stated here.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+
+from ml.specs.plan.plan import EarlyTermination
+from ml.sweeps.objective import Goal, is_better
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Why a trial is ended: at `interval` its best was `value`, worse than `threshold`."""
+
+    policy: str
+    interval: int
+    value: float
+    threshold: float
+
+    @property
+    def tags(self) -> dict[str, str]:
+        """As MLflow tags of the trial: the sentence, and its numbers for a program."""
+        numbers = {"interval": self.interval, "value": self.value, "threshold": self.threshold}
+        exact = {f"ended_by.{name}": repr(number) for name, number in numbers.items()}
+        return {"ended_by": str(self), **exact}
+
+    def __str__(self) -> str:
+        return (
+            f"{self.policy} at interval {self.interval}: best so far {self.value:.6g}, "
+            f"threshold {self.threshold:.6g}"
+        )
+
+
+class Policy:
+    """An early termination policy, with what every trial of a sweep has logged so far.
+
+    A value that is not finite is the worst there is. Trials are rows and intervals are columns of
+    two tables; a row is filled to its end with the latest number, so that a trial that logged fewer
+    values counts with those. This keeps the verdict on the thousandth trial as cheap as the first.
+    """
+
+    def __init__(self, settings: EarlyTermination, goal: Goal) -> None:
+        import numpy as np
+
+        self._settings, self._goal = settings, goal
+        self._worst = -math.inf if goal == "maximize" else math.inf
+        self._rows: dict[str, int] = {}
+        self._lengths: list[int] = []
+        self._sums: list[Fraction | float] = []
+        self._best, self._mean = np.empty((8, 8)), np.empty((8, 8))
+
+    def add(self, trial: str, value: float) -> None:
+        """The trial's next value."""
+        import numpy as np
+
+        row = self._rows.setdefault(trial, len(self._rows))
+        if row == len(self._lengths):
+            self._lengths.append(0)
+            self._sums.append(Fraction(0))
+        column = self._lengths[row]
+        rows, columns = self._best.shape
+        if row == rows or column == columns:
+            more = (0, rows * (row == rows)), (0, columns * (column == columns))
+            self._best, self._mean = (np.pad(t, more, "edge") for t in (self._best, self._mean))
+        is_finite = math.isfinite(value)
+        value = value if is_finite else self._worst
+        if column == 0 or is_better(value, self._best[row, column - 1], self._goal):
+            self._best[row, column:] = value
+        # Exact sums: the mean of a trial that logs 0.1 for ever is 0.1, not a rounding error less.
+        self._sums[row] += Fraction(value) if is_finite else value
+        self._lengths[row] = column + 1
+        self._mean[row, column:] = float(self._sums[row] / (column + 1))
+
+    def verdict(self, trial: str, interval: int) -> Verdict | None:
+        """The verdict that ends `trial` at its `interval`-th value (from 1); None to let it run."""
+        settings = self._settings
+        if interval % settings.evaluation_interval or interval < settings.delay_evaluation:
+            return None
+        value = float(self._best[self._rows[trial], interval - 1])
+        threshold = {
+            "median_stopping": self._median,
+            "bandit": self._bandit,
+            "truncation_selection": self._truncation,
+        }[settings.type](interval)
+        if threshold is None or not is_better(threshold, value, self._goal):
+            return None
+        return Verdict(settings.type, interval, value, threshold)
+
+    def _median(self, interval: int) -> float:
+        """The median, over all trials, of each one's mean over its intervals 1 … `interval`.
+
+        A trial that logged fewer values counts with the mean of those: "all training runs" in Azure
+        ML's words, "reported up to step s" in those of Google Vizier, the origin of the rule.
+        """
+        import numpy as np
+
+        return float(np.median(self._mean[: len(self._rows), interval - 1]))
+
+    def _bandit(self, interval: int) -> float:
+        """The best value of any trial up to this interval, less the slack.
+
+        The ratio is Azure ML's best / (1 + slack_factor) for a positive metric that is maximized.
+        It is mirrored for minimizing and for negative metrics, so that the best trial always stays.
+        """
+        column = self._best[: len(self._rows), interval - 1]
+        sign = 1 if self._goal == "maximize" else -1
+        leader = float(column.max() if sign > 0 else column.min())
+        if self._settings.slack_amount is not None:
+            return leader - sign * self._settings.slack_amount
+        ratio = 1 + (self._settings.slack_factor or 0.0)
+        return leader / ratio if sign * leader > 0 else leader * ratio
+
+    def _truncation(self, interval: int) -> float | None:
+        """The worst performance that is kept when the lowest percentage of all trials goes.
+
+        Ranked are the trials that have reached this interval, each by its best up to it. The number
+        of trials to end is rounded down, and trials equal to the worst that is kept stay.
+        """
+        import numpy as np
+
+        is_old_enough = np.array(self._lengths) >= interval
+        ranked = np.sort(self._best[: len(self._rows), interval - 1][is_old_enough])
+        ending = len(ranked) * (self._settings.truncation_percentage or 0) // 100
+        if not ending:
+            return None
+        return float(ranked[ending] if self._goal == "maximize" else ranked[-1 - ending])
