@@ -19,7 +19,7 @@ from ml.backends.local.environments.interpreters import Interpreters
 from ml.backends.local.files import COPIED
 from ml.backends.local.parallel import parallel
 from ml.backends.local.pipelines import recall
-from ml.backends.local.pool import lasting
+from ml.backends.local.pool.pool import pool_of_a_run
 from ml.backends.local.preparation import Preparation, assets_of
 from ml.backends.local.processes import cancellation
 from ml.backends.local.processes.eviction import Evictions
@@ -158,7 +158,7 @@ class LocalBackend:
             tracking = Tracking()
             stack.callback(tracking.close)
             recovery.close_abandoned(tracking)
-            pool = stack.enter_context(lasting.of_a_run(watchman))
+            pool = stack.enter_context(pool_of_a_run(watchman))
             preparation = Preparation(tracking, pool, snapshots, interpreters, assets_of(plan))
             preparation.evictions = self._evictions
             if isinstance(plan, CommandPlan):

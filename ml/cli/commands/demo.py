@@ -45,7 +45,7 @@ def command(
     ] = "",
 ) -> None:
     """Sweep, select, gate, apply with a canary, ask; a bad model and a bad green are refused."""
-    from ml.backends.local.pool.lasting import lasting
+    from ml.backends.local.pool.pool import shared_pool
     from ml.backends.local.tracking.tracking import prepare
     from ml.cli.commands.run import parse_changes
 
@@ -59,7 +59,7 @@ def command(
     steps = Steps(projects.find(project))
     model = steps.project.deployment().endpoint
     fresh = Registry().champion(model, "local") is None
-    with lasting():
+    with shared_pool():
         if fresh:
             steps.first_model(small)
         proposal = steps.candidate(steps.sweep(spec))

@@ -1,1 +1,1 @@
-"""Warm interpreters: trials of plain Python commands are forked, not started."""
+"""Trials of plain Python commands, forked from a process that has their imports loaded."""

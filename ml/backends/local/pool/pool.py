@@ -1,50 +1,52 @@
-"""Trials that start in milliseconds: forked from an interpreter that has their imports already.
+"""Trials that start in milliseconds: forked by a `multiprocessing` forkserver that has imported
+what their script imports.
 
-`Pool.start` does that for commands that are a plain `python …` (`plain_python`),
-on Linux; every other command gets a shell of its own, as it would without a pool, and the reason is
-kept with the run. So is a trial whose warm interpreter turns out to be of no use, or ends: none is
-lost. `MLOPS_POOL=off` turns the pool off. What a script sees is the same either way, but for what
-tests/backends/test_pool_faithful.py lists.
+`Pool.start` does that for commands that are a plain `python …` (`script.parse`), on Linux. Every
+other command gets a shell, and the reason is kept with the run. So does a trial whose forkserver
+ends before it has forked it. `MLOPS_POOL=off` turns the pool off. What a script sees is the same
+either way; tests/backends/test_pool_faithful.py lists the exceptions.
 """
 
 from __future__ import annotations
 
-import ctypes
+import contextlib
 import os
-import select
+import pickle
 import shutil
+import signal
+import socket
+import subprocess
 import sys
-from collections.abc import Mapping
-from contextlib import suppress
+import tempfile
+import uuid
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from multiprocessing import connection, forkserver, reduction
 from pathlib import Path
 
 from ml.backends.local import environment
-from ml.backends.local.pool import imports, plain_python
-from ml.backends.local.pool.plain_python import Invocation
-from ml.backends.local.pool.warm import Ask, Interpreter
+from ml.backends.local.pool import script
+from ml.backends.local.pool.child import Start
 from ml.backends.local.processes.process import RunProcess, Shell, Watchman
 from ml.backends.local.snapshots.snapshot import Snapshot
 
 SWITCH = "MLOPS_POOL"
-# More of them than a pipeline has kinds of sweeps; each holds the memory of its packages.
+FORKED = "forked after its imports"
+NO_SERVER = "no forkserver is there for it"
+# More than a pipeline has kinds of sweeps. Each forkserver holds the memory of its packages.
 MOST = 4
 # Variables of Python that say nothing about where it looks for modules.
 _HARMLESS = frozenset(
-    {
-        "HASHSEED",
-        "UNBUFFERED",
-        "WARNINGS",
-        "IOENCODING",
-        "UTF8",
-        "FAULTHANDLER",
-        "DONTWRITEBYTECODE",
-    }
+    {f"PYTHON{name}" for name in ("HASHSEED", "UNBUFFERED", "WARNINGS", "IOENCODING", "UTF8")}
+    | {"PYTHONFAULTHANDLER", "PYTHONDONTWRITEBYTECODE"}
 )
 # Files of a working folder that Python or a package looks for when it starts or is imported.
-_READ_WHERE_IT_RUNS = (environment.PACKAGES, "matplotlibrc", ".env")
-_PR_SET_CHILD_SUBREAPER = 36
-_PR_GET_CHILD_SUBREAPER = 37
+_READ_AT_START = (environment.PACKAGES, "matplotlibrc", ".env")
+_SERVE = (
+    "import sys; sys.path[0] = {root!r}; from ml.backends.local.pool import child; "
+    "del sys.path[0]; child.serve({listener}, {alive}, {modules!r})"
+)
+_ROOT = str(Path(__file__).parents[4])
 
 
 @dataclass(frozen=True)
@@ -58,52 +60,57 @@ class Job:
     log: Path
 
 
-class Pool:
-    """The warm interpreters of one executor. `close` it at the end.
+@dataclass(frozen=True)
+class Ask:
+    """A forkserver that is wanted: jobs that ask for the same one share it."""
 
-    One that `lasts` is for runs to come as well: it warms for whatever logs, since importing MLflow
-    and opening its store take 3 s.
+    program: str
+    flags: tuple[str, ...]
+    modules: tuple[str, ...]
+    variables: frozenset[tuple[str, str]]
+
+
+class Pool:
+    """The forkservers of one executor. `close` it at the end.
+
+    A `shared` one is for runs to come as well. It makes a forkserver for whatever logs: to import
+    MLflow takes seconds.
     """
 
-    def __init__(self, watchman: Watchman, lasts: bool = False) -> None:
-        self._watchman, self._lasts = watchman, lasts
-        self._interpreters: dict[object, Interpreter] = {}
-        self._learned: dict[object, tuple[str, imports.Imports] | str] = {}
-        self._why_not = _why_not()
-        self._adopts = False
+    def __init__(self, watchman: Watchman, shared: bool = False) -> None:
+        self._watchman, self._shared = watchman, shared
+        self._servers: dict[Ask, Server] = {}
+        self._scanned: dict[object, tuple[str, script.Imports] | str] = {}
+        self.running: set[Forked] = set()
 
     def start(self, job: Job, snapshot: Snapshot | None, make: bool = True) -> RunProcess:
-        """Start it warm if that is the same to the script, in a shell otherwise.
+        """Fork it if that is the same to the script, start a shell otherwise.
 
-        Without `make` no interpreter is warmed for it; one that fits is used.
+        Without `make` no forkserver is made for it; one that fits is used.
         """
-        ask = self._why_not or self._ask(job, snapshot)
-        if isinstance(ask, str):
-            return self.shell(job, ask)
-        interpreter = self._warmed(ask, make or (self._lasts and ask.imports.has("mlflow")))
-        if isinstance(interpreter, str):
-            return self.shell(job, interpreter)
-        if interpreter.failure:
-            return self.shell(job, interpreter.failure)
-        return Forked(job, ask, interpreter, self)
+        invocation, ask = self._ask(job, snapshot)
+        server = ask if isinstance(ask, str) else self._server(ask, make)
+        if isinstance(server, str) or invocation is None:
+            return self.shell(job, str(server))
+        return Forked(job, invocation, server, self)
 
     def warm(self, job: Job, snapshot: Snapshot | None) -> None:
-        """Begin to warm an interpreter for such jobs: it takes seconds in which others can work."""
-        ask = self._why_not or self._ask(job, snapshot)
+        """Begin to make a forkserver for such jobs: it takes seconds in which others can work."""
+        _, ask = self._ask(job, snapshot)
         if not isinstance(ask, str):
-            self._warmed(ask, make=True)
+            self._server(ask, make=True)
 
-    def _warmed(self, ask: Ask, make: bool) -> Interpreter | str:
-        """The interpreter for it, or why there is none."""
-        if ask.key not in self._interpreters:
-            if not make or len(self._interpreters) >= MOST:
-                return "no interpreter is warm for it"
-            self._adopt_orphans(True)
+    def _server(self, ask: Ask, make: bool) -> Server | str:
+        """The forkserver for it, or why there is none."""
+        make = make or (self._shared and any(name.startswith("mlflow") for name in ask.modules))
+        if ask not in self._servers:
+            if not make or len(self._servers) >= MOST:
+                return NO_SERVER
             try:
-                self._interpreters[ask.key] = Interpreter(ask, self._watchman)
+                self._servers[ask] = Server(ask, self._watchman)
             except OSError as error:
-                return f"no interpreter could be warmed ({error.strerror})"
-        return self._interpreters[ask.key]
+                return f"no forkserver could be started ({error.strerror})"
+        return self._servers[ask].failure or self._servers[ask]
 
     def shell(self, job: Job, why: str) -> RunProcess:
         """Start it as if there were no pool."""
@@ -111,154 +118,255 @@ class Pool:
         return Shell(*command, self._watchman, why)
 
     def wait(self, seconds: float) -> None:
-        """Sleep, but not longer than until an interpreter has something to say."""
-        poll = select.poll()
-        for interpreter in self._interpreters.values():
-            if not interpreter.failure:
-                poll.register(interpreter.socket, select.POLLIN)
-        poll.poll(seconds * 1000)
-        for interpreter in self._interpreters.values():
-            interpreter.listen()  # also to the end of one that nobody waits for
-
-    def resumed(self) -> Pool:
-        """This pool, for another run."""
-        self._adopt_orphans(bool(self._interpreters))
-        return self
-
-    def rest(self) -> None:
-        """Between two runs."""
-        self._adopt_orphans(False)
+        """Sleep, but not longer than until a process that it forked has begun or ended."""
+        connection.wait([forked.status for forked in self.running], seconds)
 
     def close(self) -> None:
-        """End the interpreters; runs have ended before."""
-        for interpreter in self._interpreters.values():
-            interpreter.close()
-        self._adopt_orphans(False)
+        """End the forkservers; runs have ended before."""
+        for server in self._servers.values():
+            server.close()
 
-    def _adopt_orphans(self, wanted: bool) -> None:
-        """While an interpreter is warm, and no longer: orphans of others are not for this process.
-
-        When one is killed, its trials become children of this process, which then sees how they
-        end (prctl(2), PR_SET_CHILD_SUBREAPER).
-        """
-        if wanted and not _adopting():
-            self._adopts = _adopting(True)
-        elif not wanted and self._adopts:
-            self._adopts = _adopting(False)
-
-    def _ask(self, job: Job, snapshot: Snapshot | None) -> Ask | str:
-        """What a warm interpreter is to do for the job, or why none can do it."""
-        called = plain_python.read(job.command)
-        if isinstance(called, str):
-            return called
+    def _ask(
+        self, job: Job, snapshot: Snapshot | None
+    ) -> tuple[script.Invocation | None, Ask | str]:
+        """The command and the forkserver that the job can be forked by, or why by none."""
+        invocation = script.parse(job.command)
+        if os.environ.get(SWITCH, "").lower() in {"off", "0", "no", "false"}:
+            return None, f"{SWITCH} turns the pool off"
+        if sys.platform != "linux":
+            return None, "this system is not Linux"
+        if isinstance(invocation, str):
+            return None, invocation
         if snapshot is None:
-            return "the job has no code"
-        found = self._known(called, snapshot, job.environment["PATH"])
-        if isinstance(found, str):
-            return found
-        for name, value in job.environment.items():
-            if (python := name.removeprefix("PYTHON")) != name and python not in _HARMLESS:
-                if name != "PYTHONPATH" or value != str(job.cwd / environment.PACKAGES):
-                    return f"{name} is set"
-            elif str(job.cwd.parent) in value and name not in environment.OF_A_RUN:
-                return f"{name} is another for every trial"
-        program, needs = found
-        return needs.obstacle or Ask.of(called, program, needs, job.environment)
+            return None, "the job has no code"
+        path = job.environment["PATH"]
+        key = (snapshot.digest, invocation.program, invocation.target, invocation.is_module, path)
+        if key not in self._scanned:
+            self._scanned[key] = _scanned(invocation, snapshot, path)
+        scanned = self._scanned[key]
+        if isinstance(scanned, str):
+            return None, scanned
+        program, imports = scanned
+        variables = dict(job.environment)
+        if variables["PYTHONPATH"] != str(job.cwd / environment.PACKAGES):
+            return None, "PYTHONPATH is set"
+        for name in [name for name in variables if environment.is_of_a_run(name)]:
+            del variables[name]
+        for name, value in variables.items():
+            if name.startswith("PYTHON") and name not in _HARMLESS:
+                return None, f"{name} is set"
+            if str(job.cwd.parent) in value:
+                return None, f"{name} is another for every trial"
+        if imports.obstacle:
+            return None, imports.obstacle
+        modules = tuple(imports.modules)
+        return invocation, Ask(program, invocation.flags, modules, frozenset(variables.items()))
 
-    def _known(
-        self, called: Invocation, snapshot: Snapshot, path: str
-    ) -> tuple[str, imports.Imports] | str:
-        """The program, and what the script imports; or why none can do it. The same every time."""
-        key = (snapshot.digest, called.program, called.target, called.is_module, path)
-        if key not in self._learned:
-            self._learned[key] = _learn(called, snapshot, path)
-        return self._learned[key]
+
+class Server:
+    """A process that runs `multiprocessing.forkserver`; `failure` says why it is of no use.
+
+    It is a process of its own for each `Ask`, where `multiprocessing` itself has one a program: the
+    environment of the trials has to be there when packages are imported. It ends with the executor.
+    """
+
+    def __init__(self, ask: Ask, watchman: Watchman) -> None:
+        self.program, self.watchman, self._closed = ask.program, watchman, False
+        self._name = uuid.uuid4().hex  # as long as a run's id, which replaces it (child.py)
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
+        alive, self._alive = os.pipe()
+        with tempfile.TemporaryDirectory() as folder, socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(f"{folder}/socket")
+            listener.listen()
+            # The file goes with its folder: only who holds this descriptor can connect.
+            self._address = os.open(f"{folder}/socket", os.O_PATH)
+            code = _SERVE.format(
+                root=_ROOT, listener=listener.fileno(), alive=alive, modules=list(ask.modules)
+            )
+            self._process = subprocess.Popen(
+                [ask.program, *ask.flags, "-c", code],
+                cwd="/",
+                env={**dict(ask.variables), "MLFLOW_RUN_ID": self._name},
+                stdin=subprocess.DEVNULL,
+                stdout=self._log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                pass_fds=(listener.fileno(), alive),
+            )
+        os.close(alive)
+        watchman.tell("+", self._name, self._process.pid)
+
+    @property
+    def failure(self) -> str:
+        """Why nothing can be forked, "" if it can."""
+        return self.end() if self._process.poll() is not None else ""
+
+    def end(self) -> str:
+        """How it ended, or does now: its exit code and its last line."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(5)
+        self._process.kill()
+        code = self._process.wait()
+        self._log.seek(0)
+        lines = self._log.read().decode(errors="replace").splitlines()[-1:]
+        return f"the forkserver ended ({': '.join([f'exit code {code}', *lines])})"
+
+    def fork(self) -> tuple[int, int]:
+        """Ask for a process: where its id and its exit code will be read (see `read_signed` of
+        multiprocessing.forkserver), and where what it is to do is to be written."""
+        status, its_status = os.pipe()
+        its_work, work = os.pipe()
+        nothing = os.open(os.devnull, os.O_RDONLY)  # it shares no resource tracker
+        try:
+            with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as client:
+                client.connect(f"/proc/self/fd/{self._address}")
+                reduction.sendfds(client, [its_work, its_status, self._alive, nothing])
+        finally:
+            for number in (its_work, its_status, nothing):
+                os.close(number)
+        return status, work
+
+    def close(self) -> None:
+        """End it."""
+        os.close(self._alive)
+        os.close(self._address)
+        self._process.kill()  # it has nothing to write, and would first end its imports
+        self._process.wait()
+        self.watchman.tell("-", self._name)
+        self._log.close()
 
 
 class Forked(RunProcess):
-    """A run whose process an interpreter forks, or a shell starts if the interpreter cannot."""
+    """A run whose process a forkserver forks, or a shell starts if the forkserver has ended.
 
-    def __init__(self, job: Job, ask: Ask, interpreter: Interpreter, pool: Pool) -> None:
-        super().__init__(job.run_id, interpreter.watchman)
-        self._job, self._interpreter, self._pool = job, interpreter, pool
-        self._instead: RunProcess | None = None
-        request = ask.request(str(job.log), str(job.cwd), job.environment)
-        self._child = interpreter.fork(job.run_id, request)
+    `status` is readable when the process is there, and when it has ended.
+    """
+
+    def __init__(self, job: Job, invocation: script.Invocation, server: Server, pool: Pool) -> None:
+        super().__init__(job.run_id, server.watchman)
+        self._job, self._invocation, self._server, self._pool = job, invocation, server, pool
+        self._shell: RunProcess | None = None
+        self._pid: int | None = None
+        self._code: int | None = None
+        self.status, self._work = server.fork()
+        pool.running.add(self)
 
     @property
     def group(self) -> int | None:
         """See RunProcess."""
-        return self._instead.group if self._instead else self._child.pid
-
-    def _may_have_left_something(self) -> bool:
-        return self._child.left if self._instead is None else True
+        return self._shell.group if self._shell else self._pid
 
     @property
     def is_heard(self) -> bool:
-        """Whether the interpreter says when it ends."""
-        return self._instead is None and not self._interpreter.failure
-
-    def _first(self) -> int | None:
-        if self._instead is not None:
-            return self._instead._first()
-        self._interpreter.listen()
-        if self._child.code is None and self._child.pid is None:
-            if self._kill_at is not None:
-                return self._interpreter.drop(self._child)
-            if self._interpreter.failure:
-                self._instead = self._pool.shell(self._job, self._interpreter.failure)
-                return self._instead._first()
-        return self._child.code
+        """Whether `Pool.wait` returns when it ends."""
+        return self._shell is None
 
     @property
     def way(self) -> str:
         """See RunProcess."""
-        return self._instead.way if self._instead else self._interpreter.way
+        return self._shell.way if self._shell else FORKED
 
-    def terminate(self) -> None:
-        """See RunProcess."""
-        self._interpreter.listen()
-        super().terminate()
+    def _first(self) -> int | None:
+        if self._shell is None and self._code is None:
+            if self._pid is None and self._kill_at is not None:
+                os.close(self._work)  # it reads that there is nothing to do
+                self._end(-signal.SIGTERM)
+            elif connection.wait([self.status], 0):
+                self._read()
+        return self._shell._first() if self._shell else self._code
+
+    def _read(self) -> None:
+        try:
+            number = forkserver.read_signed(self.status)
+        except EOFError:  # the forkserver was killed
+            if self._pid is None:
+                os.close(self._work)
+                self._end(None)
+                self._shell = self._pool.shell(self._job, self._server.end())
+            else:  # who ends what it has forked, and how, nobody can tell any more
+                self._end(-signal.SIGKILL)
+            return
+        if self._pid is not None:
+            self._end(number)
+            return
+        self._pid = number
+        self._watchman.tell("+", self._run_id, number)
+        with contextlib.suppress(BrokenPipeError), os.fdopen(self._work, "wb") as work:
+            work.write(self._task())
+
+    def _end(self, code: int | None) -> None:
+        self._code = code
+        self._pool.running.discard(self)
+        os.close(self.status)
+
+    def _task(self) -> bytes:
+        """What `multiprocessing.spawn` reads in the forked process: what to prepare, and a call."""
+        called, cwd = self._invocation, str(self._job.cwd)
+        words = [*(["-m"] if called.is_module else []), called.target, *called.arguments]
+        prepare = {
+            "dir": cwd,
+            "orig_dir": cwd,
+            "sys_argv": [called.target, *called.arguments],
+            "authkey": os.urandom(32),
+        }
+        # bash sets three variables when it executes a command.
+        variables = {"PWD": cwd, "SHLVL": "0", "_": self._server.program}
+        start = Start(
+            called.target,
+            called.is_module,
+            [called.program, *called.flags, *words],
+            {**self._job.environment, **variables},
+            str(self._job.log),
+        )
+        return pickle.dumps(prepare) + pickle.dumps(start)
 
 
-def _learn(called: Invocation, snapshot: Snapshot, path: str) -> tuple[str, imports.Imports] | str:
-    if not called.is_module and not _is_inside(snapshot.folder / called.target, snapshot):
-        return f"`{called.target}` is not a file of the code"
-    for name in _READ_WHERE_IT_RUNS:
+def _scanned(
+    invocation: script.Invocation, snapshot: Snapshot, path: str
+) -> tuple[str, script.Imports] | str:
+    """The program, and what the script imports; or why no forkserver can stand for it."""
+    target = snapshot.folder / invocation.target
+    inside = target.is_file() and target.resolve().is_relative_to(snapshot.folder.resolve())
+    if not invocation.is_module and not inside:
+        return f"`{invocation.target}` is not a file of the code"
+    for name in _READ_AT_START:
         if (snapshot.folder / name).exists():
             return f"the code has {name}, which is read before the script"
-    program = shutil.which(called.program, path=path)
+    program = shutil.which(invocation.program, path=path)
     # Environments that were built have links to the same Python: the folder tells them apart.
-    here = Path(sys.executable).parent
-    if program is None or not Path(program).parent.samefile(here):
-        return f"`{called.program}` is another interpreter"
-    return program, imports.of(snapshot.folder, called.target, called.is_module)
+    if program is None or not Path(program).parent.samefile(Path(sys.executable).parent):
+        return f"`{invocation.program}` is another interpreter"
+    return program, script.imports(snapshot.folder, invocation)
 
 
-def _is_inside(path: Path, snapshot: Snapshot) -> bool:
-    return path.is_file() and path.resolve().is_relative_to(snapshot.folder.resolve())
+_shared: list[Pool] = []
 
 
-def _why_not() -> str:
-    """Why nothing can be forked here, "" if it can."""
-    if os.environ.get(SWITCH, "").lower() in {"off", "0", "no", "false"}:
-        return f"{SWITCH} turns the pool off"
-    if sys.platform != "linux" or not hasattr(os, "pidfd_open"):
-        return "this system is not Linux"
+@contextlib.contextmanager
+def shared_pool() -> Iterator[None]:
+    """Runs that this process starts within use one pool; its forkservers end with the context.
+
+    For a program that carries out several runs of the same scripts.
+    """
+    watchman = Watchman()
+    pool = Pool(watchman, shared=True)
+    _shared.append(pool)
     try:
-        os.close(os.pidfd_open(os.getpid()))
-        Path("/proc/thread-self/children").read_text()
-    except OSError:
-        return "this system does not say which processes a process has"
-    return ""
+        yield
+    finally:
+        _shared.remove(pool)
+        pool.close()
+        watchman.close()
 
 
-def _adopting(wanted: bool | None = None) -> bool:
-    """Whether orphans among its descendants become children of this process; `wanted` sets it."""
-    with suppress(OSError, AttributeError):
-        libc, found = ctypes.CDLL(None), ctypes.c_int()
-        if wanted is not None:
-            libc.prctl(_PR_SET_CHILD_SUBREAPER, int(wanted), 0, 0, 0)
-        libc.prctl(_PR_GET_CHILD_SUBREAPER, ctypes.byref(found), 0, 0, 0)
-        return bool(found.value)
-    return False
+@contextlib.contextmanager
+def pool_of_a_run(watchman: Watchman) -> Iterator[Pool]:
+    """The shared pool, if there is one, else one that ends with the run."""
+    if _shared:
+        yield _shared[-1]
+        return
+    pool = Pool(watchman)
+    try:
+        yield pool
+    finally:
+        pool.close()

@@ -1,0 +1,194 @@
+"""Which commands are one start of Python, `python [-u] train.py …`, and what their scripts import.
+
+Everything is read from the text of the command and of the code; nothing is executed.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import shlex
+import sys
+import sysconfig
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from importlib.machinery import PathFinder
+from pathlib import Path
+
+_PYTHON = re.compile(r"python(3(\.\d+)?)?")
+# Flags that hold for every process of an interpreter that was started with them.
+_FLAGS = frozenset({"-u", "-B", "-O", "-OO", "-s", "-q"})
+_QUOTED_OR_CONTINUED = re.compile(r"('[^']*')|\\\n")
+_SHELL = re.compile(r"[$`\\!;&|<>(){}*?\[\]~#\n]")
+_SITE = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
+_WRITES = frozenset({"update", "setdefault", "pop", "popitem", "clear", "__setitem__"})
+
+
+@dataclass(frozen=True)
+class Invocation:
+    """`program flags script arguments`, or `program flags -m module arguments`."""
+
+    program: str
+    flags: tuple[str, ...]
+    target: str
+    is_module: bool
+    arguments: tuple[str, ...]
+
+
+@dataclass
+class Imports:
+    """`modules` are the third-party modules that the script and its own modules name.
+
+    `obstacle` says why none of them may be imported before the script starts, "" if they may.
+    """
+
+    modules: list[str] = field(default_factory=list)
+    obstacle: str = ""
+
+
+def parse(command: str) -> Invocation | str:
+    """What the command starts, or why it needs a shell or an interpreter of its own."""
+    command = _QUOTED_OR_CONTINUED.sub(lambda match: match[1] or "", command.strip())
+    if _SHELL.search(_QUOTED_OR_CONTINUED.sub("", command)):
+        return "the command needs a shell"
+    try:
+        program, *rest = shlex.split(command) or [""]
+    except ValueError:
+        return "the command needs a shell"
+    if not _PYTHON.fullmatch(program):
+        return "the command does not start with `python`"
+    flags: list[str] = []
+    while rest and rest[0].startswith("-") and rest[0] != "-m":
+        if rest[0] == "-W" and len(rest) > 1:
+            flags += [rest.pop(0), rest.pop(0)]
+        elif rest[0] in _FLAGS:
+            flags.append(rest.pop(0))
+        else:
+            return f"`python {rest[0]}` needs an interpreter of its own"
+    is_module = rest[:1] == ["-m"]
+    target, *arguments = rest[is_module:] or [""]
+    if not target:
+        return "the command names no script"
+    if not is_module and not target.endswith(".py"):
+        return f"`{target}` is not a .py file"
+    return Invocation(program, tuple(flags), target, is_module, tuple(arguments))
+
+
+def imports(root: Path, invocation: Invocation) -> Imports:
+    """What the command, started in `root`, imports from outside of the code.
+
+    Imports inside functions count; those under `if TYPE_CHECKING` and names that are computed do
+    not. A file that cannot be parsed contributes nothing.
+    """
+    base = root if invocation.is_module else (root / invocation.target).parent
+    scan = _Scan(root, base)
+    if invocation.is_module:
+        scan.follow(invocation.target)
+        scan.follow(f"{invocation.target}.__main__")
+    else:
+        scan.visit(root / invocation.target)
+    folders = [base, *(root.rglob("*/") if scan.extends_path else ())]
+    for name in sorted({name for folder in folders for name in _offered(folder)}):
+        spec = PathFinder.find_spec(name, _SITE)
+        if spec is not None and spec.loader is not None:
+            scan.found.obstacle = f"`{name}` of the code hides another module of that name"
+    cold = scan.stubbed - sys.stdlib_module_names
+    modules = [name for name in dict.fromkeys(scan.found.modules) if _top(name) not in cold]
+    return Imports(modules, scan.found.obstacle)
+
+
+class _Scan:
+    """Visits each module of the code once, depth first.
+
+    `stubbed` are the packages that a module imports which also writes to `sys.modules`: it decides
+    itself what they find there. `extends_path`: the code looks for modules in further folders.
+    """
+
+    def __init__(self, root: Path, base: Path) -> None:
+        self._root, self._base, self._seen = root, base, set[Path]()
+        self.found, self.stubbed, self.extends_path = Imports(), set[str](), False
+
+    def follow(self, name: str) -> None:
+        """Visit the module of that name and the packages that hold it, where the code has them."""
+        place = self._base
+        for part in name.split("."):
+            place /= part
+            self.visit(place / "__init__.py")
+            self.visit(place.with_suffix(".py"))
+
+    def visit(self, path: Path) -> None:
+        """Read one file, if there is one."""
+        if path in self._seen or not path.is_file():
+            return
+        self._seen.add(path)
+        try:
+            tree = ast.parse(path.read_bytes())
+        except (OSError, SyntaxError, ValueError):
+            return
+        third_party: list[str] = []
+        writes_modules = False
+        for node in _nodes(tree):
+            for name in self._names(node, path):
+                self.follow(name)
+                top = _top(name)
+                own = (self._base / top).is_dir() or (self._base / f"{top}.py").is_file()
+                if not own and top not in sys.stdlib_module_names:
+                    third_party.append(name)
+            if _changes(node, "environ") or _calls(node, {"putenv", "unsetenv", "load_dotenv"}):
+                where = f"{path.relative_to(self._root)}:{getattr(node, 'lineno', 1)}"
+                self.found.obstacle = self.found.obstacle or (
+                    f"{where} changes the environment, which packages read when they are imported"
+                )
+            writes_modules = writes_modules or _changes(node, "modules")
+            self.extends_path = self.extends_path or ast.unparse(node) == "sys.path"
+        self.found.modules += third_party
+        if writes_modules:
+            self.stubbed |= {_top(name) for name in third_party}
+
+    def _names(self, node: ast.AST, path: Path) -> Iterator[str]:
+        """The modules that the statement imports, or may: `from a import b` has a and a.b."""
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module != "__future__":
+            package = path.parent.relative_to(self._base).parts if node.level else ()
+            above = package[: len(package) - node.level + 1]
+            name = ".".join([*above, *([node.module] if node.module else [])])
+            yield from filter(None, [name])
+            yield from (f"{name}.{alias.name}".lstrip(".") for alias in node.names)
+
+
+def _nodes(tree: ast.AST) -> Iterator[ast.AST]:
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING"):
+            continue
+        yield node
+        yield from _nodes(node)
+
+
+def _offered(folder: Path) -> Iterator[str]:
+    """The modules that come first when the folder is the first of `sys.path`."""
+    for path in folder.iterdir() if folder.is_dir() else ():
+        if path.suffix in {".py", ".so", ".pyc"} or (path / "__init__.py").is_file():
+            yield path.name.partition(".")[0]
+
+
+def _top(name: str) -> str:
+    return name.partition(".")[0]
+
+
+def _is(node: ast.AST, name: str) -> bool:
+    """Whether the expression is that name, or an attribute of that name."""
+    return name in (getattr(node, "id", ""), getattr(node, "attr", ""))
+
+
+def _changes(node: ast.AST, name: str) -> bool:
+    """Whether the node sets or deletes an item of that mapping, or calls a method that does."""
+    if isinstance(node, ast.Subscript):
+        return _is(node.value, name) and not isinstance(node.ctx, ast.Load)
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        return node.func.attr in _WRITES and _is(node.func.value, name)
+    return isinstance(node, ast.AugAssign) and _is(node.target, name)
+
+
+def _calls(node: ast.AST, names: set[str]) -> bool:
+    return isinstance(node, ast.Call) and any(_is(node.func, name) for name in names)
