@@ -34,7 +34,7 @@ BENCHMARKS = {
     ),
     "small-trials": (
         "benchmarks.small_trials",
-        "a subprocess for each no-op trial over a sweep of them; at least 50",
+        "a subprocess for each no-op trial over a sweep of them; at least 20",
     ),
     "spec-check": (
         "benchmarks.spec_check",

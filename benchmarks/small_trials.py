@@ -1,6 +1,6 @@
 """Trials that only import: ours against a subprocess each, two at a time, seconds a trial.
 
-Ours is a whole sweep: the executor's start, the warm interpreter's, and for every trial its folder,
+Ours is a whole sweep: the executor's start, the forkserver's, and for every trial its folder,
 its working copy, its log, its record and its MLflow run. The peer is the bare process.
 """
 

@@ -199,7 +199,7 @@ def test_trials_are_evicted_each(home: Path, sweep: Sweeps) -> None:
 
 
 def test_trials_get_their_notice(home: Path, sweep: Sweeps) -> None:
-    """Also those that a warm interpreter has forked: SIGTERM reaches them."""
+    """Also those that a forkserver has forked: SIGTERM reaches them."""
     script = LOG + SAVES.replace("CODE", "0").replace(
         "if note.exists(): sys.exit(note.read_text() != 'saved')",
         "if note.exists():\n    log('score', float(note.read_text() == 'saved')); sys.exit()",

@@ -207,7 +207,7 @@ def test_a_sweep_that_is_killed_three_times_comes_to_the_same(
 @pytest.mark.slow
 @pytest.mark.torture
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("kind", ["random", "sobol", "grid", "from the warm pool"])
+@pytest.mark.parametrize("kind", ["random", "sobol", "grid", "from the pool"])
 def test_kills_of_a_sweep_at_random_moments(
     home: Path,
     fresh_store: Path,
@@ -220,7 +220,7 @@ def test_kills_of_a_sweep_at_random_moments(
     plan = grid(sweep) if kind == "grid" else quick(sweep, max_total_trials=8)
     if kind == "sobol":
         plan = replace(plan, rule="sobol")
-    if kind == "from the warm pool":
+    if kind == "from the pool":
         plain = COMMAND.replace(" -S -E", "")
         plan = replace(plan, trial=replace(plan.trial, command=plain))
     expected = undisturbed(plan)

@@ -144,11 +144,8 @@ def _report(error: BaseException, trace: TracebackType | None) -> None:
     sys.last_type, sys.last_value, sys.last_traceback = type(error), error, trace
     try:
         sys.excepthook(type(error), error, trace)
-    except BaseException as another:
-        sys.stderr.write("Error in sys.excepthook:\n")
-        sys.__excepthook__(type(another), another, another.__traceback__)
-        sys.stderr.write("\nOriginal exception was:\n")
-        sys.__excepthook__(type(error), error, trace)
+    except BaseException:  # a hook of the script's own
+        sys.__excepthook__(*sys.exc_info())
 
 
 def _ended(code: int) -> int:

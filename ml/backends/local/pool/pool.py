@@ -27,6 +27,7 @@ from pathlib import Path
 from ml.backends.local import environment
 from ml.backends.local.pool import script
 from ml.backends.local.pool.child import Start
+from ml.backends.local.pool.script import Invocation, Unfit
 from ml.backends.local.processes.process import RunProcess, Shell, Watchman
 from ml.backends.local.snapshots.snapshot import Snapshot
 
@@ -61,8 +62,8 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Ask:
-    """A forkserver that is wanted: jobs that ask for the same one share it."""
+class ServerSettings:
+    """What a forkserver is started with: jobs that need the same share one."""
 
     program: str
     flags: tuple[str, ...]
@@ -73,44 +74,32 @@ class Ask:
 class Pool:
     """The forkservers of one executor. `close` it at the end.
 
-    A `shared` one is for runs to come as well. It makes a forkserver for whatever logs: to import
+    A `shared` one is for runs to come as well. It starts a forkserver for whatever logs: to import
     MLflow takes seconds.
     """
 
     def __init__(self, watchman: Watchman, shared: bool = False) -> None:
         self._watchman, self._shared = watchman, shared
-        self._servers: dict[Ask, Server] = {}
-        self._scanned: dict[object, tuple[str, script.Imports] | str] = {}
+        self._servers: dict[ServerSettings, Server] = {}
+        self._modules: dict[object, tuple[str, ...]] = {}
         self.running: set[Forked] = set()
 
     def start(self, job: Job, snapshot: Snapshot | None, make: bool = True) -> RunProcess:
         """Fork it if that is the same to the script, start a shell otherwise.
 
-        Without `make` no forkserver is made for it; one that fits is used.
+        Without `make` no forkserver is started for it; one that fits is used.
         """
-        invocation, ask = self._ask(job, snapshot)
-        server = ask if isinstance(ask, str) else self._server(ask, make)
-        if isinstance(server, str) or invocation is None:
-            return self.shell(job, str(server))
-        return Forked(job, invocation, server, self)
+        try:
+            invocation = script.parse(job.command)
+            server = self._server(self._settings(invocation, job, snapshot), make)
+            return Forked(job, invocation, server, self)
+        except Unfit as unfit:
+            return self.shell(job, str(unfit))
 
     def warm(self, job: Job, snapshot: Snapshot | None) -> None:
-        """Begin to make a forkserver for such jobs: it takes seconds in which others can work."""
-        _, ask = self._ask(job, snapshot)
-        if not isinstance(ask, str):
-            self._server(ask, make=True)
-
-    def _server(self, ask: Ask, make: bool) -> Server | str:
-        """The forkserver for it, or why there is none."""
-        make = make or (self._shared and any(name.startswith("mlflow") for name in ask.modules))
-        if ask not in self._servers:
-            if not make or len(self._servers) >= MOST:
-                return NO_SERVER
-            try:
-                self._servers[ask] = Server(ask, self._watchman)
-            except OSError as error:
-                return f"no forkserver could be started ({error.strerror})"
-        return self._servers[ask].failure or self._servers[ask]
+        """Start a forkserver for such jobs: it takes seconds in which others can work."""
+        with contextlib.suppress(Unfit):
+            self._server(self._settings(script.parse(job.command), job, snapshot), make=True)
 
     def shell(self, job: Job, why: str) -> RunProcess:
         """Start it as if there were no pool."""
@@ -126,52 +115,61 @@ class Pool:
         for server in self._servers.values():
             server.close()
 
-    def _ask(
-        self, job: Job, snapshot: Snapshot | None
-    ) -> tuple[script.Invocation | None, Ask | str]:
-        """The command and the forkserver that the job can be forked by, or why by none."""
-        invocation = script.parse(job.command)
+    def _server(self, settings: ServerSettings, make: bool) -> Server:
+        """The forkserver that has these settings; Unfit when there is none."""
+        if settings not in self._servers:
+            logs = any(name.startswith("mlflow") for name in settings.modules)
+            if not (make or (self._shared and logs)) or len(self._servers) >= MOST:
+                raise Unfit(NO_SERVER)
+            try:
+                self._servers[settings] = Server(settings, self._watchman)
+            except OSError as error:
+                raise Unfit(f"no forkserver could be started ({error.strerror})") from None
+        if failure := self._servers[settings].failure:
+            raise Unfit(failure)
+        return self._servers[settings]
+
+    def _settings(
+        self, invocation: Invocation, job: Job, snapshot: Snapshot | None
+    ) -> ServerSettings:
+        """What the job needs of a forkserver; Unfit when none can do what a shell does."""
         if os.environ.get(SWITCH, "").lower() in {"off", "0", "no", "false"}:
-            return None, f"{SWITCH} turns the pool off"
+            raise Unfit(f"{SWITCH} turns the pool off")
         if sys.platform != "linux":
-            return None, "this system is not Linux"
-        if isinstance(invocation, str):
-            return None, invocation
+            raise Unfit("this system is not Linux")
         if snapshot is None:
-            return None, "the job has no code"
-        path = job.environment["PATH"]
-        key = (snapshot.digest, invocation.program, invocation.target, invocation.is_module, path)
-        if key not in self._scanned:
-            self._scanned[key] = _scanned(invocation, snapshot, path)
-        scanned = self._scanned[key]
-        if isinstance(scanned, str):
-            return None, scanned
-        program, imports = scanned
-        variables = dict(job.environment)
-        if variables["PYTHONPATH"] != str(job.cwd / environment.PACKAGES):
-            return None, "PYTHONPATH is set"
-        for name in [name for name in variables if environment.is_of_a_run(name)]:
-            del variables[name]
-        for name, value in variables.items():
+            raise Unfit("the job has no code")
+        for name in _READ_AT_START:
+            if (snapshot.folder / name).exists():
+                raise Unfit(f"the code has {name}, which is read before the script")
+        program = shutil.which(invocation.program, path=job.environment["PATH"])
+        # Environments that were built have links to the same Python: the folder tells them apart.
+        if program is None or not Path(program).parent.samefile(Path(sys.executable).parent):
+            raise Unfit(f"`{invocation.program}` is another interpreter")
+        if job.environment["PYTHONPATH"] != str(job.cwd / environment.PACKAGES):
+            raise Unfit("PYTHONPATH is set")
+        shared = {k: v for k, v in job.environment.items() if not environment.is_of_a_run(k)}
+        for name, value in shared.items():
             if name.startswith("PYTHON") and name not in _HARMLESS:
-                return None, f"{name} is set"
+                raise Unfit(f"{name} is set")
             if str(job.cwd.parent) in value:
-                return None, f"{name} is another for every trial"
-        if imports.obstacle:
-            return None, imports.obstacle
-        modules = tuple(imports.modules)
-        return invocation, Ask(program, invocation.flags, modules, frozenset(variables.items()))
+                raise Unfit(f"{name} is another for every trial")
+        key = (snapshot.digest, invocation.target, invocation.is_module)
+        if key not in self._modules:
+            self._modules[key] = script.imports(snapshot.folder, invocation)
+        modules, variables = self._modules[key], frozenset(shared.items())
+        return ServerSettings(program, invocation.flags, modules, variables)
 
 
 class Server:
-    """A process that runs `multiprocessing.forkserver`; `failure` says why it is of no use.
+    """A process that runs `multiprocessing.forkserver`, and ends with the executor.
 
-    It is a process of its own for each `Ask`, where `multiprocessing` itself has one a program: the
-    environment of the trials has to be there when packages are imported. It ends with the executor.
+    `multiprocessing` itself starts one a program, with the program's environment. Here there is one
+    for each `ServerSettings`: packages read the trials' environment when they are imported.
     """
 
-    def __init__(self, ask: Ask, watchman: Watchman) -> None:
-        self.program, self.watchman, self._closed = ask.program, watchman, False
+    def __init__(self, settings: ServerSettings, watchman: Watchman) -> None:
+        self.program, self.watchman = settings.program, watchman
         self._name = uuid.uuid4().hex  # as long as a run's id, which replaces it (child.py)
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
         alive, self._alive = os.pipe()
@@ -181,12 +179,12 @@ class Server:
             # The file goes with its folder: only who holds this descriptor can connect.
             self._address = os.open(f"{folder}/socket", os.O_PATH)
             code = _SERVE.format(
-                root=_ROOT, listener=listener.fileno(), alive=alive, modules=list(ask.modules)
+                root=_ROOT, listener=listener.fileno(), alive=alive, modules=list(settings.modules)
             )
             self._process = subprocess.Popen(
-                [ask.program, *ask.flags, "-c", code],
+                [settings.program, *settings.flags, "-c", code],
                 cwd="/",
-                env={**dict(ask.variables), "MLFLOW_RUN_ID": self._name},
+                env={**dict(settings.variables), "MLFLOW_RUN_ID": self._name},
                 stdin=subprocess.DEVNULL,
                 stdout=self._log,
                 stderr=subprocess.STDOUT,
@@ -242,7 +240,7 @@ class Forked(RunProcess):
     `status` is readable when the process is there, and when it has ended.
     """
 
-    def __init__(self, job: Job, invocation: script.Invocation, server: Server, pool: Pool) -> None:
+    def __init__(self, job: Job, invocation: Invocation, server: Server, pool: Pool) -> None:
         super().__init__(job.run_id, server.watchman)
         self._job, self._invocation, self._server, self._pool = job, invocation, server, pool
         self._shell: RunProcess | None = None
@@ -319,24 +317,6 @@ class Forked(RunProcess):
             str(self._job.log),
         )
         return pickle.dumps(prepare) + pickle.dumps(start)
-
-
-def _scanned(
-    invocation: script.Invocation, snapshot: Snapshot, path: str
-) -> tuple[str, script.Imports] | str:
-    """The program, and what the script imports; or why no forkserver can stand for it."""
-    target = snapshot.folder / invocation.target
-    inside = target.is_file() and target.resolve().is_relative_to(snapshot.folder.resolve())
-    if not invocation.is_module and not inside:
-        return f"`{invocation.target}` is not a file of the code"
-    for name in _READ_AT_START:
-        if (snapshot.folder / name).exists():
-            return f"the code has {name}, which is read before the script"
-    program = shutil.which(invocation.program, path=path)
-    # Environments that were built have links to the same Python: the folder tells them apart.
-    if program is None or not Path(program).parent.samefile(Path(sys.executable).parent):
-        return f"`{invocation.program}` is another interpreter"
-    return program, script.imports(snapshot.folder, invocation)
 
 
 _shared: list[Pool] = []

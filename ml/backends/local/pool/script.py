@@ -11,7 +11,7 @@ import shlex
 import sys
 import sysconfig
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib.machinery import PathFinder
 from pathlib import Path
 
@@ -35,28 +35,21 @@ class Invocation:
     arguments: tuple[str, ...]
 
 
-@dataclass
-class Imports:
-    """`modules` are the third-party modules that the script and its own modules name.
-
-    `obstacle` says why none of them may be imported before the script starts, "" if they may.
-    """
-
-    modules: list[str] = field(default_factory=list)
-    obstacle: str = ""
+class Unfit(Exception):
+    """Why a command gets a shell and an interpreter of its own."""
 
 
-def parse(command: str) -> Invocation | str:
-    """What the command starts, or why it needs a shell or an interpreter of its own."""
+def parse(command: str) -> Invocation:
+    """What the command starts. Raises Unfit."""
     command = _QUOTED_OR_CONTINUED.sub(lambda match: match[1] or "", command.strip())
     if _SHELL.search(_QUOTED_OR_CONTINUED.sub("", command)):
-        return "the command needs a shell"
+        raise Unfit("the command needs a shell")
     try:
         program, *rest = shlex.split(command) or [""]
     except ValueError:
-        return "the command needs a shell"
+        raise Unfit("the command needs a shell") from None
     if not _PYTHON.fullmatch(program):
-        return "the command does not start with `python`"
+        raise Unfit("the command does not start with `python`")
     flags: list[str] = []
     while rest and rest[0].startswith("-") and rest[0] != "-m":
         if rest[0] == "-W" and len(rest) > 1:
@@ -64,21 +57,23 @@ def parse(command: str) -> Invocation | str:
         elif rest[0] in _FLAGS:
             flags.append(rest.pop(0))
         else:
-            return f"`python {rest[0]}` needs an interpreter of its own"
+            raise Unfit(f"`python {rest[0]}` needs an interpreter of its own")
     is_module = rest[:1] == ["-m"]
     target, *arguments = rest[is_module:] or [""]
     if not target:
-        return "the command names no script"
+        raise Unfit("the command names no script")
     if not is_module and not target.endswith(".py"):
-        return f"`{target}` is not a .py file"
+        raise Unfit(f"`{target}` is not a .py file")
     return Invocation(program, tuple(flags), target, is_module, tuple(arguments))
 
 
-def imports(root: Path, invocation: Invocation) -> Imports:
-    """What the command, started in `root`, imports from outside of the code.
+def imports(root: Path, invocation: Invocation) -> tuple[str, ...]:
+    """The third-party modules that the command, started in `root`, imports; `from a import b` may
+    mean two, a and a.b.
 
     Imports inside functions count; those under `if TYPE_CHECKING` and names that are computed do
-    not. A file that cannot be parsed contributes nothing.
+    not. A file that cannot be parsed contributes nothing. Raises Unfit when none of them may be
+    imported before the script starts.
     """
     base = root if invocation.is_module else (root / invocation.target).parent
     scan = _Scan(root, base)
@@ -86,15 +81,17 @@ def imports(root: Path, invocation: Invocation) -> Imports:
         scan.follow(invocation.target)
         scan.follow(f"{invocation.target}.__main__")
     else:
-        scan.visit(root / invocation.target)
-    folders = [base, *(root.rglob("*/") if scan.extends_path else ())]
-    for name in sorted({name for folder in folders for name in _offered(folder)}):
-        spec = PathFinder.find_spec(name, _SITE)
-        if spec is not None and spec.loader is not None:
-            scan.found.obstacle = f"`{name}` of the code hides another module of that name"
-    cold = scan.stubbed - sys.stdlib_module_names
-    modules = [name for name in dict.fromkeys(scan.found.modules) if _top(name) not in cold]
-    return Imports(modules, scan.found.obstacle)
+        path = root / invocation.target
+        if not path.is_file() or not path.resolve().is_relative_to(root.resolve()):
+            raise Unfit(f"`{invocation.target}` is not a file of the code")
+        scan.visit(path)
+    for folder in [base, *(root.rglob("*/") if scan.extends_path else ())]:
+        for name in _offered(folder):
+            spec = PathFinder.find_spec(name, _SITE)
+            if spec is not None and spec.loader is not None:
+                raise Unfit(f"`{name}` of the code hides another module of that name")
+    found = dict.fromkeys(scan.modules)
+    return tuple(name for name in found if _top(name) not in scan.stubbed)
 
 
 class _Scan:
@@ -106,7 +103,7 @@ class _Scan:
 
     def __init__(self, root: Path, base: Path) -> None:
         self._root, self._base, self._seen = root, base, set[Path]()
-        self.found, self.stubbed, self.extends_path = Imports(), set[str](), False
+        self.modules, self.stubbed, self.extends_path = list[str](), set[str](), False
 
     def follow(self, name: str) -> None:
         """Visit the module of that name and the packages that hold it, where the code has them."""
@@ -125,28 +122,25 @@ class _Scan:
             tree = ast.parse(path.read_bytes())
         except (OSError, SyntaxError, ValueError):
             return
-        third_party: list[str] = []
-        writes_modules = False
+        first, stubs = len(self.modules), False
         for node in _nodes(tree):
             for name in self._names(node, path):
                 self.follow(name)
-                top = _top(name)
-                own = (self._base / top).is_dir() or (self._base / f"{top}.py").is_file()
-                if not own and top not in sys.stdlib_module_names:
-                    third_party.append(name)
+                top = self._base / _top(name)
+                if _top(name) in sys.stdlib_module_names:
+                    continue
+                if not top.is_dir() and not top.with_suffix(".py").is_file():
+                    self.modules.append(name)
             if _changes(node, "environ") or _calls(node, {"putenv", "unsetenv", "load_dotenv"}):
                 where = f"{path.relative_to(self._root)}:{getattr(node, 'lineno', 1)}"
-                self.found.obstacle = self.found.obstacle or (
-                    f"{where} changes the environment, which packages read when they are imported"
-                )
-            writes_modules = writes_modules or _changes(node, "modules")
-            self.extends_path = self.extends_path or ast.unparse(node) == "sys.path"
-        self.found.modules += third_party
-        if writes_modules:
-            self.stubbed |= {_top(name) for name in third_party}
+                why = "changes the environment, which packages read when they are imported"
+                raise Unfit(f"{where} {why}")
+            stubs = stubs or _changes(node, "modules")
+            self.extends_path |= _is(node, "path") and ast.unparse(node) == "sys.path"
+        if stubs:
+            self.stubbed |= {_top(name) for name in self.modules[first:]}
 
     def _names(self, node: ast.AST, path: Path) -> Iterator[str]:
-        """The modules that the statement imports, or may: `from a import b` has a and a.b."""
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module != "__future__":

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from ml.backends.local.processes import reaper
 
-# How a run was started that no warm interpreter has forked; the reason follows.
+# How a run was started that no forkserver has forked; the reason follows.
 ALONE = "started by itself: "
 
 
