@@ -96,12 +96,7 @@ PAST_THE_PORT = {
     "ml.release.registry.registry",
     "ml.release.rollout.rollback",
     "ml.release.selection.contenders",
-    "ml.reports.explanation",
-    "ml.reports.facts",
     "ml.reports.mlflow_ui",
-    "ml.reports.recorded",
-    "ml.reports.sweeps",
-    "ml.reports.watched",
 }
 
 # Modules that still import each other in a circle. Only ever shorter.

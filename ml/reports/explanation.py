@@ -1,29 +1,28 @@
-"""A sweep explained: where every trial came from, what ended it, and what mattered."""
+"""The explanation of a sweep: the origin of every trial, what ended it, parameter importance."""
 
 from __future__ import annotations
 
 import math
-import sqlite3
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
 
-from ml.backends.base import Run
-from ml.backends.local.runs import records
-from ml.reports import origins, recorded
+from ml.backends.base import Run, RunStore, TrackingUnavailable
+from ml.reports import origins
+from ml.reports.formatting import number, redact_text
 from ml.reports.importance import Importance, importance
-from ml.reports.numbers import number
-from ml.reports.privacy import plain
-from ml.reports.sweeps import Sweep, Trial, sweep_of
+from ml.reports.sweep import Sweep, Trial, read_sweep
 from ml.specs.search.constraints import names_of
 
-_NUMBERS = ("interval", "value", "threshold")
+_ENDING_TAGS = ("interval", "value", "threshold")
+# Up to as many distinct integers are listed; more are a range.
+_LISTED = 5
 
 
 @dataclass(frozen=True)
 class Ending:
-    """What a policy found when it ended a trial: at `interval`, its best so far against a limit."""
+    """Why a policy ended a trial: at `interval` its best value so far missed the threshold."""
 
     policy: str
     interval: int
@@ -32,17 +31,17 @@ class Ending:
 
     @property
     def missed_by(self) -> float:
-        """How far the trial was from going on."""
+        """The distance between value and threshold."""
         return abs(self.threshold - self.value)
 
 
 @dataclass(frozen=True)
 class Preference:
-    """A parameter of a trial that TPE chose: its value, and those that the good trials had.
+    """A parameter of a trial that TPE suggested: its value, and the values of the good trials.
 
-    `among_others` is the share of the other trials, ended or stopped early, that had such a value
-    too: the smaller, the more the parameter sets the good trials apart. `good` holds the least and
-    the largest when `is_range`, else every value.
+    `good` holds the least and the largest value when `is_range`, else every value. `among_others`
+    is the share of the other trials, completed or stopped early, with such a value: the smaller it
+    is, the more the parameter sets the good trials apart.
     """
 
     name: str
@@ -52,18 +51,18 @@ class Preference:
     among_others: float
 
     @property
-    def had(self) -> str:
-        """What the good trials had, in words."""
+    def good_values(self) -> str:
+        """The values of the good trials in words."""
         if self.is_range:
             return " … ".join(dict.fromkeys(map(number, self.good)))
         return ", ".join(map(str, self.good))
 
 
 @dataclass(frozen=True)
-class Explained:
-    """One trial: its values, the record of where they came from, and what ended it early.
+class ExplainedTrial:
+    """A trial with its values, the record of their origin, and what ended it early.
 
-    `origin` is empty and `number` counts from the sweep's record when nothing was recorded of it.
+    Without a record `origin` is empty and `number` is the trial's place in the sweep's record.
     """
 
     trial: Trial
@@ -74,93 +73,65 @@ class Explained:
 
     @cached_property
     def flat(self) -> Mapping[str, Any]:
-        """The values by name, those in a branch of a nested choice by theirs (`model.depth`)."""
+        """The values by name; those in a branch of a nested choice as `model.depth`."""
         return names_of(self.values)
 
     @property
-    def said(self) -> str:
-        """Where it came from, in a sentence."""
-        return plain(origins.sentence(self.origin)) or "not recorded"
+    def sentence(self) -> str:
+        """Where the values came from."""
+        return redact_text(origins.sentence(self.origin)) or "not recorded"
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """A sweep and its trials in the order of their starts; `notes` say what could not be read."""
+    """A sweep and its trials in the order of their starts; `notes` name what cannot be read."""
 
     run: Run
     sweep: Sweep
     sampling: Mapping[str, Any]
-    trials: tuple[Explained, ...]
-    notes: tuple[str, ...] = field(default=())
+    trials: tuple[ExplainedTrial, ...]
+    notes: tuple[str, ...] = ()
 
-    def preferences(self, trial: Explained) -> tuple[Preference, ...]:
-        """What TPE preferred when it chose the trial, the most telling parameter first."""
-        good, running = (trial.origin.get(key) or () for key in ("good", "running"))
+    def preferences(self, explained: ExplainedTrial) -> tuple[Preference, ...]:
+        """Why TPE suggested the trial's values, the most telling parameter first."""
+        good, running = (explained.origin.get(key) or () for key in ("good", "running"))
         others = [
-            one.flat
-            for one in self.trials
-            if one.number < trial.number
-            and one.number not in {*good, *running}
-            and one.trial.outcome in ("completed", "stopped")
+            other.flat
+            for other in self.trials
+            if other.number < explained.number
+            and other.number not in {*good, *running}
+            and other.trial.outcome in ("completed", "stopped")
         ]
-        best = [one.flat for one in self.trials if one.number in good]
+        best = [other.flat for other in self.trials if other.number in good]
         preferences = [
-            _preference(name, value, had, [one[name] for one in others if name in one])
-            for name, value in trial.flat.items()
-            if (had := [one[name] for one in best if name in one])
+            _preference(name, value, values, [flat[name] for flat in others if name in flat])
+            for name, value in explained.flat.items()
+            if (values := [flat[name] for flat in best if name in flat])
         ]
-        return tuple(sorted(preferences, key=lambda one: one.among_others))
+        return tuple(sorted(preferences, key=lambda preference: preference.among_others))
 
-    def mattered(self) -> Importance:
-        """Which parameters mattered; it takes up to a second."""
+    def importance(self) -> Importance:
+        """The importance of the parameters; takes up to a second."""
         return importance(self.sweep)
 
 
-def explain(run: Run) -> Explanation:
-    """The explanation of a sweep's run, whether it goes on or has ended; changes nothing."""
+def explain(run: Run, store: RunStore) -> Explanation:
+    """The explanation of a sweep's run, which may still be running."""
     notes: list[str] = []
-    lineage = records.lineage(run.folder)
-    sweep = sweep_of(run, lineage, notes)
-    ids = [trial.run.id for trial in sweep.trials]
-    numbers: dict[str, Mapping[str, str]] = {}
+    lineage = store.entry(run).lineage
+    sweep = read_sweep(run, lineage, store, notes)
+    tags: dict[str, Mapping[str, str]] = {}
     try:
-        numbers = {name: recorded.tag(ids, f"ended_by.{name}") for name in _NUMBERS}
-    except sqlite3.Error as error:
-        notes.append(f"The tracking store cannot be read ({error})")
-    trials = tuple(_explained(trial, numbers) for trial in sweep.trials)
+        tags = {name: store.tag(run.trials, f"ended_by.{name}") for name in _ENDING_TAGS}
+    except TrackingUnavailable as error:
+        notes.append(f"The thresholds of stopped trials are not known: {error}")
+    trials = tuple(_explained(trial, tags) for trial in sweep.trials)
     return Explanation(run, sweep, lineage.get("sampling") or {}, trials, tuple(notes))
-
-
-def _preference(name: str, value: object, had: list[Any], others: list[Any]) -> Preference:
-    values = [one for n, one in enumerate(had) if one not in had[:n]]
-    is_numeric = all(isinstance(one, int | float) for one in had + others)
-    if is_numeric:
-        values.sort()
-    is_range = is_numeric and (len(values) > 5 or any(isinstance(one, float) for one in values))
-    good = (values[0], values[-1]) if is_range else tuple(values)
-    alike = sum(good[0] <= one <= good[1] if is_range else one in good for one in others)
-    return Preference(name, value, good, is_range, alike / len(others) if others else 0.0)
-
-
-def _explained(trial: Trial, numbers: Mapping[str, Mapping[str, str]]) -> Explained:
-    sample = trial.sample
-    ending = None
-    found = [numbers.get(name, {}).get(trial.run.id) for name in _NUMBERS]
-    if trial.outcome == "stopped" and all(found):
-        interval, value, threshold = (float(one or "nan") for one in found)
-        ending = Ending(trial.run.ended_by, int(interval), value, threshold)
-    return Explained(
-        trial,
-        sample.number if sample else trial.number,
-        sample.values if sample else trial.run.parameters,
-        trial.origin,
-        ending,
-    )
 
 
 def as_json(explanation: Explanation, only: int | None = None) -> dict[str, Any]:
     """The explanation for a program; numbers that JSON does not have are text."""
-    run, mattered = explanation.run, explanation.mattered()
+    run, shares = explanation.run, explanation.importance()
     return {
         "run": run.name,
         "status": run.status,
@@ -169,31 +140,60 @@ def as_json(explanation: Explanation, only: int | None = None) -> dict[str, Any]
         "best": run.best,
         "trials": list(_trials(explanation, only)),
         "importance": {
-            "shares": dict(mattered.shares),
-            "explained": mattered.explained,
-            "trials": mattered.trials,
-            "left_out": list(mattered.left_out),
-            "why": mattered.why,
+            "shares": dict(shares.shares),
+            "explained": shares.explained,
+            "trials": shares.trials,
+            "left_out": list(shares.excluded),
+            "why": shares.reason,
         },
         "notes": list(explanation.notes),
     }
 
 
+def _explained(trial: Trial, tags: Mapping[str, Mapping[str, str]]) -> ExplainedTrial:
+    sample = trial.sample
+    ending = None
+    recorded = [tags.get(name, {}).get(trial.run.id) for name in _ENDING_TAGS]
+    if trial.outcome == "stopped" and all(recorded):
+        interval, value, threshold = (float(text or "nan") for text in recorded)
+        ending = Ending(trial.run.ended_by, int(interval), value, threshold)
+    return ExplainedTrial(
+        trial,
+        sample.number if sample else trial.number,
+        sample.values if sample else trial.run.parameters,
+        trial.origin,
+        ending,
+    )
+
+
+def _preference(name: str, value: object, good: list[Any], others: list[Any]) -> Preference:
+    values = [item for place, item in enumerate(good) if item not in good[:place]]
+    is_numeric = all(isinstance(item, int | float) for item in good + others)
+    if is_numeric:
+        values.sort()
+    is_range = is_numeric and (
+        len(values) > _LISTED or any(isinstance(item, float) for item in values)
+    )
+    ends = (values[0], values[-1]) if is_range else tuple(values)
+    alike = sum(ends[0] <= item <= ends[1] if is_range else item in ends for item in others)
+    return Preference(name, value, ends, is_range, alike / len(others) if others else 0.0)
+
+
 def _trials(explanation: Explanation, only: int | None) -> Iterator[dict[str, Any]]:
-    for one in explanation.trials:
-        if only is not None and one.number != only:
+    for explained in explanation.trials:
+        if only is not None and explained.number != only:
             continue
-        ending = one.ending
+        trial, ending = explained.trial, explained.ending
         yield {
-            "number": one.number,
-            "name": one.trial.run.name,
-            "outcome": one.trial.outcome,
-            "value": _finite(one.trial.value),
-            "values": dict(one.values),
-            "from": one.said,
-            "origin": dict(one.origin),
-            "preferences": [asdict(each) for each in explanation.preferences(one)],
-            "why": one.trial.why,
+            "number": explained.number,
+            "name": trial.run.name,
+            "outcome": trial.outcome,
+            "value": _finite(trial.value),
+            "values": dict(explained.values),
+            "from": explained.sentence,
+            "origin": dict(explained.origin),
+            "preferences": [asdict(each) for each in explanation.preferences(explained)],
+            "why": trial.reason,
             "ended_by": {
                 "policy": ending.policy,
                 "interval": ending.interval,
@@ -206,5 +206,5 @@ def _trials(explanation: Explanation, only: int | None) -> Iterator[dict[str, An
         }
 
 
-def _finite(number: float | None) -> float | str | None:
-    return number if number is None or math.isfinite(number) else str(number)
+def _finite(value: float | None) -> float | str | None:
+    return value if value is None or math.isfinite(value) else str(value)

@@ -1,33 +1,29 @@
-"""Everything a report says of a run, gathered from its record, MLflow's store and the registry."""
+"""Everything that is known of a run: its record, metrics, evaluation, release and log."""
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from ml.backends.base import Run
-from ml.backends.local import outcome
-from ml.backends.local.files import log
-from ml.backends.local.runs import records
+from ml.backends.base import Curve, Run, RunStore, TrackingUnavailable
 from ml.core.errors import Refused
 from ml.release.selection import contenders
 from ml.release.selection.contenders import Selected
-from ml.reports import recorded
-from ml.reports.privacy import line_of
-from ml.reports.recorded import Curve
-from ml.reports.released import Quality, Release, find_quality, find_release
-from ml.reports.sweeps import Sweep, sweep_of
+from ml.reports.formatting import redact_line
+from ml.reports.release import Quality, Release, find_quality, find_release
+from ml.reports.sweep import Sweep, read_sweep
 
-LOG_LINES = 40
+# The end of a log that is shown.
+LOG_LINES, LOG_BYTES = 40, 16_384
 
 
 @dataclass(frozen=True)
 class Step:
     """A step of a pipeline, and its trials when it is a sweep.
 
-    The name says which nested pipelines it is in: `inner.train`.
+    The name contains the nested pipelines that it is in: `inner.train`.
     """
 
     run: Run
@@ -40,9 +36,9 @@ class Step:
 class Facts:
     """A run and all that is known of it.
 
-    `steps` are a pipeline's, those of nested pipelines after the one that they are in. `told` is
-    the run whose log says what went wrong, None when nothing did, and `log` the end of that log.
-    `notes` say what could not be read and why.
+    `steps` are a pipeline's, those of a nested pipeline after the step that it is. `failed` is
+    the part of the run that failed, None when none did, `log_path` its log and `log` the end of
+    that. `notes` name what could not be read and why.
     """
 
     run: Run
@@ -53,72 +49,92 @@ class Facts:
     steps: tuple[Step, ...]
     quality: Quality | None
     release: Release | None
-    told: Run | None
+    failed: Run | None
+    log_path: Path | None
     log: tuple[str, ...]
-    notes: tuple[str, ...] = field(default=())
+    notes: tuple[str, ...] = ()
+
+    @property
+    def kind(self) -> str:
+        """What the run is of: a sweep, a pipeline or a job."""
+        return "sweep" if self.sweep else "pipeline" if self.steps else "job"
 
 
-def gather(run: Run) -> Facts:
-    """What is known of the run; what cannot be read is in `notes`, nothing is raised for it."""
+def gather(run: Run, store: RunStore) -> Facts:
+    """All that is known of the run; what cannot be read is named in `notes`."""
     notes: list[str] = []
-    lineage = _lineage(run, notes)
-    sweep = sweep_of(run, lineage, notes) if run.trials else None
+    lineage = _lineage(run, store, notes)
+    sweep = read_sweep(run, lineage, store, notes) if run.trials else None
     release = find_release(run, notes)
-    told = _told(run)
-    lines = outcome.last_lines(log(told.folder), LOG_LINES) if told else []
+    failed = _failed(run)
+    log_path = store.logs(failed).get("0") if failed else None
     return Facts(
         run=run,
         lineage=lineage,
         sweep=sweep,
-        selected=_selected(run, notes) if sweep else None,
-        curves=_curves(run, notes) if sweep is None else {},
-        steps=tuple(_steps(run, notes)),
+        selected=_select(run, notes) if sweep else None,
+        curves=_curves(run, store, notes) if sweep is None else {},
+        steps=tuple(_steps(run, store, notes)),
         quality=find_quality(run, release, notes),
         release=release,
-        told=told,
-        log=tuple(line_of(line) for line in lines),
+        failed=failed,
+        log_path=log_path,
+        log=tuple(map(redact_line, _tail(log_path))),
         notes=tuple(notes),
     )
 
 
-def _curves(run: Run, notes: list[str]) -> Mapping[str, Curve]:
+def _lineage(run: Run, store: RunStore, notes: list[str]) -> Mapping[str, Any]:
     try:
-        return recorded.metrics(run.id)
-    except sqlite3.Error as error:
-        notes.append(f"No learning curves: the tracking store cannot be read ({error})")
+        return store.entry(run).lineage
+    except (OSError, ValueError, KeyError) as error:
+        notes.append(f"The lineage is missing: the record in {run.folder} is damaged ({error})")
         return {}
 
 
-def _steps(run: Run, notes: list[str], above: str = "") -> Iterator[Step]:
+def _curves(run: Run, store: RunStore, notes: list[str]) -> Mapping[str, Curve]:
+    try:
+        return store.all_curves(run)
+    except TrackingUnavailable as error:
+        notes.append(f"There are no learning curves: the tracking store cannot be read ({error})")
+        return {}
+
+
+def _steps(run: Run, store: RunStore, notes: list[str], prefix: str = "") -> Iterator[Step]:
     for step in run.steps:
-        name = above + step.name.rpartition(".")[2]
-        sweep = sweep_of(step, _lineage(step, notes), notes) if step.trials else None
-        selected = _selected(step, notes) if sweep else None
+        name = prefix + step.name.rpartition(".")[2]
+        sweep = selected = None
+        if step.trials:
+            sweep = read_sweep(step, _lineage(step, store, notes), store, notes)
+            selected = _select(step, notes)
         yield Step(step, name, sweep, selected)
-        yield from _steps(step, notes, f"{name}.")
+        yield from _steps(step, store, notes, f"{name}.")
 
 
-def _selected(sweep: Run, notes: list[str]) -> Selected | None:
+def _select(sweep: Run, notes: list[str]) -> Selected | None:
     """The ranking by the project's weights; None when nothing could be ranked."""
     try:
         return contenders.choose([sweep])
     except Refused as refused:
-        if refused.problems[0].code == "select-file":
-            notes.append(f"No selection: {refused.problems[0].place}: {refused.problems[0].found}")
+        problem = refused.problems[0]
+        if problem.place:  # a mistake in select.yml
+            notes.append(f"No selection: {problem.place}: {problem.found}")
         return None
 
 
-def _told(run: Run) -> Run | None:
-    """The first part that failed, or the run itself when it ended badly without any part."""
+def _tail(log: Path | None) -> list[str]:
+    """The last lines of a log, which may have gigabytes."""
+    if log is None:
+        return []
+    with log.open("rb") as file:
+        file.seek(max(0, log.stat().st_size - LOG_BYTES))
+        return file.read().decode(errors="replace").splitlines()[-LOG_LINES:]
+
+
+def _failed(run: Run) -> Run | None:
+    """The first part that failed, or the run itself when it ended badly and has no parts."""
     parts = [*run.steps, *run.trials]
     if not parts:
         return None if run.status in {"Completed", "Queued"} or not run.id else run
-    return next((told for part in parts if part.status == "Failed" and (told := _told(part))), None)
-
-
-def _lineage(run: Run, notes: list[str]) -> Mapping[str, Any]:
-    try:
-        return records.lineage(run.folder)
-    except (OSError, ValueError, KeyError) as error:
-        notes.append(f"Lineage is missing: {run.folder / records.FILE} cannot be read ({error})")
-        return {}
+    failures = (_failed(part) for part in parts if part.status == "Failed")
+    return next((part for part in failures if part), None)

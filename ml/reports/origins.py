@@ -1,11 +1,15 @@
-"""Where a trial's values came from, in words: what `sampling.json` says of it.
+"""Where a trial's values came from, in words.
 
-Its `origin` has a `kind` and, by kind: `given` the place of the point in the hints, why, and what
-was `sampled` besides (`rest`); `random` whether it was one of the first trials of a Bayesian sweep
-(`startup`) or stands in for one (`instead_of`); `sobol` the `index` in the sequence; `grid` the
-`cell` of how many; `tpe` which trials were `good` (`good_until` which score), how many `bad` and
-which were `running`. `refused` counts the points before it that broke a constraint, and `drawn` has
-the number that was chosen for each variable.
+The `origin` of a sample has a `kind` and these keys:
+
+- `given`: `point` and `place` of the point in the hints, `because`, and `sampled`, the parameters
+  that the sampler added (`rest` is their origin);
+- `random`: `startup` with `ended` for a first trial of a Bayesian sweep, or `instead_of`;
+- `sobol`: the `index` in the sequence; `grid`: the `cell` `of` how many;
+- `tpe`: the numbers of the `good` trials (`good_until` is their worst score) and of those that
+  were `running`, and how many were `bad`.
+
+Every kind has `refused`, the number of points before it that broke a constraint.
 """
 
 from __future__ import annotations
@@ -13,11 +17,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ml.reports.numbers import count, number
+from ml.reports.formatting import count, number
 
 
 def short(origin: Mapping[str, Any]) -> str:
-    """In two words at most, for a table."""
+    """The origin in at most two words, for a table."""
     kind = str(origin.get("kind", ""))
     if kind == "given":
         return f"given {origin.get('point', 0) + 1}"
@@ -31,49 +35,51 @@ def short(origin: Mapping[str, Any]) -> str:
 
 
 def sentence(origin: Mapping[str, Any]) -> str:
-    """Where the trial came from; "" when nobody recorded it."""
-    words = {
-        "given": _given,
-        "random": _random,
-        "sobol": lambda one: f"point {one.get('index')} of the Sobol sequence",
-        "grid": lambda one: f"cell {one.get('cell')} of {one.get('of')} of the grid",
-        "tpe": _tpe,
-    }.get(str(origin.get("kind")))
-    if words is None:
-        return ""
+    """The origin in a sentence; "" when it was not recorded."""
+    match origin.get("kind"):
+        case "given":
+            words = _given(origin)
+        case "random":
+            words = _random(origin)
+        case "sobol":
+            words = f"point {origin.get('index')} of the Sobol sequence"
+        case "grid":
+            words = f"cell {origin.get('cell')} of {origin.get('of')} of the grid"
+        case "tpe":
+            words = _tpe(origin)
+        case _:
+            return ""
     refused = origin.get("refused", 0)
-    before = f"; {count(refused, 'point')} before it broke a constraint" if refused else ""
-    return words(origin) + before
+    return words + (f"; {count(refused, 'point')} before it broke a constraint" if refused else "")
 
 
-def name_of(path: str) -> str:
-    """`model.1.depth`, the depth in the second branch of `model`, as a person calls it."""
+def _name(path: str) -> str:
+    """`model.depth` for the path `model.1.depth`, the depth in the second branch of `model`."""
     return ".".join(part for part in path.split(".") if not part.isdigit())
 
 
 def _given(origin: Mapping[str, Any]) -> str:
-    said = f"point {origin.get('point', 0) + 1} of the hints ({origin.get('place', '')})"
+    words = f"point {origin.get('point', 0) + 1} of the hints ({origin.get('place', '')})"
     if origin.get("because"):
-        said += f": {origin['because']}"
+        words += f": {origin['because']}"
     if origin.get("sampled"):
-        names = ", ".join(name_of(path) for path in origin["sampled"])
-        said += f"; {names} by {short(origin.get('rest') or {}) or 'chance'}"
-    return said
+        names = ", ".join(map(_name, origin["sampled"]))
+        words += f"; {names} by {short(origin.get('rest') or {}) or 'chance'}"
+    return words
 
 
 def _random(origin: Mapping[str, Any]) -> str:
     if origin.get("startup"):
         return f"at random, with {count(origin.get('ended', 0), 'trial')} to learn from so far"
     if origin.get("instead_of"):
-        return "at random, since what TPE chose broke a constraint again and again"
+        return "at random, because TPE's suggestions kept breaking a constraint"
     return "at random"
 
 
 def _tpe(origin: Mapping[str, Any]) -> str:
-    good, bad = len(origin.get("good") or ()), origin.get("bad", 0)
-    until = origin.get("good_until")
+    good, until = count(len(origin.get("good") or ()), "good trial"), origin.get("good_until")
     score = f" ({number(until)} or better)" if until is not None else ""
     running = len(origin.get("running") or ())
-    still = f", {running} still running" if running else ""
-    told = f"likely among the {count(good, 'good trial')}{score}, unlikely among the {bad} others"
-    return f"by TPE: {told}{still}"
+    also = f", {running} still running" if running else ""
+    bad = origin.get("bad", 0)
+    return f"by TPE: likely among the {good}{score}, unlikely among the {bad} others{also}"

@@ -17,7 +17,7 @@ from ml.release.comparison.compare import versus
 from ml.release.evidence import evidence
 from ml.release.log import audit
 from ml.release.registry.registry import Registry, Version
-from ml.reports.comment.posting import marker
+from ml.reports.comment import marker
 from policies.promotion.evidence import Evidence
 from tests.release import tiny
 from tests.release.conftest import Template, World

@@ -12,10 +12,12 @@ from typing import Any
 
 from ml.backends.base import Run, Status
 from ml.backends.local.runs import records
+from ml.backends.local.runs.store import LocalRuns
 from ml.core import home
 from ml.core.errors import Place, Problem
 from ml.specs.plan.plan import Value
 
+STORE = LocalRuns()
 METRIC = "score"
 LINEAGE: dict[str, Any] = {
     "spec": "jobs/sweep.yml:1",

@@ -20,10 +20,10 @@ from ml.core.errors import Refused
 from ml.core.home import database
 from ml.reports import origins
 from ml.reports.explanation import explain
-from ml.reports.report import report
+from ml.reports.pages import report
 from ml.specs.search.domain import Sample
 from ml.sweeps.early_termination import Verdict
-from tests.reports.made import Made, command, pipeline, sweep
+from tests.reports.made import STORE, Made, command, pipeline, sweep
 
 TPE = {
     "kind": "tpe",
@@ -85,12 +85,12 @@ def said() -> Explain:
 
 def test_by_how_much_a_policy_was_missed(made: Run) -> None:
     """The threshold against the value, exactly: 0.5 against 0.4, so by 0.1."""
-    ended = explain(made).trials[1].ending
+    ended = explain(made, STORE).trials[1].ending
     assert ended is not None
     assert (ended.policy, ended.interval) == ("bandit", 2)
     assert (ended.value, ended.threshold) == (0.4, 0.5)
     assert ended.missed_by == pytest.approx(0.1)
-    assert [one.ending for one in explain(made).trials[::2]] == [None, None]
+    assert [one.ending for one in explain(made, STORE).trials[::2]] == [None, None]
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def test_by_how_much_a_policy_was_missed(made: Run) -> None:
         ({"kind": "random"}, "at random", "random"),
         (
             {"kind": "random", "instead_of": "tpe"},
-            "at random, since what TPE chose broke a constraint again and again",
+            "at random, because TPE's suggestions kept breaking a constraint",
             "random",
         ),
         ({"kind": "sobol", "index": 7}, "point 7 of the Sobol sequence", "sobol 7"),
@@ -140,11 +140,11 @@ def test_what_tpe_preferred(home: Path) -> None:
         values = {"lr": rate, "depth": depth, "kind": "tree" if number < 3 else "linear"}
         origin = tpe if number == 5 else {"kind": "random"}
         sampled.write(trial.folder, Sample(number, values, origin))
-    explanation = explain(run)
+    explanation = explain(run, STORE)
     *earlier, last = explanation.trials
     found = explanation.preferences(last)
     # The others are trials 2 and 3: 4 was running, 5 is the trial itself.
-    assert [(one.name, one.value, one.had, one.among_others) for one in found] == [
+    assert [(one.name, one.value, one.good_values, one.among_others) for one in found] == [
         ("lr", 0.5, "0.1000 … 0.2000", 0.5),
         ("depth", 4, "3, 4", 0.5),
         ("kind", "linear", "tree", 0.5),
@@ -163,7 +163,7 @@ def test_all_trials_in_a_table(made: Run, said: Explain) -> None:
     assert "threshold 0.5000, missed by 0.1000" in lines[3]
     assert "lr 0.05: the good trials had 0.1000, like 0% of the others" in lines[4]
     assert "best" in lines[4]
-    assert "what mattered: nothing can be said, it takes 10 completed trials" in done.stdout
+    assert "what mattered: nothing can be said, it needs 10 completed trials" in done.stdout
 
 
 @pytest.mark.parametrize("words", [["brave_lake_01", "--trial", "2"], ["brave_lake_01_2"]])
@@ -235,7 +235,7 @@ def test_the_command_is_found() -> None:
 
 def test_the_page_says_where_trials_came_from(made: Run) -> None:
     """In the table and under the pointer."""
-    html = report(made).html
+    html = report(made, STORE).html
     assert "point 1 of the hints (sweep.hints.yml:2): the best in May" in html
     assert ">TPE</td>" in html
     assert "random start" in html

@@ -10,10 +10,10 @@ from ml.backends.local.runs import runs
 from ml.backends.local.sweeps import sampled
 from ml.core.errors import Problem
 from ml.reports.facts import gather
-from ml.reports.privacy import HIDDEN, headline, plain, shown
+from ml.reports.formatting import HIDDEN, headline, redact, redact_text
 from ml.specs.search.domain import Sample
 from tests.reports import made
-from tests.reports.made import Made
+from tests.reports.made import STORE, Made
 
 
 def test_how_trials_ended(home: Path) -> None:
@@ -29,24 +29,24 @@ def test_how_trials_ended(home: Path) -> None:
         ]
     )
     made.tag("id-brave_lake_01-2", "ended_by", "median_stopping at interval 2: best 0.4")
-    sweep = gather(runs.find("brave_lake_01")).sweep
+    sweep = gather(runs.find("brave_lake_01"), STORE).sweep
     assert sweep
     assert [trial.outcome for trial in sweep.trials] == [
         *("completed", "completed", "stopped", "unranked", "failed", "canceled")
     ]
     assert [trial.value for trial in sweep.trials] == [0.9, 0.3, 0.4, 0.5, None, 0.6]
-    assert sweep.trials[2].why == "median_stopping at interval 2: best 0.4"
-    assert sweep.trials[4].why == "script-failed: the command exited with 3"
+    assert sweep.trials[2].reason == "median_stopping at interval 2: best 0.4"
+    assert sweep.trials[4].reason == "script-failed: the command exited with 3"
     assert [trial.number for trial in sweep.ranked] == [0, 1]
     assert sweep.best is sweep.trials[0]
     assert sweep.varied == ("x",)
-    assert sweep.alike == {"same": 3}
+    assert sweep.constant == {"same": 3}
 
 
 def test_a_goal_to_minimise(home: Path) -> None:
     """The least value is the best, of a trial and of the sweep."""
     made.sweep([Made([0.9, 0.2, 0.4]), Made([0.3])], goal="minimize")
-    sweep = gather(runs.find("latest")).sweep
+    sweep = gather(runs.find("latest"), STORE).sweep
     assert sweep
     assert [(trial.number, trial.value) for trial in sweep.ranked] == [(0, 0.2), (1, 0.3)]
 
@@ -58,7 +58,7 @@ def test_a_nested_choice_is_a_parameter_for_each_of_its_names(home: Path) -> Non
     run = made.sweep(given)
     for number, trial in enumerate(run.trials):
         sampled.write(trial.folder, Sample(number, {"model": models[number % 2], "x": number}))
-    sweep = gather(runs.find("brave_lake_01")).sweep
+    sweep = gather(runs.find("brave_lake_01"), STORE).sweep
     assert sweep
     assert [dict(trial.run.parameters) for trial in sweep.trials] == [
         {"model.kind": "tree", "model.depth": 3, "x": 0},
@@ -72,7 +72,7 @@ def test_without_the_store(home: Path) -> None:
     """The record has the last values; the page says that they are no more than that."""
     made.sweep([Made([0.9, 0.2]), Made([0.3])])
     (home / "mlflow.db").unlink()
-    facts = gather(runs.find("latest"))
+    facts = gather(runs.find("latest"), STORE)
     assert facts.sweep
     assert [trial.value for trial in facts.sweep.trials] == [0.2, 0.3]
     assert "the last that it logged" in facts.notes[0]
@@ -81,8 +81,8 @@ def test_without_the_store(home: Path) -> None:
 def test_secrets_are_hidden() -> None:
     """In parameters, by name or look, and in what a script printed; the rest stays."""
     key = "AccountKey=" + "k9" * 20
-    assert shown("connection", f"Endpoint=x;{key}") == HIDDEN
-    assert shown("learning_rate", 0.1) == 0.1
-    assert key not in plain(f"starting\n{key}\ndone")
-    assert plain("starting\ndone") == "starting\ndone"
+    assert redact("connection", f"Endpoint=x;{key}") == HIDDEN
+    assert redact("learning_rate", 0.1) == 0.1
+    assert key not in redact_text(f"starting\n{key}\ndone")
+    assert redact_text("starting\ndone") == "starting\ndone"
     assert key not in headline(Problem("script-failed", f"{key}; the end of its log:\n | x"))

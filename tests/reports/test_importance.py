@@ -9,17 +9,17 @@ import pytest
 
 from ml.backends.local.runs import runs
 from ml.reports.facts import gather
-from ml.reports.importance import FEWEST, MOST, Importance, importance
-from ml.reports.sweeps import Sweep
+from ml.reports.importance import MAX_TRIALS, MIN_TRIALS, Importance, importance
+from ml.reports.sweep import Sweep
 from ml.specs.plan.plan import Value
 from tests.reports import made
-from tests.reports.made import Made
+from tests.reports.made import STORE, Made
 
 
 def sweep(trials: list[Made]) -> Sweep:
     """The facts of a sweep of these trials."""
     made.sweep(trials)
-    found = gather(runs.find("latest")).sweep
+    found = gather(runs.find("latest"), STORE).sweep
     assert found
     return found
 
@@ -56,13 +56,16 @@ def test_noise_is_said_to_be_noise(home: Path) -> None:
 
 def test_a_thousand_trials_are_sampled(home: Path) -> None:
     """What was learnt from is said."""
-    assert importance(sweep(trials(MOST * 2 + 1))).trials <= MOST
+    assert importance(sweep(trials(MAX_TRIALS * 2 + 1))).trials <= MAX_TRIALS
 
 
 @pytest.mark.parametrize(
     ("given", "why"),
     [
-        (trials(FEWEST - 1), f"it takes {FEWEST} completed trials, and there are {FEWEST - 1}"),
+        (
+            trials(MIN_TRIALS - 1),
+            f"it needs {MIN_TRIALS} completed trials, and there are {MIN_TRIALS - 1}",
+        ),
         ([Made([0.5], {"x": n, "y": -n}) for n in range(20)], "the same value"),
         ([Made([n / 20], {"x": n}) for n in range(20)], "fewer than two parameters"),
     ],
@@ -71,7 +74,7 @@ def test_when_nothing_can_be_said(home: Path, given: list[Made], why: str) -> No
     """Too few trials, one value, one parameter."""
     found = importance(sweep(given))
     assert found.shares == ()
-    assert why in found.why
+    assert why in found.reason
 
 
 def test_conditional_parameters_are_left_out(home: Path) -> None:
@@ -79,6 +82,6 @@ def test_conditional_parameters_are_left_out(home: Path) -> None:
     given = trials(30)
     given[3] = Made(given[3].curve, {**given[3].parameters, "depth": 4})
     found = importance(sweep(given))
-    assert found.left_out == ("depth",)
+    assert found.excluded == ("depth",)
     assert isinstance(found, Importance)
     assert found.shares

@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from ml.backends.local.runs import records, runs
-from ml.reports.charts.frame import LEGENDS
-from ml.reports.report import report
+from ml.reports.charts.svg import LEGENDS
+from ml.reports.pages import report
 from ml.specs.plan.plan import Value
 from tests.reports import made
-from tests.reports.made import Made
+from tests.reports.made import STORE, Made
 from tests.reports.reading import Page
 
 HOSTILE = "</title></script><script>alert(1)</script><img src=x onerror=alert(2)>\"'`&\x1b[31m\x00"
@@ -24,7 +24,7 @@ HOSTILE = "</title></script><script>alert(1)</script><img src=x onerror=alert(2)
 
 def page(name: str = "latest") -> Page:
     """The report of a run, taken apart."""
-    html = report(runs.find(name)).html
+    html = report(runs.find(name), STORE).html
     html.encode()
     found = Page(html)
     assert found.problems == []
@@ -55,7 +55,7 @@ def test_a_sweep(home: Path) -> None:
     # A line each in the parallel coordinates; the two with two values in the learning curves too.
     assert found.count("polyline", "trial") == 4 + 2
     assert "bandit at interval 1: best so far 0.1" in found.text
-    assert "it takes 10 completed trials, and there are 2" in found.text
+    assert "it needs 10 completed trials, and there are 2" in found.text
     assert "script-failed: the command exited with 3" in found.text
     assert "boom at the end" in found.text
     for link in (
@@ -87,10 +87,10 @@ def test_a_pipeline(home: Path) -> None:
     assert "search Completed 1 min 40 s" in found.text
     assert "evaluate Failed 7.5 s script-failed: the command exited with 3" in found.text
     assert "register Canceled step evaluate failed" in found.text
-    assert "The sweep of step search" in found.text
+    assert "Sweep of step search" in found.text
     assert "best trial middle fifth" in found.text
     assert found.count("circle", "best") == 1
-    assert "The end of the log of calm_lake_01.evaluate boom at the end" in found.text
+    assert "End of the log of calm_lake_01.evaluate boom at the end" in found.text
 
 
 def test_a_step_of_a_nested_pipeline_says_where_it_is(home: Path) -> None:
@@ -101,7 +101,7 @@ def test_a_step_of_a_nested_pipeline_says_where_it_is(home: Path) -> None:
     records.write(replace(outer, steps=(inner,)), {})
     found = page("outer_lake_02")
     assert "inner.evaluate Failed" in found.text
-    assert "The sweep of step inner.search" in found.text
+    assert "Sweep of step inner.search" in found.text
 
 
 def test_every_colour_of_a_legend_has_its_word() -> None:
@@ -187,7 +187,7 @@ def test_hostile_text_stays_text(home: Path) -> None:
 def test_nothing_comes_from_outside(home: Path) -> None:
     """No address, no import; the page's own policy forbids everything but its style and script."""
     made.sweep(some_trials())
-    html = report(runs.find("latest")).html
+    html = report(runs.find("latest"), STORE).html
     assert not re.search(r"https?://|//[a-z]|@import|url\(", html.partition("</style>")[0])
     assert "<link" not in html
     policy = re.search(r'Content-Security-Policy" content="([^"]*)"', html)
@@ -196,8 +196,8 @@ def test_nothing_comes_from_outside(home: Path) -> None:
         content = re.search(rf"<{element}>(.*?)</{element}>", html, re.S)
         assert content
         digest = base64.b64encode(hashlib.sha256(content[1].encode()).digest()).decode()
-        assert f"{element}-src &#x27;sha256-{digest}&#x27;" in policy[1]
-    assert "default-src &#x27;none&#x27;" in policy[1]
+        assert f"{element}-src 'sha256-{digest}'" in policy[1]
+    assert "default-src 'none'" in policy[1]
     # The policy would refuse a style attribute.
     assert not [given for _, given in Page(html).elements if "style" in given]
 
@@ -218,16 +218,16 @@ def test_a_thousand_trials_fit(home: Path) -> None:
         return Made(curve, given, ended[0], ended[1])  # type: ignore[arg-type]
 
     made.sweep([trial(number) for number in range(1000)])
-    made_page = report(runs.find("latest"))
+    made_page = report(runs.find("latest"), STORE)
     assert len(made_page.html.encode()) < 1_000_000
     found = page()
     assert found.count("circle", "mark") + found.count("path", "mark") >= 1000
-    assert "300 of 1,000 trials drawn: the best, the others evenly." in found.text
+    assert "300 of 1,000 trials drawn: the best, and the others evenly." in found.text
     assert "60 of 900 curves drawn" in found.text
     assert "Long curves are thinned to 100 values." in found.text
     assert "100 of 1,000 trials, best first; job.json has all." in found.text
     assert "20 of 25 parameters; job.json has all." in found.text
-    assert "A random forest on 134 completed trials" in found.text
+    assert "fANOVA on 134 completed trials" in found.text
 
 
 @pytest.mark.parametrize(

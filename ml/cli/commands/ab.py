@@ -177,9 +177,10 @@ def report(
     kept, is_served = records.read(found), routing.served(found)
     made = verdict(found, kept)
     if out is not None:
-        from ml.reports.experiments import write
+        from ml.core import files
+        from ml.reports.pages import experiment_page
 
-        write(out, found, kept, made)
+        files.replace(out, experiment_page(found, kept, made))
     if as_json:
         json_out.write(
             {**_described(found), **made.to_json(), "served": is_served, "records": _lines(kept)}

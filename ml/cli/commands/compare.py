@@ -43,17 +43,18 @@ def command(
     from ml.cli.render import json_out
     from ml.core import files
     from ml.release.comparison.compare import versus
-    from ml.reports.comment import body, forest
+    from ml.reports.charts.forest import svg_file
+    from ml.reports.comment import comment, forest_rows
 
     found = versus(candidate, champion, to, _watch)
     if chart is not None:
-        title = f"{found.comparison.primary}: candidate less champion"
-        files.replace(chart, forest.svg(body.spans(found.comparison), title))
+        title = f"{found.comparison.primary}: candidate minus champion"
+        files.replace(chart, svg_file(forest_rows(found.comparison), title))
     if form == "json":
         json_out.write(document(found))
     elif form == "md":
         links = {"report": report_url} if report_url else {}
-        typer.echo(body.body(found, repository or _repository(), chart_url, links), nl=False)
+        typer.echo(comment(found, repository or _repository(), chart_url, links), nl=False)
     else:
         _told(found)
 
@@ -98,15 +99,16 @@ def document(found: Compared) -> dict[str, Any]:
 
 def _told(found: Compared) -> None:
     from ml.cli.render import tables, verdicts
-    from ml.reports.comment import body, forest
+    from ml.reports.charts.forest import text_plot
+    from ml.reports.comment import forest_rows
 
     made = found.comparison
     head = ["metric", "on", made.candidate.name]
     head += [made.champion.name, "difference"] if made.champion else []
     tables.write(head, [_row(one, made.champion is not None) for one in made.metrics])
-    if drawn := body.spans(made):
-        typer.echo(f"\n{tables.plain(made.primary)}, candidate less champion")
-        for line in forest.letters(drawn):
+    if drawn := forest_rows(made):
+        typer.echo(f"\n{tables.plain(made.primary)}, candidate minus champion")
+        for line in text_plot(drawn):
             typer.echo(line)
     typer.echo("")
     head = ["", made.candidate.name, *([made.champion.name] if made.champion else [])]
@@ -122,7 +124,7 @@ def _told(found: Compared) -> None:
 
 
 def _row(row: Row, against: bool) -> list[str]:
-    from ml.reports.numbers import number, signed
+    from ml.reports.formatting import number, signed
 
     def shown(of: Estimate | None) -> str:
         return "missing" if of is None or of.value is None else number(of.value)
@@ -136,7 +138,7 @@ def _row(row: Row, against: bool) -> list[str]:
 
 
 def _amount(one: Amount, against: bool) -> list[str]:
-    from ml.reports.numbers import number
+    from ml.reports.formatting import number
 
     values = [one.ours, one.theirs] if against else [one.ours]
     return [

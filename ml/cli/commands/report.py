@@ -16,12 +16,13 @@ def command(
     as_json: Annotated[bool, typer.Option("--json", help="Where it is, as JSON.")] = False,
 ) -> None:
     """Write a run's report, a page that opens without a network, and print where it is."""
-    from ml.backends.local.runs import runs
+    from ml.backends.local.runs.store import LocalRuns
     from ml.core import faults, files
-    from ml.reports.report import place, report
+    from ml.reports.pages import default_path, report
 
-    made = report(runs.find(run))
-    path = (out or place(made.run)).absolute()
+    store = LocalRuns()
+    made = report(store.find(run), store)
+    path = (out or default_path(made.run.name)).absolute()
     with faults.as_refusals():
         files.replace(path, made.html)
     if as_json:

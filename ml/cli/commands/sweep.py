@@ -13,7 +13,7 @@ from ml.core.errors import Problem, Refused
 
 if TYPE_CHECKING:
     from ml.backends.base import Run
-    from ml.reports.explanation import Explained, Explanation
+    from ml.reports.explanation import ExplainedTrial, Explanation
 
 app = typer.Typer(help="Sweeps of this machine.", no_args_is_help=True)
 
@@ -32,11 +32,12 @@ def explain(
     as_json: Annotated[bool, typer.Option("--json", help="The result as JSON on stdout.")] = False,
 ) -> None:
     """Where every trial came from, what made it likely, what ended it, and what mattered."""
+    from ml.backends.local.runs.store import LocalRuns
     from ml.reports import explanation
 
     found, named = _sweep(run)
     number = trial if trial is not None else named
-    explained = explanation.explain(found)
+    explained = explanation.explain(found, LocalRuns())
     numbers = [one.number for one in explained.trials]
     if number is not None and number not in numbers:
         last = f"0 to {max(numbers)}" if numbers else "none has started yet"
@@ -86,7 +87,7 @@ def _sweep(wanted: str) -> tuple[Run, int | None]:
 
 def _all(explained: Explanation) -> None:
     from ml.cli.render import tables
-    from ml.reports.numbers import number
+    from ml.reports.formatting import number
     from ml.reports.origins import short
 
     sweep = explained.sweep
@@ -104,23 +105,23 @@ def _all(explained: Explanation) -> None:
     typer.echo(f"one in full: ml sweep explain {explained.run.name} --trial N", err=True)
 
 
-def _reason(explained: Explanation, one: Explained) -> str:
+def _reason(explained: Explanation, one: ExplainedTrial) -> str:
     """The most telling of what is known, in a line."""
 
     if one.ending:
         return _ended(one)
     if one.trial.outcome not in ("completed", "running"):
-        return one.trial.why
+        return one.trial.reason
     if preferences := explained.preferences(one):
         first = preferences[0]
         others = f"{first.among_others:.0%} of the others"
         value = _spelt(first.value)
-        return f"{first.name} {value}: the good trials had {first.had}, like {others}"
-    return one.said if one.origin.get("kind") == "given" else ""
+        return f"{first.name} {value}: the good trials had {first.good_values}, like {others}"
+    return one.sentence if one.origin.get("kind") == "given" else ""
 
 
-def _ended(one: Explained) -> str:
-    from ml.reports.numbers import number
+def _ended(one: ExplainedTrial) -> str:
+    from ml.reports.formatting import number
 
     assert one.ending is not None
     ending = one.ending
@@ -130,22 +131,22 @@ def _ended(one: Explained) -> str:
     )
 
 
-def _one(explained: Explanation, one: Explained) -> None:
+def _one(explained: Explanation, one: ExplainedTrial) -> None:
     from ml.cli.render import live, tables
-    from ml.reports.numbers import number
+    from ml.reports.formatting import number
 
     value = "no value" if one.trial.value is None else number(one.trial.value)
     typer.echo(f"{one.trial.run.name}: {explained.sweep.metric} {value}, {one.trial.outcome}")
     typer.echo(f"  values  {live.parameters({k: _spelt(v) for k, v in one.values.items()})}")
-    typer.echo(f"  from    {tables.plain(one.said)}")
+    typer.echo(f"  from    {tables.plain(one.sentence)}")
     if one.ending:
         typer.echo(f"  ended   {_ended(one)}")
-    elif one.trial.why:
-        typer.echo(f"  why     {tables.plain(one.trial.why)}")
+    elif one.trial.reason:
+        typer.echo(f"  why     {tables.plain(one.trial.reason)}")
     if preferences := explained.preferences(one):
         typer.echo("")
         rows = [
-            [each.name, _spelt(each.value), each.had, f"{each.among_others:.0%}"]
+            [each.name, _spelt(each.value), each.good_values, f"{each.among_others:.0%}"]
             for each in preferences
         ]
         tables.write(("parameter", "value", "the good trials had", "of the others"), rows, 2)
@@ -153,9 +154,9 @@ def _one(explained: Explanation, one: Explained) -> None:
 
 def _mattered(explained: Explanation) -> Iterator[str]:
     """Which parameters mattered, and how far to believe it."""
-    found = explained.mattered()
+    found = explained.importance()
     if not found.shares:
-        yield f"what mattered: nothing can be said, {found.why}"
+        yield f"what mattered: nothing can be said, {found.reason}"
         return
     shares = ", ".join(f"{name} {share:.0%}" for name, share in found.shares)
     believed = f"{max(0.0, found.explained):.0%} of the variance of trials it has not seen"
@@ -165,7 +166,7 @@ def _mattered(explained: Explanation) -> Iterator[str]:
 
 
 def _spelt(value: object) -> str:
-    from ml.reports.numbers import short
+    from ml.reports.formatting import short
 
     if isinstance(value, dict):
         return "{" + ", ".join(f"{key}: {_spelt(one)}" for key, one in value.items()) + "}"

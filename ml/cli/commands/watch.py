@@ -36,7 +36,7 @@ def command(
     from ml.cli.render import json_out, spans, tables
     from ml.release.declaration.desired import check_environment
     from ml.release.watch.watching import watch
-    from ml.reports import watched
+    from ml.reports.pages import write_watch_page
 
     found = watch(
         *(model, check_environment(env), version),
@@ -44,7 +44,7 @@ def command(
         labels=labels,
         since=spans.moment("--since", since) if since else None,
     )
-    place = watched.write(found, out)
+    place = write_watch_page(found, out)
     if as_json:
         json_out.write({**found.to_json(), "report": str(place)})
     else:

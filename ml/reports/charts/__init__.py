@@ -1,1 +1,1 @@
-"""Inline SVG, one kind of chart a module: numbers in, markup out."""
+"""Inline SVG charts: data in, markup out."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from html import unescape
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from ml.release.ab.experiment import Arm, Experiment
 from ml.release.ab.records import Records
 from ml.release.ab.verdict import verdict
 from ml.release.canary.sequential import imbalance
-from ml.reports.experiments import page
+from ml.reports.pages import experiment_page
 
 Begun = Callable[..., Experiment]
 
@@ -50,7 +51,7 @@ def test_the_verdict_in_words(
     assert found.kind == kind and re.search(words, found.said), found.said
     assert found.stop == (kind != "undecided")
     assert found.more == 0 if found.stop else (found.more or 0) > 0
-    assert found.said in page(made, drawn(made, count, a, b), found).replace("&#x27;", "'")
+    assert found.said in unescape(experiment_page(made, drawn(made, count, a, b), found))
 
 
 def test_a_small_rate_is_said_with_the_digits_it_takes(begun: Begun) -> None:
@@ -74,7 +75,7 @@ def test_no_outcome_yet(begun: Begun) -> None:
     made = begun()
     found = verdict(made, Records({}, [], 0, 0, 0))
     assert (found.kind, found.more, found.history) == ("undecided", made.planned, ())
-    assert "Interval over time" not in page(made, Records({}, [], 0, 0, 0), found)
+    assert "interval over time" not in experiment_page(made, Records({}, [], 0, 0, 0), found)
 
 
 def test_a_lopsided_assignment_is_not_read(begun: Begun) -> None:
@@ -104,5 +105,5 @@ def test_the_history_is_thin_and_ends_now(begun: Begun) -> None:
     found = verdict(made, drawn(made, 3000, 0.4, 0.6), points=50)
     assert len(found.history) <= 51
     assert found.history[-1] == (3000, found.difference, found.low, found.high)
-    html = page(made, drawn(made, 3000, 0.4, 0.6), found)
+    html = experiment_page(made, drawn(made, 3000, 0.4, 0.6), found)
     assert "<polygon" in html and "http" not in html.replace("http-equiv", "")

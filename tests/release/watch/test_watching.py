@@ -15,7 +15,7 @@ from ml.release.registry.registry import EVIDENCE_FILE, Registry, Version
 from ml.release.watch import reference, requests, watching
 from ml.release.watch.limits import Limits
 from ml.release.watch.report import look
-from ml.reports import watched
+from ml.reports.pages import watch_page
 from ml.serving import endpoint
 from ml.serving.router.collector import FOLDER
 from ml.toolkit.reference import REFERENCE, Columns, write_reference
@@ -214,7 +214,7 @@ def test_the_page_needs_nothing_from_outside_and_cannot_be_injected_into(tmp_pat
         **NAMED,
     )
     assert found.outcome == "breach"
-    html = watched.page(found)
+    html = watch_page(found)
     assert "<script>alert" not in html and "http://" not in html and "https://" not in html
     assert "✗ breach" in html and "unknown words" in html
 

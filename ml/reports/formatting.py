@@ -1,0 +1,99 @@
+"""Values as a person reads them: numbers, durations, digests, and text without its secrets."""
+
+from __future__ import annotations
+
+import math
+
+from ml.core.errors import Problem
+from ml.specs.check.secrets import secret_in
+from ml.specs.plan.plan import Value
+
+# Significant digits: enough to tell two trials apart. The full number is in the tooltip.
+DIGITS = 4
+# Letters of a parameter's value.
+MAX_LETTERS = 40
+HIDDEN = "(hidden)"
+
+
+def number(value: float) -> str:
+    """A measured number in four digits: 0.6610, 12,346, 1.2e−09, NaN."""
+    if not math.isfinite(value):
+        return "NaN" if math.isnan(value) else ("∞" if value > 0 else "−∞")
+    if value == int(value) and abs(value) < 1e7:
+        text = f"{value:,.0f}"
+    elif abs(value) >= 1e7 or abs(value) < 1e-4:
+        text = f"{value:.{DIGITS - 3}e}"
+    elif abs(value) >= 1000:
+        text = f"{value:,.0f}"
+    else:
+        text = f"{value:#.{DIGITS}g}"
+    return text.replace("-", "−")
+
+
+def signed(value: float) -> str:
+    """A difference, with its sign."""
+    return ("+" if value >= 0 else "") + number(value)
+
+
+def short(value: object) -> str:
+    """A parameter's value: 0.1 rather than 0.1000; long text is shortened."""
+    if not isinstance(value, float):
+        return shorten(str(value), MAX_LETTERS)
+    text = number(value)
+    if "e" in text:
+        return text.replace(".0e", "e")
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def shorten(text: str, letters: int) -> str:
+    """At most `letters` letters, cut in the middle: names often differ at their ends."""
+    if len(text) <= letters:
+        return text
+    rest = max(2, letters - 1)
+    return f"{text[: rest // 2]}…{text[-(rest - rest // 2) :]}"
+
+
+def duration(seconds: float) -> str:
+    """7.5 s, 1 min 2 s, 3 h 20 min."""
+    if seconds < 60:
+        return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
+    if seconds < 3600:
+        return f"{seconds // 60:.0f} min {seconds % 60:.0f} s"
+    return f"{seconds // 3600:.0f} h {seconds % 3600 // 60:.0f} min"
+
+
+def digest(value: str) -> str:
+    """The first twelve digits of a digest or a commit."""
+    return value.removeprefix("sha256:")[:12]
+
+
+def count(number_of: int, noun: str) -> str:
+    """1 trial, 24 trials."""
+    return f"{number_of:,} {noun}{'' if number_of == 1 else 's'}"
+
+
+def sentence(text: str) -> str:
+    """The text with a capital at its start and a full stop at its end."""
+    return f"{text[:1].upper()}{text[1:]}."
+
+
+def redact(name: str, value: Value) -> Value:
+    """A parameter's value, or `(hidden)` when it looks like a secret."""
+    return HIDDEN if secret_in(name, value, is_variable=False) else value
+
+
+def redact_line(line: str) -> str:
+    """A line of a log, or a note in its place when it holds a secret."""
+    secret = secret_in("", line, is_variable=False)
+    return f"(a line is hidden: it holds {secret})" if secret else line
+
+
+def redact_text(text: str) -> str:
+    """Text of a run, each line redacted."""
+    return "\n".join(redact_line(line) for line in text.splitlines())
+
+
+def headline(problem: Problem) -> str:
+    """The first line of what was found, redacted, without the end of the log that may follow."""
+    first = next(iter(redact_text(problem.found).splitlines()), problem.code)
+    return first.partition("; the end of its log")[0]

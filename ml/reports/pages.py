@@ -1,0 +1,164 @@
+"""The pages: a run, an A/B experiment, a watched model. Jinja2 templates with autoescape on.
+
+A page is one file that opens without a network: one style, one small script, and a policy that
+lets a browser load nothing else.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from ml.backends.base import Run, RunStore
+from ml.core import faults, files, home, repository
+from ml.reports import formatting
+from ml.reports.charts.intervals import confidence_sequence, intervals
+from ml.reports.charts.svg import readable
+
+if TYPE_CHECKING:
+    from ml.release.ab.experiment import Experiment
+    from ml.release.ab.records import Records
+    from ml.release.ab.verdict import Verdict
+    from ml.release.watch.drift import Finding
+    from ml.release.watch.report import Report as WatchReport
+    from ml.reports.facts import Facts
+
+TEMPLATES = Path(__file__).with_name("templates")
+
+
+@dataclass(frozen=True)
+class Report:
+    """The page of a run, its summary in sentences, and what could not be read."""
+
+    run: Run
+    html: str
+    sentences: tuple[str, ...]
+    notes: tuple[str, ...]
+
+
+def report(run: Run, store: RunStore) -> Report:
+    """The report of a run in any state; changes nothing."""
+    from ml.reports import summary
+    from ml.reports.facts import gather
+
+    facts = gather(run, store)
+    return Report(run, run_page(facts), summary.sentences(facts), facts.notes)
+
+
+def default_path(name: str) -> Path:
+    """The file that the page of that name is written to by default."""
+    return home.home() / "reports" / f"{name}.html"
+
+
+def run_page(facts: Facts) -> str:
+    """The page of a run."""
+    from ml.reports import summary, views
+    from ml.reports.charts import pareto, sweep
+    from ml.reports.importance import importance
+
+    return _render(
+        "run.html.j2",
+        title=f"{facts.run.name} · {facts.run.experiment}",
+        command=f"ml report {facts.run.name}; run {facts.run.id}",
+        facts=facts,
+        summary=summary,
+        views=views,
+        charts=sweep,
+        pareto=pareto.pareto,
+        importance_of=importance,
+    )
+
+
+def experiment_page(experiment: Experiment, records: Records, verdict: Verdict) -> str:
+    """The page of an A/B experiment: the verdict, the interval over time, versions, terms."""
+    scale, unit = (100.0, "points") if experiment.outcome == "binary" else (1.0, "as recorded")
+    looks = [(n, d * scale, low * scale, high * scale) for n, d, low, high in verdict.history]
+    return _render(
+        "experiment.html.j2",
+        title=f"{experiment.name}: {experiment.model} {experiment.a.version} or "
+        f"{experiment.b.version}",
+        command=f"ml ab report {experiment.name}",
+        experiment=experiment,
+        records=records,
+        verdict=verdict,
+        chart=confidence_sequence(looks, experiment.effect * scale, unit),
+    )
+
+
+def write_watch_page(report: WatchReport, path: Path | None = None) -> Path:
+    """Write the page, and its content as JSON beside it; returns the page's path.
+
+    Raises Refused when a file cannot be written.
+    """
+    path = path or default_path(f"watch-{report.model}-{report.environment}")
+    document = json.dumps(report.to_json(), indent=1, allow_nan=False)
+    with faults.as_refusals():
+        files.replace(path, watch_page(report))
+        files.replace(path.with_suffix(".json"), document + "\n")
+    return path
+
+
+def watch_page(report: WatchReport) -> str:
+    """The page of a watched model: the outcome and every comparison."""
+    return _render(
+        "watch.html.j2",
+        title=f"watch · {report.model} {report.version} in {report.environment}",
+        command=f"ml watch {report.model}",
+        report=report,
+        chart=_size_chart,
+    )
+
+
+def _size_chart(finding: Finding) -> Markup:
+    """The size of a difference, in multiples of its limit and at most three of them."""
+    share = finding.size / finding.limit if finding.size == finding.size else 0.0
+    colour = "breach" if finding.is_breach else "baseline"
+    return intervals([(colour, min(share, 3.0), 0.0, min(max(share, 0.0), 3.0))], 0.0, 3.0)
+
+
+def _render(template: str, **values: object) -> str:
+    style, script = (
+        Markup((TEMPLATES / name).read_text(encoding="utf-8")) for name in ("page.css", "page.js")
+    )
+    return (
+        environment()
+        .get_template(template)
+        .render(
+            style=style,
+            script=script,
+            style_hash=_hash(style),
+            script_hash=_hash(script),
+            now=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+            **values,
+        )
+    )
+
+
+@cache
+def environment() -> Environment:
+    """Jinja2 as every page uses it: text is escaped, and an unknown name is an error."""
+    jinja = Environment(
+        loader=FileSystemLoader(TEMPLATES),
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=readable,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    for name in ("number", "signed", "short", "duration", "digest", "count", "redact", "headline"):
+        jinja.filters[name] = getattr(formatting, name)
+    jinja.filters |= {"redact_text": formatting.redact_text, "path": repository.shown}
+    return jinja
+
+
+def _hash(content: str) -> str:
+    return "sha256-" + base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()

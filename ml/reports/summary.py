@@ -1,0 +1,157 @@
+"""The run in a few sentences: what ran, which trial won and by how much, whether the gates pass."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from statistics import median
+from typing import Literal
+
+from ml.backends.base import Run
+from ml.reports.facts import Facts
+from ml.reports.formatting import count, duration, headline, number, signed
+from ml.reports.release import Release
+from ml.reports.sweep import Sweep
+from policies.promotion.evidence import Evidence
+
+Tone = Literal["good", "bad", "open"]
+# Prefixes of splits that took part in choosing the model: their metrics are optimistic.
+SELECTION_SPLITS = ("train", "valid", "dev")
+
+
+def sentences(facts: Facts) -> tuple[str, ...]:
+    """The summary, the most important sentence first."""
+    run, release = facts.run, facts.release
+    words = [_sweep(run, facts.sweep) if facts.sweep else _job(facts)]
+    words += [
+        f"Step {step.name}: {_sweep(step.run, step.sweep)}" for step in facts.steps if step.sweep
+    ]
+    if release:
+        words += [*_quality(release.evidence), *_difference(release), _decision(release)]
+    elif facts.quality:
+        words += _quality(facts.quality.evidence)
+    if not release and "model" in run.outputs and run.status == "Completed":
+        words.append(
+            f"The gates have not run on its model; next: ml release propose PROJECT "
+            f"--run {run.name}"
+        )
+    return tuple(words)
+
+
+def badges(facts: Facts) -> tuple[tuple[str, Tone], ...]:
+    """The run's status and the gates' verdict, in a word or two each."""
+    tones: dict[str, Tone] = {"Completed": "good", "Failed": "bad"}
+    words: list[tuple[str, Tone]] = [(facts.run.status, tones.get(facts.run.status, "open"))]
+    if facts.release and facts.release.decision:
+        refused = facts.release.decision.get("outcome") == "refused"
+        words.append(("gates fail", "bad") if refused else ("gates pass", "good"))
+    if facts.release and facts.release.is_champion:
+        words.append(("champion", "good"))
+    return tuple(words)
+
+
+def held_out_split(evidence: Evidence) -> str | None:
+    """The first split that took no part in choosing the model, else the first."""
+    splits = list(evidence.metrics)
+    held_out = [split for split in splits if not split.lower().startswith(SELECTION_SPLITS)]
+    return next(iter(held_out + splits), None)
+
+
+def _took(run: Run) -> str:
+    return duration(run.ended - run.started) if run.ended else ""
+
+
+def _job(facts: Facts) -> str:
+    run, took = facts.run, _took(facts.run)
+    error = f": {headline(run.error)}" if run.error else ""
+    match run.status:
+        case "Completed":
+            return f"The {facts.kind} completed in {took}."
+        case "Failed":
+            return f"The {facts.kind} failed after {took}{error}."
+        case "Canceled":
+            return f"The {facts.kind} was canceled after {took}{error}."
+        case _:
+            return f"The {facts.kind} is still running; this page shows its state so far."
+
+
+def _sweep(run: Run, sweep: Sweep) -> str:
+    took, trials = _took(run), count(len(sweep.trials), "trial")
+    ran = {
+        "Completed": f"{trials} ran in {took}",
+        "Failed": f"The sweep failed: {trials} in {took}",
+        "Canceled": f"The sweep was canceled after {took}: {trials}",
+    }.get(run.status, f"The sweep is still running: {trials} so far")
+    best, ranked = sweep.best, sweep.ranked
+    if best is None or best.value is None or not ranked:
+        return f"{ran}, and none could be ranked by {sweep.metric}."
+    won = f"{ran}; trial {best.number} won with {sweep.metric} {number(best.value)}"
+    others = [trial for trial in ranked if trial.number != best.number]
+    if not others:
+        return f"{won}, the only one that completed."
+    second, middle = others[0], median(trial.value or 0.0 for trial in ranked)
+    ahead = best.value - (second.value or 0.0)
+    to_second = (
+        f"{number(abs(ahead))} better than the second (trial {second.number})"
+        if ahead
+        else f"level with trial {second.number}"
+    )
+    return (
+        f"{won}, {to_second} and {number(abs(best.value - middle))} better than the median of "
+        f"{count(len(ranked), 'completed trial')}."
+    )
+
+
+def _quality(evidence: Evidence) -> Iterator[str]:
+    split, metric = held_out_split(evidence), evidence.primary_metric
+    if split is None or metric is None:
+        return
+    estimate = evidence.metrics.get(split, {}).get(metric)
+    if estimate is None or estimate.value is None:
+        return
+    details = []
+    if estimate.low is not None and estimate.high is not None:
+        details.append(f"95 % interval {number(estimate.low)} to {number(estimate.high)}")
+    baseline = evidence.baseline.get(split, {}).get(metric)
+    if baseline and baseline.value is not None:
+        details.append(f"baseline {number(baseline.value)}")
+    more = f" ({'; '.join(details)})" if details else ""
+    yield f"The model's {metric} on {split} is {number(estimate.value)}{more}."
+
+
+def _difference(release: Release) -> Iterator[str]:
+    split = held_out_split(release.evidence)
+    difference = release.paired_difference(split) if split else None
+    if difference and release.against:
+        is_clear = difference.low > 0 or difference.high < 0
+        doubt = "" if is_clear else "; it may be chance"
+        yield (
+            f"The paired difference to version {release.against.version} is "
+            f"{signed(difference.mean)} (95 % interval {signed(difference.low)} to "
+            f"{signed(difference.high)}{doubt})."
+        )
+
+
+def _decision(release: Release) -> str:
+    decision, name = release.decision, release.name
+    if decision is None:
+        return f"The gates have not run on {name}."
+    results = decision.get("results", ())
+    waived = [str(result.get("gate")) for result in results if result.get("verdict") == "waived"]
+    failed = [
+        str(result.get("gate"))
+        for result in results
+        if result.get("mode") == "enabled" and result.get("verdict") == "fail"
+    ]
+    request = decision.get("request") or {}
+    environment, approver = request.get("environment", ""), request.get("approved_by", "")
+    passes = f"The gates pass except {', '.join(waived)} (waived)" if waived else "The gates pass"
+    champion = f"; it is the champion of {environment}" if release.is_champion else ""
+    match decision.get("outcome"):
+        case "refused":
+            return f"The gates refuse {name} for {environment}: {', '.join(failed)}."
+        case "pending":
+            return f"{passes}; {name} needs an approval for {environment}{champion}."
+        case "approved":
+            return f"{passes}, and {approver} approved {name} for {environment}{champion}."
+        case _:
+            return f"{name} is already the champion of {environment}."

@@ -1,0 +1,362 @@
+"""What the templates of a run's page show: rows and sentences, ready to be escaped and laid out."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from markupsafe import Markup
+
+from ml.core import repository
+from ml.release.selection import choosing
+from ml.release.selection.contenders import Selected
+from ml.reports import origins
+from ml.reports.charts.intervals import Interval, bars, intervals
+from ml.reports.charts.sweep import REASON_LETTERS, single_curve
+from ml.reports.facts import Facts, Step
+from ml.reports.formatting import (
+    count,
+    digest,
+    duration,
+    headline,
+    number,
+    redact,
+    redact_text,
+    sentence,
+    short,
+)
+from ml.reports.importance import Importance
+from ml.reports.release import Quality
+from ml.reports.sweep import OUTCOMES, Sweep, Trial
+from policies.promotion.evidence import Estimate, Metrics
+from policies.promotion.paired import Difference
+
+# The most rows of trials, columns of parameters, and cells of both: a page is below a megabyte.
+TRIALS, PARAMETERS, CELLS = 200, 20, 2000
+# The most other rows: ranked trials, outcomes by reason, metrics, values of a slice, features.
+RANKED, REASONS, METRICS, SLICE_VALUES, FEATURES = 20, 8, 20, 40, 15
+# A script may log thousands of metrics. Each curve is a chart of its own.
+LAST_METRICS, CURVES = 200, 12
+# Letters of a tooltip and of a line of a log.
+TOOLTIP, LOG_LETTERS = 80, 500
+
+UNITS = {"latency": "latency, ms", "cost": "cost, s", "stability": "spread"}
+
+
+def glance(facts: Facts) -> list[tuple[str, str]]:
+    """The run at a glance: (term, value)."""
+    run, sweep, code = facts.run, facts.sweep, facts.lineage.get("code") or {}
+    commit = digest(str(code.get("commit") or "")) or "none"
+    changes = " + changes" if commit != "none" and code.get("dirty") else ""
+    rows = [
+        ("started", datetime.fromtimestamp(run.started, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")),
+        ("took", duration(run.ended - run.started) if run.ended else "still running"),
+        ("spec", str(facts.lineage.get("spec", ""))),
+        ("commit", commit + changes),
+    ]
+    if sweep:
+        outcomes = Counter(trial.outcome for trial in sweep.trials).most_common()
+        rows += [
+            ("objective", f"{sweep.goal} {sweep.metric}"),
+            ("sampling", sweep.sampling),
+            (
+                "trials",
+                "; ".join(f"{n:,} {OUTCOMES[outcome]}" for outcome, n in outcomes),
+            ),
+        ]
+    return rows
+
+
+def log_text(facts: Facts) -> str:
+    """The end of the log of what failed; a line may be a whole matrix, so long ones are cut."""
+    lines = [line if len(line) <= LOG_LETTERS else f"{line[:LOG_LETTERS]}…" for line in facts.log]
+    return "\n".join(lines) or "It printed nothing."
+
+
+def step_reason(step: Step) -> str:
+    """Why a step failed, was not started, or did not have to run."""
+    run = step.run
+    if run.error:
+        return f"{run.error.code}: {headline(run.error)}"
+    return f"outputs reused from {run.reused_from}" if run.reused_from else run.ended_by
+
+
+def curves(facts: Facts) -> list[Markup]:
+    """A chart for each metric that the job logged more than once."""
+    charts = (single_curve(metric, curve) for metric, curve in facts.curves.items())
+    return [chart for chart in charts if chart]
+
+
+def outcomes(sweep: Sweep) -> list[tuple[str, str, int]]:
+    """(outcome, reason, trials) of the trials that did not complete, the most frequent first."""
+    # The reason without its numbers: the name of the policy, the code of the problem.
+    reasons = Counter(
+        (trial.outcome, trial.reason.partition(":")[0].partition(" at interval")[0])
+        for trial in sweep.trials
+        if trial.outcome != "completed"
+    )
+    return [(OUTCOMES[outcome], reason, of) for (outcome, reason), of in reasons.most_common()]
+
+
+def compared_terms(selected: Selected) -> dict[str, str]:
+    """Measured term besides quality → its name and unit; empty when there is nothing to weigh."""
+    return {term: unit for term, unit in UNITS.items() if term in selected.selection.compared}
+
+
+def selection_words(selected: Selected) -> tuple[str, str]:
+    """What the two rankings say, and how the score was calculated."""
+    selection = selected.selection
+    words = [sentence(text) for text in choosing.sentences(selection)]
+    if len(selection.ranked) > RANKED:
+        words.append(f"{RANKED} of {len(selection.ranked):,} trials, best first.")
+    notes = [f"{choosing.formula(selection)}.", *map(sentence, selected.notes)]
+    return " ".join(words), " ".join(notes)
+
+
+def importance_chart(importance: Importance) -> Markup:
+    """The shares as bars; the caption says how reliable they are."""
+    advice = "too little to rely on the order" if importance.is_weak else "the bars are its shares"
+    caption = [
+        f"fANOVA on {count(importance.trials, 'completed trial')}. The random forest explains "
+        f"{max(0.0, importance.explained):.0%} of the variance out of bag: {advice}."
+    ]
+    if importance.excluded:
+        caption.append(f"Excluded, as some trials lack them: {', '.join(importance.excluded)}.")
+    return bars("Parameter importance", importance.shares, " ".join(caption), importance.is_weak)
+
+
+@dataclass(frozen=True)
+class TrialTable:
+    """The rows and the columns of parameters of a sweep's table; `note` names what is left out."""
+
+    trials: Sequence[Trial]
+    names: Sequence[str]
+    note: str
+
+
+def trial_table(sweep: Sweep) -> TrialTable:
+    """The ranked trials, then those with a value, then the others."""
+    others = [trial for trial in sweep.trials if trial.outcome != "completed"]
+    others.sort(key=lambda trial: (trial.value is None, trial.number))
+    every = [*sweep.ranked, *others]
+    names = sweep.varied[:PARAMETERS]
+    trials = every[: min(TRIALS, CELLS // max(1, len(names)))]
+    notes = []
+    if sweep.constant:
+        values = ", ".join(f"{name} = {short(value)}" for name, value in sweep.constant.items())
+        notes.append(f"The same in every trial: {values}.")
+    if len(trials) < len(every):
+        notes.append(f"{len(trials)} of {len(every):,} trials, best first; job.json has all.")
+    if len(names) < len(sweep.varied):
+        notes.append(f"{len(names)} of {len(sweep.varied)} parameters; job.json has all.")
+    return TrialTable(trials, names, " ".join(notes))
+
+
+def origin(trial: Trial) -> tuple[str, str]:
+    """Where a trial's values came from, in two words and in a sentence."""
+    words = redact_text(origins.sentence(trial.origin))
+    return origins.short(trial.origin), words[:REASON_LETTERS]
+
+
+def parameter(trial: Trial, name: str) -> tuple[str, str | None, bool]:
+    """A parameter's value, all of it where that is longer, and whether it is a number."""
+    if name not in trial.run.parameters:
+        return "–", None, True
+    value = redact(name, trial.run.parameters[name])
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return short(value), str(value)[:TOOLTIP] if short(value) != str(value) else None, is_number
+
+
+@dataclass(frozen=True)
+class MetricRow:
+    """A metric on a split, of the model, its baseline and the champion, with their intervals."""
+
+    metric: str
+    split: str
+    ours: Estimate
+    baseline: Estimate | None
+    champion: Estimate | None
+    difference: Difference | None
+    chart: Markup
+    is_primary: bool
+
+
+def quality_source(facts: Facts) -> str:
+    """Where the numbers come from, and what they are compared with."""
+    quality, release = facts.quality, facts.release
+    assert quality is not None
+    words = [f"From {quality.source}; 95 % intervals by bootstrap."]
+    if release and release.against:
+        former = "the champion that it replaced" if release.is_champion else "the champion"
+        words.append(f"Compared with version {release.against.version}, {former}.")
+        if not release.same_data:
+            words.append("That version was measured on other data: compare with care.")
+    elif release and release.is_champion:
+        words.append("It is the champion; there was none before it.")
+    return " ".join(words)
+
+
+def champion_metrics(facts: Facts) -> Metrics:
+    """The metrics of the version that the model is compared with; empty without one."""
+    evidence = facts.release.against_evidence if facts.release else None
+    return evidence.metrics if evidence else {}
+
+
+def metric_rows(facts: Facts) -> Iterator[MetricRow]:
+    """A row for each metric and split, the primary metric first."""
+    assert facts.quality is not None
+    evidence = facts.quality.evidence
+    names = dict.fromkeys(metric for metrics in evidence.metrics.values() for metric in metrics)
+    primary = evidence.primary_metric
+    for metric in sorted(names, key=lambda name: name != primary)[:METRICS]:
+        sources = (evidence.metrics, evidence.baseline, champion_metrics(facts))
+        every = [metrics.get(metric) for source in sources for metrics in source.values()]
+        scale = _range([estimate for estimate in every if estimate])
+        for split, metrics in evidence.metrics.items():
+            if metric not in metrics:
+                continue
+            ours = metrics[metric]
+            baseline, champion = (of.get(split, {}).get(metric) for of in sources[1:])
+            difference = None
+            if facts.release and metric == primary:
+                difference = facts.release.paired_difference(split)
+            rows = [
+                *_interval("ours", ours),
+                *_interval("baseline", baseline),
+                *_interval("champion", champion),
+            ]
+            yield MetricRow(
+                metric=metric,
+                split=split,
+                ours=ours,
+                baseline=baseline,
+                champion=champion,
+                difference=difference,
+                chart=intervals(rows, *scale),
+                is_primary=metric == primary,
+            )
+
+
+def slice_rows(quality: Quality, metrics: Metrics) -> list[tuple[str, Estimate, Markup]]:
+    """(value, estimate of the primary metric, interval) of a slice, the worst value first."""
+    metric = quality.evidence.primary_metric or ""
+    estimates = {value: of[metric] for value, of in metrics.items() if metric in of}
+    sign = -1 if quality.evidence.goal == "minimize" else 1
+
+    def rank(value: str) -> float:
+        estimate = estimates[value].value
+        return sign * estimate if estimate is not None and math.isfinite(estimate) else -math.inf
+
+    scale = _range(list(estimates.values()))
+    return [
+        (value, estimates[value], intervals(list(_interval("ours", estimates[value])), *scale))
+        for value in sorted(estimates, key=rank)
+    ]
+
+
+def contributions_chart(quality: Quality) -> Markup:
+    """The share of each feature in the predictions, as bars."""
+    shares = sorted(quality.contributions, key=lambda entry: -abs(entry[1]))
+    caption = f"The {FEATURES} largest of {len(shares)} features." if len(shares) > FEATURES else ""
+    return bars("Feature contributions", shares[:FEATURES], caption)
+
+
+def stability(quality: Quality) -> list[tuple[str, str]]:
+    """What refitting the model showed: (term, value)."""
+    rows = [
+        (f"standard deviation of {metric} over refits", number(spread))
+        for metric, spread in quality.stability.items()
+    ]
+    if quality.training_seconds is not None:
+        rows.append(("time of a refit", duration(quality.training_seconds)))
+    if quality.training_threads is not None:
+        rows.append(("threads", number(quality.training_threads)))
+    return rows
+
+
+def _interval(kind: str, estimate: Estimate | None) -> Iterator[Interval]:
+    if estimate and estimate.value is not None and math.isfinite(estimate.value):
+        low, high = (
+            end if end is not None and math.isfinite(end) else estimate.value
+            for end in (estimate.low, estimate.high)
+        )
+        yield kind, estimate.value, low, high
+
+
+def _range(estimates: Sequence[Estimate]) -> tuple[float, float]:
+    ends = [
+        value
+        for estimate in estimates
+        for value in (estimate.value, estimate.low, estimate.high)
+        if value is not None and math.isfinite(value)
+    ]
+    return (min(ends), max(ends)) if ends else (0.0, 1.0)
+
+
+# A link of the lineage: what it is, its name, and (term, value, all of the value).
+Link = tuple[str, str, Sequence[tuple[str, str, str]]]
+
+
+def lineage(facts: Facts) -> Iterator[Link]:
+    """The chain from data and code through the run to the model version and its environment."""
+    for name, data in (facts.lineage.get("data") or {}).items():
+        asset = str(data.get("asset") or data.get("source") or name)
+        yield "data", asset, [_full("input", name), _digest("sha256", data.get("digest"))]
+    if code := facts.lineage.get("code"):
+        yield _code(facts, code)
+    yield _run(facts)
+    if release := facts.release:
+        origin = release.evidence.lineage
+        rows = [
+            _digest("digest", release.version.digest),
+            _digest("features", origin.feature_set_hash),
+            _digest("evidence", release.version.evidence),
+        ]
+        if origin.run and origin.run not in {facts.run.id, *(run.id for run in facts.run.trials)}:
+            rows.append(_digest("first trained by run", origin.run))
+        yield "model version", release.name, rows
+        states = {"declared": release.declared, "champion": release.is_champion}
+        if any(states.values()):
+            state = " and ".join(name for name, is_true in states.items() if is_true)
+            yield "environment", "local", [_full("state", state)]
+
+
+def _code(facts: Facts, code: Mapping[str, Any]) -> Link:
+    commit = str(code.get("commit") or "")
+    dirty = " with uncommitted changes" if commit and code.get("dirty") else ""
+    python = facts.lineage.get("interpreter") or {}
+    built = f"built from the conda file as {python['built']}" if python.get("built") else "this one"
+    rows = [
+        ("commit", f"{digest(commit)}{dirty}", f"{commit}{dirty}"),
+        _digest("snapshot", code.get("digest")),
+        _full("environment", str(facts.lineage.get("environment", ""))),
+        _full("Python", f"{python.get('python')}, {built}" if python else ""),
+    ]
+    branch = code.get("branch") or ("no git branch" if commit else "no commit")
+    return "code", str(branch), rows
+
+
+def _run(facts: Facts) -> Link:
+    run = facts.run
+    rows = [_digest("MLflow id", run.id), _full("spec", str(facts.lineage.get("spec", "")))]
+    if facts.sweep and facts.sweep.best:
+        best = facts.sweep.best.run
+        rows += [_full("best trial", best.name), _digest("its id", best.id)]
+    elif facts.lineage.get("parent"):
+        rows.append(_digest("sweep", facts.lineage["parent"]))
+    rows.append(("folder", repository.shown(run.folder), str(run.folder)))
+    rows += [_full(f"output {name}", asset) for name, asset in run.registered.items()]
+    return "run", run.name, rows
+
+
+def _full(term: str, value: str) -> tuple[str, str, str]:
+    return term, value, value
+
+
+def _digest(term: str, value: object) -> tuple[str, str, str]:
+    text = str(value or "")
+    return term, digest(text), text

@@ -1,0 +1,76 @@
+"""Differences on one scale."""
+
+from __future__ import annotations
+
+import math
+import re
+from xml.etree import ElementTree
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ml.reports.charts.forest import SCALE, ForestRow, forest_row, svg_file, text_plot
+
+SPANS = [
+    ForestRow("test_known", 0.02, 0.01, 0.03),
+    ForestRow("topic=gpu", -0.05, -0.1, 0.0),
+    ForestRow("topic=cost", -0.08, -0.1, -0.02),
+]
+
+
+def test_letters_in_a_row():
+    """Zero in the middle, the ends and the mean where they belong, the numbers behind."""
+    head, first, second, _ = text_plot(SPANS)
+    assert head.index("0") == head.index("worse") + SCALE // 2
+    scale = first[12 : 12 + SCALE]
+    assert scale.index("┊") == SCALE // 2
+    assert scale.index("├") < scale.index("●") < scale.rindex("┤")
+    assert scale.index("├") > scale.index("┊")
+    assert first.endswith("+0.02 (+0.01 to +0.03)")
+    assert second[12:].startswith("├")
+
+
+def test_nothing_to_draw():
+    assert [*text_plot([])] == []
+    assert ElementTree.fromstring(svg_file([], "none")) is not None
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf, 1e308])
+def test_what_cannot_be_drawn(bad: float):
+    assert forest_row("x", 0.1, bad, 0.2) is None and forest_row("x", bad, 0.0, 0.2) is None
+
+
+def test_less_is_better():
+    """The sign turns the interval round."""
+    assert forest_row("loss", -0.2, -0.3, -0.1, sign=-1) == ForestRow("loss", 0.2, 0.1, 0.3)
+
+
+def test_the_file_stands_alone():
+    """Well-formed, needing nothing; a hostile label stays text."""
+    drawn = svg_file(
+        [*SPANS, ForestRow("</text><script>alert(1)</script>", 0.0, 0.0, 0.0)], "gain & more"
+    )
+    root = ElementTree.fromstring(drawn)
+    assert root.tag == "{http://www.w3.org/2000/svg}svg"
+    assert not [one for one in root.iter() if one.tag.endswith(("script", "image", "style"))]
+    assert "href" not in drawn and len(root.findall(".//{*}circle")) == 4
+
+
+ends = st.floats(-1e6, 1e6)
+
+
+@given(st.lists(st.tuples(st.text(min_size=1, max_size=40), ends, ends, ends), max_size=6))
+def test_every_scale_is_as_wide(drawn: list[tuple[str, float, float, float]]):
+    """Whatever the labels and the numbers: a mean between two ends, in its column."""
+    spans = [
+        ForestRow(label, mean, low, high)
+        for label, *numbers in drawn
+        for low, mean, high in [sorted(numbers)]
+    ]
+    _, *lines = text_plot(spans) if spans else [""]
+    assert len(lines) == len(spans)
+    for line in lines:
+        scale = re.search(rf"  ([ ┊├─┤●]{{{SCALE}}})  [+−∞\dNa]", line)
+        assert scale and scale[1].count("●") == 1
+    ElementTree.fromstring(svg_file(spans, "t"))

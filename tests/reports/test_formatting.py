@@ -1,0 +1,38 @@
+"""Numbers as a person reads them."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from ml.reports.formatting import count, digest, duration, number, short, signed
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        (0.681506849, "0.6815"),
+        (0.661, "0.6610"),
+        (12345.6, "12,346"),
+        (120, "120"),
+        (0.0, "0"),
+        (-0.25, "−0.2500"),
+        (0.0000012, "1.2e−06"),
+        (1.7e300, "1.7e+300"),
+        (math.nan, "NaN"),
+        (-math.inf, "−∞"),
+    ],
+)
+def test_number(value: float, said: str) -> None:
+    """Four digits at most, a real minus, no surprise for what is not finite."""
+    assert number(value) == said
+
+
+def test_other_forms() -> None:
+    """Differences, parameters, durations, digests, counts."""
+    assert (signed(0.5), signed(-0.5)) == ("+0.5000", "−0.5000")
+    assert (short(0.1), short(100.0), short("a" * 50)) == ("0.1", "100", f"{'a' * 19}…{'a' * 20}")
+    assert (duration(7.51), duration(61), duration(7300)) == ("7.5 s", "1 min 1 s", "2 h 1 min")
+    assert digest("sha256:" + "ab" * 32) == "abababababab"
+    assert (count(1, "trial"), count(1000, "trial")) == ("1 trial", "1,000 trials")

@@ -1,0 +1,104 @@
+"""Names from the data in a comment: a Markdown parser makes nothing but text of them."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from markdown_it import MarkdownIt
+
+from ml.reports.markdown import block, code, details, image, link, table, text
+
+RENDER = MarkdownIt("commonmark", {"html": True}).enable(["table", "strikethrough"])
+# What GitHub makes of text after rendering (github/cmark-gfm issues 181 and 389).
+MENTION = re.compile(r"@[A-Za-z0-9]")
+HOSTILE = [
+    "a | b | c",
+    "</td></tr></table><script>alert(1)</script>",
+    "<img src=x onerror=alert(1)>",
+    "@octocat please look",
+    "team @org/admins",
+    "closes #1, GH-2 and o/r#3",
+    "![x](https://evil.example/x.png)",
+    "[click](javascript:alert(1))",
+    "https://evil.example www.evil.example",
+    "`code` ``` fence",
+    "**bold** _em_ ~~gone~~ $x^2$",
+    "line\nbreak\r\n# heading",
+    "- item",
+    "1. item",
+    "> quote",
+    "&lt;b&gt; &amp; &#64;octocat",
+    "<!-- ml-compare: other -->",
+    ":tada: :+1:",
+    "\u202eright to left\u200b\x00\x1b[31m",
+    "x" * 5000,
+    "back\\slash \\| \\@octocat",
+    "<details><summary>",
+    "=== ---",
+]
+
+
+def rendered(cell: str) -> str:
+    """The cell's HTML, in a table as the comment has it."""
+    html = str(RENDER.render(table(["h"], [[cell]])))
+    return html.partition("<tbody>")[2].partition("</tbody>")[0]
+
+
+@pytest.mark.parametrize("hostile", HOSTILE)
+def test_hostile_text_stays_text(hostile: str):
+    """One cell of one row, no element in it, and nothing that GitHub finds afterwards."""
+    html = rendered(text(hostile))
+    inner = re.fullmatch(r"\s*<tr>\s*<td>(.*)</td>\s*</tr>\s*", html, re.S)
+    assert inner, html
+    assert "<" not in inner[1] and len(inner[1]) < 1000
+    assert not MENTION.search(inner[1])
+    assert not re.search(r"#\d|gh-\d|://|www\.|:\w+:", inner[1].replace("&#x27;", ""), re.I)
+    # By itself at the start of a line it is a paragraph, and its letters are not styled.
+    alone = RENDER.render(text(hostile))
+    assert re.fullmatch(r"<p>[^<]*</p>\s*", alone), alone
+
+
+def test_what_is_harmless_reads_as_it_was():
+    """Escapes are not seen once rendered."""
+    for said in ("gain_at_1", "test_known", "50 % [a]", "C:\\x", "a*b_c"):
+        assert said in rendered(text(said)).replace("&amp;", "&")
+    assert "\u200b" not in text("gain_at_1 0.5 – 0.7 (n=3)")
+
+
+@given(st.text(max_size=80))
+def test_any_text_is_one_cell(said: str):
+    """Whatever the letters: one row, one cell, no element."""
+    html = rendered(text(said))
+    assert html.count("<td>") == 1 and html.count("<") == 4, html
+
+
+@pytest.mark.parametrize("hostile", HOSTILE)
+def test_code_and_blocks(hostile: str):
+    """A code span is for plain names; a block is closed by nothing that stands in it."""
+    assert "<td>" not in rendered(code(hostile)).replace("<td>", "", 1)
+    html = RENDER.render(block([hostile, "next"]))
+    assert html.count("<pre>") == 1 and html.endswith("</code></pre>\n")
+    assert not MENTION.search(html)
+
+
+def test_names_are_in_code_letters():
+    assert code("faq-matching:3") == "`faq-matching:3`"
+    assert code("models:/faq/3") == "`models:/faq/3`"
+    assert code("a|b") == "a\\|b"
+    assert code(" a ") == "`a`"
+
+
+@pytest.mark.parametrize(
+    "url", ["javascript:alert(1)", "data:image/svg+xml,<svg/>", "https://x y", "https://x)>", ""]
+)
+def test_only_web_addresses_are_links(url: str):
+    assert link("words", url) == "words" and image("words", url) == ""
+
+
+def test_a_picture_and_a_fold():
+    url = "https://example.org/o/r/blob/charts/7.svg?raw=true"
+    html = RENDER.render(f"{image('a | b', url)}\n\n{details('more', table(['h'], [['x']]))}")
+    assert f'<img src="{url}"' in html and "<table>" in html and html.count("<details>") == 1
