@@ -35,7 +35,7 @@ class Constraints:
             try:
                 expression = constraints.parse(constraint.expression, names)
             except Unclear as unclear:
-                raise Refused(problem(constraint, unclear)) from None
+                raise Refused(_unclear(constraint, unclear)) from None
             self._expressions.append((constraint, expression))
         self._accepted = False
 
@@ -47,7 +47,7 @@ class Constraints:
                 if not expression.holds(names):
                     return constraint
             except Unclear as unclear:
-                raise Refused(problem(constraint, unclear)) from None
+                raise Refused(_unclear(constraint, unclear)) from None
         return None
 
     def first(self, propose: Callable[[int], Candidate | None]) -> tuple[Candidate, int] | None:
@@ -91,7 +91,7 @@ def feasible_share(plan: SweepPlan) -> float:
     return results.count(None) / len(results)
 
 
-def problem(constraint: Constraint, unclear: Unclear) -> Problem:
+def _unclear(constraint: Constraint, unclear: Unclear) -> Problem:
     """A constraint that cannot be evaluated, at its line."""
     return Problem(
         "constraint", unclear.found, unclear.expected, unclear.hint, place=constraint.place

@@ -20,7 +20,7 @@ from ml.backends.local.backend import LocalBackend
 from ml.backends.local.resume import begun, resumption
 from ml.backends.local.runs import jobs, records, runs
 from ml.backends.local.snapshots import snapshot
-from ml.backends.local.sweeps import sampled
+from ml.backends.local.sweeps import samples
 from ml.backends.local.tracking import history
 from ml.core import home as homes
 from ml.core.errors import Exit, Place, Refused
@@ -282,7 +282,7 @@ def test_torn_records_are_told_and_written_anew(home: Path, sweep: Sweeps, tmp_p
     settled(dead)
     (dead.folder / records.FILE).write_text('{"schema_version": 1, "kind": "sw')
     (dead.folder / "trials" / "0" / records.FILE).write_text("")
-    (dead.folder / "trials" / "1" / sampled.FILE).write_text('{"number":')
+    (dead.folder / "trials" / "1" / samples.FILE).write_text('{"number":')
     with pytest.raises(Refused, match=f"ml runs resume {dead.name}"):
         runs.find(dead.name)
     (tmp_path / "go").touch()
@@ -392,7 +392,7 @@ def test_bayesian_sampling_knows_what_was_learnt(home: Path, sweep: Sweeps, tmp_
     kill(executor)
     (tmp_path / "go").touch()
     run = resumption.resume(only())
-    kinds = [sampled.read(trial.folder) for trial in run.trials]
+    kinds = [samples.read(trial.folder) for trial in run.trials]
     assert [one.origin["kind"] for one in kinds if one][10:] == ["tpe"] * 4
     assert values(run) == values(LocalBackend().run(plan))
 

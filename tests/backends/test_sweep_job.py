@@ -13,7 +13,7 @@ from ml.backends.base import Run
 from ml.backends.local.backend import LocalBackend
 from ml.backends.local.processes.process import cores
 from ml.backends.local.runs import records
-from ml.backends.local.sweeps import sampled
+from ml.backends.local.sweeps import samples as sampled
 from ml.backends.local.sweeps.sweep import concurrency
 from ml.core.errors import Place, Problem, Refused
 from ml.core.home import tracking_uri

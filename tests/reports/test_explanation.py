@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from ml.backends.base import Run
-from ml.backends.local.sweeps import sampled
+from ml.backends.local.sweeps import samples
 from ml.cli.app import build
 from ml.cli.commands.sweep import app
 from ml.core.errors import Refused
@@ -60,7 +60,7 @@ def made(home: Path) -> Run:
     )
     for number, (trial, origin) in enumerate(zip(run.trials, SAMPLES, strict=True)):
         values = {**trial.parameters, "model": {"name": "tree", "depth": 3}}
-        sampled.write(trial.folder, Sample(number, values, origin))
+        samples.write(trial.folder, Sample(number, values, origin))
     verdict = Verdict("bandit", interval=2, value=0.4, threshold=0.5)
     with closing(sqlite3.connect(database())) as connection, connection:
         connection.executemany(
@@ -139,7 +139,7 @@ def test_what_tpe_preferred(home: Path) -> None:
         number = int(trial.folder.name)
         values = {"lr": rate, "depth": depth, "kind": "tree" if number < 3 else "linear"}
         origin = tpe if number == 5 else {"kind": "random"}
-        sampled.write(trial.folder, Sample(number, values, origin))
+        samples.write(trial.folder, Sample(number, values, origin))
     explanation = explain(run, STORE)
     *earlier, last = explanation.trials
     found = explanation.preferences(last)

@@ -7,7 +7,7 @@ import math
 from pathlib import Path
 
 from ml.backends.local.runs import runs
-from ml.backends.local.sweeps import sampled
+from ml.backends.local.sweeps import samples
 from ml.core.errors import Problem
 from ml.reports.facts import gather
 from ml.reports.formatting import HIDDEN, headline, redact, redact_text
@@ -57,7 +57,7 @@ def test_a_nested_choice_is_a_parameter_for_each_of_its_names(home: Path) -> Non
     given = [Made([0.1 + x], {"model": json.dumps(models[x % 2]), "x": x}) for x in range(3)]
     run = made.sweep(given)
     for number, trial in enumerate(run.trials):
-        sampled.write(trial.folder, Sample(number, {"model": models[number % 2], "x": number}))
+        samples.write(trial.folder, Sample(number, {"model": models[number % 2], "x": number}))
     sweep = gather(runs.find("brave_lake_01"), STORE).sweep
     assert sweep
     assert [dict(trial.run.parameters) for trial in sweep.trials] == [

@@ -18,8 +18,8 @@ from ml.backends.local.preparation import Preparation
 from ml.backends.local.processes.interruption import Interruption
 from ml.backends.local.processes.process import cores
 from ml.backends.local.resume import attempts, recovery
-from ml.backends.local.resume.past import past_of
 from ml.backends.local.runs import jobs, lineage, records
+from ml.backends.local.sweeps.state import saved_sweep
 from ml.backends.local.sweeps.sweep import Sweep, concurrency
 from ml.core.errors import Refused
 from ml.specs.plan.plan import CommandPlan, FromStep, PipelinePlan, StepPlan, SweepPlan
@@ -223,7 +223,7 @@ class Pipeline:
         former: tuple[Run, ...],
     ) -> Task:
         if isinstance(plan, SweepPlan):
-            stopped = past_of(folder, plan.primary_metric) if past else None
+            stopped = saved_sweep(folder, plan.primary_metric) if past else None
             return SweepTask(Sweep(plan, session, folder, self._relay, label, share, stopped))
         execution = Execution(session, plan, folder, label, parent=self.run.id, former=former)
         execution.start()

@@ -13,9 +13,9 @@ from ml.backends.local.preparation import Preparation
 from ml.backends.local.processes.interruption import Interruption
 from ml.backends.local.processes.process import cores
 from ml.backends.local.resume.begun import Begun
-from ml.backends.local.resume.past import past_of
 from ml.backends.local.runs import lineage, records
 from ml.backends.local.sweeps import sweep
+from ml.backends.local.sweeps.state import saved_sweep
 from ml.specs.plan.plan import PipelinePlan, SweepPlan
 
 
@@ -33,7 +33,7 @@ def carry_out(
         return pipeline.run_pipeline(plan, preparation, folder, interruption, watch, past)
     threads = max(1, cores() // sweep.concurrency(plan))
     session = preparation.session(plan.trial, None, threads)
-    former = past_of(folder, plan.primary_metric) if goes_on else None
+    former = saved_sweep(folder, plan.primary_metric) if goes_on else None
     return sweep.run_sweep(plan, session, folder, interruption, watch, former)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ml.backends.base import Curve, Entry, Link, Run, TrackingUnavailable
 from ml.backends.local.runs import ancestry, listing, records, runs
-from ml.backends.local.sweeps import sampled
+from ml.backends.local.sweeps import samples
 from ml.backends.local.tracking import history
 from ml.specs.search.domain import Sample
 
@@ -65,7 +65,7 @@ class LocalRuns:
 
     def sample(self, trial: Run) -> Sample | None:
         """See `RunStore`."""
-        return sampled.read(trial.folder)
+        return samples.read(trial.folder)
 
     def logs(self, run: Run) -> Mapping[str, Path]:
         """See `RunStore`."""

@@ -14,10 +14,10 @@ from ml.backends.local.execution import Execution, Session
 from ml.backends.local.processes.interruption import Interruption
 from ml.backends.local.processes.process import cores
 from ml.backends.local.resume import attempts, recovery
-from ml.backends.local.resume.past import Past
 from ml.backends.local.runs import jobs, lineage, records
 from ml.backends.local.sweeps import outcome as sweep_outcome
-from ml.backends.local.sweeps import sampled
+from ml.backends.local.sweeps import samples
+from ml.backends.local.sweeps.state import SavedSweep
 from ml.backends.local.sweeps.trials import Trials
 from ml.backends.local.tracking import history
 from ml.core import faults
@@ -52,10 +52,10 @@ def run_sweep(
     folder: Path,
     interruption: Interruption,
     watch: Watch,
-    past: Past | None = None,
+    saved: SavedSweep | None = None,
 ) -> Run:
     """Run trials until a limit is reached, the space has no more, or a person interrupts."""
-    sweep = Sweep(plan, session, folder, watch, past=past)
+    sweep = Sweep(plan, session, folder, watch, saved=saved)
     failure = None
     try:
         with faults.as_refusals():
@@ -67,7 +67,7 @@ def run_sweep(
 
 
 class Sweep:
-    """The state of one sweep. With a `past` it continues where that one stopped."""
+    """The state of one sweep. One that was `saved` continues where it stopped."""
 
     def __init__(
         self,
@@ -77,22 +77,22 @@ class Sweep:
         watch: Watch,
         name: str = "",
         at_once: int | None = None,
-        past: Past | None = None,
+        saved: SavedSweep | None = None,
     ) -> None:
         self._plan, self._session, self._watch = plan, session, watch
         self._limit = min(at_once or cores(), concurrency(plan))
-        self._running: dict[str, tuple[Execution, Sample]] = {}
+        self._running: dict[str, Execution] = {}
         self._trials = Trials(plan)
         self._repeats: deque[Sample] = deque()
         self._cut_short = ""
-        self._lineage = past.lineage if past else lineage.of_sweep(plan, session.lineage)
+        self._lineage = saved.lineage if saved else lineage.of_sweep(plan, session.lineage)
         seed = self._lineage["sampling"]["seed"]
         values = [r.name for r in references(plan.trial.command) if r.source == "search_space"]
         Execution(session, plan.trial, folder / "trials" / "0", "", dict.fromkeys(values, 0)).warm()
         self._sampler = sampler_for(plan, seed)
-        if past:
-            self.run = recovery.reopen(session.tracking, past.run, self._lineage)
-            self._repeats = past.restore(self._trials, self._sampler)
+        if saved:
+            self.run = recovery.reopen(session.tracking, saved.run, self._lineage)
+            self._repeats = saved.restore(self._trials, self._sampler)
         else:
             (folder / "trials").mkdir(parents=True)
             name = name or folder.name
@@ -114,7 +114,7 @@ class Sweep:
             if time.monotonic() - last_beat > HEARD_S:
                 jobs.beat(self.run.folder.name)
                 last_beat = time.monotonic()
-            are_heard = all(execution.is_heard for execution, _ in self._running.values())
+            are_heard = all(execution.is_heard for execution in self._running.values())
             self._session.pool.wait(HEARD_S if are_heard else POLL_S)
 
     def widen(self, trials: int) -> int:
@@ -130,7 +130,7 @@ class Sweep:
         with `at_once` they are killed without grace.
         """
         reason = stop or (SWEEP_TIMEOUT if self._out_of_time() else "")
-        for execution, _ in self._running.values():
+        for execution in self._running.values():
             if reason:
                 execution.stop(reason)
             if at_once:
@@ -144,7 +144,7 @@ class Sweep:
             return True
         if time.monotonic() - self._read_at > METRICS_S:
             self._read_metrics()
-        for name in [n for n, (execution, _) in self._running.items() if execution.poll()]:
+        for name in [name for name, execution in self._running.items() if execution.poll()]:
             self._read_metrics()
             self._close(name)
         return False
@@ -161,7 +161,7 @@ class Sweep:
         name = f"{self.run.name}_{sample.number}"
         folder = self.run.folder / "trials" / str(sample.number)
         former = attempts.set_aside(self._session.tracking, folder, name)
-        sampled.write(folder, sample)
+        samples.write(folder, sample)
         limit, trial = self._plan.trial_timeout_s, self._plan.trial
         trial = replace(trial, outputs=registration.unnamed(trial.outputs))
         execution = Execution(
@@ -175,7 +175,7 @@ class Sweep:
             former=former,
         )
         self._trials.put(execution.start())
-        self._running[execution.name] = execution, sample
+        self._running[execution.name] = execution
         self._report("trial_started", execution.name)
         return True
 
@@ -193,18 +193,16 @@ class Sweep:
         for name, before in self._trials.log(self._feed.new()).items():
             self._report("trial_metric", name)
             verdict = self._trials.verdict(name, before)
-            execution = self._running[name][0]
+            execution = self._running[name]
             if verdict and execution.stop(verdict.policy):
                 self._session.tracking.tag(execution.run.id, verdict.tags)
 
     def _close(self, name: str) -> None:
-        execution, sample = self._running[name]
-        curve = self._trials.curve(name)
-        self._trials.put(
-            execution.finish(sweep_outcome.of_metric(self._plan, execution.run, curve))
-        )
+        execution, curve = self._running[name], self._trials.curve(name)
+        warnings = sweep_outcome.of_metric(self._plan, execution.run, curve)
+        self._trials.put(execution.finish(warnings))
         del self._running[name]
-        self._sampler.tell(sample.number, curve, self._trials.score(name))
+        self._sampler.tell(int(execution.folder.name), curve, self._trials.score(name))
         self._report("trial_ended", name)
 
     def _report(self, kind: TrialEvent, name: str) -> None:
@@ -213,11 +211,11 @@ class Sweep:
 
     def end_trials(self) -> None:
         """End and close the trials that run or were starting: the sweep cannot continue."""
-        for execution, _ in self._running.values():
+        for execution in self._running.values():
             execution.stop("sweep_failed")
             execution.kill()
         while self._running:
-            for name in [n for n, (execution, _) in self._running.items() if execution.poll()]:
+            for name in [name for name, execution in self._running.items() if execution.poll()]:
                 self._close(name)
             time.sleep(POLL_S)
         for run_id in self._session.tracking.running(self.run.folder / "trials"):

@@ -1,4 +1,4 @@
-"""What a sweep had come to when it was stopped, and how it is taken up again."""
+"""The state of a sweep that was stopped, read from its folder, and how it is restored."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ml.backends.base import Run
 from ml.backends.local.resume import attempts
 from ml.backends.local.resume.recovery import EXECUTOR_GONE
 from ml.backends.local.runs import records
-from ml.backends.local.sweeps import sampled
+from ml.backends.local.sweeps import samples
 from ml.backends.local.sweeps.trials import Trials
 from ml.backends.local.tracking import history
 from ml.specs.search.domain import Sample
@@ -19,7 +19,7 @@ from ml.sweeps.samplers import Sampler
 
 
 @dataclass(frozen=True)
-class Trial:
+class SavedTrial:
     """A trial that had started. `sample` is None when its file was lost with the machine.
 
     `curve` is what it logged of the primary metric; `counts` says whether it ran to its end and
@@ -44,12 +44,12 @@ class Trial:
 
 
 @dataclass(frozen=True)
-class Past:
+class SavedSweep:
     """A sweep that was closed before its end: its record, and its trials by their numbers."""
 
     run: Run
     lineage: dict[str, Any]
-    trials: tuple[Trial, ...]
+    trials: tuple[SavedTrial, ...]
 
     def restore(self, trials: Trials, sampler: Sampler) -> deque[Sample]:
         """Bring both to where they were; the samples that are to be run again.
@@ -68,30 +68,30 @@ class Past:
         )
 
 
-def past_of(folder: Path, metric: str) -> Past:
-    """The past of the sweep in that folder, whose record is closed; `metric` is its primary one."""
+def saved_sweep(folder: Path, metric: str) -> SavedSweep:
+    """The sweep in that folder, whose record is closed; `metric` is its primary metric."""
     run = records.read(folder)
-    found = (_trial(run, number, metric) for number in range(_begun(folder)))
-    return Past(run, records.lineage(folder), tuple(found))
+    trials = tuple(_trial(run, number, metric) for number in range(_trial_count(folder)))
+    return SavedSweep(run, records.lineage(folder), trials)
 
 
-def _begun(sweep: Path) -> int:
+def _trial_count(sweep: Path) -> int:
     """How many trials have left a trace."""
     traces = [*(sweep / "trials").glob("*"), *(sweep / records.ATTEMPTS).glob("*")]
     numbers = [int(name) for one in traces if (name := one.name.partition(".")[0]).isdecimal()]
     return max(numbers, default=-1) + 1
 
 
-def _trial(sweep: Run, number: int, metric: str) -> Trial:
+def _trial(sweep: Run, number: int, metric: str) -> SavedTrial:
     part = sweep.folder / "trials" / str(number)
     folders = (part, *reversed(attempts.earlier(part)))
-    sample = next(filter(None, map(sampled.read, folders)), None)
+    sample = next(filter(None, map(samples.read, folders)), None)
     run = records.read_if_whole(part) or _lost(sweep, number, part)
     curve = tuple(history.curve(run.id, metric))
     # A machine that went off may have taken the last seconds of the store with it.
     is_there = bool(curve) or metric not in run.metrics
     counts = is_there and not attempts.was_cut_off(run)
-    return Trial(number, run, sample, curve if counts else (), counts)
+    return SavedTrial(number, run, sample, curve if counts else (), counts)
 
 
 def _lost(sweep: Run, number: int, part: Path) -> Run:
