@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
-import subprocess
-import sys
+import traceback
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 _CODE = """
 import os, signal
@@ -20,6 +22,14 @@ def _killed(*given, **named):
 {step} = _killed
 {work}
 """
+# Its children start with what takes seconds to import.
+_PROCESSES = multiprocessing.get_context("forkserver")
+_PROCESSES.set_forkserver_preload(
+    [
+        *("mlflow.tracking", "ml.release.promotion.propose", "ml.release.rollout.apply"),
+        *("ml.release.rollout.rollback", "scipy.stats"),
+    ]
+)
 
 
 def killed_at(step: str, call: int, imports: str, work: str) -> None:
@@ -30,6 +40,27 @@ def killed_at(step: str, call: int, imports: str, work: str) -> None:
     got so far.
     """
     count, after = max(1, abs(call)), call > 0
-    code = _CODE.format(step=step, count=count, after=after, imports=imports, work=work)
-    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, env=os.environ)
-    assert ended.returncode == -9, ended.stderr.decode()
+    killed(_CODE.format(step=step, count=count, after=after, imports=imports, work=work))
+
+
+def killed(code: str) -> None:
+    """Run code in a process of its own, in this folder and environment; asserts that SIGKILL ends
+    it.
+    """
+    with TemporaryDirectory() as folder:
+        log = Path(folder) / "log"
+        process = _PROCESSES.Process(target=_run, args=(code, Path.cwd(), {**os.environ}, log))
+        process.start()
+        process.join()
+        assert process.exitcode == -9, log.read_text() if log.exists() else process.exitcode
+
+
+def _run(code: str, folder: Path, environment: dict[str, str], log: Path) -> None:
+    os.chdir(folder)
+    os.environ.clear()
+    os.environ.update(environment)
+    try:
+        exec(code, {"__name__": "killed"})
+    except BaseException:
+        log.write_text(traceback.format_exc())
+        raise

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import threading
 from dataclasses import replace
 
@@ -21,6 +18,7 @@ from ml.serving import endpoint, server, slots
 from ml.serving.server import START_S, Begun, Server
 from ml.serving.state import Canary, Live
 from tests.release.conftest import World
+from tests.release.killing import killed
 from tests.release.test_registry import full_disk
 
 pytestmark = pytest.mark.slow
@@ -195,8 +193,7 @@ def killed(*given, **named):
 {holder}.{name} = killed
 apply("tiny", "local", "ana")
 """
-    killed = subprocess.run([sys.executable, "-c", code], capture_output=True, env=os.environ)
-    assert killed.returncode == -9, killed.stderr.decode()
+    killed(code)
     assert ask("tiny", {"question": "how?"}).version in ("1", "2")
     apply("tiny", "local", "ana")
     live = endpoint.live("tiny")

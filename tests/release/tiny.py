@@ -26,8 +26,11 @@ QUESTIONS = 400
 
 _TRAIN = """
 import argparse, json, pathlib
-import lightgbm, numpy
+import numpy
+from ml.toolkit.boosting import lightgbm as loaded
 from ml.serving.scoring.manifest import write_manifest
+
+lightgbm = loaded()
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--data")
@@ -110,9 +113,11 @@ write_evaluation(
 """
 
 SCORE = """
-import lightgbm
+from ml.toolkit.boosting import lightgbm as loaded
 from ml.serving.scoring.messages import BadRequest, Integer, Text, parse, refusal, reply
 from ml.serving.scoring.model import open_model
+
+lightgbm = loaded()
 
 
 def init():
@@ -126,7 +131,7 @@ def run(body):
         asked = parse(body, {"question": Text(100), "top": Integer(1, 5, default=3)})
     except BadRequest as error:
         return refusal(error)
-    score = float(booster.predict([[len(asked.texts["question"]), 0.0]])[0])
+    score = float(booster.predict([[len(asked.texts["question"]), 0.0]], num_threads=1)[0])
     entry = {"rank": 1, "score": score, "question": "q", "answer": "a"}
     return reply(model, {"answers": [entry]})
 """

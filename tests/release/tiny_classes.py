@@ -17,7 +17,10 @@ ROWS = 1500
 
 _READ = """
 import csv, json, pathlib
-import lightgbm, numpy
+import numpy
+from ml.toolkit.boosting import lightgbm as loaded
+
+lightgbm = loaded()
 
 SETTINGS = {"objective": "binary", "num_leaves": 7, "verbose": -1, "num_threads": 1}
 FEATURES = ("amount", "hour")
@@ -57,13 +60,16 @@ write_manifest(asked.model)
 
 _EVALUATE = """
 import argparse, json, pathlib
-import lightgbm, numpy
+import numpy
+from ml.toolkit.boosting import lightgbm as loaded
 from ml.serving.scoring.manifest import verify
 from ml.toolkit.evaluation import Evaluation, Prediction, write_evaluation
 from ml.toolkit.explain import contributions
 from ml.toolkit.leakage import features, shared
 from ml.toolkit.measured import measured
 from reading import FEATURES, fit, rows, table
+
+lightgbm = loaded()
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--data", type=pathlib.Path)
@@ -120,9 +126,11 @@ write_evaluation(
 """
 
 _SCORE = """
-import lightgbm
+from ml.toolkit.boosting import lightgbm as loaded
 from ml.serving.scoring.messages import BadRequest, Integer, parse, refusal, reply
 from ml.serving.scoring.model import open_model
+
+lightgbm = loaded()
 
 
 def init():
@@ -137,7 +145,7 @@ def run(body):
     except BadRequest as error:
         return refusal(error)
     row = [[asked.integers["amount"], asked.integers["hour"]]]
-    return reply(model, {"fraud": float(booster.predict(row)[0])})
+    return reply(model, {"fraud": float(booster.predict(row, num_threads=1)[0])})
 """
 
 _GATES = """
