@@ -16,8 +16,9 @@ from pathlib import Path
 
 import yaml
 
-from infra.preview.captured import Capture
-from infra.preview.run import ROOT, capture, captures
+from infra.preview.analyzer import captures
+from infra.preview.capture import Capture
+from infra.preview.runner import ROOT, capture
 
 STACKS = ("dev", "staging", "prod")
 
@@ -50,12 +51,12 @@ def main(*, quick: bool) -> float:
 
 def _checked(found: Sequence[Capture]) -> None:
     """The rest of what a preview does to them."""
-    from infra.estimate import estimate
-    from infra.preview.rendered import rendered
+    from infra.catalog.prices import read
+    from infra.cost.estimate import estimate
+    from infra.preview.rendering import rendered
     from infra.preview.report import Report
     from infra.preview.sdk_types import problems
-    from infra.pricing.prices import read
-    from infra.settings import load
+    from infra.settings.loader import load
 
     prices = read()
     rendered(
@@ -73,8 +74,7 @@ def _growth(counts: Sequence[int]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
         shutil.copytree(ROOT / "infra", root / "infra")
-        shutil.copytree(ROOT / "ml" / "specs", root / "ml" / "specs")
-        (root / "ml" / "__init__.py").touch()
+        shutil.copytree(ROOT / "ml" / "core", root / "ml" / "core")
         for count in counts:
             document["config"]["platform:clusters"] = [
                 {"name": f"cluster{number}", "preset": "cpu"} for number in range(count)

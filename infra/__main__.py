@@ -1,14 +1,14 @@
 """The Pulumi program: settings → components → outputs.
 
-The settings are those of the stack file beside this one, also for `pulumi --config-file`.
+The settings are those of the stack file beside this one, even with `pulumi --config-file`.
 """
 
 from __future__ import annotations
 
 import pulumi
 
-from infra.environment import provision
-from infra.settings import load
+from infra.program.environment import provision
+from infra.settings.loader import load
 
 settings = load(pulumi.get_stack())
 by_sas = settings.storage.datastores == "sas"

@@ -1,34 +1,41 @@
-"""`infra`: parse, call, print; a mistake of the caller ends with its exit code and no traceback."""
+"""`infra`: parse, call, print. A user error ends with its exit code, without a traceback."""
 
 from __future__ import annotations
 
-import contextlib
 import io
+import json
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
+from datetime import timedelta
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
 
 import typer
 
-from infra import schema as schemas
-from infra import settings as environments
-from infra.live import cli as live
+from infra.settings import loader
 from ml.core.errors import Exit, Problem, Refused
 
+if TYPE_CHECKING:
+    from infra.live.arm import Arm
+    from infra.preview.capture import Resource
+    from infra.settings.model import Settings
+
+T = TypeVar("T")
 Format = Literal["text", "md", "json"]
+Stacks = Annotated[list[str] | None, typer.Argument(help="Environments; all if none is named.")]
+Stack = Annotated[str, typer.Argument(help="The environment.")]
+AsJson = Annotated[bool, typer.Option("--json", help="As JSON.")]
 app = typer.Typer(
     name="infra",
     help="The Azure ML environment: its settings, and what they would provision, offline.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
-    # As `ml` writes its help: the same in a terminal, a log and a narrow window.
+    # Plain help, as in `ml`: the same in a terminal, a log and a narrow window.
     rich_markup_mode=None,
 )
-Stacks = live.Stacks
 
 
 @app.command()
@@ -37,67 +44,68 @@ def settings(
     schema: Annotated[
         bool, typer.Option("--schema", help="The JSON Schema of a stack file, for editors.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Check the stack files; exit 2 with every problem, each with its line."""
     if schema:
-        live.write(schemas.schema())
+        from infra.settings.schema import schema as stack_schema
+
+        _write_json(stack_schema())
         return
     problems: list[Problem] = []
-    found: dict[str, object] = {}
-    for stack in environments.chosen(stacks):
+    loaded: dict[str, object] = {}
+    for stack in loader.select(stacks):
         try:
-            found[stack] = asdict(environments.load(stack))
+            loaded[stack] = asdict(loader.load(stack))
         except Refused as refused:
             problems.extend(refused.problems)
     if problems:
         raise Refused(*problems)
     if as_json:
-        live.write(found)
+        _write_json(loaded)
         return
-    for stack in found:
-        typer.echo(f"{stack}: sound")
+    for stack in loaded:
+        typer.echo(f"{stack}: valid")
 
 
 @app.command()
 def cost(
     stacks: Stacks = None,
     refresh: Annotated[
-        bool, typer.Option("--refresh", help="Ask Azure's public price list first; no sign-in.")
+        bool, typer.Option("--refresh", help="First ask Azure's public price list; no sign-in.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
-    """What a month costs: idle, typical and worst, each line with its price's date."""
-    from infra import costing
-    from infra.estimate import estimate
-    from infra.pricing import prices, retail
+    """Monthly cost: idle, typical and worst, each line with the date of its price."""
+    from infra.catalog import prices, retail
+    from infra.cost import estimate
 
     try:
-        listed = prices.read()
-        known = [environments.load(stack) for stack in environments.chosen(stacks)]
+        price_list = prices.read()
+        environments = [loader.load(stack) for stack in loader.select(stacks)]
         if refresh:
-            sizes = {(size, one.location) for one in known for size in one.sizes}
+            sizes = {(size, one.location) for one in environments for size in one.sizes}
             for region in sorted({region for _, region in sizes}):
-                here = sorted(size for size, where in sizes if where == region)
-                fresh, missing = retail.refreshed(here, region)
-                listed = listed.updated(fresh)
+                of_region = sorted(size for size, where in sizes if where == region)
+                fresh, missing = retail.refreshed(of_region, region)
+                price_list = price_list.updated(fresh)
                 for size in missing:
                     typer.echo(f"{region} lists no {size}", err=True)
-            listed.write()
+            price_list.write()
     except prices.WrongPrices as error:
-        hint = f"mend {prices.FILE.name} by hand or from git"
+        hint = f"correct {prices.FILE.name} by hand or restore it from git"
         raise Refused(Problem("wrong-prices", str(error), "a price list", hint)) from None
     except retail.NoPrices as error:
-        hint = "the list in the repository stays as it was; leave out --refresh to use it"
+        hint = "the list in the repository is unchanged; without --refresh it is used as it is"
         raise Refused(
             Problem("no-prices", str(error), "an answer of the price list", hint),
             exit_code=Exit.RUN_FAILED,
         ) from None
-    made = [estimate(one, listed) for one in known]
+    estimates = [estimate.estimate(one, price_list) for one in environments]
     if as_json:
-        live.write([costing.as_json(one) for one in made])
+        _write_json([estimate.as_json(one) for one in estimates])
         return
-    typer.echo("\n\n".join(costing.as_text(one) for one in made))
+    typer.echo("\n\n".join(estimate.as_text(one) for one in estimates))
 
 
 @app.command()
@@ -107,63 +115,189 @@ def preview(
     against: Annotated[
         str, typer.Option(help="A git revision, such as main, to show the changes from.")
     ] = "",
-    svg: Annotated[
-        Path | None, typer.Option(help="A folder for STACK.svg, a picture of each.")
+    diagram: Annotated[
+        Path | None,
+        typer.Option(help="A folder for STACK.md: a Mermaid diagram of each, as GitHub draws it."),
     ] = None,
 ) -> None:
-    """Show what each environment would have, from the real program, with no cloud.
+    """Show what each environment would contain, from the real program, without Azure.
 
-    Exit 2 when the program could not be deployed as it is, 3 when a policy refuses it.
+    Exit 2 if the program could not be deployed as it is, 3 if a policy refuses it.
     """
     try:
-        from infra.preview.rendered import rendered
-        from infra.preview.reports import reports
-        from infra.preview.topology import svg as drawn
+        from infra.preview.rendering import rendered
+        from infra.preview.report import reports
     except ModuleNotFoundError as error:
-        found_ = f"`{error.name}` is not installed"
-        raise Refused(Problem("not-installed", found_, "Pulumi's packages", "make infra")) from None
+        missing = f"`{error.name}` is not installed"
+        raise Refused(
+            Problem("not-installed", missing, "Pulumi's packages", "make infra")
+        ) from None
 
-    if svg:
-        with _writing(svg):
-            svg.mkdir(parents=True, exist_ok=True)
-    found = reports(stacks or (), against=against)
-    sys.stdout.write(rendered(found, form))
-    for one in found if svg else ():
-        assert svg
-        with _writing(svg):
-            (svg / f"{one.capture.stack}.svg").write_text(drawn(one.capture))
-    if any(one.problems for one in found):
+    if diagram:
+        _writing(diagram, lambda: diagram.mkdir(parents=True, exist_ok=True))
+    previews = reports(stacks or (), against=against)
+    sys.stdout.write(rendered(previews, form))
+    if diagram:
+        from infra.preview.diagram import page
+
+        for report in previews:
+            file, text = diagram / f"{report.capture.stack}.md", page(report.capture)
+            _writing(diagram, lambda file=file, text=text: file.write_text(text))  # type: ignore[misc]
+    if any(report.problems for report in previews):
         raise typer.Exit(int(Exit.WRONG_CALL))
-    if any(one.refused for one in found):
+    if any(report.refused for report in previews):
         raise typer.Exit(int(Exit.GATE_SAID_NO))
 
 
-@contextlib.contextmanager
-def _writing(folder: Path) -> Iterator[None]:
+@app.command()
+def doctor(stack: Stack, as_json: AsJson = False) -> None:
+    """Check before an update whether Azure would refuse it: providers, names, quota, permissions.
+
+    Exit 3 if it certainly would.
+    """
+    from infra.live.doctor.examination import examine
+
+    environment = loader.load(stack)
+    arm = _arm(environment)
+    checks = _printed(examine(environment, _declared(stack), arm), as_json)
+    if any(check.verdict == "error" for check in checks):
+        raise typer.Exit(Exit.GATE_SAID_NO)
+
+
+@app.command()
+def drift(stack: Stack, as_json: AsJson = False) -> None:
+    """Compare what is declared with what exists; exit 3 on a difference that matters."""
+    from infra.live import drift as drifts
+
+    arm = _arm(loader.load(stack))
+    declared = _declared(stack)
+    differences = _printed(drifts.drift(declared, arm, drifts.noise()), as_json)
+    if differences:
+        raise typer.Exit(Exit.GATE_SAID_NO)
+    if not as_json:
+        typer.echo(f"{stack}: {sum(one.custom for one in declared)} resources are as declared")
+
+
+@app.command()
+def sas(
+    stack: Stack,
+    path: Annotated[str, typer.Argument(help="CONTAINER/FILE, or CONTAINER/FOLDER/.")],
+    to_write: Annotated[
+        bool, typer.Option("--write", help="For writing; the default is reading.")
+    ] = False,
+    hours: Annotated[float, typer.Option(help="How long it is valid.")] = 1.0,
+    as_json: AsJson = False,
+) -> None:
+    """A SAS of the data lake for one path, signed by the user. Its output is a secret."""
+    from infra.live import sas as tokens
+    from infra.settings.names import names
+
+    environment = loader.load(stack)
+    scope = tokens.scope(path)
+    limit = timedelta(hours=environment.storage.sas_hours)
+    life = tokens.lifetime(hours, limit)
+    service = tokens.service(names(environment).worldwide("stlk"))
+    token = tokens.issue(service, scope, "write" if to_write else "read", life, limit)
+    if as_json:
+        _write_json(
+            {"url": token.url, "expires": token.expires.isoformat(), "access": token.access}
+        )
+        return
+    typer.echo(token.url)
+    typer.echo(f"{token.access} {scope} until {token.expires:%Y-%m-%d %H:%M} UTC", err=True)
+
+
+@app.command()
+def bootstrap(
+    stacks: Stacks = None,
+    run: Annotated[bool, typer.Option("--run", help="Run the missing steps.")] = False,
+    offline: Annotated[
+        bool, typer.Option("--offline", help="Print every command without asking Azure or GitHub.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """What a new fork needs before its first update: state, identities, GitHub's variables.
+
+    Shows the missing steps; --run runs them. Running it again changes nothing.
+    """
+    from infra.live import bootstrap as plans
+    from infra.live import steps
+
+    environments = [loader.load(stack) for stack in loader.select(stacks)]
+    plan = plans.plan(environments)
+    for sentence in plans.shared_subscriptions(environments):
+        typer.echo(sentence, err=True)
+    if offline:
+        if as_json:
+            _write_json([{"step": step.name, "command": steps.shown(step.make)} for step in plan])
+        else:
+            typer.echo("\n".join(steps.shell(step.make) for step in plan))
+        return
+    results = []
+    for result in steps.carry_out(plan, steps.run_command, make=run):
+        results.append(result)
+        if not as_json:
+            typer.echo(f"{result.outcome:<8} {result.step.name}")
+            if result.outcome == "missing":
+                typer.echo(f"         {steps.shell(result.step.make)}")
+    if as_json:
+        _write_json([steps.as_json(result) for result in results])
+    missing = sum(result.outcome == "missing" for result in results)
+    if missing:
+        next_step = "run this again after `pulumi up`" if run else "--run makes them"
+        typer.echo(f"{missing} of {len(results)} are missing; {next_step}", err=True)
+
+
+def _printed(items: Iterable[T], as_json: bool) -> list[T]:
+    """The items, each printed as it comes, or all as JSON at the end."""
+    printed = []
+    for item in items:
+        printed.append(item)
+        if not as_json:
+            typer.echo(str(item))
+    if as_json:
+        _write_json([asdict(item) for item in printed])  # type: ignore[call-overload]
+    return printed
+
+
+def _write_json(value: object) -> None:
+    sys.stdout.write(json.dumps(value, indent=2) + "\n")
+
+
+def _writing(folder: Path, write: Callable[[], object]) -> None:
     try:
-        yield
+        write()
     except OSError as error:
-        found = f"--svg {folder}: {error.strerror}"
-        expected = "a folder, or a place where one can be made"
-        raise Refused(Problem("cannot-write", found, expected, "name another folder")) from None
+        problem = f"--diagram {folder}: {error.strerror}"
+        expected = "a folder, or a place where one can be created"
+        raise Refused(Problem("cannot-write", problem, expected, "name another folder")) from None
 
 
-for command in (live.doctor, live.drift, live.sas, live.bootstrap):
-    app.command()(command)
-for one in app.registered_commands:
-    # Whole: what typer would make of the docstring itself ends in the middle.
-    one.short_help = " ".join(
-        ((one.callback and one.callback.__doc__) or "").split("\n\n")[0].split()
-    )
+def _declared(stack: str) -> Sequence[Resource]:
+    from infra.preview.runner import capture
+
+    return capture(stack).resources
+
+
+def _arm(environment: Settings) -> Arm:
+    from infra.live import arm
+
+    return arm.Arm(arm.credential(arm.PUBLIC), environment.subscription, arm.PUBLIC)
+
+
+for command in app.registered_commands:
+    # The whole sentence: typer's own summary ends at the first full stop or line.
+    doc = (command.callback and command.callback.__doc__) or ""
+    command.short_help = " ".join(doc.split("\n\n")[0].split())
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Run the command line; as a program of its own it ends what it started when it is ended."""
+    """Run the command line; a SIGTERM also ends the processes it started."""
     if argv is None:
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
         for stream in (sys.stdout, sys.stderr):
             if isinstance(stream, io.TextIOWrapper):
-                stream.reconfigure(errors="replace")  # a terminal without `→` has a `?`
+                stream.reconfigure(errors="replace")  # a terminal without `→` shows `?`
     try:
         app(argv)
     except Refused as refused:

@@ -1,1 +1,1 @@
-"""What is really there: the only part of `infra` that talks to Azure."""
+"""What exists in Azure: the only part of `infra` that talks to it."""

@@ -1,6 +1,6 @@
-"""Where a declared resource is in Azure: its id, and the version of the API that reads it.
+"""Resource ids of declared resources in Azure, and the API version that reads each.
 
-The versions are those that the pinned provider's SDK uses; a test compares each with its source.
+The versions are those of the pinned provider's SDK; a test compares them.
 """
 
 from __future__ import annotations
@@ -9,178 +9,138 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from infra.preview.captured import Resource
+from infra.preview.capture import Resource
 
 _RG = "/subscriptions/{subscription}/resourceGroups/{resourceGroupName}"
 _ML = f"{_RG}/providers/Microsoft.MachineLearningServices"
+_WORKSPACE = f"{_ML}/workspaces/{{workspaceName}}"
 _STORAGE = f"{_RG}/providers/Microsoft.Storage/storageAccounts/{{accountName}}"
+_VAULT = f"{_RG}/providers/Microsoft.KeyVault/vaults/{{vaultName}}"
+_VM = f"{_RG}/providers/Microsoft.Compute/virtualMachines/{{vmName}}"
 _NET = f"{_RG}/providers/Microsoft.Network"
-_MI = f"{_RG}/providers/Microsoft.ManagedIdentity/userAssignedIdentities/{{resourceName}}"
+_ENDPOINT = f"{_NET}/privateEndpoints/{{privateEndpointName}}"
+_ZONE = f"{_NET}/privateDnsZones/{{privateZoneName}}"
+_INSIGHTS = f"{_RG}/providers/Microsoft.Insights"
+_LOGS = f"{_RG}/providers/Microsoft.OperationalInsights"
+_REGISTRY = f"{_RG}/providers/Microsoft.ContainerRegistry/registries/{{registryName}}"
+_IDENTITY = f"{_RG}/providers/Microsoft.ManagedIdentity/userAssignedIdentities/{{resourceName}}"
+_CREDENTIAL = "federatedIdentityCredentials/{federatedIdentityCredentialResourceName}"
+_AUTHORIZATION = "{scope}/providers/Microsoft.Authorization"
+_DIAGNOSTICS = "{resourceUri}/providers/Microsoft.Insights/diagnosticSettings"
+_DEFENDER = "{resourceId}/providers/Microsoft.Security/defenderForStorageSettings"
 
-# kind → id, by the names of its inputs, and API version. The last input is its own name.
+# API version → kind → id, by the names of its inputs; the last input is the resource's own name.
+_BY_VERSION: Mapping[str, Mapping[str, str]] = {
+    "2018-03-01": {"monitor:MetricAlert": f"{_INSIGHTS}/metricAlerts/{{ruleName}}"},
+    "2020-02-02": {"applicationinsights:Component": f"{_INSIGHTS}/components/{{resourceName}}"},
+    "2020-05-01": {"authorization:ManagementLockByScope": f"{_AUTHORIZATION}/locks/{{lockName}}"},
+    "2021-05-01-preview": {"monitor:DiagnosticSetting": f"{_DIAGNOSTICS}/{{name}}"},
+    "2022-04-01": {
+        "authorization:RoleAssignment": f"{_AUTHORIZATION}/roleAssignments/{{roleAssignmentName}}"
+    },
+    "2023-01-01-preview": {"containerregistry:Registry": _REGISTRY},
+    "2023-01-31": {
+        "managedidentity:UserAssignedIdentity": _IDENTITY,
+        "managedidentity:FederatedIdentityCredential": f"{_IDENTITY}/{_CREDENTIAL}",
+    },
+    "2023-09-01": {"operationalinsights:Workspace": f"{_LOGS}/workspaces/{{workspaceName}}"},
+    "2024-01-01": {
+        "storage:BlobContainer": f"{_STORAGE}/blobServices/default/containers/{{containerName}}",
+        "storage:BlobServiceProperties": f"{_STORAGE}/blobServices/{{blobServicesName}}",
+        "storage:FileShare": f"{_STORAGE}/fileServices/default/shares/{{shareName}}",
+        "storage:FileServiceProperties": f"{_STORAGE}/fileServices/{{fileServicesName}}",
+        "storage:ManagementPolicy": f"{_STORAGE}/managementPolicies/{{managementPolicyName}}",
+        "storage:StorageAccount": _STORAGE,
+    },
+    "2024-03-01": {"resources:ResourceGroup": _RG},
+    "2024-05-01": {
+        "network:NatGateway": f"{_NET}/natGateways/{{natGatewayName}}",
+        "network:PublicIPAddress": f"{_NET}/publicIPAddresses/{{publicIpAddressName}}",
+        "network:NetworkInterface": f"{_NET}/networkInterfaces/{{networkInterfaceName}}",
+        "network:NetworkSecurityGroup": (
+            f"{_NET}/networkSecurityGroups/{{networkSecurityGroupName}}"
+        ),
+        "network:PrivateDnsZoneGroup": (
+            f"{_ENDPOINT}/privateDnsZoneGroups/{{privateDnsZoneGroupName}}"
+        ),
+        "network:PrivateEndpoint": _ENDPOINT,
+        "network:VirtualNetwork": f"{_NET}/virtualNetworks/{{virtualNetworkName}}",
+    },
+    "2024-06-01": {
+        "privatedns:PrivateZone": _ZONE,
+        "privatedns:VirtualNetworkLink": f"{_ZONE}/virtualNetworkLinks/{{virtualNetworkLinkName}}",
+    },
+    "2024-08-01": {
+        "consumption:Budget": "{scope}/providers/Microsoft.Consumption/budgets/{budgetName}"
+    },
+    "2024-10-01-preview": {
+        "monitor:ActionGroup": f"{_INSIGHTS}/actionGroups/{{actionGroupName}}",
+        "security:DefenderForStorage": f"{_DEFENDER}/{{settingName}}",
+    },
+    "2024-11-01": {
+        "compute:VirtualMachine": _VM,
+        "compute:VirtualMachineExtension": f"{_VM}/extensions/{{vmExtensionName}}",
+        "keyvault:Vault": _VAULT,
+        "keyvault:Key": f"{_VAULT}/keys/{{keyName}}",
+    },
+    "2025-12-01": {
+        "machinelearningservices:Compute": f"{_WORKSPACE}/computes/{{computeName}}",
+        "machinelearningservices:Datastore": f"{_WORKSPACE}/datastores/{{name}}",
+        "machinelearningservices:OnlineEndpoint": f"{_WORKSPACE}/onlineEndpoints/{{endpointName}}",
+        "machinelearningservices:Registry": f"{_ML}/registries/{{registryName}}",
+        "machinelearningservices:Workspace": _WORKSPACE,
+    },
+}
+# Kind → its id and API version.
 PLACES: Mapping[str, tuple[str, str]] = {
-    "applicationinsights:Component": (
-        f"{_RG}/providers/Microsoft.Insights/components/{{resourceName}}",
-        "2020-02-02",
-    ),
-    "authorization:ManagementLockByScope": (
-        "{scope}/providers/Microsoft.Authorization/locks/{lockName}",
-        "2020-05-01",
-    ),
-    "authorization:RoleAssignment": (
-        "{scope}/providers/Microsoft.Authorization/roleAssignments/{roleAssignmentName}",
-        "2022-04-01",
-    ),
-    "compute:VirtualMachine": (
-        f"{_RG}/providers/Microsoft.Compute/virtualMachines/{{vmName}}",
-        "2024-11-01",
-    ),
-    "compute:VirtualMachineExtension": (
-        f"{_RG}/providers/Microsoft.Compute/virtualMachines/{{vmName}}"
-        "/extensions/{vmExtensionName}",
-        "2024-11-01",
-    ),
-    "consumption:Budget": (
-        "{scope}/providers/Microsoft.Consumption/budgets/{budgetName}",
-        "2024-08-01",
-    ),
-    "containerregistry:Registry": (
-        f"{_RG}/providers/Microsoft.ContainerRegistry/registries/{{registryName}}",
-        "2023-01-01-preview",
-    ),
-    "keyvault:Vault": (f"{_RG}/providers/Microsoft.KeyVault/vaults/{{vaultName}}", "2024-11-01"),
-    "keyvault:Key": (
-        f"{_RG}/providers/Microsoft.KeyVault/vaults/{{vaultName}}/keys/{{keyName}}",
-        "2024-11-01",
-    ),
-    "machinelearningservices:Compute": (
-        f"{_ML}/workspaces/{{workspaceName}}/computes/{{computeName}}",
-        "2025-12-01",
-    ),
-    "machinelearningservices:Datastore": (
-        f"{_ML}/workspaces/{{workspaceName}}/datastores/{{name}}",
-        "2025-12-01",
-    ),
-    "machinelearningservices:OnlineEndpoint": (
-        f"{_ML}/workspaces/{{workspaceName}}/onlineEndpoints/{{endpointName}}",
-        "2025-12-01",
-    ),
-    "machinelearningservices:Registry": (f"{_ML}/registries/{{registryName}}", "2025-12-01"),
-    "machinelearningservices:Workspace": (f"{_ML}/workspaces/{{workspaceName}}", "2025-12-01"),
-    "managedidentity:UserAssignedIdentity": (_MI, "2023-01-31"),
-    "managedidentity:FederatedIdentityCredential": (
-        f"{_MI}/federatedIdentityCredentials/{{federatedIdentityCredentialResourceName}}",
-        "2023-01-31",
-    ),
-    "monitor:ActionGroup": (
-        f"{_RG}/providers/Microsoft.Insights/actionGroups/{{actionGroupName}}",
-        "2024-10-01-preview",
-    ),
-    "monitor:DiagnosticSetting": (
-        "{resourceUri}/providers/Microsoft.Insights/diagnosticSettings/{name}",
-        "2021-05-01-preview",
-    ),
-    "monitor:MetricAlert": (
-        f"{_RG}/providers/Microsoft.Insights/metricAlerts/{{ruleName}}",
-        "2018-03-01",
-    ),
-    "network:NatGateway": (f"{_NET}/natGateways/{{natGatewayName}}", "2024-05-01"),
-    "network:PublicIPAddress": (
-        f"{_NET}/publicIPAddresses/{{publicIpAddressName}}",
-        "2024-05-01",
-    ),
-    "network:NetworkInterface": (
-        f"{_NET}/networkInterfaces/{{networkInterfaceName}}",
-        "2024-05-01",
-    ),
-    "network:NetworkSecurityGroup": (
-        f"{_NET}/networkSecurityGroups/{{networkSecurityGroupName}}",
-        "2024-05-01",
-    ),
-    "network:PrivateDnsZoneGroup": (
-        f"{_NET}/privateEndpoints/{{privateEndpointName}}"
-        "/privateDnsZoneGroups/{privateDnsZoneGroupName}",
-        "2024-05-01",
-    ),
-    "network:PrivateEndpoint": (f"{_NET}/privateEndpoints/{{privateEndpointName}}", "2024-05-01"),
-    "network:VirtualNetwork": (f"{_NET}/virtualNetworks/{{virtualNetworkName}}", "2024-05-01"),
-    "operationalinsights:Workspace": (
-        f"{_RG}/providers/Microsoft.OperationalInsights/workspaces/{{workspaceName}}",
-        "2023-09-01",
-    ),
-    "privatedns:PrivateZone": (f"{_NET}/privateDnsZones/{{privateZoneName}}", "2024-06-01"),
-    "privatedns:VirtualNetworkLink": (
-        f"{_NET}/privateDnsZones/{{privateZoneName}}"
-        "/virtualNetworkLinks/{virtualNetworkLinkName}",
-        "2024-06-01",
-    ),
-    "resources:ResourceGroup": (_RG, "2024-03-01"),
-    "security:DefenderForStorage": (
-        "{resourceId}/providers/Microsoft.Security/defenderForStorageSettings/{settingName}",
-        "2024-10-01-preview",
-    ),
-    "storage:BlobContainer": (
-        f"{_STORAGE}/blobServices/default/containers/{{containerName}}",
-        "2024-01-01",
-    ),
-    "storage:BlobServiceProperties": (
-        f"{_STORAGE}/blobServices/{{blobServicesName}}",
-        "2024-01-01",
-    ),
-    "storage:FileShare": (f"{_STORAGE}/fileServices/default/shares/{{shareName}}", "2024-01-01"),
-    "storage:FileServiceProperties": (
-        f"{_STORAGE}/fileServices/{{fileServicesName}}",
-        "2024-01-01",
-    ),
-    "storage:ManagementPolicy": (
-        f"{_STORAGE}/managementPolicies/{{managementPolicyName}}",
-        "2024-01-01",
-    ),
-    "storage:StorageAccount": (_STORAGE, "2024-01-01"),
+    kind: (id, version) for version, ids in _BY_VERSION.items() for kind, id in ids.items()
 }
 _REFERENCE = re.compile(r"\$\{(?P<type>\w+):(?P<name>[^}]+)\.(?P<output>\w+)\}")
 
 
 class Unplaced(LookupError):
-    """The id of a resource cannot be told: of no kind in PLACES, or it refers to what is not."""
+    """A resource id is unknown: the kind is not in PLACES, or it refers to an unknown output."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """The id of a resource, and the version of the API to read it with."""
+    """A resource id and the API version to read it with."""
 
     id: str
     version: str
 
 
 class Addresses:
-    """The places of everything that one program declared."""
+    """The places of everything that a program declared."""
 
     def __init__(self, resources: Iterable[Resource], subscription: str) -> None:
         self._subscription = subscription
-        provided = [one for one in resources if one.custom]
-        self._known = {(one.type.rpartition(":")[2], one.name): one for one in provided}
+        self._declared = {
+            (resource.type.rpartition(":")[2], resource.name): resource
+            for resource in resources
+            if resource.custom
+        }
 
     def place(self, resource: Resource) -> Place:
-        """Where a resource is; raises Unplaced."""
+        """The id of a resource; raises Unplaced."""
         template, version = self._template(resource)
-        given = {"subscription": self._subscription}
+        values = {"subscription": self._subscription}
         for name in re.findall(r"{(\w+)}", template):
-            if name not in given:
-                given[name] = self.resolved(str(resource.inputs.get(name, "")))
-                if not given[name]:
+            if name not in values:
+                values[name] = self.resolved(str(resource.inputs.get(name, "")))
+                if not values[name]:
                     raise Unplaced(f"{resource.name}: no {name}")
-        return Place(template.format(**given), version)
+        return Place(template.format(**values), version)
 
     def resolved(self, text: str) -> str:
-        """`text` with references to names and ids in place; raises Unplaced for any other."""
+        """`text` with references to names and ids replaced; raises Unplaced for others."""
         return _REFERENCE.sub(self._output, text)
 
-    def _output(self, found: re.Match[str]) -> str:
-        other = self._known.get((found["type"], found["name"]))
-        if other is None or found["output"] not in ("id", "name"):
-            raise Unplaced(found[0])
-        if found["output"] == "id":
+    def _output(self, match: re.Match[str]) -> str:
+        other = self._declared.get((match["type"], match["name"]))
+        if other is None or match["output"] not in ("id", "name"):
+            raise Unplaced(match[0])
+        if match["output"] == "id":
             return self.place(other).id
         template, _ = self._template(other)
         own = re.findall(r"{(\w+)}", template)[-1]
@@ -193,11 +153,11 @@ class Addresses:
 
 
 def version(kind: str) -> str:
-    """The version of the API that a kind is read with, for what else its service is asked."""
+    """The API version of a kind, for other requests to its service."""
     return PLACES[kind][1]
 
 
 def own_names(kind: str) -> frozenset[str]:
-    """The inputs of a kind that say where it is, not what it is."""
+    """The inputs of a kind that are a part of its id."""
     template, _ = PLACES.get(kind, ("", ""))
     return frozenset(re.findall(r"{(\w+)}", template))

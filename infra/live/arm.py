@@ -1,11 +1,11 @@
-"""Azure Resource Manager as `infra` asks it: read a resource, a list, or a question about a name.
+"""Read-only client of Azure Resource Manager: a resource, a list, or a question about a name.
 
-One client, azure-mgmt-resource's, carries every request: its sign-in, retries and redirects are
-Azure's own. Nothing here changes anything.
+azure-mgmt-resource's client carries every request, with its sign-in, retries and redirects.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import urlsplit
@@ -14,26 +14,26 @@ from azure.core.credentials import TokenCredential
 from azure.core.exceptions import AzureError, ClientAuthenticationError
 from azure.core.pipeline import PipelineResponse
 from azure.core.rest import HttpRequest, HttpResponse
+from azure.identity import DefaultAzureCredential
 from azure.mgmt.resource.resources import ResourceManagementClient
 
 from ml.core.errors import Exit, Problem, Refused
 
 PUBLIC = "https://management.azure.com"
-# Seconds until a connection that does not come, or an answer that does not, is given up; the SDK's
-# own five minutes each, and again at every try, look like nothing at all.
-PATIENCE = 30
-# Azure's codes for a subscription that is not there for who is signed in.
+# Timeout of a connection or an answer, in seconds; the SDK's default is five minutes a try.
+TIMEOUT_S = 30
+# Azure's codes for a subscription that the user cannot see.
 _NO_SUBSCRIPTION = ("SubscriptionNotFound", "InvalidSubscriptionId")
 _UNREGISTERED = "MissingSubscriptionRegistration"
 _NETWORK = "check the network and the subscription"
 
 
 class Denied(Exception):
-    """Azure answered, and did not say what was asked; holds its error code."""
+    """Azure refused to answer a question; the message is its error code."""
 
 
 class Arm:
-    """Reads one subscription; every method raises Refused when Azure cannot be asked at all."""
+    """Reads one subscription; every method raises Refused when Azure cannot be reached."""
 
     def __init__(self, credential: TokenCredential, subscription: str, address: str) -> None:
         self.subscription = subscription
@@ -43,35 +43,35 @@ class Arm:
             subscription,
             base_url=address,
             credential_scopes=[f"{address}/.default"],
-            connection_timeout=PATIENCE,
-            read_timeout=PATIENCE,
+            connection_timeout=TIMEOUT_S,
+            read_timeout=TIMEOUT_S,
             raw_response_hook=_unregistered,
         )
 
     def get(self, path: str, version: str) -> Mapping[str, Any] | None:
-        """What is at `/subscriptions/…`; None where there is nothing (404)."""
+        """The resource at `/subscriptions/…`; None if there is none (404)."""
         return self._sent(HttpRequest("GET", f"{self._address}{path}?api-version={version}"))
 
     def all(self, path: str, version: str) -> Iterator[Mapping[str, Any]]:
-        """Every item of a list, page by page; none where there is no such list."""
+        """Every item of a list, page by page; empty if there is no such list."""
         url = f"{self._address}{path}?api-version={version}"
         while url:
             page = self._sent(HttpRequest("GET", url)) or {}
             items = page.get("value") or []
-            if not isinstance(items, list) or not all(isinstance(one, dict) for one in items):
-                raise _unreachable("its list is none")
+            if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
+                raise _unreachable("the answer is not a list")
             yield from items
             url = page.get("nextLink") or ""
             if url and _host(url) != _host(self._address):
-                raise _unreachable(f"the next page is said to be at {url[:100]}")
+                raise _unreachable(f"the address of the next page is {url[:100]}")
 
     def array(self, path: str, version: str) -> list[Any]:
-        """A list that Azure sends bare, without pages: empty where there is none."""
+        """A list that Azure sends without pages; empty if there is none."""
         url = f"{self._address}{path}?api-version={version}"
         return (self._sent(HttpRequest("GET", url), bare=True) or {}).get("value") or []
 
-    def asked(self, path: str, version: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The answer to a question that is a POST and changes nothing, such as of a free name."""
+    def query(self, path: str, version: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The answer to a question sent as a POST, such as whether a name is free."""
         url = f"{self._address}{path}?api-version={version}"
         return self._sent(HttpRequest("POST", url, json=dict(body))) or {}
 
@@ -89,7 +89,7 @@ class Arm:
                 f"status 401: {code}", "`az login --tenant` with azure-native:tenantId"
             )
         if code in _NO_SUBSCRIPTION:
-            hint = "`az account show` names who is signed in, and where; or azure-native:tenantId"
+            hint = "`az account show` prints the user and tenant; compare azure-native:tenantId"
             raise _unreachable(f"{code}: {self.subscription}", hint)
         if status == 404 and (body is not None or not answer.content):
             return None
@@ -103,7 +103,7 @@ class Arm:
 
 
 def _unregistered(response: PipelineResponse[HttpRequest, HttpResponse]) -> None:
-    """Stop before the SDK sees that a provider is not registered: it would register it."""
+    """Raise before the SDK sees an unregistered provider, which it would register."""
     answer = response.http_response
     if answer.status_code == 409 and _UNREGISTERED in answer.text():
         raise Denied(_UNREGISTERED)
@@ -125,7 +125,7 @@ def _json(answer: HttpResponse, bare: bool) -> Mapping[str, Any] | None:
 
 
 def _code(body: Mapping[str, Any]) -> str:
-    """The error code; Azure Monitor has it outside."""
+    """The error code; Azure Monitor sends it at the top level."""
     error = body.get("error", body)
     return str(error.get("code") or "") if isinstance(error, Mapping) else ""
 
@@ -135,3 +135,21 @@ def _unreachable(found: str, hint: str = _NETWORK) -> Refused:
         Problem("azure-does-not-answer", found, "an answer of Azure Resource Manager", hint),
         exit_code=Exit.RUN_FAILED,
     )
+
+
+def credential(audience: str) -> TokenCredential:
+    """The signed-in user; Refused at once, in one line, if nobody is signed in."""
+    # The SDKs log a paragraph for each way of signing in that fails.
+    logging.getLogger("azure").setLevel(logging.CRITICAL + 1)
+    found, hint = "nobody", "az login"
+    try:
+        user = DefaultAzureCredential()
+        user.get_token(f"{audience}/.default")
+    except ClientAuthenticationError:
+        pass
+    except (ValueError, OSError) as error:  # an invalid variable
+        found, hint = str(error)[:300], "correct or unset the variables AZURE_…"
+    else:
+        return user
+    problem = Problem("not-signed-in", found, "a user who is signed in to Azure", hint)
+    raise Refused(problem, exit_code=Exit.RUN_FAILED)

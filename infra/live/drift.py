@@ -1,16 +1,16 @@
-"""What was declared against what is there: missing, changed, or nobody's.
+"""Drift: missing, changed and undeclared resources, compared with what the program declares.
 
-Only what the program says is compared: what Azure fills in by itself is not drift. What is known to
-differ without meaning anything is written in `noise.yml`, each with its reason.
+Only what the program declares is compared; values that Azure fills in are not drift. `noise.yml`
+lists known differences that mean nothing, each with its reason.
 
-Nobody's are the resources of the group: a right, a lock or a diagnostic setting that somebody hung
-on one is in no list of the group, and only those that are declared are looked at.
+Undeclared resources are those of the resource group. A role, lock or diagnostic setting that
+somebody added to a resource is in no list of the group, so only declared ones are checked.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -18,19 +18,37 @@ from typing import Any, Literal
 import yaml
 
 from infra.live.addresses import Addresses, Unplaced, own_names, version
-from infra.live.approved import let_out
 from infra.live.arm import Arm, Denied
-from infra.live.reported import ABSENT, at_top, in_force, within
-from infra.preview.captured import REFERENCE, SECRET, Resource
+from infra.preview.capture import REFERENCE, SECRET, Resource
 
 NOISE = Path(__file__).with_name("noise.yml")
 Kind = Literal["missing", "changed", "undeclared", "not-comparable"]
 _DURATION = re.compile(r"P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+)S)?)?")
+RULES = "managedNetwork.outboundRules"
+ABSENT = object()
+PROPERTIES = "properties"
+# Keys of a resource beside its `properties`.
+_OUTSIDE = frozenset(
+    {"location", "tags", "sku", "kind", "identity", "zones", "plan", "extendedLocation", PROPERTIES}
+)
+# Names that the SDK gives (x-ms-client-name in azure-rest-api-specs) → Azure's own.
+_RENAMED: Mapping[str, Mapping[str, str]] = {
+    "storage:StorageAccount": {
+        "enableHttpsTrafficOnly": "supportsHttpsTrafficOnly",
+        "enableNfsV3": "isNfsV3Enabled",
+        "networkRuleSet": "networkAcls",
+        "virtualNetworkResourceId": "id",
+        "iPAddressOrRange": "value",
+        "encryptionIdentity": "identity",
+        "encryptionUserAssignedIdentity": "userAssignedIdentity",
+        "encryptionFederatedIdentityClientId": "federatedIdentityClientId",
+    },
+}
 
 
 @dataclass(frozen=True)
 class Difference:
-    """One thing that is not as declared; `path` is the input, "" for a resource as a whole."""
+    """One difference; `path` is the input, "" for the whole resource."""
 
     kind: Kind
     resource: str
@@ -47,23 +65,23 @@ class Difference:
 
 @dataclass(frozen=True)
 class Noise:
-    """Differences that mean nothing: of inputs by kind, and of resources by their id."""
+    """Differences that mean nothing: inputs by kind, and undeclared resources by id."""
 
     inputs: frozenset[tuple[str, str]]
     resources: tuple[re.Pattern[str], ...]
 
     def silences(self, kind: str, path: str) -> bool:
-        """Whether a difference of that input is known to mean nothing."""
+        """Whether a difference of that input means nothing."""
         plain = re.sub(r"\[\d+\]", "[]", path)
         return (kind, plain) in self.inputs or ("*", plain) in self.inputs
 
-    def nobodys(self, id: str) -> bool:
-        """Whether a resource that nobody declared is one that Azure makes by itself."""
-        return any(one.search(id) for one in self.resources)
+    def created_by_azure(self, id: str) -> bool:
+        """Whether Azure creates an undeclared resource by itself."""
+        return any(pattern.search(id) for pattern in self.resources)
 
 
 def noise(path: Path = NOISE) -> Noise:
-    """The written list; raises ValueError for an entry without a reason."""
+    """The list in a file; raises ValueError for an entry without a reason."""
     document = yaml.safe_load(path.read_text(encoding="utf-8"))
     for entry in (*document["inputs"], *document["resources"]):
         if not str(entry.get("reason", "")).strip():
@@ -74,125 +92,189 @@ def noise(path: Path = NOISE) -> Noise:
     )
 
 
-def drift(
-    resources: Sequence[Resource],
-    arm: Arm,
-    known: Noise,
-    seen: Callable[[str], None] = lambda _: None,
-) -> Iterator[Difference]:
-    """Every difference, resource by resource; `seen` is told of each before it is asked for."""
+def drift(resources: Sequence[Resource], arm: Arm, ignored: Noise) -> Iterator[Difference]:
+    """Every difference, resource by resource."""
     addresses = Addresses(resources, arm.subscription)
     declared: set[str] = set()
     groups: set[str] = set()
-    for one in resources:
-        if not one.custom:
+    for resource in resources:
+        if not resource.custom:
             continue
-        seen(one.name)
         try:
-            place = addresses.place(one)
+            place = addresses.place(resource)
             declared.add(place.id.lower())
             actual = arm.get(place.id, place.version)
         except (Unplaced, Denied) as error:
-            yield Difference("not-comparable", one.name, "", str(error))
+            yield Difference("not-comparable", resource.name, "", str(error))
             continue
-        if one.kind == "resources:ResourceGroup":
+        if resource.kind == "resources:ResourceGroup":
             groups.add(place.id)
         if actual is None:
-            yield Difference("missing", one.name, place.id)
+            yield Difference("missing", resource.name, place.id)
             continue
-        yield from _changes(one, place.id, actual, addresses, known)
+        yield from _changes(resource, place.id, actual, addresses, ignored)
     for group in sorted(groups):
-        for found in arm.all(f"{group}/resources", version("resources:ResourceGroup")):
-            name = str(found["id"])
-            if name.lower() not in declared and not known.nobodys(name):
-                yield Difference("undeclared", name.rpartition("/")[2], name)
+        for item in arm.all(f"{group}/resources", version("resources:ResourceGroup")):
+            id = str(item["id"])
+            if id.lower() not in declared and not ignored.created_by_azure(id):
+                yield Difference("undeclared", id.rpartition("/")[2], id)
 
 
 def _changes(
-    one: Resource, id: str, actual: Mapping[str, Any], addresses: Addresses, known: Noise
+    resource: Resource, id: str, actual: Mapping[str, Any], addresses: Addresses, ignored: Noise
 ) -> Iterator[Difference]:
-    for name, wanted in one.inputs.items():
-        if name in own_names(one.kind):
+    comparison = _Comparison(resource.kind, addresses)
+    for name, declared in resource.inputs.items():
+        if name in own_names(resource.kind):
             continue
-        comparison = _Comparison(one.kind, addresses)
-        found = at_top(one.kind, actual, name)
-        for path, declared, there in comparison.compared(name, wanted, found):
-            if not known.silences(one.kind, path):
-                said = None if there is ABSENT else there
-                yield Difference("changed", one.name, id, path, declared, said)
-    for path, to in let_out(one.inputs, actual):
-        yield Difference("undeclared", one.name, id, path, None, to)
+        answer = _of_resource(resource.kind, actual, name)
+        for path, wanted, value in comparison.compared(name, declared, answer):
+            if not ignored.silences(resource.kind, path):
+                reported = None if value is ABSENT else value
+                yield Difference("changed", resource.name, id, path, wanted, reported)
+    for path, destination in _undeclared_rules(resource.inputs, actual):
+        yield Difference("undeclared", resource.name, id, path, None, destination)
 
 
 @dataclass(frozen=True)
 class _Comparison:
-    """Of one kind: its names, and what its references stand for."""
+    """Compares the inputs of one kind of resource."""
 
     kind: str
     addresses: Addresses
 
-    def compared(self, path: str, wanted: Any, found: Any) -> Iterator[tuple[str, Any, Any]]:
-        """The leaves that differ: path, declared, found."""
-        found = in_force(self.kind, found)
-        if wanted in (None, {}, []) and found in (ABSENT, None, {}, []):
+    def compared(self, path: str, declared: Any, actual: Any) -> Iterator[tuple[str, Any, Any]]:
+        """The leaves that differ: path, declared, actual."""
+        actual = _enabled(self.kind, actual)
+        if declared in (None, {}, []) and actual in (ABSENT, None, {}, []):
             return
-        if isinstance(wanted, str):
-            if SECRET in wanted:
-                return  # Azure does not say it, and neither do we
+        if isinstance(declared, str):
+            if SECRET in declared:
+                return  # Azure does not return it
             try:
-                wanted = self.addresses.resolved(wanted)
+                declared = self.addresses.resolved(declared)
             except Unplaced:
                 return
-            if REFERENCE.search(wanted):
+            if REFERENCE.search(declared):
                 return
-        if isinstance(wanted, Mapping) and isinstance(found, Mapping):
-            for key, value in wanted.items():
-                other = within(self.kind, found, key)
+        if isinstance(declared, Mapping) and isinstance(actual, Mapping):
+            for key, value in declared.items():
+                other = _within(self.kind, actual, key)
                 yield from self.compared(f"{path}.{key}", value, other)
-        elif isinstance(wanted, list) and isinstance(found, list) and len(wanted) == len(found):
-            yield from self._lists(path, wanted, found)
-        elif isinstance(wanted, list) and isinstance(found, Mapping):
-            # A list of ids goes in, a mapping by id comes out (identities).
-            ids = {self.addresses.resolved(str(one)).lower() for one in wanted}
-            if ids != {str(one).lower() for one in found}:
-                yield path, sorted(ids), sorted(found)
-        elif not _same(wanted, found):
-            yield path, wanted, found
+        elif (
+            isinstance(declared, list) and isinstance(actual, list) and len(declared) == len(actual)
+        ):
+            yield from self._lists(path, declared, actual)
+        elif isinstance(declared, list) and isinstance(actual, Mapping):
+            # Identities are declared as a list of ids and reported as a mapping by id.
+            ids = {self.addresses.resolved(str(item)).lower() for item in declared}
+            if ids != {str(item).lower() for item in actual}:
+                yield path, sorted(ids), sorted(actual)
+        elif not _same(declared, actual):
+            yield path, declared, actual
 
     def _lists(
-        self, path: str, wanted: list[Any], found: list[Any]
+        self, path: str, declared: list[Any], actual: list[Any]
     ) -> Iterator[tuple[str, Any, Any]]:
-        """Azure keeps no order: each declared item is compared with the one nearest to it."""
-        left = list(found)
-        for number, value in enumerate(wanted):
-            differences = [[*self.compared(f"{path}[{number}]", value, other)] for other in left]
-            nearest = min(range(len(left)), key=lambda at: len(differences[at]))
+        """Azure keeps no order: each declared item is compared with the most similar one."""
+        rest = list(actual)
+        for number, value in enumerate(declared):
+            differences = [[*self.compared(f"{path}[{number}]", value, other)] for other in rest]
+            nearest = min(range(len(rest)), key=lambda at: len(differences[at]))
             yield from differences[nearest]
-            del left[nearest]
+            del rest[nearest]
 
 
-def _same(wanted: Any, found: Any) -> bool:
-    if isinstance(wanted, bool) or isinstance(found, bool):
-        return wanted is found
-    if isinstance(wanted, int | float) and isinstance(found, int | float):
-        return float(wanted) == float(found)
-    if isinstance(wanted, str) and isinstance(found, str):
-        if _seconds(wanted) is not None:
-            return _seconds(wanted) == _seconds(found)
-        return _plain(wanted) == _plain(found)
-    return bool(wanted == found)
+def _same(declared: Any, actual: Any) -> bool:
+    if isinstance(declared, bool) or isinstance(actual, bool):
+        return declared is actual
+    if isinstance(declared, int | float) and isinstance(actual, int | float):
+        return float(declared) == float(actual)
+    if isinstance(declared, str) and isinstance(actual, str):
+        if _seconds(declared) is not None:
+            return _seconds(declared) == _seconds(actual)
+        return _plain_value(declared) == _plain_value(actual)
+    return bool(declared == actual)
 
 
-def _plain(text: str) -> str:
-    """Enums, ids and regions come back in another case; a region also by its display name."""
+def _plain_value(text: str) -> str:
+    """Azure changes the case of enums, ids and regions, and may return a region's display name."""
     lowered = text.strip().lower()
     return lowered if "/" in lowered else lowered.replace(" ", "")
 
 
 def _seconds(text: str) -> int | None:
-    """An ISO 8601 duration; PT15M and PT900S are the same."""
-    found = _DURATION.fullmatch(text)
-    if found is None or not any(found.groups()):
+    """An ISO 8601 duration in seconds; None for other strings."""
+    match = _DURATION.fullmatch(text)
+    if match is None or not any(match.groups()):
         return None
-    days, hours, minutes, seconds = (int(one or 0) for one in found.groups())
+    days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
     return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
+
+
+def _of_resource(kind: str, answer: Mapping[str, Any], name: str) -> Any:
+    """The value of a resource's input in Azure's answer; ABSENT if it has none.
+
+    The SDK flattens `properties` and renames some inputs. At every depth, what is not in the answer
+    itself is in its `properties`, as the subnets of a network and the rules of a security group
+    are. Names differ in case, `_` and `.` (`Application_Type`).
+    """
+    inner = answer.get(PROPERTIES)
+    inner = inner if isinstance(inner, Mapping) else {}
+    # A kind may have an input of the same name as a key that every resource has.
+    first, then = (answer, inner) if name in _OUTSIDE else (inner, answer)
+    value = _named(kind, first, name)
+    if value is ABSENT or (name == PROPERTIES and not isinstance(value, Mapping)):
+        value = _named(kind, then, name)
+    return value
+
+
+def _within(kind: str, answer: Mapping[str, Any], name: str) -> Any:
+    """The same for an input within another, or in an item of a list."""
+    value = _named(kind, answer, name)
+    inner = answer.get(PROPERTIES)
+    return _named(kind, inner, name) if value is ABSENT and isinstance(inner, Mapping) else value
+
+
+def _enabled(kind: str, answer: Any) -> Any:
+    """A list without disabled items: Azure also lists diagnostic categories that are off."""
+    if kind != "monitor:DiagnosticSetting" or not isinstance(answer, list):
+        return answer
+    return [
+        item for item in answer if not (isinstance(item, Mapping) and item.get("enabled") is False)
+    ]
+
+
+def _named(kind: str, answer: Mapping[str, Any], name: str) -> Any:
+    wanted = _RENAMED.get(kind, {}).get(name, name)
+    if wanted in answer:
+        return answer[wanted]
+    plain = _plain(wanted)
+    return next((value for key, value in answer.items() if _plain(str(key)) == plain), ABSENT)
+
+
+def _plain(name: str) -> str:
+    return name.replace("_", "").replace(".", "").lower()
+
+
+def _undeclared_rules(
+    declared: Mapping[str, Any], actual: Mapping[str, Any]
+) -> Iterator[tuple[str, Any]]:
+    """Outbound rules of a managed network that are not declared: path and destination.
+
+    Somebody approved them, or an update of the workspace left them: it need not remove rules that
+    it does not name. Azure's own rules have other categories.
+    """
+    names = {name.lower() for name in _at(declared, RULES)}
+    for name, rule in _at(actual, f"properties.{RULES}").items():
+        if not isinstance(rule, Mapping) or rule.get("category") != "UserDefined":
+            continue
+        if name.lower() not in names:
+            yield f"{RULES}.{name}", rule.get("destination")
+
+
+def _at(value: Any, path: str) -> Mapping[str, Any]:
+    """The mapping at a dotted path; empty if there is none."""
+    for key in path.split("."):
+        value = value.get(key) if isinstance(value, Mapping) else None
+    return value if isinstance(value, Mapping) else {}

@@ -1,8 +1,8 @@
-"""User-delegation SAS: signed by who asks, for one path, to read or to write, for a few hours.
+"""User-delegation SAS: signed by the user, for one path, for reading or writing, for a few hours.
 
 Stored access policies and an account's SAS policy do not apply to user-delegation SAS
-(learn.microsoft.com/azure/storage/common/sas-expiration-policy): the limit is held here. Shared
-keys are off on every account, so that no other kind of SAS can be issued. Azure's own limit is
+(learn.microsoft.com/azure/storage/common/sas-expiration-policy), so the limit is enforced here.
+Shared keys are off on every account, so no other kind of SAS can be issued. Azure's own limit is
 seven days (rest/api/storageservices/create-user-delegation-sas).
 """
 
@@ -19,26 +19,27 @@ from azure.core.exceptions import AzureError
 from azure.storage.blob import BlobServiceClient, UserDelegationKey, generate_blob_sas
 from azure.storage.filedatalake import generate_directory_sas
 
+from infra.live.arm import credential
 from ml.core.errors import Exit, Problem, Refused
 
 Access = Literal["read", "write"]
-# What a holder may do. Neither may delete; who writes may not read what others wrote.
+# Permissions. Neither includes deleting; writing does not include reading.
 FILE: dict[Access, str] = {"read": "r", "write": "cw"}
 FOLDER: dict[Access, str] = {"read": "rl", "write": "cw"}
 BLOBS = "https://{account}.blob.core.windows.net"
 AZURES_LIMIT = timedelta(days=7)
-# Clocks differ: the key is valid from a little before now.
+# Clocks differ: the key is valid from shortly before now.
 _SKEW = timedelta(minutes=5)
-_SIGN_IN = "`az login`, and check the address of the account and its network rules"
+_SIGN_IN = "`az login`, and check the account's address and network rules"
 _HINTS = {
-    "AuthorizationFailure": "the network rules of the account: ask from a network that it lets in",
-    "AuthorizationPermissionMismatch": "it takes a role on the account that reads or writes blobs",
+    "AuthorizationFailure": "the account's network rules: run this in a network that they allow",
+    "AuthorizationPermissionMismatch": "you need a role on the account that reads or writes blobs",
 }
 
 
 @dataclass(frozen=True)
 class Scope:
-    """A file or, with a slash at its end, a folder of a container."""
+    """A file of a container or, with a slash at the end, a folder."""
 
     container: str
     path: str
@@ -50,7 +51,7 @@ class Scope:
 
 @dataclass(frozen=True)
 class Sas:
-    """What was issued; `token` is a secret and not shown with the rest."""
+    """An issued SAS; `token` is secret and not in its repr."""
 
     scope: Scope
     access: Access
@@ -60,12 +61,12 @@ class Sas:
 
     @property
     def url(self) -> str:
-        """The address with the token: whoever has it has the access."""
+        """The address with the token; it grants access to whoever has it."""
         return f"{self.address}?{self.token}"
 
 
 def scope(text: str) -> Scope:
-    """`container/folder/` or `container/folder/file`; Refused for anything wider or unclear."""
+    """`container/folder/` or `container/folder/file`; Refused for a wider or ambiguous path."""
     container, _, path = text.partition("/")
     parts = path.removesuffix("/").split("/")
     unclear = any(part in ("", ".", "..") for part in parts) or re.search(r"[\\\x00-\x1f?#]", text)
@@ -74,17 +75,17 @@ def scope(text: str) -> Scope:
             Problem(
                 "no-path",
                 text,
-                "CONTAINER/PATH of a file, or of a folder with a slash at its end",
-                "a whole container is never given: infra sas dev raw/2026/sales.csv",
+                "CONTAINER/PATH of a file, or of a folder with a slash at the end",
+                "not for a whole container; for example: infra sas dev raw/2026/sales.csv",
             )
         )
     return Scope(container, path.removesuffix("/"), path.endswith("/"))
 
 
 def lifetime(hours: float, limit: timedelta) -> timedelta:
-    """How long a SAS of so many hours lives; Refused for none, and for more than `limit`."""
+    """The lifetime of a SAS; Refused if it is not positive or exceeds `limit`."""
     most = min(limit, AZURES_LIMIT) / timedelta(hours=1)
-    # NaN is neither more nor less than anything.
+    # NaN compares as false.
     life = timedelta(hours=hours) if 0 < hours <= most else timedelta(0)
     if not life:
         raise Refused(
@@ -98,12 +99,19 @@ def lifetime(hours: float, limit: timedelta) -> timedelta:
     return life
 
 
+def service(account: str) -> BlobServiceClient:
+    """The blob service of a storage account, for the signed-in user."""
+    return BlobServiceClient(
+        BLOBS.format(account=account), credential=credential("https://storage.azure.com")
+    )
+
+
 def issue(
     service: BlobServiceClient, wanted: Scope, access: Access, life: timedelta, limit: timedelta
 ) -> Sas:
-    """A SAS for `life`, which may not exceed the environment's `limit`; Refused otherwise.
+    """A SAS for `life`; Refused if that exceeds the environment's `limit`.
 
-    Refused too, with exit 1, when Azure does not answer or denies the delegation key.
+    Also Refused, with exit 1, if Azure does not answer or denies the delegation key.
     """
     lifetime(life / timedelta(hours=1), limit)
     now = datetime.now(UTC).replace(microsecond=0)
@@ -141,18 +149,18 @@ def _key(service: BlobServiceClient, begins: datetime, ends: datetime) -> UserDe
             raise ValueError("empty")
     except AzureError as error:
         raise denied(error) from None
-    # The SDK takes an answer to be the service's, and trips over any other.
+    # The SDK fails like this on an answer that is not the service's.
     except (AttributeError, TypeError, ValueError):
-        found, hint = "an answer that holds none", "check the address of the account and any proxy"
+        found, hint = "an answer without a key", "check the account's address and any proxy"
         raise _no_key(found, hint) from None
     return key
 
 
 def denied(error: AzureError) -> Refused:
-    """Why there is no key, in the words of Azure's own error code: nothing of the answer's body."""
+    """The reason, as Azure's error code; the answer's body is not shown."""
     status = getattr(error, "status_code", None)
     code = getattr(error, "error_code", None) or (status and f"status {status}")
-    code = getattr(code, "value", code)  # an enum, of the codes that the SDK knows
+    code = getattr(code, "value", code)  # codes that the SDK knows are an enum
     return _no_key(str(code or type(error).__name__), _HINTS.get(str(code), _SIGN_IN))
 
 

@@ -1,4 +1,1 @@
-"""What a merge would provision, offline: the real program against a stand-in for the engine.
-
-Not covered: the provider's own Check and Diff, state, transforms. This is no `pulumi up`.
-"""
+"""What a merge would provision, offline: the real program, stand-in engine, policies and cost."""

@@ -1,6 +1,6 @@
-"""The real CrossGuard analyzer: a process that serves a policy pack, and what it finds.
+"""The real CrossGuard analyzer, a process that serves a policy pack, and its findings.
 
-It is started as the Pulumi CLI starts it (pulumi: sdk/python/dist/pulumi-analyzer-policy-python):
+It is started like the Pulumi CLI starts it (pulumi: sdk/python/dist/pulumi-analyzer-policy-python):
 in the pack's folder, with that folder as its program.
 """
 
@@ -11,7 +11,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
@@ -21,31 +21,31 @@ from google.protobuf import empty_pb2, struct_pb2
 from pulumi.runtime.proto import analyzer_pb2, analyzer_pb2_grpc
 
 from infra.preview import sdk_types
-from infra.preview.captured import REFERENCE, Capture, Finding, Resource, Spent
-from infra.preview.processes import Peak, ended, started
+from infra.preview.capture import REFERENCE, Capture, Finding, Resource, Spent
+from infra.preview.engine import Engine
+from infra.preview.runner import OPTIONS, PROJECT, ROOT, Peak, capture, ended, served, started
 from ml.core.errors import Problem, Refused
 
-# Pulumi's protocol: a value that is not known yet.
+# Pulumi's protocol: a value that is unknown until the update.
 UNKNOWN = "04da6b54-80e4-46f7-96ec-b56ff0331ba9"
-OPTIONS = [("grpc.max_receive_message_length", 400 * 1024 * 1024)]
 
 
 class Analyzer:
-    """A running policy pack, shared by the stacks that are previewed; a context manager.
+    """A running policy pack, shared by all stacks of a preview; a context manager.
 
-    `spent` is what its process took, once it has ended.
+    `spent` is the cost of its process, once it has ended.
     """
 
     def __init__(self, pack: Path, engine: str, project: str) -> None:
         self.spent = Spent(0.0, 0.0)
-        said = tempfile.TemporaryFile("w+")  # noqa: SIM115 - open for as long as the process is
+        errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 - open while the process runs
         with contextlib.ExitStack() as starting:
             self._process = starting.enter_context(
                 started(
                     [sys.executable, "-u", "-m", "pulumi.policy", engine, "."],
                     cwd=pack,
                     stdout=subprocess.PIPE,
-                    stderr=said,
+                    stderr=errors,
                     env={
                         **os.environ,
                         "PULUMI_PROJECT": project,
@@ -55,20 +55,21 @@ class Analyzer:
                 )
             )
             self._peak = Peak(self._process.pid)
-            self._begin(pack, said)
+            self._connect(pack, errors)
             self._running = starting.pop_all()
 
-    def _begin(self, pack: Path, said: IO[str]) -> None:
+    def _connect(self, pack: Path, errors: IO[str]) -> None:
         assert self._process.stdout
         port = self._process.stdout.readline().strip()
         if not port.isdigit():
             ended(self._process, self._peak)
-            said.seek(0)
-            last = next((line for line in reversed(said.readlines()) if line.strip()), "no reason")
+            errors.seek(0)
+            lines = reversed(errors.readlines())
+            reason = next((line.strip() for line in lines if line.strip()), "no reason")
             raise Refused(
                 Problem(
                     "policy-pack",
-                    f"the policy pack did not start: {last.strip()}",
+                    f"the policy pack did not start: {reason}",
                     "rules, limits.yml and waivers.yml that load",
                     f"look at {pack.parent.name}/{pack.name}",
                 )
@@ -84,7 +85,7 @@ class Analyzer:
         self._stub.Configure(configuration)
 
     def resource(self, resource: Resource) -> list[Finding]:
-        """What the policies of single resources say."""
+        """Findings of the policies of single resources."""
         request = analyzer_pb2.AnalyzeRequest(
             type=resource.type,
             urn=resource.urn,
@@ -95,32 +96,34 @@ class Analyzer:
         return self._findings(self._stub.Analyze(request).diagnostics, resource.urn)
 
     def stack(self, capture: Capture) -> list[Finding]:
-        """What the policies of a whole stack say."""
+        """Findings of the policies of a whole stack."""
         request = analyzer_pb2.AnalyzeStackRequest()
-        for one in capture.resources:
-            shown = request.resources.add(
-                type=one.type,
-                urn=one.urn,
-                name=one.name,
-                parent=one.parent,
-                dependencies=one.dependencies,
-                properties=_struct(_outputs(one)),
-                options=_options(one),
+        for resource in capture.resources:
+            message = request.resources.add(
+                type=resource.type,
+                urn=resource.urn,
+                name=resource.name,
+                parent=resource.parent,
+                dependencies=resource.dependencies,
+                properties=_struct(_outputs(resource)),
+                options=_options(resource),
             )
-            for key, urns in one.uses.items():
-                shown.propertyDependencies[key].urns.extend(urns)
+            for key, urns in resource.uses.items():
+                message.propertyDependencies[key].urns.extend(urns)
         return self._findings(self._stub.AnalyzeStack(request).diagnostics, "")
 
     def _findings(self, diagnostics: Iterable[Any], urn: str) -> list[Finding]:
-        # CrossGuard puts the policy's description before what the policy said.
+        # CrossGuard puts the policy's description before its message.
         return [
             Finding(
-                one.policyName,
-                one.enforcementLevel == analyzer_pb2.MANDATORY,
-                one.urn or urn,
-                one.message.removeprefix(self.policies.get(one.policyName, "")).strip(),
+                diagnostic.policyName,
+                diagnostic.enforcementLevel == analyzer_pb2.MANDATORY,
+                diagnostic.urn or urn,
+                diagnostic.message.removeprefix(
+                    self.policies.get(diagnostic.policyName, "")
+                ).strip(),
             )
-            for one in diagnostics
+            for diagnostic in diagnostics
         ]
 
     def __enter__(self) -> Analyzer:
@@ -138,6 +141,22 @@ class Analyzer:
             self.spent = ended(self._process, self._peak)
 
 
+def captures(
+    stacks: Sequence[str], *, root: Path = ROOT, policies: bool = True
+) -> tuple[list[Capture], Analyzer | None]:
+    """Run the program of the tree at `root` for each stack; Refused if it fails.
+
+    The analyzer that checked them is returned after its end; None without `policies`.
+    """
+    with contextlib.ExitStack() as stack:
+        analyzer = None
+        if policies:
+            engine = stack.enter_context(served(Engine(PROJECT, "policies", lambda _: None)))
+            analyzer = stack.enter_context(Analyzer(root / "policies" / "infra", engine, PROJECT))
+        results = [capture(name, root=root, policies=analyzer) for name in stacks]
+    return results, analyzer
+
+
 def _options(resource: Resource) -> analyzer_pb2.AnalyzerResourceOptions:
     return analyzer_pb2.AnalyzerResourceOptions(
         protect=resource.protect,
@@ -147,20 +166,20 @@ def _options(resource: Resource) -> analyzer_pb2.AnalyzerResourceOptions:
 
 
 def unknown(value: Any) -> Any:
-    """A value as a preview shows it: what holds a reference is not known."""
+    """A value as a preview shows it: unknown if it contains a reference."""
     if isinstance(value, Mapping):
-        return {key: unknown(one) for key, one in value.items()}
+        return {key: unknown(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [unknown(one) for one in value]
+        return [unknown(item) for item in value]
     return UNKNOWN if isinstance(value, str) and REFERENCE.search(value) else value
 
 
 def _outputs(resource: Resource) -> Mapping[str, Any]:
-    """What a policy of a whole stack is shown: outputs, not inputs.
+    """The outputs of a resource, which policies of a whole stack see instead of its inputs.
 
-    In a preview azure-native makes them up: an input that is an output too is as it was given, any
-    other output is unknown, and names such as `computeName`, which are inputs alone, are not there
-    (pulumi: step_generator.go, AnalyzeResources; pulumi-azure-native: provider.go, Create).
+    In a preview azure-native derives them: an input that is also an output has its value, any other
+    output is unknown, and names such as `computeName`, which are only inputs, are absent (pulumi:
+    step_generator.go, AnalyzeResources; pulumi-azure-native: provider.go, Create).
     """
     names = sdk_types.outputs(resource.type)
     if names is None:
@@ -169,6 +188,6 @@ def _outputs(resource: Resource) -> Mapping[str, Any]:
 
 
 def _struct(inputs: Mapping[str, Any]) -> struct_pb2.Struct:
-    made = struct_pb2.Struct()
-    made.update(unknown(inputs))
-    return made
+    struct = struct_pb2.Struct()
+    struct.update(unknown(inputs))
+    return struct

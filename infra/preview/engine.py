@@ -1,7 +1,7 @@
-"""The stand-in for Pulumi's engine and provider: takes what a program registers, refuses disorder.
+"""Stand-in for Pulumi's engine and provider: accepts what a program registers, reports disorder.
 
-It answers as an update would, with `${Type:name.output}` for what only Azure knows. The analyzer is
-shown those as unknown, as it is in a preview.
+It answers as an update would, with `${Type:name.output}` for values that only Azure knows. The
+analyzer sees those as unknown, as in a real preview.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from pulumi.runtime.proto import (
     resource_pb2_grpc,
 )
 
-from infra.preview.captured import SECRET, STACK, Resource
+from infra.preview.capture import SECRET, STACK, Resource
 
 # Pulumi's protocol: the mark of a wrapped value, and that of a secret.
 SIGNATURE = "4dabf18193072939515e22adb298388d"
 SECRET_SIGNATURE = "1b47061264138c4ac30d75fd1eb44270"
-# type → what Azure alone makes of it, nested as its outputs are. Whatever of it the program reads
-# stands here: an optional input made from an output that is not there would be left out.
-MADE: Mapping[str, tuple[tuple[str, ...], ...]] = {
+# kind → outputs that Azure creates, nested like the real ones. Every output that the program reads
+# must be listed: an optional input that derives from a missing output would be dropped.
+AZURE_OUTPUTS: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "managedidentity:UserAssignedIdentity": (("principalId",), ("clientId",)),
     "keyvault:Vault": (("properties", "vaultUri"),),
 }
@@ -34,7 +34,7 @@ Analyze = Callable[[Resource], None]
 
 
 class Engine(resource_pb2_grpc.ResourceMonitorServicer, engine_pb2_grpc.EngineServicer):
-    """One run of one stack. `resources`, `problems`, `errors` and `outputs` are what came of it."""
+    """One run of one stack; the results are `resources`, `problems`, `errors` and `outputs`."""
 
     def __init__(self, project: str, stack: str, analyze: Analyze) -> None:
         self._project, self._stack, self._analyze = project, stack, analyze
@@ -48,7 +48,7 @@ class Engine(resource_pb2_grpc.ResourceMonitorServicer, engine_pb2_grpc.EngineSe
 
     # The engine's half of the protocol.
     def Log(self, request: Any, context: Any) -> Any:
-        """Keep what the program reports as an error."""
+        """Record an error of the program."""
         if request.severity == engine_pb2.ERROR:
             self.errors.append(request.message)
         return empty_pb2.Empty()
@@ -63,14 +63,14 @@ class Engine(resource_pb2_grpc.ResourceMonitorServicer, engine_pb2_grpc.EngineSe
         return engine_pb2.SetRootResourceResponse()
 
     def RequirePulumiVersion(self, request: Any, context: Any) -> Any:
-        """Any version will do."""
+        """Accept any version."""
         return engine_pb2.RequirePulumiVersionResponse()
 
     # The monitor's half.
     def SupportsFeature(self, request: Any, context: Any) -> Any:
-        """What the SDK needs to tell secrets and references apart."""
-        has = request.id in {"secrets", "resourceReferences", "aliasSpecs"}
-        return resource_pb2.SupportsFeatureResponse(hasSupport=has)
+        """The features that the SDK needs to distinguish secrets and references."""
+        supported = request.id in {"secrets", "resourceReferences", "aliasSpecs"}
+        return resource_pb2.SupportsFeatureResponse(hasSupport=supported)
 
     def GetDeploymentInfo(self, request: Any, context: Any) -> Any:
         """The same, as newer SDKs ask."""
@@ -84,18 +84,21 @@ class Engine(resource_pb2_grpc.ResourceMonitorServicer, engine_pb2_grpc.EngineSe
         )
 
     def SignalAndWaitForShutdown(self, request: Any, context: Any) -> Any:
-        """Nothing waits."""
+        """Return at once: nothing waits for a shutdown."""
         return empty_pb2.Empty()
 
     def Invoke(self, request: Any, context: Any) -> Any:
-        """Refused: a program that asks Azure cannot be previewed without it."""
-        context.abort(grpc.StatusCode.UNIMPLEMENTED, f"the program asks Azure: {request.tok}")
+        """Refused: a program that queries Azure cannot be previewed offline."""
+        context.abort(grpc.StatusCode.UNIMPLEMENTED, f"the program queries Azure: {request.tok}")
 
     def RegisterResource(self, request: Any, context: Any) -> Any:
-        """Take a resource; every URN is new, and what it depends on is there."""
+        """Record a resource; its URN must be new and its dependencies registered."""
         urn = self._urn(request)
         inputs = plain(json_format.MessageToDict(request.object))
-        uses = {key: tuple(sorted(of.urns)) for key, of in request.propertyDependencies.items()}
+        uses = {
+            key: tuple(sorted(dependencies.urns))
+            for key, dependencies in request.propertyDependencies.items()
+        }
         resource = Resource(
             urn=urn,
             type=request.type,
@@ -120,7 +123,7 @@ class Engine(resource_pb2_grpc.ResourceMonitorServicer, engine_pb2_grpc.EngineSe
         return resource_pb2.RegisterResourceResponse(urn=urn, id=identity, object=answer)
 
     def RegisterResourceOutputs(self, request: Any, context: Any) -> Any:
-        """Keep the stack's outputs."""
+        """Record the stack's outputs."""
         if request.urn == self._root:
             self.outputs = plain(json_format.MessageToDict(request.outputs))
         return empty_pb2.Empty()
@@ -131,47 +134,47 @@ class Engine(resource_pb2_grpc.ResourceMonitorServicer, engine_pb2_grpc.EngineSe
         return f"urn:pulumi:{self._stack}::{self._project}::{kind}::{request.name}"
 
     def _disorder(self, resource: Resource) -> list[str]:
-        found: list[str] = []
+        problems: list[str] = []
         if resource.urn in self.resources:
             return [f"two resources have the URN {resource.urn}"]
         token = reference(resource, "id")
         if resource.custom and token in self._references:
-            found.append(f"{resource.urn}: another resource of that type and name is there")
+            problems.append(f"{resource.urn}: another resource has the same type and name")
         self._references |= {token} if resource.custom else set()
         used = {urn for urns in resource.uses.values() for urn in urns}
         needed = {*resource.dependencies, *used, *([resource.parent] if resource.parent else [])}
         for urn in sorted(needed - self.resources.keys()):
-            found.append(f"{resource.urn} depends on {urn}, which is not registered")
-        return found
+            problems.append(f"{resource.urn} depends on {urn}, which is not registered")
+        return problems
 
 
 def reference(resource: Resource, output: str) -> str:
-    """What stands for an output that only Azure knows: `${Vault:vault.id}`."""
+    """The placeholder of an output that only Azure knows: `${Vault:vault.id}`."""
     return f"${{{resource.type.split(':')[-1]}:{resource.name}.{output}}}"
 
 
 def outputs(resource: Resource) -> dict[str, Any]:
-    """What a resource answers with: its inputs, its name, and what Azure makes of it."""
-    found: dict[str, Any] = {**resource.inputs, "name": reference(resource, "name")}
-    identity = found.get("identity")
+    """The outputs of a resource: its inputs, its name, and what Azure creates."""
+    result: dict[str, Any] = {**resource.inputs, "name": reference(resource, "name")}
+    identity = result.get("identity")
     if isinstance(identity, dict) and isinstance(identity.get("userAssignedIdentities"), list):
-        # A list on the way in, a mapping on the way out.
-        members: dict[str, Any] = {one: {} for one in identity["userAssignedIdentities"]}
-        found["identity"] = {**identity, "userAssignedIdentities": members}
-    for path in MADE.get(resource.kind, ()):
-        inner = found
+        # A list as an input, a mapping as an output.
+        members: dict[str, Any] = {id: {} for id in identity["userAssignedIdentities"]}
+        result["identity"] = {**identity, "userAssignedIdentities": members}
+    for path in AZURE_OUTPUTS.get(resource.kind, ()):
+        inner = result
         for key in path[:-1]:
             inner[key] = inner = dict(inner[key])
         inner[path[-1]] = reference(resource, path[-1])
-    return found
+    return result
 
 
 def plain(value: Any) -> Any:
-    """A value as the program gave it: whole numbers whole, secrets not shown."""
+    """A value as the program passed it: integers as integers, secrets replaced."""
     if isinstance(value, dict):
         if value.get(SIGNATURE) == SECRET_SIGNATURE:
             return SECRET
-        return {key: plain(one) for key, one in value.items()}
+        return {key: plain(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [plain(one) for one in value]
+        return [plain(item) for item in value]
     return int(value) if isinstance(value, float) and value.is_integer() else value

@@ -1,10 +1,10 @@
-"""Run a Pulumi program in this process against an engine; by path, so that it can be any program.
+"""Runs a Pulumi program in this process against an engine; run by path, from any tree.
 
 python launch.py ENGINE PROJECT STACK PROGRAM_FOLDER [bare]
 
-azure-native gives a resource an alias for every version of its API that there ever was, and the SDK
-makes a URN of each: three quarters of a run's CPU. Only engines without alias specs are told those
-URNs, and ours has alias specs, so they are not made. `bare` leaves the SDK as it is.
+azure-native gives each resource an alias for every past API version, and the SDK computes a URN for
+each of them: three quarters of a run's CPU. The SDK only sends those URNs to engines without alias
+specs. Ours supports alias specs, so they are not computed. `bare` leaves the SDK unchanged.
 """
 
 from __future__ import annotations
@@ -16,13 +16,16 @@ from pathlib import Path
 
 
 def main(engine: str, project: str, stack: str, program: str, how: str = "") -> None:
-    """Run PROGRAM_FOLDER/__main__.py; the folder's parent is where `infra` is imported from."""
+    """Run PROGRAM_FOLDER/__main__.py, with `infra` imported from the folder's parent."""
     import pulumi.resource
     import pulumi.runtime
 
     if how != "bare":
         setattr(pulumi.resource, "collapse_alias_to_urn", lambda *alias: None)  # noqa: B010
-    sys.path[0] = str(Path(program).parent)
+    # `infra` and `ml` are namespace packages: without this, modules that the tree lacks would come
+    # from the tree that is installed.
+    root = str(Path(program).parent)
+    sys.path[:] = [root, *(path for path in sys.path[1:] if not Path(path, "infra").is_dir())]
     pulumi.runtime.set_all_config(
         pulumi.runtime.get_config_env(), pulumi.runtime.get_config_secret_keys_env()
     )

@@ -1,8 +1,8 @@
-"""Captured inputs against the SDK's own types: names, required ones, kinds of value, enums.
+"""Checks captured inputs against the SDK's types: names, required inputs, value types, enums.
 
-The real provider does this in its Check, which needs the cloud's plugin; the SDK's Args classes say
-the same. Which of several variants is meant follows from the value's discriminator
-(`computeType: AmlCompute`), as the SDK documents it.
+The real provider does this in its Check, which needs the provider's plugin; the SDK's Args classes
+define the same. The discriminator of a value (`computeType: AmlCompute`) selects one of several
+variants, as the SDK documents.
 """
 
 from __future__ import annotations
@@ -21,65 +21,65 @@ from typing import Any
 import pulumi
 from pulumi import _types as sdk
 
-from infra.preview.captured import REFERENCE, SECRET, Resource
+from infra.preview.capture import REFERENCE, SECRET, Resource
 
 PROVIDER = "azure-native"
-# An enum that names only a few of the values that there are, by its own documentation.
+# Enums that list only some of the values, according to their documentation.
 OPEN = frozenset({"VirtualMachineSizeTypes"})
 
 
 def problems(resources: Iterable[Resource]) -> list[str]:
-    """What the SDK's types do not allow, each with the resource and the path of the input."""
-    found: list[str] = []
+    """Inputs that the SDK's types do not allow, each with its resource and path."""
+    problems: list[str] = []
     for resource in resources:
         if resource.type.startswith(f"{PROVIDER}:"):
             kind = _args(resource.type)
             if kind is None:
-                found.append(f"{resource.name}: the SDK has no resource {resource.type}")
+                problems.append(f"{resource.name}: the SDK has no resource {resource.type}")
             else:
-                found.extend(_object(resource.inputs, kind, resource.name))
-    return found
+                problems.extend(_object(resource.inputs, kind, resource.name))
+    return problems
 
 
 @functools.cache
 def outputs(token: str) -> frozenset[str] | None:
-    """The names of what a resource answers with, at its top; None for one that is not the SDK's."""
-    made = _resource(token) if token.startswith(f"{PROVIDER}:") else None
-    return frozenset(sdk.resource_types(made)) if made else None
+    """The names of a resource's top-level outputs; None for a resource of another provider."""
+    kind = _resource(token) if token.startswith(f"{PROVIDER}:") else None
+    return frozenset(sdk.resource_types(kind)) if kind else None
 
 
 def _resource(token: str) -> type | None:
-    """The class of a resource: the module of `storage:StorageAccount` has it."""
+    """The class of a resource such as `storage:StorageAccount`."""
     _, module, name = token.split(":")
     try:
-        found = getattr(importlib.import_module(f"pulumi_azure_native.{module}"), name)
+        kind = getattr(importlib.import_module(f"pulumi_azure_native.{module}"), name)
     except (ImportError, AttributeError):
         return None
-    return typing.cast(type, found)
+    return typing.cast(type, kind)
 
 
 @functools.cache
 def _args(token: str) -> type | None:
     """The Args class of a resource."""
-    made = _resource(token)
-    if made is None:
+    resource = _resource(token)
+    if resource is None:
         return None
     name = token.split(":")[-1]
-    within = sys.modules[made.__module__]
-    # XInitArgs where a nested type is called XArgs already.
-    found = getattr(within, f"{name}InitArgs", None) or getattr(within, f"{name}Args", None)
-    return typing.cast(type | None, found)
+    module = sys.modules[resource.__module__]
+    # The class is XInitArgs where a nested type is called XArgs.
+    args = getattr(module, f"{name}InitArgs", None) or getattr(module, f"{name}Args", None)
+    return typing.cast(type | None, args)
 
 
 @functools.cache
 def _fields(kind: type) -> Mapping[str, tuple[Any, bool]]:
     """Input name → its type, and whether it is required."""
     module = vars(sys.modules[kind.__module__])
-    known = {**module, "Output": pulumi.Output, "Awaitable": Awaitable, "T": typing.TypeVar("T")}
+    scope = {**module, "Output": pulumi.Output, "Awaitable": Awaitable, "T": typing.TypeVar("T")}
     init = inspect.signature(kind.__init__).parameters  # type: ignore[misc]
-    # Local names of its own: else a 'SkuArgs' of another module is taken for this one's,
-    # since typing keeps what a forward reference was once found to be.
-    hints = typing.get_type_hints(kind.__init__, known, {})  # type: ignore[misc]
+    # A separate local scope, because typing caches forward references: otherwise the 'SkuArgs' of
+    # another module would be used.
+    hints = typing.get_type_hints(kind.__init__, scope, {})  # type: ignore[misc]
     names = sdk.input_type_py_to_pulumi_names(kind)
     return {
         names.get(name, name): (hint, init[name].default is inspect.Parameter.empty)
@@ -91,15 +91,17 @@ def _fields(kind: type) -> Mapping[str, tuple[Any, bool]]:
 def _object(value: Mapping[str, Any], kind: type, path: str) -> list[str]:
     fields = _fields(kind)
     near = ", ".join(sorted(fields))
-    found = [
-        f"{path}.{key}: no input of {kind.__name__} ({near})" for key in value if key not in fields
+    problems = [
+        f"{path}.{key}: not an input of {kind.__name__} ({near})"
+        for key in value
+        if key not in fields
     ]
     for key, (hint, required) in fields.items():
         if key in value:
-            found.extend(_value(value[key], hint, f"{path}.{key}"))
+            problems.extend(_value(value[key], hint, f"{path}.{key}"))
         elif required:
-            found.append(f"{path}.{key}: required by {kind.__name__}")
-    return found
+            problems.append(f"{path}.{key}: required by {kind.__name__}")
+    return problems
 
 
 def _value(value: Any, hint: Any, path: str) -> list[str]:
@@ -109,20 +111,22 @@ def _value(value: Any, hint: Any, path: str) -> list[str]:
     if isinstance(value, dict):
         objects = [kind for kind in kinds if isinstance(kind, type) and sdk.is_input_type(kind)]
         if objects:
-            tried = [_object(value, kind, path) for kind in _meant(value, objects)]
-            return min(tried, key=len)
+            variants = [_object(value, kind, path) for kind in _variants(value, objects)]
+            return min(variants, key=len)
         mappings = [kind for kind in kinds if _origin(kind, Mapping)]
         if not mappings:
             return [f"{path}: a mapping, not {_words(kinds)}"]
         inner = typing.get_args(mappings[0])[1]
-        return [one for key in value for one in _value(value[key], inner, f"{path}.{key}")]
+        return [problem for key in value for problem in _value(value[key], inner, f"{path}.{key}")]
     if isinstance(value, list):
         lists = [kind for kind in kinds if _origin(kind, Sequence)]
         if not lists:
             return [f"{path}: a list, not {_words(kinds)}"]
         inner = typing.get_args(lists[0])[0]
         return [
-            one for at, each in enumerate(value) for one in _value(each, inner, f"{path}[{at}]")
+            problem
+            for at, item in enumerate(value)
+            for problem in _value(item, inner, f"{path}[{at}]")
         ]
     return _scalar(value, kinds, path)
 
@@ -135,7 +139,7 @@ def _scalar(value: Any, kinds: Sequence[Any], path: str) -> list[str]:
         for member in kind
     ]
     if isinstance(value, str) and (value == SECRET or REFERENCE.search(value)):
-        return [] if str in kinds else [f"{path}: made by Azure, not {_words(kinds)}"]
+        return [] if str in kinds else [f"{path}: created by Azure, not {_words(kinds)}"]
     if allowed:
         return [] if value in allowed else [f"{path}: {value!r}, not one of {', '.join(allowed)}"]
     fits = (
@@ -151,40 +155,40 @@ def _scalar(value: Any, kinds: Sequence[Any], path: str) -> list[str]:
 
 
 def _kinds(hint: Any) -> list[Any]:
-    """The alternatives of a type, without None and without what stands for a later value."""
+    """The alternatives of a type, without None and wrappers of later values."""
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
         return [
             kind
-            for one in typing.get_args(hint)
-            if one is not types.NoneType
-            and not _origin(one, Awaitable)
-            and not _origin(one, pulumi.Output)
-            and not typing.is_typeddict(one)
-            for kind in _kinds(one)
+            for alternative in typing.get_args(hint)
+            if alternative is not types.NoneType
+            and not _origin(alternative, Awaitable)
+            and not _origin(alternative, pulumi.Output)
+            and not typing.is_typeddict(alternative)
+            for kind in _kinds(alternative)
         ]
     return [hint]
 
 
 def _origin(kind: Any, wanted: type) -> bool:
-    found = typing.get_origin(kind)
-    return isinstance(found, type) and issubclass(found, wanted)
+    origin = typing.get_origin(kind)
+    return isinstance(origin, type) and issubclass(origin, wanted)
 
 
-def _meant(value: Mapping[str, Any], kinds: list[type]) -> list[type]:
-    """The variants that the value's discriminator names; all of them where it has none."""
-    stated = {
-        _letters(one)
-        for key, one in value.items()
-        if isinstance(one, str) and re.search(r"type$", key, re.I)
+def _variants(value: Mapping[str, Any], kinds: list[type]) -> list[type]:
+    """The variants that the value's discriminator names; all of them if it has none."""
+    discriminators = {
+        _letters(item)
+        for key, item in value.items()
+        if isinstance(item, str) and re.search(r"type$", key, re.I)
     }
-    if len(kinds) == 1 or not stated:
+    if len(kinds) == 1 or not discriminators:
         return kinds
     named = [
         kind
         for kind in kinds
         if any(
-            _letters(kind.__name__).startswith(one) or one.endswith(_letters(kind.__name__[:-4]))
-            for one in stated
+            _letters(kind.__name__).startswith(name) or name.endswith(_letters(kind.__name__[:-4]))
+            for name in discriminators
         )
     ]
     return named or kinds

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from infra import settings as environments
-from infra.workloads import Cluster
+from infra.settings import loader
+from infra.settings.model import Cluster
 from ml.cli.render import costs
 from ml.specs.plan import planning
 from ml.specs.sdk import load
@@ -109,10 +109,10 @@ def test_a_size_without_spot_nodes_has_no_spot_price(
     jobs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Azure ML has no low-priority H100."""
-    stack = environments.load("prod")
+    stack = loader.load("prod")
     cluster = Cluster(name="cpu-cluster", size="Standard_ND96isr_H100_v5", max_nodes=1)
     changed = dataclasses.replace(stack, clusters=(cluster,))
-    monkeypatch.setattr(environments, "load", lambda name: changed)
+    monkeypatch.setattr(loader, "load", lambda name: changed)
     (cost,) = planned(jobs / "train.yml")
     assert " USD dedicated (0.50 node-hours); " in str(cost)
     assert costs.as_json(cost)["spot"] == {"an_hour": None, "most": None}
@@ -147,7 +147,7 @@ def test_an_instance_is_priced_where_the_list_has_it() -> None:
 def test_a_node_of_a_cluster_is_priced_as_the_environment_has_it() -> None:
     """Its size and whether it is spot are in the stack file; `local` has no clusters."""
     found = costs.of_instance("prod")("azureml:cpu-cluster")
-    stack = costs.environments.load("prod")
+    stack = costs.loader.load("prod")
     (cluster,) = [one for one in stack.clusters if one.name == "cpu-cluster"]
     listed = costs.prices.read().find(
         f"vm/{cluster.vm_size}", stack.location, "spot" if cluster.spot else "dedicated"

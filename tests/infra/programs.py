@@ -10,8 +10,9 @@ from typing import Any
 
 import yaml
 
-from infra.preview.captured import Capture
-from infra.preview.run import capture, captures
+from infra.preview.analyzer import captures
+from infra.preview.capture import Capture
+from infra.preview.runner import capture
 from tests.conftest import ROOT
 
 _MADE = (

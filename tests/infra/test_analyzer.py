@@ -15,7 +15,7 @@ import yaml
 from google.protobuf import empty_pb2
 from pulumi.runtime.proto import analyzer_pb2, analyzer_pb2_grpc
 
-from infra.preview.run import captures
+from infra.preview.analyzer import captures
 from ml.core.errors import Refused
 from policies.infra.pack import RULES
 from tests.conftest import ROOT

@@ -11,16 +11,14 @@ from typing import Any
 
 import pytest
 
-from infra.estimate import estimate
-from infra.preview import base
-from infra.preview.captured import Capture, Finding, Resource
+from infra.catalog.prices import read
+from infra.cost.estimate import estimate
+from infra.preview.capture import Capture, Finding, Resource
 from infra.preview.changes import ABSENT, Change, Property, changes
-from infra.preview.rendered import rendered
-from infra.preview.report import Report
-from infra.preview.reports import reports
-from infra.preview.topology import svg
-from infra.pricing.prices import read
-from infra.settings import load
+from infra.preview.diagram import page
+from infra.preview.rendering import rendered
+from infra.preview.report import Report, reports, revision_tree
+from infra.settings.loader import load
 from ml.core.errors import Refused
 from tests.conftest import ROOT
 from tests.infra.programs import tree
@@ -108,8 +106,8 @@ def test_the_three_forms_say_the_same() -> None:
     text, markdown = rendered([report], "text"), rendered([report], "md")
     assert "~ a  keyvault:Vault" in text and "x|y: 1 → 2" in text
     assert "refused by vault-firewall: a: open" in text and "1 refused by policy" in text
-    assert "`dev` stands below its name in policies/infra/limits.yml" in text
-    assert "`dev` stands below its name in policies/infra/limits.yml" in markdown
+    assert "advice in `dev`, list it under that name in policies/infra/limits.yml" in text
+    assert "advice in `dev`, list it under that name in policies/infra/limits.yml" in markdown
     assert "| changed | `a` keyvault:Vault | `x|y` | `1` | `2` |" in markdown.replace("\\|", "|")
     (data,) = json.loads(rendered([report], "json"))
     assert data["refused"][0]["policy"] == "vault-firewall" and data["base"] == "main"
@@ -137,13 +135,13 @@ def test_a_workspace_keeps_the_isolation_that_it_was_made_with(
         return _capture(_resource("w", "machinelearningservices:Workspace", managedNetwork=network))
 
     report = _report(made(after), base="main", changes=changes(made(before), made(after)))
-    (kept,) = report.lasting
+    (kept,) = report.immutable
     assert before in kept and told in kept
     assert kept in rendered([report], "text") and kept in rendered([report], "md")
     # A fork that has none yet may choose: this refuses nothing.
     assert report.problems == () and "see the notes" in report.verdict
     new = _report(made(after), base="main", changes=changes(None, made(after)))
-    assert new.lasting == ()
+    assert new.immutable == ()
 
 
 def test_a_value_of_several_lines_stays_in_its_cell() -> None:
@@ -193,14 +191,14 @@ def _repository(folder: Path) -> Path:
 def test_a_revision_is_the_tree_as_it_was(tmp_path: Path) -> None:
     here = _repository(tree(tmp_path, "BEFORE = 1"))
     tree(tmp_path, "AFTER = 1")
-    with base.tree(here, "HEAD") as folder:
+    with revision_tree(here, "HEAD") as folder:
         assert folder and (folder / "infra/__main__.py").read_text() == "BEFORE = 1"
     assert not folder.exists()
 
 
 def test_a_revision_without_a_program_is_none(tmp_path: Path) -> None:
     (tmp_path / "README.md").write_text("nothing yet")
-    with base.tree(_repository(tmp_path), "HEAD") as folder:
+    with revision_tree(_repository(tmp_path), "HEAD") as folder:
         assert folder is None
 
 
@@ -208,7 +206,7 @@ def test_a_revision_without_a_program_is_none(tmp_path: Path) -> None:
 def test_an_unknown_revision_is_refused(revision: str, tmp_path: Path) -> None:
     with (
         pytest.raises(Refused, match="unknown-revision"),
-        base.tree(_repository(tree(tmp_path, "")), revision),
+        revision_tree(_repository(tree(tmp_path, "")), revision),
     ):
         pass
 
@@ -225,7 +223,7 @@ def test_an_unknown_revision_is_told_how_to_get_it(
 ) -> None:
     with (
         pytest.raises(Refused, match=f"hint: {hint}$"),
-        base.tree(_repository(tree(tmp_path, "")), revision),
+        revision_tree(_repository(tree(tmp_path, "")), revision),
     ):
         pass
 
@@ -237,7 +235,7 @@ def test_a_clone_of_the_last_commit_alone_is_told_as_one(tmp_path: Path) -> None
     _git(tmp_path, "clone", "-q", "--depth=1", f"file://{whole}", "clone")
     with (
         pytest.raises(Refused, match="git fetch --unshallow"),
-        base.tree(tmp_path / "clone", "HEAD~1"),
+        revision_tree(tmp_path / "clone", "HEAD~1"),
     ):
         pass
 
@@ -245,10 +243,10 @@ def test_a_clone_of_the_last_commit_alone_is_told_as_one(tmp_path: Path) -> None
 def test_without_a_repository_or_git_there_is_nothing_to_compare_with(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(Refused, match="is no repository of git"), base.tree(tmp_path, "main"):
+    with pytest.raises(Refused, match="is not a git repository"), revision_tree(tmp_path, "main"):
         pass
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(Refused, match=r"error\[no-git\]"), base.tree(tmp_path, "main"):
+    with pytest.raises(Refused, match=r"error\[no-git\]"), revision_tree(tmp_path, "main"):
         pass
 
 
@@ -279,7 +277,7 @@ def test_a_stack_whose_file_is_gone_is_shown_as_such(tmp_path: Path) -> None:
     here = _repository(tmp_path)
     (here / "infra" / "Pulumi.dev.yaml").rename(here / "infra" / "Pulumi.next.yaml")
     gone, new = reports([], against="HEAD", root=here)
-    assert (gone.capture.stack, gone.gone, new.capture.stack, new.gone) == (
+    assert (gone.capture.stack, gone.removed, new.capture.stack, new.removed) == (
         *("dev", True),
         *("next", False),
     )
@@ -288,8 +286,8 @@ def test_a_stack_whose_file_is_gone_is_shown_as_such(tmp_path: Path) -> None:
     assert gone.base_cost and gone.base_cost.total.idle > gone.cost.total.idle == 0
     assert "dev: its stack file is gone" in rendered([gone, new], "text")
     assert "dev: its stack file is gone" in rendered([gone, new], "md")
-    assert json.loads(rendered([gone], "json"))[0]["gone"] is True
-    assert svg(gone.capture).endswith("</svg>\n")
+    assert json.loads(rendered([gone], "json"))[0]["removed"] is True
+    assert page(gone.capture).startswith("# dev\n")
     assert [one.capture.stack for one in reports(["next"], against="HEAD", root=here)] == ["next"]
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from infra import cli
-from infra.pricing import prices, retail
+from infra.catalog import prices, retail
 
 
 @pytest.fixture

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from infra.preview.captured import SECRET
+from infra.preview.capture import SECRET
 from infra.preview.engine import plain
-from infra.preview.run import capture
+from infra.preview.runner import capture
 from ml.core.errors import Place, Refused
 from tests.conftest import ROOT
 from tests.infra.programs import tree
@@ -66,7 +66,7 @@ def test_a_secret_is_captured_as_a_word(tmp_path: Path) -> None:
         ('resources.ResourceGroup("group", resource_group_name="other")', "two resources have"),
         (
             'managedidentity.UserAssignedIdentity("who", resource_group_name=group.name)',
-            "another resource of that type and name",
+            "another resource has the same type and name",
         ),
     ],
 )
@@ -88,7 +88,7 @@ def test_a_program_that_fails_is_refused_with_its_reason(tmp_path: Path) -> None
         ("import pulumi\n\nraise ValueError('boom')", "ended with 1: ValueError: boom", 3),
         ("import pulumi\nx = (", "ended with 1: SyntaxError: '(' was never closed", 2),
         ("import pulumi\npulumi.Output.from_input(1).apply(lambda one: one / 0)", "by zero", 2),
-        ("import sys\nsys.exit(3)", "ended with 3: it said nothing", None),
+        ("import sys\nsys.exit(3)", "ended with 3: no message", None),
         (
             "from ml.core.errors import Problem, Refused\n"
             "raise Refused(Problem('a-code', 'a found', 'an expected', 'a hint'))",
@@ -114,7 +114,7 @@ def test_a_program_that_asks_azure_is_refused(tmp_path: Path) -> None:
         from pulumi_azure_native import authorization
         authorization.get_client_config()
     """
-    with pytest.raises(Refused, match="asks Azure"):
+    with pytest.raises(Refused, match="queries Azure"):
         capture("dev", root=tree(tmp_path, asking))
 
 

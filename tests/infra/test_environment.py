@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from infra.live.addresses import Addresses
-from infra.preview.captured import SECRET, Capture, Resource
+from infra.preview.capture import SECRET, Capture, Resource
 from infra.preview.changes import changes
-from infra.preview.run import capture
+from infra.preview.runner import capture
 from infra.preview.sdk_types import problems
-from infra.settings import load
+from infra.settings.loader import load
 from tests.conftest import ROOT
 from tests.infra.programs import SHARED, changed, own
 

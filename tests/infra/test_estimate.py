@@ -7,17 +7,16 @@ from dataclasses import replace
 
 import pytest
 
-from infra import costing
-from infra.estimate import LEFT_OUT, estimate
-from infra.foundations import AssetRegistry
-from infra.preview.captured import Capture
-from infra.preview.rendered import Format, rendered
+from infra.catalog import prices
+from infra.catalog.prices import AZURE
+from infra.catalog.sizes import SIZES, Preset
+from infra.cost import estimate as costing
+from infra.cost.estimate import EXCLUDED, estimate
+from infra.preview.capture import Capture
+from infra.preview.rendering import Format, rendered
 from infra.preview.report import Report
-from infra.pricing import prices
-from infra.pricing.retail import AZURE
-from infra.settings import Settings, load
-from infra.sizes import SIZES, Preset
-from infra.workloads import Cluster, Usage
+from infra.settings.loader import load
+from infra.settings.model import AssetRegistry, Cluster, Settings, Usage
 
 LISTED = prices.read()
 
@@ -33,7 +32,7 @@ def settings() -> Settings:
 def test_lines_add_up(settings: Settings) -> None:
     """The cluster by its formula, pieces by their number, no firewall without hosts."""
     made = estimate(settings, LISTED)
-    lines = {line.what: line for line in made.lines}
+    lines = {line.item: line for line in made.lines}
     cluster = lines["cluster cpu-cluster"]
     assert cluster.month.typical == pytest.approx(0.288 * 10 * (2 + 20 / 60))
     assert cluster.month.worst == pytest.approx(0.288 * 730 * 4)
@@ -54,16 +53,16 @@ def test_a_host_brings_a_firewall(settings: Settings) -> None:
     """And its cost, whether or not anything runs."""
     network = replace(settings.network, allowed_hosts=("pypi.org",), firewall="Standard")
     made = estimate(replace(settings, network=network), LISTED)
-    firewall = next(line for line in made.lines if line.what == "firewall")
+    firewall = next(line for line in made.lines if line.item == "firewall")
     assert firewall.month.idle == pytest.approx(1.25 * 730)
 
 
 def test_our_own_network_brings_a_way_out(settings: Settings) -> None:
     """A gateway and its address; the managed network has its own."""
-    assert "way out" not in {line.what for line in estimate(settings, LISTED).lines}
+    assert "NAT gateway" not in {line.item for line in estimate(settings, LISTED).lines}
     network = replace(settings.network, isolation="own")
     made = estimate(replace(settings, network=network), LISTED)
-    way_out = next(line for line in made.lines if line.what == "way out")
+    way_out = next(line for line in made.lines if line.item == "NAT gateway")
     assert way_out.month.idle == pytest.approx(0.05 * 730)
 
 
@@ -72,7 +71,7 @@ def test_options_that_cost_have_lines(settings: Settings) -> None:
     storage = replace(settings.storage, nfs_share_gib=200, customer_managed_key=True)
     shared = AssetRegistry(mode="create", name="mlplat-shared")
     made = estimate(replace(settings, storage=storage, asset_registry=shared), LISTED)
-    lines = {line.what: line for line in made.lines}
+    lines = {line.item: line for line in made.lines}
     assert lines["NFS share"].month.idle == pytest.approx(0.22 * 200)
     assert lines["storage key"].month.idle == pytest.approx(5)
     assert lines["container registry"].month.idle == pytest.approx(2 * 50 * 730 / 24 / 30)
@@ -82,7 +81,7 @@ def test_options_that_cost_have_lines(settings: Settings) -> None:
     alone = replace(settings, exposure="starter", asset_registry=AssetRegistry())
     starter = estimate(alone, LISTED)
     assert not {"cluster image-builder", "DNS zones", "private endpoints"} & {
-        line.what for line in starter.lines
+        line.item for line in starter.lines
     }
 
 
@@ -114,7 +113,7 @@ def test_what_has_no_price_is_said_and_not_counted_as_nothing(settings: Settings
     assert "no price known: cluster cpu-cluster" in text
     said = costing.as_json(made)
     assert said["complete"] is False
-    assert said["not_priced"] == ["cluster cpu-cluster", *LEFT_OUT]
+    assert said["not_priced"] == ["cluster cpu-cluster", *EXCLUDED]
     assert "at least" not in costing.as_text(estimate(settings, LISTED))
 
 
@@ -124,7 +123,7 @@ def test_what_no_line_counts_is_named(settings: Settings) -> None:
     report = Report(Capture("dev", (), {}), made)
     forms: tuple[Format, ...] = ("text", "md", "json")
     for shown in (costing.as_text(made), *(rendered([report], form) for form in forms)):
-        assert all(one in shown for one in LEFT_OUT)
+        assert all(one in shown for one in EXCLUDED)
 
 
 def test_whose_the_prices_are_is_said_beside_each_estimate(settings: Settings) -> None:
@@ -136,11 +135,11 @@ def test_whose_the_prices_are_is_said_beside_each_estimate(settings: Settings) -
     report = Report(Capture("dev", (), {}), before)
     forms: tuple[Format, ...] = ("text", "md")
     for shown in (costing.as_text(before), *(rendered([report], form) for form in forms)):
-        assert "copied by third parties and not Azure's own answer" in shown
-        assert "of eastus, as none is listed for uksouth: all" in shown
-        share = f"low priority taken as 20% of dedicated ({LISTED.spot_source}): cluster gpu-spot"
+        assert "copied from third parties, not from Azure" in shown
+        assert "price of eastus: none is listed for uksouth: all" in shown
+        share = f"price estimated as 20% of dedicated ({LISTED.spot_source}): cluster gpu-spot"
         assert share in shown
-    copied = next(one for one in costing.dated(after) if "third parties" in one)
+    copied = next(one for one in costing.price_notes(after) if "third parties" in one)
     assert "cluster gpu-spot" not in copied and "stored data" in copied
     (line, *_) = json.loads(json.dumps(costing.as_json(after)))["lines"]
     assert line["price"] == {

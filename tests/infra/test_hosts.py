@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import yaml
 
-from infra.components.security import OUTWARD
-from infra.settings import load, stacks
+from infra.program.network import OUTBOUND
+from infra.settings.loader import load, stacks
 from tests.conftest import ROOT
 
 IMAGES = ROOT / "ml" / "environments"
@@ -53,5 +53,5 @@ def test_conda_asks_no_channel_that_is_not_named() -> None:
 
 def test_a_builder_in_our_own_network_reaches_what_apt_asks() -> None:
     """Ubuntu's packages come over HTTP, signed."""
-    (packages,) = (one for one in OUTWARD["builds"] if one.to == "Internet")
+    (packages,) = (one for one in OUTBOUND["builds"] if one.to == "Internet")
     assert set(packages.ports) == {"80", "443"}

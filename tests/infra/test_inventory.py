@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from infra.inventory import REQUIRED, Inventory, inventory
-from infra.preview.captured import Capture
-from infra.settings import load
+from infra.cost.estimate import REQUIRED_ENDPOINTS, Inventory, inventory
+from infra.preview.capture import Capture
+from infra.settings.loader import load
 from tests.infra.programs import SHARED, changed, own
 
 pytestmark = pytest.mark.slow
@@ -26,7 +26,7 @@ def _declared(found: Capture) -> Inventory:
     ours = sum(rule["type"] == "PrivateEndpoint" for rule in rules.values())
     return Inventory(
         endpoints=counts.get("network:PrivateEndpoint", 0),
-        outbound=ours + REQUIRED * (workspace.inputs["publicNetworkAccess"] == "Disabled")
+        outbound=ours + REQUIRED_ENDPOINTS * (workspace.inputs["publicNetworkAccess"] == "Disabled")
         if rules
         else 0,
         zones=counts.get("privatedns:PrivateZone", 0),

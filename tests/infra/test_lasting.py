@@ -8,9 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from infra.preview.captured import Capture
-from infra.preview.changes import ABSENT, Change, Property, changes
-from infra.preview.lasting import REMOVED, ROWS, Row, lasting
+from infra.preview.capture import Capture
+from infra.preview.changes import (
+    ABSENT,
+    IMMUTABLE,
+    REMOVED,
+    Change,
+    Property,
+    Rule,
+    changes,
+    immutable_changes,
+)
 from tests.infra.programs import changed, own
 
 ML = "machinelearningservices:"
@@ -23,7 +31,7 @@ IDLE = "properties.properties.idleTimeBeforeShutdown"
 TOLD: tuple[tuple[str, str, object, object, str], ...] = (
     ("resources:ResourceGroup", "location", "westeurope", "northeurope", "another stack file"),
     ("authorization:RoleAssignment", "principalId", "ada", "bob", "`locks: false`"),
-    (f"{ML}Registry", "registryName", "shared", "common", "anew"),
+    (f"{ML}Registry", "registryName", "shared", "common", "replaces it"),
     (f"{ML}Workspace", "managedNetwork.isolationMode", "Disabled", "A", "are deleted"),
     (f"{ML}Workspace", "managedNetwork.isolationMode", "A", "B", "stays A"),
     (f"{ML}Compute", "properties.properties.vmSize", "small", "large", "az ml compute delete"),
@@ -31,8 +39,8 @@ TOLD: tuple[tuple[str, str, object, object, str], ...] = (
     ("storage:StorageAccount", "sku.name", "Standard_LRS", "Standard_ZRS", "migration start"),
     ("storage:StorageAccount", "sku.name", "Standard_GZRS", "Standard_RAGRS", "migration start"),
     ("storage:StorageAccount", QUEUES, ABSENT, "Account", "cannot be changed"),
-    ("keyvault:Vault", DAYS, 90, 30, "as it was"),
-    ("containerregistry:Registry", "zoneRedundancy", "Disabled", "Enabled", "as it was"),
+    ("keyvault:Vault", DAYS, 90, 30, "unchanged"),
+    ("containerregistry:Registry", "zoneRedundancy", "Disabled", "Enabled", "unchanged"),
     ("network:VirtualNetwork", RANGE, "10.1.0.0/18", "10.2.0.0/18", "refuses another range"),
     ("network:PrivateEndpoint", TARGET, "one", "other", "pulumi up --refresh"),
     ("compute:VirtualMachine", KEY, "ssh-ed25519 A", "ssh-ed25519 B", "az vm user update"),
@@ -62,26 +70,28 @@ def _change(kind: str, path: str, before: object, after: object) -> Change:
 def test_what_is_not_made_in_place_is_told(
     kind: str, path: str, before: object, after: object, text: str
 ) -> None:
-    (line,) = lasting([_change(kind, path, before, after)])
-    assert line.startswith("x: if there already, ") and text in line and len(line) < 250
+    (line,) = immutable_changes([_change(kind, path, before, after)])
+    assert line.startswith("x: if it already exists, ") and text in line and len(line) < 250
 
 
 @pytest.mark.parametrize(("kind", "path", "before", "after"), IN_PLACE)
 def test_what_azure_makes_in_place_is_not(
     kind: str, path: str, before: object, after: object
 ) -> None:
-    assert not [*lasting([_change(kind, path, before, after)])]
+    assert not [*immutable_changes([_change(kind, path, before, after)])]
 
 
 def test_what_is_new_is_not_told_and_what_holds_data_does_not_just_go() -> None:
     added = Change("added", "storage:BlobContainer", "container-raw", "urn:a")
     gone = Change("removed", "storage:BlobContainer", "container-raw", "urn:a")
     harmless = Change("removed", "monitor:MetricAlert", "alert-failed-runs", "urn:b")
-    (line,) = lasting([added, gone, harmless])
-    assert "`locks: false` in an update before this one" in line and "unprotect" in line
-    (line,) = lasting([Change("removed", "network:PrivateEndpoint", "lake-blob", "urn:d")])
+    (line,) = immutable_changes([added, gone, harmless])
+    assert "`locks: false` in an update before this" in line and "unprotect" in line
+    (line,) = immutable_changes(
+        [Change("removed", "network:PrivateEndpoint", "lake-blob", "urn:d")]
+    )
     assert "`locks: false`" in line, "its connection is a part of what is locked"
-    (line,) = lasting([Change("removed", f"{ML}Compute", "cpu", "urn:c")])
+    (line,) = immutable_changes([Change("removed", f"{ML}Compute", "cpu", "urn:c")])
     assert line.startswith("cpu: ") and "az ml compute delete" in line
     assert "--refresh" in line, "what Azure ML asks of a deletion it may ask of one of nothing too"
 
@@ -94,7 +104,7 @@ def test_several_resources_share_a_line() -> None:
         for name in ("lake", "workspace-storage")
         for first, second in [(Property(QUEUES, ABSENT, "A"), Property(table, ABSENT, "A"))]
     ]
-    (line,) = lasting(changes)
+    (line,) = immutable_changes(changes)
     assert line.startswith("lake, workspace-storage: ")
 
 
@@ -115,7 +125,7 @@ def test_each_row_has_a_source_and_is_about_what_the_program_declares(tmp_path: 
     found = changed(tmp_path, workstations=[{**machine, **person}])
     declared = [*_paths(own()["prod"]), *_paths(found)]
 
-    def met(row: Row) -> bool:
+    def met(row: Rule) -> bool:
         return any(re.fullmatch(row.kind, a) and re.fullmatch(row.path, b) for a, b in declared)
 
-    assert [row for row in ROWS if not met(row) or not row.source] == []
+    assert [row for row in IMMUTABLE if not met(row) or not row.source] == []

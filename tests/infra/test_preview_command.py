@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from infra import cli
-from infra.estimate import estimate
-from infra.preview import reports as previews
-from infra.preview.captured import Capture, Finding, Resource
+from infra.catalog.prices import read
+from infra.cost.estimate import estimate
+from infra.preview import report as previews
+from infra.preview.capture import Capture, Finding, Resource
 from infra.preview.report import Report
-from infra.pricing.prices import read
-from infra.settings import load
+from infra.settings.loader import load
 
 STACK = Resource("urn:stack", "pulumi:pulumi:Stack", "platform-dev", "", {}, custom=False)
 VAULT = Resource("urn:vault", "azure-native:keyvault:Vault", "vault", STACK.urn, {})
@@ -66,18 +66,18 @@ def test_json_alone_is_printed_for_a_program(
     assert data["stack"] == "dev" and data["refused"][0]["policy"] == "vault-firewall"
 
 
-def test_a_picture_of_each_stack(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    assert _preview(monkeypatch, "--svg", str(tmp_path / "pictures")) == 0
-    assert (tmp_path / "pictures" / "dev.svg").read_text().startswith("<svg ")
+def test_a_diagram_of_each_stack(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert _preview(monkeypatch, "--diagram", str(tmp_path / "diagrams")) == 0
+    assert (tmp_path / "diagrams" / "dev.md").read_text().startswith("# dev\n")
 
 
-def test_a_picture_that_has_no_folder_is_refused_before_anything_runs(
+def test_a_diagram_without_a_folder_is_refused_before_anything_runs(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "a-file").touch()
-    assert _preview(monkeypatch, "--svg", str(tmp_path / "a-file")) == 2
+    assert _preview(monkeypatch, "--diagram", str(tmp_path / "a-file")) == 2
     printed = capsys.readouterr()
-    assert printed.out == "" and "error[cannot-write]: --svg " in printed.err
+    assert printed.out == "" and "error[cannot-write]: --diagram " in printed.err
 
 
 def test_without_its_packages_it_says_how_to_get_them(

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from infra.preview.processes import Peak, ended, started
+from infra.preview.runner import Peak, ended, started
 
 
 def test_the_memory_of_who_starts_a_process_is_not_the_processs() -> None:

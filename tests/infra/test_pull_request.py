@@ -62,7 +62,7 @@ def test_a_reviewer_sees_exactly_what_a_merge_changes(tmp_path: Path) -> None:
     code, page = previewed(merged(tmp_path, "max_nodes: 2\n", "max_nodes: 3\n"))
     assert code == 0
     (dev,) = [line for line in page.splitlines() if line.startswith("| **dev** | ✅ ")]
-    assert "| nothing changes |" in dev
+    assert "| no changes |" in dev
     changed = [line for line in page.splitlines() if "maxNodeCount" in line]
     assert len(changed) == 1 and "gpu-large" in changed[0]
 

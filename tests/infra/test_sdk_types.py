@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from infra.preview.captured import Resource
+from infra.preview.capture import Resource
 from infra.preview.sdk_types import problems
 
 ACCOUNT = "azure-native:storage:StorageAccount"
@@ -40,7 +40,7 @@ def test_sound_inputs_pass(kind: str, inputs: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
-        ({"isHNSEnabled": True}, "it.isHNSEnabled: no input"),
+        ({"isHNSEnabled": True}, "it.isHNSEnabled: not an input"),
         ({"kind": "Storage V2"}, "not one of"),
         ({"isHnsEnabled": "yes"}, "it.isHnsEnabled: 'yes', not bool"),
         ({"sku": "Standard_ZRS"}, "it.sku: 'Standard_ZRS', not"),
@@ -62,7 +62,7 @@ def test_a_required_input_is_missed() -> None:
 
 
 def test_the_variant_is_the_one_that_its_discriminator_names() -> None:
-    """`maxNodeCount` belongs to a cluster; of a compute instance it is no input."""
+    """`maxNodeCount` belongs to a cluster; of a compute instance it is not an input."""
     wrong = {**CLUSTER, "properties": {**CLUSTER["properties"], "computeType": "ComputeInstance"}}  # type: ignore[dict-item]
     assert any("ComputeInstancePropertiesArgs" in one for one in _problems(COMPUTE, wrong))
 

@@ -14,10 +14,10 @@ import pytest
 import yaml
 
 from infra import cli
-from infra.schema import schema
-from infra.settings import HERE, Settings, chosen, load, stacks
-from infra.sizes import PRESETS, RETIREMENTS, SIZES, retired, retirement
-from infra.workloads import Cluster
+from infra.catalog.sizes import PRESETS, RETIREMENTS, SIZES, retired, retirement
+from infra.settings.loader import FOLDER, load, select, stacks
+from infra.settings.model import Cluster, Settings
+from infra.settings.schema import schema
 from ml.core.errors import Problem, Refused
 from tests.conftest import ROOT
 
@@ -88,13 +88,13 @@ def test_a_secret_in_the_open_is_not_shown_again(tmp_path: Path) -> None:
 
 
 def test_an_encrypted_secret_is_let_through(tmp_path: Path) -> None:
-    text = (HERE / "Pulumi.dev.yaml").read_text() + "  platform:lake_sas:\n    secure: v1:abc\n"
+    text = (FOLDER / "Pulumi.dev.yaml").read_text() + "  platform:lake_sas:\n    secure: v1:abc\n"
     (tmp_path / "Pulumi.dev.yaml").write_text("encryptionsalt: v1:xyz\n" + text)
     assert load("dev", tmp_path).environment == "dev"
 
 
 def test_every_mistake_of_a_file_is_told_at_once(tmp_path: Path) -> None:
-    text = (HERE / "Pulumi.dev.yaml").read_text()
+    text = (FOLDER / "Pulumi.dev.yaml").read_text()
     text = text.replace("mlplat\n", "NO GOOD\n", 1).replace("max_nodes: 2", "max_nodes: many")
     (tmp_path / "Pulumi.dev.yaml").write_text(text)
     with pytest.raises(Refused) as refused:
@@ -103,7 +103,7 @@ def test_every_mistake_of_a_file_is_told_at_once(tmp_path: Path) -> None:
 
 
 def test_a_long_stack_name_would_make_names_too_long(tmp_path: Path) -> None:
-    shutil.copy(HERE / "Pulumi.dev.yaml", tmp_path / "Pulumi.production.yaml")
+    shutil.copy(FOLDER / "Pulumi.dev.yaml", tmp_path / "Pulumi.production.yaml")
     with pytest.raises(Refused, match="stack-name"):
         load("production", tmp_path)
 
@@ -115,9 +115,9 @@ def test_an_unknown_stack_names_those_that_there_are() -> None:
 
 def test_where_there_is_no_stack_file_nothing_is_called_sound(tmp_path: Path) -> None:
     with pytest.raises(Refused, match="no-stack"):
-        chosen(None, tmp_path)
-    shutil.copy(HERE / "Pulumi.dev.yaml", tmp_path)
-    assert list(chosen([], tmp_path)) == ["dev"] and list(chosen(["x"], tmp_path)) == ["x"]
+        select(None, tmp_path)
+    shutil.copy(FOLDER / "Pulumi.dev.yaml", tmp_path)
+    assert list(select([], tmp_path)) == ["dev"] and list(select(["x"], tmp_path)) == ["x"]
 
 
 @pytest.mark.parametrize(
@@ -131,7 +131,7 @@ def test_where_there_is_no_stack_file_nothing_is_called_sound(tmp_path: Path) ->
 def test_an_unknown_stack_is_told_what_is_near(
     stack: str, beside: str, hint: str, tmp_path: Path
 ) -> None:
-    shutil.copy(HERE / "Pulumi.dev.yaml", tmp_path / beside)
+    shutil.copy(FOLDER / "Pulumi.dev.yaml", tmp_path / beside)
     with pytest.raises(Refused, match=hint):
         load(stack, tmp_path)
 
@@ -140,8 +140,8 @@ def test_an_unknown_stack_is_told_what_is_near(
     ("was", "now", "hint"),
     [
         ("redundancy: LRS", "redundancy: lrs", "did you mean `LRS`"),
-        ("preset: t4", "preset: gpu", "hint: a size by what it is for"),
-        ("ml-platform@example.com", "[a@example.com]", "hint: who is told"),
+        ("preset: t4", "preset: gpu", "hint: a size by its purpose"),
+        ("ml-platform@example.com", "[a@example.com]", "hint: recipient of alerts"),
         ("endpoints:\n    - name: ", "endpoints:\n    - ", "its keys: name, alert_errors"),
         ("platform:name", "azure-native:clientSecret", "hint: delete it"),
         ("platform:name", "name", "did you mean `platform:name`"),
@@ -153,9 +153,9 @@ def test_an_unknown_stack_is_told_what_is_near(
         ("cpu-cluster", "CPU_cluster", "did you mean `cpu-cluster`"),
         ("preset: t4", "size: standard_nc4as_t4_v3", "did you mean `Standard_NC4as_T4_v3`"),
         ("preset: t4", "size: E4ds_v4", "did you mean `Standard_E4ds_v4`"),
-        ("preset: t4", "size: Standard_M128", "hint: a size that is missing here"),
+        ("preset: t4", "size: Standard_M128", "hint: add a missing size to"),
         ("cost_center: ml", "cost_center: 0711", "hint: put it in quotes"),
-        ("budget_from: 2026-12", "budget_from: 2026-12-01", "hint: month in which"),
+        ("budget_from: 2026-12", "budget_from: 2026-12-01", "hint: first month of the budget"),
         ("repository: your-organisation/", "repository: https://github.com/a/", "hint: GitHub"),
         ("platform:storage:", NETWORK.format("10.60.1.0/16"), "did you mean `10.60.0.0/16`"),
         ("platform:storage:", NETWORK.format("10.60.0.0/33"), "hint: numbers up to 255"),
@@ -165,7 +165,7 @@ def test_an_unknown_stack_is_told_what_is_near(
     ],
 )
 def test_a_hint_says_what_to_write(was: str, now: str, hint: str, tmp_path: Path) -> None:
-    text = (HERE / "Pulumi.dev.yaml").read_text()
+    text = (FOLDER / "Pulumi.dev.yaml").read_text()
     assert was in text
     (tmp_path / "Pulumi.dev.yaml").write_text(text.replace(was, now, 1))
     with pytest.raises(Refused) as refused:
@@ -184,7 +184,7 @@ def test_a_file_that_is_a_link_or_a_folder_is_told_as_one(tmp_path: Path) -> Non
 
 def test_files_of_other_editors_are_read(tmp_path: Path) -> None:
     """A byte order mark and Windows' ends of lines; anchors and merges mean what YAML says."""
-    text = (HERE / "Pulumi.dev.yaml").read_text()
+    text = (FOLDER / "Pulumi.dev.yaml").read_text()
     shared = text.replace(
         "- name: cpu-cluster\n      preset: cpu",
         "- &cpu\n      name: cpu-cluster\n      preset: cpu",
@@ -216,7 +216,7 @@ def test_no_code_asks_which_environment_it_is() -> None:
 
 
 def test_the_schema_in_the_repository_is_the_one_that_the_code_makes() -> None:
-    assert json.loads((HERE / "settings.schema.json").read_text()) == schema(), (
+    assert json.loads((FOLDER / "settings.schema.json").read_text()) == schema(), (
         "infra settings --schema > infra/settings.schema.json"
     )
 
@@ -224,7 +224,7 @@ def test_the_schema_in_the_repository_is_the_one_that_the_code_makes() -> None:
 def test_the_schema_takes_the_stacks_and_refuses_what_one_setting_gets_wrong() -> None:
     validator = jsonschema.Draft202012Validator(schema())
     for stack in stacks():
-        validator.validate(yaml.safe_load((HERE / f"Pulumi.{stack}.yaml").read_text()))
+        validator.validate(yaml.safe_load((FOLDER / f"Pulumi.{stack}.yaml").read_text()))
     for path in WRONG:
         if "wrong: wrong-setting" in path.read_text() and path.stem not in NOT_OF_ONE_SETTING:
             assert not validator.is_valid(yaml.safe_load(path.read_text())), path.stem

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from infra.preview import sdk_types
-from infra.preview.captured import REFERENCE, Capture
+from infra.preview.capture import REFERENCE, Capture
 from policies.infra import limits
 from policies.infra.pack import RULES, Book, verdicts
 from policies.infra.rule import AZURE, UNKNOWN, Item

@@ -18,7 +18,7 @@ from pulumi_policy import (
 )
 from pulumi_policy.proxy import UNKNOWN_STRING_VALUE, unknown_checking_proxy
 
-from infra.components import grants
+from infra.program import roles as grants
 from policies.infra import limits, pack, rights, waivers
 from policies.infra.limits import Limits
 from policies.infra.pack import RULES, Book, plain, verdicts

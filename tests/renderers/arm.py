@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from infra.preview.captured import Capture, Resource
+from infra.preview.capture import Capture, Resource
 
 # kind → ARM type, API version, and the inputs that its name is made of, outermost first.
 TYPES: Mapping[str, tuple[str, str, tuple[str, ...]]] = {

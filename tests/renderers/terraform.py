@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from infra.preview.captured import Capture, Resource
+from infra.preview.capture import Capture, Resource
 
 TYPES: Mapping[str, str] = {
     "storage:StorageAccount": "azurerm_storage_account",

@@ -1,4 +1,4 @@
-"""Before the first update: would it be refused, and for what that can be known before?
+"""`infra doctor`: would Azure refuse the next update, as far as that can be known in advance?
 
-Each check says ok, warns, or fails with the next thing to type. Nothing is changed.
+Each check passes, warns, or fails with the next command to type. Nothing is changed.
 """

@@ -1,4 +1,4 @@
-"""Every check in turn."""
+"""Runs every check in turn."""
 
 from __future__ import annotations
 
@@ -6,39 +6,37 @@ from collections.abc import Iterator, Sequence
 from datetime import date
 
 from infra.live.arm import Arm, Denied
-from infra.live.doctor import budget, deleted, images, names, permissions, providers, quota, sizes
-from infra.live.doctor.check import Check
-from infra.live.doctor.subscription import subscription
-from infra.preview.captured import Resource
-from infra.settings import Settings
+from infra.live.doctor import offline, resources, subscription
+from infra.live.doctor.offline import Check
+from infra.preview.capture import Resource
+from infra.settings.model import Settings
 
 _HINTS = {
     "AuthorizationFailed": "ask for the role Reader on the subscription",
-    "MissingSubscriptionRegistration": "register the provider, then ask again",
+    "MissingSubscriptionRegistration": "register the provider, then try again",
 }
 
 
-def examine(settings: Settings, resources: Sequence[Resource], arm: Arm) -> Iterator[Check]:
-    """Every check, those first that need nothing of Azure; what Azure does not say is a warning."""
-    provided = [one for one in resources if one.custom]
-    yield from names.formed(provided)
-    yield from sizes.lasting(settings)
+def examine(settings: Settings, declared: Sequence[Resource], arm: Arm) -> Iterator[Check]:
+    """Every check, offline ones first; a question that Azure refuses to answer is a warning."""
+    provided = [resource for resource in declared if resource.custom]
+    yield from offline.name_forms(provided)
+    yield from offline.retirements(settings)
     for label, checks in (
-        ("subscription", subscription(settings, arm)),
-        ("resource providers", providers.registered(provided, arm)),
-        ("features", providers.features(provided, arm)),
-        ("images", images.bootable(provided, arm)),
-        ("free names", names.free(provided, arm)),
-        ("deleted vaults", deleted.vaults(provided, arm)),
-        ("deleted logs", deleted.logs(settings, provided, arm)),
-        ("deleted workspaces", deleted.workspaces(provided, arm)),
-        ("quota", quota.quota(settings, arm)),
-        ("budget", budget.begins(provided, arm, date.today())),
-        ("permissions", permissions.permissions(provided, arm)),
+        ("subscription", subscription.state(settings, arm)),
+        ("resource providers", subscription.providers(provided, arm)),
+        ("features", subscription.features(provided, arm)),
+        ("images", resources.images(provided, arm)),
+        ("free names", resources.free_names(provided, arm)),
+        ("deleted vaults", resources.deleted_vaults(provided, arm)),
+        ("deleted logs", resources.deleted_logs(settings, provided, arm)),
+        ("deleted workspaces", resources.deleted_workspaces(provided, arm)),
+        ("quota", subscription.quota(settings, arm)),
+        ("budget", resources.budget(provided, arm, date.today())),
+        ("permissions", subscription.permissions(provided, arm)),
     ):
         try:
             yield from checks
         except Denied as error:
-            yield Check(
-                label, "warning", f"Azure does not say: {error}", _HINTS.get(str(error), "")
-            )
+            hint = _HINTS.get(str(error), "")
+            yield Check(label, "warning", f"Azure does not answer: {error}", hint)

@@ -1,30 +1,227 @@
-"""The subscription itself: of the tenant that is declared, and in a state that takes changes."""
+"""Checks of the subscription: its state, registered providers, permissions and quota."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any
 
+from infra.catalog.sizes import SIZES
+from infra.live.addresses import Addresses, Unplaced, version
 from infra.live.arm import Arm
-from infra.live.doctor.check import Check
-from infra.settings import Settings
+from infra.live.doctor.offline import Check
+from infra.preview.capture import Resource
+from infra.settings.model import Settings
 
-# The version of rest/api/resources/subscriptions/get.
-SUBSCRIPTIONS = "2022-12-01"
-# cost-management-billing/manage/subscription-states: all operations, for some time at least.
-_OPEN = {"enabled": "ok", "warned": "warning", "pastdue": "warning"}
+# API versions: rest/api/resources/subscriptions/get; providers as azure-mgmt-resource asks for
+# them; features of a provider.
+SUBSCRIPTIONS, PROVIDERS, FEATURES = "2022-12-01", "2025-04-01", "2021-07-01"
+# States that allow all operations, at least for some time:
+# cost-management-billing/manage/subscription-states
+_OPEN = ("enabled", "warned", "pastdue")
+# Providers that an endpoint also needs; the error SubscriptionNotRegistered does not name them
+# (learn.microsoft.com/answers/questions/2068819).
+ENDPOINTS = ("Microsoft.Cdn", "Microsoft.PolicyInsights")
+# A managed network creates its private endpoints with it (how-to-managed-network, Prerequisites).
+NETWORK = "Microsoft.Network"
+# Actions that a deployment needs for a kind that it declares, and the role that allows each.
+ACTIONS: Mapping[str, tuple[str, str]] = {
+    "authorization:RoleAssignment": (
+        "Microsoft.Authorization/roleAssignments/write",
+        "Role Based Access Control Administrator",
+    ),
+    "authorization:ManagementLockByScope": (
+        "Microsoft.Authorization/locks/write",
+        "Locks Contributor",
+    ),
+    "managedidentity:FederatedIdentityCredential": (
+        "Microsoft.ManagedIdentity/userAssignedIdentities/federatedIdentityCredentials/write",
+        "Contributor",
+    ),
+    "machinelearningservices:Workspace": (
+        "Microsoft.MachineLearningServices/workspaces/write",
+        "Contributor",
+    ),
+}
+DEDICATED, SPOT = "TotalDedicatedCores", "TotalLowPriorityCores"
 
 
-def subscription(settings: Settings, arm: Arm) -> Iterator[Check]:
-    """A disabled one is read as any other and refuses every change."""
-    found = arm.get(f"/subscriptions/{arm.subscription}", SUBSCRIPTIONS) or {}
-    tenant, state = str(found.get("tenantId") or ""), str(found.get("state") or "unknown")
+def state(settings: Settings, arm: Arm) -> Iterator[Check]:
+    """The tenant and the state: a disabled subscription can be read but refuses every change."""
+    answer = arm.get(f"/subscriptions/{arm.subscription}", SUBSCRIPTIONS) or {}
+    tenant, state = str(answer.get("tenantId") or ""), str(answer.get("state") or "unknown")
     if tenant and tenant.lower() != settings.tenant.lower():
-        said = f"of tenant {tenant}, declared is {settings.tenant}"
-        yield Check("subscription", "error", said, "azure-native:tenantId")
+        message = f"belongs to tenant {tenant}; declared is {settings.tenant}"
+        yield Check("subscription", "error", message, "azure-native:tenantId")
     elif state.lower() not in _OPEN:
         hint = "reactivate it: nothing in it can be changed"
         yield Check("subscription", "error", f"its state is {state}", hint)
     elif state.lower() != "enabled":
         yield Check("subscription", "warning", f"its state is {state}: it will be disabled")
     else:
-        yield Check("subscription", "ok", "enabled, of the tenant that is declared")
+        yield Check("subscription", "ok", "enabled, in the declared tenant")
+
+
+def providers(resources: Sequence[Resource], arm: Arm) -> Iterator[Check]:
+    """Azure creates no resource of a provider that is not registered."""
+    needed = _needed_providers(resources, arm.subscription)
+    missing = 0
+    for name in sorted(needed):
+        answer = arm.get(f"/subscriptions/{arm.subscription}/providers/{name}", PROVIDERS) or {}
+        registration = answer.get("registrationState") or "NotRegistered"
+        if registration == "Registered":
+            continue
+        missing += 1
+        if registration == "Registering":
+            # Regions that are registered already accept resources (resource-providers-and-types).
+            yield Check(f"provider {name}", "warning", "registration is incomplete in some regions")
+        else:
+            hint = f"az provider register --namespace {name}"
+            yield Check(f"provider {name}", "error", _not_registered(registration), hint)
+    if not missing:
+        yield Check("resource providers", "ok", f"{len(needed)} are registered")
+
+
+def _needed_providers(resources: Sequence[Resource], subscription: str) -> set[str]:
+    addresses = Addresses(resources, subscription)
+    needed: set[str] = set()
+    for resource in resources:
+        if resource.kind == "machinelearningservices:OnlineEndpoint":
+            needed.update(ENDPOINTS)
+        managed = resource.inputs.get("managedNetwork") or {}
+        if managed.get("isolationMode", "Disabled") != "Disabled":
+            needed.add(NETWORK)
+        try:
+            id = addresses.place(resource).id
+        except Unplaced:
+            continue
+        needed.add(id.rpartition("/providers/")[2].partition("/")[0])
+    return {name for name in needed if name.startswith("Microsoft.")}
+
+
+def features(resources: Sequence[Resource], arm: Arm) -> Iterator[Check]:
+    """Encryption at host needs a feature that the subscription registers."""
+    profiles = [resource.inputs.get("securityProfile") or {} for resource in resources]
+    if not any(profile.get("encryptionAtHost") for profile in profiles):
+        return
+    namespace, name = "Microsoft.Compute", "EncryptionAtHost"
+    path = f"providers/Microsoft.Features/providers/{namespace}/features/{name}"
+    answer = arm.get(f"/subscriptions/{arm.subscription}/{path}", FEATURES) or {}
+    registration = (answer.get("properties") or {}).get("state") or "NotRegistered"
+    if registration == "Registered":
+        yield Check(f"feature {name}", "ok", "registered")
+    else:
+        hint = f"az feature register --namespace {namespace} --name {name}"
+        yield Check(f"feature {name}", "error", _not_registered(registration), hint)
+
+
+def _not_registered(registration: str) -> str:
+    return "not registered" + ("" if registration == "NotRegistered" else f": {registration}")
+
+
+def permissions(resources: Sequence[Resource], arm: Arm) -> Iterator[Check]:
+    """What the user may do on the subscription, by the rules of role definitions."""
+    path = f"/subscriptions/{arm.subscription}/providers/Microsoft.Authorization/permissions"
+    granted = list(arm.all(path, version("authorization:RoleAssignment")))
+    declared = {resource.kind for resource in resources}
+    needed = [action for kind, action in ACTIONS.items() if kind in declared]
+    missing = [
+        (action, role)
+        for action, role in needed
+        if not any(_allows(permission, action) for permission in granted)
+    ]
+    for action, role in missing:
+        hint = f"Owner, or {role}: `infra bootstrap` assigns it to the deployer"
+        yield Check(f"permission {action}", "error", "not granted", hint)
+    if not missing:
+        yield Check("permissions", "ok", f"{len(needed)} actions that the deployment needs")
+
+
+def _allows(permission: Mapping[str, Any], action: str) -> bool:
+    def named(key: str) -> bool:
+        patterns = [str(pattern).lower() for pattern in permission.get(key) or ()]
+        return any(fnmatchcase(action.lower(), pattern) for pattern in patterns)
+
+    return named("actions") and not named("notActions")
+
+
+@dataclass
+class _Cores:
+    """Cores that a quota must cover: of all nodes, and of the largest minimum."""
+
+    most: int = 0
+    least: int = 0
+
+
+def quota(settings: Settings, arm: Arm) -> Iterator[Check]:
+    """Azure ML's quota in the region: by family and in total for dedicated, in total for spot.
+
+    Azure ML lists an entry of the same name for dedicated and for low-priority cores, and again
+    for each workspace and cluster; the id and the type distinguish them. -1 means no limit
+    (azure-rest-api-specs, Microsoft.MachineLearningServices, examples/Usage/list.json).
+    """
+    needed = _needed_cores(settings)
+    if not needed:
+        return
+    path = (
+        f"/subscriptions/{arm.subscription}/providers/Microsoft.MachineLearningServices"
+        f"/locations/{settings.location}/usages"
+    )
+    usages = {
+        str((usage.get("name") or {}).get("value")).lower(): usage
+        for usage in arm.all(path, version("machinelearningservices:Workspace"))
+        if "/workspaces/" not in str(usage.get("id")).lower() and _counts(usage)
+    }
+    for name, cores in sorted(needed.items()):
+        yield _enough(name, cores, usages.get(name.lower()), settings.location)
+
+
+def _needed_cores(settings: Settings) -> Mapping[str, _Cores]:
+    needed: dict[str, _Cores] = {}
+
+    def add(name: str, most: int, least: int) -> None:
+        cores = needed.setdefault(name, _Cores())
+        cores.most += most
+        cores.least = max(cores.least, least)
+
+    for cluster in settings.computes:
+        size = cluster.hardware
+        for name in (SPOT,) if cluster.spot else (size.family, DEDICATED):
+            # Azure refuses a cluster without quota for one node, even if it starts with none.
+            least = size.cores * max(cluster.min_nodes, 1)
+            add(name, size.cores * cluster.max_nodes, least)
+    for instance in settings.machines("compute-instance"):
+        size = SIZES[instance.size]
+        for name in (size.family, DEDICATED):
+            add(name, size.cores, size.cores)
+    return needed
+
+
+def _counts(usage: Mapping[str, Any]) -> bool:
+    """Whether an entry matters: low-priority cores of a family have no limit of their own."""
+    spot = "lowpriority" in str(usage.get("type")).lower()
+    return not spot or (usage.get("name") or {}).get("value") == SPOT
+
+
+def _enough(quota: str, cores: _Cores, usage: Mapping[str, Any] | None, region: str) -> Check:
+    name, needed = f"quota {quota}", f"up to {cores.most} are needed"
+    if usage is None:
+        message = f"{region} reports no quota; {cores.most} cores are needed"
+        return Check(name, "warning", message)
+    limit, used = usage.get("limit"), usage.get("currentValue")
+    if limit is None:
+        return Check(name, "warning", f"Azure reports no limit; {needed}")
+    hint = f"request {cores.most} on Azure ML's quota page, or lower max_nodes"
+    if limit == -1:
+        return Check(name, "ok", "no limit of its own")
+    if limit < cores.least:
+        message = f"{limit} cores, fewer than the {cores.least} that a machine needs to be created"
+        return Check(name, "error", message, hint)
+    if limit < cores.most:
+        return Check(name, "warning", f"{limit} cores, {needed}", hint)
+    if used is None:
+        message = f"{limit} cores, Azure does not report how many are free; {needed}"
+        return Check(name, "warning", message)
+    free = f"{limit - used} of {limit} cores are free"
+    return Check(name, "ok" if limit - used >= cores.most else "warning", f"{free}, {needed}")

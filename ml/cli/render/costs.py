@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from infra import settings as environments
-from infra.pricing import prices
-from infra.pricing.jobs import Bound, single, sweep
-from infra.pricing.prices import PriceList
+from infra.catalog import prices
+from infra.catalog.prices import PriceList
+from infra.cost.formulas import Bound, single, sweep
+from infra.settings import loader
+from infra.settings.model import Settings
 from ml.core.errors import Refused
 from ml.release.evidence.cost import CLUSTER, Prices
 from ml.release.evidence.cost import Price as HourlyPrice
@@ -52,7 +53,7 @@ def of(plan: Plan) -> list[Cost]:
     """What the plan would cost, cluster by cluster; empty where no stack file names its cluster."""
     try:
         listed = prices.read()
-        known = [environments.load(stack) for stack in environments.stacks()]
+        known = [loader.load(stack) for stack in loader.stacks()]
     except (prices.WrongPrices, Refused):
         return []  # `infra settings` and `infra cost` say what is wrong with them
     found: list[Cost] = []
@@ -71,11 +72,11 @@ def of_instance(environment: str) -> Prices:
 
     def hourly(wanted: str) -> HourlyPrice | None:
         try:
-            listed, stacks = prices.read(), environments.stacks()
+            listed, stacks = prices.read(), loader.stacks()
             stack = environment if environment in stacks else next(iter(stacks), None)
             if stack is None:
                 return None
-            settings = environments.load(stack)
+            settings = loader.load(stack)
         except (prices.WrongPrices, Refused):
             return None
         size, spot = wanted, False
@@ -142,9 +143,7 @@ def _parts(plan: Plan) -> Iterator[tuple[str, Bound]]:
         yield _named(plan.compute), single(plan.instance_count, plan.timeout_s)
 
 
-def _priced(
-    compute: str, bound: Bound, known: list[environments.Settings], listed: PriceList
-) -> Iterator[Cost]:
+def _priced(compute: str, bound: Bound, known: list[Settings], listed: PriceList) -> Iterator[Cost]:
     """One for each size and region that an environment gives a cluster of that name."""
     seen = set()
     for one in known:

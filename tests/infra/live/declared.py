@@ -5,7 +5,7 @@ from __future__ import annotations
 from copy import deepcopy
 from typing import Any
 
-from infra.preview.captured import Resource
+from infra.preview.capture import Resource
 
 SUBSCRIPTION = "00000000-0000-0000-0000-000000000000"
 GROUP = f"/subscriptions/{SUBSCRIPTION}/resourceGroups/rg-mlplat-dev"

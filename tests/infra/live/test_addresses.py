@@ -12,7 +12,7 @@ from azure.mgmt.resource.resources import ResourceManagementClient
 from pulumi_azure_native.features import SubscriptionFeatureRegistration
 
 from infra.live.addresses import PLACES
-from infra.live.doctor import names, providers
+from infra.live.doctor import offline, subscription
 from tests.stand_ins.arm_server import SignedIn
 
 
@@ -29,14 +29,14 @@ def test_a_kind_is_read_with_the_version_of_the_providers_sdk(kind: str) -> None
 
 def test_providers_are_asked_with_the_version_of_azures_own_client() -> None:
     client = ResourceManagementClient(SignedIn(), "s", base_url="https://127.0.0.1")
-    assert client._config.api_version == providers.PROVIDERS
+    assert client._config.api_version == subscription.PROVIDERS
 
 
 def test_features_are_asked_with_the_version_of_the_providers_sdk() -> None:
     source = Path(str(sys.modules[SubscriptionFeatureRegistration.__module__].__file__)).read_text()
-    assert f"Uses Azure REST API version {providers.FEATURES}." in source
+    assert f"Uses Azure REST API version {subscription.FEATURES}." in source
 
 
 def test_a_question_of_a_free_name_is_of_a_kind_that_has_a_place() -> None:
     """Its version is that of the kind."""
-    assert set(names.GLOBAL) <= set(PLACES)
+    assert set(offline.GLOBAL) <= set(PLACES)

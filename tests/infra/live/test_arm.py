@@ -116,7 +116,7 @@ def test_no_question_registers_a_provider(arm: Arm, state: State) -> None:
     message = "The subscription is not registered to use namespace 'Microsoft.KeyVault'"
     answered(state, 409, JSON, error("MissingSubscriptionRegistration", message))
     with pytest.raises(Denied, match="MissingSubscriptionRegistration"):
-        arm.asked(AT, "1", {"name": "x"})
+        arm.query(AT, "1", {"name": "x"})
     assert [(method, path) for method, path, _ in state.asked] == [("POST", AT)]
 
 
@@ -124,7 +124,7 @@ def test_a_busy_azure_is_asked_again_when_it_says(arm: Arm, state: State) -> Non
     """429 with Retry-After, for a question that is a POST too."""
     busy = (429, {**JSON, "Retry-After": "0"}, error("TooManyRequests"))
     state.raw += [busy, (200, JSON, b'{"nameAvailable": true}')]
-    assert arm.asked(AT, "1", {})["nameAvailable"] is True
+    assert arm.query(AT, "1", {})["nameAvailable"] is True
     state.raw[:] = [busy, busy, (200, JSON, b'{"id": "x"}')]
     assert arm.get(AT, "1") == {"id": "x"}
 
@@ -146,7 +146,7 @@ def test_the_next_page_may_be_named_with_the_port_of_https() -> None:
 
 def test_an_address_where_nobody_speaks_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """It takes the connection and says nothing."""
-    monkeypatch.setattr(asking, "PATIENCE", 0.2)
+    monkeypatch.setattr(asking, "TIMEOUT_S", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         here = Arm(SignedIn(), SUBSCRIPTION, f"https://127.0.0.1:{silent.getsockname()[1]}")
         here._client._config.retry_policy.total_retries = 0

@@ -9,14 +9,13 @@ from pathlib import Path
 import pytest
 
 from infra import cli
-from infra.foundations import AssetRegistry
-from infra.live import bootstrap, federation
-from infra.live.backend import backend
-from infra.live.bootstrap import steps
-from infra.live.commands import run
-from infra.live.steps import Words, carry_out, shell
-from infra.naming import names
-from infra.settings import load
+from infra.live import bootstrap
+from infra.live.bootstrap import plan as steps
+from infra.live.bootstrap import state
+from infra.live.steps import Words, carry_out, run_command, shell
+from infra.settings.loader import load
+from infra.settings.model import AssetRegistry
+from infra.settings.names import names
 from ml.core.errors import Refused
 from tests.stand_ins.az_and_gh import Cloud
 
@@ -38,7 +37,7 @@ def outcomes(cloud: Cloud, *, make: bool) -> dict[str, str]:
 
 def by_process(*, make: bool = True) -> dict[str, str]:
     plan = steps(ENVIRONMENTS[:1])
-    return {one.step.name: one.outcome for one in carry_out(plan, run, make=make)}
+    return {one.step.name: one.outcome for one in carry_out(plan, run_command, make=make)}
 
 
 def provisioned(cloud: Cloud) -> None:
@@ -56,7 +55,7 @@ def changing(commands: list[list[str]]) -> list[list[str]]:
 def test_what_is_wanting_is_shown_and_nothing_is_changed(cloud: Cloud) -> None:
     """A new subscription."""
     found = outcomes(cloud, make=False)
-    assert {name for name, outcome in found.items() if outcome == "there"} == {
+    assert {name for name, outcome in found.items() if outcome == "exists"} == {
         "signed-in", "subject"
     }  # fmt: skip
     assert changing(cloud.taken()) == []
@@ -66,9 +65,9 @@ def test_everything_is_made_once(cloud: Cloud) -> None:
     """Another run asks, and changes nothing."""
     provisioned(cloud)
     first = outcomes(cloud, make=True)
-    assert set(first.values()) == {"there", "made"}
+    assert set(first.values()) == {"exists", "created"}
     assert changing(cloud.taken())
-    assert set(outcomes(cloud, make=True).values()) == {"there"}
+    assert set(outcomes(cloud, make=True).values()) == {"exists"}
     assert changing(cloud.taken()) == []
 
 
@@ -128,7 +127,7 @@ def test_a_run_that_was_cut_off_is_taken_up(cloud: Cloud, cut: int) -> None:
     outcomes(cloud, make=True)
     after = [tuple(words) for words in changing(cloud.taken())]
     assert not set(before) & set(after)
-    assert set(outcomes(cloud, make=False).values()) == {"there"}
+    assert set(outcomes(cloud, make=False).values()) == {"exists"}
 
 
 def test_a_command_that_fails_is_a_readable_error_and_can_be_repeated(cloud: Cloud) -> None:
@@ -142,7 +141,7 @@ def test_a_command_that_fails_is_a_readable_error_and_can_be_repeated(cloud: Clo
     cloud.read()
     cloud.state["fail"] = ""
     cloud.programs()
-    assert set(by_process().values()) == {"there", "made"}
+    assert set(by_process().values()) == {"exists", "created"}
 
 
 @pytest.mark.parametrize(
@@ -214,9 +213,9 @@ def test_environments_of_one_subscription_are_told(capsys: pytest.CaptureFixture
     for stacks, told in ((["dev", "prod"], True), (["dev"], False)):
         with pytest.raises(SystemExit):
             cli.main(["bootstrap", *stacks, "--offline"])
-        assert ("dev, prod are in one subscription" in capsys.readouterr().err) is told
+        assert ("dev, prod share a subscription" in capsys.readouterr().err) is told
     apart = [ENVIRONMENTS[0], replace(ENVIRONMENTS[1], subscription="another")]
-    assert list(bootstrap.shared(apart)) == []
+    assert list(bootstrap.shared_subscriptions(apart)) == []
 
 
 def test_the_commands_can_be_typed(capsys: pytest.CaptureFixture[str]) -> None:
@@ -238,13 +237,13 @@ def test_the_command_line(cloud: Cloud, capsys: pytest.CaptureFixture[str]) -> N
     with pytest.raises(SystemExit):
         cli.main(["bootstrap", "dev"])
     captured = capsys.readouterr()
-    assert "wanting" in captured.out
+    assert "missing" in captured.out
     assert "--run makes them" in captured.err
     with pytest.raises(SystemExit):
         cli.main(["bootstrap", "dev", "--run", "--json"])
     found = json.loads(capsys.readouterr().out)
-    assert {one["outcome"] for one in found} == {"there", "made"}
-    assert federation.ISSUER in json.dumps(found)
+    assert {one["outcome"] for one in found} == {"exists", "created"}
+    assert bootstrap.ISSUER in json.dumps(found)
 
 
 def test_the_identity_of_the_pipeline_waits_for_pulumi(
@@ -255,13 +254,13 @@ def test_the_identity_of_the_pipeline_waits_for_pulumi(
     with pytest.raises(SystemExit):
         cli.main(["bootstrap", "dev", "--run"])
     captured = capsys.readouterr()
-    assert [line for line in captured.out.splitlines() if line.startswith("wanting")] == [
-        "wanting  dev-stack", "wanting  dev-pipeline", "wanting  dev-AZURE_PIPELINE_CLIENT_ID"
+    assert [line for line in captured.out.splitlines() if line.startswith("missing")] == [
+        "missing  dev-stack", "missing  dev-pipeline", "missing  dev-AZURE_PIPELINE_CLIENT_ID"
     ]  # fmt: skip
     by_hand = [line for line in captured.out.splitlines() if " pulumi " in line]
     assert [line.rpartition(" pulumi ")[2] for line in by_hand] == [
         "stack select --create --secrets-provider"
-        f" {backend(ENVIRONMENTS[0]).secrets} --stack dev --cwd infra",
+        f" {state(ENVIRONMENTS[0]).secrets} --stack dev --cwd infra",
         "up --stack dev --cwd infra",
     ]
     assert all("PULUMI_BACKEND_URL=azblob://pulumi?" in line for line in by_hand)
@@ -269,7 +268,7 @@ def test_the_identity_of_the_pipeline_waits_for_pulumi(
     cloud.read()
     provisioned(cloud)
     cloud.programs()
-    assert by_process()["dev-AZURE_PIPELINE_CLIENT_ID"] == "made"
+    assert by_process()["dev-AZURE_PIPELINE_CLIENT_ID"] == "created"
     cloud.read()
     there = cloud.state["things"][f"variables {ENVIRONMENTS[0].github} dev"]
     assert there["AZURE_PIPELINE_CLIENT_ID"] == "client-id-mlplat-dev-pipeline"

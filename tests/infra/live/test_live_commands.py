@@ -18,9 +18,8 @@ from azure.storage.blob import BlobClient
 
 from infra import cli
 from infra.live import arm, sas
-from infra.live import cli as live
-from infra.live.doctor.names import GLOBAL
-from infra.settings import load
+from infra.live.doctor.offline import GLOBAL
+from infra.settings.loader import load
 from tests.infra.live.declared import STORAGE, SUBSCRIPTION, resources
 from tests.infra.live.doctor.ready import USAGES, usage
 from tests.stand_ins import arm_server, azurite_server, token_server
@@ -57,7 +56,7 @@ def azure(state: State, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
         usage("TotalDedicatedCores", 100),
         usage("TotalLowPriorityCores", 100, spot=True),
     ]
-    monkeypatch.setattr(live, "_declared", lambda stack: resources())
+    monkeypatch.setattr(cli, "_declared", lambda stack: resources())
     with arm_server.running(state, tmp_path) as (address, certificate):
         monkeypatch.setattr(arm, "PUBLIC", address)
         monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(certificate))
@@ -141,7 +140,7 @@ def test_variables_that_azures_sign_in_cannot_take_are_told(
     variables: dict[str, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Exit 1 and one error, before the program is run; no secret in it."""
-    monkeypatch.setattr(live, "_declared", lambda stack: pytest.fail("too early"))
+    monkeypatch.setattr(cli, "_declared", lambda stack: pytest.fail("too early"))
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     for words in (["doctor", "dev"], ["drift", "dev"], ["sas", "dev", "raw/a.csv"]):
@@ -215,7 +214,7 @@ def test_a_sas_beyond_the_limit_of_the_stack(
     """Exit 2, and the limit is the stack file's."""
     settings = load("dev")
     short = replace(settings, storage=replace(settings.storage, sas_hours=2))
-    monkeypatch.setattr(live.environments, "load", lambda stack: short)
+    monkeypatch.setattr(cli.loader, "load", lambda stack: short)
     code, out, err = ran(capsys, "sas", "dev", "raw/in/a.csv", "--hours", "3")
     assert (code, out) == (2, "")
     assert "error[sas-too-long]: 3 h" in err and "at most 2 h" in err

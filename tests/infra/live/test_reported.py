@@ -9,7 +9,7 @@ import pytest
 
 from infra.live.arm import Arm
 from infra.live.drift import drift, noise
-from infra.preview.captured import Resource
+from infra.preview.capture import Resource
 from tests.infra.live.declared import GROUP, resource
 from tests.stand_ins.arm_server import State
 

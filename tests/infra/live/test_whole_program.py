@@ -11,9 +11,9 @@ import pytest
 from infra.live.addresses import Addresses, own_names
 from infra.live.arm import Arm
 from infra.live.drift import drift, noise
-from infra.preview import run
-from infra.preview.captured import Resource
-from infra.settings import load
+from infra.preview import runner as run
+from infra.preview.capture import Resource
+from infra.settings.loader import load
 from tests.stand_ins import arm_server
 from tests.stand_ins.arm_server import SignedIn, State
 

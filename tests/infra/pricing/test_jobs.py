@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from infra.pricing.jobs import Bound, single, sweep
+from infra.cost.formulas import Bound, single, sweep
 
 
 def test_a_job_is_bounded_by_its_limit() -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from infra.pricing.months import HOURS, Month, cluster, level, used, waiting_hours
+from infra.cost.formulas import HOURS, Month, by_quantity, cluster, constant, waiting_hours
 
 
 def test_a_cluster_at_zero_costs_what_its_jobs_take() -> None:
@@ -47,4 +47,4 @@ def test_the_worst_case_is_linear_in_nodes(rate: float, nodes: int, times: int, 
 
 def test_sums() -> None:
     """Months add up by column."""
-    assert level(146.0) + used(3.0, 1, 4) == Month(146.0, 149.0, 158.0)
+    assert constant(146.0) + by_quantity(3.0, 1, 4) == Month(146.0, 149.0, 158.0)

@@ -1,4 +1,4 @@
-"""The price list: found by region and priority, refused where an entry is no price."""
+"""The price list: found by region and priority, refused where an entry is not a price."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from infra.pricing import prices
-from infra.pricing.prices import Price, PriceList, WrongPrices
+from infra.catalog import prices
+from infra.catalog.prices import Price, PriceList, WrongPrices
 
 
 def price(item: str, region: str, amount: float, priority: prices.Priority = "dedicated") -> Price:
@@ -36,7 +36,7 @@ def test_a_price_of_the_region_is_preferred() -> None:
     assert LISTED.find("vm/B", "north") == price("vm/B", "north", 3.0)
     stand_in = LISTED.find("vm/A", "north")
     assert stand_in is not None
-    assert (stand_in.amount, stand_in.note) == (1.0, "of eastus, as none is listed for north")
+    assert (stand_in.amount, stand_in.note) == (1.0, "price of eastus: none is listed for north")
 
 
 def test_what_has_no_price_has_none() -> None:
@@ -51,7 +51,7 @@ def test_spot_is_a_share_until_a_price_is_listed() -> None:
     assert assumed is not None
     assert (assumed.amount, assumed.note) == (
         0.2,
-        f"of low priority taken as 20% of dedicated ({LISTED.spot_source})",
+        f"low-priority price estimated as 20% of dedicated ({LISTED.spot_source})",
     )
     known = LISTED.updated([price("vm/A", "eastus", 0.3, "spot")]).find("vm/A", "eastus", "spot")
     assert known is not None
@@ -70,10 +70,10 @@ def test_a_newer_price_replaces_the_old_one_in_the_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"price": "cheap"}, "vm/A in eastus: 'cheap' is no number"),
-        ({"price": -1}, "vm/A in eastus: -1 is no price"),
-        ({"price": float("nan")}, "vm/A in eastus: nan is no price"),
-        ({"price": True}, "vm/A in eastus: True is no number"),
+        ({"price": "cheap"}, "vm/A in eastus: 'cheap' is not a number"),
+        ({"price": -1}, "vm/A in eastus: -1 is not a price"),
+        ({"price": float("nan")}, "vm/A in eastus: nan is not a price"),
+        ({"price": True}, "vm/A in eastus: True is not a number"),
         ({"source": ""}, "vm/A in eastus: no source"),
         ({"as_of": None}, "vm/A in eastus: no as_of"),
         ({"priority": "cheap"}, "vm/A in eastus: priority cheap"),

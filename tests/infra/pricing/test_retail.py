@@ -8,7 +8,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from infra.pricing.retail import NoPrices, refreshed, vm_prices
+from infra.catalog.retail import NoPrices, refreshed, vm_prices
 
 SIZE = "Standard_NC4as_T4_v3"
 

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from infra.live.doctor.names import GLOBAL
-from infra.settings import Settings, load
-from infra.workloads import Cluster
+from infra.live.doctor.offline import GLOBAL
+from infra.settings.loader import load
+from infra.settings.model import Cluster, Settings
 from tests.infra.live.declared import SUBSCRIPTION
 from tests.infra.live.doctor.ready import HERE, PERMISSIONS, PROVIDERS, USAGES, usage
 from tests.stand_ins.arm_server import State

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from infra.live.arm import Arm
-from infra.live.doctor.check import Check
 from infra.live.doctor.examination import examine
-from infra.settings import Settings
+from infra.live.doctor.offline import Check
+from infra.settings.model import Settings
 from tests.infra.live.declared import SUBSCRIPTION, resources
 
 HERE = f"/subscriptions/{SUBSCRIPTION}/providers"

@@ -7,8 +7,8 @@ from datetime import date
 import pytest
 
 from infra.live.arm import Arm
-from infra.live.doctor.budget import begins
-from infra.preview.captured import Resource
+from infra.live.doctor.resources import budget
+from infra.preview.capture import Resource
 from tests.infra.live.declared import GROUP, resource, resources
 from tests.stand_ins.arm_server import State
 
@@ -39,7 +39,7 @@ def _with_budget(month: str) -> list[Resource]:
 def test_the_first_month_of_a_budget_that_is_to_be_made(
     arm: Arm, state: State, month: str, verdict: str
 ) -> None:
-    (found,) = begins(_with_budget(month), arm, TODAY)
+    (found,) = budget(_with_budget(month), arm, TODAY)
     assert (found.name, found.verdict) == ("budget", verdict)
     assert ("platform:guardrails.budget_from: 2027-03" in found.hint) is (verdict == "error")
 
@@ -47,9 +47,9 @@ def test_the_first_month_of_a_budget_that_is_to_be_made(
 def test_a_budget_that_is_there_began_when_it_did(arm: Arm, state: State) -> None:
     """Nothing is asked of its month."""
     state.resources[f"{GROUP}/providers/Microsoft.Consumption/budgets/budget-2026-12"] = {}
-    (found,) = begins(_with_budget("2026-12"), arm, TODAY)
-    assert (found.verdict, found.said) == ("ok", "there since 2026-12")
+    (found,) = budget(_with_budget("2026-12"), arm, TODAY)
+    assert (found.verdict, found.message) == ("ok", "exists since 2026-12")
 
 
 def test_where_no_budget_is_declared_nothing_is_said(arm: Arm) -> None:
-    assert list(begins(resources(), arm, TODAY)) == []
+    assert list(budget(resources(), arm, TODAY)) == []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from infra.live.arm import Arm
-from infra.settings import Settings
+from infra.settings.model import Settings
 from tests.infra.live.declared import GROUP, WORKSPACE, resource
 from tests.infra.live.doctor.ready import HERE, said, wrong
 from tests.stand_ins.arm_server import State

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 
 from infra.live.arm import Arm
-from infra.settings import Settings
+from infra.settings.model import Settings
 from ml.core.errors import Refused
 from tests.infra.live.doctor.ready import HERE, USAGES, said, wrong
 from tests.infra.live.nulls import with_a_null
@@ -18,8 +18,8 @@ def test_a_subscription_that_is_ready(settings: Settings, arm: Arm, state: State
     assert wrong(found) == {}
     assert {"names", "resource providers", "deleted vaults", "permissions"} <= set(found)
     assert (
-        found["quota standardEDSv4Family"].said
-        == "100 of 100 cores are free, 16 at most are needed"
+        found["quota standardEDSv4Family"].message
+        == "100 of 100 cores are free, up to 16 are needed"
     )
 
 

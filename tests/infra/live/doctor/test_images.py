@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from infra.live.arm import Arm
-from infra.live.doctor.images import bootable
-from infra.preview.captured import Resource
+from infra.live.doctor.resources import images
+from infra.preview.capture import Resource
 from tests.infra.live.doctor.ready import HERE
 from tests.infra.programs import changed
 from tests.stand_ins.arm_server import State
@@ -59,8 +59,8 @@ def _security(value: object) -> list[Any]:
 def test_an_image_with_trusted_launch(arm: Arm, state: State, value: str) -> None:
     """It is asked once for several machines, of the version with the largest numbers."""
     _offered(state, "24.9.30", "24.10.2", features=_security(value))
-    (found,) = bootable([_machine("TrustedLaunch"), _machine(None)], arm)
-    assert (found.name, found.verdict, found.said) == (IMAGE, "ok", "24.10.2 in westeurope")
+    (found,) = images([_machine("TrustedLaunch"), _machine(None)], arm)
+    assert (found.name, found.verdict, found.message) == (IMAGE, "ok", "24.10.2 in westeurope")
     assert [path for _, path, _ in state.asked] == [VERSIONS, f"{VERSIONS}/24.10.2"]
 
 
@@ -70,34 +70,34 @@ def test_an_image_with_trusted_launch(arm: Arm, state: State, value: str) -> Non
 def test_an_image_without_trusted_launch(arm: Arm, state: State, features: object) -> None:
     """Azure would refuse the machine that has it, and take one that has not."""
     _offered(state, "24.10.2", features=features)
-    (found,) = bootable([_machine("TrustedLaunch")], arm)
+    (found,) = images([_machine("TrustedLaunch")], arm)
     assert (found.name, found.verdict) == (IMAGE, "error")
-    assert found.said == "24.10.2 in westeurope has no Trusted Launch"
-    assert "infra/components/workstations.py" in found.hint
-    (found,) = bootable([_machine(None)], arm)
+    assert found.message == "24.10.2 in westeurope has no Trusted Launch"
+    assert "infra/program/compute.py" in found.hint
+    (found,) = images([_machine(None)], arm)
     assert found.verdict == "ok"
 
 
 def test_an_image_that_is_not_in_the_region(arm: Arm, state: State) -> None:
     """No such offer there, or one without a version."""
-    (found,) = bootable([_machine("TrustedLaunch")], arm)
-    assert (found.name, found.verdict, found.said) == (IMAGE, "error", "not in westeurope")
+    (found,) = images([_machine("TrustedLaunch")], arm)
+    assert (found.name, found.verdict, found.message) == (IMAGE, "error", "not in westeurope")
     _offered(state)
-    (found,) = bootable([_machine("TrustedLaunch")], arm)
-    assert (found.verdict, found.said) == ("error", "not in westeurope")
+    (found,) = images([_machine("TrustedLaunch")], arm)
+    assert (found.verdict, found.message) == ("error", "not in westeurope")
 
 
 def test_a_version_without_a_number_is_no_traceback(arm: Arm, state: State) -> None:
     _offered(state, "1.0.0", features=None)
     state.resources[VERSIONS] = [{"name": None}, {"name": "latest"}, {}, None, {"name": "1.0.0"}]
-    (found,) = bootable([_machine(None)], arm)
-    assert (found.verdict, found.said) == ("ok", "1.0.0 in westeurope")
+    (found,) = images([_machine(None)], arm)
+    assert (found.verdict, found.message) == ("ok", "1.0.0 in westeurope")
 
 
 def test_a_machine_from_a_disk_of_its_own_has_no_image(arm: Arm) -> None:
     kind = "azure-native:compute:VirtualMachine"
     made = Resource("urn:pulumi:dev::platform::bob", kind, "bob", "", {"storageProfile": {}})
-    assert list(bootable([made], arm)) == []
+    assert list(images([made], arm)) == []
 
 
 def test_the_machines_of_the_program(arm: Arm, state: State, tmp_path: Path) -> None:
@@ -110,8 +110,8 @@ def test_the_machines_of_the_program(arm: Arm, state: State, tmp_path: Path) -> 
     }
     found = changed(tmp_path, workstations=[machine])
     _offered(state, "24.10.2", features=_security("TrustedLaunchSupported"))
-    (said,) = bootable(found.resources, arm)
-    assert (said.verdict, said.said) == ("ok", "24.10.2 in westeurope")
+    (said,) = images(found.resources, arm)
+    assert (said.verdict, said.message) == ("ok", "24.10.2 in westeurope")
     _offered(state, "24.10.2", features=[])
-    (said,) = bootable(found.resources, arm)
+    (said,) = images(found.resources, arm)
     assert said.verdict == "error"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from infra.live.arm import Arm
-from infra.settings import Settings
+from infra.settings.model import Settings
 from tests.infra.live.declared import STORAGE, resource
 from tests.infra.live.doctor.ready import HERE, said, wrong
 from tests.stand_ins.arm_server import State
@@ -13,11 +13,11 @@ def test_a_name_that_another_has(settings: Settings, arm: Arm, state: State) -> 
     """Unless the other is the very resource that is declared."""
     taken = {"nameAvailable": False, "reason": "AlreadyExists", "message": "already taken"}
     state.answers[f"{HERE}/Microsoft.Storage/checkNameAvailability"] = taken
-    assert said(settings, arm)["name stlkmlplatdev"].said == "ours already"
+    assert said(settings, arm)["name stlkmlplatdev"].message == "already ours"
     del state.resources[STORAGE]
     found = said(settings, arm)
     assert wrong(found) == {"name stlkmlplatdev": "error"}
-    assert found["name stlkmlplatdev"].said == "already taken"
+    assert found["name stlkmlplatdev"].message == "already taken"
 
 
 def test_a_name_of_the_wrong_form(settings: Settings, arm: Arm) -> None:

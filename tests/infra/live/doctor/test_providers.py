@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from infra.live.arm import Arm
-from infra.preview.captured import Resource
-from infra.settings import Settings
+from infra.preview.capture import Resource
+from infra.settings.model import Settings
 from tests.infra.live.declared import resource
 from tests.infra.live.doctor.ready import HERE, said, wrong
 from tests.stand_ins.arm_server import State

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from infra.catalog.sizes import SIZES
 from infra.live.arm import Arm
-from infra.settings import Settings
-from infra.sizes import SIZES
+from infra.settings.model import Settings
 from tests.infra.live.doctor.ready import USAGES, said, usage, wrong
 from tests.stand_ins.arm_server import State
 
@@ -64,7 +64,7 @@ def test_no_limit_is_enough(settings: Settings, arm: Arm, state: State) -> None:
     state.lists[USAGES][0] = usage("standardEDSv4Family", -1)
     found = said(settings, arm)
     assert wrong(found) == {}
-    assert found[FAMILY].said == "no limit of its own"
+    assert found[FAMILY].message == "no limit of its own"
 
 
 @pytest.mark.parametrize("entry", ["currentValue", "limit"])
@@ -81,7 +81,7 @@ def test_a_family_without_an_entry_is_a_warning(settings: Settings, arm: Arm, st
     del state.lists[USAGES][0]
     found = said(settings, arm)
     assert wrong(found) == {FAMILY: "warning"}
-    assert "westeurope reports none" in found[FAMILY].said
+    assert "westeurope reports no quota" in found[FAMILY].message
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from infra.live.arm import Arm
-from infra.settings import Settings
-from infra.workloads import Cluster
+from infra.settings.model import Cluster, Settings
 from tests.infra.live.doctor.ready import USAGES, said, usage, wrong
 from tests.stand_ins.arm_server import State
 
@@ -18,5 +17,5 @@ def test_a_size_whose_end_is_announced_is_told(settings: Settings, arm: Arm, sta
     old = Cluster(name="old", size="Standard_DS3_v2", max_nodes=1)
     found = said(replace(settings, clusters=(*settings.clusters, old)), arm)
     assert wrong(found) == {"size Standard_DS3_v2": "warning"}
-    assert found["size Standard_DS3_v2"].said == "the Dv2 series ends on 2028-05-01"
+    assert found["size Standard_DS3_v2"].message == "the Dv2 series retires on 2028-05-01"
     assert found["size Standard_DS3_v2"].hint == "use Standard_D4ds_v4"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from infra.live.arm import Arm
-from infra.settings import Settings
+from infra.settings.model import Settings
 from tests.infra.live.declared import SUBSCRIPTION
 from tests.infra.live.doctor.ready import said, wrong
 from tests.stand_ins.arm_server import State

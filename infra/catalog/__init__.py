@@ -1,0 +1,1 @@
+"""What Azure offers: VM sizes, regions and prices."""

@@ -1,0 +1,108 @@
+"""VM sizes for compute: their hardware, the presets, and retirements of families.
+
+Sizes: learn.microsoft.com/azure/virtual-machines/sizes. Retirements: retired-sizes-list there, and
+the migration guide of each family (h-series-retirement, hc-series-retirement and so on), for
+families with GPUs or InfiniBand and those of `SIZES`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import date
+from typing import Literal
+
+Preset = Literal["cpu", "t4", "a100", "infiniband"]
+
+
+@dataclass(frozen=True)
+class Size:
+    """One VM size; `family` is the name under which Azure ML counts its quota of cores.
+
+    `low_priority`: whether Azure ML offers such nodes to spot clusters.
+    """
+
+    family: str
+    cores: int
+    memory_gib: int
+    gpus: int = 0
+    gpu: str = ""
+    infiniband: bool = False
+    low_priority: bool = True
+
+    def __str__(self) -> str:
+        """For people: `4 cores, 28 GiB, 1 T4`."""
+        parts = [f"{self.cores} cores", f"{self.memory_gib} GiB"]
+        parts += [f"{self.gpus} {self.gpu}"] if self.gpus else []
+        return ", ".join([*parts, *(["InfiniBand"] if self.infiniband else [])])
+
+
+SIZES: Mapping[str, Size] = {
+    "Standard_DS3_v2": Size("standardDSv2Family", 4, 14),
+    "Standard_DS4_v2": Size("standardDSv2Family", 8, 28),
+    "Standard_D4ds_v4": Size("standardDDSv4Family", 4, 16),
+    "Standard_D8ds_v4": Size("standardDDSv4Family", 8, 32),
+    "Standard_E4ds_v4": Size("standardEDSv4Family", 4, 32),
+    "Standard_E8ds_v4": Size("standardEDSv4Family", 8, 64),
+    "Standard_NC4as_T4_v3": Size("Standard NCASv3_T4 Family", 4, 28, 1, "T4"),
+    "Standard_NC8as_T4_v3": Size("Standard NCASv3_T4 Family", 8, 56, 1, "T4"),
+    "Standard_NC16as_T4_v3": Size("Standard NCASv3_T4 Family", 16, 110, 1, "T4"),
+    "Standard_NC64as_T4_v3": Size("Standard NCASv3_T4 Family", 64, 440, 4, "T4"),
+    "Standard_NC24ads_A100_v4": Size("StandardNCADSA100v4Family", 24, 220, 1, "A100 80GB"),
+    "Standard_NC48ads_A100_v4": Size("StandardNCADSA100v4Family", 48, 440, 2, "A100 80GB"),
+    "Standard_NC96ads_A100_v4": Size("StandardNCADSA100v4Family", 96, 880, 4, "A100 80GB"),
+    "Standard_ND96asr_v4": Size("Standard NDASv4_A100 Family", 96, 900, 8, "A100 40GB", True),
+    "Standard_ND96amsr_A100_v4": Size(
+        "Standard NDAMSv4_A100Family", 96, 1900, 8, "A100 80GB", True
+    ),
+    # A spot cluster of it can be created but never gets a node: UnsupportedVMSizeForLowPriority.
+    "Standard_ND96isr_H100_v5": Size("standardNDv5H100Family", 96, 1900, 8, "H100", True, False),
+    "Standard_HB120rs_v3": Size("standardHBv3Family", 120, 448, infiniband=True),
+}
+
+PRESETS: Mapping[Preset, str] = {
+    "cpu": "Standard_E4ds_v4",
+    "t4": "Standard_NC4as_T4_v3",
+    "a100": "Standard_NC24ads_A100_v4",
+    "infiniband": "Standard_ND96amsr_A100_v4",
+}
+
+
+@dataclass(frozen=True)
+class Retirement:
+    """A family that Azure switches off on `day`, and a size to use instead."""
+
+    pattern: str
+    family: str
+    day: date
+    instead: str
+
+
+_HPC = "Standard_HB120rs_v3"
+RETIREMENTS: tuple[Retirement, ...] = (
+    Retirement(r"NC\d+r?(_Promo)?", "NC", date(2023, 9, 6), PRESETS["t4"]),
+    Retirement(r"NC\d+r?s_v2", "NCv2", date(2023, 9, 6), PRESETS["t4"]),
+    Retirement(r"NC\d+r?s_v3", "NCv3", date(2025, 9, 30), PRESETS["a100"]),
+    Retirement(r"ND\d+r?s", "ND", date(2023, 9, 6), PRESETS["a100"]),
+    Retirement(r"NV\d+(_Promo)?", "NV", date(2023, 9, 6), PRESETS["t4"]),
+    Retirement(r"NV\d+[hm]?s_v3", "NVv3", date(2026, 9, 30), PRESETS["t4"]),
+    Retirement(r"NV\d+as_v4", "NVv4", date(2026, 9, 30), PRESETS["t4"]),
+    Retirement(r"H\d+m?r?(_Promo)?", "H", date(2022, 8, 31), _HPC),
+    Retirement(r"HB60(-\d+)?rs", "HB", date(2024, 8, 31), _HPC),
+    Retirement(r"HB120(-\d+)?rs_v2", "HBv2", date(2027, 5, 31), _HPC),
+    Retirement(r"HC44(-\d+)?rs", "HC", date(2027, 5, 31), _HPC),
+    Retirement(r"DS?\d+(-\d+)?(_v2)?(_Promo)?", "Dv2", date(2028, 5, 1), "Standard_D4ds_v4"),
+)
+
+
+def retirement(size: str) -> Retirement | None:
+    """The retirement of the family of `size`, past or announced."""
+    tail = size.removeprefix("Standard_")
+    return next((entry for entry in RETIREMENTS if re.fullmatch(entry.pattern, tail, re.I)), None)
+
+
+def retired(size: str, day: date) -> Retirement | None:
+    """The retirement of the family of `size`; None if Azure still offers it on `day`."""
+    entry = retirement(size)
+    return entry if entry and entry.day <= day else None

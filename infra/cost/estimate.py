@@ -1,0 +1,329 @@
+"""The monthly cost of an environment, line by line, from its settings and the price list.
+
+An item without a price is named, and the total then reads "at least". `EXCLUDED` lists the costs
+that cannot be known in advance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from infra.catalog.prices import AZURE, Price, PriceList
+from infra.catalog.sizes import SIZES
+from infra.cost import formulas
+from infra.cost.formulas import HOURS, NOTHING, START_MINUTES, Month
+from infra.settings.model import Cluster, Settings
+from infra.settings.names import DNS_ZONES, LAKE_PARTS, PARALLEL_PARTS
+
+DAYS = HOURS / 24
+# Units of a price in a month, where it is not a price by the month.
+UNITS_A_MONTH = {"hour": HOURS, "30 days": DAYS / 30}
+# Assumptions, stated with their lines: the part of the daily cap that logs typically fill, and
+# tens of thousands of vault operations a month (ten times as many at worst).
+TYPICAL_LOGS = 0.1
+TYPICAL_OPERATIONS = 10
+# Private endpoints that a managed network adds itself (how-to-managed-network, "List of required
+# rules"): to the workspace, its storage (blobs and files), its vault, its registry.
+REQUIRED_ENDPOINTS = 5
+# Alerts on the workspace and the vault; each online endpoint has one more.
+ALERTS = 3
+# Load balancers: concept-plan-manage-cost, "Costs might accrue before resource deletion".
+EXCLUDED = (
+    "network traffic and data through private endpoints, gateways and firewalls",
+    "operations on storage, and data beyond `stored_gb`",
+    "retention of logs beyond the 31 days that their price includes",
+    "malware scans by Defender",
+    "disks of workstations",
+    "a load balancer for each compute instance and each 50 nodes of a cluster, about 10 a month",
+    "deployments of online endpoints, which releases create",
+    "images and data of the shared registry beyond its fee",
+    "support and taxes",
+)
+
+
+@dataclass(frozen=True)
+class Inventory:
+    """Numbers of the items that are billed by the piece; a test compares them with the program.
+
+    `endpoints` are our private endpoints, `outbound` those of the managed network, including the
+    ones it adds itself; `registries` includes the one of a shared asset registry.
+    """
+
+    endpoints: int
+    outbound: int
+    zones: int
+    accounts: int
+    alerts: int
+    registries: int
+    gateways: int
+
+
+def inventory(settings: Settings) -> Inventory:
+    """The numbers of an environment."""
+    shared = settings.asset_registry
+    assets = ["amlregistry"] * (shared.mode != "none") + ["blob", "registry"] * bool(shared.storage)
+    share = bool(settings.storage.nfs_share_gib)
+    managed = settings.network.isolation == "managed"
+    parts: list[str] = []
+    if settings.private:
+        parts = ["amlworkspace", "vault", "registry", "blob", "file", *LAKE_PARTS]
+        parts += ["file"] * share + assets + ([] if managed else [*PARALLEL_PARTS])
+    outbound = 0
+    if managed:
+        rules = len(LAKE_PARTS) + len(PARALLEL_PARTS) + share
+        outbound = len(assets) + settings.private * (REQUIRED_ENDPOINTS + rules)
+    return Inventory(
+        endpoints=len(parts),
+        outbound=outbound,
+        zones=len({zone for part in parts for zone in DNS_ZONES[part]}),
+        accounts=2 + share,
+        alerts=ALERTS + len(settings.endpoints),
+        registries=1 + (shared.mode == "create"),
+        gateways=int(settings.needs_nat),
+    )
+
+
+@dataclass(frozen=True)
+class Line:
+    """One item; without a `price` its cost is unknown and `month` is zero."""
+
+    item: str
+    basis: str
+    month: Month
+    price: Price | None
+
+    @property
+    def notes(self) -> str:
+        """The date of the price, and why it is inexact."""
+        if self.price is None:
+            return "no price known"
+        return "; ".join(filter(None, (f"as of {self.price.as_of}", self.price.note)))
+
+
+@dataclass(frozen=True)
+class Alternative:
+    """A cluster with no node always on, or one: the cost of both, and the waiting hours saved."""
+
+    cluster: str
+    at_zero: Month
+    at_one: Month
+    waiting_hours: float
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """All lines of one environment."""
+
+    environment: str
+    currency: str
+    lines: tuple[Line, ...]
+    alternatives: tuple[Alternative, ...]
+
+    @property
+    def total(self) -> Month:
+        """The sum of all lines with a price."""
+        return sum((line.month for line in self.lines), NOTHING)
+
+    @property
+    def unpriced(self) -> tuple[str, ...]:
+        """The items that the total lacks."""
+        return tuple(line.item for line in self.lines if line.price is None)
+
+
+def estimate(settings: Settings, prices: PriceList) -> Estimate:
+    """The monthly cost of an environment."""
+    lines = (*_machines(settings, prices), *_pieces(settings, prices), *_data(settings, prices))
+    return Estimate(
+        settings.environment, prices.currency, lines, tuple(_alternatives(settings, prices))
+    )
+
+
+def _machines(settings: Settings, prices: PriceList) -> Iterator[Line]:
+    region = settings.location
+    for cluster in settings.computes:
+        price = _rate(cluster, region, prices)
+        kind = "spot" if cluster.spot else "dedicated"
+        usage = cluster.usage
+        basis = (
+            f"{cluster.vm_size} ({cluster.hardware}), {kind},"
+            f" {cluster.min_nodes} to {cluster.max_nodes} nodes;"
+            f" typically {usage.jobs} jobs of {usage.hours} h on {usage.nodes}"
+        )
+        month = _cluster(cluster, price.amount, cluster.min_nodes) if price else NOTHING
+        yield Line(f"cluster {cluster.name}", basis, month, price)
+    for machine in settings.workstations:
+        price = prices.find(f"vm/{machine.size}", region)
+        month = Month(0.0, 160 * price.amount, HOURS * price.amount) if price else NOTHING
+        basis = f"{machine.size} ({SIZES[machine.size]}); typically 160 h"
+        yield Line(f"workstation {machine.name}", basis, month, price)
+
+
+def _pieces(settings: Settings, prices: PriceList) -> Iterator[Line]:
+    """Items that are billed by the piece for as long as they exist."""
+    counts = inventory(settings)
+    registries = f"Premium, {counts.registries}"
+    if counts.registries > 1:
+        registries += ": one belongs to the shared asset registry"
+    ends = f"{counts.endpoints} of the network, {counts.outbound} of the managed network"
+    sku = settings.network.firewall
+    firewall = int(settings.private and bool(settings.network.allowed_hosts))
+    key = int(settings.storage.customer_managed_key)
+    for item, price_of, count, basis in (
+        ("container registry", "registry/Premium", counts.registries, registries),
+        ("private endpoints", "private-endpoint", counts.endpoints + counts.outbound, ends),
+        ("DNS zones", "private-dns-zone", counts.zones, f"{counts.zones}"),
+        ("firewall", f"firewall/{sku}", firewall, f"{sku}, because of allowed hosts"),
+        ("NAT gateway", "nat-gateway", counts.gateways, "with a public address"),
+        (
+            "Defender",
+            "defender-for-storage",
+            counts.accounts,
+            f"{counts.accounts} storage accounts",
+        ),
+        ("alerts", "metric-alert", counts.alerts, f"{counts.alerts} metrics"),
+        ("storage key", "vault/hsm-key", key, "one in a hardware security module"),
+    ):
+        price = prices.find(price_of, settings.location)
+        units = UNITS_A_MONTH.get(price.unit, 1.0) if price else 0.0
+        if count:
+            month = formulas.constant(price.amount * units * count) if price else NOTHING
+            yield Line(item, basis, month, price)
+
+
+def _data(settings: Settings, prices: PriceList) -> Iterator[Line]:
+    """Items that are billed by quantity."""
+    region, storage = settings.location, settings.storage
+    price = prices.find(f"blob/{storage.redundancy}", region)
+    month = formulas.constant(price.amount * storage.stored_gb) if price else NOTHING
+    basis = f"{storage.stored_gb} GB ({storage.redundancy}), from `stored_gb`"
+    yield Line("stored data", basis, month, price)
+    if storage.nfs_share_gib:
+        price = prices.find("share/Premium_ZRS", region)
+        month = formulas.constant(price.amount * storage.nfs_share_gib) if price else NOTHING
+        yield Line("NFS share", f"{storage.nfs_share_gib} GiB, used or not", month, price)
+    price = prices.find("vault/operations", region)
+    worst = 10 * TYPICAL_OPERATIONS
+    month = formulas.by_quantity(price.amount, TYPICAL_OPERATIONS, worst) if price else NOTHING
+    basis = f"typically {TYPICAL_OPERATIONS * 10_000:,} operations, ten times as many at worst"
+    yield Line("vault", basis, month, price)
+    price = prices.find("log-analytics", region)
+    cap = settings.monitoring.daily_gb * DAYS
+    month = formulas.by_quantity(price.amount, cap * TYPICAL_LOGS, cap) if price else NOTHING
+    basis = f"at most {settings.monitoring.daily_gb} GB a day; typically {TYPICAL_LOGS:.0%} of it"
+    yield Line("logs", basis, month, price)
+
+
+def _alternatives(settings: Settings, prices: PriceList) -> Iterator[Alternative]:
+    for cluster in settings.clusters:
+        price = _rate(cluster, settings.location, prices)
+        if price is not None:
+            yield Alternative(
+                cluster.name,
+                _cluster(cluster, price.amount, 0),
+                _cluster(cluster, price.amount, 1),
+                formulas.waiting_hours(cluster.usage.jobs, 0, cluster.usage.nodes),
+            )
+
+
+def _rate(cluster: Cluster, region: str, prices: PriceList) -> Price | None:
+    return prices.find(f"vm/{cluster.vm_size}", region, "spot" if cluster.spot else "dedicated")
+
+
+def _cluster(cluster: Cluster, rate: float, min_nodes: int) -> Month:
+    usage, idle = cluster.usage, cluster.idle_minutes
+    limits = (min_nodes, cluster.max_nodes, idle)
+    return formulas.cluster(rate, *limits, usage.jobs, usage.hours, usage.nodes)
+
+
+def as_json(estimate: Estimate) -> dict[str, object]:
+    """The estimate for a program."""
+    return {
+        "environment": estimate.environment,
+        "currency": estimate.currency,
+        "month": _month(estimate.total),
+        "complete": not estimate.unpriced,
+        "not_priced": [*estimate.unpriced, *EXCLUDED],
+        "lines": [
+            {
+                "what": line.item,
+                "basis": line.basis,
+                "month": _month(line.month) if line.price else None,
+                "price": _price(line.price) if line.price else None,
+                "notes": line.notes,
+            }
+            for line in estimate.lines
+        ],
+        "one_node_that_stands": [
+            {
+                "cluster": alternative.cluster,
+                "none": _month(alternative.at_zero),
+                "one": _month(alternative.at_one),
+                "hours_saved": round(alternative.waiting_hours, 2),
+            }
+            for alternative in estimate.alternatives
+        ],
+    }
+
+
+def as_text(estimate: Estimate) -> str:
+    """A table: a line an item, the total, and what one node that is always on would change."""
+    rows = [("a month in " + estimate.currency, "idle", "typical", "worst", "")]
+    for line in estimate.lines:
+        rows.append((line.item, *_figures(line.month, line.price is not None), line.basis))
+    label = "at least" if estimate.unpriced else "total"
+    rows.append((label, *_figures(estimate.total, True), ""))
+    width = max(len(row[0]) for row in rows)
+    text = [f"{estimate.environment}"]
+    for item, idle, typical, worst, basis in rows:
+        text.append(f"  {item:<{width}}  {idle:>8}  {typical:>8}  {worst:>8}  {basis}".rstrip())
+    return "\n".join((*text, *_remarks(estimate)))
+
+
+def price_notes(estimate: Estimate) -> Iterator[str]:
+    """The sources and dates of the prices, and why they are inexact; each with its items."""
+    copied = "copied from third parties, not from Azure (`infra cost --refresh` asks it for VMs)"
+    sources: dict[str, list[str]] = {copied: []}
+    remarks: dict[str, list[str]] = {}
+    for line in estimate.lines:
+        if line.price is None:
+            continue
+        if line.price.source != AZURE:
+            sources[copied].append(line.item)
+        source = f"from {line.price.source} ({line.price.as_of})"
+        sources.setdefault(source, []).append(line.item)
+        for remark in filter(None, line.price.note.split("; ")):
+            remarks.setdefault(remark, []).append(line.item)
+    for note, items in (*remarks.items(), *sources.items()):
+        which = "all" if len(items) == len(estimate.lines) else ", ".join(items)
+        if items:
+            yield f"prices: {note}: {which}"
+
+
+def _remarks(estimate: Estimate) -> Iterator[str]:
+    if estimate.unpriced:
+        yield f"  no price known: {', '.join(estimate.unpriced)}; `infra cost --refresh` asks Azure"
+    yield from (f"  {note}" for note in price_notes(estimate))
+    yield f"  not included: {'; '.join(EXCLUDED)}"
+    for alternative in estimate.alternatives:
+        more = alternative.at_one.typical - alternative.at_zero.typical
+        yield (
+            f"  {alternative.cluster}: one node that is always on would cost {more:,.0f} more in a"
+            f" typical month and save {alternative.waiting_hours:.1f} h of waiting"
+            f" ({START_MINUTES:g} minutes a job)"
+        )
+
+
+def _price(price: Price) -> dict[str, object]:
+    names = ("unit", "region", "priority", "as_of", "source")
+    return {"amount": round(price.amount, 6), **{name: getattr(price, name) for name in names}}
+
+
+def _month(month: Month) -> dict[str, float]:
+    return {name: round(getattr(month, name), 2) for name in ("idle", "typical", "worst")}
+
+
+def _figures(month: Month, priced: bool) -> tuple[str, str, str]:
+    if not priced:
+        return "?", "?", "?"
+    return f"{month.idle:,.0f}", f"{month.typical:,.0f}", f"{month.worst:,.0f}"

@@ -1,0 +1,310 @@
+"""Mermaid diagrams of an environment, which GitHub draws: role assignments, and the network."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from infra.preview.capture import REFERENCE, Capture, Resource
+
+# Kinds that appear as nodes, and their words.
+LABELS: Mapping[str, str] = {
+    "applicationinsights:Component": "Application Insights",
+    "compute:VirtualMachine": "VM",
+    "containerregistry:Registry": "container registry",
+    "keyvault:Vault": "key vault",
+    "machinelearningservices:Compute": "cluster",
+    "machinelearningservices:OnlineEndpoint": "online endpoint",
+    "machinelearningservices:Registry": "shared asset registry",
+    "machinelearningservices:Workspace": "Azure ML workspace",
+    "managedidentity:UserAssignedIdentity": "identity",
+    "network:PrivateEndpoint": "private endpoints",
+    "storage:StorageAccount": "storage account",
+}
+# Parts that a managed network's own private endpoints lead to, by the workspace's input
+# (how-to-managed-network, "List of required rules").
+REQUIRED: Mapping[str, Sequence[str]] = {
+    "storageAccount": ("blob", "file"),
+    "keyVault": ("vault",),
+    "containerRegistry": ("registry",),
+}
+# Prefixes that role names share.
+_PREFIXES = ("Storage ", "Azure AI Enterprise ", "AzureML ")
+_LONGEST_LIST = 12
+INTERNET = "Internet"
+
+
+def markdown(capture: Capture) -> Iterator[str]:
+    """The diagrams with their titles, as lines of Markdown."""
+    services = _service_identities(capture)
+    for title, graph in (
+        ("Access: roles of people, workflows, compute and endpoints", _access(capture, services)),
+        ("Access: roles of Azure's services", _access(capture, services, of_services=True)),
+        ("Network: who reaches what, and the way out", _network(capture)),
+    ):
+        if not graph.empty:
+            yield f"**{title}**\n"
+            yield f"```mermaid\n{graph}\n```\n"
+
+
+def page(capture: Capture) -> str:
+    """The diagrams as a Markdown file."""
+    return "\n".join([f"# {capture.stack}\n", *markdown(capture)])
+
+
+class _Graph:
+    """Nodes in groups, and labelled edges; edges between the same nodes share one arrow."""
+
+    def __init__(self, separator: str) -> None:
+        self._separator = separator
+        self._groups: dict[str, dict[str, str]] = {}
+        self._ids: dict[str, str] = {}
+        self._edges: dict[tuple[str, str], dict[str, None]] = {}
+
+    def node(self, key: str, label: Sequence[str], group: str = "") -> None:
+        """A node with a label of several lines; the first call for a key counts."""
+        if key not in self._ids:
+            self._ids[key] = f"n{len(self._ids)}"
+            self._groups.setdefault(group, {})[key] = "<br/>".join(map(_escaped, label))
+
+    def edge(self, start: str, end: str, labels: Sequence[str] = ()) -> None:
+        """An arrow; labels of repeated calls are collected."""
+        self._edges.setdefault((start, end), {}).update(dict.fromkeys(labels))
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing is connected."""
+        return not self._edges
+
+    def __str__(self) -> str:
+        lines = ["flowchart LR"]
+        for number, (group, nodes) in enumerate(self._groups.items()):
+            indent = "    " if group else "  "
+            if group:
+                lines.append(f'  subgraph g{number}["{_escaped(group)}"]')
+            lines += [f'{indent}{self._ids[key]}["{label}"]' for key, label in nodes.items()]
+            if group:
+                lines.append("  end")
+        for (start, end), labels in self._edges.items():
+            text = f'|"{self._separator.join(map(_escaped, labels))}"|' if labels else ""
+            lines.append(f"  {self._ids[start]} -->{text} {self._ids[end]}")
+        return "\n".join(lines)
+
+
+def _service_identities(capture: Capture) -> frozenset[str]:
+    """The names of identities that only the workspace or storage uses, not jobs or people."""
+    users: dict[str, set[str]] = {}
+    for resource in capture.provided:
+        for urn in resource.uses.get("identity", ()):
+            users.setdefault(urn.rpartition("::")[2], set()).add(resource.kind)
+    services = {"machinelearningservices:Workspace", "storage:StorageAccount"}
+    return frozenset(name for name, kinds in users.items() if kinds <= services)
+
+
+def _access(capture: Capture, services: frozenset[str], *, of_services: bool = False) -> _Graph:
+    """Role assignments of `services`, or of others; principals with equal roles are merged."""
+    graph, resources = _Graph("<br/>"), _by_reference(capture)
+    roles: dict[str, dict[str, list[str]]] = {}
+    for assignment in _of_kind(capture, "authorization:RoleAssignment"):
+        principal = _name(str(assignment.inputs["principalId"]))
+        if (principal in services) == of_services:
+            target = _target(str(assignment.inputs["scope"]), resources)
+            role = str(assignment.inputs["description"]).partition(":")[0]
+            roles.setdefault(principal, {}).setdefault(target, []).append(_short(role))
+    for credential in _of_kind(capture, "managedidentity:FederatedIdentityCredential"):
+        identity = _name(str(credential.inputs["resourceName"]))
+        if identity in roles:
+            _, repository, *environment = str(credential.inputs["subject"]).split(":")
+            label = ["GitHub Actions", repository, " ".join(environment)]
+            graph.node("github", label, "Sign-in")
+            graph.edge("github", identity, ["OIDC"])
+    groups: dict[str, list[str]] = {}
+    for principal, targets in roles.items():
+        signature = str(sorted((target, sorted(names)) for target, names in targets.items()))
+        groups.setdefault(signature, []).append(principal)
+    for principals in groups.values():
+        is_identity = f"UserAssignedIdentity:{principals[0]}" in resources
+        label = principals if is_identity else [f"person {id[:8]}…" for id in principals]
+        graph.node(principals[0], label, "Managed identities" if is_identity else "Sign-in")
+    for principals in groups.values():
+        for target, names in roles[principals[0]].items():
+            # A role on an identity points at the node of that identity.
+            kind, _, name = target.partition(":")
+            end = name if kind == "UserAssignedIdentity" and name in roles else target
+            graph.node(end, _label(target, resources), "Resources")
+            graph.edge(principals[0], end, sorted(names))
+    return graph
+
+
+def _network(capture: Capture) -> _Graph:
+    """Subnets and their machines, private endpoints, public addresses, and the way out."""
+    graph, resources = _Graph(", "), _by_reference(capture)
+    machines: dict[str, list[str]] = {}
+    for compute in _of_kind(capture, "machinelearningservices:Compute"):
+        properties = compute.inputs["properties"]["properties"]
+        subnet = (properties.get("subnet") or {}).get("id", "")
+        machines.setdefault(_last(subnet), []).append(compute.name)
+    for card in _of_kind(capture, "network:NetworkInterface"):
+        subnet = card.inputs["ipConfigurations"][0]["subnet"]["id"]
+        machines.setdefault(_last(subnet), []).append(card.name.removesuffix("-card"))
+    for network in _of_kind(capture, "network:VirtualNetwork"):
+        _subnets(graph, capture, network, machines)
+    for endpoint in _of_kind(capture, "network:PrivateEndpoint"):
+        subnet = _last(endpoint.inputs["subnet"]["id"])
+        for connection in endpoint.inputs["privateLinkServiceConnections"]:
+            target = _target(connection["privateLinkServiceId"], resources)
+            graph.node(target, _label(target, resources), "Resources")
+            graph.edge(f"subnet {subnet}", target, connection["groupIds"])
+    for workspace in _of_kind(capture, "machinelearningservices:Workspace"):
+        _managed_network(graph, workspace, resources, machines.get("", []), capture)
+    for resource in capture.provided:
+        inner = resource.inputs.get("properties")
+        access = resource.inputs.get("publicNetworkAccess") or (
+            inner.get("publicNetworkAccess") if isinstance(inner, Mapping) else None
+        )
+        if access == "Enabled" and resource.kind in LABELS:
+            key = _key(resource)
+            graph.node(INTERNET, [INTERNET])
+            graph.node(key, _label(key, resources), "Resources")
+            graph.edge(INTERNET, key, ["Entra sign-in"])
+    return graph
+
+
+def _subnets(
+    graph: _Graph, capture: Capture, network: Resource, machines: Mapping[str, list[str]]
+) -> None:
+    title = f"Virtual network {', '.join(network.inputs['addressSpace']['addressPrefixes'])}"
+    rules = {
+        group.name: group.inputs["securityRules"]
+        for group in _of_kind(capture, "network:NetworkSecurityGroup")
+    }
+    endpoints = len(_of_kind(capture, "network:PrivateEndpoint"))
+    unused = []
+    for subnet in network.inputs["subnets"]:
+        name, prefix = subnet["name"], subnet["addressPrefix"]
+        content = _listed(machines.get(name, []))
+        if name == "endpoints" and endpoints:
+            content = [f"{endpoints} private endpoints"]
+            graph.node("inside", ["people and machines", "inside the network"])
+            graph.edge("inside", f"subnet {name}", ["private addresses"])
+        if not content:
+            unused.append(f"{name} {prefix}")
+            continue
+        services = [service["service"] for service in subnet.get("serviceEndpoints") or ()]
+        if services:
+            content = [*content, f"service endpoints: {', '.join(services)}"]
+        graph.node(f"subnet {name}", [f"subnet {name} {prefix}", *content], title)
+        if subnet.get("natGateway"):
+            graph.node("nat", ["NAT gateway"], title)
+            graph.node(INTERNET, [INTERNET])
+            graph.edge(f"subnet {name}", "nat", _outbound(rules, subnet))
+            graph.edge("nat", INTERNET)
+    if unused:
+        graph.node("unused", ["unused subnets", *unused], title)
+
+
+def _outbound(
+    rules: Mapping[str, Sequence[Mapping[str, Any]]], subnet: Mapping[str, Any]
+) -> list[str]:
+    """The destinations that a subnet's security group allows."""
+    allowed = [
+        str(rule["destinationAddressPrefix"])
+        for rule in rules.get(_name(subnet["networkSecurityGroup"]["id"]), ())
+        if rule["direction"] == "Outbound" and rule["access"] == "Allow"
+    ]
+    services = [destination for destination in allowed if destination != INTERNET]
+    labels = [f"{len(services)} Azure service tags"] if services else []
+    return labels + ([INTERNET] if INTERNET in allowed else [])
+
+
+def _managed_network(
+    graph: _Graph,
+    workspace: Resource,
+    resources: Mapping[str, Resource],
+    machines: Sequence[str],
+    capture: Capture,
+) -> None:
+    network = workspace.inputs.get("managedNetwork") or {}
+    mode = network.get("isolationMode", "Disabled")
+    if mode == "Disabled":
+        return
+    endpoints = [one.name for one in _of_kind(capture, "machinelearningservices:OnlineEndpoint")]
+    content = [*_listed(machines), *(f"deployments of {name}" for name in endpoints)]
+    graph.node("managed", content or ["no compute"], f"Azure ML's managed network: {mode}")
+    hosts: list[str] = []
+    for _, rule in sorted((network.get("outboundRules") or {}).items()):
+        if rule["type"] == "FQDN":
+            hosts.append(rule["destination"])
+            continue
+        target = _target(rule["destination"]["serviceResourceId"], resources)
+        graph.node(target, _label(target, resources), "Resources")
+        graph.edge("managed", target, [rule["destination"]["subresourceTarget"]])
+    if mode == "AllowOnlyApprovedOutbound":
+        for name, parts in REQUIRED.items():
+            target = _target(str(workspace.inputs.get(name, name)), resources)
+            graph.node(target, _label(target, resources), "Resources")
+            graph.edge("managed", target, parts)
+    if hosts:
+        graph.node("hosts", ["allowed hosts", *_listed(sorted(hosts))])
+        graph.edge("managed", "hosts", [f"firewall {network.get('firewallSku', '')}".strip()])
+    if mode == "AllowInternetOutbound":
+        graph.node(INTERNET, [INTERNET])
+        graph.edge("managed", INTERNET, ["outbound"])
+
+
+def _of_kind(capture: Capture, kind: str) -> list[Resource]:
+    return [resource for resource in capture.provided if resource.kind == kind]
+
+
+def _by_reference(capture: Capture) -> dict[str, Resource]:
+    return {_key(resource): resource for resource in capture.provided}
+
+
+def _key(resource: Resource) -> str:
+    return f"{resource.type.rpartition(':')[2]}:{resource.name}"
+
+
+def _target(value: str, resources: Mapping[str, Resource]) -> str:
+    """The key of the resource that an id refers to; private endpoints share one; else the id."""
+    match = REFERENCE.search(value)
+    key = match[0][2:-1].rpartition(".")[0] if match else value
+    kind = resources[key].kind if key in resources else ""
+    return kind if kind == "network:PrivateEndpoint" else key
+
+
+def _label(target: str, resources: Mapping[str, Resource]) -> list[str]:
+    if target in resources:
+        resource = resources[target]
+        return [resource.name, LABELS.get(resource.kind, resource.kind.split(":")[1])]
+    if target in LABELS:
+        return [LABELS[target]]
+    return [_last(target), "in another environment"]
+
+
+def _name(reference: str) -> str:
+    """The logical name in `${Type:name.output}`; other text as it is."""
+    match = re.search(r"\$\{\w+:([^}]+)\.\w+\}", reference)
+    return match[1] if match else reference
+
+
+def _last(id: str) -> str:
+    return id.rpartition("/")[2]
+
+
+def _short(role: str) -> str:
+    for prefix in _PREFIXES:
+        role = role.removeprefix(prefix)
+    return role
+
+
+def _listed(names: Sequence[str]) -> list[str]:
+    more = len(names) - _LONGEST_LIST
+    return [*names[:_LONGEST_LIST], *([f"and {more} more"] if more > 0 else [])]
+
+
+def _escaped(text: str) -> str:
+    """Text inside a quoted label."""
+    for character, entity in (("#", "#35;"), ('"', "#quot;"), ("<", "#lt;"), (">", "#gt;")):
+        text = text.replace(character, entity)
+    return text

@@ -1,1 +1,0 @@
-"""Prices with their source and date, and what a month or a job comes to. Imports no Pulumi."""

@@ -1,0 +1,225 @@
+"""Compute: clusters that scale to zero, compute instances, and Linux data-science VMs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import pulumi
+from pulumi_azure_native import compute, managedidentity, network
+from pulumi_azure_native import machinelearningservices as ml
+
+from infra.catalog.sizes import SIZES
+from infra.program.network import Network, Part
+from infra.program.site import Site
+from infra.settings.model import BUILDER, Cluster, Workstation
+
+ADMINISTRATOR = "azureuser"
+
+
+@dataclass(frozen=True)
+class WorkstationsArgs:
+    """`machines` are workstations of the kind `data-science-vm`."""
+
+    site: Site
+    network: Network
+    machines: Sequence[Workstation]
+
+
+class Workstations(pulumi.ComponentResource):
+    """VMs without a public address, with sign-in by Entra; `machines` by name."""
+
+    def __init__(self, name: str, args: WorkstationsArgs) -> None:
+        super().__init__("platform:compute:Workstations", name)
+        self.machines = {machine.name: self._machine(args, machine) for machine in args.machines}
+        self.register_outputs({})
+
+    def _machine(self, args: WorkstationsArgs, machine: Workstation) -> compute.VirtualMachine:
+        site = args.site
+        card = network.NetworkInterface(
+            f"{machine.name}-card",
+            network_interface_name=site.names.local("nic", machine.name),
+            resource_group_name=site.group,
+            location=site.location,
+            tags=site.tags,
+            ip_configurations=[
+                network.NetworkInterfaceIPConfigurationArgs(
+                    name="private",
+                    subnet=network.SubnetArgs(id=args.network.subnet("workstations")),
+                    private_ip_allocation_method="Dynamic",
+                )
+            ],
+            opts=pulumi.ResourceOptions(parent=self),
+        )
+        resource = compute.VirtualMachine(
+            machine.name,
+            vm_name=site.names.local("vm", machine.name),
+            resource_group_name=site.group,
+            location=site.location,
+            tags=site.tags,
+            identity=compute.VirtualMachineIdentityArgs(
+                type=compute.ResourceIdentityType.SYSTEM_ASSIGNED
+            ),
+            hardware_profile=compute.HardwareProfileArgs(vm_size=machine.size),
+            network_profile=compute.NetworkProfileArgs(
+                network_interfaces=[compute.NetworkInterfaceReferenceArgs(id=card.id)]
+            ),
+            os_profile=_system(machine),
+            security_profile=_security(machine),
+            storage_profile=compute.StorageProfileArgs(
+                image_reference=compute.ImageReferenceArgs(
+                    publisher="microsoft-dsvm",
+                    offer="ubuntu-2204",
+                    sku="2204-gen2",
+                    version="latest",
+                ),
+                os_disk=compute.OSDiskArgs(
+                    create_option="FromImage",
+                    delete_option="Delete",
+                    managed_disk=compute.ManagedDiskParametersArgs(
+                        storage_account_type="StandardSSD_LRS"
+                    ),
+                ),
+            ),
+            opts=pulumi.ResourceOptions(parent=self),
+        )
+        compute.VirtualMachineExtension(
+            f"{machine.name}-sign-in",
+            vm_extension_name="AADSSHLoginForLinux",
+            vm_name=resource.name,
+            resource_group_name=site.group,
+            location=site.location,
+            tags=site.tags,
+            publisher="Microsoft.Azure.ActiveDirectory",
+            type="AADSSHLoginForLinux",
+            type_handler_version="1.0",
+            auto_upgrade_minor_version=True,
+            opts=pulumi.ResourceOptions(parent=resource),
+        )
+        return resource
+
+
+def _security(machine: Workstation) -> compute.SecurityProfileArgs:
+    """Encryption at host; Trusted Launch without a GPU.
+
+    Secure Boot would not load the image's NVIDIA driver, and ND A100 sizes have no Trusted Launch
+    (azure/virtual-machines/trusted-launch, "Virtual machines sizes").
+    """
+    if SIZES[machine.size].gpus:
+        return compute.SecurityProfileArgs(encryption_at_host=True)
+    firmware = compute.UefiSettingsArgs(secure_boot_enabled=True, v_tpm_enabled=True)
+    return compute.SecurityProfileArgs(
+        encryption_at_host=True, security_type="TrustedLaunch", uefi_settings=firmware
+    )
+
+
+def _system(machine: Workstation) -> compute.OSProfileArgs:
+    key = compute.SshPublicKeyArgs(
+        path=f"/home/{ADMINISTRATOR}/.ssh/authorized_keys", key_data=machine.ssh_key
+    )
+    return compute.OSProfileArgs(
+        computer_name=machine.name,
+        admin_username=ADMINISTRATOR,
+        linux_configuration=compute.LinuxConfigurationArgs(
+            disable_password_authentication=True,
+            ssh=compute.SshConfigurationArgs(public_keys=[key]),
+        ),
+    )
+
+
+@dataclass(frozen=True)
+class ComputeArgs:
+    """`nodes` is our own network if nodes run there; None with a managed network.
+
+    A node without a public address talks to Azure ML through the workspace's private endpoint, so
+    it is created after that (how-to-secure-training-vnet, "no public IP"); Azure's own module does
+    the same in a managed network (avm/res/machine-learning-services/workspace). `granted` are the
+    roles on the workspace: its identity needs one before it creates anything.
+    """
+
+    site: Site
+    workspace: pulumi.Input[str]
+    clusters: Sequence[Cluster]
+    instances: Sequence[Workstation]
+    identities: Mapping[str, managedidentity.UserAssignedIdentity]
+    network: Network | None
+    nodes: Network | None
+    granted: Sequence[pulumi.Resource]
+
+
+class Compute(pulumi.ComponentResource):
+    """Clusters, by name, and compute instances."""
+
+    def __init__(self, name: str, args: ComputeArgs) -> None:
+        super().__init__("platform:compute:Compute", name)
+        depends_on = [*args.granted, *(args.network.dns_records if args.network else ())]
+        self._opts = pulumi.ResourceOptions(parent=self, depends_on=depends_on)
+        self.clusters = {cluster.name: self._cluster(args, cluster) for cluster in args.clusters}
+        for instance in args.instances:
+            self._instance(args, instance)
+        self.register_outputs({})
+
+    def _cluster(self, args: ComputeArgs, cluster: Cluster) -> ml.Compute:
+        return ml.Compute(
+            cluster.name,
+            compute_name=cluster.name,
+            resource_group_name=args.site.group,
+            workspace_name=args.workspace,
+            location=args.site.location,
+            tags=args.site.tags,
+            identity=ml.ManagedServiceIdentityArgs(
+                type="UserAssigned",
+                user_assigned_identities=[args.identities[cluster.name].id],
+            ),
+            properties=ml.AmlComputeArgs(
+                compute_type="AmlCompute",
+                disable_local_auth=True,
+                properties=ml.AmlComputePropertiesArgs(
+                    vm_size=cluster.vm_size,
+                    vm_priority="LowPriority" if cluster.spot else "Dedicated",
+                    os_type="Linux",
+                    enable_node_public_ip=False,
+                    remote_login_port_public_access="Disabled",
+                    subnet=_subnet(args, "builds" if cluster.name == BUILDER else "compute"),
+                    scale_settings=ml.ScaleSettingsArgs(
+                        min_node_count=cluster.min_nodes,
+                        max_node_count=cluster.max_nodes,
+                        node_idle_time_before_scale_down=f"PT{cluster.idle_minutes}M",
+                    ),
+                ),
+            ),
+            opts=self._opts,
+        )
+
+    def _instance(self, args: ComputeArgs, instance: Workstation) -> None:
+        person = ml.AssignedUserArgs(object_id=instance.person, tenant_id=args.site.tenant)
+        ml.Compute(
+            instance.name,
+            compute_name=args.site.names.instance(instance.name),
+            resource_group_name=args.site.group,
+            workspace_name=args.workspace,
+            location=args.site.location,
+            tags=args.site.tags,
+            properties=ml.ComputeInstanceArgs(
+                compute_type="ComputeInstance",
+                disable_local_auth=True,
+                properties=ml.ComputeInstancePropertiesArgs(
+                    vm_size=instance.size,
+                    application_sharing_policy="Personal",
+                    compute_instance_authorization_type="personal",
+                    personal_compute_instance_settings=ml.PersonalComputeInstanceSettingsArgs(
+                        assigned_user=person
+                    ),
+                    enable_node_public_ip=False,
+                    enable_sso=True,
+                    ssh_settings=ml.ComputeInstanceSshSettingsArgs(ssh_public_access="Disabled"),
+                    idle_time_before_shutdown=f"PT{instance.idle_minutes}M",
+                    subnet=_subnet(args, "compute"),
+                ),
+            ),
+            opts=self._opts,
+        )
+
+
+def _subnet(args: ComputeArgs, part: Part) -> ml.ResourceIdArgs | None:
+    return ml.ResourceIdArgs(id=args.nodes.subnet(part)) if args.nodes else None

@@ -1,0 +1,174 @@
+"""A whole environment: the components in order, with the roles between them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pulumi
+
+from infra.program.compute import Compute, ComputeArgs, Workstations, WorkstationsArgs
+from infra.program.endpoints import Endpoints, EndpointsArgs
+from infra.program.guardrails import Guardrails, GuardrailsArgs
+from infra.program.identity import Identity, IdentityArgs
+from infra.program.monitoring import STORAGE_METRICS, Monitoring, MonitoringArgs
+from infra.program.network import Network, NetworkArgs
+from infra.program.registry import Assets, AssetsArgs, Registry, RegistryArgs
+from infra.program.roles import (
+    Grant,
+    Grants,
+    GrantsArgs,
+    roles_after_workspace,
+    roles_before_workspace,
+)
+from infra.program.site import Site, site
+from infra.program.storage import EncryptionKey, Storage, StorageArgs
+from infra.program.vault import Vault, VaultArgs
+from infra.program.workspace import Workspace, WorkspaceArgs
+from infra.settings.model import Settings
+
+
+def provision(
+    settings: Settings, sas: pulumi.Output[str] | None
+) -> Mapping[str, pulumi.Input[str]]:
+    """Declare every resource of the environment; the stack's outputs by name."""
+    here = site(settings)
+    encrypted = settings.storage.customer_managed_key
+    monitoring = Monitoring("monitoring", MonitoringArgs(here, settings.monitoring, settings.owner))
+    clusters = [cluster.name for cluster in settings.computes]
+    identity = Identity(
+        "identity",
+        IdentityArgs(here, settings.repository, clusters, encrypted),
+    )
+    network, nodes = None, settings.network.isolation == "own"
+    if settings.private:
+        network = Network("network", NetworkArgs(here, settings.network, settings.needs_nat))
+    vault = Vault("vault", VaultArgs(here, settings.vault, network, encrypted))
+    registry = Registry("registry", RegistryArgs(here, settings.images, network))
+    assets = None
+    if settings.asset_registry.mode != "none":
+        redundancy = settings.storage.redundancy
+        assets = Assets("assets", AssetsArgs(here, settings.asset_registry, redundancy, network))
+    key = _key(here, vault, identity, network)
+    storage = Storage("storage", StorageArgs(here, settings.storage, network, nodes, key))
+    before = roles_before_workspace(
+        settings, identity, storage, vault, registry, monitoring, assets
+    )
+    granted = Grants("rights", GrantsArgs(here, before))
+    workspace = Workspace(
+        "workspace",
+        WorkspaceArgs(
+            site=here,
+            identity=identity.workspace,
+            granted=granted.assignments,
+            network=network,
+            network_settings=settings.network,
+            storage=storage,
+            vault=vault,
+            registry=registry,
+            assets=assets,
+            insights=monitoring.insights.id,
+            image_build_compute=settings.builder.name if settings.builder else None,
+            sas=sas,
+        ),
+    )
+    machines = settings.machines("data-science-vm")
+    vms = None
+    if network and machines:
+        vms = Workstations("workstations", WorkstationsArgs(here, network, machines))
+    after = [*roles_after_workspace(settings, identity, storage, workspace, assets, vms)]
+    roles = Grants("workspace-rights", GrantsArgs(here, after))
+    compute = Compute(
+        "compute",
+        ComputeArgs(
+            site=here,
+            workspace=workspace.workspace.name,
+            clusters=settings.computes,
+            instances=settings.machines("compute-instance"),
+            identities=identity.clusters,
+            network=network,
+            nodes=network if nodes else None,
+            granted=roles.assignments,
+        ),
+    )
+    Endpoints(
+        "endpoints",
+        EndpointsArgs(
+            site=here,
+            workspace=workspace.workspace.name,
+            endpoints=settings.endpoints,
+            identity=identity.endpoints,
+            granted=[*granted.assignments, *roles.assignments],
+            monitoring=monitoring,
+        ),
+    )
+    _observe(monitoring, network, vault, storage, registry, workspace, assets)
+    Guardrails(
+        "guardrails",
+        GuardrailsArgs(
+            site=here,
+            settings=settings.guardrails,
+            owner=settings.owner,
+            alerts=monitoring.alerts.id,
+            locked={
+                "workspace-storage": storage.workspace.id,
+                "lake": storage.lake.id,
+                "vault": vault.vault.id,
+                "images": registry.registry.id,
+                **({"share": storage.share.id} if storage.share else {}),
+            },
+        ),
+    )
+    return {
+        "resourceGroup": here.group,
+        "workspace": workspace.workspace.name,
+        "lake": storage.lake.name,
+        "pipelineClientId": identity.pipeline.client_id,
+        **{f"cluster:{name}": cluster.name for name, cluster in compute.clusters.items()},
+    }
+
+
+def _key(
+    here: Site, vault: Vault, identity: Identity, network: Network | None
+) -> EncryptionKey | None:
+    """The key of storage, and the role that allows its use.
+
+    A new role takes effect in a vault after minutes, and an account created sooner fails
+    ("KeyVaultAuthenticationFailure", Azure/bicep#16601). Private endpoints of other resources,
+    which are created one after another anyway, fill the time.
+    """
+    if vault.key is None or identity.encryption is None:
+        return None
+    role = "Key Vault Crypto Service Encryption User"
+    grant = Grant("encryption-vault", identity.encryption, role, vault.vault.id)
+    granted = Grants("encryption-rights", GrantsArgs(here, [grant])).assignments
+    uri = vault.vault.properties.vault_uri
+    awaited = [*granted, *(network.dns_records if network else ())]
+    return EncryptionKey(uri, vault.key.name, identity.encryption, awaited)
+
+
+def _observe(
+    monitoring: Monitoring,
+    network: Network | None,
+    vault: Vault,
+    storage: Storage,
+    registry: Registry,
+    workspace: Workspace,
+    assets: Assets | None,
+) -> None:
+    """Diagnostics of all resources that have any, and alerts of the workspace and the vault."""
+    monitoring.diagnose("vault", vault.vault.id)
+    monitoring.diagnose("images", registry.registry.id)
+    monitoring.diagnose("workspace", workspace.workspace.id)
+    for name, service in storage.services.items():
+        monitoring.diagnose(name, service.id, STORAGE_METRICS)
+    if network:
+        monitoring.diagnose("virtual-network", network.virtual.id)
+        for part, group in network.security_groups.items():
+            monitoring.diagnose(f"security-{part}", group.id, metrics=())
+    if assets and assets.registry:
+        monitoring.diagnose("assets", assets.registry.id, metrics=())
+    monitoring.alert("failed-runs", workspace.workspace.id, "Failed Runs", 5)
+    monitoring.alert("unusable-nodes", workspace.workspace.id, "Unusable Nodes", 0)
+    monitoring.alert(
+        "vault-saturation", vault.vault.id, "SaturationShoebox", 75, aggregation="Average"
+    )

@@ -1,0 +1,150 @@
+"""Logs and metrics of all resources in one place, and alerts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pulumi
+from pulumi_azure_native import applicationinsights, monitor, operationalinsights
+
+from infra.program.site import Site
+from infra.settings.model import Monitoring as Settings
+
+ALL_METRICS = ("AllMetrics",)
+# Metric categories of a storage service, which has no `AllMetrics`.
+STORAGE_METRICS = ("Capacity", "Transaction")
+_CRITERIA = "Microsoft.Azure.Monitor.SingleResourceMultipleMetricCriteria"
+
+
+@dataclass(frozen=True)
+class MonitoringArgs:
+    """`owner` is the recipient of alerts."""
+
+    site: Site
+    settings: Settings
+    owner: str
+
+
+class Monitoring(pulumi.ComponentResource):
+    """Log Analytics, Application Insights on it, and the action group of alerts."""
+
+    def __init__(self, name: str, args: MonitoringArgs) -> None:
+        super().__init__("platform:monitoring:Monitoring", name)
+        site = self._site = args.site
+        opts = pulumi.ResourceOptions(parent=self)
+        self.logs = operationalinsights.Workspace(
+            "logs",
+            workspace_name=site.names.local("log"),
+            resource_group_name=site.group,
+            location=site.location,
+            tags=site.tags,
+            sku=operationalinsights.WorkspaceSkuArgs(name="PerGB2018"),
+            retention_in_days=args.settings.retention_days,
+            workspace_capping=operationalinsights.WorkspaceCappingArgs(
+                daily_quota_gb=args.settings.daily_gb
+            ),
+            features=operationalinsights.WorkspaceFeaturesArgs(
+                disable_local_auth=True, enable_log_access_using_only_resource_permissions=True
+            ),
+            opts=opts,
+        )
+        self.insights = applicationinsights.Component(
+            "insights",
+            resource_name_=site.names.local("appi"),
+            resource_group_name=site.group,
+            location=site.location,
+            tags=site.tags,
+            kind="web",
+            application_type="web",
+            ingestion_mode="LogAnalytics",
+            workspace_resource_id=self.logs.id,
+            # Azure ML's inference server only has a key for it (`app_insights_enabled`) and sends
+            # nothing; logs of endpoints arrive through their diagnostic settings.
+            disable_local_auth=True,
+            opts=opts,
+        )
+        self.alerts = monitor.ActionGroup(
+            "alerts",
+            action_group_name=site.names.local("ag"),
+            group_short_name=site.names.platform,
+            resource_group_name=site.group,
+            location="Global",
+            tags=site.tags,
+            enabled=True,
+            email_receivers=[
+                monitor.MicrosoftCommonEmailReceiverArgs(
+                    name="owner", email_address=args.owner, use_common_alert_schema=True
+                )
+            ],
+            opts=opts,
+        )
+        self.diagnose("logs", self.logs.id)
+        self.register_outputs({"logs": self.logs.id})
+
+    def diagnose(
+        self, name: str, resource: pulumi.Input[str], metrics: Sequence[str] = ALL_METRICS
+    ) -> None:
+        """Send the logs and these metric categories of a resource to Log Analytics.
+
+        Azure refuses categories that the type lacks (azure-monitor/reference/supported-metrics).
+        """
+        every = monitor.DiagnosticsLogSettingsArgs(category_group="allLogs", enabled=True)
+        selected = [
+            monitor.DiagnosticsMetricSettingsArgs(category=category, enabled=True)
+            for category in metrics
+        ]
+        monitor.DiagnosticSetting(
+            f"diagnostics-{name}",
+            name="to-log-analytics",
+            resource_uri=resource,
+            workspace_id=self.logs.id,
+            logs=[every],
+            metrics=selected,
+            opts=pulumi.ResourceOptions(parent=self),
+        )
+
+    def alert(
+        self,
+        name: str,
+        resource: pulumi.Input[str],
+        metric: str,
+        above: int,
+        *,
+        aggregation: str = "Total",
+        dimension: tuple[str, str] | None = None,
+    ) -> None:
+        """Alert the owner if a metric stays above a number for 15 minutes."""
+        dimensions = [
+            monitor.MetricDimensionArgs(name=key, operator="Include", values=[value])
+            for key, value in ([dimension] if dimension else [])
+        ]
+        monitor.MetricAlert(
+            f"alert-{name}",
+            rule_name=self._site.names.local("alert", name),
+            resource_group_name=self._site.group,
+            location="global",
+            tags=self._site.tags,
+            scopes=[resource],
+            severity=2,
+            enabled=True,
+            auto_mitigate=True,
+            evaluation_frequency="PT5M",
+            window_size="PT15M",
+            criteria=monitor.MetricAlertSingleResourceMultipleMetricCriteriaArgs(
+                odata_type=_CRITERIA,
+                all_of=[
+                    monitor.MetricCriteriaArgs(
+                        criterion_type="StaticThresholdCriterion",
+                        name=name,
+                        metric_name=metric,
+                        operator="GreaterThan",
+                        threshold=above,
+                        time_aggregation=aggregation,
+                        dimensions=dimensions,
+                    )
+                ],
+            ),
+            actions=[monitor.MetricAlertActionArgs(action_group_id=self.alerts.id)],
+            opts=pulumi.ResourceOptions(parent=self),
+        )

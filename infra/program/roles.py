@@ -1,0 +1,235 @@
+"""Role assignments: least privilege, with every role that an environment grants in one place.
+
+Roles of a workspace's own identity: learn.microsoft.com/azure/machine-learning/
+how-to-identity-based-service-authentication (user-assigned managed identity).
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import pulumi
+from pulumi_azure_native import authorization, managedidentity
+
+from infra.program.compute import Workstations
+from infra.program.identity import Identity
+from infra.program.monitoring import Monitoring
+from infra.program.registry import Assets, Registry
+from infra.program.site import Site
+from infra.program.storage import Storage
+from infra.program.vault import Vault
+from infra.program.workspace import Workspace
+from infra.settings.model import Settings
+
+# learn.microsoft.com/azure/role-based-access-control/built-in-roles
+ROLES: Mapping[str, str] = {
+    "AcrPull": "7f951dda-4ed3-4680-a7ca-43fe172d538d",
+    "AcrPush": "8311e382-0749-4cb8-b61a-304f252e45ec",
+    "Azure AI Enterprise Network Connection Approver": "b556d68e-0be0-4f35-a333-ad7ee1ce17ea",
+    "AzureML Data Scientist": "f6c7c914-8db3-469d-8ca1-694a8f32e121",
+    "AzureML Metrics Writer (preview)": "635dd51f-9968-44d3-b7fb-6d9a6bd613ae",
+    "AzureML Registry User": "1823dd4f-9b8c-4ab6-ab4e-7397a3684615",
+    "Contributor": "b24988ac-6180-42a0-ab88-20f7382dd24c",
+    "Key Vault Administrator": "00482a5a-887f-4fb3-b363-3b7fe8e74483",
+    "Key Vault Crypto Service Encryption User": "e147488a-f6f5-4113-8e2d-b22465e65bf6",
+    "Managed Identity Operator": "f1a07417-d97a-45cb-824c-7a7467783830",
+    "Reader": "acdd72a7-3385-48ef-bd42-f606fba81ae7",
+    "Storage Blob Data Contributor": "ba92f5b4-2d11-453d-a403-e96b0029c9fe",
+    "Storage Blob Data Reader": "2a2b9908-6ea1-4ae2-8e65-a410df84e7d1",
+    "Storage File Data Privileged Contributor": "69566ab7-960f-475b-8e7c-b3118f30c6bd",
+    "Storage Queue Data Contributor": "974c5e8b-45b9-4653-ba55-5f855dd0fb88",
+    "Storage Table Data Contributor": "0a9a7e1f-b9d0-4cc4-a60d-0319b160aaa3",
+    "Virtual Machine User Login": "fb879df8-f326-4884-b1cf-06f3ad86be52",
+}
+
+
+@dataclass(frozen=True)
+class Grant:
+    """A role of `ROLES` on a scope, for an identity or for the person with an object id."""
+
+    name: str
+    assignee: managedidentity.UserAssignedIdentity | str
+    role: str
+    scope: pulumi.Input[str]
+
+    @property
+    def kind(self) -> Literal["User", "ServicePrincipal"]:
+        """The type of the principal; stated, because Entra may not find a new identity yet."""
+        return "User" if isinstance(self.assignee, str) else "ServicePrincipal"
+
+
+@dataclass(frozen=True)
+class GrantsArgs:
+    """The grants of one part of the environment."""
+
+    site: Site
+    grants: Sequence[Grant]
+
+
+class Grants(pulumi.ComponentResource):
+    """Role assignments; resources that need them depend on `assignments`."""
+
+    def __init__(self, name: str, args: GrantsArgs) -> None:
+        super().__init__("platform:identity:Grants", name)
+        self.assignments = [self._assignment(name, args.site, grant) for grant in args.grants]
+        self.register_outputs({})
+
+    def _assignment(self, name: str, site: Site, grant: Grant) -> authorization.RoleAssignment:
+        definition = f"providers/Microsoft.Authorization/roleDefinitions/{ROLES[grant.role]}"
+        key = f"{site.subscription}/{site.names.group}/{name}/{grant.name}/{grant.role}"
+        return authorization.RoleAssignment(
+            grant.name,
+            # Stable, and different for each role: Azure refuses to change an assignment's role.
+            role_assignment_name=str(uuid.uuid5(uuid.NAMESPACE_URL, key)),
+            principal_id=grant.assignee
+            if isinstance(grant.assignee, str)
+            else grant.assignee.principal_id,
+            principal_type=grant.kind,
+            role_definition_id=f"/subscriptions/{site.subscription}/{definition}",
+            scope=grant.scope,
+            description=f"{grant.role}: {grant.name}",
+            opts=pulumi.ResourceOptions(parent=self),
+        )
+
+
+_LAKE = {"read": "Storage Blob Data Reader", "write": "Storage Blob Data Contributor"}
+
+
+def roles_before_workspace(
+    settings: Settings,
+    identity: Identity,
+    storage: Storage,
+    vault: Vault,
+    registry: Registry,
+    monitoring: Monitoring,
+    assets: Assets | None,
+) -> list[Grant]:
+    """The roles that must exist before the workspace."""
+    own, images = identity.workspace, registry.registry.id
+    blobs = "Storage Blob Data Contributor"
+    grants = [
+        Grant("workspace-storage", own, "Contributor", storage.workspace.id),
+        Grant("workspace-storage-blobs", own, blobs, storage.workspace.id),
+        Grant(
+            "workspace-storage-files",
+            own,
+            "Storage File Data Privileged Contributor",
+            storage.workspace.id,
+        ),
+        Grant("workspace-vault", own, "Contributor", vault.vault.id),
+        Grant("workspace-vault-secrets", own, "Key Vault Administrator", vault.vault.id),
+        Grant("workspace-images", own, "Contributor", images),
+        Grant("workspace-insights", own, "Contributor", monitoring.insights.id),
+        Grant("workspace-lake", own, "Storage Blob Data Reader", storage.lake.id),
+        Grant("endpoints-images", identity.endpoints, "AcrPull", images),
+        # Reads models; a `data_collector` writes requests (how-to-collect-production-data).
+        Grant("endpoints-storage", identity.endpoints, blobs, storage.workspace.id),
+        # Uploads to a datastore without credentials use this identity, and a user-delegation SAS
+        # that it signs grants no more than its own roles
+        # (rest/api/storageservices/create-user-delegation-sas).
+        Grant("pipeline-storage", identity.pipeline, blobs, storage.workspace.id),
+        Grant("pipeline-lake", identity.pipeline, blobs, storage.lake.id),
+        # A release updates the endpoint including its identity, which requires this role
+        # (role-based-access-control/built-in-roles, "Managed Identity Operator").
+        Grant(
+            "pipeline-endpoints",
+            identity.pipeline,
+            "Managed Identity Operator",
+            identity.endpoints.id,
+        ),
+    ]
+    # The studio needs it to find the resources behind them (how-to-enable-studio-virtual-network).
+    grants += [
+        Grant(f"workspace-sees-{name}", own, "Reader", endpoint.id)
+        for name, endpoint in storage.endpoints.items()
+    ]
+    if settings.network.isolation == "managed":
+        approver = "Azure AI Enterprise Network Connection Approver"
+        # Also for the shared registry: how-to-managed-network, "Approval of private endpoints".
+        grants += [
+            Grant(f"workspace-approves-{name}", own, approver, scope)
+            for name, scope in (
+                ("storage", storage.workspace.id),
+                ("lake", storage.lake.id),
+                ("vault", vault.vault.id),
+                ("images", images),
+                *([("share", storage.share.id)] if storage.share else []),
+                *((f"assets-{part}", id) for part, id in (assets.parts if assets else {}).items()),
+            )
+        ]
+    for cluster in settings.clusters:
+        assignee = identity.clusters[cluster.name]
+        grants += [
+            Grant(f"cluster-{cluster.name}-images", assignee, "AcrPull", images),
+            Grant(f"cluster-{cluster.name}-storage", assignee, blobs, storage.workspace.id),
+            # A parallel step distributes its work through them (how-to-disable-local-auth-storage,
+            # "Scenarios for role assignments").
+            Grant(
+                f"cluster-{cluster.name}-queues",
+                assignee,
+                "Storage Queue Data Contributor",
+                storage.workspace.id,
+            ),
+            Grant(
+                f"cluster-{cluster.name}-tables",
+                assignee,
+                "Storage Table Data Contributor",
+                storage.workspace.id,
+            ),
+            Grant(f"cluster-{cluster.name}-lake", assignee, _LAKE[cluster.lake], storage.lake.id),
+        ]
+    if settings.builder:
+        # The only identity that pushes images. Like any job it reads sources and writes its log
+        # (how-to-disable-local-auth-storage).
+        assignee = identity.clusters[settings.builder.name]
+        grants += [
+            Grant(f"cluster-{settings.builder.name}-images", assignee, "AcrPush", images),
+            Grant(
+                f"cluster-{settings.builder.name}-storage", assignee, blobs, storage.workspace.id
+            ),
+        ]
+    return grants
+
+
+def roles_after_workspace(
+    settings: Settings,
+    identity: Identity,
+    storage: Storage,
+    workspace: Workspace,
+    assets: Assets | None,
+    vms: Workstations | None,
+) -> Iterator[Grant]:
+    """The roles on the workspace, on the shared registry and on VMs."""
+    scope = workspace.workspace.id
+    yield Grant("workspace-itself", identity.workspace, "Contributor", scope)
+    yield Grant("pipeline-workspace", identity.pipeline, "AzureML Data Scientist", scope)
+    yield Grant("endpoints-metrics", identity.endpoints, "AzureML Metrics Writer (preview)", scope)
+    if assets:
+        yield Grant("pipeline-assets", identity.pipeline, "AzureML Registry User", assets.id)
+        # Read-only (how-to-manage-registries, "Allow users to use assets"): another environment
+        # might serve what a job writes there.
+        yield Grant("endpoints-assets", identity.endpoints, "Reader", assets.id)
+        for cluster in settings.clusters:
+            assignee = identity.clusters[cluster.name]
+            yield Grant(f"cluster-{cluster.name}-assets", assignee, "Reader", assets.id)
+    for instance in settings.machines("compute-instance"):
+        # Its files are a share, mounted as the person (how-to-disable-local-auth-storage,
+        # "Scenarios for role assignments").
+        name, assignee = instance.name, instance.person
+        files = "Storage File Data Privileged Contributor"
+        yield Grant(f"person-{name}-workspace", assignee, "AzureML Data Scientist", scope)
+        yield Grant(
+            f"person-{name}-blobs", assignee, "Storage Blob Data Contributor", storage.workspace.id
+        )
+        yield Grant(f"person-{name}-files", assignee, files, storage.workspace.id)
+        # There a datastore without credentials is read as the person
+        # (how-to-identity-based-service-authentication, "Accessing storage services").
+        yield Grant(f"person-{name}-lake", assignee, "Storage Blob Data Reader", storage.lake.id)
+    for machine in settings.machines("data-science-vm"):
+        if vms:
+            vm = vms.machines[machine.name].id
+            role = "Virtual Machine User Login"
+            yield Grant(f"person-{machine.name}-sign-in", machine.person, role, vm)

@@ -1,0 +1,264 @@
+"""Storage: the workspace's account, the data lake, and an optional NFS share.
+
+Shared keys are off, so a SAS can only be a user-delegation SAS. Azure's SAS policy does not apply
+to those; `infra sas`, which issues them, enforces the same limit.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pulumi
+from pulumi_azure_native import managedidentity, security, storage
+from pulumi_azure_native.network import PrivateEndpoint
+
+from infra.program.network import Network
+from infra.program.site import Site
+from infra.settings.model import Storage as Settings
+from infra.settings.names import LAKE_PARTS, PARALLEL_PARTS
+
+
+@dataclass(frozen=True)
+class EncryptionKey:
+    """A key of our own vault, and the identity that may wrap with it.
+
+    Resources that it encrypts depend on `awaited`.
+    """
+
+    vault_uri: pulumi.Input[str]
+    name: pulumi.Input[str]
+    identity: managedidentity.UserAssignedIdentity
+    awaited: list[pulumi.Resource]
+
+
+def _key_identity(key: EncryptionKey | None) -> storage.IdentityArgs | None:
+    """The identity with which an account uses its key."""
+    if key is None:
+        return None
+    return storage.IdentityArgs(type="UserAssigned", user_assigned_identities=[key.identity.id])
+
+
+def _encryption(key: EncryptionKey | None, *, queues: bool) -> storage.EncryptionArgs:
+    """Double encryption, by Azure's key or ours; `queues`: the account has queues and tables.
+
+    Queues and tables only use our key if the account is created so
+    (storage/common/account-encryption-key-create).
+    """
+    service = storage.EncryptionServiceArgs(enabled=True, key_type="Account")
+    ours = service if key and queues else None
+    services = storage.EncryptionServicesArgs(blob=service, file=service, queue=ours, table=ours)
+    if key is None:
+        return storage.EncryptionArgs(
+            key_source="Microsoft.Storage",
+            require_infrastructure_encryption=True,
+            services=services,
+        )
+    return storage.EncryptionArgs(
+        key_source="Microsoft.Keyvault",
+        require_infrastructure_encryption=True,
+        services=services,
+        encryption_identity=storage.EncryptionIdentityArgs(
+            encryption_user_assigned_identity=key.identity.id
+        ),
+        # Without a version the account follows the key's rotation.
+        key_vault_properties=storage.KeyVaultPropertiesArgs(
+            key_name=key.name, key_vault_uri=key.vault_uri
+        ),
+    )
+
+
+def _lifecycle(
+    name: str, site: Site, account: storage.StorageAccount, settings: Settings
+) -> storage.ManagementPolicy:
+    """Rules for old data: all containers cool, the first one (raw data) may expire."""
+    cool = storage.DateAfterModificationArgs(
+        days_after_modification_greater_than=settings.cool_after_days
+    )
+    rules = [_rule("cool", [], storage.ManagementPolicyBaseBlobArgs(tier_to_cool=cool))]
+    if settings.delete_after_days:
+        expired = storage.DateAfterModificationArgs(
+            days_after_modification_greater_than=settings.delete_after_days
+        )
+        first = f"{settings.containers[0]}/"
+        rules.append(_rule("expire", [first], storage.ManagementPolicyBaseBlobArgs(delete=expired)))
+    return storage.ManagementPolicy(
+        f"{name}-lifecycle",
+        management_policy_name="default",
+        account_name=account.name,
+        resource_group_name=site.group,
+        policy=storage.ManagementPolicySchemaArgs(rules=rules),
+        opts=pulumi.ResourceOptions(parent=account),
+    )
+
+
+def _rule(
+    name: str, prefixes: list[str], actions: storage.ManagementPolicyBaseBlobArgs
+) -> storage.ManagementPolicyRuleArgs:
+    return storage.ManagementPolicyRuleArgs(
+        name=name,
+        type="Lifecycle",
+        enabled=True,
+        definition=storage.ManagementPolicyDefinitionArgs(
+            filters=storage.ManagementPolicyFilterArgs(
+                blob_types=["blockBlob"], prefix_match=prefixes
+            ),
+            actions=storage.ManagementPolicyActionArgs(base_blob=actions),
+        ),
+    )
+
+
+@dataclass(frozen=True)
+class StorageArgs:
+    """`network` is None with public addresses, `key` is None if Azure's key encrypts.
+
+    `nodes`: whether cluster nodes run in `network`.
+    """
+
+    site: Site
+    settings: Settings
+    network: Network | None
+    nodes: bool
+    key: EncryptionKey | None
+
+
+class Storage(pulumi.ComponentResource):
+    """The workspace's account, which must not have a hierarchical namespace, and the lake.
+
+    `share` is the account of the NFS share, None without one.
+    """
+
+    def __init__(self, name: str, args: StorageArgs) -> None:
+        super().__init__("platform:storage:Storage", name)
+        self._args = args
+        site, settings = args.site, args.settings
+        # Writes to each account that private endpoints must wait for.
+        self._written: dict[str, list[pulumi.Resource]] = {}
+        self.workspace = self._account("workspace-storage", "stws", lake=False)
+        self.lake = self._account("lake", "stlk", lake=True)
+        self.services = {
+            "workspace-storage": self._blobs("workspace-storage", self.workspace),
+            "lake": self._blobs("lake", self.lake),
+        }
+        self.containers = {
+            name: storage.BlobContainer(
+                f"container-{name}",
+                container_name=name,
+                account_name=self.lake.name,
+                resource_group_name=site.group,
+                public_access=storage.PublicAccess.NONE,
+                opts=pulumi.ResourceOptions(parent=self.lake, protect=site.protect),
+            )
+            for name in settings.containers
+        }
+        rules = _lifecycle("lake", site, self.lake, settings)
+        self._written["lake"] += [*self.containers.values(), rules]
+        self.share = self._share(settings.nfs_share_gib) if settings.nfs_share_gib else None
+        self.endpoints = {
+            f"{name}-{part}": self._endpoint(args.network, name, account, part)
+            for name, account, parts in (
+                ("workspace-storage", self.workspace, ("blob", "file")),
+                ("lake", self.lake, LAKE_PARTS),
+            )
+            for part in parts
+            if args.network
+        }
+        for part in PARALLEL_PARTS:
+            if args.network and args.nodes:
+                self._endpoint(args.network, "workspace-storage", self.workspace, part)
+        self.register_outputs({"lake": self.lake.id})
+
+    def _endpoint(
+        self, network: Network, name: str, account: storage.StorageAccount, part: str
+    ) -> PrivateEndpoint:
+        return network.private_endpoint(name, account.id, part, after=self._written[name])
+
+    def _account(
+        self, name: str, kind: str, *, lake: bool, nfs: bool = False
+    ) -> storage.StorageAccount:
+        site, settings, key = self._args.site, self._args.settings, self._args.key
+        network = self._args.network
+        subnets = [network.subnet("compute")] if network and network.service_endpoints else []
+        account = storage.StorageAccount(
+            name,
+            account_name=site.names.worldwide(kind),
+            resource_group_name=site.group,
+            location=site.location,
+            tags=site.tags,
+            kind="FileStorage" if nfs else "StorageV2",
+            sku=storage.SkuArgs(name="Premium_ZRS" if nfs else f"Standard_{settings.redundancy}"),
+            is_hns_enabled=lake,
+            allow_blob_public_access=False,
+            allow_shared_key_access=False,
+            allow_cross_tenant_replication=False,
+            default_to_o_auth_authentication=True,
+            is_local_user_enabled=False,
+            # NFS has no TLS; its account is only reachable through a private endpoint.
+            enable_https_traffic_only=not nfs,
+            minimum_tls_version="TLS1_2",
+            public_network_access="Enabled" if subnets and not nfs else site.public_access,
+            network_rule_set=storage.NetworkRuleSetArgs(
+                default_action=storage.DefaultAction.DENY
+                if network
+                else storage.DefaultAction.ALLOW,
+                bypass="AzureServices",
+                virtual_network_rules=[
+                    storage.VirtualNetworkRuleArgs(virtual_network_resource_id=subnet)
+                    for subnet in subnets
+                ],
+            ),
+            sas_policy=storage.SasPolicyArgs(
+                expiration_action="Block",
+                sas_expiration_period=f"00.{settings.sas_hours:02}:00:00"
+                if settings.sas_hours < 24
+                else f"{settings.sas_hours // 24:02}.{settings.sas_hours % 24:02}:00:00",
+            ),
+            identity=_key_identity(key),
+            encryption=_encryption(key, queues=not nfs),
+            opts=pulumi.ResourceOptions(
+                parent=self, protect=site.protect, depends_on=key.awaited if key else []
+            ),
+        )
+        defender = security.DefenderForStorage(
+            f"{name}-defender",
+            setting_name="current",
+            resource_id=account.id,
+            properties=security.DefenderForStorageSettingPropertiesArgs(
+                is_enabled=True, override_subscription_level_settings=True
+            ),
+            opts=pulumi.ResourceOptions(parent=account),
+        )
+        self._written[name] = [defender]
+        return account
+
+    def _blobs(self, name: str, account: storage.StorageAccount) -> storage.BlobServiceProperties:
+        retention = storage.DeleteRetentionPolicyArgs(
+            enabled=True, days=self._args.settings.soft_delete_days
+        )
+        blobs = storage.BlobServiceProperties(
+            f"{name}-blobs",
+            blob_services_name="default",
+            account_name=account.name,
+            resource_group_name=self._args.site.group,
+            delete_retention_policy=retention,
+            container_delete_retention_policy=retention,
+            opts=pulumi.ResourceOptions(parent=account),
+        )
+        self._written[name].append(blobs)
+        return blobs
+
+    def _share(self, gib: int) -> storage.StorageAccount:
+        account = self._account("share-storage", "stnf", lake=False, nfs=True)
+        share = storage.FileShare(
+            "share",
+            share_name="shared",
+            account_name=account.name,
+            resource_group_name=self._args.site.group,
+            enabled_protocols="NFS",
+            root_squash="RootSquash",
+            share_quota=gib,
+            opts=pulumi.ResourceOptions(parent=account, protect=self._args.site.protect),
+        )
+        assert self._args.network, "settings refuse a share without a network"
+        self._written["share-storage"].append(share)
+        self._endpoint(self._args.network, "share-storage", account, "file")
+        return account

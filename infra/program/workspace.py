@@ -1,0 +1,193 @@
+"""The Azure ML workspace, its managed network and its datastores."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pulumi
+from pulumi_azure_native import machinelearningservices as ml
+from pulumi_azure_native import managedidentity
+
+from infra.program.network import Network
+from infra.program.registry import Assets, Registry
+from infra.program.site import Site
+from infra.program.storage import Storage
+from infra.program.vault import Vault
+from infra.settings.model import Network as NetworkSettings
+from infra.settings.names import LAKE_PARTS, PARALLEL_PARTS
+
+
+@dataclass(frozen=True)
+class WorkspaceArgs:
+    """`granted` are the roles that the identity needs before the workspace is created.
+
+    `sas` is a token for the lake; None if datastores use identities.
+    """
+
+    site: Site
+    identity: managedidentity.UserAssignedIdentity
+    granted: Sequence[pulumi.Resource]
+    network: Network | None
+    network_settings: NetworkSettings
+    storage: Storage
+    vault: Vault
+    registry: Registry
+    assets: Assets | None
+    insights: pulumi.Input[str]
+    image_build_compute: str | None
+    sas: pulumi.Output[str] | None
+
+
+class Workspace(pulumi.ComponentResource):
+    """A workspace that uses its identity for all access."""
+
+    def __init__(self, name: str, args: WorkspaceArgs) -> None:
+        super().__init__("platform:workspace:Workspace", name)
+        site = args.site
+        self.workspace = ml.Workspace(
+            "workspace",
+            workspace_name=site.names.local("mlw"),
+            resource_group_name=site.group,
+            location=site.location,
+            tags=site.tags,
+            kind="Default",
+            sku=ml.SkuArgs(name="Basic", tier="Basic"),
+            identity=ml.ManagedServiceIdentityArgs(
+                type="UserAssigned", user_assigned_identities=[args.identity.id]
+            ),
+            primary_user_assigned_identity=args.identity.id,
+            storage_account=args.storage.workspace.id,
+            key_vault=args.vault.vault.id,
+            container_registry=args.registry.registry.id,
+            application_insights=args.insights,
+            public_network_access=site.public_access,
+            v1_legacy_mode=False,
+            system_datastores_auth_mode="Identity",
+            # A registry without public addresses cannot build images.
+            image_build_compute=args.image_build_compute,
+            managed_network=_managed_network(args),
+            serverless_compute_settings=_serverless(args),
+            provision_network_now=args.network_settings.isolation == "managed",
+            # The managed network adds private endpoints to resources that also have ours.
+            opts=pulumi.ResourceOptions(
+                parent=self,
+                protect=site.protect,
+                depends_on=[*args.granted, *(args.network.dns_records if args.network else ())],
+            ),
+        )
+        if args.network:
+            args.network.private_endpoint("workspace", self.workspace.id, "amlworkspace")
+        for name, container in args.storage.containers.items():
+            self._datastore(args, name, container.name)
+        self.register_outputs({"id": self.workspace.id, "name": self.workspace.name})
+
+    def _datastore(self, args: WorkspaceArgs, name: str, container: pulumi.Input[str]) -> None:
+        ml.Datastore(
+            f"datastore-{name}",
+            # A datastore's name has no hyphens.
+            name=name.replace("-", "_"),
+            resource_group_name=args.site.group,
+            workspace_name=self.workspace.name,
+            properties=_by_sas(args, args.sas, container)
+            if args.sas
+            else _by_identity(args, container),
+            # Azure ML would validate it from outside the lake's network.
+            skip_validation=True,
+            opts=pulumi.ResourceOptions(parent=self.workspace),
+        )
+
+
+def _by_identity(
+    args: WorkspaceArgs, container: pulumi.Input[str]
+) -> ml.AzureDataLakeGen2DatastoreArgs:
+    return ml.AzureDataLakeGen2DatastoreArgs(
+        datastore_type="AzureDataLakeGen2",
+        account_name=args.storage.lake.name,
+        filesystem=container,
+        endpoint="core.windows.net",
+        protocol="https",
+        subscription_id=args.site.subscription,
+        resource_group=args.site.names.group,
+        credentials=ml.NoneDatastoreCredentialsArgs(credentials_type="None"),
+        service_data_access_auth_identity="WorkspaceUserAssignedIdentity",
+    )
+
+
+def _by_sas(
+    args: WorkspaceArgs, token: pulumi.Output[str], container: pulumi.Input[str]
+) -> ml.AzureBlobDatastoreArgs:
+    return ml.AzureBlobDatastoreArgs(
+        datastore_type="AzureBlob",
+        account_name=args.storage.lake.name,
+        container_name=container,
+        endpoint="core.windows.net",
+        protocol="https",
+        subscription_id=args.site.subscription,
+        resource_group=args.site.names.group,
+        credentials=ml.SasDatastoreCredentialsArgs(
+            credentials_type="Sas",
+            secrets=ml.SasDatastoreSecretsArgs(secrets_type="Sas", sas_token=token),
+        ),
+    )
+
+
+def _rule_name(host: str) -> str:
+    """The rule name of a host, unique also for a-b.org, a.b.org and *.b.org."""
+    kind, name = ("hosts", host[2:]) if host.startswith("*.") else ("host", host)
+    return f"{kind}-{name.replace('-', '--').replace('.', '-')}"
+
+
+def _endpoint_rule(id: pulumi.Input[str], part: str) -> ml.PrivateEndpointOutboundRuleArgs:
+    return ml.PrivateEndpointOutboundRuleArgs(
+        type="PrivateEndpoint",
+        category="UserDefined",
+        destination=ml.PrivateEndpointDestinationArgs(
+            service_resource_id=id, subresource_target=part
+        ),
+    )
+
+
+def _serverless(args: WorkspaceArgs) -> ml.ServerlessComputeSettingsArgs | None:
+    """Jobs without a cluster also run in our own network.
+
+    A managed network contains these nodes by itself (how-to-use-serverless-compute).
+    """
+    if args.network is None or args.network_settings.isolation != "own":
+        return None
+    return ml.ServerlessComputeSettingsArgs(
+        serverless_compute_custom_subnet=args.network.subnet("compute"),
+        serverless_compute_no_public_ip=True,
+    )
+
+
+def _managed_network(args: WorkspaceArgs) -> ml.ManagedNetworkSettingsArgs:
+    """Only approved destinations if private; a starter's network may reach the internet.
+
+    A starter needs a managed network too, because its nodes have no public addresses.
+    """
+    if args.network_settings.isolation == "own":
+        return ml.ManagedNetworkSettingsArgs(isolation_mode="Disabled")
+    rules: dict[str, ml.FqdnOutboundRuleArgs | ml.PrivateEndpointOutboundRuleArgs] = {}
+    if args.assets:
+        # Its creator may have disabled its public addresses.
+        parts = args.assets.parts.items()
+        rules |= {f"assets-{part}": _endpoint_rule(id, part) for part, id in parts}
+    if not args.network:
+        return ml.ManagedNetworkSettingsArgs(
+            isolation_mode="AllowInternetOutbound", outbound_rules=rules
+        )
+    lake, own = args.storage.lake.id, args.storage.workspace.id
+    rules |= {f"lake-{part}": _endpoint_rule(lake, part) for part in LAKE_PARTS}
+    rules |= {f"workspace-{part}": _endpoint_rule(own, part) for part in PARALLEL_PARTS}
+    if args.storage.share:
+        rules["share"] = _endpoint_rule(args.storage.share.id, "file")
+    for host in args.network_settings.allowed_hosts:
+        rules[_rule_name(host)] = ml.FqdnOutboundRuleArgs(
+            type="FQDN", category="UserDefined", destination=host
+        )
+    return ml.ManagedNetworkSettingsArgs(
+        isolation_mode="AllowOnlyApprovedOutbound",
+        firewall_sku=args.network_settings.firewall,
+        outbound_rules=rules,
+    )

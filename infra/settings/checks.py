@@ -1,0 +1,340 @@
+"""Checks across settings: values that are valid one by one and wrong together.
+
+Also what a value means beyond its form: sizes, regions and address ranges that exist.
+"""
+
+from __future__ import annotations
+
+import difflib
+import ipaddress
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import date
+
+from infra.catalog.regions import NO_PAIR, NO_ZONES, REGIONS
+from infra.catalog.sizes import PRESETS, SIZES, retired
+from infra.settings.model import BUILDER, IDLE_MINUTES, Settings
+from infra.settings.names import names
+from ml.core.documents import Document, Key
+from ml.core.errors import Problem
+
+CLUSTERS, WORKSTATIONS, ENDPOINTS = (
+    "platform:clusters",
+    "platform:workstations",
+    "platform:endpoints",
+)
+NETWORK, STORAGE = "platform:network", "platform:storage"
+ADDRESS_SPACE = (NETWORK, "address_space")
+# The longest name of an online endpoint (how-to-manage-quotas).
+MAX_ENDPOINT_NAME = 32
+# Datastores of every workspace: how-to-datastore.
+DEFAULT_DATASTORES = frozenset(
+    f"workspace{suffix}"
+    for suffix in ("blobstore", "filestore", "artifactstore", "workingdirectory")
+) | {"workspaceworkingdirectory"}
+# Most nodes of a cluster with InfiniBand (how-to-manage-quotas: an RDMA enabled VM family).
+MAX_INFINIBAND_NODES = 100
+_PRIVATE = tuple(map(ipaddress.IPv4Network, ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16")))
+# Docker's bridge network on every node.
+_DOCKER = ipaddress.IPv4Network("172.17.0.0/16")
+# Azure reserves five addresses of each subnet:
+# learn.microsoft.com/azure/virtual-network/virtual-networks-faq
+_RESERVED = 5
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One problem; `keys` lead from `config` to the setting to change."""
+
+    code: str
+    found: str
+    expected: str
+    hint: str
+    keys: tuple[Key, ...] = ()
+
+
+Findings = Iterator[Finding]
+
+
+def problems(settings: Settings, document: Document) -> Iterator[Problem]:
+    """Every finding, at the line of the setting to change."""
+    for check in CHECKS:
+        for finding in check(settings):
+            place = document.place("config", *finding.keys)
+            yield Problem(finding.code, finding.found, finding.expected, finding.hint, place)
+
+
+def _environment(settings: Settings) -> Findings:
+    """The environment is a part of names of at most 24 characters."""
+    name = settings.environment
+    if not (name.isascii() and name.isalnum() and name.islower() and len(name) <= 7):
+        expected = "at most 7 lower-case letters and digits: it is a part of every name"
+        yield Finding("stack-name", f"the stack is called `{name}`", expected, "rename the file")
+
+
+def _region(settings: Settings) -> Findings:
+    region, keys = settings.location, ("azure-native:location",)
+    if region not in REGIONS:
+        near = difflib.get_close_matches(region, sorted(REGIONS), 1)
+        hint = f"did you mean `{near[0]}`? " if near else ""
+        yield Finding(
+            "unknown-region",
+            f"`{region}` is not a region of Azure's public cloud",
+            "a region, as `az account list-locations` names it",
+            f"{hint}add a region that is newer than the list to infra/catalog/regions.py",
+            keys,
+        )
+    # Azure refuses zonal copies, or copies in a paired region, where there are none: storage/
+    # common/storage-redundancy, container-registry/zone-redundancy.
+    copies = settings.storage.redundancy
+    without_zones = copies.replace("Z", "") if "G" in copies else "LRS"
+    zonal = (
+        ("storage.redundancy", copies, copies.endswith("ZRS"), without_zones),
+        ("images.zone_redundant", "true", settings.images.zone_redundant, "false"),
+        ("storage.nfs_share_gib", "more than 0", bool(settings.storage.nfs_share_gib), "0"),
+    )
+    for setting, value, needs_zones, instead in zonal:
+        if region in NO_ZONES and needs_zones:
+            found = f"`{region}` has no availability zones: `platform:{setting}` is {value}"
+            hint = f"set `platform:{setting}: {instead}`, or choose another region"
+            yield Finding("no-zones", found, "a region with zones", hint, keys)
+    if region in NO_PAIR and "G" in copies:
+        found = f"`{region}` has no paired region: `platform:storage.redundancy` is {copies}"
+        hint = "set `platform:storage.redundancy: ZRS`, or choose another region"
+        yield Finding("no-pair", found, "a region with a pair", hint, keys)
+
+
+def _sizes(settings: Settings) -> Findings:
+    for index, cluster in enumerate(settings.clusters):
+        keys: tuple[Key, ...] = (CLUSTERS, index)
+        if (cluster.preset is None) == (cluster.size is None):
+            given = "both `preset` and `size`" if cluster.size else "neither `preset` nor `size`"
+            expected = "one of the two; presets: " + ", ".join(PRESETS)
+            hint = "delete one" if cluster.size else "add `preset: cpu`"
+            yield Finding("one-size", f"`{cluster.name}` has {given}", expected, hint, keys)
+        elif cluster.size:
+            yield from _size(cluster.size, (*keys, "size"))
+    for index, workstation in enumerate(settings.workstations):
+        yield from _size(workstation.size, (WORKSTATIONS, index, "size"))
+    builder, keys = settings.images.builder_size, ("platform:images", "builder_size")
+    yield from _size(builder, keys)
+    if builder in SIZES and SIZES[builder].gpus:
+        found = f"`{builder}` has {SIZES[builder].gpus} GPUs; building an image uses none"
+        hint = f"use {PRESETS['cpu']}"
+        yield Finding("builder-with-gpu", found, "a size without a GPU", hint, keys)
+
+
+def _size(size: str, keys: tuple[Key, ...]) -> Findings:
+    if retirement := retired(size, date.today()):
+        found = f"`{size}`: the {retirement.family} series was retired on {retirement.day}"
+        hint = f"use {retirement.instead}"
+        yield Finding("retired-size", found, "a size that Azure still offers", hint, keys)
+    elif size not in SIZES:
+        folded = {name.lower().removeprefix("standard_"): name for name in SIZES}
+        near = difflib.get_close_matches(size.lower().removeprefix("standard_"), folded, 1, 0.8)
+        hint = f"did you mean `{folded[near[0]]}`? " if near else ""
+        hint += "add a missing size to infra/catalog/sizes.py, with its price"
+        yield Finding("unknown-size", f"`{size}` is not a known size", ", ".join(SIZES), hint, keys)
+
+
+def _nodes(settings: Settings) -> Findings:
+    for index, cluster in enumerate(settings.clusters):
+        keys: tuple[Key, ...] = (CLUSTERS, index)
+        size = SIZES.get(cluster.vm_size)
+        if size and cluster.priority == "spot" and not size.low_priority:
+            found = f"`{cluster.name}`: Azure ML has no low-priority nodes of {cluster.vm_size}"
+            hint = "delete it, or choose another size"
+            yield Finding("no-spot", found, "`priority: dedicated`", hint, (*keys, "priority"))
+        if cluster.min_nodes > cluster.max_nodes:
+            found = f"`{cluster.name}`: min_nodes {cluster.min_nodes} > max_nodes"
+            expected = f"at most {cluster.max_nodes}"
+            hint = "with 0 it scales to zero"
+            yield Finding("nodes", found, expected, hint, (*keys, "min_nodes"))
+        if cluster.usage.nodes > cluster.max_nodes:
+            found = f"`{cluster.name}`: a typical job uses {cluster.usage.nodes} nodes"
+            expected = f"at most max_nodes, {cluster.max_nodes}"
+            hint = "`usage` only serves the cost estimate"
+            yield Finding("nodes", found, expected, hint, (*keys, "usage", "nodes"))
+        if size and size.infiniband and cluster.max_nodes > MAX_INFINIBAND_NODES:
+            found = f"`{cluster.name}`: {cluster.max_nodes} nodes with InfiniBand"
+            expected = f"at most {MAX_INFINIBAND_NODES}"
+            hint = "add a second cluster; a job runs on one of them"
+            yield Finding("nodes", found, expected, hint, (*keys, "max_nodes"))
+
+
+def _names(settings: Settings) -> Findings:
+    """Clusters and compute instances share one name space, endpoints have another."""
+    computes: list[tuple[tuple[Key, ...], str]] = [
+        *(((CLUSTERS, at), cluster.name) for at, cluster in enumerate(settings.clusters)),
+        *(((WORKSTATIONS, at), machine.name) for at, machine in enumerate(settings.workstations)),
+    ]
+    endpoints: list[tuple[tuple[Key, ...], str]] = [
+        ((ENDPOINTS, at), endpoint.name) for at, endpoint in enumerate(settings.endpoints)
+    ]
+    for keys, name in computes:
+        if name == BUILDER:
+            found = f"`{BUILDER}` is the name of the cluster that builds images"
+            yield Finding("same-name", found, "another name", "rename it", (*keys, "name"))
+    for keys, name in endpoints:
+        in_azure = names(settings).regional(name)
+        if len(in_azure) > MAX_ENDPOINT_NAME:
+            found = f"the endpoint would be called `{in_azure}`: {len(in_azure)} characters"
+            expected = f"at most {MAX_ENDPOINT_NAME}, with the environment and the unique suffix"
+            hint = f"shorten `{name}` by {len(in_azure) - MAX_ENDPOINT_NAME}"
+            yield Finding("endpoint-name", found, expected, hint, (*keys, "name"))
+    for group in (computes, endpoints):
+        for at, (keys, name) in enumerate(group):
+            if name in [other for _, other in group[:at]]:
+                found = f"`{name}` appears twice"
+                yield Finding("same-name", found, "distinct names", "rename one", (*keys, "name"))
+    for index, container in enumerate(settings.storage.containers):
+        keys = (STORAGE, "containers", index)
+        if container in settings.storage.containers[:index]:
+            found = f"container `{container}` appears twice"
+            yield Finding("same-name", found, "distinct names", "delete one", keys)
+        if container in DEFAULT_DATASTORES:
+            found = f"every workspace already has a datastore `{container}`"
+            yield Finding("same-name", found, "another name", "rename it", keys)
+
+
+def _asset_registry(settings: Settings) -> Findings:
+    registry, key = settings.asset_registry, "platform:asset_registry"
+    missing, no_effect = "missing-setting", "no-effect"
+    if registry.mode != "none" and not registry.name:
+        yield Finding(missing, f"no `name` in `{key}`", "its name", "add `name:`", (key,))
+    if registry.mode == "use" and not registry.resource_group:
+        found, hint = f"no `resource_group` in `{key}`", "add `resource_group:` of its creator"
+        yield Finding(missing, found, "its resource group", hint, (key,))
+    if registry.mode == "none" and registry.name:
+        found = f"a `name` in `{key}` with `mode: none`"
+        hint = "add `mode: use` or `mode: create`, or delete it"
+        yield Finding(no_effect, found, "no name", hint, (key, "name"))
+    if registry.mode != "use" and registry.resource_group:
+        found = f"a `resource_group` in `{key}` with `mode: {registry.mode}`"
+        hint = "delete it, or set `mode: use`: a new registry goes to the environment's own group"
+        yield Finding(no_effect, found, "no resource_group", hint, (key, "resource_group"))
+    ids = [name for name in ("storage", "images") if getattr(registry, name)]
+    if ids and registry.mode == "none":
+        found = f"`{ids[0]}` in `{key}` with `mode: none`"
+        yield Finding(no_effect, found, "neither of the two", "delete it", (key, ids[0]))
+    elif len(ids) == 1:
+        other = "images" if ids == ["storage"] else "storage"
+        found = f"`{ids[0]}` in `{key}` without `{other}`"
+        expected = "both: one holds models, the other images"
+        hint = f"add `{other}:`, from the group azureml-rg-{registry.name}_…"
+        yield Finding(missing, found, expected, hint, (key, ids[0]))
+
+
+def _storage(settings: Settings) -> Findings:
+    storage = settings.storage
+    if 0 < storage.nfs_share_gib < 100:
+        found = f"`{STORAGE}.nfs_share_gib` is {storage.nfs_share_gib}"
+        hint = "a premium share is billed for at least 100 GiB"
+        keys: tuple[Key, ...] = (STORAGE, "nfs_share_gib")
+        yield Finding("wrong-setting", found, "0, or 100 or more", hint, keys)
+    # `infra sas` issues a SAS for one path of one container, and there is one secret.
+    if storage.datastores == "sas" and len(storage.containers) > 1:
+        found = f"`datastores: sas` with {len(storage.containers)} containers"
+        expected = "one container: a SAS covers a path of one"
+        hint = "keep one in `containers`, or set `datastores: identity`"
+        yield Finding("one-container", found, expected, hint, (STORAGE, "datastores"))
+    if 0 < storage.delete_after_days <= storage.cool_after_days:
+        days = f"{storage.delete_after_days} days, cool after {storage.cool_after_days}"
+        expected = f"more than cool_after_days, {storage.cool_after_days}, or 0"
+        keys = (STORAGE, "delete_after_days")
+        yield Finding("lifecycle", f"deleted after {days}", expected, "0 never deletes", keys)
+
+
+def _workstations(settings: Settings) -> Findings:
+    for index, machine in enumerate(settings.workstations):
+        keys: tuple[Key, ...] = (WORKSTATIONS, index)
+        vm = machine.kind == "data-science-vm"
+        if vm and not machine.ssh_key:
+            found = f"`{machine.name}` has no `ssh_key`"
+            hint = "add the public key of its administrator; passwords are off"
+            yield Finding("missing-setting", found, "a public key", hint, keys)
+        if not vm and machine.ssh_key:
+            found = f"`{machine.name}` is a compute instance, which does not accept SSH"
+            hint = "delete it, or set `kind: data-science-vm`"
+            yield Finding("no-effect", found, "no ssh_key", hint, (*keys, "ssh_key"))
+        if vm and machine.idle_minutes != IDLE_MINUTES:
+            found = f"`{machine.name}` is a VM, which runs until its user stops it"
+            hint = "delete it, or set `kind: compute-instance`"
+            yield Finding("no-effect", found, "no idle_minutes", hint, (*keys, "idle_minutes"))
+
+
+def _address_space(settings: Settings) -> Findings:
+    found = f"`{'.'.join(ADDRESS_SPACE)}` is '{settings.network.address_space}'"
+    expected = "a private range (RFC 1918) from /16 to /24, such as 10.60.0.0/16"
+    try:
+        space = ipaddress.IPv4Network(settings.network.address_space)
+    except ValueError as error:
+        hint = "numbers up to 255, a slash, and 16 to 24"
+        if "host bits" in str(error):
+            meant = ipaddress.IPv4Network(settings.network.address_space, strict=False)
+            hint = f"did you mean `{meant}`?"
+        yield Finding("wrong-setting", f"{found}: {error}", expected, hint, ADDRESS_SPACE)
+        return
+    private = any(space.subnet_of(range_) for range_ in _PRIVATE)
+    if not 16 <= space.prefixlen <= 24 or not private:
+        hint = "ask the owner of the network plan"
+        yield Finding("wrong-setting", found, expected, hint, ADDRESS_SPACE)
+    elif space.overlaps(_DOCKER):
+        expected = f"no overlap with {_DOCKER}: nodes use it for Docker"
+        hint = "choose another range, such as 172.18.0.0/16"
+        yield Finding("wrong-setting", found, expected, hint, ADDRESS_SPACE)
+    if settings.network.isolation != "own":
+        return
+    # A node needs an address, or a cluster stays smaller than declared (how-to-secure-training-
+    # vnet, "Prerequisites"). The subnet of compute is a quarter of the range.
+    room = space.num_addresses // 4 - _RESERVED
+    needed = sum(cluster.max_nodes for cluster in settings.clusters)
+    needed += len(settings.machines("compute-instance"))
+    if needed > room:
+        found = f"`{space}` leaves {room} addresses to compute, which has up to {needed} nodes"
+        expected = f"{needed} addresses: a quarter of the range, less {_RESERVED}"
+        hint = "choose a wider range (a smaller number after the /), or fewer nodes"
+        yield Finding("too-few-addresses", found, expected, hint, ADDRESS_SPACE)
+
+
+def _network_options(settings: Settings) -> Findings:
+    """Options that only a virtual network has, or only one of the two kinds of isolation."""
+    network, hosts = settings.network, settings.network.allowed_hosts
+    for index, host in enumerate(hosts):
+        if host in hosts[:index]:
+            keys: tuple[Key, ...] = (NETWORK, "allowed_hosts", index)
+            found = f"`{host}` appears twice"
+            yield Finding("same-name", found, "distinct names", "delete one", keys)
+    if not settings.private:
+        private_only: list[tuple[str, bool, tuple[Key, ...]]] = [
+            ("an NFS share", settings.storage.nfs_share_gib > 0, (STORAGE, "nfs_share_gib")),
+            *(
+                ("a data-science VM", machine.kind == "data-science-vm", (WORKSTATIONS, at, "kind"))
+                for at, machine in enumerate(settings.workstations)
+            ),
+            ("our own subnet", network.isolation == "own", (NETWORK, "isolation")),
+            ("service endpoints", network.service_endpoints, (NETWORK, "service_endpoints")),
+            ("`allowed_hosts`, without effect,", bool(hosts), (NETWORK, "allowed_hosts")),
+        ]
+        for option, present, keys in private_only:
+            if present:
+                expected, hint = "`platform:exposure: private`", "set that, or delete the option"
+                found = f"{option} with `exposure: starter`"
+                yield Finding("needs-network", found, expected, hint, keys)
+    # how-to-managed-network, "Limitations"
+    elif network.isolation == "managed" and network.service_endpoints:
+        found = "service endpoints with `isolation: managed`"
+        expected = "`isolation: own`: a managed network has only private endpoints"
+        hint = "set `isolation: own`, or delete service_endpoints: private endpoints exist anyway"
+        yield Finding("needs-own-network", found, expected, hint, (NETWORK, "service_endpoints"))
+    elif network.isolation == "own" and hosts:
+        found = "`allowed_hosts` with `isolation: own`, where they restrict nothing"
+        hint = "delete them: the routes and the firewall of our own network decide"
+        keys = (NETWORK, "allowed_hosts")
+        yield Finding("needs-managed-network", found, "`isolation: managed`", hint, keys)
+
+
+CHECKS: tuple[Callable[[Settings], Findings], ...] = (
+    *(_environment, _region, _sizes, _nodes, _names, _asset_registry, _storage, _workstations),
+    *(_address_space, _network_options),
+)
