@@ -18,10 +18,11 @@ import time
 from contextlib import chdir
 from pathlib import Path
 
+from ml.backends.local.backend import LocalBackend
+from ml.backends.local.registry import LocalRegistry
 from ml.release.declaration import desired
 from ml.release.log import audit
 from ml.release.promotion.propose import propose
-from ml.release.registry.registry import Registry
 from ml.release.rollout.apply import apply
 from ml.release.rollout.ask import ask
 from ml.serving import endpoint
@@ -34,9 +35,9 @@ import sys
 from ml.release.rollout.apply import apply
 from ml.release.promotion.propose import propose
 from ml.core.errors import Refused
-propose("tiny", sys.argv[1])
+propose(LocalBackend(), "tiny", sys.argv[1])
 try:
-    apply("tiny", "local", "ana")
+    apply(LocalBackend(), "tiny", "local", "ana")
 except Refused as error:
     sys.exit(str(error))
 """
@@ -52,8 +53,8 @@ def main(quick: bool) -> float:
         project = tiny.make(root)
         with chdir(root):
             runs = {skill: project.train(skill).name for skill in (FIRST, WORSE, BETTER)}
-            propose("tiny", runs[FIRST])
-            apply("tiny", "local", "ana")
+            propose(LocalBackend(), "tiny", runs[FIRST])
+            apply(LocalBackend(), "tiny", "local", "ana")
             endpoint.stop("tiny")
             for race in range(count):
                 # A path of its own: MLflow would go on reading the deleted database of the last.
@@ -77,7 +78,7 @@ def _race(names: list[str], draw: random.Random) -> bool:
     time.sleep(draw.random() * LATER_S)
     second = subprocess.Popen([sys.executable, "-c", _PROMOTE, names[1]])
     ended = first.wait(), second.wait()
-    champion, declared = Registry().champion("tiny", "local"), desired.read("tiny", "local")
+    champion, declared = LocalRegistry().champion("tiny", "local"), desired.read("tiny", "local")
     applied = [line["version"] for line in audit.verify() if line["event"] == "applied"]
     assert champion and declared
     answered = ask("tiny", {"question": "how?"}).version

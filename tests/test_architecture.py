@@ -95,7 +95,7 @@ PAST_THE_PORT = {
     "ml.release.log.audit",
     "ml.release.promotion.candidate",
     "ml.release.promotion.propose",
-    "ml.release.registry.index",
+    "ml.backends.local.registry",
     "ml.release.registry.needed",
     "ml.release.registry.registry",
     "ml.release.rollout.rollback",

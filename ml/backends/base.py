@@ -11,8 +11,9 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path, PurePath
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, TextIO
 
+from ml.backends.registry import Registry
 from ml.backends.storage import Cleaning, Needed, Usage
 from ml.core.errors import Problem
 from ml.specs.plan.plan import PipelinePlan, Plan, SweepPlan, Value
@@ -412,6 +413,22 @@ class Storage(Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class Options:
+    """How a backend runs plans; each is harmless where it means nothing.
+
+    The output of a command goes to `echo`. `isolated` builds the environment that a spec asks for.
+    `say` gets progress of what comes before the run. `evict_after` are the seconds after which a
+    job is killed as a spot node would be, each time `evict_notice` seconds after a SIGTERM.
+    """
+
+    echo: TextIO | None = None
+    isolated: bool = False
+    say: Callable[[str], None] = lambda line: None
+    evict_after: tuple[float, ...] = ()
+    evict_notice: float = 0.0
+
+
 class Backend(Protocol):
     """A place where plans run."""
 
@@ -428,6 +445,18 @@ class Backend(Protocol):
     @property
     def storage(self) -> Storage:
         """The disk space that they take."""
+        ...
+
+    @property
+    def registry(self) -> Registry:
+        """The registered model versions."""
+        ...
+
+    def snapshot(self, code: Path) -> Path:
+        """A folder with a copy of `code` (a folder or file) that never changes, made if needed.
+
+        It is named by the content. Raises Refused when the disk is full.
+        """
         ...
 
     def refusals(self, plan: Plan) -> tuple[Problem, ...]:

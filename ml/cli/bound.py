@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from ml.backends.choice import open_backend
 from ml.backends.local.cleaning import bounding
 from ml.backends.storage import Usage
 from ml.cli.render import spans
@@ -26,10 +27,14 @@ def hold(say: Callable[[str], None], reads: Iterable[Path] = ()) -> None:
         return
     from ml.release.registry.needed import needed
 
+    registry = open_backend().registry
+
     try:
         with faults.as_refusals():
-            found = bounding.plan(measured, needed(), reads)
-            freed, wrong = bounding.carry_out(found, bounding.plan(measured, needed(), reads))
+            found = bounding.plan(measured, needed(registry), reads)
+            freed, wrong = bounding.carry_out(
+                found, bounding.plan(measured, needed(registry), reads)
+            )
     except Refused as refused:
         say(f"disk: {_of(measured)}, and nothing may go: {refused.problems[0].found}")
         return

@@ -68,3 +68,13 @@ def assets() -> Path:
 def live() -> Path:
     """One lock file a run that is going on; its lock is held for as long as the executor lives."""
     return home() / "live"
+
+
+def models() -> Path:
+    """One folder a registered model, named by its digest."""
+    return home() / "models"
+
+
+def evidence() -> Path:
+    """The evidence of registered versions: `<model>/<version>/<sha256>`."""
+    return home() / "evidence"

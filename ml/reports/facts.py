@@ -72,7 +72,7 @@ def gather(run: Run, store: RunStore) -> Facts:
         run=run,
         lineage=lineage,
         sweep=sweep,
-        selected=_select(run, notes) if sweep else None,
+        selected=_select(run, store, notes) if sweep else None,
         curves=_curves(run, store, notes) if sweep is None else {},
         steps=tuple(_steps(run, store, notes)),
         quality=find_quality(run, release, notes),
@@ -106,15 +106,15 @@ def _steps(run: Run, store: RunStore, notes: list[str], prefix: str = "") -> Ite
         sweep = selected = None
         if step.trials:
             sweep = read_sweep(step, _lineage(step, store, notes), store, notes)
-            selected = _select(step, notes)
+            selected = _select(step, store, notes)
         yield Step(step, name, sweep, selected)
         yield from _steps(step, store, notes, f"{name}.")
 
 
-def _select(sweep: Run, notes: list[str]) -> Selected | None:
+def _select(sweep: Run, store: RunStore, notes: list[str]) -> Selected | None:
     """The ranking by the project's weights; None when nothing could be ranked."""
     try:
-        return contenders.choose([sweep])
+        return contenders.choose(store, [sweep])
     except Refused as refused:
         problem = refused.problems[0]
         if problem.place:  # a mistake in select.yml

@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from ml.backends.base import Run
+from ml.backends.choice import open_backend
+from ml.backends.registry import Registry, Version
 from ml.core import home
 from ml.core.errors import Refused
 from ml.release.declaration import desired
 from ml.release.evidence import evidence
 from ml.release.log import audit
 from ml.release.promotion.candidate import EVALUATION, MODEL
-from ml.release.registry.registry import Registry, Version
 from ml.reports.formatting import count
 from ml.serving.scoring.manifest import ManifestError, verify
 from policies.promotion.evidence import Evidence, Metrics, parse
@@ -98,7 +99,7 @@ def find_release(run: Run, notes: list[str]) -> Release | None:
     digest = next((digest for part in _parts(run, MODEL) if (digest := _digest(part))), "")
     ids = {run.id, *(part.id for part in _parts(run, EVALUATION))}
     try:
-        registry = Registry()
+        registry = open_backend().registry
         versions = [version for model in models for version in registry.versions(model)]
         matches = [version for version in versions if digest and version.digest == digest] or [
             version
@@ -175,7 +176,7 @@ def _digest(run: Run) -> str:
 
 def _document(version: Version) -> Mapping[str, Any]:
     try:
-        return _mapping(json.loads((version.papers / evidence.FILE).read_text(encoding="utf-8")))
+        return _mapping(json.loads((version.evidence_folder / evidence.FILE).read_text(encoding="utf-8")))
     except (OSError, ValueError):
         return {}
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from mlflow.tracking import MlflowClient
 
+from ml.backends.base import Options
 from ml.backends.local.backend import LocalBackend
 from ml.backends.local.processes.process import cores
 from ml.backends.local.runs import records
@@ -183,7 +184,7 @@ def test_lineage_is_kept(home: Path, command: Plans, tmp_path: Path) -> None:
 def test_the_output_is_echoed(home: Path, command: Plans) -> None:
     """To the terminal of whoever asked for it, and all of it."""
     shown = io.StringIO()
-    LocalBackend(echo=shown).run(command("for i in range(3): print(i)"))
+    LocalBackend(Options(echo=shown)).run(command("for i in range(3): print(i)"))
     assert shown.getvalue() == "0\n1\n2\n"
 
 

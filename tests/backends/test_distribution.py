@@ -12,11 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from ml.backends.base import Run
+from ml.backends.base import Options, Run
 from ml.backends.local import files
 from ml.backends.local.backend import LocalBackend
 from ml.backends.local.distributed import launchers
-from ml.backends.local.processes.eviction import Evictions
 from ml.backends.local.processes.process import cores
 from ml.backends.local.processes.reaper import processes_of
 from ml.backends.local.runs import runs
@@ -327,7 +326,7 @@ def test_every_rank_starts_again_after_an_eviction(home: Path, command: Plans) -
         "if not note.exists(): note.touch(); time.sleep(600)\n"
     )
     plan = distributed(command(script), "pytorch", 2, 1)
-    run = LocalBackend(evictions=Evictions((1.5,))).run(plan)
+    run = LocalBackend(Options(evict_after=(1.5,))).run(plan)
     assert run.status == "Completed", run.error
     assert len(run.restarts) == 1
     logs = [files.log(run.folder, str(rank)).read_text() for rank in range(2)]

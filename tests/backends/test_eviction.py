@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from mlflow.tracking import MlflowClient
 
-from ml.backends.base import Run
+from ml.backends.base import Options, Run
 from ml.backends.local import files
 from ml.backends.local.backend import LocalBackend
 from ml.backends.local.processes.eviction import Evictions, SpotProcess
@@ -46,7 +46,7 @@ CHECKPOINTED = LOG + (
 
 def evicted(*after_s: float, notice_s: float = 0.0) -> LocalBackend:
     """A backend whose nodes are evicted so long after each start."""
-    return LocalBackend(evictions=Evictions(after_s, notice_s))
+    return LocalBackend(Options(evict_after=after_s, evict_notice=notice_s))
 
 
 def printed(run: Run) -> str:

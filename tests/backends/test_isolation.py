@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from ml.backends.base import Event
+from ml.backends.base import Event, Options
 from ml.backends.local.backend import LocalBackend
 from ml.backends.local.environments import building as building
 from ml.backends.local.environments.interpreters import HERE, Interpreter, Interpreters
@@ -62,7 +62,7 @@ def test_a_job_sees_what_its_conda_file_asks_for(home: Path, wheels: Path, comma
     wheel(wheels, "amber", "2.0")
     said: list[str] = []
     plan = replace(command(SAY), environment=asking("amber==1.0"))
-    runs = [LocalBackend(isolated=True, say=said.append).run(plan) for _ in range(2)]
+    runs = [LocalBackend(Options(isolated=True, say=said.append)).run(plan) for _ in range(2)]
     assert [run.status for run in runs] == ["Completed", "Completed"]
     assert [(run.folder / "logs/std_log.txt").read_text() for run in runs] == ["amber 1.0\n"] * 2
     assert [line.split()[0] for line in said] == ["building", "built", "note:", "note:"]
@@ -85,7 +85,7 @@ def test_a_custom_image_runs_with_what_its_dockerfile_installs(
         "    outputs: {o: {type: uri_file}}\n    environment: {build: {path: image}}\n"
     )
     said: list[str] = []
-    run = LocalBackend(isolated=True, say=said.append).run(planned(repository, text))
+    run = LocalBackend(Options(isolated=True, say=said.append)).run(planned(repository, text))
     assert run.step("a").outputs["o"].read_text() == "amber 1.0\n"
     assert any("its Dockerfile installs" in line and "not its base" in line for line in said)
 
@@ -98,7 +98,7 @@ def test_trials_and_steps_run_in_theirs(
     wheel(wheels, "amber", "2.0")
     searched = sweep(SAY)
     searched = replace(searched, trial=replace(searched.trial, environment=asking("amber==1.0")))
-    run = LocalBackend(isolated=True).run(searched)
+    run = LocalBackend(Options(isolated=True)).run(searched)
     assert {(t.folder / "logs/std_log.txt").read_text() for t in run.trials} == {"amber 1.0\n"}
     steps = "".join(
         f'  s{number}:\n    type: command\n    command: python -c "{SAY}" > ${{{{outputs.o}}}}\n'
@@ -107,7 +107,7 @@ def test_trials_and_steps_run_in_theirs(
         for number in (1, 2)
     )
     plan = planned(repository, f"jobs:\n{steps}  s3: {{@, command: python -c 'import amber'}}\n")
-    run = LocalBackend(isolated=True).run(plan)
+    run = LocalBackend(Options(isolated=True)).run(plan)
     written = [run.step(f"s{n}").outputs["o"].read_text() for n in (1, 2)]
     assert written == ["amber 1.0\n", "amber 2.0\n"]
     assert run.step("s3").status == "Failed"
@@ -126,7 +126,7 @@ def test_an_unchanged_step_is_reused_in_the_same_environment_alone(
     )
     plan = planned(repository, text)
     ways = [False, True, False, True]
-    runs = [LocalBackend(isolated=way).run(plan) for way in ways]
+    runs = [LocalBackend(Options(isolated=way)).run(plan) for way in ways]
     assert [bool(run.step("a").reused_from) for run in runs] == [False, False, True, True]
 
 
@@ -170,7 +170,7 @@ def test_a_build_that_fails_says_why_and_leaves_nothing(
     wheel(wheels, "amber", "1.0")
     plan = replace(command(SAY), environment=asking(*lines))
     with pytest.raises(Refused) as error:
-        LocalBackend(isolated=True).run(plan)
+        LocalBackend(Options(isolated=True)).run(plan)
     (problem,) = error.value.problems
     assert problem.code == "environment-not-built"
     assert said in problem.found
@@ -186,7 +186,7 @@ def test_what_only_conda_has_is_refused_with_its_line(command: Plans) -> None:
     extra = Dependency("cudatoolkit=11.3", "conda", Place("conda.yml", 7))
     environment = replace(environment, dependencies=(*(environment.dependencies or ()), extra))
     plan = replace(command(), environment=environment)
-    (problem,) = LocalBackend(isolated=True).refusals(plan)
+    (problem,) = LocalBackend(Options(isolated=True)).refusals(plan)
     assert (problem.code, str(problem.place)) == ("conda-only", "conda.yml:7")
     assert LocalBackend().refusals(plan) == ()
 
@@ -194,7 +194,7 @@ def test_what_only_conda_has_is_refused_with_its_line(command: Plans) -> None:
 def test_an_environment_without_a_conda_file_is_nothing_to_build(command: Plans) -> None:
     """--isolated would not isolate: it is refused, at the line that names the environment."""
     plan = replace(command(), environment=Environment("azureml:e:1", place=Place("job.yml", 3)))
-    (problem,) = LocalBackend(isolated=True).refusals(plan)
+    (problem,) = LocalBackend(Options(isolated=True)).refusals(plan)
     assert (problem.code, str(problem.place)) == ("nothing-to-build", "job.yml:3")
 
 
@@ -242,7 +242,7 @@ def test_an_older_mlflow_logs_over_http(home: Path, wheels: Path, command: Plans
     wheel(wheels, "mlflow_skinny", "2.0", client)
     plan = command("import mlflow_skinny; mlflow_skinny.log_metric('score', 0.5)")
     plan = replace(plan, environment=asking("mlflow_skinny"))
-    run = LocalBackend(isolated=True).run(plan)
+    run = LocalBackend(Options(isolated=True)).run(plan)
     assert (run.status, run.metrics) == ("Completed", {"score": 0.5})
 
 
@@ -258,7 +258,7 @@ def test_a_stopped_sweep_goes_on_in_the_same_environment(
         if event.kind == "trial_ended":
             os.kill(os.getpid(), signal.SIGTERM)
 
-    stopped = LocalBackend(isolated=True).run(made, stop)
+    stopped = LocalBackend(Options(isolated=True)).run(made, stop)
     assert stopped.status == "Canceled"
     ended = resumption.resume(stopped)
     assert ended.status == "Completed"

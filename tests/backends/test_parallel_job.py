@@ -11,10 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from ml.backends.base import Run
+from ml.backends.base import Options, Run
 from ml.backends.local import files
 from ml.backends.local.backend import LocalBackend
-from ml.backends.local.processes.eviction import Evictions
 from ml.backends.local.processes.reaper import processes_of
 from ml.backends.local.runs import runs
 from ml.core.errors import Place
@@ -291,7 +290,7 @@ def test_a_node_that_goes(parallel: Jobs) -> None:
         "    if not note.exists(): note.touch(); time.sleep(600)\n"
         "    return [Path(p).stem for p in batch]\n"
     )
-    backend = LocalBackend(evictions=Evictions((1.5,)))
+    backend = LocalBackend(Options(evict_after=(1.5,)))
     done = backend.run(parallel(script, max_concurrency_per_instance=1))
     assert rows(done) == ["1", "2", "3", "4", "5"]
     assert len(done.restarts) == 1

@@ -14,9 +14,10 @@ from ml.backends.local.runs import runs
 from ml.backends.local.snapshots import snapshot
 from ml.cli.app import main
 from ml.core import home
-from ml.release.registry.registry import Registry, store
+from ml.release.registry.models import store
 from ml.serving import client, endpoint, ports, server
 from ml.serving.state import Live
+from tests.local import BACKEND
 from tests.release.tiny import model_folder
 from tests.serving.servers import launch
 
@@ -51,7 +52,7 @@ def served(own_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> I
     (tmp_path / "first.yml").write_text(GOOD)
     monkeypatch.chdir(tmp_path)
     assert ml("run", "first.yml") == 0
-    Registry().register("tiny", "tiny", store(model_folder(tmp_path / "model")), "run1")
+    BACKEND.registry.register("tiny", "tiny", store(model_folder(tmp_path / "model")), "run1")
     made = launch(tmp_path / "echo")
     live = Live(server.start(endpoint.folder("echo") / "blue", made), made)
     endpoint.switch("echo", live)
@@ -84,7 +85,7 @@ def what_there_is(first: str) -> dict[str, object]:
             for path in folder.rglob("*")
             if path.is_file()
         },
-        "versions": Registry().versions("tiny"),
+        "versions": BACKEND.registry.versions("tiny"),
         "live": endpoint.live("echo"),
         "answer": answer,
     }

@@ -16,6 +16,7 @@ from ml.backends.local.runs import runs
 from ml.release.promotion.propose import propose
 from ml.release.rollout.apply import apply
 from ml.serving import endpoint
+from tests.local import BACKEND
 from tests.release import tiny
 from tests.release.tiny import Tiny
 from tests.shared import once
@@ -88,8 +89,8 @@ def promoted(trained: Template, tmp_path_factory: pytest.TempPathFactory) -> Tem
 
     def fill(folder: Path) -> None:
         with _from(trained, folder).inside():
-            assert propose("tiny", trained.names[0.8]).decision.allowed
-            assert apply("tiny", "local", "ana").outcome == "applied"
+            assert propose(BACKEND, "tiny", trained.names[0.8]).decision.allowed
+            assert apply(BACKEND, "tiny", "local", "ana").outcome == "applied"
             endpoint.stop("tiny")
 
     return _template(once(tmp_path_factory, "promoted", fill), trained.root)
@@ -101,7 +102,7 @@ def declared(promoted: Template, tmp_path_factory: pytest.TempPathFactory) -> Te
 
     def fill(folder: Path) -> None:
         with _from(promoted, folder).inside():
-            assert propose("tiny", promoted.names[0.95]).decision.allowed
+            assert propose(BACKEND, "tiny", promoted.names[0.95]).decision.allowed
 
     return _template(once(tmp_path_factory, "declared", fill), promoted.root)
 

@@ -10,6 +10,7 @@ from ml.release.declaration import project as projects
 from ml.release.evidence import evidence
 from ml.release.promotion import candidate
 from ml.release.promotion.propose import propose
+from tests.local import BACKEND
 from tests.release.conftest import World
 
 EVALUATE = """
@@ -53,7 +54,7 @@ def pipeline(world: World) -> World:
 
 def test_the_second_model_takes_the_recipe_over(pipeline: World) -> None:
     """The step that evaluated is the evidence's; data are what came from outside, as assets."""
-    first = propose("tiny", pipeline.run(0.8))
+    first = propose(BACKEND, "tiny", pipeline.run(0.8))
     assert first.decision.allowed, first.decision
     lineage = first.evidence.lineage
     assert lineage is not None
@@ -61,7 +62,7 @@ def test_the_second_model_takes_the_recipe_over(pipeline: World) -> None:
     assert [step.reused_from for step in done.steps] == ["", ""]
     assert lineage.evaluation_run == done.step("evaluate").id
     assert set(first.evidence.data) == {"data"}
-    assert propose("tiny", pipeline.run(0.95)).decision.allowed
+    assert propose(BACKEND, "tiny", pipeline.run(0.95)).decision.allowed
     again = next(run for run in runs.every() if run.steps and run.name != done.name)
     assert again.step("recipe").reused_from == done.step("recipe").name
     assert not again.step("evaluate").reused_from
@@ -70,10 +71,10 @@ def test_the_second_model_takes_the_recipe_over(pipeline: World) -> None:
 def test_what_was_evaluated_is_recalled(pipeline: World) -> None:
     """Another run with the same model: no new run, the step's own outputs."""
     project, model = projects.find("tiny"), pipeline.runs[0.8].outputs["model"]
-    assert candidate.evaluated_before(project, model) is None
-    run = candidate.evaluate(project, model)
+    assert candidate.evaluated_before(BACKEND, project, model) is None
+    run = candidate.evaluate(BACKEND, project, model)
     before = len(list(runs.every()))
-    found = candidate.evaluated_before(project, model)
+    found = candidate.evaluated_before(BACKEND, project, model)
     assert found is not None and found == run and len(list(runs.every())) == before
     assert evidence.evaluation_of(found)["model"] == "tiny"
 
@@ -83,6 +84,6 @@ def test_a_step_that_fails_fails_the_evaluation(pipeline: World) -> None:
     path = pipeline.project.root / "ml/projects/tiny/jobs/evaluate.yml"
     path.write_text(EVALUATE.replace("cp ${{inputs.data}}/questions.csv", "false"))
     with pytest.raises(Refused) as refused:
-        propose("tiny", pipeline.run(0.8))
+        propose(BACKEND, "tiny", pipeline.run(0.8))
     assert "step `recipe` failed" in refused.value.problems[0].found
     assert refused.value.problems[0].hint

@@ -9,10 +9,10 @@ import pytest
 from ml.release.declaration import desired
 from ml.release.evidence.reverify import checks
 from ml.release.promotion.propose import propose
-from ml.release.registry.registry import Registry
 from ml.release.rollout.apply import apply
 from ml.release.rollout.ask import ask
 from ml.serving import endpoint
+from tests.local import BACKEND
 from tests.release import tiny_classes
 from tests.release.test_commands import ml
 
@@ -29,35 +29,35 @@ def test_a_classification_from_propose_to_the_next_champion(
     monkeypatch.chdir(tmp_path)
     weak, fair, good = (project.train(skill).name for skill in (0.02, 0.3, 0.8))
     try:
-        refused = propose("tiny", weak)
+        refused = propose(BACKEND, "tiny", weak)
         assert [one.gate for one in refused.decision.blocking] == ["quality"]
         assert "test.log_loss misses 0.55" in str(refused.decision.blocking)
-        made = propose("tiny", fair)
+        made = propose(BACKEND, "tiny", fair)
         assert made.decision.allowed, made.decision.blocking
         assert made.evidence.task == "binary" and made.evidence.disagreements == ()
         stated = made.evidence.metrics["test"]
         assert stated.keys() == {"accuracy", "log_loss", "brier", "auc", "f1"}
         assert stated["auc"].low and stated["auc"].count == 500
-        done = apply("tiny", "local", "ana")
+        done = apply(BACKEND, "tiny", "local", "ana")
         assert done and done.outcome == "applied"
         assert 0 < float(str(ask("tiny", {"amount": 90}).body["fraud"])) < 1
 
-        better = propose("tiny", good)
+        better = propose(BACKEND, "tiny", good)
         gates = {one.gate: one for one in better.decision.results}
         assert better.decision.allowed, better.decision.blocking
         assert gates["superiority"].found.startswith("test +")
-        done = apply("tiny", "local", "ana")
+        done = apply(BACKEND, "tiny", "local", "ana")
         assert done and done.canary and (done.outcome, done.replaced) == ("applied", "2")
         code, out, _ = ml(capsys, "compare", "tiny:3", "tiny:2", "--format", "md")
         assert code == 0 and "brier" in out and "auc" in out
 
-        worse = propose("tiny", fair)
+        worse = propose(BACKEND, "tiny", fair)
         assert {"non-inferiority", "superiority"} <= {one.gate for one in worse.decision.blocking}
         declared = desired.read("tiny", "local")
         assert declared and declared.version == "3"
-        third = Registry().find("tiny", "3")
+        third = BACKEND.registry.find("tiny", "3")
         assert all(check.sound for check in checks(third))
-        path = third.papers / "predictions.csv"
+        path = third.evidence_folder / "predictions.csv"
         path.write_text(path.read_text().replace(",1,0,0,", ",1,1,0,", 1))
         assert {one.name for one in checks(third) if not one.sound} >= {
             "predictions.csv",
@@ -77,7 +77,7 @@ def test_a_test_that_was_trained_on_is_refused(
     also = 'or (split == "test" and row["id"] == "0")]'
     reading.write_text(reading.read_text().replace("== split]", f"== split {also}"))
     monkeypatch.chdir(tmp_path)
-    made = propose("tiny", project.train(0.8).name)
+    made = propose(BACKEND, "tiny", project.train(0.8).name)
     assert {one.check for one in made.evidence.leakage} == {"feature.auc", "identifiers.shared"}
     assert [one.gate for one in made.decision.blocking] == ["leakage"]
     assert "1 of 501 by id were trained on: 0" in str(made.decision.blocking)
@@ -95,7 +95,7 @@ def test_shuffled_labels_end_near_a_half_and_are_refused(
     dealt = labels.replace("[", "numpy.random.default_rng(0).permutation([", 1) + ")"
     reading.write_text(code.replace(labels, dealt))
     monkeypatch.chdir(tmp_path)
-    made = propose("tiny", project.train(0.8).name)
+    made = propose(BACKEND, "tiny", project.train(0.8).name)
     auc = made.evidence.metrics["test"]["auc"].value
     assert auc is not None and abs(auc - 0.5) < 0.1
     gates = {one.gate: one for one in made.decision.results}

@@ -11,14 +11,15 @@ from xml.etree import ElementTree
 import pytest
 
 from ml.backends.local.runs import runs
+from ml.backends.registry import Version
 from ml.cli.app import main
 from ml.core.errors import Refused
 from ml.release.comparison.compare import versus
 from ml.release.evidence import evidence
 from ml.release.log import audit
-from ml.release.registry.registry import Registry, Version
 from ml.reports.comment import marker
 from policies.promotion.evidence import Evidence
+from tests.local import BACKEND
 from tests.release import tiny
 from tests.release.conftest import Template, World
 
@@ -40,7 +41,7 @@ def said(capsys: pytest.CaptureFixture[str], *words: str) -> str:
 def test_the_champion_is_what_is_compared_with(two: World) -> None:
     """By version, by run, and either way round; no run is made and no decision logged."""
     before = len(audit.verify()), len([*runs.every()])
-    found = versus("tiny:2", None, "local")
+    found = versus(BACKEND, "tiny:2", None, "local")
     assert found.champion is not None and found.champion.version == "1" and found.notes == ()
     first = found.comparison.metrics[0]
     assert (first.place, first.metric, first.verdict) == ("test", "gain_at_1", "better")
@@ -54,9 +55,9 @@ def test_the_champion_is_what_is_compared_with(two: World) -> None:
         (two.run(0.95), "champion@local"),
         ("tiny:2", two.run(0.8)),
     ):
-        again = versus(*words, "local").comparison
+        again = versus(BACKEND, *words, "local").comparison
         assert again.metrics == found.comparison.metrics, words
-    back = versus("champion@local", "tiny:2", "local")
+    back = versus(BACKEND, "champion@local", "tiny:2", "local")
     assert back.comparison.metrics[0].verdict == "worse"
     assert (len(audit.verify()), len([*runs.every()])) == before
 
@@ -74,22 +75,22 @@ def test_other_features_than_the_champions_are_noted(
 
     monkeypatch.setattr(evidence, "load", other)
     told = "tiny 2 reads other features than tiny 1: of the same names, made otherwise"
-    assert versus("tiny:2", None, "local").notes == (told,)
+    assert versus(BACKEND, "tiny:2", None, "local").notes == (told,)
 
 
 def test_the_environment_is_the_champions(two: World) -> None:
     """`champion@ENV` names it already; without one it is `local`."""
-    assert versus("tiny:2", "champion@local").environment == "local"
+    assert versus(BACKEND, "tiny:2", "champion@local").environment == "local"
     with pytest.raises(Refused, match="no-such-champion"):
-        versus("tiny:2", "champion@prod")
+        versus(BACKEND, "tiny:2", "champion@prod")
     with pytest.raises(Refused, match="no-such-environment"):
-        versus("tiny:2", "champion@qa")
-    assert versus("tiny:2", "champion@local", "prod").environment == "prod"
+        versus(BACKEND, "tiny:2", "champion@qa")
+    assert versus(BACKEND, "tiny:2", "champion@local", "prod").environment == "prod"
 
 
 def test_the_champion_itself(two: World) -> None:
     """Nothing to compare, and said so."""
-    found = versus("tiny:1", None, "local")
+    found = versus(BACKEND, "tiny:1", None, "local")
     assert found.comparison.champion is None
     assert found.notes == ("tiny 1 is the very model of tiny 1",)
     assert found.decision is not None and found.decision.outcome == "already-champion"
@@ -102,8 +103,8 @@ def test_a_champion_on_other_data_is_scored_again(two: World) -> None:
     run = two.project.train(0.9)
     from ml.release.promotion.propose import propose
 
-    propose("tiny", run.name, reason="new data")
-    found = versus("tiny:3", None, "local")
+    propose(BACKEND, "tiny", run.name, reason="new data")
+    found = versus(BACKEND, "tiny:3", None, "local")
     assert found.notes == ("tiny 1 was scored again on the data of tiny 3",)
     first = found.comparison.metrics[0]
     assert first.by is not None and first.by.count == 300
@@ -113,7 +114,7 @@ def test_a_champion_on_other_data_is_scored_again(two: World) -> None:
 def test_a_run_that_was_only_evaluated(two: World) -> None:
     """The pipeline's own evaluation is compared; no gate is asked, and what is missing is named."""
     done = two.project.pipeline()
-    found = versus(done.name, None, "local")
+    found = versus(BACKEND, done.name, None, "local")
     assert found.decision is None and found.candidate is None
     assert [note for note in found.notes if "no gate was asked" in note]
     assert found.comparison.metrics[0].by is None  # which data it saw is in no evidence yet
@@ -135,21 +136,21 @@ def test_a_run_that_was_only_evaluated(two: World) -> None:
 )
 def test_what_is_not_there(two: World, wanted: str, code: str) -> None:
     with pytest.raises(Refused) as raised:
-        versus(wanted, None, "local")
+        versus(BACKEND, wanted, None, "local")
     assert raised.value.problems[0].code == code
 
 
 def test_a_model_of_which_nothing_is_known(world: World) -> None:
     """A training run alone: what to type next is said."""
     with pytest.raises(Refused, match="ml release propose"):
-        versus(world.run(0.8), None, "local")
+        versus(BACKEND, world.run(0.8), None, "local")
 
 
 def test_evidence_that_was_edited_claims_nothing(two: World) -> None:
     """Neither numbers nor differences: the gates refuse it, and the comment says why."""
-    papers = Registry().find("tiny", "2").papers / "evidence.json"
+    papers = BACKEND.registry.find("tiny", "2").evidence_folder / "evidence.json"
     papers.write_text(papers.read_text().replace("0.95", "0.99", 1))
-    found = versus("tiny:2", None, "local")
+    found = versus(BACKEND, "tiny:2", None, "local")
     assert found.comparison.metrics == () and "not the file that was kept" in (
         found.comparison.unpaired
     )

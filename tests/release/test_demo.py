@@ -6,7 +6,7 @@ import pytest
 
 from ml.cli.app import main
 from ml.release.log import audit
-from ml.release.registry.registry import Registry
+from tests.local import BACKEND
 from tests.release.conftest import World
 
 
@@ -35,7 +35,7 @@ def test_the_whole_way_and_once_more(
     assert "taken back at 10 %" in said and "none of its failed" in said
     events = [line["event"] for line in audit.verify()]
     assert events.count("applied") == 2 and events[-1] == "drill"
-    champion = Registry().champion("tiny", "local")
+    champion = BACKEND.registry.champion("tiny", "local")
     assert champion is not None and champion.version == "2"
     with pytest.raises(SystemExit) as ended:
         main([*words, "--question", "and when?"])

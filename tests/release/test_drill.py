@@ -9,10 +9,10 @@ import pytest
 from ml.cli.app import main
 from ml.core.errors import Refused
 from ml.release.log import audit
-from ml.release.registry.registry import Registry
 from ml.release.rollout.ask import ask
 from ml.release.rollout.drill import drill, spoilt
 from ml.serving import endpoint, faulty, slots
+from tests.local import BACKEND
 from tests.release.conftest import World
 
 
@@ -29,7 +29,7 @@ def test_the_canary_takes_it_back(served: World, fault: str) -> None:
         live.server.slot.name if live else ""
     ]
     assert ask("tiny", {"question": "how?"}).version == "1"
-    champion = Registry().champion("tiny", "local")
+    champion = BACKEND.registry.champion("tiny", "local")
     assert champion is not None and champion.version == "1"
     assert [line["event"] for line in audit.verify()][-1] == "drill"
 

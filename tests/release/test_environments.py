@@ -16,12 +16,12 @@ from ml.release.declaration import desired
 from ml.release.declaration.desired import Declared
 from ml.release.log import audit
 from ml.release.promotion.propose import propose
-from ml.release.registry.registry import Registry
 from ml.release.rollout import plan, rollback
 from ml.release.rollout.apply import apply
 from ml.release.rollout.ask import ask
 from ml.release.rollout.status import status
 from ml.serving import endpoint
+from tests.local import BACKEND
 from tests.release import tiny
 from tests.release.conftest import World
 from tests.release.test_commands import ml
@@ -88,10 +88,10 @@ def test_promoted_by_commits_and_reverted(
     The version before comes back at once, without a canary, whatever the gates that compare would
     say today; what was gone back from has a canary when it is promoted anew.
     """
-    assert apply("tiny", "prod", "ana") is None
-    (empty,) = status("tiny", "prod")
+    assert apply(BACKEND, "tiny", "prod", "ana") is None
+    (empty,) = status(BACKEND.registry, "tiny", "prod")
     assert empty.verdict.startswith("no model yet") and empty.declared is None
-    made = propose("tiny", rehearsed.run(0.8), "prod")
+    made = propose(BACKEND, "tiny", rehearsed.run(0.8), "prod")
     assert made.decision.outcome == "pending", made.decision.blocking
     assert [path.name for path in made.written] == ["release.yml", "prod.json"]
     assert {line[3:] for line in git("status", "--porcelain", "-uall").splitlines()} == {
@@ -100,63 +100,63 @@ def test_promoted_by_commits_and_reverted(
     }
     commit("Promote tiny 1 to prod")
     first = files()
-    found = plan.plan("tiny", "prod")
+    found = plan.plan(BACKEND, "tiny", "prod")
     assert found.unsigned and "no canary" in " ".join(found.steps) and found.serving is None
-    unsigned = apply("tiny", "prod")
+    unsigned = apply(BACKEND, "tiny", "prod")
     assert unsigned and unsigned.outcome == "refused" and endpoint.live("tiny-prod") is None
-    done = apply("tiny", "prod", "ana")
+    done = apply(BACKEND, "tiny", "prod", "ana")
     assert done and (done.outcome, done.endpoint, done.version) == ("applied", "tiny-prod", "1")
-    assert endpoint.live("tiny") is None and Registry().champion("tiny", "local") is None
+    assert endpoint.live("tiny") is None and BACKEND.registry.champion("tiny", "local") is None
     assert ask("tiny-prod", {"question": "how?"}).version == "1"
-    settled = plan.plan("tiny", "prod")
+    settled = plan.plan(BACKEND, "tiny", "prod")
     assert settled.steps == () and settled.verdict.startswith("nothing to do")
 
-    assert propose("tiny", rehearsed.run(0.95), "prod").decision.allowed
+    assert propose(BACKEND, "tiny", rehearsed.run(0.95), "prod").decision.allowed
     commit("Promote tiny 2 to prod")
     lines = len(audit.verify())
-    found = plan.plan("tiny", "prod")
+    found = plan.plan(BACKEND, "tiny", "prod")
     assert found.serving and found.serving.version == "1" and not found.stops
     assert [step for step in found.steps if step.startswith(("10 %", "50 %", "100 %"))]
     assert len(audit.verify()) == lines  # a plan leaves no trace
     assert endpoint.live("tiny-prod").launch.version == "1"  # type: ignore[union-attr]
-    done = apply("tiny", "prod", "ben")
+    done = apply(BACKEND, "tiny", "prod", "ben")
     assert done and done.canary and (done.version, done.replaced) == ("2", "1")
-    (is_now,) = status("tiny", "prod")
+    (is_now,) = status(BACKEND.registry, "tiny", "prod")
     assert (is_now.declared, is_now.serving, is_now.champion) == ("2", "2", "2")
     assert is_now.signed_off == "ben" and is_now.verdict == "as declared"
     assert is_now.last_attempt and is_now.last_attempt.outcome == "applied"
 
     git("revert", "--no-edit", "HEAD")
     assert files() == first
-    found = plan.plan("tiny", "prod")
+    found = plan.plan(BACKEND, "tiny", "prod")
     assert "no canary: this version served here before" in found.steps
     assert found.decision and "non-inferiority" in {
         one.gate for one in found.decision.results if one.mode == "report-only"
     }
     code, out, _ = ml(capsys, "release", "plan", "tiny", "--env", "prod", "--on", "local", "--json")
     assert code == 0 and json.loads(out)["to_do"] and json.loads(out)["declared"]["version"] == "1"
-    unsigned = apply("tiny", "prod")
+    unsigned = apply(BACKEND, "tiny", "prod")
     assert unsigned and unsigned.outcome == "refused"  # going back takes a name too
-    done = apply("tiny", "prod", "cy")
+    done = apply(BACKEND, "tiny", "prod", "cy")
     assert done and (done.outcome, done.version, done.canary) == ("applied", "1", None)
     assert ask("tiny-prod", {"question": "how?"}).version == "1"
 
     git("revert", "--no-edit", "HEAD")
-    done = apply("tiny", "prod", "cy")
+    done = apply(BACKEND, "tiny", "prod", "cy")
     assert done and done.version == "2" and done.canary  # forward again: a promotion like another
 
-    back = rollback.roll_back("tiny", "prod", "it is slow")
+    back = rollback.roll_back(BACKEND.registry, "tiny", "prod", "it is slow")
     assert (back.declared.version, back.replaced.version) == ("1", "2") and files() == first
-    done = apply("tiny", "prod", "cy")
+    done = apply(BACKEND, "tiny", "prod", "cy")
     assert done and (done.outcome, done.version, done.canary) == ("applied", "1", None)
     with pytest.raises(Refused) as raised:
-        rollback.roll_back("tiny", "prod")
+        rollback.roll_back(BACKEND.registry, "tiny", "prod")
     assert raised.value.problems[0].code == "nothing-before"
 
     # As it was before any promotion.
     git("checkout", "-q", "HEAD~4", "--", "ml/projects/tiny/release.yml")
-    assert apply("tiny", "prod", "cy") is None
-    (is_now,) = status("tiny", "prod")
+    assert apply(BACKEND, "tiny", "prod", "cy") is None
+    (is_now,) = status(BACKEND.registry, "tiny", "prod")
     assert is_now.verdict == "nothing is declared; version 1 goes on serving"
     assert ask("tiny-prod", {"question": "how?"}).version == "1"
 
@@ -164,7 +164,7 @@ def test_promoted_by_commits_and_reverted(
 @pytest.mark.slow
 def test_what_is_not_as_declared_touches_nothing(rehearsed: World) -> None:
     """A digest, a version, a model or evidence that is another: refused by plan and apply alike."""
-    assert propose("tiny", rehearsed.run(0.8), "prod").decision.allowed
+    assert propose(BACKEND, "tiny", rehearsed.run(0.8), "prod").decision.allowed
     sound = files()
     path, digest = Path("ml/projects/tiny/release.yml"), re.compile("sha256:[0-9a-f]{64}")
     lines = len(audit.verify())
@@ -177,24 +177,27 @@ def test_what_is_not_as_declared_touches_nothing(rehearsed: World) -> None:
         path.write_text(edited(sound["release.yml"]))
         assert path.read_text() != sound["release.yml"]
         with pytest.raises(Refused) as raised:
-            apply("tiny", "prod", "ana")
+            apply(BACKEND, "tiny", "prod", "ana")
         problem = raised.value.problems[0]
         assert problem.code == code and problem.place
         assert problem.place.path == str(path) and problem.place.line > 5
-        found = plan.plan("tiny", "prod")
+        found = plan.plan(BACKEND, "tiny", "prod")
         assert found.stops and found.stops.problems[0].code == code and not found.steps
     path.write_text(sound["release.yml"])
     evidence().write_text(sound["prod.json"].replace("0.8", "0.9"))
     with pytest.raises(Refused) as raised:
-        apply("tiny", "prod", "ana")
+        apply(BACKEND, "tiny", "prod", "ana")
     assert raised.value.problems[0].code == "evidence-edited"
     assert raised.value.exit_code == Exit.GATE_SAID_NO
-    assert plan.plan("tiny", "prod").stops
+    assert plan.plan(BACKEND, "tiny", "prod").stops
     evidence().unlink()
     with pytest.raises(Refused):
-        apply("tiny", "prod", "ana")
+        apply(BACKEND, "tiny", "prod", "ana")
     path.write_text(sound["release.yml"].replace("decision:", "decisions:"))
-    for act in (lambda: apply("tiny", "prod", "ana"), lambda: plan.plan("tiny", "prod")):
+    for act in (
+        lambda: apply(BACKEND, "tiny", "prod", "ana"),
+        lambda: plan.plan(BACKEND, "tiny", "prod"),
+    ):
         with pytest.raises(Refused) as raised:
             act()
         assert raised.value.problems[0].code == "unknown-field"
@@ -207,10 +210,10 @@ def test_uncommitted_code_goes_to_local_only(rehearsed: World) -> None:
     script = rehearsed.project.folder / "train.py"
     script.write_text(script.read_text() + "# changed\n")
     dirty = rehearsed.project.train(0.9)
-    made = propose("tiny", dirty.name, "prod")
+    made = propose(BACKEND, "tiny", dirty.name, "prod")
     assert [one.gate for one in made.decision.blocking] == ["lineage"]
     assert made.written == () and desired.read("tiny", "prod") is None
-    assert propose("tiny", dirty.name).decision.allowed
+    assert propose(BACKEND, "tiny", dirty.name).decision.allowed
 
 
 @pytest.mark.slow
@@ -220,25 +223,25 @@ def test_what_waits_to_be_applied_has_to_be_beaten_too(
     """A worse version does not take the place of a better one that is declared, until that is taken
     back; a better one does. A worse one that a hand declares is refused when it is applied."""
     waiting, why = desired.read("tiny", "local"), "it forgets a withdrawn answer"
-    third = propose("tiny", challenged.run(0.8025), reason=why)
+    third = propose(BACKEND, "tiny", challenged.run(0.8025), reason=why)
     assert third.decision.outcome == "refused"
     assert (third.decision.champion, third.champion) == ("2", "1")
     assert desired.read("tiny", "local") == waiting
-    assert rollback.roll_back("tiny").declared.version == "1"
-    assert propose("tiny", challenged.run(0.8025), reason=why).decision.allowed
+    assert rollback.roll_back(BACKEND.registry, "tiny").declared.version == "1"
+    assert propose(BACKEND, "tiny", challenged.run(0.8025), reason=why).decision.allowed
     declared = desired.read("tiny", "local")
     assert declared and declared.version == "3"
-    assert propose("tiny", challenged.run(0.95)).unapplied == "3"
+    assert propose(BACKEND, "tiny", challenged.run(0.95)).unapplied == "3"
     second = desired.read("tiny", "local")
     assert second
-    done = apply("tiny", "local", "ana")
+    done = apply(BACKEND, "tiny", "local", "ana")
     assert done and (done.outcome, done.version) == ("applied", "2")
     desired.declare("tiny", "local", declared)
     code, out, err = ml(capsys, "release", "plan", "tiny")
     assert code == 3 and "refused: gates that say no to version 3" in out and "superiority" in err
-    done = apply("tiny", "local", "ana")
+    done = apply(BACKEND, "tiny", "local", "ana")
     assert done and done.outcome == "refused" and ask("tiny", {"question": "how?"}).version == "2"
-    is_now = status("tiny", "local")[0]
+    is_now = status(BACKEND.registry, "tiny", "local")[0]
     assert is_now.last_attempt and is_now.last_attempt.outcome == "refused"
     assert "non-inferiority" in is_now.last_attempt.why
     code, out, _ = ml(capsys, "release", "status", "tiny")
@@ -250,9 +253,9 @@ def test_what_waits_to_be_applied_has_to_be_beaten_too(
     assert code == 0 and "tiny 1 is declared in place of 2" in err
     code, out, _ = ml(capsys, "release", "plan", "tiny")
     assert code == 0 and "no canary: this version served here before" in out
-    assert propose("tiny", challenged.run(0.95)).decision.outcome == "already-champion"
+    assert propose(BACKEND, "tiny", challenged.run(0.95)).decision.outcome == "already-champion"
     desired.declare("tiny", "local", second)
-    done = apply("tiny", "local", "ana")
+    done = apply(BACKEND, "tiny", "local", "ana")
     assert done and done.outcome == "unchanged"
 
 
@@ -262,19 +265,19 @@ def test_environments_do_not_disturb_each_other(
 ) -> None:
     """In a tracked environment too what waits has to be beaten; a version that is measured again
     for another environment stays what the first declares."""
-    assert propose("tiny", rehearsed.run(0.95), "prod").decision.allowed
+    assert propose(BACKEND, "tiny", rehearsed.run(0.95), "prod").decision.allowed
     waiting, before = desired.read("tiny", "prod"), files()
     words = ("tiny", "--run", rehearsed.run(0.8), "--env", "prod", "--reason", "it is smaller")
     code, _, err = ml(capsys, "release", "propose", *words)
     assert code == 3 and "version 1 is declared and was never applied" in err
     assert desired.read("tiny", "prod") == waiting and files() == before
 
-    assert propose("tiny", rehearsed.run(0.95), "dev").decision.allowed
+    assert propose(BACKEND, "tiny", rehearsed.run(0.95), "dev").decision.allowed
     again = desired.read("tiny", "dev")
     assert again and waiting and (again.version, again.digest) == (waiting.version, waiting.digest)
     assert again.evidence != waiting.evidence and files()["prod.json"] == before["prod.json"]
     for environment in ("prod", "dev"):
-        done = apply("tiny", environment, "ana")
+        done = apply(BACKEND, "tiny", environment, "ana")
         assert done and (done.outcome, done.version) == ("applied", "1")
 
 
@@ -310,14 +313,14 @@ def test_a_second_apply_says_that_it_waits(tmp_path: Path, monkeypatch: pytest.M
     waits, done = threading.Event(), threading.Event()
 
     def second() -> None:
-        apply("tiny", "prod", waiting=waits.set)
+        apply(BACKEND, "tiny", "prod", waiting=waits.set)
         done.set()
 
     other = threading.Thread(target=second)
     with desired.applying("tiny", "prod", waiting=lambda: None):
         other.start()
         assert waits.wait(60) and not done.is_set()
-        assert apply("tiny", "dev") is None
+        assert apply(BACKEND, "tiny", "dev") is None
     other.join(60)
     assert done.is_set()
 
@@ -330,7 +333,7 @@ def test_rollback_needs_something_to_go_back_to(
     monkeypatch.chdir(tmp_path)
     for _ in range(2):
         with pytest.raises(Refused) as raised:
-            rollback.roll_back("tiny", "dev")
+            rollback.roll_back(BACKEND.registry, "tiny", "dev")
         assert raised.value.problems[0].code == "nothing-before"
         one = Declared("tiny", "1", "sha256:" + "1" * 64, "e" * 64, "d" * 64)
         desired.declare("tiny", "dev", one)

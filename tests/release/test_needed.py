@@ -9,15 +9,16 @@ import pytest
 
 from ml.backends.local.cleaning import cleaning
 from ml.backends.local.runs import listing
+from ml.backends.registry import model_folder
 from ml.core import home
 from ml.core.errors import Refused
 from ml.release.declaration import desired
-from ml.release.registry import index
 from ml.release.registry.descent import descendants
+from ml.release.registry.models import store
 from ml.release.registry.needed import needed
-from ml.release.registry.registry import Registry, place, store
 from ml.release.rollout.apply import apply
 from ml.serving import endpoint
+from tests.local import BACKEND
 from tests.release.conftest import World
 
 pytestmark = pytest.mark.slow
@@ -25,72 +26,78 @@ pytestmark = pytest.mark.slow
 
 def test_the_index_is_the_registry(challenged: World) -> None:
     """What is read straight from the tables is what MLflow's client tells."""
-    registry = Registry()
-    assert list(index.versions()) == list(registry.versions("tiny"))
+    registry = BACKEND.registry
+    assert list(BACKEND.registry.versions()) == list(registry.versions("tiny"))
     champion = registry.champion("tiny", "local")
     assert champion is not None
-    assert index.champions() == [("local", "tiny", champion.version)]
+    assert BACKEND.registry.champions() == [("local", "tiny", champion.version)]
     # Where they were registered: this home is a copy.
-    assert {source.rpartition("/")[2] for _, source in index.sources()} == {
-        version.folder.name for version in index.versions()
+    assert {source.rpartition("/")[2] for _, source in BACKEND.registry.sources()} == {
+        version.folder.name for version in BACKEND.registry.versions()
     }
 
 
 def test_a_run_is_followed_to_where_it_serves(challenged: World) -> None:
     """Made, declared, champion, serving; a run of the same files; the evaluation; and none."""
-    (first,) = descendants(challenged.runs[0.8])
+    (first,) = descendants(BACKEND.registry, challenged.runs[0.8])
     assert (first.version, first.relation, first.champion) == ("1", "made", ["local"])
     assert [one.endpoint for one in first.serving] == ["tiny"]
     assert first.serving[0].url and first.declared == []
-    (second,) = descendants(challenged.runs[0.95])
+    (second,) = descendants(BACKEND.registry, challenged.runs[0.95])
     assert (second.version, second.declared, second.serving) == ("2", ["local"], [])
-    assert descendants(challenged.runs[0.7]) == []
+    assert descendants(BACKEND.registry, challenged.runs[0.7]) == []
     again = challenged.project.train(0.8)
-    assert [(one.version, one.relation) for one in descendants(again)] == [("1", "same files")]
-    document = json.loads((index.versions()[0].papers / "evidence.json").read_text())
+    assert [(one.version, one.relation) for one in descendants(BACKEND.registry, again)] == [
+        ("1", "same files")
+    ]
+    document = json.loads(
+        (BACKEND.registry.versions()[0].evidence_folder / "evidence.json").read_text()
+    )
     evaluation = [
         entry
         for entry in listing.entries()
         if entry.run.id == document["lineage"]["evaluation_run"]
     ]
-    assert [one.relation for one in descendants(evaluation[0].run)] == ["evaluated"]
+    assert [one.relation for one in descendants(BACKEND.registry, evaluation[0].run)] == [
+        "evaluated"
+    ]
     endpoint.stop("tiny")
-    assert descendants(challenged.runs[0.8])[0].serving[0].url is None
+    assert descendants(BACKEND.registry, challenged.runs[0.8])[0].serving[0].url is None
 
 
 def test_a_release_survives_the_hardest_cleaning(challenged: World) -> None:
     """Runs that nobody registered go; the rest serves, is declared and is judged as before."""
     stray = challenged.runs[0.7]
-    copy = place(store(stray.outputs["model"]))
+    copy = model_folder(store(stray.outputs["model"]))
     for folder in (*home.snapshots().iterdir(), *copy.parent.iterdir()):
         os.utime(folder, (0, 0))
-    found = cleaning.plan(needed(), keep=0)
+    found = cleaning.plan(needed(BACKEND.registry), keep=0)
     kinds = {item.name: item.kind for item in found.items}
     assert kinds[stray.name] == "run" and kinds[copy.name[:12]] == "model"
     assert challenged.runs[0.8].name in found.stay and challenged.runs[0.95].name in found.stay
-    assert cleaning.remove(found, cleaning.plan(needed(), keep=0))[1] == []
+    assert cleaning.remove(found, cleaning.plan(needed(BACKEND.registry), keep=0))[1] == []
     assert not stray.folder.exists() and not copy.exists()
     live = endpoint.live("tiny")
     assert live is not None and live.launch.code.is_dir()
     endpoint.check_model(live.launch)
     endpoint.stop("tiny")
     endpoint.ensure("tiny")
-    assert apply("tiny", "local", "ana").outcome == "applied"
-    assert cleaning.plan(needed(), keep=0).items == ()
+    assert apply(BACKEND, "tiny", "local", "ana").outcome == "applied"
+    assert cleaning.plan(needed(BACKEND.registry), keep=0).items == ()
 
 
 def test_nothing_is_touched_while_a_project_is_being_released(world: World) -> None:
     """A model that was stored and is not registered yet is no orphan."""
-    copy = place(store(world.runs[0.8].outputs["model"]))
+    copy = model_folder(store(world.runs[0.8].outputs["model"]))
     os.utime(copy, (0, 0))
-    assert [item.kind for item in cleaning.plan(needed()).items] == ["model"]
+    assert [item.kind for item in cleaning.plan(needed(BACKEND.registry)).items] == ["model"]
     with desired.locked("tiny"):
-        assert cleaning.plan(needed()).items == ()
+        assert cleaning.plan(needed(BACKEND.registry)).items == ()
 
 
 def test_unreadable_evidence_stops_the_cleaning(challenged: World) -> None:
     """What the version needs is not known: nothing is safe to remove."""
-    (index.versions()[0].papers / "evidence.json").write_text("{")
+    (BACKEND.registry.versions()[0].evidence_folder / "evidence.json").write_text("{")
     with pytest.raises(Refused) as refused:
-        needed()
+        needed(BACKEND.registry)
     assert refused.value.problems[0].code == "evidence-unreadable"

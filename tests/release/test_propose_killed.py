@@ -18,10 +18,10 @@ from ml.release.declaration import project as projects
 from ml.release.evidence import reverify
 from ml.release.promotion import candidate
 from ml.release.promotion import propose as proposing
-from ml.release.registry.registry import Registry
 from ml.release.rollout import plan
 from ml.release.rollout.apply import apply
 from ml.serving.client import Timing
+from tests.local import BACKEND
 from tests.release.conftest import Template, World
 from tests.release.killing import killed_at
 from tests.release.test_environments import commit, evidence, git, rehearse
@@ -32,10 +32,11 @@ RELEASE = Path("ml/projects/tiny/release.yml")
 TIMING = Timing(1.0, 2.0, 3.0, 1.0, 200, 20, "a machine")
 IMPORTS = """
 from pathlib import Path
+from ml.backends.local.backend import LocalBackend
 from ml.backends.local.runs import runs
 from ml.release.log import audit
 from ml.release.promotion import candidate, propose as proposing
-from ml.release.registry.registry import Registry
+from ml.backends.local.registry import LocalRegistry
 from ml.core import files
 from ml.serving.client import Timing
 """
@@ -43,15 +44,20 @@ from ml.serving.client import Timing
 WORK = """
 candidate.evaluate = lambda *_: runs.find({evaluated!r})
 proposing._measured = lambda *_: Timing(**{timing})
-proposing.propose("tiny", {run!r}, "prod")
+proposing.propose(LocalBackend(), "tiny", {run!r}, "prod")
 """
 # What is killed right after that call, and before the one that is negative or nought.
 # Files are replaced in this order: the bill of materials and the evidence, in a folder that gets
 # its name then; release.yml; the evidence beside it.
 KILLED = [
-    *[("proposing.store", 1), ("Registry.register", 1), ("audit.append", 1), ("audit.append", 2)],
+    *[
+        ("proposing.store", 1),
+        ("LocalRegistry.register", 1),
+        ("audit.append", 1),
+        ("audit.append", 2),
+    ],
     *[("files.replace", call) for call in (1, 2, 3, 4)],
-    *[("Registry.keep_evidence", call) for call in (0, 1)],
+    *[("LocalRegistry.keep_evidence", call) for call in (0, 1)],
     *[("Path.replace", call) for call in (-3, -4)],
 ]
 # Those after which release.yml declares what its evidence is not yet of.
@@ -77,10 +83,10 @@ def waiting(trained: Template, tmp_path_factory: pytest.TempPathFactory) -> Wait
         rehearse(root / "ml/projects/tiny", at / "osv")
         patch.setenv("MLOPS_ADVISORIES", str(at / "osv"))
         patch.setattr(proposing, "_measured", lambda *_: TIMING)
-        assert proposing.propose("tiny", made.names[0.8], "prod").decision.allowed
+        assert proposing.propose(BACKEND, "tiny", made.names[0.8], "prod").decision.allowed
         commit("version 1 waits")
         model = runs.find(made.names[0.95]).outputs["model"]
-        return Waiting(made, candidate.evaluate(projects.find("tiny"), model).name)
+        return Waiting(made, candidate.evaluate(BACKEND, projects.find("tiny"), model).name)
 
 
 @pytest.mark.parametrize(("step", "call"), KILLED)
@@ -98,7 +104,7 @@ def test_a_proposal_killed_at_any_step_is_made_again(
     work = WORK.format(evaluated=waiting.evaluated, timing=asdict(TIMING), run=run)
     killed_at(step, call, IMPORTS, work)
 
-    declared, found = desired.read("tiny", "prod"), plan.plan("tiny", "prod")
+    declared, found = desired.read("tiny", "prod"), plan.plan(BACKEND, "tiny", "prod")
     assert declared and declared.version in ("1", "2")
     attached = hashlib.sha256(evidence().read_bytes()).hexdigest() == declared.evidence
     assert attached is ((step, call) not in BETWEEN)
@@ -108,16 +114,16 @@ def test_a_proposal_killed_at_any_step_is_made_again(
         assert found.stops and found.stops.problems[0].code == "evidence-edited"
         assert "propose the version again" in found.stops.problems[0].hint
         with pytest.raises(Refused, match="evidence-edited"):
-            apply("tiny", "prod", "ana")
+            apply(BACKEND, "tiny", "prod", "ana")
         assert [one.code for one in release_check.problems(RELEASE)] == ["evidence-edited"]
 
     monkeypatch.setattr(proposing, "_measured", lambda *_: TIMING)
     monkeypatch.setattr(candidate, "evaluate", lambda *_: runs.find(waiting.evaluated))
-    again = proposing.propose("tiny", run, "prod")
+    again = proposing.propose(BACKEND, "tiny", run, "prod")
     assert again.version == "2" and again.decision.allowed and len(again.written) == 2
-    declared, found = desired.read("tiny", "prod"), plan.plan("tiny", "prod")
+    declared, found = desired.read("tiny", "prod"), plan.plan(BACKEND, "tiny", "prod")
     assert declared and declared.version == "2" and found.steps and not found.stops
-    every = Registry().versions("tiny")
+    every = BACKEND.registry.versions("tiny")
     assert [one.version for one in every] == ["1", "2"]
     assert all(check.sound for one in every for check in reverify.checks(one))
     changed = {line[3:] for line in git("status", "--porcelain", "-uall").splitlines()}

@@ -18,6 +18,7 @@ from ml.release.log import audit
 from ml.release.promotion import propose as proposing
 from ml.release.rollout import apply as applying
 from ml.serving import endpoint
+from tests.local import BACKEND
 from tests.release.test_states import NAME, Machine, install
 
 RACES = 50
@@ -37,8 +38,8 @@ class Slow(Machine):
 
 def promote(number: str) -> str:
     """What a person or a pipeline does with a model; what the apply came to."""
-    proposing.propose(NAME, number)
-    return applying.apply(NAME, "local", "ana").outcome
+    proposing.propose(BACKEND, NAME, number)
+    return applying.apply(BACKEND, NAME, "local", "ana").outcome
 
 
 @pytest.mark.slow

@@ -13,8 +13,9 @@ from sqlalchemy import Engine, event
 
 from ml.core import home
 from ml.core.errors import Refused
-from ml.release.registry.registry import Registry, store
+from ml.release.registry.models import store
 from ml.serving.scoring.manifest import folder_digest, verify
+from tests.local import BACKEND
 from tests.release.tiny import model_folder
 
 
@@ -65,7 +66,7 @@ def test_a_model_is_stored_once_by_its_content(tmp_path: Path) -> None:
 
 def test_the_same_digest_is_registered_once(tmp_path: Path) -> None:
     """Registering is idempotent; another model is another version."""
-    registry = Registry()
+    registry = BACKEND.registry
     one, two = (store(model_folder(tmp_path / str(skill), skill)) for skill in (0.8, 0.9))
     first = registry.register("tiny", "tiny", one, "run1")
     assert registry.register("tiny", "tiny", one, "run2") == first
@@ -77,7 +78,7 @@ def test_the_same_digest_is_registered_once(tmp_path: Path) -> None:
 
 def test_versions_compare_as_numbers(tmp_path: Path) -> None:
     """10 comes after 9, and after 2."""
-    registry = Registry()
+    registry = BACKEND.registry
     for number in range(11):
         digest = f"sha256:{number:064}"
         registry.register("tiny", "tiny", digest, "run")
@@ -86,7 +87,7 @@ def test_versions_compare_as_numbers(tmp_path: Path) -> None:
 
 def test_the_champion_is_the_alias(tmp_path: Path) -> None:
     """None before the first promotion, then what was promoted, per environment."""
-    registry = Registry()
+    registry = BACKEND.registry
     assert registry.champion("tiny", "local") is None
     first = registry.register("tiny", "tiny", "sha256:1", "run")
     second = registry.register("tiny", "tiny", "sha256:2", "run")
@@ -101,7 +102,7 @@ def test_the_champion_is_the_alias(tmp_path: Path) -> None:
 
 def test_a_version_that_is_not_there_is_refused() -> None:
     """The error lists those that are."""
-    registry = Registry()
+    registry = BACKEND.registry
     registry.register("tiny", "tiny", "sha256:1", "run")
     with pytest.raises(Refused) as raised:
         registry.find("tiny", "2")
@@ -143,7 +144,7 @@ def test_a_folder_that_is_none_is_refused(tmp_path: Path) -> None:
 
 def test_a_full_disk_leaves_the_store_and_the_registry_as_they_were(tmp_path: Path) -> None:
     """Copying fails with a clear error and nothing half done; with room it works."""
-    registry = Registry()
+    registry = BACKEND.registry
     kept = store(model_folder(tmp_path / "old", skill=0.7))
     registry.register("tiny", "tiny", kept, "run")
     before, versions = files(), registry.versions("tiny")
@@ -159,7 +160,7 @@ def test_a_full_disk_leaves_the_store_and_the_registry_as_they_were(tmp_path: Pa
 
 def test_a_full_disk_under_the_registry_is_told(tmp_path: Path) -> None:
     """SQLite has no room: the error is the same, and the versions are as they were."""
-    registry = Registry()
+    registry = BACKEND.registry
     registry.register("tiny", "tiny", "sha256:1", "run")
     with full_database(), pytest.raises(Refused) as raised:
         registry.register("tiny", "tiny", "sha256:" + "2" * 5000, "run")

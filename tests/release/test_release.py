@@ -12,6 +12,7 @@ import pytest
 from mlflow.tracking import MlflowClient
 
 from ml.backends.local.runs import runs
+from ml.backends.registry import Version
 from ml.core import home
 from ml.core.errors import Refused
 from ml.release.comparison.compare import versus
@@ -19,12 +20,12 @@ from ml.release.declaration import desired
 from ml.release.log import audit
 from ml.release.promotion.judge import gate
 from ml.release.promotion.propose import propose
-from ml.release.registry.registry import Registry, Version
 from ml.release.rollout.apply import apply
 from ml.release.rollout.ask import ask
 from ml.release.rollout.plan import plan
 from ml.release.rollout.status import status
 from ml.serving import endpoint, server, slots
+from tests.local import BACKEND
 from tests.release import tiny
 from tests.release.conftest import World
 from tests.release.test_commands import ml
@@ -40,25 +41,25 @@ def verdicts(decision: object) -> dict[str, str]:
 
 def test_the_whole_way_from_a_run_to_an_answer(world: World) -> None:
     """Proposed, refused without a name, approved, served, asked; doing it again changes nothing."""
-    made = propose("tiny", world.run(0.8))
+    made = propose(BACKEND, "tiny", world.run(0.8))
     assert made.decision.outcome == "pending" and made.champion is None and made.release
     assert verdicts(made.decision)["first-promotion"] == "pass"
     assert made.evidence.latency.hardware and made.evidence.disagreements == ()
     assert "not on the deployment's" in str([one.why for one in made.decision.results])
 
-    unsigned = apply("tiny")
+    unsigned = apply(BACKEND, "tiny")
     assert unsigned.outcome == "refused" and endpoint.live("tiny") is None
-    assert Registry().champion("tiny", "local") is None
+    assert BACKEND.registry.champion("tiny", "local") is None
 
-    done = apply("tiny", "local", "ana")
+    done = apply(BACKEND, "tiny", "local", "ana")
     assert (done.outcome, done.version, done.replaced) == ("applied", "1", None)
     reply = ask("tiny", {"question": "how?"})
     assert reply.body["model_digest"] == done.digest and not reply.started
     assert isinstance(reply.body["answers"], list)
 
-    again = apply("tiny", "local", "ana")
+    again = apply(BACKEND, "tiny", "local", "ana")
     assert again.outcome == "unchanged" and not again.started and again.router == done.router
-    found = status()[0]
+    found = status(BACKEND.registry)[0]
     assert (found.champion, found.serving, found.verdict) == ("1", "1", "as declared")
     assert found.audit == "verified" and found.signed_off == "ana"
     events = [line["event"] for line in audit.verify()]
@@ -68,48 +69,48 @@ def test_the_whole_way_from_a_run_to_an_answer(world: World) -> None:
 def test_the_same_model_is_the_champion_already(served: World) -> None:
     """Nothing is measured, registered or promoted twice, and it says so."""
     before = len(list(runs.every()))
-    again = propose("tiny", served.run(0.8))
+    again = propose(BACKEND, "tiny", served.run(0.8))
     assert again.decision.outcome == "already-champion" and again.release is None
     assert len(list(runs.every())) == before
-    assert [one.version for one in Registry().versions("tiny")] == ["1"]
+    assert [one.version for one in BACKEND.registry.versions("tiny")] == ["1"]
 
 
 def test_a_worse_model_changes_nothing(served: World) -> None:
     """Refused when proposed: what is declared, who is champion and what serves stay."""
     declared, live = desired.read("tiny", "local"), endpoint.live("tiny")
-    worse = propose("tiny", served.run(0.7))
+    worse = propose(BACKEND, "tiny", served.run(0.7))
     assert worse.decision.outcome == "refused" and worse.release is None
     assert verdicts(worse.decision)["non-inferiority"] == "fail"
     assert desired.read("tiny", "local") == declared and endpoint.live("tiny") == live
-    assert apply("tiny", "local", "ana").outcome == "unchanged"
-    assert gate("tiny", "2", "local").decision.outcome == "refused"
-    assert gate("tiny", "1", "local").decision.outcome == "already-champion"
+    assert apply(BACKEND, "tiny", "local", "ana").outcome == "unchanged"
+    assert gate(BACKEND, "tiny", "2", "local").decision.outcome == "refused"
+    assert gate(BACKEND, "tiny", "1", "local").decision.outcome == "already-champion"
 
 
 def test_a_better_model_takes_over(challenged: World) -> None:
     """Green answers, blue is stopped, and the alias is the new version's."""
     blue = endpoint.live("tiny")
-    assert apply("tiny", "local", "ana").outcome == "applied"
+    assert apply(BACKEND, "tiny", "local", "ana").outcome == "applied"
     green = endpoint.live("tiny")
     assert blue and green and green.server.slot != blue.server.slot
     assert not server.is_up(blue.server) and slots.running(blue.server.slot) is None
     assert ask("tiny", {"question": "how?"}).version == "2"
-    champion = Registry().champion("tiny", "local")
+    champion = BACKEND.registry.champion("tiny", "local")
     assert champion and champion.version == "2"
 
 
 def test_a_model_that_is_no_better_needs_a_reason(served: World) -> None:
     """The reason is written down with the release and holds when it is applied."""
-    assert propose("tiny", served.run(0.8025)).decision.outcome == "refused"
-    made = propose("tiny", served.run(0.8025), reason="it forgets a withdrawn answer")
+    assert propose(BACKEND, "tiny", served.run(0.8025)).decision.outcome == "refused"
+    made = propose(BACKEND, "tiny", served.run(0.8025), reason="it forgets a withdrawn answer")
     assert made.decision.outcome == "pending"
     declared = desired.read("tiny", "local")
     assert declared and declared.reason == "it forgets a withdrawn answer"
     # A reviewer sees what the proposal came to.
-    assert gate("tiny", made.version, "local").decision.outcome == "pending"
-    reviewed = versus(f"tiny:{made.version}", "champion@local").decision
+    assert gate(BACKEND, "tiny", made.version, "local").decision.outcome == "pending"
+    reviewed = versus(BACKEND, f"tiny:{made.version}", "champion@local").decision
     assert reviewed is not None and reviewed.outcome == "pending"
-    assert apply("tiny", "local", "ana").outcome == "applied"
+    assert apply(BACKEND, "tiny", "local", "ana").outcome == "applied"
 
 
 def test_the_champion_is_scored_again_on_the_candidates_data(served: World) -> None:
@@ -117,7 +118,7 @@ def test_the_champion_is_scored_again_on_the_candidates_data(served: World) -> N
     tiny.questions(served.project.root, 500)
     better = served.project.train(0.95)
     before = len(list(runs.every()))
-    made = propose("tiny", better.name)
+    made = propose(BACKEND, "tiny", better.name)
     assert made.decision.allowed, made.decision.blocking
     assert len(list(runs.every())) == before + 2  # the candidate's evaluation and the champion's
     (compared,) = [one for one in made.decision.results if one.gate == "superiority"]
@@ -127,7 +128,7 @@ def test_the_champion_is_scored_again_on_the_candidates_data(served: World) -> N
 def test_a_model_of_other_data_than_it_is_scored_on_is_refused(world: World) -> None:
     """The data changed between training and evaluation: the lineage is not whole."""
     tiny.questions(world.project.root, 500)
-    made = propose("tiny", world.run(0.8))
+    made = propose(BACKEND, "tiny", world.run(0.8))
     assert verdicts(made.decision)["lineage"] == "fail" and made.release is None
 
 
@@ -136,10 +137,10 @@ def test_uncommitted_code_passes_here_and_no_commit_at_all_does_not(world: World
     (world.project.folder / "train.py").write_text(
         (world.project.folder / "train.py").read_text() + "# changed\n"
     )
-    dirty = propose("tiny", world.project.train(0.9).name)
+    dirty = propose(BACKEND, "tiny", world.project.train(0.9).name)
     assert dirty.decision.allowed and dirty.evidence.lineage.dirty is True
     subprocess.run(["rm", "-rf", ".git"], check=True)
-    nowhere = propose("tiny", world.project.train(0.91).name)
+    nowhere = propose(BACKEND, "tiny", world.project.train(0.91).name)
     assert verdicts(nowhere.decision)["lineage"] == "fail"
 
 
@@ -150,15 +151,15 @@ def test_what_was_tampered_with_after_it_was_proposed_is_not_applied(
     challenged: World, what: str
 ) -> None:
     """Apply decides anew from what is on the disk: the champion goes on serving."""
-    version = Registry().find("tiny", "2")
+    version = BACKEND.registry.find("tiny", "2")
     if what == "predictions":
-        path = version.papers / "predictions.csv"
+        path = version.evidence_folder / "predictions.csv"
         path.write_text(path.read_text().replace(",b,2,", ",a,1,"))
     elif what == "identifiers":
-        path = version.papers / "identifiers.csv"
+        path = version.evidence_folder / "identifiers.csv"
         path.write_text(path.read_text().replace("id,training", "id,test", 1))
     elif what == "evidence":
-        path = version.papers / "evidence.json"
+        path = version.evidence_folder / "evidence.json"
         path.write_text(path.read_text().replace("0.95", "0.99"))
     elif what == "model":
         path = version.folder / "model.txt"
@@ -166,9 +167,9 @@ def test_what_was_tampered_with_after_it_was_proposed_is_not_applied(
         content[len(content) // 2] ^= 1
         path.write_bytes(bytes(content))
     else:
-        (version.papers / "evidence.json").unlink()
+        (version.evidence_folder / "evidence.json").unlink()
     live = endpoint.live("tiny")
-    refused = apply("tiny", "local", "ana")
+    refused = apply(BACKEND, "tiny", "local", "ana")
     assert refused.outcome == "refused" and verdicts(refused.decision)["recomputed"] == "fail"
     assert endpoint.live("tiny") == live and ask("tiny", {"question": "how?"}).version == "1"
 
@@ -182,58 +183,60 @@ def test_what_has_come_since_it_was_proposed_is_refused_when_it_is_applied(
     record = {"id": "PYSEC-1", "modified": "2025-05-30T00:00:00Z"}
     (tmp_path / "osv.json").write_text(json.dumps({**record, "affected": [{"package": package}]}))
     monkeypatch.setenv("MLOPS_ADVISORIES", str(tmp_path / "osv.json"))
-    refused = apply("tiny", "local", "ana")
+    refused = apply(BACKEND, "tiny", "local", "ana")
     assert [one.gate for one in refused.decision.blocking] == ["supply-chain"]
     assert "PYSEC-1" in str(refused.decision.blocking) and endpoint.live("tiny") == live
     monkeypatch.delenv("MLOPS_ADVISORIES")
 
-    _aged(Registry().find("tiny", "2"))
+    _aged(BACKEND.registry.find("tiny", "2"))
     (older,) = [
-        one for one in gate("tiny", "2", "local").decision.results if one.gate == "identity"
+        one
+        for one in gate(BACKEND, "tiny", "2", "local").decision.results
+        if one.gate == "identity"
     ]
     assert (older.verdict, older.found) == ("fail", "schema 1")
     assert "ml release propose" in older.why
-    again = propose("tiny", challenged.run(0.95))
+    again = propose(BACKEND, "tiny", challenged.run(0.95))
     assert again.version == "2" and again.decision.allowed and endpoint.live("tiny") == live
 
 
 def test_a_champion_with_evidence_of_an_older_schema_is_scored_again(served: World) -> None:
     """What was kept with it is not read, and it is not beaten for that."""
-    _aged(Registry().find("tiny", "1"))
-    made = propose("tiny", served.run(0.95))
+    _aged(BACKEND.registry.find("tiny", "1"))
+    made = propose(BACKEND, "tiny", served.run(0.95))
     assert made.decision.allowed and made.champion == "1"
     (compared,) = [one for one in made.decision.results if one.gate == "superiority"]
     assert "+0.15" in compared.found
-    worse = propose("tiny", served.run(0.7))
+    worse = propose(BACKEND, "tiny", served.run(0.7))
     assert verdicts(worse.decision)["non-inferiority"] == "fail" and worse.release is None
 
 
 def _aged(version: Version) -> None:
     """Make the version's evidence one of the schema before, with its hash in the registry."""
-    text = (version.papers / "evidence.json").read_text()
+    text = (version.evidence_folder / "evidence.json").read_text()
     older = tiny.resealed(version, text.replace('"schema_version": 2', '"schema_version": 1'))
-    Registry().keep_evidence(version, older.evidence)
+    BACKEND.registry.keep_evidence(version, older.evidence)
 
 
 def test_a_tracking_servers_numbers_change_nothing(world: World) -> None:
     """A run that has ended takes new metrics, and infinity as a finite one: no gate reads them."""
-    made = propose("tiny", world.run(0.7))
+    made = propose(BACKEND, "tiny", world.run(0.7))
     client = MlflowClient(home.tracking_uri())
     for run in (made.evidence.lineage.run, made.evidence.lineage.evaluation_run):
         for value in (1.0, math.inf):
             client.log_metric(str(run), "gain_at_1", value)
-    again = gate("tiny", "1", "local").decision
+    again = gate(BACKEND, "tiny", "1", "local").decision
     found = {one.gate: (one.verdict, one.found) for one in made.decision.results}
     assert {one.gate: (one.verdict, one.found) for one in again.results} == found
 
 
 def test_a_declaration_that_was_edited_is_not_applied(world: World) -> None:
     """The file says another digest than the registry: refused before any gate is asked."""
-    propose("tiny", world.run(0.8))
+    propose(BACKEND, "tiny", world.run(0.8))
     path = desired.path("tiny")
     path.write_text(re.sub(r"(digest: sha256:)\w{8}", r"\g<1>00000000", path.read_text()))
     with pytest.raises(Refused) as raised:
-        apply("tiny", "local", "ana")
+        apply(BACKEND, "tiny", "local", "ana")
     assert raised.value.problems[0].code == "not-as-declared"
 
 
@@ -244,21 +247,21 @@ def test_a_corrupted_model_is_not_proposed(world: World) -> None:
     content[100] ^= 1
     path.write_bytes(bytes(content))
     with pytest.raises(Refused) as raised:
-        propose("tiny", world.run(0.8))
+        propose(BACKEND, "tiny", world.run(0.8))
     assert raised.value.problems[0].code == "model-corrupt"
-    assert not Registry().versions("tiny") and desired.read("tiny", "local") is None
+    assert not BACKEND.registry.versions("tiny") and desired.read("tiny", "local") is None
 
 
 def test_a_full_disk_leaves_everything_as_it_was(served: World) -> None:
     """Registry, declaration and the served model are untouched, and the error says what to do."""
     declared, live = desired.read("tiny", "local"), endpoint.live("tiny")
     with full_disk(100), pytest.raises(Refused) as raised:
-        propose("tiny", served.run(0.95))
+        propose(BACKEND, "tiny", served.run(0.95))
     assert raised.value.problems[0].code == "disk-full"
-    assert [one.version for one in Registry().versions("tiny")] == ["1"]
+    assert [one.version for one in BACKEND.registry.versions("tiny")] == ["1"]
     assert desired.read("tiny", "local") == declared and endpoint.live("tiny") == live
     assert ask("tiny", {"question": "how?"}).version == "1"
-    assert propose("tiny", served.run(0.95)).decision.allowed
+    assert propose(BACKEND, "tiny", served.run(0.95)).decision.allowed
 
 
 def test_a_pickle_in_the_model_is_refused_by_the_gate(world: World) -> None:
@@ -270,7 +273,7 @@ def test_a_pickle_in_the_model_is_refused_by_the_gate(world: World) -> None:
     folder = world.runs[0.8].outputs["model"]
     (folder / "vocabulary.json").write_bytes(pickle.dumps({"spot": 1}))
     write_manifest(folder)
-    made = propose("tiny", world.run(0.8))
+    made = propose(BACKEND, "tiny", world.run(0.8))
     assert verdicts(made.decision)["format"] == "fail" and made.release is None
 
 
@@ -280,7 +283,7 @@ def test_a_gates_file_that_loosens_the_floor_stops_before_anything_runs(world: W
     path.write_text(path.read_text() + "  latency:\n    p95_ms: 9000\n")
     before = len(list(runs.every()))
     with pytest.raises(Refused) as raised:
-        propose("tiny", world.run(0.8))
+        propose(BACKEND, "tiny", world.run(0.8))
     problem = raised.value.problems[0]
     assert problem.code == "gate-looser-than-floor" and problem.place
     lines = path.read_text().splitlines()
@@ -294,10 +297,10 @@ def test_a_candidate_that_does_not_answer_is_not_registered(world: World) -> Non
     path = world.project.folder / "endpoint" / "score.py"
     path.write_text(path.read_text().replace("booster.predict(", "booster.forecast("))
     with pytest.raises(Refused) as raised:
-        propose("tiny", world.run(0.8))
+        propose(BACKEND, "tiny", world.run(0.8))
     assert raised.value.problems[0].code == "candidate-fails"
     assert "forecast" in str(raised.value)
-    assert not Registry().versions("tiny")
+    assert not BACKEND.registry.versions("tiny")
     assert slots.running(endpoint.folder("tiny") / "candidate") is None
 
 
@@ -306,40 +309,40 @@ def test_an_evaluation_that_fails_is_told_with_its_log(world: World) -> None:
     path = world.project.folder / "evaluate.py"
     path.write_text("raise SystemExit(3)\n")
     with pytest.raises(Refused) as raised:
-        propose("tiny", world.run(0.8))
-    assert int(raised.value.exit_code) == 1 and not Registry().versions("tiny")
+        propose(BACKEND, "tiny", world.run(0.8))
+    assert int(raised.value.exit_code) == 1 and not BACKEND.registry.versions("tiny")
 
 
 def test_a_run_that_cannot_be_proposed_is_refused(world: World, tmp_path: Path) -> None:
     """No sweep, no such run, a run that failed: each says what to do."""
     with pytest.raises(Refused) as raised:
-        propose("tiny")
+        propose(BACKEND, "tiny")
     assert raised.value.problems[0].code == "no-candidate"
     assert "jobs/pipeline.yml" in raised.value.problems[0].hint
     jobs = world.project.folder / "jobs"
     (jobs / "pipeline.yml").unlink()
     (jobs / "sweep-random.yml").rename(jobs / "tune.yml")
     with pytest.raises(Refused, match=r"ml run .*jobs/tune\.yml"):
-        propose("tiny")
+        propose(BACKEND, "tiny")
     with pytest.raises(Refused):
-        propose("tiny", "no_such_run_00")
-    evaluation = propose("tiny", world.run(0.8)).evidence
+        propose(BACKEND, "tiny", "no_such_run_00")
+    evaluation = propose(BACKEND, "tiny", world.run(0.8)).evidence
     assert evaluation.lineage.run == world.runs[0.8].id
     scored = [run for run in runs.every() if "evaluation" in run.outputs]
     with pytest.raises(Refused) as raised:
-        propose("tiny", scored[0].name)
+        propose(BACKEND, "tiny", scored[0].name)
     assert raised.value.problems[0].code == "unfit-run"
 
 
 def test_the_best_trial_of_the_latest_sweep_is_proposed(world: World) -> None:
     """Without a name, or by the sweep's; the lineage names the sweep as the parent."""
     swept = world.project.sweep()
-    made = propose("tiny")
+    made = propose(BACKEND, "tiny")
     assert made.run.name == swept.best and made.decision.allowed
     assert made.evidence.lineage.hyperparameters == {"skill": 0.9}
     assert made.evidence.lineage.parent_run == swept.id != made.evidence.lineage.run
-    assert propose("tiny", swept.name).digest == made.digest
-    assert len(Registry().versions("tiny")) == 1
+    assert propose(BACKEND, "tiny", swept.name).digest == made.digest
+    assert len(BACKEND.registry.versions("tiny")) == 1
 
 
 def test_a_pipeline_stands_for_the_model_it_left(world: World) -> None:
@@ -348,15 +351,17 @@ def test_a_pipeline_stands_for_the_model_it_left(world: World) -> None:
     The data that the evaluation read was handed on by a step, unchanged: it is the asset's.
     """
     done = world.project.pipeline()
-    made = propose("tiny")
+    made = propose(BACKEND, "tiny")
     assert made.run.name == done.step("sweep").best and made.decision.allowed, made.decision
-    document = json.loads((Registry().find("tiny", "1").papers / "evidence.json").read_text())
+    document = json.loads(
+        (BACKEND.registry.find("tiny", "1").evidence_folder / "evidence.json").read_text()
+    )
     assert document["lineage"]["evaluation_run"] == done.step("evaluate").id
     assert document["data"]["data"]["asset"] == "azureml:tiny:1"
     # Run again, every step is reused, and the same trial is proposed again.
     again = world.project.pipeline()
     assert {step.reused_from for step in again.steps} == {step.name for step in done.steps}
-    assert propose("tiny", again.name).run.name == made.run.name
+    assert propose(BACKEND, "tiny", again.name).run.name == made.run.name
 
 
 def test_another_evaluation_is_not_taken_over(world: World) -> None:
@@ -364,15 +369,17 @@ def test_another_evaluation_is_not_taken_over(world: World) -> None:
     done = world.project.pipeline()
     script = world.project.folder / "evaluate.py"
     script.write_text(script.read_text() + "\n# edited\n")
-    propose("tiny", done.name)
-    document = json.loads((Registry().find("tiny", "1").papers / "evidence.json").read_text())
+    propose(BACKEND, "tiny", done.name)
+    document = json.loads(
+        (BACKEND.registry.find("tiny", "1").evidence_folder / "evidence.json").read_text()
+    )
     assert document["lineage"]["evaluation_run"] not in {step.id for step in done.steps}
 
 
 def test_nothing_declared_is_told(world: World) -> None:
     """Applying before proposing changes nothing; every environment says what is missing."""
-    assert apply("tiny", "local", "ana") is None
-    assert {one.verdict for one in status()} == {
+    assert apply(BACKEND, "tiny", "local", "ana") is None
+    assert {one.verdict for one in status(BACKEND.registry)} == {
         "no model yet: nothing is declared and nothing serves"
     }
 
@@ -381,16 +388,16 @@ def test_a_champion_whose_files_were_changed_is_told_by_plan_and_gate(
     promoted_world: World, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Its server is stopped: plan says what apply will refuse, and the gates why they say no."""
-    champion = Registry().champion("tiny", "local")
+    champion = BACKEND.registry.champion("tiny", "local")
     assert champion is not None
     spoilt = champion.folder / "model.txt"
     spoilt.write_bytes(spoilt.read_bytes().replace(b"tree", b"tref", 1))
-    found = plan("tiny")
+    found = plan(BACKEND, "tiny")
     assert found.stops and found.stops.problems[0].code == "model-corrupt" and not found.steps
     code, _, err = ml(capsys, "release", "plan", "tiny")
     assert code == 1 and "error[model-corrupt]" in err
     with pytest.raises(Refused, match="model-corrupt"):
-        apply("tiny", "local", "ana")
+        apply(BACKEND, "tiny", "local", "ana")
     code, _, err = ml(capsys, "gate", "tiny", "1")
     assert "no evidence that can be trusted" in err and "another version of this code" not in err
     told = " ".join(err.split())

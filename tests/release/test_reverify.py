@@ -11,13 +11,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from ml.backends.registry import Version
 from ml.release.evidence.evidence import FILE, load
 from ml.release.evidence.reverify import checks
 from ml.release.evidence.supply_chain import SBOM
-from ml.release.registry.registry import Registry, Version, store
+from ml.release.registry.models import store
 from ml.toolkit.evaluation import PREDICTIONS, Evaluation, Prediction, write_evaluation
 from ml.toolkit.leakage import IDENTIFIERS, shared
 from ml.toolkit.metrics import estimates
+from tests.local import BACKEND
 from tests.release.test_commands import ml
 from tests.release.tiny import model_folder, resealed
 
@@ -27,7 +29,7 @@ def kept(tmp_path: Path) -> Version:
     digest = store(model_folder(tmp_path / "model"))
     version = Version("tiny", "1", digest, "tiny", "run", "")
     ranks = [1] * 90 + [2] * 30
-    version.papers.mkdir(parents=True)
+    version.evidence_folder.mkdir(parents=True)
     evaluation = Evaluation(
         project="tiny",
         model="tiny",
@@ -76,10 +78,10 @@ def kept(tmp_path: Path) -> Version:
         )
         for number, rank in enumerate(ranks)
     ]
-    write_evaluation(version.papers, evaluation, rows)
-    written = json.loads((version.papers / "evaluation.json").read_text())
+    write_evaluation(version.evidence_folder, evaluation, rows)
+    written = json.loads((version.evidence_folder / "evaluation.json").read_text())
     bill = '{"bomFormat": "CycloneDX"}'
-    (version.papers / SBOM).write_text(bill)
+    (version.evidence_folder / SBOM).write_text(bill)
     document = {
         **written,
         "model": "tiny",
@@ -98,7 +100,7 @@ def sealed(version: Version, document: object) -> Version:
 
 def edited(version: Version, change: Callable[[dict], object]) -> Version:  # type: ignore[type-arg]
     """The evidence changed by somebody who also made its hash right."""
-    document = json.loads((version.papers / FILE).read_text())
+    document = json.loads((version.evidence_folder / FILE).read_text())
     change(document)
     return sealed(version, document)
 
@@ -196,7 +198,7 @@ def test_evidence_that_does_not_follow_is_found(
 def test_an_edited_file_is_found_by_its_hash(tmp_path: Path) -> None:
     """A space more is another file; so is none at all, or one that is no JSON."""
     version = kept(tmp_path)
-    path = version.papers / FILE
+    path = version.evidence_folder / FILE
     path.write_text(path.read_text() + " ")
     assert differing(version) == [FILE]
     path.write_text("{")
@@ -213,7 +215,7 @@ def test_evidence_without_a_hash_in_the_registry_is_none(tmp_path: Path) -> None
 def test_edited_and_missing_predictions_are_found(tmp_path: Path) -> None:
     """A better rank for one question: the file is another, and the metrics no longer follow."""
     version = kept(tmp_path)
-    path = version.papers / PREDICTIONS
+    path = version.evidence_folder / PREDICTIONS
     path.write_text(path.read_text().replace("a,b,2", "a,a,1", 1))
     assert differing(version) == [PREDICTIONS, "metrics"]
     path.unlink()
@@ -226,7 +228,7 @@ def test_edited_and_missing_identifiers_are_found(tmp_path: Path) -> None:
     """
     version = kept(tmp_path)
     assert load(version).disagreements == ()
-    path = version.papers / IDENTIFIERS
+    path = version.evidence_folder / IDENTIFIERS
     lines = path.read_text().splitlines(keepends=True)
     (shared_one,) = {line.split(",")[2] for line in lines if ",training," in line} & {
         line.split(",")[2] for line in lines if ",test," in line
@@ -252,7 +254,7 @@ def test_edited_and_missing_identifiers_are_found(tmp_path: Path) -> None:
 def test_identifiers_that_are_none_are_told(text: str, told: str, tmp_path: Path) -> None:
     """Even where their hash was made right."""
     version = kept(tmp_path)
-    (version.papers / IDENTIFIERS).write_text(text)
+    (version.evidence_folder / IDENTIFIERS).write_text(text)
     found = hashlib.sha256(text.encode()).hexdigest()
     version = edited(version, lambda of: of.update(identifiers=found))
     assert told in str(load(version).disagreements) and differing(version) == [IDENTIFIERS]
@@ -261,9 +263,9 @@ def test_identifiers_that_are_none_are_told(text: str, told: str, tmp_path: Path
 def test_a_changed_bill_of_materials_is_found(tmp_path: Path) -> None:
     """A package left out of it, and none at all."""
     version = kept(tmp_path)
-    (version.papers / SBOM).write_text("{}")
+    (version.evidence_folder / SBOM).write_text("{}")
     assert differing(version) == [SBOM]
-    (version.papers / SBOM).unlink()
+    (version.evidence_folder / SBOM).unlink()
     assert differing(version) == [SBOM]
 
 
@@ -288,13 +290,13 @@ def test_a_model_that_is_gone_is_found(tmp_path: Path) -> None:
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Exit 0 when all is as it was kept; exit 3 with all that differs when it is not."""
     version = kept(tmp_path)
-    registry = Registry()
+    registry = BACKEND.registry
     registry.keep_evidence(
         registry.register("tiny", "tiny", version.digest, "run"), version.evidence
     )
     code, out, err = ml(capsys, "evidence", "verify", "tiny", "1")
     assert (code, out) == (0, "") and "DIFFERS" not in err
-    path = version.papers / FILE
+    path = version.evidence_folder / FILE
     path.write_text(path.read_text().replace('"value": 0.75', '"value": 0.95', 1))
     code, out, err = ml(capsys, "evidence", "verify", "tiny", "1")
     assert (code, out) == (3, "") and "recomputed 0.75" in err and "the registry's is" in err

@@ -18,6 +18,7 @@ from ml.release.rollout import plan, rollback
 from ml.release.rollout.apply import apply
 from ml.serving import endpoint
 from ml.serving.client import Timing
+from tests.local import BACKEND
 from tests.release.conftest import Template, World
 from tests.release.killing import killed_at
 from tests.release.test_environments import commit, files, rehearse
@@ -26,6 +27,7 @@ pytestmark = pytest.mark.slow
 
 IMPORTS = """
 from pathlib import Path
+from ml.backends.local.registry import LocalRegistry
 from ml.release.log import audit
 from ml.release.rollout import rollback
 from ml.core import files
@@ -51,9 +53,9 @@ def twice(trained: Template, tmp_path_factory: pytest.TempPathFactory) -> Templa
         timing = Timing(1.0, 2.0, 3.0, 1.0, 200, 20, "a machine")
         patch.setattr(proposing, "_measured", lambda *_: timing)
         for number, skill in enumerate((0.8, 0.95), start=1):
-            assert proposing.propose("tiny", made.names[skill], "prod").decision.allowed
+            assert proposing.propose(BACKEND, "tiny", made.names[skill], "prod").decision.allowed
             commit(f"Promote tiny {number} to prod")
-            done = apply("tiny", "prod", "ana")
+            done = apply(BACKEND, "tiny", "prod", "ana")
             assert done and done.outcome == "applied"
             if number == 1:
                 (at / "first").mkdir()
@@ -77,22 +79,22 @@ def test_a_rollback_killed_at_any_step_is_done_by_the_next(
     declares it; never the one before that, and never without a line of the audit log."""
     copied(declared if where == "local" else twice)
     monkeypatch.setenv("MLOPS_ADVISORIES", str(home.home() / "osv"))
-    killed_at(step, call, IMPORTS, f'rollback.roll_back("tiny", {where!r})')
+    killed_at(step, call, IMPORTS, f'rollback.roll_back(LocalRegistry(), "tiny", {where!r})')
 
     now = desired.read("tiny", where)
     assert now and now.version in ("1", "2")
     if now.version == "2":
-        assert rollback.roll_back("tiny", where).declared.version == "1"
+        assert rollback.roll_back(BACKEND.registry, "tiny", where).declared.version == "1"
     else:
         with pytest.raises(Refused, match="nothing-before"):
-            rollback.roll_back("tiny", where)
-    now, found = desired.read("tiny", where), plan.plan("tiny", where)
+            rollback.roll_back(BACKEND.registry, "tiny", where)
+    now, found = desired.read("tiny", where), plan.plan(BACKEND, "tiny", where)
     assert now and now.version == "1" and not found.stops
     assert [line["to"] for line in audit.verify() if line["event"] == "rollback"][-1] == "1"
     if where == "prod":
         first = {path.name: path.read_text() for path in (home.home() / "first").iterdir()}
         assert files() == first and found.steps
-        done = apply("tiny", "prod", "ana")
+        done = apply(BACKEND, "tiny", "prod", "ana")
         assert done and (done.outcome, done.version, done.canary) == ("applied", "1", None)
     folder = desired.path("tiny", where).parent
     assert not [one for one in folder.rglob(".*") if one.is_file() and Path(one).suffix == ".tmp"]

@@ -10,13 +10,13 @@ import pytest
 from ml.core.errors import Problem, Refused
 from ml.release.log import audit
 from ml.release.promotion.propose import propose
-from ml.release.registry.registry import Registry
 from ml.release.rollout.apply import Applied, apply
 from ml.release.rollout.ask import ask
 from ml.release.rollout.status import status
 from ml.serving import endpoint, server, slots
 from ml.serving.server import START_S, Begun, Server
 from ml.serving.state import Canary, Live
+from tests.local import BACKEND
 from tests.release.conftest import World
 from tests.release.killing import killed
 from tests.release.test_registry import full_disk
@@ -39,7 +39,7 @@ def running() -> list[str]:
 def assert_blue_serves(live: Live | None) -> None:
     """The first version is live, champion and answers; nothing else runs."""
     assert live is not None and endpoint.live("tiny") == live
-    champion = Registry().champion("tiny", "local")
+    champion = BACKEND.registry.champion("tiny", "local")
     assert champion and champion.version == "1"
     assert ask("tiny", {"question": "how?"}).version == "1"
     assert running() == [live.server.slot.name]
@@ -53,12 +53,12 @@ def test_a_bad_green_is_never_switched_to(challenged: World, code: str) -> None:
     sound = path.read_text()
     path.write_text(sound.replace(*BAD_GREENS[code]))
     with pytest.raises(Refused) as raised:
-        apply("tiny", "local", "ana")
+        apply(BACKEND, "tiny", "local", "ana")
     assert raised.value.problems[0].code == code
-    assert "log ends" not in status("tiny", "local")[0].verdict
+    assert "log ends" not in status(BACKEND.registry, "tiny", "local")[0].verdict
     assert_blue_serves(blue)
     path.write_text(sound)
-    assert apply("tiny", "local", "ana").outcome == "applied"
+    assert apply(BACKEND, "tiny", "local", "ana").outcome == "applied"
 
 
 def test_a_green_that_fails_its_canary_is_not_tried_again(challenged: World) -> None:
@@ -70,24 +70,24 @@ def test_a_green_that_fails_its_canary_is_not_tried_again(challenged: World) -> 
     bad = begins + "    if len(served) > 4: raise RuntimeError('tired')\n"
     path.write_text(sound.replace("def run(body):\n", bad))
     with pytest.raises(Refused) as raised:
-        apply("tiny", "local", "ana")
+        apply(BACKEND, "tiny", "local", "ana")
     problem = raised.value.problems[0]
     assert problem.code == "rolled-back" and "errors:" in problem.found
     assert raised.value.exit_code == 3
     assert_blue_serves(blue)
     router = endpoint.router("tiny")
     assert router and router.state()["tallies"]["blue"]["errors"] == 0
-    assert "version 2 was rolled back (errors:" in status("tiny")[0].verdict
+    assert "version 2 was rolled back (errors:" in status(BACKEND.registry, "tiny")[0].verdict
     (line,) = [one for one in audit.verify() if one["event"] == "rolled-back"]
     assert line["version"] == "2" and line["approved_by"] == "ana"
     with pytest.raises(Refused) as raised:
-        apply("tiny", "local", "ana")
+        apply(BACKEND, "tiny", "local", "ana")
     assert raised.value.problems[0].code == "refused-before"
     assert_blue_serves(blue)
     path.write_text(sound)
-    done = apply("tiny", "local", "ana")
+    done = apply(BACKEND, "tiny", "local", "ana")
     assert done.outcome == "applied" and done.canary and done.canary.kind == "passed"
-    assert status("tiny")[0].verdict == "as declared"
+    assert status(BACKEND.registry, "tiny")[0].verdict == "as declared"
 
 
 def test_a_green_with_another_model_is_never_switched_to(challenged: World) -> None:
@@ -96,7 +96,7 @@ def test_a_green_with_another_model_is_never_switched_to(challenged: World) -> N
     path = challenged.project.folder / "endpoint" / "score.py"
     path.write_text(path.read_text().replace("return reply(model, {", "return ({"))
     with pytest.raises(Refused) as raised:
-        apply("tiny", "local", "ana")
+        apply(BACKEND, "tiny", "local", "ana")
     assert raised.value.problems[0].code == "smoke-failed"
     assert_blue_serves(blue)
 
@@ -115,13 +115,13 @@ def test_no_room_for_a_baseline_is_not_held_against_green(
 
     monkeypatch.setattr(server, "ready", ready)
     with pytest.raises(Refused) as raised:
-        apply("tiny", "local", "ana")
+        apply(BACKEND, "tiny", "local", "ana")
     problem = raised.value.problems[0]
     assert problem.code == "baseline-failed" and "out of memory" in problem.found
     assert_blue_serves(blue)
     assert not [line for line in audit.verify() if line["event"] == "rolled-back"]
     monkeypatch.setattr(server, "ready", answered)
-    assert apply("tiny", "local", "ana").outcome == "applied"
+    assert apply(BACKEND, "tiny", "local", "ana").outcome == "applied"
 
 
 def test_a_log_that_cannot_be_written_undoes_the_switch(
@@ -139,7 +139,7 @@ def test_a_log_that_cannot_be_written_undoes_the_switch(
 
     monkeypatch.setattr(audit, "append", append)
     with pytest.raises(Refused) as raised:
-        apply("tiny", "local", "ana")
+        apply(BACKEND, "tiny", "local", "ana")
     assert raised.value.problems[0].code == "disk-full"
     assert_blue_serves(blue)
     assert [line["event"] for line in audit.verify()].count("applied") == 1
@@ -147,12 +147,12 @@ def test_a_log_that_cannot_be_written_undoes_the_switch(
 
 def test_a_first_promotion_that_fails_leaves_nothing(world: World) -> None:
     """With no blue to go back to there is no state, no alias and no server."""
-    propose("tiny", world.run(0.8))
+    propose(BACKEND, "tiny", world.run(0.8))
     path = world.project.folder / "endpoint" / "score.py"
     path.write_text(path.read_text().replace(*BAD_GREENS["smoke-failed"]))
     with pytest.raises(Refused):
-        apply("tiny", "local", "ana")
-    assert endpoint.live("tiny") is None and Registry().champion("tiny", "local") is None
+        apply(BACKEND, "tiny", "local", "ana")
+    assert endpoint.live("tiny") is None and BACKEND.registry.champion("tiny", "local") is None
     assert slots.running(endpoint.folder("tiny") / "blue") is None
 
 
@@ -162,7 +162,7 @@ KILLED = [
     *[("server.begin", call, moment) for call in (1, 2) for moment in ("before", "after")],
     *[("server.ready", call, "after") for call in (1, 2)],
     *[("endpoint.switch", call, "after") for call in range(1, 7)],
-    *[("Registry.promote", 1, moment) for moment in ("before", "after")],
+    *[("LocalRegistry.promote", 1, moment) for moment in ("before", "after")],
     *[("audit.append", 1, moment) for moment in ("before", "after")],
     ("endpoint.drained", 1, "after"),
 ]
@@ -176,9 +176,10 @@ def test_an_apply_killed_at_any_step_is_finished_by_the_next(
     holder, name = step.split(".")
     code = f"""
 import os, signal
+from ml.backends.local.backend import LocalBackend
 from ml.release.log import audit
 from ml.release.rollout.apply import apply
-from ml.release.registry.registry import Registry
+from ml.backends.local.registry import LocalRegistry
 from ml.serving import endpoint, server
 done, calls = {holder}.{name}, []
 def killed(*given, **named):
@@ -191,13 +192,13 @@ def killed(*given, **named):
         done(*given, **named)
     os.kill(os.getpid(), signal.SIGKILL)
 {holder}.{name} = killed
-apply("tiny", "local", "ana")
+apply(LocalBackend(), "tiny", "local", "ana")
 """
     killed(code)
     assert ask("tiny", {"question": "how?"}).version in ("1", "2")
-    apply("tiny", "local", "ana")
+    apply(BACKEND, "tiny", "local", "ana")
     live = endpoint.live("tiny")
-    champion = Registry().champion("tiny", "local")
+    champion = BACKEND.registry.champion("tiny", "local")
     assert live and live.launch.version == "2" and champion and champion.version == "2"
     assert ask("tiny", {"question": "how?"}).version == "2"
     assert running() == [live.server.slot.name]
@@ -209,7 +210,7 @@ def test_two_applies_at_once_end_as_one(challenged: World) -> None:
     """One waits for the other and finds nothing left to do; one server runs."""
     found: list[Applied] = []
     threads = [
-        threading.Thread(target=lambda: found.append(apply("tiny", "local", "ana")))
+        threading.Thread(target=lambda: found.append(apply(BACKEND, "tiny", "local", "ana")))
         for _ in range(2)
     ]
     for thread in threads:
@@ -228,18 +229,18 @@ def test_after_a_reboot_the_declared_model_is_started_and_said_so(served: World)
     assert ask("tiny", {"question": "how?"}).started
     endpoint.stop("tiny")
     (endpoint.folder("tiny") / "live.json").unlink()
-    assert apply("tiny", "local", "ana").outcome == "applied"
+    assert apply(BACKEND, "tiny", "local", "ana").outcome == "applied"
     assert ask("tiny", {"question": "how?"}).version == "1"
 
 
 def test_a_canary_that_a_killed_apply_left_is_told(served: World) -> None:
     """It answers its share of the requests until the next apply: status says so."""
-    assert status("tiny", "local")[0].beside == ""
+    assert status(BACKEND.registry, "tiny", "local")[0].beside == ""
     live = endpoint.live("tiny")
     assert live is not None
     green = server.start(endpoint.other_slot("tiny"), live.launch)
     endpoint.switch("tiny", replace(live, canary=Canary(green, live.launch, 10)))
-    told = status("tiny", "local")[0]
+    told = status(BACKEND.registry, "tiny", "local")[0]
     assert told.beside.startswith("version 1 has 10 % of the requests: an apply goes on, or was")
-    assert apply("tiny", "local", "ana").outcome == "unchanged"
-    assert status("tiny", "local")[0].beside == ""
+    assert apply(BACKEND, "tiny", "local", "ana").outcome == "unchanged"
+    assert status(BACKEND.registry, "tiny", "local")[0].beside == ""

@@ -20,6 +20,8 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as some
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from ml.backends.local.backend import LocalBackend
+from ml.backends.registry import Version
 from ml.core.errors import Problem, Refused
 from ml.release.canary import canary
 from ml.release.canary.canary import Outcome
@@ -28,13 +30,13 @@ from ml.release.declaration.desired import Declared
 from ml.release.log import audit, history
 from ml.release.promotion import propose as proposing
 from ml.release.promotion.judge import Judged
-from ml.release.registry.registry import Version
 from ml.release.rollout import apply as applying
 from ml.release.rollout import rollback, smoke, status
 from ml.serving import endpoint, server, slots
 from ml.serving.router import process
 from ml.serving.server import Launch, Server
 from ml.serving.state import Canary
+from tests.local import BACKEND
 
 NAME = "tiny"
 BAD = {"3": "crash", "4": "canary"}  # the others are sound
@@ -183,10 +185,10 @@ def install(patch: pytest.MonkeyPatch, machine: Machine) -> None:
             machine.effect(writes=True)
             machine.champion = None
 
-    def judge(registry: Any, project: Any, what: Version, *_: Any, **named: Any) -> Any:
+    def judge(backend: Any, project: Any, what: Version, *_: Any, **named: Any) -> Any:
         """Where a `step` is not named it is "propose": then a higher number is better."""
         machine.effect()
-        champion = named.get("rival") or registry.champion(NAME, "local")
+        champion = named.get("rival") or backend.registry.champion(NAME, "local")
         outcome = "approved"
         if champion is not None and "step" not in named and champion.version > what.version:
             outcome = "refused"
@@ -204,19 +206,19 @@ def install(patch: pytest.MonkeyPatch, machine: Machine) -> None:
         deployment=lambda: SimpleNamespace(endpoint=NAME),
         samples=lambda: [{}],
     )
+    patch.setattr(LocalBackend, "registry", Registry())
     for module in (applying, proposing, status, rollback):
-        patch.setattr(module, "Registry", Registry)
         patch.setattr(module.projects, "find", lambda name: found)
     for module in (applying, proposing):
         patch.setattr(module, "judge", judge)
     patch.setattr(proposing, "load_gates", lambda project: None)
     patch.setattr(
-        proposing.candidate, "choose", lambda _, run: SimpleNamespace(outputs={"model": run})
+        proposing.candidate, "choose", lambda _, __, run: SimpleNamespace(outputs={"model": run})
     )
     patch.setattr(proposing, "store", digest)
     patch.setattr(proposing, "_registered", lambda *given: version(given[4][-1]))
     patch.setattr(applying, "_declared_version", lambda *given: version(given[-1].version))
-    patch.setattr(applying, "launch_of", lambda what, _: launch(what.version))
+    patch.setattr(applying, "launch_of", lambda _, what, __: launch(what.version))
 
 
 def digest(number: str) -> str:
@@ -279,7 +281,7 @@ class Releases(RuleBasedStateMachine):
     def rolled_back_by_a_person(self) -> None:
         """What served before is declared again; where nothing did, the person is told."""
         try:
-            done = rollback.roll_back(NAME)
+            done = rollback.roll_back(BACKEND.registry, NAME)
         except Refused as error:
             assert error.problems[0].code == "nothing-before"
             return
@@ -315,7 +317,7 @@ class Releases(RuleBasedStateMachine):
         self.machine.left = effects
         before = self.live()
         try:
-            applying.apply(NAME, "local", "ana")
+            applying.apply(BACKEND, NAME, "local", "ana")
         except (Killed, Refused):
             pass
         finally:
@@ -339,7 +341,7 @@ class Releases(RuleBasedStateMachine):
         self.machine.room_for = effects
         try:
             with suppress(Refused, OSError):
-                applying.apply(NAME, "local", "ana")
+                applying.apply(BACKEND, NAME, "local", "ana")
             if before is not None:
                 assert self.live() is not None
             self.something_good_serves()
@@ -358,7 +360,7 @@ class Releases(RuleBasedStateMachine):
         before, serving = self.machine.started, self.live()
         self.starved = False
         try:
-            done = applying.apply(NAME, "local", "ana")
+            done = applying.apply(BACKEND, NAME, "local", "ana")
         except Refused as error:
             assert not {path.name for path in self.machine.running} - self.needed()
             self.starved = error.problems[0].code == "baseline-failed"
@@ -385,10 +387,10 @@ class Releases(RuleBasedStateMachine):
         assert code in ("server-crashed", "rolled-back", "refused-before")
         if code == "refused-before":
             assert started == 0
-        told = status.status(NAME)[0].verdict
+        told = status.status(BACKEND.registry, NAME)[0].verdict
         assert f"version {declared.version} was rolled back" in told
         with pytest.raises(Refused) as raised:
-            applying.apply(NAME, "local", "ana")
+            applying.apply(BACKEND, NAME, "local", "ana")
         assert raised.value.problems[0].code == "refused-before"
 
     def needed(self) -> set[str]:

@@ -16,11 +16,12 @@ from importlib.metadata import version
 from pathlib import Path
 
 from ml.backends.base import Run
-from ml.backends.local.backend import LocalBackend
-from ml.release.registry.registry import EVIDENCE_FILE, Version
+from ml.backends.registry import Version
+from ml.release.registry.models import EVIDENCE_FILE
 from ml.serving.scoring.manifest import write_manifest
 from ml.specs.plan.planning import plan
 from ml.specs.sdk.load import load
+from tests.local import BACKEND
 
 QUESTIONS = 400
 
@@ -308,7 +309,7 @@ class Tiny:
     def train(self, skill: float) -> Run:
         """A completed training run of the real local backend."""
         spec = load(self.folder / "jobs" / "train.yml", {"inputs.skill": str(skill)})
-        run = LocalBackend().run(plan(spec))
+        run = BACKEND.run(plan(spec))
         assert run.status == "Completed", (run.folder / "logs" / "std_log.txt").read_text()
         return run
 
@@ -321,7 +322,7 @@ class Tiny:
         return self._run("pipeline.yml")
 
     def _run(self, job: str) -> Run:
-        run = LocalBackend().run(plan(load(self.folder / "jobs" / job)))
+        run = BACKEND.run(plan(load(self.folder / "jobs" / job)))
         assert run.status == "Completed", run.error
         return run
 
@@ -356,10 +357,10 @@ def resealed(version: Version, evidence: str) -> Version:
     """The version with that text as its evidence; the registry is not told of its new hash."""
     made = replace(version, evidence=hashlib.sha256(evidence.encode()).hexdigest())
     if version.evidence:
-        version.papers.rename(made.papers)
+        version.evidence_folder.rename(made.evidence_folder)
     else:  # the folder of a version without evidence is the one above
-        shutil.copytree(version.papers, made.papers)
-    (made.papers / EVIDENCE_FILE).write_text(evidence)
+        shutil.copytree(version.evidence_folder, made.evidence_folder)
+    (made.evidence_folder / EVIDENCE_FILE).write_text(evidence)
     return made
 
 

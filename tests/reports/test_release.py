@@ -11,12 +11,13 @@ import pytest
 
 from ml.backends.base import Run
 from ml.backends.local.runs import runs
+from ml.backends.registry import Version
 from ml.core import home
 from ml.release.log import audit
-from ml.release.registry.registry import Registry, Version
 from ml.reports.facts import gather
 from ml.reports.pages import report
 from ml.reports.release import Release
+from tests.local import BACKEND
 from tests.policies import cases
 from tests.release.conftest import Template, World
 from tests.reports.made import STORE
@@ -46,7 +47,7 @@ def test_a_candidate_beside_the_champion(world: World) -> None:
     assert "✓ non-inferiority pass" in page.text
     assert "200 warm requests" in page.text
     assert world.runs[0.95].id[:12] in page.text
-    assert Registry().find("tiny", "2").digest.removeprefix("sha256:")[:12] in page.text
+    assert BACKEND.registry.find("tiny", "2").digest.removeprefix("sha256:")[:12] in page.text
 
 
 def test_units_of_a_group_are_resampled_together() -> None:
@@ -94,7 +95,7 @@ def test_a_report_only_reads(world: World, own_home: Path) -> None:
     before = state()
     report(world.runs[0.95], STORE)
     assert state() == before
-    assert [one.version for one in Registry().versions("tiny")] == ["1", "2"]
+    assert [one.version for one in BACKEND.registry.versions("tiny")] == ["1", "2"]
 
 
 def test_evidence_that_was_edited(world: World, own_home: Path) -> None:

@@ -13,6 +13,7 @@ from ml.cli.app import main
 from ml.core.errors import Refused
 from ml.release.selection.contenders import Selected, choose
 from ml.reports.pages import report
+from tests.local import BACKEND
 from tests.reports import made
 from tests.reports.made import STORE, Made
 from tests.reports.reading import Page
@@ -57,7 +58,7 @@ def three() -> list[Made]:
 
 
 def chosen(*names: str, **given: str) -> Selected:
-    return choose([runs.find(name) for name in names or ("latest",)], **given)
+    return choose(BACKEND.runs, [runs.find(name) for name in names or ("latest",)], **given)
 
 
 def test_a_sweep_by_its_project_s_weights(home: Path) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import platform
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from typing import TextIO
+from pathlib import Path
 
-from ml.backends.base import Event, Run, Watch, unwatched
+from ml.backends.base import Event, Options, Run, Watch, unwatched
 from ml.backends.local import environment, registration
 from ml.backends.local.cleaning.storage import LocalStorage
 from ml.backends.local.command import run_command
@@ -25,6 +25,7 @@ from ml.backends.local.processes import cancellation
 from ml.backends.local.processes.eviction import Evictions
 from ml.backends.local.processes.interruption import Interruption
 from ml.backends.local.processes.process import Watchman, cores
+from ml.backends.local.registry import LocalRegistry
 from ml.backends.local.resume import recovery, resumption, whole
 from ml.backends.local.runs import jobs
 from ml.backends.local.runs.store import LocalRuns
@@ -66,16 +67,19 @@ class LocalBackend:
     name = "local"
     runs = LocalRuns()
     storage = LocalStorage()
+    registry = LocalRegistry()
 
-    def __init__(
-        self,
-        echo: TextIO | None = None,
-        isolated: bool = False,
-        say: Callable[[str], None] = lambda line: None,
-        evictions: Evictions | None = None,
-    ) -> None:
-        self._echo, self._isolated, self._say = echo, isolated, say
-        self._evictions = evictions or Evictions()
+    def __init__(self, options: Options | None = None) -> None:
+        options = options or Options()
+        self._echo, self._isolated, self._say = options.echo, options.isolated, options.say
+        self._evictions = Evictions(options.evict_after, options.evict_notice)
+
+    def snapshot(self, code: Path) -> Path:
+        """See the protocol."""
+        with faults.as_refusals():
+            taken = snapshot.take(code)
+        assert taken is not None  # it is None for no code alone
+        return taken.folder
 
     def refusals(self, plan: Plan) -> tuple[Problem, ...]:
         """What this machine cannot honour: launchers that it lacks, data that is not here."""

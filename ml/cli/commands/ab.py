@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from ml.backends.choice import open_backend
 from ml.cli.options import Environment
 from ml.cli.render import json_out
 from ml.core.errors import Exit, Problem, Refused
@@ -45,11 +46,10 @@ def start(
     from ml.release.ab import experiment
     from ml.release.declaration import project as projects
     from ml.release.declaration.desired import check_environment
-    from ml.release.registry.registry import Registry
 
     environment = check_environment(env)
     model = projects.find(project).deployment().endpoint
-    registry = Registry()
+    registry = open_backend().registry
     champion = registry.champion(model, environment)
     if not a and champion is None:
         raise Refused(Problem("no-champion", f"`{model}` has none in {environment}", "--a VERSION"))
@@ -99,7 +99,7 @@ def serve(
     from ml.release.ab import experiment, routing
 
     found = experiment.find(name)
-    decision, router = routing.serve(found, approved_by)
+    decision, router = routing.serve(open_backend(), found, approved_by)
     if router is None:
         verdicts.show(decision)
         if [one.gate for one in decision.blocking] == ["sign-off"]:

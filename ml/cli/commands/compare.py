@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from ml.backends.choice import open_backend
+
 if TYPE_CHECKING:
     from ml.backends.base import Event
     from ml.release.comparison.compare import Compared
@@ -46,7 +48,7 @@ def command(
     from ml.reports.charts.forest import svg_file
     from ml.reports.comment import comment, forest_rows
 
-    found = versus(candidate, champion, to, _watch)
+    found = versus(open_backend(), candidate, champion, to, _watch)
     if chart is not None:
         title = f"{found.comparison.primary}: candidate minus champion"
         files.replace(chart, svg_file(forest_rows(found.comparison), title))

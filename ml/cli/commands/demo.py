@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ml.backends.choice import open_backend
 from ml.core.errors import Exit, Refused
 
 if TYPE_CHECKING:
@@ -52,13 +53,12 @@ def command(
     began = time.monotonic()
     prepare()
     from ml.release.declaration import project as projects
-    from ml.release.registry.registry import Registry
     from ml.release.rollout.ask import example
 
     small, worse = parse_changes(first or []), parse_changes(bad or [])
     steps = Steps(projects.find(project))
     model = steps.project.deployment().endpoint
-    fresh = Registry().champion(model, "local") is None
+    fresh = open_backend().registry.champion(model, "local") is None
     with shared_pool():
         if fresh:
             steps.first_model(small)
@@ -105,7 +105,7 @@ class Steps:
         self._step(f"ml run {_relative(path)}", "the main job")
         done = self._run(path, {})
         self._step(f"ml select {done.name}", "quality, latency, cost and stability, weighed")
-        found = choose([done])
+        found = choose(open_backend().runs, [done])
         told(found, limit=5)
         first = found.selection.by_score or found.selection.by_metric
         return found.runs[first.contender.name]
@@ -206,7 +206,9 @@ class Steps:
         from ml.release.promotion.propose import propose
 
         self._step(f"ml release propose {self.project.name} --run {run.name}", why)
-        return propose(self.project.name, run.name, prices=costs.of_instance("local"))
+        return propose(
+            open_backend(), self.project.name, run.name, prices=costs.of_instance("local")
+        )
 
     def _decided(self, proposal: Proposal) -> None:
         from ml.cli.render import verdicts
@@ -219,7 +221,7 @@ class Steps:
     def _applied(self, who: str) -> None:
         from ml.release.rollout.apply import apply
 
-        applied = apply(self.project.name, "local", who, told=_canary)
+        applied = apply(open_backend(), self.project.name, "local", who, told=_canary)
         if applied is None:  # taken back by somebody in the meantime
             raise typer.Exit(Exit.RUN_FAILED)
         instead = f", in place of version {applied.replaced}" if applied.replaced else ""

@@ -23,10 +23,10 @@ def verify(
 
     Says all that differs; exit 3 when something does. Freshness and thresholds are `ml gate`'s.
     """
+    from ml.backends.choice import open_backend
     from ml.release.evidence.reverify import checks
-    from ml.release.registry.registry import Registry
 
-    found = Registry().find(model, version)
+    found = open_backend().registry.find(model, version)
     made = checks(found)
     sound = all(check.sound for check in made)
     if as_json:

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from ml.backends.choice import open_backend
 from ml.cli.options import Environment
 from ml.core.errors import Exit
 
@@ -22,7 +23,7 @@ def command(
     from ml.release.declaration.desired import check_environment
     from ml.release.promotion.judge import gate
 
-    decision = gate(model, version, check_environment(to)).decision
+    decision = gate(open_backend(), model, version, check_environment(to)).decision
     if as_json:
         typer.echo(json.dumps(decision.to_json(), indent=1))
     else:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ml.backends.choice import open_backend
 from ml.cli.commands import release_drill
 from ml.cli.options import Environment
 from ml.cli.render import json_out
@@ -53,7 +54,7 @@ def propose(
     from ml.release.promotion.propose import propose as go
 
     prices = costs.of_instance(to)
-    made = go(project, run, to, reason=reason, watch=_watch, prices=prices)
+    made = go(open_backend(), project, run, to, reason=reason, watch=_watch, prices=prices)
     if as_json:
         found = {
             "project": made.project,
@@ -97,7 +98,7 @@ def plan(
     from ml.release.rollout.plan import plan as look
 
     where.demand_here(to, on)
-    found = look(project, to, watch=_watch)
+    found = look(open_backend(), project, to, watch=_watch)
     if as_json:
         json_out.write(found.to_json())
     else:
@@ -134,6 +135,7 @@ def apply(
 
     where.demand_here(to, on)
     done = go(
+        open_backend(),
         project,
         to,
         approved_by,
@@ -143,7 +145,7 @@ def apply(
         waiting=lambda: typer.echo(f"another apply to {to} goes on; waiting", err=True),
     )
     if done is None:
-        (is_now,) = look(project, to)
+        (is_now,) = look(open_backend().registry, project, to)
         if as_json:
             json_out.write({"outcome": "nothing-declared", **is_now.to_json()})
         else:
@@ -195,7 +197,7 @@ def rollback(
     from ml.core.repository import shown
     from ml.release.rollout.rollback import roll_back
 
-    done = roll_back(project, to, why)
+    done = roll_back(open_backend().registry, project, to, why)
     if as_json:
         json_out.write(
             {
@@ -229,7 +231,7 @@ def status(
     from ml.cli.render import release_text
     from ml.release.rollout.status import status as look
 
-    found = look(project, to)
+    found = look(open_backend().registry, project, to)
     if as_json:
         json_out.write([one.to_json() for one in found])
         return

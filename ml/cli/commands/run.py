@@ -13,7 +13,7 @@ import typer
 from ml.core.errors import Exit, Problem, Refused
 
 if TYPE_CHECKING:
-    from ml.backends.base import Backend, Event, Watch
+    from ml.backends.base import Event, Watch
 
 
 def command(
@@ -49,8 +49,9 @@ def command(
         from ml.backends.local.tracking.tracking import prepare
 
         prepare()
-    from ml.backends.local.backend import DATA_NOT_HERE, LocalBackend
-    from ml.backends.local.processes.eviction import Evictions
+    from ml.backends.base import Options
+    from ml.backends.choice import open_backend
+    from ml.backends.local.backend import DATA_NOT_HERE
     from ml.cli import bound
     from ml.cli.render import costs, environments, live, planned, spans
     from ml.core import home
@@ -63,14 +64,15 @@ def command(
     _say(*(problem for problem in check.check(loaded) if problem.severity == "warning"))
     plan = planning.plan(loaded, registered=home.assets())
     show = not quiet and not as_json
-    evictions = Evictions(
-        tuple(spans.seconds("--evict-after", text) for text in evict_after or ()),
-        spans.seconds("--evict-notice", evict_notice),
-    )
     echoed = show and isinstance(plan, CommandPlan)
     echo = sys.stderr if echoed else None
     say = _say if not quiet else lambda line: None
-    backend: Backend = LocalBackend(echo, isolated, say, evictions)
+    options = Options(
+        *(echo, isolated, say),
+        tuple(spans.seconds("--evict-after", text) for text in evict_after or ()),
+        spans.seconds("--evict-notice", evict_notice),
+    )
+    backend = open_backend(on, options)
     refusals = backend.refusals(plan)
     lacking = [problem for problem in refusals if problem.code == DATA_NOT_HERE]
     if refusals and not (dry_run and len(lacking) == len(refusals)):

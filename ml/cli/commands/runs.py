@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ml.backends.choice import open_backend
 from ml.cli.commands import runs_acts
 from ml.cli.options import AsJson, Experiment, Project, RunName, Since
 from ml.cli.render import json_out
@@ -80,7 +81,7 @@ def show(run: RunName = "latest", experiment: Experiment = None, as_json: AsJson
     from ml.release.registry.descent import descendants
 
     entry = _entry(run, experiment)
-    came = descendants(entry.run)
+    came = descendants(open_backend().registry, entry.run)
     above = entry.run.folder.parent.parent
     parent = ""
     if entry.lineage.get("parent") and (above / "job.json").exists():
@@ -118,7 +119,7 @@ def lineage(run: RunName = "latest", as_json: AsJson = False) -> None:
     from ml.release.registry.descent import descendants
 
     found = _entry(run).run
-    links, came = ancestry(found), descendants(found)
+    links, came = ancestry(found), descendants(open_backend().registry, found)
     if as_json:
         json_out.write(json_out.plain(runs_lineage.as_json(links, came)))
         return

@@ -8,6 +8,7 @@ from typing import Any
 
 import typer
 
+from ml.backends.choice import open_backend
 from ml.backends.local.cleaning import cleaning
 from ml.backends.local.cleaning.keeping import GRACE_S
 from ml.backends.storage import Cleaning
@@ -32,7 +33,9 @@ def clean(
 
     def plan() -> Cleaning:
         with faults.as_refusals():
-            return cleaning.plan(needed(), keep=keep, older_than=before, experiment=experiment)
+            return cleaning.plan(
+                needed(open_backend().registry), keep=keep, older_than=before, experiment=experiment
+            )
 
     found, used = plan(), cleaning.usage()
     freed = found.frees

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ml.backends.choice import open_backend
 from ml.cli.options import AsJson
 
 if TYPE_CHECKING:
@@ -34,7 +35,9 @@ def command(
 
     if goal not in (None, *ranking.GOALS):
         raise Refused(Problem("no-such-goal", f"--goal {goal}", " or ".join(ranking.GOALS)))
-    found = choose([known.find(name) for name in runs or ["latest"]], metric, goal)
+    found = choose(
+        open_backend().runs, [known.find(name) for name in runs or ["latest"]], metric, goal
+    )
     if as_json:
         json_out.write(document(found))
         return

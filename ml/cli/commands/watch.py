@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from ml.backends.choice import open_backend
 from ml.cli.options import Environment
 from ml.core.errors import Exit
 
@@ -39,6 +40,7 @@ def command(
     from ml.reports.pages import write_watch_page
 
     found = watch(
+        open_backend().registry,
         *(model, check_environment(env), version),
         inputs=inputs,
         labels=labels,

@@ -14,11 +14,11 @@ from typing import Literal
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
+from ml.backends.registry import Version
 from ml.core import faults, files, home
 from ml.core.errors import Exit, Problem, Refused
 from ml.release.ab.sequence import fixed_size, sample_size, score_deviation
 from ml.release.declaration.desired import endpoint_of
-from ml.release.registry.registry import Version
 from ml.serving.router.routes import allotted, place, ticket
 
 SCHEMA_VERSION = 1

@@ -5,13 +5,13 @@ from __future__ import annotations
 from contextlib import ExitStack
 from dataclasses import replace
 
+from ml.backends.base import Backend
 from ml.core.errors import Exit, Problem, Refused
 from ml.release.ab.experiment import Experiment
 from ml.release.declaration import project as projects
 from ml.release.log import audit, history
 from ml.release.promotion.judge import judge
 from ml.release.promotion.propose import launch_of
-from ml.release.registry.registry import Registry
 from ml.release.rollout import smoke
 from ml.serving import endpoint, server
 from ml.serving.router.process import Router
@@ -20,7 +20,9 @@ from ml.serving.state import Canary, Live
 from policies.promotion.decision import Decision
 
 
-def serve(experiment: Experiment, approved_by: str) -> tuple[Decision, Router | None]:
+def serve(
+    backend: Backend, experiment: Experiment, approved_by: str
+) -> tuple[Decision, Router | None]:
     """Start B beside A and send its keys there; again, it is seen to that both run.
 
     Callers are answered by B, so the gates are asked as for a promotion, the experiment being the
@@ -31,14 +33,13 @@ def serve(experiment: Experiment, approved_by: str) -> tuple[Decision, Router | 
     stop.
     """
     _alone(experiment)
-    registry = Registry()
     project = projects.find(experiment.project)
-    version = registry.find(experiment.model, experiment.b.version)
+    version = backend.registry.find(experiment.model, experiment.b.version)
     name = experiment.endpoint
-    launch = replace(launch_of(version, project.deployment()), endpoint=name)
+    launch = replace(launch_of(backend, version, project.deployment()), endpoint=name)
     _not_taken_back(launch, project.name)
     judged = judge(
-        *(registry, project, version, experiment.environment),
+        *(backend, project, version, experiment.environment),
         step="apply",
         approved_by=approved_by,
         reason=f"the A/B experiment {experiment.name}",

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
-from ml.backends.base import Run, Watch, unwatched
-from ml.backends.local.runs import runs
+from ml.backends.base import Backend, Run, Watch, unwatched
+from ml.backends.registry import Version
 from ml.core.errors import Problem, Refused
 from ml.release.comparison.comparison import Comparison, Outcomes, Side, compare, other_features
 from ml.release.declaration import desired
@@ -19,7 +19,6 @@ from ml.release.evidence import evidence, predictions, supply_chain
 from ml.release.promotion import candidate as candidates
 from ml.release.promotion.judge import champion_evidence, load_gates
 from ml.release.registry.descent import descendants
-from ml.release.registry.registry import Registry, Version
 from ml.serving.scoring.manifest import ManifestError, verify
 from ml.toolkit.evaluation import PREDICTIONS
 from policies.promotion.decision import Decision, Request
@@ -55,7 +54,11 @@ class _Found:
 
 
 def versus(
-    wanted: str, against: str | None, environment: str | None = None, watch: Watch = unwatched
+    backend: Backend,
+    wanted: str,
+    against: str | None,
+    environment: str | None = None,
+    watch: Watch = unwatched,
 ) -> Compared:
     """Compare `wanted` with `against`, by default with the environment's champion.
 
@@ -64,13 +67,12 @@ def versus(
     Each is MODEL:VERSION, a run's name or id, or champion@ENVIRONMENT. Raises Refused when there is
     no such thing, or nothing is known of how good it is.
     """
-    registry = Registry()
     named = against.removeprefix(CHAMPION) if against and against.startswith(CHAMPION) else ""
     environment = desired.check_environment(environment or named or desired.LOCAL)
     notes: list[str] = []
-    found = _resolve(registry, wanted, None)
+    found = _resolve(backend, wanted, None)
     side, model = _side(found, notes)
-    champion = _champion(registry, against, model, environment)
+    champion = _champion(backend, against, model, environment)
     if champion is None:
         where = f"{environment} has no champion of {model} yet"
         notes.append(f"{where}: there is nothing to compare with")
@@ -80,7 +82,7 @@ def versus(
         notes.append(f"{side.name} is the very model of {_name(champion.version)}")
         champion, judged = None, side.evidence
     elif champion:
-        theirs = _scored(side, champion, found.version, notes, watch)
+        theirs = _scored(backend, side, champion, found.version, notes, watch)
         judged = theirs.evidence
         notes += filter(None, [other_features(side, theirs)])
     confidence, decision = 0.95, None
@@ -112,11 +114,11 @@ def versus(
     )
 
 
-def _resolve(registry: Registry, wanted: str, model: str | None) -> _Found:
+def _resolve(backend: Backend, wanted: str, model: str | None) -> _Found:
     if wanted.startswith(CHAMPION):
         environment = desired.check_environment(wanted.removeprefix(CHAMPION))
         models = [model] if model else [one.deployment().endpoint for one in projects.every()]
-        found = [one for name in models if (one := registry.champion(name, environment))]
+        found = [one for name in models if (one := backend.registry.champion(name, environment))]
         if len(found) == 1:
             return _Found(found[0], None)
         named = ", ".join(f"{one.model}:{one.version}" for one in found)
@@ -130,22 +132,20 @@ def _resolve(registry: Registry, wanted: str, model: str | None) -> _Found:
         )
     name, _, version = wanted.rpartition(":")
     if name and version:
-        return _Found(registry.find(name, version), None)
-    run = runs.find(wanted)
-    made = descendants(run)
+        return _Found(backend.registry.find(name, version), None)
+    run = backend.runs.find(wanted)
+    made = descendants(backend.registry, run)
     for relation in ("made", "same files", "evaluated"):
         of = [one for one in made if one.relation == relation]
         if of:
-            return _Found(registry.find(of[-1].model, of[-1].version), run)
+            return _Found(backend.registry.find(of[-1].model, of[-1].version), run)
     return _Found(None, run)
 
 
-def _champion(
-    registry: Registry, against: str | None, model: str, environment: str
-) -> _Found | None:
+def _champion(backend: Backend, against: str | None, model: str, environment: str) -> _Found | None:
     if against is not None:
-        return _resolve(registry, against, model)
-    version = registry.champion(model, environment)
+        return _resolve(backend, against, model)
+    version = backend.registry.champion(model, environment)
     return _Found(version, None) if version else None
 
 
@@ -188,7 +188,12 @@ def _side(found: _Found, notes: list[str]) -> tuple[Side, str]:
 
 
 def _scored(
-    ours: Side, champion: _Found, version: Version | None, notes: list[str], watch: Watch
+    backend: Backend,
+    ours: Side,
+    champion: _Found,
+    version: Version | None,
+    notes: list[str],
+    watch: Watch,
 ) -> Side:
     """The champion's side, scored again on the candidate's data where it has to be."""
     if champion.version is None or version is None:
@@ -196,7 +201,7 @@ def _scored(
     kept = champion.version
     loaded, _ = _side(champion, notes)
     project = projects.find(version.project)
-    held = champion_evidence(project, ours.evidence, kept, version, watch)
+    held = champion_evidence(backend, project, ours.evidence, kept, version, watch)
     if held is None or (held.outcomes, held.data) == (
         loaded.evidence.outcomes,
         loaded.evidence.data,
@@ -214,7 +219,7 @@ def _outcomes(version: Version, held: Evidence) -> Outcomes:
     """Every metric of every unit; none when the predictions are not what the evidence says."""
     if held.disagreements:
         return {}
-    return predictions.read(version.papers / PREDICTIONS, held.task).every_outcome()
+    return predictions.read(version.evidence_folder / PREDICTIONS, held.task).every_outcome()
 
 
 def _digest(run: Run) -> str:

@@ -13,14 +13,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from ml.backends.base import Run
-from ml.backends.local.runs import records
+from ml.backends.base import Backend, Run
+from ml.backends.registry import Version
 from ml.core import faults, files
 from ml.core.errors import Exit, Problem, Refused
 from ml.release.evidence import identifiers, predictions, supply_chain
 from ml.release.evidence.recomputed import disagreements
 from ml.release.promotion.candidate import EVALUATION, MODEL
-from ml.release.registry.registry import EVIDENCE_FILE, Registry, Version
+from ml.release.registry.models import EVIDENCE_FILE
 from ml.release.watch import reference
 from ml.serving.client import Timing
 from ml.serving.scoring.manifest import ManifestError, verify
@@ -52,7 +52,7 @@ def evaluation_of(run: Run) -> Mapping[str, Any]:
 
 
 def keep(
-    registry: Registry,
+    backend: Backend,
     version: Version,
     trained: Run,
     evaluated: Run,
@@ -66,7 +66,7 @@ def keep(
     evidence passes no gate.
     """
     evaluation = evaluation_of(evaluated)
-    made, scored = records.lineage(trained.folder), records.lineage(evaluated.folder)
+    made, scored = (backend.runs.entry(run).lineage for run in (trained, evaluated))
     stated, bill = supply_chain.look()
     document = {
         "schema_version": SCHEMA_VERSION,
@@ -105,14 +105,14 @@ def keep(
         files.replace(papers / FILE, text)
         kept = replace(version, evidence=hashlib.sha256(text.encode()).hexdigest())
         papers.chmod(0o755)
-        papers.rename(kept.papers)
-    return registry.keep_evidence(version, kept.evidence)
+        papers.rename(kept.evidence_folder)
+    return backend.registry.keep_evidence(version, kept.evidence)
 
 
 @contextmanager
 def _unfinished(version: Version) -> Iterator[Path]:
     """A folder to gather papers in: they appear all at once, or not at all."""
-    folder = replace(version, evidence="").papers
+    folder = replace(version, evidence="").evidence_folder
     folder.mkdir(parents=True, exist_ok=True)
     for left in folder.glob(".unfinished-*"):  # by a kill: proposals come one at a time
         shutil.rmtree(left, ignore_errors=True)
@@ -133,7 +133,7 @@ def load(version: Version) -> Evidence:
     """
     nothing = Evidence(model=version.model, version=version.version, digest=version.digest)
     try:
-        content = (version.papers / FILE).read_bytes()
+        content = (version.evidence_folder / FILE).read_bytes()
         verify(version.folder, version.digest)
     except (OSError, ManifestError) as error:
         return replace(nothing, disagreements=(str(error),))
@@ -145,14 +145,14 @@ def load(version: Version) -> Evidence:
         told = f"{FILE} is of schema {evidence.schema_version:g}, not {SCHEMA_VERSION}"
         return replace(nothing, schema_version=evidence.schema_version, disagreements=(told,))
     try:
-        found = predictions.read(version.papers / PREDICTIONS, evidence.task)
+        found = predictions.read(version.evidence_folder / PREDICTIONS, evidence.task)
     except OSError as error:
         return replace(nothing, disagreements=(str(error),))
     return replace(
         evidence,
         disagreements=(
             *disagreements(evidence, found),
-            *identifiers.disagreements(evidence, version.papers),
+            *identifiers.disagreements(evidence, version.evidence_folder),
         ),
         outcomes=found.outcomes(evidence.primary_metric or ""),
         groups=found.groups(),
@@ -161,10 +161,10 @@ def load(version: Version) -> Evidence:
     )
 
 
-def rescored(champion: Evidence, evaluated: Run) -> Evidence:
+def rescored(backend: Backend, champion: Evidence, evaluated: Run) -> Evidence:
     """The champion's evidence with its quality measured anew by an evaluation run."""
     evaluation = evaluation_of(evaluated)
-    scored = records.lineage(evaluated.folder)
+    scored = backend.runs.entry(evaluated).lineage
     again = parse({**evaluation, "data": _data(scored, scored)})
     found = predictions.read(evaluated.outputs[EVALUATION] / PREDICTIONS, again.task)
     return replace(

@@ -6,12 +6,12 @@ import hashlib
 import json
 from dataclasses import dataclass
 
+from ml.backends.registry import Version
 from ml.core.errors import Refused
 from ml.release.evidence import identifiers, predictions
 from ml.release.evidence.evidence import FILE
 from ml.release.evidence.recomputed import disagreements
 from ml.release.evidence.supply_chain import SBOM
-from ml.release.registry.registry import Version
 from ml.release.watch import reference
 from ml.serving.scoring.manifest import ManifestError, verify
 from ml.toolkit.evaluation import PREDICTIONS
@@ -70,12 +70,12 @@ def _identifiers(version: Version, evidence: Evidence) -> tuple[Check, ...]:
     """Nothing where none are kept: the gate `leakage` says so."""
     if evidence.identifiers is None:
         return ()
-    return (Check(IDENTIFIERS, identifiers.disagreements(evidence, version.papers)),)
+    return (Check(IDENTIFIERS, identifiers.disagreements(evidence, version.evidence_folder)),)
 
 
 def _content(version: Version) -> tuple[bytes, tuple[str, ...]]:
     try:
-        return (version.papers / FILE).read_bytes(), ()
+        return (version.evidence_folder / FILE).read_bytes(), ()
     except OSError as error:
         return b"", (str(error),)
 
@@ -131,7 +131,7 @@ def _bill(version: Version, evidence: Evidence) -> tuple[str, ...]:
     if stated is None:
         return ("the evidence states no bill of materials",)
     try:
-        found = predictions.sha256(version.papers / SBOM)
+        found = predictions.sha256(version.evidence_folder / SBOM)
     except OSError as error:
         return (str(error),)
     return () if found == stated else (f"its sha256 is {found}, the evidence states {stated}",)
@@ -139,7 +139,7 @@ def _bill(version: Version, evidence: Evidence) -> tuple[str, ...]:
 
 def _predictions(version: Version, evidence: Evidence) -> tuple[Check, Check]:
     try:
-        found = predictions.read(version.papers / PREDICTIONS, evidence.task)
+        found = predictions.read(version.evidence_folder / PREDICTIONS, evidence.task)
     except OSError as error:
         return Check(PREDICTIONS, (str(error),)), Check(
             "metrics", ("not recomputed: no predictions",)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
+from ml.backends.registry import Version
 from ml.core.errors import Exit, Problem, Refused
 from ml.release.canary.canary import Outcome
 from ml.release.declaration import desired
 from ml.release.declaration.desired import Declared
 from ml.release.declaration.strategy import Strategy
 from ml.release.log import audit
-from ml.release.registry.registry import Version
 from ml.serving.server import Launch
 
 Line = Mapping[str, object]

@@ -5,13 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from ml.backends.base import Run, Watch, unwatched
-from ml.backends.local.backend import LocalBackend
-from ml.backends.local.runs import runs
+from ml.backends.base import Backend, Filter, Run, Watch, unwatched
 from ml.core import documents, repository
 from ml.core.errors import Exit, Problem, Refused
 from ml.release.declaration.project import Project
-from ml.release.registry.registry import MODEL_OUTPUT
+from ml.release.registry.models import MODEL_OUTPUT
 from ml.specs.plan.plan import CommandPlan, PipelinePlan, SweepPlan
 from ml.specs.plan.planning import plan
 from ml.specs.sdk.load import load
@@ -35,17 +33,17 @@ def evaluation_plan(project: Project, model: Path) -> CommandPlan | PipelinePlan
     return made
 
 
-def choose(project: Project, wanted: str | None) -> Run:
+def choose(backend: Backend, project: Project, wanted: str | None) -> Run:
     """The run to propose: the one asked for, else the latest sweep or pipeline that completed.
 
     A sweep stands for its best trial, and a pipeline for the run that wrote its `model`. Raises
     Refused when there is none, when it did not complete, or when it left no model.
     """
-    run = runs.find(wanted) if wanted else _latest(project)
+    run = backend.runs.find(wanted) if wanted else _latest(backend, project)
     if run.trials and run.best is None:
         raise _unfit(run, "has no completed trial")
     if run.steps and run.status == "Completed" and MODEL in run.outputs:
-        run = _writer(run, MODEL)
+        run = _writer(backend, run, MODEL)
     if run.trials and run.best is not None:
         run = run.trial(run.best)
     if run.status != "Completed":
@@ -55,7 +53,7 @@ def choose(project: Project, wanted: str | None) -> Run:
     return run
 
 
-def _writer(pipeline: Run, output: str) -> Run:
+def _writer(backend: Backend, pipeline: Run, output: str) -> Run:
     """The step (the trial, of a sweep) that wrote the pipeline's output; the first to do so."""
     wrote = pipeline.outputs[output].resolve()
     for run in pipeline.below():
@@ -63,25 +61,24 @@ def _writer(pipeline: Run, output: str) -> Run:
             if not run.reused_from:
                 return run
             try:
-                return runs.find(run.reused_from)
+                return backend.runs.find(run.reused_from)
             except Refused:  # cleaned away since: the step that took it over has all that it had
                 return run
     return pipeline
 
 
-def evaluated_before(project: Project, model: Path) -> Run | None:
+def evaluated_before(backend: Backend, project: Project, model: Path) -> Run | None:
     """A pipeline's step that was this very evaluation of this very model; None when none was.
 
     The same command, code, environment and data, by their content: to run it again would say the
     same.
     """
-    return LocalBackend().cached(evaluation_plan(project, model), EVALUATION)
+    return backend.cached(evaluation_plan(project, model), EVALUATION)
 
 
-def evaluate(project: Project, model: Path, watch: Watch = unwatched) -> Run:
+def evaluate(backend: Backend, project: Project, model: Path, watch: Watch = unwatched) -> Run:
     """Run the project's evaluation of a model; raises Refused with exit code 1 when it fails."""
     made = evaluation_plan(project, model)
-    backend = LocalBackend()
     if refused := backend.refusals(made):
         raise Refused(*refused, exit_code=Exit.CANNOT_HONOUR)
     run = backend.run(replace(made, display_name=f"evaluate {project.name}"), watch)
@@ -89,18 +86,17 @@ def evaluate(project: Project, model: Path, watch: Watch = unwatched) -> Run:
         why = run.error or Problem("evaluation-failed", f"{run.name} is {run.status}")
         hint = f"its log: {run.folder / 'logs' / 'std_log.txt'}"
         raise Refused(replace(why, hint=why.hint or hint), exit_code=Exit.RUN_FAILED)
-    return _writer(run, EVALUATION) if run.steps else run
+    return _writer(backend, run, EVALUATION) if run.steps else run
 
 
-def _latest(project: Project) -> Run:
+def _latest(backend: Backend, project: Project) -> Run:
     # A run is one of the project when its experiment is the evaluation's.
     experiment = str(load(project.evaluate).get("experiment_name"))
+    completed = Filter(experiment=experiment, statuses=("Completed",))
     found = [
-        run
-        for run in runs.every()
-        if run.experiment == experiment
-        and (run.trials or (run.steps and MODEL in run.outputs))
-        and run.status == "Completed"
+        entry.run
+        for entry in completed.apply(backend.runs.entries())
+        if entry.run.trials or (entry.run.steps and MODEL in entry.run.outputs)
     ]
     if not found:
         raise Refused(

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from ml.backends.base import Watch, unwatched
+from ml.backends.base import Backend, Watch, unwatched
+from ml.backends.registry import Version
 from ml.core import repository
 from ml.core.errors import Place, Problem, Refused
 from ml.release.declaration import desired
@@ -16,7 +17,6 @@ from ml.release.declaration.project import Project
 from ml.release.evidence import evidence, supply_chain
 from ml.release.log import audit
 from ml.release.promotion import candidate
-from ml.release.registry.registry import Registry, Version
 from policies.promotion import gates
 from policies.promotion.decision import Decision, Request, Step
 from policies.promotion.engine import decide
@@ -34,19 +34,18 @@ class Judged:
     audited: str
 
 
-def gate(model: str, version: str, environment: str) -> Judged:
+def gate(backend: Backend, model: str, version: str, environment: str) -> Judged:
     """What the gates say today of a registered version, as if it were proposed; one that is
     declared there, for the reason that is declared.
     """
-    registry = Registry()
-    found = registry.find(model, version)
+    found = backend.registry.find(model, version)
     project = projects.find(found.project)
     reason = desired.reason_for(project.name, environment, found.digest)
-    return judge(registry, project, found, environment, reason=reason)
+    return judge(backend, project, found, environment, reason=reason)
 
 
 def judge(
-    registry: Registry,
+    backend: Backend,
     project: Project,
     version: Version,
     environment: str,
@@ -69,12 +68,12 @@ def judge(
     """
     held = load_gates(project)
     found = evidence.load(version)
-    champion = rival or registry.champion(version.model, environment)
+    champion = rival or backend.registry.champion(version.model, environment)
     if served_before:
         against = evidence.load(champion) if champion else None
     else:
         found = replace(found, supply_chain=supply_chain.today(found.supply_chain))
-        against = champion_evidence(project, found, champion, version, watch)
+        against = champion_evidence(backend, project, found, champion, version, watch)
     asked = Request(
         environment=environment,
         model=version.model,
@@ -107,7 +106,12 @@ def refused(load: Callable[..., gates.Gates], *given: Any, **named: Any) -> gate
 
 
 def champion_evidence(
-    project: Project, found: Evidence, champion: Version | None, version: Version, watch: Watch
+    backend: Backend,
+    project: Project,
+    found: Evidence,
+    champion: Version | None,
+    version: Version,
+    watch: Watch,
 ) -> Evidence | None:
     """The champion's evidence on the candidate's data; empty when it cannot be had."""
     if champion is None:
@@ -118,7 +122,8 @@ def champion_evidence(
     if theirs.data == found.data and _units(theirs) == _units(found):
         return theirs
     try:
-        return evidence.rescored(theirs, candidate.evaluate(project, champion.folder, watch))
+        evaluated = candidate.evaluate(backend, project, champion.folder, watch)
+        return evidence.rescored(backend, theirs, evaluated)
     except (Refused, OSError) as error:
         # The gate that compares fails on this and says why.
         return Evidence(version=champion.version, disagreements=(str(error),))

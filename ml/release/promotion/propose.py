@@ -6,8 +6,8 @@ import http.client
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ml.backends.base import Run, Watch, unwatched
-from ml.backends.local.runs import records
+from ml.backends.base import Backend, Run, Watch, unwatched
+from ml.backends.registry import Registry, Version
 from ml.core import faults, files
 from ml.core.errors import Exit, Problem, Refused
 from ml.release.declaration import desired
@@ -19,7 +19,7 @@ from ml.release.evidence import cost, evidence
 from ml.release.log import history
 from ml.release.promotion import candidate
 from ml.release.promotion.judge import Judged, judge, load_gates
-from ml.release.registry.registry import EVIDENCE_FILE, Registry, Version, store
+from ml.release.registry.models import EVIDENCE_FILE, store
 from ml.serving import client, endpoint, server, slots
 from ml.serving.client import Timing
 from ml.serving.deployment import Deployment
@@ -58,6 +58,7 @@ class Proposal:
 
 
 def propose(
+    backend: Backend,
     project: str,
     run: str | None = None,
     environment: str = "local",
@@ -77,18 +78,18 @@ def propose(
     found = projects.find(project)
     load_gates(found)  # a gates.yml that is wrong is told before anything is spent
     deployment = found.deployment()
-    chosen = candidate.choose(found, run)
+    chosen = candidate.choose(backend, found, run)
     with desired.locked(found.name):
         digest = store(chosen.outputs[candidate.MODEL])
-        registry = Registry()
+        registry = backend.registry
         version = _champion(registry, found, deployment, environment, digest)
         if version is None:
-            version = _registered(registry, found, deployment, chosen, digest, watch, prices)
-        judged = judge(registry, found, version, environment, reason=reason, watch=watch)
+            version = _registered(backend, found, deployment, chosen, digest, watch, prices)
+        judged = judge(backend, found, version, environment, reason=reason, watch=watch)
         rival = _rival(registry, found.name, environment)
         if rival is not None and rival.digest != digest and judged.decision.allowed:
             against = judge(
-                registry, found, version, environment, reason=reason, rival=rival, watch=watch
+                backend, found, version, environment, reason=reason, rival=rival, watch=watch
             )
             judged = replace(against, champion=judged.champion)
         else:
@@ -150,7 +151,7 @@ def _champion(
 
 
 def _registered(
-    registry: Registry,
+    backend: Backend,
     project: Project,
     deployment: Deployment,
     chosen: Run,
@@ -161,8 +162,8 @@ def _registered(
     """The version with its evidence, everything measured before it is registered."""
     kept = Version(deployment.endpoint, "", digest, project.name, chosen.id, "")
     evaluated = candidate.evaluated_before(
-        project, chosen.outputs[candidate.MODEL]
-    ) or candidate.evaluate(project, kept.folder, watch)
+        backend, project, chosen.outputs[candidate.MODEL]
+    ) or candidate.evaluate(backend, project, kept.folder, watch)
     stated = evidence.evaluation_of(evaluated).get("model")
     if stated != deployment.endpoint:
         raise Refused(
@@ -172,13 +173,13 @@ def _registered(
                 f"`{deployment.endpoint}`, the endpoint that serves the project's model",
             )
         )
-    timing = _measured(project, launch_of(kept, deployment))
-    version = registry.register(deployment.endpoint, project.name, digest, chosen.id)
+    timing = _measured(project, launch_of(backend, kept, deployment))
+    version = backend.registry.register(deployment.endpoint, project.name, digest, chosen.id)
     priced = cost.of(
-        chosen, timing, deployment.instance_type, prices, records.lineage(chosen.folder)
+        chosen, timing, deployment.instance_type, prices, backend.runs.entry(chosen).lineage
     )
     return evidence.keep(
-        registry, version, chosen, evaluated, timing, deployment.instance_type, priced
+        backend, version, chosen, evaluated, timing, deployment.instance_type, priced
     )
 
 
@@ -186,23 +187,18 @@ def attach(release: Path, environment: str, version: Version) -> Path:
     """Copy the evidence beside a tracked declaration, for the pull request that carries it."""
     to = attached(release, environment)
     files.sweep(to)
-    files.replace(to, (version.papers / EVIDENCE_FILE).read_text(encoding="utf-8"))
+    files.replace(to, (version.evidence_folder / EVIDENCE_FILE).read_text(encoding="utf-8"))
     return to
 
 
-def launch_of(version: Version, deployment: Deployment) -> Launch:
+def launch_of(backend: Backend, version: Version, deployment: Deployment) -> Launch:
     """How a version is served: the deployment's code as it is now, in a snapshot."""
-    from ml.backends.local.snapshots import snapshot
-
-    with faults.as_refusals():
-        code = snapshot.take(deployment.code)
-    assert code is not None  # there is one: `deployment.code` is a folder that exists
     return Launch(
         endpoint=deployment.endpoint,
         model=version.model,
         version=version.version,
         digest=version.digest,
-        code=code.folder,
+        code=backend.snapshot(deployment.code),
         scoring_script=deployment.scoring_script,
         model_folder=version.folder,
         environment_variables=deployment.environment_variables,

@@ -8,9 +8,9 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from ml.backends.base import Run
+from ml.backends.registry import Registry, Version
 from ml.release.declaration import desired
-from ml.release.registry import index
-from ml.release.registry.registry import EVIDENCE_FILE, MODEL_OUTPUT, Version
+from ml.release.registry.models import EVIDENCE_FILE, MODEL_OUTPUT
 from ml.serving import endpoint
 from ml.serving.scoring.manifest import ManifestError, verify
 
@@ -46,9 +46,9 @@ class Descendant:
         return asdict(self)
 
 
-def descendants(run: Run) -> Sequence[Descendant]:
+def descendants(registry: Registry, run: Run) -> Sequence[Descendant]:
     """The versions that came of the run; raises Refused when the registry cannot be read."""
-    versions = index.versions()
+    versions = registry.versions()
     if not versions:
         return []
     ids = {one.id for one in (run, *run.below()) if one.id}
@@ -63,11 +63,11 @@ def descendants(run: Run) -> Sequence[Descendant]:
         elif _evaluation_run(version) in ids:
             relation = "evaluated"
         if relation:
-            found.append(_descendant(version, relation))
+            found.append(_descendant(registry, version, relation))
     return found
 
 
-def _descendant(version: Version, relation: Relation) -> Descendant:
+def _descendant(registry: Registry, version: Version, relation: Relation) -> Descendant:
     here = (version.model, version.version)
     declared = [
         environment
@@ -80,7 +80,7 @@ def _descendant(version: Version, relation: Relation) -> Descendant:
         digest=version.digest,
         relation=relation,
         declared=declared,
-        champion=[alias for alias, *what in index.champions() if tuple(what) == here],
+        champion=[alias for alias, *what in registry.champions() if tuple(what) == here],
         serving=[
             Serving(name, endpoint.url(name))
             for name in endpoint.every()
@@ -105,7 +105,7 @@ def _digest(run: Run) -> str:
 
 def _evaluation_run(version: Version) -> str:
     try:
-        document = json.loads((version.papers / EVIDENCE_FILE).read_text(encoding="utf-8"))
+        document = json.loads((version.evidence_folder / EVIDENCE_FILE).read_text(encoding="utf-8"))
         return str(document["lineage"]["evaluation_run"])
     except (OSError, ValueError, KeyError, TypeError):
         return ""

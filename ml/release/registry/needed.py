@@ -7,16 +7,16 @@ import json
 from pathlib import Path
 from typing import Any
 
+from ml.backends.registry import Registry, Version, model_folder
 from ml.backends.storage import Needed
 from ml.core import home
 from ml.core.errors import Exit, Problem, Refused
 from ml.release.declaration import desired
-from ml.release.registry import index
-from ml.release.registry.registry import EVIDENCE_FILE, Version, place, stored
+from ml.release.registry.models import EVIDENCE_FILE
 from ml.serving import endpoint
 
 
-def needed() -> Needed:
+def needed(registry: Registry) -> Needed:
     """The files and runs that releases need, each with the reason.
 
     Raises Refused when that cannot be known: nothing is then safe to remove.
@@ -24,12 +24,12 @@ def needed() -> Needed:
     paths: dict[Path, str] = {}
     runs: dict[str, str] = {}
     _demand_registry()
-    for version in index.versions():
+    for version in registry.versions():
         why = f"{version.model} {version.version} is registered"
         lineage = _lineage(version)
         snapshot = str(lineage.get("code_snapshot") or "").removeprefix("sha256:")
-        for path in (version.folder, version.papers, home.snapshots() / snapshot):
-            if path not in (stored(), home.snapshots()):
+        for path in (version.folder, version.evidence_folder, home.snapshots() / snapshot):
+            if path not in (home.models(), home.snapshots()):
                 paths[path] = why
         for run in (
             version.run,
@@ -37,14 +37,14 @@ def needed() -> Needed:
         ):
             if run:
                 runs[str(run)] = why
-    for name, source in index.sources():
+    for name, source in registry.sources():
         if Path(source).is_absolute():
             paths[Path(source)] = f"{name} is registered"
     for project in desired.projects():
         for environment in desired.ENVIRONMENTS:
             declared = desired.read(project, environment)
             if declared and declared.digest:
-                paths[place(declared.digest)] = f"{project} declares it in {environment}"
+                paths[model_folder(declared.digest)] = f"{project} declares it in {environment}"
     for name in endpoint.every():
         live = endpoint.live(name)
         if live:
@@ -52,14 +52,14 @@ def needed() -> Needed:
                 for path in (launch.model_folder, launch.code):
                     paths[path] = f"the endpoint {name} serves from it"
     for project in _being_released():
-        for path in (stored(), home.snapshots()):
+        for path in (home.models(), home.snapshots()):
             paths[path] = f"{project} is being released at this moment"
-    return Needed(paths, runs, stored())
+    return Needed(paths, runs, home.models())
 
 
 def _demand_registry() -> None:
     """Models without a registry: it was moved aside, and may come back."""
-    if not home.database().is_file() and stored().is_dir() and any(stored().iterdir()):
+    if not home.database().is_file() and home.models().is_dir() and any(home.models().iterdir()):
         raise Refused(
             Problem(
                 "registry-missing",
@@ -73,7 +73,7 @@ def _demand_registry() -> None:
 
 def _lineage(version: Version) -> dict[str, Any]:
     try:
-        document = json.loads((version.papers / EVIDENCE_FILE).read_text(encoding="utf-8"))
+        document = json.loads((version.evidence_folder / EVIDENCE_FILE).read_text(encoding="utf-8"))
         return dict(document["lineage"])
     except FileNotFoundError:
         return {}  # killed between registering and keeping: it passes no gate
@@ -82,7 +82,7 @@ def _lineage(version: Version) -> dict[str, Any]:
             Problem(
                 "evidence-unreadable",
                 f"the evidence of {version.model} {version.version} cannot be read: {error}",
-                f"{version.papers / EVIDENCE_FILE} as it was written",
+                f"{version.evidence_folder / EVIDENCE_FILE} as it was written",
                 "restore it; what the version needs is not known without it, nothing was removed",
             ),
             exit_code=Exit.RUN_FAILED,

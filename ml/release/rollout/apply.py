@@ -6,7 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from ml.backends.base import Watch, unwatched
+from ml.backends.base import Backend, Watch, unwatched
+from ml.backends.registry import Registry, Version
 from ml.core.errors import Exit, Place, Problem, Refused
 from ml.release.canary.canary import Outcome
 from ml.release.declaration import desired
@@ -18,7 +19,6 @@ from ml.release.log import history
 from ml.release.log.history import History, Release
 from ml.release.promotion.judge import Judged, judge
 from ml.release.promotion.propose import launch_of
-from ml.release.registry.registry import Registry, Version
 from ml.release.rollout.leftovers import tidy
 from ml.release.rollout.rollout import roll_out, settle
 from ml.serving import endpoint
@@ -74,6 +74,7 @@ class Course:
 
 
 def apply(
+    backend: Backend,
     project: str,
     environment: str = desired.LOCAL,
     approved_by: str = "",
@@ -95,7 +96,7 @@ def apply(
     with desired.applying(found.name, environment, waiting):
         while True:
             with desired.locked(found.name):
-                course = chart(found, environment, approved_by, watch=watch)
+                course = chart(backend, found, environment, approved_by, watch=watch)
             if course is None:
                 return None
             done = _followed(course, port, told)
@@ -105,6 +106,7 @@ def apply(
 
 
 def chart(
+    backend: Backend,
     project: Project,
     environment: str,
     approved_by: str = "",
@@ -121,13 +123,13 @@ def chart(
     declared = desired.read(project.name, environment)
     if declared is None:
         return None
-    registry, deployment = Registry(), project.deployment()
+    registry, deployment = backend.registry, project.deployment()
     name = desired.endpoint_of(deployment.endpoint, environment)
     version = _declared_version(registry, project, environment, declared)
-    launch = replace(launch_of(version, deployment), endpoint=name)
+    launch = replace(launch_of(backend, version, deployment), endpoint=name)
     past = history.of(name)
     judged = judge(
-        registry,
+        backend,
         project,
         version,
         environment,
@@ -212,7 +214,7 @@ def _declared_version(
         ) from None
     if version.project != project.name:
         raise Refused(other_project(f"{version.model} of {version.project}", model, place("model")))
-    if replace(version, evidence=declared.evidence).papers.is_dir():
+    if replace(version, evidence=declared.evidence).evidence_folder.is_dir():
         # Measured again since for another environment: this one rests on what it declares.
         version = replace(version, evidence=declared.evidence)
     for what, found, expected in (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
-from ml.backends.base import Watch, unwatched
+from ml.backends.base import Backend, Watch, unwatched
 from ml.core.errors import Problem, Refused
 from ml.release.declaration import desired
 from ml.release.declaration import project as projects
@@ -67,7 +67,9 @@ class Plan:
         }
 
 
-def plan(project: str, environment: str = desired.LOCAL, *, watch: Watch = unwatched) -> Plan:
+def plan(
+    backend: Backend, project: str, environment: str = desired.LOCAL, *, watch: Watch = unwatched
+) -> Plan:
     """Compare what is declared with what is on this machine; nothing is changed or written down.
 
     A champion whose evidence is of other data is scored again, as apply will. Raises Refused for a
@@ -100,7 +102,7 @@ def plan(project: str, environment: str = desired.LOCAL, *, watch: Watch = unwat
         )
 
     try:
-        course = chart(found, environment, step="propose", noted=False, watch=watch)
+        course = chart(backend, found, environment, step="propose", noted=False, watch=watch)
     except Refused as refused:
         if declared is None or refused.problems[0].code not in _OF_THE_VERSION:
             raise

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from ml.backends.registry import Registry
 from ml.core import faults
 from ml.core.errors import Problem, Refused
 from ml.release.declaration import desired
@@ -12,7 +13,6 @@ from ml.release.declaration import project as projects
 from ml.release.declaration.desired import Declared
 from ml.release.log import audit, history
 from ml.release.promotion.propose import attach
-from ml.release.registry.registry import Registry
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,9 @@ class RolledBack:
     written: tuple[Path, ...]
 
 
-def roll_back(project: str, environment: str = desired.LOCAL, why: str = "") -> RolledBack:
+def roll_back(
+    registry: Registry, project: str, environment: str = desired.LOCAL, why: str = ""
+) -> RolledBack:
     """Declare the version that served before the declared one; `ml release apply` goes there.
 
     A version that is declared and not live (a gate or its canary refused it) is taken back to the
@@ -45,7 +47,7 @@ def roll_back(project: str, environment: str = desired.LOCAL, why: str = "") -> 
         if not before:
             raise _nowhere(found.name, environment, f"nothing served before version {now.version}")
         last = before[-1]
-        version = Registry().find(str(last["model"]), str(last["version"]))
+        version = registry.find(str(last["model"]), str(last["version"]))
         decision = str(last["decision"])
         back = Declared(
             model=version.model,

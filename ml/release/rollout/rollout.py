@@ -10,13 +10,13 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
 
+from ml.backends.registry import Registry, Version
 from ml.core.errors import Exit, Problem, Refused
 from ml.release.canary import baseline, canary
 from ml.release.canary.canary import Outcome
 from ml.release.declaration import desired
 from ml.release.log import history
 from ml.release.log.history import History, Release, record_applied, record_refused
-from ml.release.registry.registry import Registry, Version
 from ml.release.rollout import smoke
 from ml.release.rollout.leftovers import cleared, drained, swept, tidy, without_green
 from ml.serving import endpoint, server

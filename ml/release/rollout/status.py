@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
+from ml.backends.registry import Registry
 from ml.core.errors import Refused
 from ml.release.declaration import desired
 from ml.release.declaration import project as projects
 from ml.release.declaration.desired import Declared
 from ml.release.log import audit
 from ml.release.log.history import Attempt, History, Line
-from ml.release.registry.registry import Registry
 from ml.serving import endpoint
 from ml.serving.state import Live
 
@@ -48,7 +48,9 @@ class Status:
         return asdict(self)
 
 
-def status(project: str | None = None, environment: str | None = None) -> Sequence[Status]:
+def status(
+    registry: Registry, project: str | None = None, environment: str | None = None
+) -> Sequence[Status]:
     """The state of one project, or of every one that can be released; of one environment, or all.
 
     Raises Refused when a line of the audit log was changed or a declaration cannot be read.
@@ -57,7 +59,6 @@ def status(project: str | None = None, environment: str | None = None) -> Sequen
     wanted = [desired.check_environment(environment)] if environment else desired.ENVIRONMENTS
     log = audit.verify()
     declared = {(name, one): desired.read(name, one) for name in names for one in wanted}
-    registry = Registry() if any(declared.values()) else None
     return [_of(*where, what, registry, log) for where, what in declared.items()]
 
 
@@ -65,14 +66,14 @@ def _of(
     project: str,
     environment: str,
     declared: Declared | None,
-    registry: Registry | None,
+    registry: Registry,
     log: Sequence[Line],
 ) -> Status:
     model = declared.model if declared else _model(project)
     name = desired.endpoint_of(model, environment)
     past = History(name, log)
     live, url = endpoint.live(name), endpoint.url(name)
-    champion = registry.champion(model, environment) if registry and declared else None
+    champion = registry.champion(model, environment) if declared else None
     logged = declared is not None and declared.decision in [line["hash"] for line in log]
     serving = live.launch.version if live and url else None
     if declared is None:

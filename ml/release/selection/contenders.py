@@ -9,9 +9,7 @@ from pathlib import Path
 from typing import cast
 
 from ml.backends import ranking
-from ml.backends.base import Entry, Run
-from ml.backends.local.runs import records
-from ml.backends.local.runs.store import LocalRuns
+from ml.backends.base import Entry, Run, RunStore
 from ml.core import repository
 from ml.core.errors import Problem, Refused
 from ml.release.selection import weights
@@ -32,20 +30,22 @@ class Selected:
     notes: tuple[str, ...]
 
 
-def choose(found: Sequence[Run], metric: str | None = None, goal: str | None = None) -> Selected:
+def choose(
+    store: RunStore, found: Sequence[Run], metric: str | None = None, goal: str | None = None
+) -> Selected:
     """Rank the trials of sweeps and pipelines, and single runs, by their project's weights.
 
     Raises Refused when nothing says which metric decides, when nothing that completed logged it,
     when the runs are of several projects, or when the select.yml is wrong.
     """
-    entries = [entry for run in found for entry in _sources(run)]
-    metric, goal = ranking.objective(LocalRuns(), entries, metric, goal)
+    entries = [entry for run in found for entry in _sources(store, run)]
+    metric, goal = ranking.objective(store, entries, metric, goal)
     project = _project(entries)
     weighed = weights.read(repository.root() / "ml" / "projects" / project if project else None)
     every = {run.name: run for entry in entries for run in entry.run.trials or (entry.run,)}
     whole = len(entries) == 1 and bool(entries[0].run.trials)
     done = [run for run in every.values() if run.status == "Completed"]
-    contenders = [_contender(run, whole, metric, goal, weighed) for run in done]
+    contenders = [_contender(store, run, whole, metric, goal, weighed) for run in done]
     try:
         made = select(contenders, weighed, metric, cast(Goal, goal))
     except ValueError:
@@ -54,32 +54,32 @@ def choose(found: Sequence[Run], metric: str | None = None, goal: str | None = N
     if not weighed.source:
         where = f"ml/projects/{project}" if project else "the project's folder"
         notes.append(f"only quality weighs: there is no {weights.FILE} in {where}")
-    if ranking.different_data(LocalRuns(), done):
+    if ranking.different_data(store, done):
         notes.append("they were not all made from the same data (ml runs diff A B)")
     kept = {one.contender.name: every[one.contender.name] for one in made.ranked}
     return Selected(made, kept, project, tuple(notes))
 
 
-def _sources(run: Run) -> Iterator[Entry]:
+def _sources(store: RunStore, run: Run) -> Iterator[Entry]:
     """Sweeps and single runs: of a pipeline its sweeps, or the steps that left a model."""
-    wrote = LocalRuns().original(run) or run
+    wrote = store.original(run) or run
     if not wrote.steps:
-        entry = LocalRuns().entry(wrote)
-        above = wrote.folder.parent
-        if above.name == "trials" and not entry.objective:
-            lineage = {**records.lineage(above.parent), **entry.lineage}
-            lineage["objective"] = records.lineage(above.parent).get("objective")
-            entry = Entry(wrote, entry.kind, lineage)
+        entry = store.entry(wrote)
+        sweep = store.parent(wrote)
+        if sweep is not None and sweep.trials and not entry.objective:
+            lineage = store.entry(sweep).lineage
+            objective = {"objective": lineage.get("objective")}
+            entry = Entry(wrote, entry.kind, {**lineage, **entry.lineage, **objective})
         yield entry
         return
-    swept = [
-        step for step in wrote.steps if step.steps or (LocalRuns().original(step) or step).trials
-    ]
+    swept = [step for step in wrote.steps if step.steps or (store.original(step) or step).trials]
     for step in swept or [step for step in wrote.steps if "model" in step.outputs]:
-        yield from _sources(step)
+        yield from _sources(store, step)
 
 
-def _contender(run: Run, whole: bool, metric: str, goal: str, weighed: Weights) -> Contender:
+def _contender(
+    store: RunStore, run: Run, whole: bool, metric: str, goal: str, weighed: Weights
+) -> Contender:
     latency = run.metrics.get(weighed.latency.metric)
     training = run.metrics.get(weighed.cost.training)
     prediction = run.metrics.get(weighed.cost.prediction) if weighed.cost.predictions else 0.0
@@ -88,7 +88,7 @@ def _contender(run: Run, whole: bool, metric: str, goal: str, weighed: Weights) 
         cost = training + weighed.cost.predictions * prediction / 1000
     spread = run.metrics.get(weighed.stability.metric or f"{metric}_std")
     terms = {
-        "quality": ranking.value(LocalRuns(), run, metric, goal),
+        "quality": ranking.value(store, run, metric, goal),
         "latency": latency,
         "cost": cost,
         "stability": spread,

@@ -9,8 +9,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from ml.backends.registry import Version
 from ml.core.errors import Exit, Problem, Refused
-from ml.release.registry.registry import EVIDENCE_FILE, Version
+from ml.release.registry.models import EVIDENCE_FILE
 from ml.toolkit.reference import REFERENCE, SCHEMA_VERSION
 
 # What evidence.json calls the sha256 of the reference.
@@ -31,7 +32,7 @@ def keep(evaluation: Path, papers: Path) -> str | None:
 
 def load(version: Version) -> Mapping[str, Any]:
     """The reference of a version; raises Refused when it is none, another model's, or edited."""
-    path = version.papers / REFERENCE
+    path = version.evidence_folder / REFERENCE
     name = f"{version.model} {version.version}"
     try:
         content = path.read_bytes()
@@ -45,7 +46,7 @@ def load(version: Version) -> Mapping[str, Any]:
             )
         ) from None
     try:
-        evidence = (version.papers / EVIDENCE_FILE).read_bytes()
+        evidence = (version.evidence_folder / EVIDENCE_FILE).read_bytes()
         stated = json.loads(evidence).get(FIELD)
         document = json.loads(content)
         found = document["digest"]

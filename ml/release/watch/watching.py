@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from ml.backends.registry import Registry, Version
 from ml.core.errors import Problem, Refused
 from ml.release.declaration import project as projects
 from ml.release.declaration.desired import LOCAL, endpoint_of
-from ml.release.registry.registry import Registry, Version
 from ml.release.watch import limits, reference, requests
 from ml.release.watch.report import Report, look
 from ml.release.watch.requests import Seen
@@ -16,6 +16,7 @@ from ml.serving import endpoint
 
 
 def watch(
+    registry: Registry,
     model: str,
     environment: str = LOCAL,
     version: str = "",
@@ -29,7 +30,7 @@ def watch(
     Raises Refused when nothing serves, when nothing is collected of the version, and when its
     reference is not its own.
     """
-    found = _version(model, environment, version, inputs is not None)
+    found = _version(registry, model, environment, version, inputs is not None)
     kept = reference.load(found)
     seen = requests.of_file(inputs) if inputs else _collected(model, environment, found, since)
     report = look(
@@ -44,8 +45,9 @@ def watch(
     return report
 
 
-def _version(model: str, environment: str, version: str, from_file: bool) -> Version:
-    registry = Registry()
+def _version(
+    registry: Registry, model: str, environment: str, version: str, from_file: bool
+) -> Version:
     if version:
         return registry.find(model, version)
     if not from_file:

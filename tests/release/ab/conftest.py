@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from ml.backends.registry import Version
 from ml.release.ab import experiment
 from ml.release.ab.experiment import Experiment
-from ml.release.registry.registry import Version
 
 A = Version("tiny", "1", "sha256:" + "a" * 64, "tiny", "run-a", "")
 B = Version("tiny", "2", "sha256:" + "b" * 64, "tiny", "run-b", "")

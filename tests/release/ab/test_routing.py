@@ -20,9 +20,9 @@ from ml.release.declaration import project as projects
 from ml.release.declaration.desired import Declared
 from ml.release.log import audit
 from ml.release.log.history import record_refused
-from ml.release.registry.registry import Registry
 from ml.release.rollout.apply import apply, chart
 from ml.serving import endpoint, ports, server, slots
+from tests.local import BACKEND
 from tests.release.conftest import Template, World
 from tests.release.test_commands import ml
 
@@ -98,7 +98,7 @@ def test_b_is_started_again_and_an_apply_leaves_it_alone(
     """B's server is killed; then what is declared is applied, which is what is live."""
     assert ml(capsys, *START)[0] == 0
     made = experiment.find("wording")
-    assert routing.serve(made, "ana")[1] is not None
+    assert routing.serve(BACKEND, made, "ana")[1] is not None
     digests = {"A": made.a.digest, "B": made.b.digest}
     expected = [digests[made.arm(made.ticket(key))] for key in KEYS]
     live = endpoint.live("tiny")
@@ -110,11 +110,11 @@ def test_b_is_started_again_and_an_apply_leaves_it_alone(
     assert started and [ask(key)[0] for key in KEYS] == expected
 
     # An apply that has nothing to do leaves it alone.
-    one = Registry().find("tiny", "1")
+    one = BACKEND.registry.find("tiny", "1")
     desired.declare(
         "tiny", "local", Declared(one.model, one.version, one.digest, one.evidence, "0" * 64)
     )
-    assert apply("tiny", "local", "ana").outcome == "unchanged" and routing.served(made)
+    assert apply(BACKEND, "tiny", "local", "ana").outcome == "unchanged" and routing.served(made)
 
 
 @pytest.mark.slow
@@ -142,13 +142,13 @@ def test_a_full_disk_sends_no_key_to_a_b_that_is_stopped(
     assert code == 1 and "error[disk-full]" in err
     assert not routing.served(made) and {ask(key)[0] for key in KEYS} == {made.a.digest}
     assert slots.running(endpoint.other_slot("tiny")) is None
-    assert routing.serve(made, "ana")[1] is not None
+    assert routing.serve(BACKEND, made, "ana")[1] is not None
 
 
 @pytest.mark.slow
 def test_b_is_not_served_beside_another_than_a(challenged: World) -> None:
     """What is live is not the version that the experiment calls A."""
-    registry = Registry()
+    registry = BACKEND.registry
     one, two = registry.find("tiny", "1"), registry.find("tiny", "2")
     made = experiment.begin(
         *("upside-down", two, one),
@@ -158,7 +158,7 @@ def test_b_is_not_served_beside_another_than_a(challenged: World) -> None:
         baseline=0.4,
     )
     with pytest.raises(Refused, match="ab-not-live"):
-        routing.serve(made, "ana")
+        routing.serve(BACKEND, made, "ana")
     assert not routing.served(made)
 
 
@@ -171,7 +171,7 @@ def test_a_b_that_its_canary_took_back_is_not_served(
     copied(declared)
     code, _, err = ml(capsys, *START)
     assert code == 0 and "no key is sent to B yet" in err and "no canary leads B" in err
-    course = chart(projects.find("tiny"), "local")
+    course = chart(BACKEND, projects.find("tiny"), "local")
     assert course is not None
     record_refused(course.release, "latency: too slow", None)
     code, _, err = ml(capsys, "ab", "serve", "wording", "--approved-by", "ana")

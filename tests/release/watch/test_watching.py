@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
+from ml.backends.registry import Version
 from ml.core.errors import Refused
 from ml.release.evidence import reverify
-from ml.release.registry.registry import EVIDENCE_FILE, Registry, Version
+from ml.release.registry.models import EVIDENCE_FILE
 from ml.release.watch import reference, requests, watching
 from ml.release.watch.limits import Limits
 from ml.release.watch.report import look
@@ -19,6 +20,7 @@ from ml.reports.pages import watch_page
 from ml.serving import endpoint
 from ml.serving.router.collector import FOLDER
 from ml.toolkit.reference import REFERENCE, Columns, write_reference
+from tests.local import BACKEND
 from tests.release.conftest import World
 from tests.release.test_commands import ml
 from tests.release.tiny import resealed
@@ -30,15 +32,15 @@ OTHERS = [f"wo wohnt Herr Meier aus Haus {number} seit gestern" for number in ra
 
 def with_reference(version: Version, digest: str = "") -> Version:
     """Keep a reference with the version, as a proposal does."""
-    evaluation = version.papers / "evaluation"
+    evaluation = version.evidence_folder / "evaluation"
     write_reference(
         *(evaluation, digest or version.digest, {"question": ("text", QUESTIONS)}),
         {"answers/0/score": ("numeric", [n / 300 for n in range(300)])},
         {"answers/0/score": [0.1, 0.2] * 100},
     )
-    stated = json.loads((version.papers / EVIDENCE_FILE).read_text())
-    stated[reference.FIELD] = reference.keep(evaluation, version.papers)
-    return Registry().keep_evidence(version, resealed(version, json.dumps(stated)).evidence)
+    stated = json.loads((version.evidence_folder / EVIDENCE_FILE).read_text())
+    stated[reference.FIELD] = reference.keep(evaluation, version.evidence_folder)
+    return BACKEND.registry.keep_evidence(version, resealed(version, json.dumps(stated)).evidence)
 
 
 def collect(version: Version, questions: list[str], score: float = 1.0) -> None:
@@ -59,7 +61,7 @@ def test_a_model_is_watched(
     promoted_world: World, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     """Nothing kept, nothing collected, too little, no breach, a breach; each with its exit code."""
-    version = Registry().find("tiny", "1")
+    version = BACKEND.registry.find("tiny", "1")
     code, _, err = ml(capsys, "watch", "tiny")
     assert code == 2 and "no-reference" in err
     version = with_reference(version)
@@ -106,7 +108,7 @@ def test_a_model_is_watched(
 @pytest.mark.slow
 def test_a_reference_is_used_only_as_it_was_kept(promoted_world: World) -> None:
     """Another model's, an edited one, one that is torn, and evidence that was edited."""
-    version = Registry().find("tiny", "1")
+    version = BACKEND.registry.find("tiny", "1")
     with pytest.raises(Refused, match="no-reference"):
         reference.load(version)
     version = with_reference(version, "sha256:other")
@@ -115,7 +117,7 @@ def test_a_reference_is_used_only_as_it_was_kept(promoted_world: World) -> None:
     version = with_reference(version)
     assert reference.load(version)["digest"] == version.digest
     assert {one.name: one.sound for one in reverify.checks(version)}[REFERENCE]
-    path = version.papers / REFERENCE
+    path = version.evidence_folder / REFERENCE
     text = path.read_text()
     for other in (text.replace("numeric", "number"), text[:-20], "[]", text + " "):
         path.write_text(other)
@@ -123,7 +125,7 @@ def test_a_reference_is_used_only_as_it_was_kept(promoted_world: World) -> None:
             reference.load(version)
         assert not {one.name: one.sound for one in reverify.checks(version)}[REFERENCE]
     path.write_text(text)
-    evidence = version.papers / EVIDENCE_FILE
+    evidence = version.evidence_folder / EVIDENCE_FILE
     evidence.write_text(evidence.read_text() + " ")
     with pytest.raises(Refused, match=r"evidence\.json is not the file"):
         reference.load(version)

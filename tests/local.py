@@ -1,0 +1,7 @@
+"""The backend of this machine, as tests hand it to releases and commands."""
+
+from __future__ import annotations
+
+from ml.backends.local.backend import LocalBackend
+
+BACKEND = LocalBackend()
