@@ -176,7 +176,9 @@ def _digest(run: Run) -> str:
 
 def _document(version: Version) -> Mapping[str, Any]:
     try:
-        return _mapping(json.loads((version.evidence_folder / evidence.FILE).read_text(encoding="utf-8")))
+        return _mapping(
+            json.loads((version.evidence_folder / evidence.FILE).read_text(encoding="utf-8"))
+        )
     except (OSError, ValueError):
         return {}
 
