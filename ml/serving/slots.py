@@ -18,7 +18,7 @@ import psutil
 from ml.core.errors import Exit, Problem, Refused
 
 LAUNCHER = Path(__file__).with_name("launch.py")
-ROUTER_LAUNCHER = Path(__file__).parent / "router" / "launch.py"
+ROUTER_LAUNCHER = Path(__file__).parent / "router" / "__main__.py"
 _LAUNCHERS = (str(LAUNCHER), str(ROUTER_LAUNCHER))
 STOP_S = 10.0
 POLL_S = 0.05

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gzip
 import http.client
 import json
 import os
+import re
 import signal
 import socket
 import threading
@@ -19,7 +21,9 @@ import pytest
 from ml.core.errors import Refused
 from ml.serving import ports, slots
 from ml.serving.router import process
-from ml.serving.router.front import LARGEST_BODY
+from ml.serving.router.collector import EXPOSED
+from ml.serving.router.proxy import MAX_BODY
+from ml.serving.router.routes import ticket
 from tests.serving.backends import Backend, Routed, backend, routed, scripted
 
 
@@ -176,6 +180,7 @@ def test_a_connection_closed_under_a_request_is_tried_once_more(
 
 
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 1\r\n\r\n%d"
+OK_WITH_COOKIE = OK.replace(b"\r\n", b"\r\nset-cookie: a=b; path=/\r\n", 1)
 
 
 def test_a_hint_before_the_answer_is_no_answer(tmp_path: Path) -> None:
@@ -399,7 +404,9 @@ def test_chunks_are_taken_and_given(both: Routed, blue: Backend) -> None:
         b"connection: close\r\n\r\n3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n",
     )
     assert blue.asked[0][1]["content-length"] == "5" and blue.asked[0][2] == b"abcde"
-    assert b"content-length: " in found and found.endswith(b'{"by": "blue", "echo": "abcde"}')
+    assert b"content-length: " in found.lower() and found.endswith(
+        b'{"by": "blue", "echo": "abcde"}'
+    )
 
 
 def test_a_caller_that_waits_to_be_told_is_told(both: Routed) -> None:
@@ -413,25 +420,60 @@ def test_a_caller_that_waits_to_be_told_is_told(both: Routed) -> None:
     assert found.startswith(b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK")
 
 
+POST = b"POST /score HTTP/1.1\r\nhost: h\r\n"
+
+
 @pytest.mark.parametrize(
     ("request_", "status"),
     [
         (b"GARBAGE\r\n\r\n", 400),
-        (b"POST /score HTTP/1.1\r\ncontent-length: 5\r\ntransfer-encoding: chunked\r\n\r\n", 400),
-        (b"POST /score HTTP/1.1\r\ncontent-length: 5\r\ncontent-length: 6\r\n\r\n", 400),
-        (b"POST /score HTTP/1.1\r\nhost: h\r\nx: %b\r\n\r\n" % (b"y" * 70_000), 431),
-        (b"POST /score HTTP/1.1\r\ncontent-length: %d\r\n\r\n" % (LARGEST_BODY + 1), 413),
+        (b"POST /score HTTP/1.1\r\ncontent-length: 0\r\n\r\n", 400),
+        (POST + b"content-length: 5\r\ntransfer-encoding: chunked\r\n\r\n", 400),
+        (POST + b"content-length: 5\r\ncontent-length: 6\r\n\r\n", 400),
+        (POST + b"x: %b\r\n\r\n" % (b"y" * 70_000), 431),
+        (POST + b"content-length: %d\r\n\r\n" % (MAX_BODY + 1), 413),
         (b"CONNECT h:1 HTTP/1.1\r\nhost: h\r\n\r\n", 501),
+        (b"OPTIONS * HTTP/1.1\r\nhost: h\r\n\r\n", 501),
     ],
 )
-def test_what_is_no_request_is_refused(
+def test_an_invalid_request_is_refused(
     both: Routed, blue: Backend, request_: bytes, status: int
 ) -> None:
-    """With a status and a sentence, the connection is closed, and no deployment hears of it."""
-    found = raw(both, request_)
-    assert found.startswith(b"HTTP/1.1 %d " % status) and b'"message"' in found
+    """With a status and a sentence; the connection is closed, and no deployment hears of it."""
+    answer = raw(both, request_)
+    assert re.match(rb"HTTP/1\.[01] %d " % status, answer) and b'"message"' in answer
     assert not blue.asked
     assert tally(both, "blue")["requests"] == 0
+
+
+def test_a_compressed_body_passes_unchanged(both: Routed, blue: Backend) -> None:
+    """The router does not decompress: the length and the encoding stay those of the caller."""
+    body = gzip.compress(b'{"q": 1}')
+    assert ask(both, body, content_encoding="gzip")[0] == 200
+    _, headers, arrived = blue.asked[0]
+    assert (arrived, headers["content-encoding"]) == (body, "gzip")
+
+
+def test_nothing_is_added_to_a_request(both: Routed, blue: Backend) -> None:
+    """No header of the router's own, and no cookie that another caller's answer set."""
+    answer = OK_WITH_COOKIE % 1
+    with scripted(answer, answer) as port:
+        both.put(ports={"blue": port, "green": port})
+        assert "set-cookie" in ask(both)[1]
+    both.put(ports={"blue": blue.port, "green": blue.port})
+    raw(both, POST + b"content-length: 2\r\nx-own: 1\r\nconnection: close\r\n\r\n{}")
+    assert blue.asked[0][1].keys() == {"host", "content-length", "x-own"}
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "latin-1"])
+def test_a_key_is_text_in_either_encoding(both: Routed, encoding: str) -> None:
+    """The ticket is that of the text, so that `ml ab` finds the caller again."""
+    routes = json.loads(both.file.read_text())["routes"]
+    both.put(**{**routes, "experiment": "keys", "salt": "s"})
+    key = "müller".encode(encoding)
+    raw(both, POST + b"x-routing-key: %b\r\nconnection: close\r\n\r\n" % key)
+    exposed = (both.file.parent / EXPOSED / "keys.jsonl").read_text()
+    assert json.loads(exposed)["id"] == ticket("müller", "s")
 
 
 def test_a_body_that_grows_beyond_the_limit_is_cut_off(both: Routed, blue: Backend) -> None:

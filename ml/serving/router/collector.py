@@ -12,20 +12,18 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import orjson
 
 from ml.core import files
-from ml.serving.router.upstream import Headers
 
-Respond = Callable[[int, Headers, bytes], None]
 FOLDER, EXPOSED = "collected", "exposed"
 # What Azure ML's inference server calls a request in its answer: the caller's name for it, or one
 # that it made up.
-REQUEST_ID = b"x-request-id"
+REQUEST_ID = "x-request-id"
 LARGEST_FILE = 8 * 2**20
 KEPT_FILES = 8
 # A longer body is left out, and its line says so.
@@ -57,26 +55,28 @@ class Collector:
         self._timer: asyncio.TimerHandle | None = None
         self._exposed: set[str] = set()
 
-    def around(self, respond: Respond, deployment: str, digest: str, request: bytes) -> Respond:
-        """The same `respond`, which writes the request and its answer down as well."""
-
-        def collected(status: int, headers: Headers, body: bytes) -> None:
-            respond(status, headers, body)
-            found = next((value for name, value in headers if name == REQUEST_ID), b"")
-            line = {
-                "at": time.time(),
-                "deployment": deployment,
-                "digest": digest,
-                "id": found.decode("latin-1"),
-                "status": status,
-                "request": _body(request),
-                "answer": _body(body),
-            }
-            self._waiting.append(orjson.dumps(line))
-            if self._timer is None:
-                self._timer = self._loop.call_later(FLUSH_S, self.flush)
-
-        return collected
+    def add(
+        self,
+        deployment: str,
+        digest: str,
+        request: bytes,
+        status: int,
+        headers: Mapping[str, str],
+        answer: Any,
+    ) -> None:
+        """Record a request and its answer, with the id that the answer's headers give it."""
+        line = {
+            "at": time.time(),
+            "deployment": deployment,
+            "digest": digest,
+            "id": headers.get(REQUEST_ID, ""),
+            "status": status,
+            "request": _body(request),
+            "answer": _body(answer),
+        }
+        self._waiting.append(orjson.dumps(line))
+        if self._timer is None:
+            self._timer = self._loop.call_later(FLUSH_S, self.flush)
 
     def flush(self) -> None:
         """Write what waits."""

@@ -1,0 +1,149 @@
+"""The router process of one endpoint; `ml.serving.router.process` starts it as a file.
+
+    python -P __main__.py FOLDER PORT ROUTES_FILE
+
+A second port, the control port, obeys whoever knows the token in FOLDER/router.json, which the
+owner of the endpoint alone can read. Nothing there sends traffic anywhere that the routes file does
+not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import hmac
+import json
+import os
+import secrets
+import signal
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+import uvloop
+from aiohttp import hdrs, web
+
+from ml.serving.router.proxy import HOST, Proxy, Server, error
+
+# The routes file is checked this often, in case its writer could not announce a change.
+CHECK_S = 0.5
+# Requests in flight may end before the process does; `ml serve --stop` waits ten seconds.
+PATIENCE_S = 8.0
+BACKLOG = 2048
+
+
+class Control:
+    """POST /refresh, POST /renew and GET /state return the state; GET /answers?since=N the recent
+    answers.
+    """
+
+    def __init__(self, proxy: Proxy, token: str) -> None:
+        self._proxy = proxy
+        self._expected = f"Bearer {token}".encode()
+
+    def application(self) -> web.Application:
+        """The application of the control port."""
+        made = web.Application(middlewares=[self._authorize])
+        made.router.add_post("/refresh", self._refresh)
+        made.router.add_post("/renew", self._renew)
+        made.router.add_get("/state", self._state)
+        made.router.add_get("/answers", self._answers)
+        return made
+
+    @web.middleware
+    async def _authorize(self, request: web.Request, handler: object) -> web.StreamResponse:
+        given = request.headers.get(hdrs.AUTHORIZATION, "")
+        if not hmac.compare_digest(given.encode("utf-8", "surrogateescape"), self._expected):
+            return error(401, "the token is missing or wrong")
+        return await handler(request)  # type: ignore[operator, no-any-return]
+
+    async def _refresh(self, request: web.Request) -> web.Response:
+        self._proxy.refresh()
+        return await self._state(request)
+
+    async def _renew(self, request: web.Request) -> web.Response:
+        self._proxy.renew()
+        return await self._state(request)
+
+    async def _state(self, _: web.Request) -> web.Response:
+        proxy = self._proxy
+        state = {
+            "generation": proxy.generation,
+            "problem": proxy.problem,
+            "leased": proxy.leased,
+            "routes": asdict(proxy.routes) if proxy.routes else None,
+            "tallies": {name: asdict(tally) for name, tally in proxy.tallies.items()},
+            "draining": [
+                {"deployment": name, "port": port, "in_flight": tally.in_flight}
+                for (name, port), tally in proxy.draining.items()
+                if tally.in_flight
+            ],
+            "last_answer": proxy.recent.last,
+            "collected": {
+                "written": proxy.collector.written,
+                "lost": proxy.collector.lost,
+                "problem": proxy.collector.problem,
+            },
+        }
+        return web.json_response(state)
+
+    async def _answers(self, request: web.Request) -> web.Response:
+        since = request.query.get("since", "0")
+        answers = [
+            {
+                "number": answer.number,
+                "deployment": answer.deployment,
+                "status": answer.status,
+                "body": None if answer.body is None else answer.body.decode("utf-8", "replace"),
+            }
+            for answer in self._proxy.recent.since(int(since) if since.isdecimal() else 0)
+        ]
+        return web.json_response(answers)
+
+
+async def serve(folder: Path, port: int, file: Path) -> None:
+    """Answer until SIGTERM; then accept no new connection and finish the requests in flight."""
+    loop = asyncio.get_running_loop()
+    ended = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, ended.set)
+    proxy = Proxy(file)
+    proxy.refresh()
+    token = secrets.token_urlsafe(24)
+    application = Control(proxy, token).application()
+    control = web.AppRunner(application, access_log=None, shutdown_timeout=1.0)
+    front = web.ServerRunner(Server(proxy), shutdown_timeout=PATIENCE_S)
+    await control.setup()
+    await front.setup()
+    await web.TCPSite(control, HOST, 0).start()
+    await web.TCPSite(front, HOST, port, backlog=BACKLOG).start()
+    _announce(folder, port, control.addresses[0][1], token)
+    while not ended.is_set():
+        try:
+            await asyncio.wait_for(ended.wait(), CHECK_S)
+        except TimeoutError:
+            proxy.refresh()
+    await front.cleanup()
+    await proxy.close(PATIENCE_S)
+    await control.cleanup()
+
+
+def _announce(folder: Path, port: int, control: int, token: str) -> None:
+    """Write where the router listens, for its owner alone, in one step."""
+    unfinished = folder / f".router.json.{os.getpid()}.tmp"
+    unfinished.touch(mode=0o600)
+    unfinished.write_text(
+        json.dumps({"pid": os.getpid(), "port": port, "control": control, "token": token})
+    )
+    unfinished.replace(folder / "router.json")
+
+
+def main() -> None:
+    """Serve until a signal ends it."""
+    folder, port, file = sys.argv[1:]
+    gc.freeze()  # imported modules are never collected: do not scan them
+    uvloop.run(serve(Path(folder), int(port), Path(file)))
+
+
+if __name__ == "__main__":
+    main()
