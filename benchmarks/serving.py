@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.load import Caller, closed_loop, latencies, share
-from ml.serving import ports, server, slots
+from ml.serving import processes, server
 from ml.serving.client import hardware
 from ml.serving.scoring.manifest import folder_digest, write_manifest
 from ml.serving.scoring.tabular import FILE, MODEL
@@ -81,7 +81,7 @@ def main(quick: bool) -> float:
                 print(f"  {hardware()}; load {os.getloadavg()[0]:.1f}")
                 return ratio
         finally:
-            slots.stop(slot)
+            processes.stop(slot)
 
 
 def fixture(folder: Path) -> Launch:
@@ -140,7 +140,7 @@ def answer(port: int, body: bytes) -> object:
 @contextmanager
 def fast(launch: Launch) -> Iterator[int]:
     """The fast server's port, as long as the block."""
-    port = ports.free()
+    port = processes.free_port()
     environment = {
         **os.environ,
         "AML_APP_ROOT": str(launch.code),

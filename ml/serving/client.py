@@ -1,4 +1,4 @@
-"""Talking to an inference server of this machine: health, one request, and how long it takes."""
+"""Calls an inference server of this machine: health, one request, and its latency."""
 
 from __future__ import annotations
 
@@ -13,24 +13,23 @@ from pathlib import Path
 
 import psutil
 
-from ml.serving import ports
+from ml.serving.processes import HOST
 from ml.serving.router.routes import DEPLOYMENT_HEADER
 
 TIMEOUT_S = 30.0
-LARGEST_ANSWER = 64 * 2**20
-# Characters of an answer that a message shows.
-_SHOWN = 300
+MAX_ANSWER = 64 * 2**20
+MAX_EXCERPT = 300
 WARM_UP = 20
 PERCENTILES = (0.50, 0.95, 0.99)
-# Where it is set, it says which Azure instance type this machine is (`Standard_DS3_v2`).
+# Where it is set, it names this machine's Azure instance type (`Standard_DS3_v2`).
 INSTANCE_TYPE = "MLOPS_INSTANCE_TYPE"
 
 
 @dataclass(frozen=True)
 class Answer:
-    """A server's answer: the HTTP status and the JSON body (text when it is no JSON).
+    """A server's answer: the HTTP status and the JSON body (text when it is not JSON).
 
-    `deployment` is the one behind a router that gave it, "" when no router was asked.
+    `deployment` is the one behind a router that answered, "" without a router.
     """
 
     status: int
@@ -38,19 +37,19 @@ class Answer:
     deployment: str = ""
 
     @property
-    def said(self) -> str:
-        """The body as a message may show it: its beginning, on one line."""
+    def excerpt(self) -> str:
+        """The beginning of the body on one line, for a message."""
         if isinstance(self.body, str):
-            text, whole = repr(self.body[:_SHOWN])[1:-1], len(self.body) <= _SHOWN
-            return text if whole else f"{text}…"
+            text, complete = repr(self.body[:MAX_EXCERPT])[1:-1], len(self.body) <= MAX_EXCERPT
+            return text if complete else f"{text}…"
         text = repr(self.body)
-        return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+        return text if len(text) <= MAX_EXCERPT else f"{text[:MAX_EXCERPT]}…"
 
 
 @dataclass(frozen=True)
 class Timing:
-    """Milliseconds at three percentiles, and the mean, over `requests` warm requests, one after
-    another; `warm_up` before them were not counted.
+    """Milliseconds at three percentiles, and the mean, over `requests` sequential requests; the
+    `warm_up` requests before them were not counted.
     """
 
     p50_ms: float
@@ -64,7 +63,7 @@ class Timing:
 
 def is_healthy(port: int, timeout_s: float) -> bool:
     """Whether the server answers its liveness probe with 200 before the timeout."""
-    connection = http.client.HTTPConnection(ports.HOST, port, timeout=max(timeout_s, 0.001))
+    connection = http.client.HTTPConnection(HOST, port, timeout=max(timeout_s, 0.001))
     try:
         connection.request("GET", "/")
         return connection.getresponse().status == 200
@@ -75,8 +74,8 @@ def is_healthy(port: int, timeout_s: float) -> bool:
 
 
 def score(port: int, body: Mapping[str, object]) -> Answer:
-    """Post one request; raises OSError or HTTPException when nobody answers."""
-    connection = http.client.HTTPConnection(ports.HOST, port, timeout=TIMEOUT_S)
+    """Post one request; raises OSError or HTTPException without a complete answer."""
+    connection = http.client.HTTPConnection(HOST, port, timeout=TIMEOUT_S)
     try:
         return _post(connection, json.dumps(body))
     finally:
@@ -84,35 +83,35 @@ def score(port: int, body: Mapping[str, object]) -> Answer:
 
 
 def measure(port: int, bodies: Sequence[Mapping[str, object]], requests: int) -> Timing:
-    """The latency of the served path over the bodies in turn, after a warm-up that is not counted.
+    """The latency over the bodies in turn, after a warm-up.
 
-    Raises ValueError at the first answer that is not 200: the time of an error says nothing.
+    Raises ValueError at the first answer that is not 200: the time of an error is not a latency.
     """
     payloads = [json.dumps(body) for body in bodies]
-    connection = http.client.HTTPConnection(ports.HOST, port, timeout=TIMEOUT_S)
-    taken: list[float] = []
+    connection = http.client.HTTPConnection(HOST, port, timeout=TIMEOUT_S)
+    times: list[float] = []
     try:
         for number in range(WARM_UP + requests):
-            begun = time.perf_counter()
+            start = time.perf_counter()
             answer = _post(connection, payloads[number % len(payloads)])
-            elapsed = (time.perf_counter() - begun) * 1000
+            elapsed = (time.perf_counter() - start) * 1000
             if answer.status != 200:
                 raise ValueError(f"status {answer.status}: {answer.body}")
             if number >= WARM_UP:
-                taken.append(elapsed)
+                times.append(elapsed)
     finally:
         connection.close()
-    taken.sort()
-    p50, p95, p99 = (taken[min(int(len(taken) * share), len(taken) - 1)] for share in PERCENTILES)
-    return Timing(p50, p95, p99, sum(taken) / len(taken), len(taken), WARM_UP, hardware())
+    times.sort()
+    p50, p95, p99 = (times[min(int(len(times) * share), len(times) - 1)] for share in PERCENTILES)
+    return Timing(p50, p95, p99, sum(times) / len(times), len(times), WARM_UP, hardware())
 
 
 def hardware() -> str:
-    """This machine's instance type where MLOPS_INSTANCE_TYPE states it; else in words: processor,
-    cores that may be used, memory.
+    """The instance type in MLOPS_INSTANCE_TYPE; without it the processor, the usable cores and the
+    memory of this machine.
     """
-    if stated := os.environ.get(INSTANCE_TYPE, "").strip():
-        return stated
+    if instance_type := os.environ.get(INSTANCE_TYPE, "").strip():
+        return instance_type
     model = platform.processor() or platform.machine()
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.is_file():
@@ -128,9 +127,9 @@ def hardware() -> str:
 def _post(connection: http.client.HTTPConnection, payload: str) -> Answer:
     connection.request("POST", "/score", payload, {"Content-Type": "application/json"})
     response = connection.getresponse()
-    content = response.read(LARGEST_ANSWER + 1)
-    if len(content) > LARGEST_ANSWER:
-        raise http.client.HTTPException(f"an answer of more than {LARGEST_ANSWER} bytes")
+    content = response.read(MAX_ANSWER + 1)
+    if len(content) > MAX_ANSWER:
+        raise http.client.HTTPException(f"an answer of more than {MAX_ANSWER} bytes")
     if response.length:
         raise http.client.IncompleteRead(content, response.length)
     text = content.decode("utf-8", errors="replace")

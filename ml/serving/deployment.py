@@ -1,4 +1,4 @@
-"""What a project's endpoint.yml and deployment.yml ask for, as far as this machine can give it."""
+"""Reads a project's endpoint.yml and deployment.yml, as far as this machine can honour them."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ from typing import Any
 from ml.core.errors import Problem, Refused, errors
 from ml.specs.sdk.load import Spec, load
 
-LONGEST_MS = 180_000  # what managed online endpoints allow a request
+MAX_TIMEOUT_MS = 180_000  # the longest request timeout of a managed online endpoint
+TIMEOUT = "SCORING_TIMEOUT_MS"
 
 
 @dataclass(frozen=True)
 class Deployment:
     """A managed online deployment: `code` is absolute and `scoring_script` relative to it.
 
-    `collect` is the share of requests that its `data_collector` writes down.
+    `collect` is the share of requests that its `data_collector` records.
     """
 
     endpoint: str
@@ -30,16 +31,16 @@ class Deployment:
 
 
 def read(folder: Path) -> Deployment:
-    """The deployment that the folder's two specs describe; raises Refused when they do not fit."""
+    """The deployment in the folder's two specs; raises Refused when they do not fit together."""
     from ml.specs.check.check import check
 
     endpoint_spec, spec = load(folder / "endpoint.yml"), load(folder / "deployment.yml")
-    if wrong := errors([*check(endpoint_spec), *check(spec)]):
-        raise Refused(*wrong)
-    for one, family in ((endpoint_spec, "online_endpoint"), (spec, "online_deployment")):
-        if one.kind.family != family:
+    if problems := errors([*check(endpoint_spec), *check(spec)]):
+        raise Refused(*problems)
+    for each, family in ((endpoint_spec, "online_endpoint"), (spec, "online_deployment")):
+        if each.kind.family != family:
             expected = f"an {family.replace('_', ' ')}"
-            raise Refused(Problem("wrong-kind", f"a {one.kind}", expected, place=one.place()))
+            raise Refused(Problem("wrong-kind", f"a {each.kind}", expected, place=each.place()))
     endpoint, deployment = endpoint_spec.entity, spec.entity
     if deployment.endpoint_name != endpoint.name:
         raise Refused(
@@ -50,8 +51,8 @@ def read(folder: Path) -> Deployment:
                 place=spec.place("endpoint_name"),
             )
         )
-    configured = deployment.code_configuration
-    if configured is None:
+    configuration = deployment.code_configuration
+    if configuration is None:
         raise Refused(
             Problem(
                 "no-code",
@@ -61,8 +62,8 @@ def read(folder: Path) -> Deployment:
                 spec.place(),
             )
         )
-    code = (folder / configured.code).resolve()
-    script = str(configured.scoring_script)
+    code = (folder / configuration.code).resolve()
+    script = str(configuration.scoring_script)
     if not (code / script).is_file():
         raise Refused(
             Problem(
@@ -75,9 +76,9 @@ def read(folder: Path) -> Deployment:
     settings = deployment.request_settings
     variables = {str(k): str(v) for k, v in (deployment.environment_variables or {}).items()}
     if settings is not None and settings.request_timeout_ms:
-        # What a managed endpoint sets from request_settings.
-        variables.setdefault("SCORING_TIMEOUT_MS", str(settings.request_timeout_ms))
-    _check_timeout(variables.get("SCORING_TIMEOUT_MS"), spec)
+        # A managed endpoint sets it from request_settings.
+        variables.setdefault(TIMEOUT, str(settings.request_timeout_ms))
+    _check_timeout(variables.get(TIMEOUT), spec)
     return Deployment(
         endpoint=str(endpoint.name),
         code=code,
@@ -88,32 +89,34 @@ def read(folder: Path) -> Deployment:
     )
 
 
-def _check_timeout(found: str | None, spec: Spec) -> None:
-    """Refuse what is no time that a managed endpoint waits for an answer."""
-    if found is None or (re.fullmatch(r"[1-9][0-9]{0,5}", found) and int(found) <= LONGEST_MS):
+def _check_timeout(value: str | None, spec: Spec) -> None:
+    """Refuse a timeout that a managed endpoint does not accept."""
+    if value is None or (re.fullmatch(r"[1-9][0-9]{0,5}", value) and int(value) <= MAX_TIMEOUT_MS):
         return
-    named = spec.document.get("environment_variables", "SCORING_TIMEOUT_MS") is not None
-    keys = ("environment_variables", "SCORING_TIMEOUT_MS") if named else ("request_settings",)
+    is_variable = spec.document.get("environment_variables", TIMEOUT) is not None
+    keys = ("environment_variables", TIMEOUT) if is_variable else ("request_settings",)
     raise Refused(
         Problem(
             "wrong-value",
-            f"an answer may take `{found[:40]}` milliseconds",
-            f"a whole number from 1 to {LONGEST_MS}",
+            f"an answer may take `{value[:40]}` milliseconds",
+            f"a whole number from 1 to {MAX_TIMEOUT_MS}",
             place=spec.place(*keys),
         )
     )
 
 
 def _collected(collector: Any) -> float:
-    """What is sampled of the payloads: all, unless `sampling_rate` says less.
+    """The share of payloads to record: all, unless `sampling_rate` is lower.
 
-    `request` and `response` are the collections of payload logging; one without the other is none
-    here. Others are the scoring script's own affair.
+    `request` and `response` are the collections of payload logging; both are needed here. Other
+    collections are written by the scoring script itself.
     """
     if collector is None:
         return 0.0
     enabled = {
-        name for name, one in collector.collections.items() if str(one.enabled).lower() == "true"
+        name
+        for name, collection in collector.collections.items()
+        if str(collection.enabled).lower() == "true"
     }
     if not {"request", "response"} <= enabled:
         return 0.0

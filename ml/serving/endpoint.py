@@ -1,45 +1,97 @@
-"""An endpoint of this machine: two slots, blue and green, behind a router, and a file of the state.
+"""An endpoint of this machine: two slots, blue and green, behind a router, and the file live.json.
 
-`live.json` (`ml.serving.state`) is replaced in one step, and then the router is told. While a
-canary is on, a third slot holds its baseline.
+live.json says which server is live, which canary runs beside it, and who gets which requests; the
+router follows its `routes`. It is replaced in one step, and then the router is told. A canary may
+have a third slot, its baseline.
 """
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from ml.core import files, home
 from ml.core.errors import Exit, Problem, Refused
-from ml.serving import ports, server, slots, state
+from ml.serving import processes, server
 from ml.serving.router import process
 from ml.serving.router.process import Router
 from ml.serving.router.routes import TIMEOUT_MS
 from ml.serving.scoring.manifest import ManifestError, verify
-from ml.serving.server import Launch
-from ml.serving.state import Canary, Live
+from ml.serving.server import Launch, Server
 
 SLOTS = ("blue", "green")
 ROUTER = "router"
 BASELINE = "baseline"
+STATE = "live.json"
 POLL_S = 0.02
+# A canary that nobody has watched for this long gets no more traffic; the live slot gets all.
+LEASE_S = 15.0
+_TEXTS = ("endpoint", "model", "version", "digest", "scoring_script", "code", "model_folder")
+# The required fields of a launch in the file; later ones may be missing.
+_LAUNCH = {**dict.fromkeys(_TEXTS, str), "environment_variables": dict}
+
+
+@dataclass(frozen=True)
+class Canary:
+    """A server beside the live one, with its share of the traffic and of copies, in percent.
+
+    `baseline` is a second server of the live version, started at the same time and given as many
+    requests and copies, to compare with. Above 50 % the remaining traffic is not enough for that,
+    and it gets none. The canary of an `experiment` (ml.release.ab) has no baseline and needs no
+    lease; `salt` says which keys are B's.
+    """
+
+    server: Server
+    launch: Launch
+    weight: int
+    mirror: int = 0
+    baseline: Server | None = None
+    experiment: str = ""
+    salt: str = ""
+
+
+@dataclass(frozen=True)
+class Live:
+    """The live server of an endpoint, how to start it again, and the canary beside it."""
+
+    server: Server
+    launch: Launch
+    canary: Canary | None = None
+
+    @property
+    def beside(self) -> tuple[Server, ...]:
+        """The servers of the canary."""
+        if self.canary is None:
+            return ()
+        baseline = self.canary.baseline
+        return (self.canary.server, *([baseline] if baseline else []))
+
+    def in_slot(self, slot: str) -> tuple[Server, Launch]:
+        """The server in the slot of that name and its launch; the live one for any other name."""
+        if self.canary is not None:
+            if slot == self.canary.server.slot.name:
+                return self.canary.server, self.canary.launch
+            if self.canary.baseline and slot == self.canary.baseline.slot.name:
+                return self.canary.baseline, self.launch
+        return self.server, self.launch
 
 
 def folder(endpoint: str) -> Path:
     """`endpoints/<endpoint>/` of the local home: the state, the lock, and a folder a slot.
 
-    Resolved, since servers are found by it whichever way the home was spelled.
+    Resolved, since processes are found by it whichever way the home was spelled.
     """
     return home.home().resolve() / "endpoints" / endpoint
 
 
-def every() -> Sequence[str]:
+def names() -> Sequence[str]:
     """The endpoints that something was ever served on, by name."""
-    return sorted(path.parent.name for path in (home.home() / "endpoints").glob("*/live.json"))
+    return sorted(path.parent.name for path in (home.home() / "endpoints").glob(f"*/{STATE}"))
 
 
 def folders() -> Sequence[str]:
@@ -52,9 +104,9 @@ def live(endpoint: str) -> Live | None:
 
     Raises Refused when the file cannot be read.
     """
-    path = folder(endpoint) / "live.json"
+    path = folder(endpoint) / STATE
     try:
-        return state.parsed(folder(endpoint), json.loads(path.read_text(encoding="utf-8")))
+        return parse(path.parent, json.loads(path.read_text(encoding="utf-8")))
     except FileNotFoundError:
         return None
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
@@ -68,15 +120,15 @@ def live(endpoint: str) -> Live | None:
 
 
 def switch(endpoint: str, to: Live | None) -> None:
-    """Make `to` the state, in one step, and tell the router; None says that nothing is served.
+    """Make `to` the state, in one step, and tell the router; None means that nothing is served.
 
-    When this returns, a router that runs follows it. Raises Refused when the router cannot.
+    A running router follows the new routes when this returns. Raises Refused when it cannot.
     """
-    path = folder(endpoint) / "live.json"
+    path = folder(endpoint) / STATE
     if to is None:
         path.unlink(missing_ok=True)
     else:
-        files.replace(path, json.dumps(state.document(to), indent=1) + "\n")
+        files.replace(path, json.dumps(document(to), indent=1) + "\n")
     if (running := router(endpoint)) is not None:
         running.refresh()
 
@@ -84,8 +136,8 @@ def switch(endpoint: str, to: Live | None) -> None:
 def other_slot(endpoint: str) -> Path:
     """The slot that is not live, for the next version."""
     current = live(endpoint)
-    taken = current.server.slot.name if current else SLOTS[1]
-    return folder(endpoint) / next(name for name in SLOTS if name != taken)
+    occupied = current.server.slot.name if current else SLOTS[1]
+    return folder(endpoint) / next(name for name in SLOTS if name != occupied)
 
 
 def locked(endpoint: str) -> AbstractContextManager[None]:
@@ -99,94 +151,96 @@ def router(endpoint: str) -> Router | None:
 
 
 def url(endpoint: str) -> str | None:
-    """Where requests are posted now; None when they would not be answered."""
-    found, current = router(endpoint), live(endpoint)
-    return found.url if found and current and server.is_up(current.server) else None
+    """The address that requests are posted to; None when they would not be answered."""
+    running, current = router(endpoint), live(endpoint)
+    return running.url if running and current and server.is_up(current.server) else None
 
 
-def front(endpoint: str, port: int | None = None) -> Router:
-    """The endpoint's router, running, on that port if one is named; the caller holds the endpoint.
+def start_router(endpoint: str, port: int | None = None) -> Router:
+    """The endpoint's running router, on that port if one is given; the caller holds the endpoint.
 
-    Without one it keeps the port that it had. Raises Refused (port-in-use, router-failed); a router
-    that ran goes on then.
+    Without a port it keeps its last one. Raises Refused (port-in-use, router-failed); a router that
+    ran before then goes on.
     """
-    where = folder(endpoint) / ROUTER
-    running = process.find(where)
+    slot = folder(endpoint) / ROUTER
+    running = process.find(slot)
     if running is not None and port in (None, running.port):
         return running
-    if port is not None and not ports.is_free(port):
+    if port is not None and not processes.port_is_free(port):
         raise server.port_in_use(endpoint, port)
-    before = process.last_port(where)
-    kept = before if before is not None and ports.is_free(before) else ports.free()
-    routes = folder(endpoint) / "live.json"
+    last = process.last_port(slot)
+    if port is None:
+        port = last if last and processes.port_is_free(last) else processes.free_port()
+    routes = folder(endpoint) / STATE
     try:
-        return process.start(where, routes, port or kept)
+        return process.start(slot, routes, port)
     except Refused:
         if running is not None:
-            process.start(where, routes, running.port)
+            process.start(slot, routes, running.port)
         raise
 
 
-def drained(router: Router) -> None:
-    """Wait until nothing is under way to a deployment that was taken out of the routes.
+def drain(router: Router) -> None:
+    """Wait until no request is in flight to a deployment that the routes no longer name.
 
-    No longer than the router itself would wait for an answer; raises as `Router.state`.
+    Returns after the request timeout at the latest; raises as `Router.state`.
     """
-    now = router.state()
-    routes = now["routes"] or {"timeout_ms": TIMEOUT_MS}
+    state = router.state()
+    routes = state["routes"] or {"timeout_ms": TIMEOUT_MS}
     deadline = time.monotonic() + routes["timeout_ms"] / 1000 + 1
-    while now["draining"] and time.monotonic() < deadline:
+    while state["draining"] and time.monotonic() < deadline:
         time.sleep(POLL_S)
-        now = router.state()
+        state = router.state()
 
 
 def ensure(endpoint: str, port: int | None = None) -> tuple[Live, bool]:
     """What is live, running behind its router; and whether anything had to be started.
 
-    Raises Refused: nothing-served, model-corrupt, and what `server.start` and `front` raise.
+    Raises Refused: nothing-served, model-corrupt, and the errors of `server.start` and
+    `start_router`.
     """
     current = live(endpoint)
-    if current is not None and _serves(endpoint, current, port):
+    if current is not None and _runs(endpoint, current, port):
         return current, False
     with locked(endpoint):
         current = live(endpoint)
         if current is None:
             raise nothing_served(endpoint)
-        if _serves(endpoint, current, port):
+        if _runs(endpoint, current, port):
             return current, False
         if not server.is_up(current.server):
             check_model(current.launch)
             current = replace(current, server=server.start(current.server.slot, current.launch))
-        if not all(server.is_up(one) for one in current.beside):
+        if not all(map(server.is_up, current.beside)):
             # An apply starts its canary anew; an experiment goes on.
-            current = replace(current, canary=_again(current.canary))
+            current = replace(current, canary=_restart(current.canary))
         switch(endpoint, current)
-        front(endpoint, port)
+        start_router(endpoint, port)
         stop_idle(endpoint)
         return current, True
 
 
 def stop(endpoint: str) -> bool:
-    """Stop every server of the endpoint; what is declared stays declared. Whether one ran."""
+    """Stop every process of the endpoint, and keep its state; whether one ran."""
     with locked(endpoint):
-        found = [path for path in folder(endpoint).iterdir() if path.is_dir()]
-        # The router first: what stands behind it then answers what is under way.
-        found.sort(key=lambda path: path.name != ROUTER)
-        return bool([path for path in found if slots.stop(path)])
+        slots = [path for path in folder(endpoint).iterdir() if path.is_dir()]
+        # The router first: the servers behind it then answer the requests in flight.
+        slots.sort(key=lambda slot: slot.name != ROUTER)
+        return bool([slot for slot in slots if processes.stop(slot)])
 
 
 def stop_idle(endpoint: str) -> None:
     """Stop every server that has no part in the state; the caller holds the endpoint.
 
-    The router goes with the last of them.
+    The router is stopped with the last of them.
     """
     current = live(endpoint)
-    needed = {folder(endpoint) / ROUTER} if current else set()
+    used = {folder(endpoint) / ROUTER} if current else set()
     if current:
-        needed |= {one.slot for one in (current.server, *current.beside)}
-    for path in folder(endpoint).iterdir():
-        if path.is_dir() and path not in needed:
-            slots.stop(path)
+        used |= {each.slot for each in (current.server, *current.beside)}
+    for slot in folder(endpoint).iterdir():
+        if slot.is_dir() and slot not in used:
+            processes.stop(slot)
 
 
 def check_model(launch: Launch) -> None:
@@ -198,37 +252,134 @@ def check_model(launch: Launch) -> None:
             "model-corrupt",
             str(error),
             f"{launch.model} {launch.version} with the digest {launch.digest}",
-            "nothing was loaded; propose and apply a version whose files are sound",
+            "nothing was loaded; propose and apply a version whose files are intact",
         )
         raise Refused(problem, exit_code=Exit.RUN_FAILED) from None
 
 
 def nothing_served(endpoint: str) -> Refused:
-    """What a person is told who asks an endpoint that nothing was promoted to."""
+    """The error for an endpoint that no model was promoted to."""
     return Refused(
         Problem(
             "nothing-served",
             f"no model has been promoted to the endpoint `{endpoint}` on this machine",
-            f"one of: {', '.join(every())}" if every() else "a promoted model",
+            f"one of: {', '.join(names())}" if names() else "a promoted model",
             "`make demo` goes the whole way; step by step: ml run JOB, ml release propose PROJECT, "
             "ml release apply PROJECT --approved-by NAME",
         )
     )
 
 
-def _again(beside: Canary | None) -> Canary | None:
-    """The experiment's version, running; None when it cannot be: what is live goes before."""
-    if beside is None or not beside.experiment:
+def parse(folder: Path, document: Mapping[str, Any]) -> Live:
+    """The state of the endpoint in the folder; raises KeyError, TypeError or ValueError."""
+    current = Live(_read_server(folder, document), _read_launch(document))
+    if (beside := document.get("canary")) is None:
+        return current
+    baseline = beside.get("baseline")
+    canary = Canary(
+        _read_server(folder, beside),
+        _read_launch(beside),
+        int(beside["weight"]),
+        int(beside["mirror"]),
+        _read_server(folder, baseline) if baseline else None,
+        str(beside.get("experiment", "")),
+        str(beside.get("salt", "")),
+    )
+    return replace(current, canary=canary)
+
+
+def document(state: Live) -> Mapping[str, object]:
+    """The state and the routes that follow from it, for JSON."""
+    canary = state.canary
+    return {
+        **_server_document(state.server),
+        "launch": _launch_document(state.launch),
+        "canary": canary
+        and {
+            **_server_document(canary.server),
+            "launch": _launch_document(canary.launch),
+            "weight": canary.weight,
+            "mirror": canary.mirror,
+            "baseline": canary.baseline and _server_document(canary.baseline),
+            "experiment": canary.experiment,
+            "salt": canary.salt,
+        },
+        "routes": _routes(state),
+    }
+
+
+def _routes(state: Live) -> Mapping[str, object]:
+    """The routes: the canary first, so that its sticky keys stay while its share grows."""
+    canary = state.canary
+    weights: dict[str, int] = {}
+    mirror: dict[str, int] = {}
+    if canary is not None:
+        weights[canary.server.slot.name] = canary.weight
+        if canary.baseline is not None:
+            weights[canary.baseline.slot.name] = canary.weight if canary.weight <= 50 else 0
+        mirror = dict.fromkeys(weights, canary.mirror) if canary.mirror else {}
+    timeout_ms = int(state.launch.environment_variables.get("SCORING_TIMEOUT_MS", TIMEOUT_MS))
+    name = state.server.slot.name
+    servers = (*state.beside, state.server)
+    launches = {each.slot.name: state.in_slot(each.slot.name)[1] for each in servers}
+    return {
+        "live": name,
+        "ports": {each.slot.name: each.port for each in servers},
+        "traffic": {**weights, name: 100 - sum(weights.values())},
+        "mirror": mirror,
+        "timeout_ms": timeout_ms,
+        "lease_s": LEASE_S if canary and not canary.experiment else None,
+        "experiment": canary.experiment if canary else "",
+        "salt": canary.salt if canary else "",
+        "collect": {slot: launch.collect for slot, launch in launches.items()},
+        "digests": {slot: launch.digest for slot, launch in launches.items()},
+    }
+
+
+def _read_server(folder: Path, document: Mapping[str, Any]) -> Server:
+    slot, pid, port = (document[name] for name in ("slot", "pid", "port"))
+    if not isinstance(slot, str) or not all(type(each) is int and each > 0 for each in (pid, port)):
+        raise TypeError(f"slot {slot!r}, pid {pid!r}, port {port!r}")
+    return Server(folder / slot, pid, port)
+
+
+def _read_launch(document: Mapping[str, Any]) -> Launch:
+    launch = document["launch"]
+    for name, kind in _LAUNCH.items():
+        if not isinstance(launch[name], kind):
+            raise TypeError(f"{name} {launch[name]!r}")
+    paths = {name: home.home() / launch[name] for name in ("code", "model_folder")}
+    return Launch(**{**launch, **paths})
+
+
+def _server_document(server: Server) -> dict[str, object]:
+    return {"slot": server.slot.name, "pid": server.pid, "port": server.port}
+
+
+def _launch_document(launch: Launch) -> dict[str, object]:
+    """Paths inside the home are relative, so that the home can be moved."""
+    paths = {"code": launch.code, "model_folder": launch.model_folder}
+    inside = {
+        name: path.relative_to(home.home()) if path.is_relative_to(home.home()) else path
+        for name, path in paths.items()
+    }
+    return {**asdict(launch), **{name: str(path) for name, path in inside.items()}}
+
+
+def _restart(canary: Canary | None) -> Canary | None:
+    """The experiment's version, running; None when it cannot run: what is live comes first."""
+    if canary is None or not canary.experiment:
         return None
     try:
-        check_model(beside.launch)
-        return replace(beside, server=server.start(beside.server.slot, beside.launch))
+        check_model(canary.launch)
+        return replace(canary, server=server.start(canary.server.slot, canary.launch))
     except Refused:
         return None
 
 
-def _serves(endpoint: str, current: Live, port: int | None) -> bool:
-    found = router(endpoint)
+def _runs(endpoint: str, current: Live, port: int | None) -> bool:
+    """Whether the live server, its router and an experiment's servers run."""
+    running = router(endpoint)
     beside = current.beside if current.canary and current.canary.experiment else ()
-    up = all(server.is_up(one) for one in (current.server, *beside))
-    return found is not None and port in (None, found.port) and up
+    up = all(map(server.is_up, (current.server, *beside)))
+    return running is not None and port in (None, running.port) and up

@@ -1,7 +1,7 @@
-"""A scoring script with a fault put in on purpose: what `ml release drill` serves as green.
+"""A scoring script with a deliberate fault, which `ml release drill` serves as green.
 
-It stands before the real one, which SCRIPT names; FAULT says what is wrong with it. Started by the
-inference server as a file, so that it imports nothing of this repository.
+It wraps the real script, which SCRIPT names; FAULT names the fault. The inference server runs it as
+a file, so it imports nothing of this repository.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from types import ModuleType
 
 SCRIPT, FAULT = "MLOPS_DRILL_SCRIPT", "MLOPS_DRILL_FAULT"
 # One request in ten fails; every answer takes three times as long, and 20 ms at the least.
-EVERY, TIMES, LEAST_S = 10, 3.0, 0.02
+EVERY, FACTOR, MIN_S = 10, 3.0, 0.02
 FAULTS = {
     "errors": "one request in ten fails",
     "slow": "every answer takes three times as long",
@@ -39,15 +39,15 @@ def init() -> None:
 
 
 def run(body: str) -> object:
-    """The real answer, spoilt."""
+    """The real answer with the fault."""
     global _first
-    fault, number, began = os.environ[FAULT], next(_numbers), time.perf_counter()
+    fault, number, start = os.environ[FAULT], next(_numbers), time.perf_counter()
     if fault == "errors" and number % EVERY == 0:
-        raise RuntimeError("a fault that `ml release drill` put in")
+        raise RuntimeError("a fault that `ml release drill` injected")
     answer = _real.run(body)
     if fault == "slow":
-        took = time.perf_counter() - began
-        time.sleep(max(LEAST_S, (TIMES - 1) * took))
+        elapsed = time.perf_counter() - start
+        time.sleep(max(MIN_S, (FACTOR - 1) * elapsed))
     if fault == "constant":
         _first = answer if _first is None else _first
         return _first

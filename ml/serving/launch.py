@@ -1,8 +1,7 @@
-"""Run the Azure ML inference server for one slot; started as a file by `ml.serving.server`.
+"""Runs the Azure ML inference server for one slot; `ml.serving.server` starts it as a file.
 
-It is the server inside managed online endpoints, unchanged but for the address that it binds:
-azmlinfsrv always takes 0.0.0.0, which would offer an unauthenticated model to the whole network.
-The slot's folder stands in this process's command line and is how the server is found again.
+It is the server inside managed online endpoints, unchanged but for its address: azmlinfsrv always
+binds 0.0.0.0, which would offer an unauthenticated model to the whole network.
 
     python -P launch.py SLOT_FOLDER PORT SCORING_SCRIPT
 """

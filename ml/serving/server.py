@@ -1,4 +1,4 @@
-"""Starting one inference server, detached, in a slot of an endpoint's folder."""
+"""Starts one inference server, detached, in a slot of an endpoint's folder."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 
 from ml.core.errors import Exit, Problem, Refused
-from ml.serving import client, ports, slots
+from ml.serving import client, processes
 from ml.serving.scoring.model import MODEL_DIGEST, MODEL_DIR
 
 START_S = 60.0  # importing LightGBM and scikit-learn on a busy machine with two cores takes ten
@@ -23,11 +23,11 @@ POLL_S = 0.05
 
 @dataclass(frozen=True)
 class Launch:
-    """All that it takes to start a server, today or after a reboot.
+    """Everything needed to start a server, today or after a reboot.
 
     `code` is the snapshot that `scoring_script` is relative to, `model_folder` the model's own
     folder. `version` is "" for a candidate that is not registered yet. `collect` is the share of
-    its requests that the router writes down.
+    its requests that the router records.
     """
 
     endpoint: str
@@ -51,13 +51,13 @@ class Server:
 
     @property
     def url(self) -> str:
-        """Where requests are posted."""
-        return f"http://{ports.HOST}:{self.port}/score"
+        """The address that requests are posted to."""
+        return f"http://{processes.HOST}:{self.port}/score"
 
 
 @dataclass(frozen=True)
-class Begun:
-    """A server that was begun to start, and may not answer yet."""
+class Starting:
+    """A server whose process runs, and which may not answer yet."""
 
     slot: Path
     process: subprocess.Popen[bytes]
@@ -70,63 +70,55 @@ def start(
     """Start a server in the slot and return once it is ready; what ran in the slot is stopped.
 
     Raises Refused: port-in-use, server-crashed (with the log's last lines), server-not-ready. The
-    server belongs to no terminal and outlives the command that started it. Nothing is left running
-    when this raises.
+    server outlives the command that started it. Nothing is left running when this raises.
     """
-    return ready(begin(slot, launch, port), deadline_s)
+    return wait_until_ready(begin(slot, launch, port), deadline_s)
 
 
-def begin(slot: Path, launch: Launch, port: int | None = None) -> Begun:
-    """The first half of `start`, so that two servers can load at once; it runs until `ready`, or
-    the slot is stopped.
+def begin(slot: Path, launch: Launch, port: int | None = None) -> Starting:
+    """The first half of `start`, so that two servers can load at once; it runs until
+    `wait_until_ready` fails or the slot is stopped.
     """
-    if port is not None and not ports.is_free(port) and not _holds(slot, port):
+    if port is not None and not processes.port_is_free(port) and not _holds(slot, port):
         raise port_in_use(launch.endpoint, port)
-    slots.stop(slot)
-    chosen = port or ports.free()
-    slot.mkdir(parents=True, exist_ok=True)
-    with slots.log(slot).open("wb") as stream:
-        # -P: the launcher's own folder stays off sys.path.
-        process = subprocess.Popen(
-            [
-                *(sys.executable, "-P", str(slots.LAUNCHER)),
-                *(str(slot), str(chosen), str(launch.code / launch.scoring_script)),
-            ],
-            cwd=launch.code,
-            env=_environment(launch, _mount(slot, launch)),
-            stdin=subprocess.DEVNULL,
-            stdout=stream,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-    return Begun(slot, process, chosen)
+    processes.stop(slot)
+    chosen = port or processes.free_port()
+    process = processes.spawn(
+        slot,
+        processes.LAUNCHER,
+        chosen,
+        launch.code / launch.scoring_script,
+        folder=launch.code,
+        environment=_environment(launch, _mount(slot, launch)),
+    )
+    return Starting(slot, process, chosen)
 
 
-def ready(begun: Begun, deadline_s: float = START_S) -> Server:
-    """The second half of `start`: wait until it answers; stopped when this raises."""
+def wait_until_ready(starting: Starting, deadline_s: float = START_S) -> Server:
+    """The second half of `start`; stops the server when it raises."""
     try:
-        _wait_until_ready(begun.process, begun.slot, begun.port, deadline_s)
+        _wait(starting.process, starting.slot, starting.port, deadline_s)
     except BaseException:
-        slots.stop(begun.slot, patience_s=0.5)  # it answers nobody yet
+        processes.stop(starting.slot, patience_s=0.5)  # it answers nobody yet
         raise
-    return Server(begun.slot, begun.process.pid, begun.port)
+    return Server(starting.slot, starting.process.pid, starting.port)
 
 
 def is_up(server: Server) -> bool:
     """Whether that server still runs and still listens on its port."""
     try:
         process = psutil.Process(server.pid)
-        return slots.carries(process, server.slot) and ports.listens(process, server.port)
+        return processes.belongs(process, server.slot) and processes.listens(process, server.port)
     except psutil.Error:
         return False
 
 
 def port_in_use(endpoint: str, port: int) -> Refused:
-    """What a person is told who asked for a port that another process holds."""
+    """The error for a requested port that another process holds."""
     return Refused(
         Problem(
             "port-in-use",
-            f"port {port} is held by {ports.holder(port)}",
+            f"port {port} is held by {processes.port_holder(port)}",
             "a free port",
             f"`ml serve {endpoint}` picks a free one; or `--port N` with another",
         )
@@ -134,9 +126,9 @@ def port_in_use(endpoint: str, port: int) -> Refused:
 
 
 def _holds(slot: Path, port: int) -> bool:
-    """Whether the port is held by what runs in the slot, which is stopped anyway."""
-    process = slots.running(slot)
-    return process is not None and ports.listens(process, port)
+    """Whether the slot's own process, which will be stopped, holds the port."""
+    process = processes.running(slot)
+    return process is not None and processes.listens(process, port)
 
 
 def _mount(slot: Path, launch: Launch) -> Path:
@@ -150,17 +142,15 @@ def _mount(slot: Path, launch: Launch) -> Path:
 
 
 def _environment(launch: Launch, mounted: Path) -> dict[str, str]:
-    """What the server sees, as a managed endpoint sets it; nothing of a caller's run or secrets."""
-    passed = ("HOME", "USER", "LANG", "TZ", "TMPDIR", "LD_LIBRARY_PATH")
+    """The variables that a managed endpoint sets, and those that this machine needs."""
     return {
-        **{name: os.environ[name] for name in passed if name in os.environ},
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
         # The snapshot comes before the repository, which is installed in editable form.
         "PYTHONPATH": str(launch.code),
         "PYTHONDONTWRITEBYTECODE": "1",
         # Lines reach the log in their order, and before a crash.
         "PYTHONUNBUFFERED": "1",
-        # gunicorn would share one socket in the person's home among all servers.
+        # gunicorn would share one socket in the user's home among all servers.
         "GUNICORN_CMD_ARGS": "--no-control-socket",
         "AML_APP_ROOT": str(launch.code),
         **launch.environment_variables,
@@ -169,34 +159,22 @@ def _environment(launch: Launch, mounted: Path) -> dict[str, str]:
     }
 
 
-def _wait_until_ready(
-    process: subprocess.Popen[bytes], slot: Path, port: int, deadline_s: float
-) -> None:
+def _wait(process: subprocess.Popen[bytes], slot: Path, port: int, deadline_s: float) -> None:
     deadline = time.monotonic() + deadline_s
     while time.monotonic() < deadline:
         if process.poll() is not None:
-            if not ports.is_free(port):  # taken since it was found free: no fault of the model's
-                raise Refused(ports.taken(port, "server"), exit_code=Exit.RUN_FAILED)
-            raise Refused(
-                Problem(
-                    "server-crashed",
-                    f"the server ended before it was ready: {slots.cause(slot)}; its log ends:\n"
-                    f"{slots.last_lines(slot)}",
-                    hint=f"the whole log: {slots.log(slot)}",
-                ),
-                exit_code=Exit.RUN_FAILED,
+            if not processes.port_is_free(port):  # taken meanwhile: not the model's fault
+                problem = processes.port_taken(port, "server")
+                raise Refused(problem, exit_code=Exit.RUN_FAILED)
+            error = processes.script_error(slot)
+            raise processes.failure(
+                slot, "server-crashed", f"the server ended before it was ready: {error}"
             )
-        # The listener is asked for too: another process may have taken the port meanwhile.
-        left = deadline - time.monotonic()
-        if ports.listens(psutil.Process(process.pid), port) and client.is_healthy(port, left):
+        # The listener is checked too: another process may have taken the port meanwhile.
+        remaining = deadline - time.monotonic()
+        listening = processes.listens(psutil.Process(process.pid), port)
+        if listening and client.is_healthy(port, remaining):
             return
         time.sleep(POLL_S)
-    raise Refused(
-        Problem(
-            "server-not-ready",
-            f"no answer on port {port} within {deadline_s:g} s; its log ends:\n"
-            f"{slots.last_lines(slot)}",
-            hint=f"the whole log: {slots.log(slot)}",
-        ),
-        exit_code=Exit.RUN_FAILED,
-    )
+    what = f"no answer on port {port} within {deadline_s:g} s"
+    raise processes.failure(slot, "server-not-ready", what)

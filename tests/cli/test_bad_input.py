@@ -15,8 +15,8 @@ from ml.backends.local.snapshots import snapshot
 from ml.cli.app import main
 from ml.core import home
 from ml.release.registry.models import store
-from ml.serving import client, endpoint, ports, server
-from ml.serving.state import Live
+from ml.serving import client, endpoint, processes, server
+from ml.serving.endpoint import Live
 from tests.local import BACKEND
 from tests.release.tiny import model_folder
 from tests.serving.servers import launch
@@ -56,7 +56,7 @@ def served(own_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> I
     made = launch(tmp_path / "echo")
     live = Live(server.start(endpoint.folder("echo") / "blue", made), made)
     endpoint.switch("echo", live)
-    endpoint.front("echo")
+    endpoint.start_router("echo")
     yield live
     endpoint.stop("echo")
 
@@ -124,7 +124,7 @@ def test_a_port_in_use_touches_nothing(served: Live, capfd: pytest.CaptureFixtur
     first = runs.find("latest").name
     before = what_there_is(first)
     with socket.socket() as taken:
-        taken.bind((ports.HOST, 0))
+        taken.bind((processes.HOST, 0))
         taken.listen()
         capfd.readouterr()
         assert ml("serve", "echo", "--port", str(taken.getsockname()[1])) == 2

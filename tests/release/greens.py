@@ -11,8 +11,8 @@ from ml.release.canary import canary
 from ml.release.canary.canary import Outcome
 from ml.release.declaration.strategy import Strategy
 from ml.serving import endpoint, server
+from ml.serving.endpoint import Canary, Live
 from ml.serving.server import Server
-from ml.serving.state import Canary, Live
 from tests.serving.servers import launch
 
 SAMPLES = [{"question": word} for word in ("how?", "why not?", "where to?", "who was it?")]
@@ -104,7 +104,7 @@ def pair(folder: Path, bad: str = "", wake: str = "pass") -> Iterator[Pair]:
     try:
         blue = server.start(home / "blue", first)
         endpoint.switch("echo", Live(blue, first))
-        endpoint.front("echo")
+        endpoint.start_router("echo")
         green = server.start(home / "green", second)
         baseline = server.start(home / endpoint.BASELINE, first)
         yield Pair(blue, Canary(green, second, 0, baseline=baseline))

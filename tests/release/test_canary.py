@@ -15,7 +15,7 @@ import pytest
 from ml.core.errors import Refused
 from ml.release.canary import canary
 from ml.release.rollout.replay import Replay
-from ml.serving import endpoint, ports, slots
+from ml.serving import endpoint, processes
 from ml.serving.router.routes import DEPLOYMENT_HEADER
 from tests.release.greens import BAD_GREENS, BURST, IDLE, SAMPLES, STRATEGY, TWICE, pair
 
@@ -35,7 +35,7 @@ def test_a_healthy_green_has_all_the_traffic_in_the_end(own_home: Path, tmp_path
         assert abs(outcome.requests["baseline"] + 40 - outcome.requests["green"]) < 60
         state = endpoint.live("echo")
         assert state and state.canary and state.canary.weight == 100
-        assert slots.running(made.blue.slot)
+        assert processes.running(made.blue.slot)
 
 
 def test_a_mirrored_stage_comes_first(own_home: Path, tmp_path: Path) -> None:
@@ -122,7 +122,7 @@ def test_a_router_that_is_gone_ends_it_and_blue_is_what_the_state_says(
     """Nothing is recorded against green for that."""
     with pair(tmp_path) as made:
         folder = endpoint.folder("echo") / endpoint.ROUTER
-        timer = threading.Timer(1.0, slots.stop, (folder,))
+        timer = threading.Timer(1.0, processes.stop, (folder,))
         timer.start()
         with pytest.raises(Refused) as raised:
             made.lead()
@@ -136,7 +136,7 @@ def test_a_baseline_that_ends_says_nothing_of_green(own_home: Path, tmp_path: Pa
     """It is told as what it is; blue has everything again."""
     with pair(tmp_path) as made:
         assert made.trial.baseline
-        timer = threading.Timer(1.0, slots.stop, (made.trial.baseline.slot,))
+        timer = threading.Timer(1.0, processes.stop, (made.trial.baseline.slot,))
         timer.start()
         with pytest.raises(Refused) as raised:
             made.lead()
@@ -179,7 +179,7 @@ def asking(deployment: str = "", pause_s: float = 0.0) -> Iterator[list[int]]:
     stop, found = threading.Event(), list[int]()
     router = endpoint.router("echo")
     assert router
-    connection = http.client.HTTPConnection(ports.HOST, router.port, timeout=30)
+    connection = http.client.HTTPConnection(processes.HOST, router.port, timeout=30)
     headers = {DEPLOYMENT_HEADER: deployment} if deployment else {}
 
     def ask() -> None:

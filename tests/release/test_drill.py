@@ -11,7 +11,7 @@ from ml.core.errors import Refused
 from ml.release.log import audit
 from ml.release.rollout.ask import ask
 from ml.release.rollout.drill import drill, spoilt
-from ml.serving import endpoint, faulty, slots
+from ml.serving import endpoint, faulty, processes
 from tests.local import BACKEND
 from tests.release.conftest import World
 
@@ -25,7 +25,7 @@ def test_the_canary_takes_it_back(served: World, fault: str) -> None:
     assert done.noticed and done.outcome.kind == "rolled-back" and done.failed == 0
     assert endpoint.live("tiny") == live
     running = (*endpoint.SLOTS, endpoint.BASELINE)
-    assert [one for one in running if slots.running(endpoint.folder("tiny") / one)] == [
+    assert [one for one in running if processes.running(endpoint.folder("tiny") / one)] == [
         live.server.slot.name if live else ""
     ]
     assert ask("tiny", {"question": "how?"}).version == "1"

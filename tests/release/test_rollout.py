@@ -13,9 +13,9 @@ from ml.release.promotion.propose import propose
 from ml.release.rollout.apply import Applied, apply
 from ml.release.rollout.ask import ask
 from ml.release.rollout.status import status
-from ml.serving import endpoint, server, slots
-from ml.serving.server import START_S, Begun, Server
-from ml.serving.state import Canary, Live
+from ml.serving import endpoint, processes, server
+from ml.serving.endpoint import Canary, Live
+from ml.serving.server import START_S, Server, Starting
 from tests.local import BACKEND
 from tests.release.conftest import World
 from tests.release.killing import killed
@@ -33,7 +33,7 @@ BAD_GREENS = {
 def running() -> list[str]:
     """The slots in which a server runs."""
     every = (*endpoint.SLOTS, endpoint.BASELINE)
-    return [one for one in every if slots.running(endpoint.folder("tiny") / one)]
+    return [one for one in every if processes.running(endpoint.folder("tiny") / one)]
 
 
 def assert_blue_serves(live: Live | None) -> None:
@@ -106,21 +106,21 @@ def test_no_room_for_a_baseline_is_not_held_against_green(
 ) -> None:
     """Blue serves, nothing is recorded and nothing left; the next apply tries the version."""
     blue = endpoint.live("tiny")
-    answered = server.ready
+    answered = server.wait_until_ready
 
-    def ready(begun: Begun, deadline_s: float = START_S) -> Server:
+    def wait_until_ready(begun: Starting, deadline_s: float = START_S) -> Server:
         if begun.slot.name != endpoint.BASELINE:
             return answered(begun, deadline_s)
         raise Refused(Problem("server-crashed", "out of memory"))
 
-    monkeypatch.setattr(server, "ready", ready)
+    monkeypatch.setattr(server, "wait_until_ready", wait_until_ready)
     with pytest.raises(Refused) as raised:
         apply(BACKEND, "tiny", "local", "ana")
     problem = raised.value.problems[0]
     assert problem.code == "baseline-failed" and "out of memory" in problem.found
     assert_blue_serves(blue)
     assert not [line for line in audit.verify() if line["event"] == "rolled-back"]
-    monkeypatch.setattr(server, "ready", answered)
+    monkeypatch.setattr(server, "wait_until_ready", answered)
     assert apply(BACKEND, "tiny", "local", "ana").outcome == "applied"
 
 
@@ -153,18 +153,18 @@ def test_a_first_promotion_that_fails_leaves_nothing(world: World) -> None:
     with pytest.raises(Refused):
         apply(BACKEND, "tiny", "local", "ana")
     assert endpoint.live("tiny") is None and BACKEND.registry.champion("tiny", "local") is None
-    assert slots.running(endpoint.folder("tiny") / "blue") is None
+    assert processes.running(endpoint.folder("tiny") / "blue") is None
 
 
 # The step, which call of it, and whether before or after. Weights are switched to 0, 0, 10, 50 and
 # 100 per cent, then green is live.
 KILLED = [
     *[("server.begin", call, moment) for call in (1, 2) for moment in ("before", "after")],
-    *[("server.ready", call, "after") for call in (1, 2)],
+    *[("server.wait_until_ready", call, "after") for call in (1, 2)],
     *[("endpoint.switch", call, "after") for call in range(1, 7)],
     *[("LocalRegistry.promote", 1, moment) for moment in ("before", "after")],
     *[("audit.append", 1, moment) for moment in ("before", "after")],
-    ("endpoint.drained", 1, "after"),
+    ("endpoint.drain", 1, "after"),
 ]
 
 

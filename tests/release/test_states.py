@@ -32,10 +32,10 @@ from ml.release.promotion import propose as proposing
 from ml.release.promotion.judge import Judged
 from ml.release.rollout import apply as applying
 from ml.release.rollout import rollback, smoke, status
-from ml.serving import endpoint, server, slots
+from ml.serving import endpoint, processes, server
+from ml.serving.endpoint import Canary
 from ml.serving.router import process
 from ml.serving.server import Launch, Server
-from ml.serving.state import Canary
 from tests.local import BACKEND
 
 NAME = "tiny"
@@ -103,7 +103,7 @@ def install(patch: pytest.MonkeyPatch, machine: Machine) -> None:
         machine.versions[machine.next_port] = launch.version
         return Server(slot, machine.next_port, machine.next_port)
 
-    def ready(begun: Server) -> Server:
+    def wait_until_ready(begun: Server) -> Server:
         found = ""
         if begun.slot.name == endpoint.BASELINE and not machine.room:
             found = "out of memory"
@@ -115,7 +115,7 @@ def install(patch: pytest.MonkeyPatch, machine: Machine) -> None:
         return begun
 
     def start(slot: Path, launch: Launch, port: int | None = None) -> Server:
-        return ready(begin(slot, launch, port))
+        return wait_until_ready(begin(slot, launch, port))
 
     def stop(slot: Path, patience_s: float = 0) -> bool:
         if slot in machine.running:
@@ -154,10 +154,10 @@ def install(patch: pytest.MonkeyPatch, machine: Machine) -> None:
 
         return call
 
-    for half in (begin, ready, start):
+    for half in (begin, wait_until_ready, start):
         patch.setattr(server, half.__name__, half)
     patch.setattr(server, "is_up", lambda one: machine.running.get(one.slot) == one.port)
-    patch.setattr(slots, "stop", stop)
+    patch.setattr(processes, "stop", stop)
     patch.setattr(process, "start", start_router)
     patch.setattr(
         process, "find", lambda at: Router(at, machine) if at in machine.running else None

@@ -14,7 +14,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 from ml.core import files
-from ml.serving import ports, slots
+from ml.serving import processes
 from ml.serving.router import process
 from ml.serving.router.process import Router
 
@@ -81,7 +81,7 @@ def backend(name: str) -> Iterator[Backend]:
         def log_message(self, *_: object) -> None:
             """Nobody reads it."""
 
-    server = _Server((ports.HOST, 0), Handler)
+    server = _Server((processes.HOST, 0), Handler)
     made.port = server.server_address[1]
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
@@ -121,7 +121,7 @@ def scripted(*answers: bytes, closing: bool = False, reset: bool = False) -> Ite
     class Server(socketserver.ThreadingTCPServer):
         daemon_threads = True
 
-    with Server((ports.HOST, 0), Handler) as server:
+    with Server((processes.HOST, 0), Handler) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
         try:
@@ -165,6 +165,6 @@ def routed(folder: Path, **changes: object) -> Iterator[Routed]:
     file = folder / "live.json"
     write(file, **changes)
     try:
-        yield Routed(process.start(folder / "router", file, ports.free()), file)
+        yield Routed(process.start(folder / "router", file, processes.free_port()), file)
     finally:
-        slots.stop(folder / "router")
+        processes.stop(folder / "router")

@@ -25,7 +25,7 @@ def test_an_answer_that_is_none_is_told_as_that(
     answer: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No HTTP, nothing, half of it, too much."""
-    monkeypatch.setattr(client, "LARGEST_ANSWER", 1000)
+    monkeypatch.setattr(client, "MAX_ANSWER", 1000)
     with (
         scripted(answer, closing=True) as port,
         pytest.raises((OSError, http.client.HTTPException)),
@@ -43,10 +43,12 @@ def test_a_body_that_is_no_json_is_a_text(body: bytes) -> None:
 
 def test_a_message_shows_the_beginning_of_an_answer() -> None:
     """On one line, whatever is in it, and without what a terminal would obey."""
-    assert Answer(500, "no\nroom \x1b[2J").said == r"no\nroom \x1b[2J"
-    assert Answer(200, {"a": "ä"}).said == "{'a': 'ä'}"
+    assert Answer(500, "no\nroom \x1b[2J").excerpt == r"no\nroom \x1b[2J"
+    assert Answer(200, {"a": "ä"}).excerpt == "{'a': 'ä'}"
     for body in ("x" * 10**6, {"x": "y" * 10**6}, "\n" * 10**6):
-        assert len(Answer(200, body).said) <= 2 * 300 + 1 and Answer(200, body).said[-1] == "…"
+        assert (
+            len(Answer(200, body).excerpt) <= 2 * 300 + 1 and Answer(200, body).excerpt[-1] == "…"
+        )
 
 
 def test_a_machine_states_its_instance_type(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from ml.serving import ports
+from ml.serving import processes
 from ml.serving.router import collector, process
 from ml.serving.router.collector import Collector, numbered
-from ml.serving.router.routes import place, ticket
-from tests.serving.backends import Routed, backend, routed
+from ml.serving.router.routes import position, ticket
+from tests.serving.backends import Routed, backend, routed, scripted
 
 DIGESTS = {"blue": "sha256:b", "green": "sha256:g"}
 
@@ -31,7 +31,7 @@ def both(tmp_path: Path) -> Iterator[Routed]:
 
 def ask(at: Routed, body: bytes, **headers: str) -> int:
     """One request; its status."""
-    connection = http.client.HTTPConnection(ports.HOST, at.router.port, timeout=20)
+    connection = http.client.HTTPConnection(processes.HOST, at.router.port, timeout=20)
     try:
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         connection.request("POST", "/score", body, named)
@@ -59,6 +59,17 @@ def test_what_is_asked_and_answered_is_written_down(both: Routed) -> None:
     assert "secret" not in numbered(folder)[0].read_text()
     assert folder.stat().st_mode & 0o077 == 0 and numbered(folder)[0].stat().st_mode & 0o077 == 0
     assert both.router.state()["collected"] == {"written": 1, "lost": 0, "problem": ""}
+
+
+def test_an_id_that_is_not_utf_8_is_recorded_as_latin_1(tmp_path: Path) -> None:
+    """A server may answer with the bytes of the caller's header; the request is answered."""
+    answer = b"HTTP/1.1 200 OK\r\nx-request-id: m\xfcller\r\ncontent-length: 2\r\n\r\n{}"
+    with (
+        scripted(answer) as port,
+        routed(tmp_path, ports={"blue": port}, collect={"blue": 1}) as at,
+    ):
+        assert ask(at, b"{}") == 200
+        assert [line["id"] for line in collected(at)] == ["müller"]
 
 
 def test_nothing_is_kept_unless_it_is_asked_for(both: Routed) -> None:
@@ -89,7 +100,7 @@ def test_an_experiment_knows_who_was_sent_where(both: Routed) -> None:
     text = (both.file.parent / collector.EXPOSED / "wording.jsonl").read_text()
     lines = [json.loads(line) for line in text.splitlines()]
     assert [line["id"] for line in lines] == [ticket(key, "s") for key in keys]
-    assert all((line["arm"] == "green") == (place(line["id"]) < 50) for line in lines)
+    assert all((line["arm"] == "green") == (position(line["id"]) < 50) for line in lines)
     assert {line["arm"] for line in lines} == {"green", "blue"} and "customer" not in text
 
 
@@ -110,16 +121,16 @@ def test_a_restart_goes_on_in_the_same_file(both: Routed) -> None:
 
 def test_the_files_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The oldest go; what is left is the latest, in order."""
-    monkeypatch.setattr(collector, "LARGEST_FILE", 1000)
+    monkeypatch.setattr(collector, "MAX_FILE", 1000)
     loop = asyncio.new_event_loop()
     made = Collector(tmp_path, loop)
     for number in range(200):
-        made.add("blue", "d", json.dumps(number).encode(), 200, {}, b"")
+        made.add("blue", "d", json.dumps(number).encode(), 200, b"")
         made.flush()
     loop.close()
     files = numbered(tmp_path)
-    assert len(files) <= collector.KEPT_FILES + 1
-    assert sum(path.stat().st_size for path in files) < 1300 * (collector.KEPT_FILES + 1)
+    assert len(files) <= collector.MAX_FILES + 1
+    assert sum(path.stat().st_size for path in files) < 1300 * (collector.MAX_FILES + 1)
     kept = [json.loads(line)["request"] for path in files for line in path.open()]
     assert kept == list(range(kept[0], 200)) and kept[0] > 0
 
@@ -128,8 +139,8 @@ def test_a_body_that_is_too_long_is_left_out(tmp_path: Path) -> None:
     """Its line is there, and says null."""
     loop = asyncio.new_event_loop()
     made = Collector(tmp_path, loop)
-    long = json.dumps("x" * collector.LONGEST_BODY).encode()
-    made.add("blue", "d", long, 200, {}, b"7")
+    long = json.dumps("x" * collector.MAX_BODY).encode()
+    made.add("blue", "d", long, 200, b"7")
     made.flush()
     loop.close()
     line = json.loads(numbered(tmp_path)[0].read_text())
@@ -141,7 +152,7 @@ def test_what_cannot_be_written_is_counted_and_harms_nobody(tmp_path: Path) -> N
     (tmp_path / "taken").write_text("a file where the folder should be")
     loop = asyncio.new_event_loop()
     made = Collector(tmp_path / "taken", loop)
-    made.add("blue", "d", b"{}", 200, {}, b"{}")
+    made.add("blue", "d", b"{}", 200, b"{}")
     made.flush()
     loop.close()
     assert (made.written, made.lost) == (0, 1) and made.problem

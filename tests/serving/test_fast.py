@@ -17,7 +17,7 @@ import yaml
 
 from benchmarks.load import Crowd
 from benchmarks.serving import fast, fixture, request, rows
-from ml.serving import ports, server, slots
+from ml.serving import processes, server
 from ml.serving.server import Launch
 from ml.specs.check.check import check
 from ml.specs.sdk.load import load
@@ -30,7 +30,7 @@ FOLDER = ROOT / "ml" / "environments" / "fast"
 def call(
     port: int, method: str, path: str, body: bytes | None = None, **headers: str
 ) -> tuple[int, dict[str, str], bytes]:
-    connection = http.client.HTTPConnection(ports.HOST, port, timeout=20)
+    connection = http.client.HTTPConnection(processes.HOST, port, timeout=20)
     try:
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         connection.request(method, path, body, named)
@@ -96,7 +96,10 @@ def test_a_caller_who_never_pauses_does_not_keep_others_out(echo: int) -> None:
 
 def test_answers_longer_than_the_sockets_buffer_arrive_whole_and_in_order(tmp_path: Path) -> None:
     """What cannot be written at once is written as the caller reads; then the next answer."""
-    with fast(launch(tmp_path, LONG)) as port, socket.create_connection((ports.HOST, port)) as one:
+    with (
+        fast(launch(tmp_path, LONG)) as port,
+        socket.create_connection((processes.HOST, port)) as one,
+    ):
         asked = [
             b"POST /score HTTP/1.1\r\nHost: h\r\nContent-Length: 4\r\n\r\n" + word
             for word in (b"aaaa", b"bbbb", b"cccc")
@@ -114,7 +117,7 @@ def test_answers_longer_than_the_sockets_buffer_arrive_whole_and_in_order(tmp_pa
 def test_a_caller_who_leaves_in_the_middle_harms_nobody(echo: int) -> None:
     """Half a request, or one whose answer nobody waits for; the next caller is served."""
     for content in (b"POST /score HTTP/1.1\r\nContent-Le", b"GET / HTTP/1.1\r\nHost: h\r\n\r\n"):
-        with socket.create_connection((ports.HOST, echo)) as one:
+        with socket.create_connection((processes.HOST, echo)) as one:
             reset = struct.pack("ii", 1, 0)  # close() resets the connection
             one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, reset)
             one.sendall(content)
@@ -146,7 +149,7 @@ def test_both_servers_give_the_same_answers(tmp_path: Path) -> None:
                 one, other = (call(at, "POST", "/score", body) for at in (standard.port, port))
                 assert one[0] == other[0] and json.loads(one[2]) == json.loads(other[2])
     finally:
-        slots.stop(slot)
+        processes.stop(slot)
 
 
 def test_the_environment_is_one_that_azure_accepts() -> None:

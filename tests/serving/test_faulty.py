@@ -56,7 +56,7 @@ def test_slow_answers_are_right(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     waited: list[float] = []
     monkeypatch.setattr(time, "sleep", waited.append)
     assert made.run("a") == {"said": "a"}
-    assert waited == [faulty.LEAST_S]
+    assert waited == [faulty.MIN_S]
 
 
 def test_a_constant_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

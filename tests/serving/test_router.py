@@ -19,7 +19,7 @@ import psutil
 import pytest
 
 from ml.core.errors import Refused
-from ml.serving import ports, slots
+from ml.serving import processes
 from ml.serving.router import process
 from ml.serving.router.collector import EXPOSED
 from ml.serving.router.proxy import MAX_BODY
@@ -50,7 +50,7 @@ def ask(
     at: Routed, body: bytes = b'{"q": 1}', path: str = "/score", **headers: str
 ) -> tuple[int, dict[str, str], bytes]:
     """One request on a connection of its own: status, headers, content."""
-    connection = http.client.HTTPConnection(ports.HOST, at.router.port, timeout=20)
+    connection = http.client.HTTPConnection(processes.HOST, at.router.port, timeout=20)
     try:
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         connection.request("POST", path, body, named)
@@ -63,7 +63,7 @@ def ask(
 
 def raw(at: Routed, *parts: bytes, until: bytes = b"") -> bytes:
     """What comes back for these bytes until the connection is closed, or until those bytes."""
-    with socket.create_connection((ports.HOST, at.router.port), timeout=20) as stream:
+    with socket.create_connection((processes.HOST, at.router.port), timeout=20) as stream:
         for part in parts:
             stream.sendall(part)
         found = b""
@@ -97,7 +97,7 @@ def test_weights_split_and_change_under_traffic(
     stop = threading.Event()
 
     def keep_asking() -> None:
-        connection = http.client.HTTPConnection(ports.HOST, both.router.port, timeout=100)
+        connection = http.client.HTTPConnection(processes.HOST, both.router.port, timeout=100)
         while not stop.is_set():
             connection.request("POST", "/score", b"{}")
             response = connection.getresponse()
@@ -158,7 +158,9 @@ def test_mirrored_requests_are_measured_and_dropped(
 
 def test_a_dead_green_is_its_own_error(both: Routed, blue: Backend) -> None:
     """502 names it and counts for it; the request is not sent to blue, and blue is not touched."""
-    both.put(ports={"green": ports.free(), "blue": blue.port}, traffic={"green": 50, "blue": 50})
+    both.put(
+        ports={"green": processes.free_port(), "blue": blue.port}, traffic={"green": 50, "blue": 50}
+    )
     found = Counter(ask(both)[0] for _ in range(60))
     assert set(found) == {200, 502} and found[200] == len(blue.asked)
     status, headers, content = ask(both, azureml_model_deployment="green")
@@ -236,7 +238,7 @@ def test_a_server_that_closes_sees_the_connection_closed(tmp_path: Path) -> None
     """One that answers a single request a connection may wait for it before the next."""
     answer = b"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 1\r\n\r\n%d"
     with (
-        socket.create_server((ports.HOST, 0)) as alone,
+        socket.create_server((processes.HOST, 0)) as alone,
         routed(tmp_path, ports={"blue": alone.getsockname()[1]}) as at,
     ):
         found: list[bytes] = []
@@ -271,7 +273,7 @@ def test_megabytes_pass_whole(both: Routed, blue: Backend) -> None:
 
 def test_a_head_request_has_no_body(both: Routed, blue: Backend) -> None:
     """The headers are those of GET, and the connection can be used again."""
-    connection = http.client.HTTPConnection(ports.HOST, both.router.port, timeout=20)
+    connection = http.client.HTTPConnection(processes.HOST, both.router.port, timeout=20)
     for _ in range(2):
         connection.request("HEAD", "/")
         response = connection.getresponse()
@@ -282,7 +284,7 @@ def test_a_head_request_has_no_body(both: Routed, blue: Backend) -> None:
 
 def test_connections_are_kept_alive(both: Routed, blue: Backend) -> None:
     """Twenty requests one after another on one connection of a caller use one to blue."""
-    connection = http.client.HTTPConnection(ports.HOST, both.router.port, timeout=20)
+    connection = http.client.HTTPConnection(processes.HOST, both.router.port, timeout=20)
     for _ in range(20):
         connection.request("POST", "/score", b"{}")
         assert connection.getresponse().read()
@@ -369,7 +371,7 @@ def test_answers_are_recorded_for_whoever_watches(both: Routed, green: Backend) 
 def test_the_control_port_asks_for_the_token(both: Routed) -> None:
     """The file with it is its owner's alone, and without it nothing is told."""
     assert (both.router.folder / "router.json").stat().st_mode & 0o077 == 0
-    connection = http.client.HTTPConnection(ports.HOST, both.router.control, timeout=20)
+    connection = http.client.HTTPConnection(processes.HOST, both.router.control, timeout=20)
     for headers in ({}, {"authorization": "Bearer guess"}):
         connection.request("GET", "/state", headers=headers)
         response = connection.getresponse()
@@ -492,18 +494,18 @@ def test_it_ends_what_is_under_way_before_it_ends(both: Routed, blue: Backend) -
     slow.start()
     assert blue.arrived.wait(20)
     os.kill(both.router.pid, signal.SIGTERM)
-    while not ports.is_free(both.router.port):
+    while not processes.port_is_free(both.router.port):
         pass
     blue.hold.set()
     slow.join()
-    assert found == [200] and slots.stop(both.router.folder) in (True, False)
+    assert found == [200] and processes.stop(both.router.folder) in (True, False)
     assert process.find(both.router.folder) is None
 
 
 def test_a_port_that_is_taken_is_told(tmp_path: Path) -> None:
     """With who holds it: it was free when it was asked for."""
     with socket.socket() as taken:
-        taken.bind((ports.HOST, 0))
+        taken.bind((processes.HOST, 0))
         taken.listen()
         with pytest.raises(Refused) as raised:
             process.start(tmp_path / "router", tmp_path / "none", taken.getsockname()[1])

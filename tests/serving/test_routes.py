@@ -16,7 +16,7 @@ from ml.serving.router.routes import Routes, RoutesError
 from ml.serving.router.tally import (
     BUCKETS,
     FIRST_S,
-    KEPT_ANSWERS,
+    MAX_ANSWERS,
     PER_OCTAVE,
     Recent,
     Tally,
@@ -65,9 +65,9 @@ def test_without_a_lease_everything_goes_to_what_is_live() -> None:
 def test_mirrors_never_copy_to_whoever_answers() -> None:
     """About the percentage is copied to green when blue answers, nothing when green does."""
     draw, routes = random.Random(0), split(50, mirror=20)
-    copies = sum(routes.shadow("blue", draw) == "green" for _ in range(10_000))
+    copies = sum(routes.pick_mirror("blue", draw) == "green" for _ in range(10_000))
     assert 1840 <= copies <= 2160
-    assert not any(routes.shadow("green", draw) for _ in range(1000))
+    assert not any(routes.pick_mirror("green", draw) for _ in range(1000))
 
 
 def test_two_mirrors_get_as_much_and_never_the_same_request() -> None:
@@ -75,7 +75,7 @@ def test_two_mirrors_get_as_much_and_never_the_same_request() -> None:
     mirror = {"green": 30, "baseline": 30}
     routes = Routes("blue", {**PORTS, "baseline": 3}, {"blue": 100}, mirror)
     draw = random.Random(0)
-    copies = Counter(routes.shadow("blue", draw) for _ in range(10_000))
+    copies = Counter(routes.pick_mirror("blue", draw) for _ in range(10_000))
     assert all(abs(copies[name] - 3000) <= 184 for name in mirror)
 
 
@@ -144,18 +144,20 @@ def test_what_is_remembered_is_bounded() -> None:
     recent = Recent()
     recent.add("blue", 200, b"x" * 100_000)
     assert recent.since(0)[0].body is None
-    for _ in range(KEPT_ANSWERS + 10):
+    for _ in range(MAX_ANSWERS + 10):
         recent.add("blue", 200, b"y" * 8_000)
     kept = recent.since(0)
     assert sum(len(one.body or b"") for one in kept) <= 16 * 2**20
-    assert kept[-1].number == recent.last == KEPT_ANSWERS + 11
+    assert kept[-1].number == recent.last == MAX_ANSWERS + 11
     assert [one.number for one in recent.since(recent.last - 2)] == [recent.last - 1, recent.last]
 
 
 def test_a_salt_deals_the_keys_out_anew() -> None:
     """Two experiments share about as many of their keys as chance says, and a ticket hides them."""
     keys = [f"customer-{number}" for number in range(4000)]
-    one, other = ([routing.place(routing.ticket(key, salt)) < 50 for key in keys] for salt in "ab")
+    one, other = (
+        [routing.position(routing.ticket(key, salt)) < 50 for key in keys] for salt in "ab"
+    )
     assert 1840 <= sum(a == b for a, b in zip(one, other, strict=True)) <= 2160
     assert routing.ticket("customer-1", "a") != routing.ticket("customer-1")
 
@@ -164,5 +166,5 @@ def test_a_router_with_a_salt_picks_as_the_ticket_says() -> None:
     """The share of a key's ticket is the deployment that it is sent to."""
     routes = Routes("blue", PORTS, {"green": 30, "blue": 70}, {}, salt="s", experiment="e")
     for number in range(500):
-        green = routing.place(routing.ticket(f"k{number}", "s")) < 30
+        green = routing.position(routing.ticket(f"k{number}", "s")) < 30
         assert (routes.pick(f"k{number}", random.Random(0)) == "green") is green

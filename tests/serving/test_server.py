@@ -16,10 +16,10 @@ import psutil
 import pytest
 
 from ml.core.errors import Refused
-from ml.serving import client, endpoint, ports, server, slots
+from ml.serving import client, endpoint, processes, server
+from ml.serving.endpoint import Live
 from ml.serving.router import process
 from ml.serving.server import Server
-from ml.serving.state import Live
 from tests.serving.servers import CRASH, HANG, launch
 
 
@@ -28,7 +28,7 @@ def slot(tmp_path: Path) -> Iterator[Path]:
     """A slot whose server is gone when the test ends, however it ends."""
     folder = tmp_path / "slot"
     yield folder
-    slots.stop(folder)
+    processes.stop(folder)
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def echo(own_home: Path, tmp_path: Path) -> Iterator[Live]:
     made = launch(tmp_path)
     started = server.start(endpoint.folder("echo") / "blue", made)
     endpoint.switch("echo", Live(started, made))
-    endpoint.front("echo")
+    endpoint.start_router("echo")
     yield Live(started, made)
     endpoint.stop("echo")
 
@@ -65,7 +65,7 @@ def test_its_environment_holds_no_secret_of_the_caller(
     monkeypatch.setenv("AZURE_CLIENT_SECRET", "planted")
     started = server.start(slot, launch(tmp_path))
     assert "planted" not in psutil.Process(started.pid).environ().values()
-    assert "planted" not in slots.log(slot).read_text()
+    assert "planted" not in processes.log(slot).read_text()
 
 
 def test_latency_is_measured_warm_with_hardware_named(echo: Live) -> None:
@@ -82,17 +82,17 @@ def test_stopping_ends_every_process(slot: Path, tmp_path: Path) -> None:
     started = server.start(slot, launch(tmp_path))
     family = [psutil.Process(started.pid), *psutil.Process(started.pid).children(recursive=True)]
     assert len(family) >= 2 and server.is_up(started)
-    assert slots.stop(slot) is True
+    assert processes.stop(slot) is True
     assert not any(one.is_running() for one in family)
-    assert ports.is_free(started.port) and not server.is_up(started)
-    assert slots.stop(slot) is False
+    assert processes.port_is_free(started.port) and not server.is_up(started)
+    assert processes.stop(slot) is False
 
 
 def test_a_server_that_ignores_a_request_to_end_is_ended(slot: Path, tmp_path: Path) -> None:
     """A master that SIGSTOP holds cannot keep its slot."""
     started = server.start(slot, launch(tmp_path))
     os.kill(started.pid, signal.SIGSTOP)
-    assert slots.stop(slot, patience_s=1.0) is True
+    assert processes.stop(slot, patience_s=1.0) is True
     assert not psutil.pid_exists(started.pid)
 
 
@@ -109,11 +109,11 @@ def test_two_load_at_once(slot: Path, tmp_path: Path) -> None:
     other = slot.with_name("green")
     begun = [server.begin(one, launch(tmp_path)) for one in (slot, other)]
     assert [one.process.poll() for one in begun] == [None, None]
-    first, second = (server.ready(one) for one in begun)
+    first, second = (server.wait_until_ready(one) for one in begun)
     assert first.port != second.port and server.is_up(first) and server.is_up(second)
     server.begin(other, launch(tmp_path))
-    assert slots.stop(other) and slots.running(other) is None
-    slots.stop(slot)
+    assert processes.stop(other) and processes.running(other) is None
+    processes.stop(slot)
 
 
 def test_a_crash_on_start_is_told_with_the_log(slot: Path, tmp_path: Path) -> None:
@@ -123,8 +123,8 @@ def test_a_crash_on_start_is_told_with_the_log(slot: Path, tmp_path: Path) -> No
     problem = raised.value.problems[0]
     assert problem.code == "server-crashed"
     assert "ready: RuntimeError: no weights, no answer;" in problem.found
-    assert "Worker failed to boot" in problem.found and str(slots.log(slot)) in problem.hint
-    assert slots.running(slot) is None
+    assert "Worker failed to boot" in problem.found and str(processes.log(slot)) in problem.hint
+    assert processes.running(slot) is None
 
 
 def test_a_server_that_never_answers_is_given_up(slot: Path, tmp_path: Path) -> None:
@@ -132,13 +132,13 @@ def test_a_server_that_never_answers_is_given_up(slot: Path, tmp_path: Path) -> 
     with pytest.raises(Refused) as raised:
         server.start(slot, launch(tmp_path, HANG), deadline_s=2.0)
     assert raised.value.problems[0].code == "server-not-ready"
-    assert slots.running(slot) is None
+    assert processes.running(slot) is None
 
 
 def test_a_port_in_use_is_refused_with_who_holds_it(slot: Path, tmp_path: Path) -> None:
     """The error names the port and the process, and hints at the way out."""
     with socket.socket() as taken:
-        taken.bind((ports.HOST, 0))
+        taken.bind((processes.HOST, 0))
         taken.listen()
         port = taken.getsockname()[1]
         with pytest.raises(Refused) as raised:
@@ -146,15 +146,15 @@ def test_a_port_in_use_is_refused_with_who_holds_it(slot: Path, tmp_path: Path) 
     problem = raised.value.problems[0]
     assert problem.code == "port-in-use" and str(port) in problem.found
     assert f"process {os.getpid()}" in problem.found and "--port" in problem.hint
-    assert slots.running(slot) is None
+    assert processes.running(slot) is None
 
 
 def test_a_stated_port_is_used(slot: Path, tmp_path: Path) -> None:
     """And it can be used again right after the server has stopped."""
-    port = ports.free()
+    port = processes.free_port()
     for _ in range(2):
         assert server.start(slot, launch(tmp_path), port).port == port
-        slots.stop(slot)
+        processes.stop(slot)
 
 
 def test_it_outlives_the_command_that_started_it(own_home: Path, tmp_path: Path) -> None:
@@ -176,13 +176,13 @@ def test_it_outlives_the_command_that_started_it(own_home: Path, tmp_path: Path)
         assert server.is_up(Server(slot, pid, port))
         assert client.score(port, {"question": "how?"}).status == 200
     finally:
-        assert slots.stop(slot) is True
+        assert processes.stop(slot) is True
 
 
 def test_ensure_starts_what_is_declared_after_a_reboot(echo: Live) -> None:
     """Running: left alone. Gone: started and said so."""
     assert endpoint.ensure("echo") == (echo, False)
-    slots.stop(echo.server.slot)
+    processes.stop(echo.server.slot)
     again, started = endpoint.ensure("echo")
     assert started and server.is_up(again.server) and endpoint.live("echo") == again
 
@@ -191,7 +191,7 @@ def test_a_port_in_use_leaves_the_served_model_as_it_was(echo: Live) -> None:
     """Asked to move to a taken port, the router stays where it is and goes on."""
     before = endpoint.router("echo")
     with socket.socket() as taken:
-        taken.bind((ports.HOST, 0))
+        taken.bind((processes.HOST, 0))
         taken.listen()
         with pytest.raises(Refused) as raised:
             endpoint.ensure("echo", taken.getsockname()[1])
@@ -203,7 +203,7 @@ def test_a_port_in_use_leaves_the_served_model_as_it_was(echo: Live) -> None:
 def test_moving_leaves_one_router(echo: Live) -> None:
     """The router on the new port answers, the one on the old port is gone; the server stays."""
     before = endpoint.router("echo")
-    port = ports.free()
+    port = processes.free_port()
     moved, started = endpoint.ensure("echo", port)
     assert started and moved == echo
     assert client.score(port, {"question": "how?"}).deployment == "blue"
@@ -234,7 +234,7 @@ def test_stopping_an_endpoint_stops_its_router(echo: Live) -> None:
 
 def test_two_commands_that_start_it_start_one(echo: Live) -> None:
     """Both wait for the lock; the second finds the first one's server."""
-    slots.stop(echo.server.slot)
+    processes.stop(echo.server.slot)
     found: list[tuple[Live, bool]] = []
     threads = [
         threading.Thread(target=lambda: found.append(endpoint.ensure("echo"))) for _ in range(2)
@@ -249,7 +249,7 @@ def test_two_commands_that_start_it_start_one(echo: Live) -> None:
 
 def test_a_flipped_bit_is_refused_before_the_server_starts(echo: Live) -> None:
     """A model that was corrupted while nothing ran is not loaded."""
-    slots.stop(echo.server.slot)
+    processes.stop(echo.server.slot)
     path = echo.launch.model_folder / "model.txt"
     content = bytearray(path.read_bytes())
     content[3] ^= 4
@@ -258,7 +258,7 @@ def test_a_flipped_bit_is_refused_before_the_server_starts(echo: Live) -> None:
         endpoint.ensure("echo")
     assert raised.value.problems[0].code == "model-corrupt"
     assert "model.txt" in raised.value.problems[0].found
-    assert slots.running(echo.server.slot) is None
+    assert processes.running(echo.server.slot) is None
 
 
 def test_an_endpoint_nothing_was_promoted_to(own_home: Path) -> None:
@@ -315,14 +315,14 @@ def test_a_port_that_is_taken_meanwhile_is_not_the_models_fault(
     slot: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It was free when it was asked for; a release that meets this may be tried again."""
-    with socket.create_server((ports.HOST, 0)) as other:
+    with socket.create_server((processes.HOST, 0)) as other:
         taken = other.getsockname()[1]
-        monkeypatch.setattr(ports, "free", lambda: taken)
+        monkeypatch.setattr(processes, "free_port", lambda: taken)
         with pytest.raises(Refused) as raised:
             server.start(slot, launch(tmp_path))
     problem = raised.value.problems[0]
     assert problem.code == "port-in-use" and f"process {os.getpid()}" in problem.found
-    assert slots.running(slot) is None
+    assert processes.running(slot) is None
 
 
 @pytest.mark.parametrize(

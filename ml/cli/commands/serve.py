@@ -21,10 +21,10 @@ def command(
 ) -> None:
     """Show, start or stop the model servers on this machine."""
     from ml.serving import endpoint as endpoints
-    from ml.serving import server, slots
+    from ml.serving import processes, server
 
     if (stop or port is not None) and endpoint is None:
-        known = f"one of: {', '.join(endpoints.every()) or 'nothing is served yet'}"
+        known = f"one of: {', '.join(endpoints.names()) or 'nothing is served yet'}"
         raise Refused(Problem("no-endpoint", "no endpoint is named", known))
     if stop or stop_all:
         names = endpoints.folders() if stop_all else [str(endpoint)]
@@ -39,7 +39,7 @@ def command(
         typer.echo(f"{endpoint}: {'started' if started else 'was running already'}", err=True)
         found = [(endpoint, live, endpoints.router(endpoint))]
     else:
-        every = [(name, endpoints.live(name)) for name in endpoints.every()]
+        every = [(name, endpoints.live(name)) for name in endpoints.names()]
         found = [
             (name, live, endpoints.router(name) if server.is_up(live.server) else None)
             for name, live in every
@@ -56,7 +56,7 @@ def command(
                 "digest": live.launch.digest,
                 "running": router is not None,
                 "url": router.url if router else None,
-                "log": str(slots.log(live.server.slot)),
+                "log": str(processes.log(live.server.slot)),
                 "canary": live.canary
                 and {
                     "version": live.canary.launch.version,

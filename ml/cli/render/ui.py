@@ -16,17 +16,17 @@ def command(
 ) -> None:
     """Serve MLflow's pages on the local store, in the foreground; Ctrl-C ends it."""
     from ml.reports import mlflow_ui
-    from ml.serving import ports
+    from ml.serving import processes
 
-    if port is not None and not ports.is_free(port):
+    if port is not None and not processes.port_is_free(port):
         raise Refused(
             Problem(
                 "port-in-use",
-                f"port {port} is held by {ports.holder(port)}",
+                f"port {port} is held by {processes.port_holder(port)}",
                 "a free port",
                 "leave --port out for a free one",
             )
         )
     typer.echo("MLflow is starting; Ctrl-C ends it", err=True)
-    mlflow_ui.serve(port or ports.free(), typer.echo)
+    mlflow_ui.serve(port or processes.free_port(), typer.echo)
     typer.echo("ended", err=True)

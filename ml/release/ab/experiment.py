@@ -19,7 +19,7 @@ from ml.core import faults, files, home
 from ml.core.errors import Exit, Problem, Refused
 from ml.release.ab.sequence import fixed_size, sample_size, score_deviation
 from ml.release.declaration.desired import endpoint_of
-from ml.serving.router.routes import allotted, place, ticket
+from ml.serving.router.routes import at, position, ticket
 
 SCHEMA_VERSION = 1
 Arm = Literal["A", "B"]
@@ -98,7 +98,7 @@ class Experiment:
     def arm(self, ticket: str) -> Arm:
         """Who answers the key of that number: B has the first `share` hundredths, as routed."""
         shares = {"B": self.share, "A": 100 - self.share}
-        return "B" if allotted(place(ticket), shares, "A") == "B" else "A"
+        return "B" if at(position(ticket), shares, "A") == "B" else "A"
 
 
 _AS_WRITTEN = TypeAdapter(Experiment)

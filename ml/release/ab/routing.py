@@ -14,9 +14,9 @@ from ml.release.promotion.judge import judge
 from ml.release.promotion.propose import launch_of
 from ml.release.rollout import smoke
 from ml.serving import endpoint, server
+from ml.serving.endpoint import Canary, Live
 from ml.serving.router.process import Router
 from ml.serving.server import Launch
-from ml.serving.state import Canary, Live
 from policies.promotion.decision import Decision
 
 
@@ -75,7 +75,7 @@ def stop(experiment: Experiment) -> bool:
             return False
         endpoint.switch(name, replace(state, canary=None))
         if (router := endpoint.router(name)) is not None:
-            endpoint.drained(router)
+            endpoint.drain(router)
         endpoint.stop_idle(name)
         audit.append("ab-stopped", _what(experiment, ""))
     return True

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from ml.core.errors import Exit, Problem, Refused
 from ml.release.rollout import smoke
 from ml.serving import endpoint, server
+from ml.serving.endpoint import Live
 from ml.serving.server import Server
-from ml.serving.state import Live
 
 
 def begin(blue: Live, samples: Sequence[Mapping[str, object]]) -> Callable[[], Server]:
@@ -24,7 +24,7 @@ def begin(blue: Live, samples: Sequence[Mapping[str, object]]) -> Callable[[], S
 
     def answers() -> Server:
         with _not_greens_fault(blue):
-            started = server.ready(begun)
+            started = server.wait_until_ready(begun)
             smoke.test(started, blue.launch, samples)
         return started
 

@@ -19,10 +19,10 @@ from ml.release.canary.signals import Signal, Verdict, judge
 from ml.release.canary.stretches import Stretches
 from ml.release.declaration.strategy import Strategy
 from ml.release.rollout.replay import NOTICE_S, Replay, Traffic
-from ml.serving import endpoint, server, slots
+from ml.serving import endpoint, processes, server
+from ml.serving.endpoint import Canary
 from ml.serving.router.process import Router
 from ml.serving.server import Server
-from ml.serving.state import Canary
 
 LOOK_S = 0.1
 
@@ -228,9 +228,9 @@ def _baseline_ended(baseline: Server) -> Refused:
         Problem(
             "baseline-failed",
             "the second server of the version that serves has ended; its log ends:\n"
-            f"{slots.last_lines(baseline.slot)}",
+            f"{processes.last_lines(baseline.slot)}",
             "room for three servers as long as a canary takes",
-            f"apply again; the whole log: {slots.log(baseline.slot)}",
+            f"apply again; the whole log: {processes.log(baseline.slot)}",
         ),
         exit_code=Exit.RUN_FAILED,
     )

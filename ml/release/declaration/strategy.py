@@ -12,7 +12,7 @@ from typing import Annotated
 from pydantic import Field, TypeAdapter
 
 from ml.core.settings import CLOSED
-from ml.serving.router.routes import MOST_MIRRORED
+from ml.serving.router.routes import MAX_MIRRORED
 
 HALF = 50
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -96,7 +96,7 @@ class Strategy:
         int,
         Field(
             ge=0,
-            le=MOST_MIRRORED,
+            le=MAX_MIRRORED,
             description="Before the steps, green gets copies of so many percent of the requests, "
             "and no caller one of its answers; 0 for no such stage.",
         ),

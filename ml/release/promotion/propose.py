@@ -20,7 +20,7 @@ from ml.release.log import history
 from ml.release.promotion import candidate
 from ml.release.promotion.judge import Judged, judge, load_gates
 from ml.release.registry.models import EVIDENCE_FILE, store
-from ml.serving import client, endpoint, server, slots
+from ml.serving import client, endpoint, processes, server
 from ml.serving.client import Timing
 from ml.serving.deployment import Deployment
 from ml.serving.server import Launch
@@ -219,14 +219,14 @@ def _measured(project: Project, launch: Launch) -> Timing:
                 Problem(
                     "candidate-fails",
                     f"the served candidate does not answer: {error}; its log ends:\n"
-                    f"{slots.last_lines(slot)}",
+                    f"{processes.last_lines(slot)}",
                     "status 200 to every sample request",
-                    f"the whole log: {slots.log(slot)}; the requests: {project.requests}",
+                    f"the whole log: {processes.log(slot)}; the requests: {project.requests}",
                 ),
                 exit_code=Exit.RUN_FAILED,
             ) from None
         finally:
-            slots.stop(slot)
+            processes.stop(slot)
 
 
 def _unapplied(registry: Registry, project: str, environment: str, digest: str) -> str | None:

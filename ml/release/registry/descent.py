@@ -83,7 +83,7 @@ def _descendant(registry: Registry, version: Version, relation: Relation) -> Des
         champion=[alias for alias, *what in registry.champions() if tuple(what) == here],
         serving=[
             Serving(name, endpoint.url(name))
-            for name in endpoint.every()
+            for name in endpoint.names()
             if (live := endpoint.live(name)) and live.launch.digest == version.digest
         ],
     )

@@ -45,7 +45,7 @@ def needed(registry: Registry) -> Needed:
             declared = desired.read(project, environment)
             if declared and declared.digest:
                 paths[model_folder(declared.digest)] = f"{project} declares it in {environment}"
-    for name in endpoint.every():
+    for name in endpoint.names():
         live = endpoint.live(name)
         if live:
             for launch in (live.launch, *([live.canary.launch] if live.canary else [])):

@@ -22,8 +22,8 @@ from ml.release.promotion.propose import launch_of
 from ml.release.rollout.leftovers import tidy
 from ml.release.rollout.rollout import roll_out, settle
 from ml.serving import endpoint
+from ml.serving.endpoint import Live
 from ml.serving.router.process import Router
-from ml.serving.state import Live
 from policies.promotion.decision import Decision, Step
 
 

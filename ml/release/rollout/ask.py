@@ -12,7 +12,7 @@ from pathlib import Path
 
 from ml.core.errors import Exit, Problem, Refused
 from ml.release.declaration import project as projects
-from ml.serving import client, endpoint, slots
+from ml.serving import client, endpoint, processes
 from ml.serving.router.process import Router
 
 
@@ -40,14 +40,14 @@ def ask(name: str, request: Mapping[str, object]) -> Reply:
         answer = client.score(router.port, request)
     except (OSError, http.client.HTTPException) as error:
         raise _failed(router.folder, f"no answer: {error}") from None
-    by, launch = live.launched(answer.deployment)
+    by, launch = live.in_slot(answer.deployment)
     if 400 <= answer.status < 500:
         body = answer.body
         told = body.get("error") if isinstance(body, dict) else None
-        message = told.get("message") if isinstance(told, dict) else answer.said
+        message = told.get("message") if isinstance(told, dict) else answer.excerpt
         raise Refused(Problem("request-refused", str(message), hint=example(name, launch.model)))
     if answer.status != 200 or not isinstance(answer.body, dict):
-        raise _failed(by.slot, f"status {answer.status}: {answer.said}")
+        raise _failed(by.slot, f"status {answer.status}: {answer.excerpt}")
     return Reply(answer.body, launch.version, router, started)
 
 
@@ -93,9 +93,9 @@ def _failed(slot: Path, why: str) -> Refused:
     return Refused(
         Problem(
             "server-error",
-            f"{why}; its log ends:\n{slots.last_lines(slot)}",
+            f"{why}; its log ends:\n{processes.last_lines(slot)}",
             "status 200",
-            f"the whole log: {slots.log(slot)}",
+            f"the whole log: {processes.log(slot)}",
         ),
         exit_code=Exit.RUN_FAILED,
     )

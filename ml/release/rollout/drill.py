@@ -20,8 +20,8 @@ from ml.release.declaration import project as projects
 from ml.release.log import audit
 from ml.release.rollout import leftovers
 from ml.serving import endpoint, faulty, server
+from ml.serving.endpoint import Canary
 from ml.serving.server import Launch
-from ml.serving.state import Canary
 
 
 @dataclass(frozen=True)

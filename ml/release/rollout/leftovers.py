@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from ml.core.errors import Refused
 from ml.serving import endpoint
-from ml.serving.state import Live
+from ml.serving.endpoint import Live
 
 
 def tidy(name: str) -> None:
@@ -40,7 +40,7 @@ def drained(name: str) -> None:
     """Return once nothing is under way to a server that gets no more; gives up without a router."""
     with suppress(Refused):  # a router that is gone has nothing under way
         if (router := endpoint.router(name)) is not None:
-            endpoint.drained(router)
+            endpoint.drain(router)
 
 
 def without_green(name: str) -> Live | None:

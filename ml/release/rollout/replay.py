@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
-from ml.serving import ports
+from ml.serving import processes
 
 TIMEOUT_S = 30.0
 # The rate of real requests is told apart over at least this long.
@@ -64,7 +64,7 @@ class Replay:
         return self._going.is_set()
 
     def _run(self) -> None:
-        connection = http.client.HTTPConnection(ports.HOST, self._port, timeout=TIMEOUT_S)
+        connection = http.client.HTTPConnection(processes.HOST, self._port, timeout=TIMEOUT_S)
         while self._going.wait() and not self._stop.is_set():
             try:
                 connection.request("POST", "/score", self._draw.choice(self._bodies), _HEADERS)

@@ -20,9 +20,9 @@ from ml.release.log.history import History, Release, record_applied, record_refu
 from ml.release.rollout import smoke
 from ml.release.rollout.leftovers import cleared, drained, swept, tidy, without_green
 from ml.serving import endpoint, server
+from ml.serving.endpoint import Canary, Live
 from ml.serving.router.process import Router
 from ml.serving.server import Launch, Server
-from ml.serving.state import Canary, Live
 
 # Faults of green itself: the version is not tried again. Any other is this machine's.
 _OWN_FAULTS = ("server-crashed", "smoke-failed")
@@ -136,14 +136,14 @@ def _promote(
     with ExitStack() as undo:
         undo.callback(endpoint.stop_idle, name)  # with it a router that stands before nothing
         undo.callback(endpoint.switch, name, blue)
-        router = endpoint.front(name, port) if blue else None
+        router = endpoint.start_router(name, port) if blue else None
         endpoint.switch(name, Live(green, release.launch))
-        router = router or endpoint.front(name, port)
+        router = router or endpoint.start_router(name, port)
         undo.callback(_restore, registry, version, environment, champion)
         registry.promote(version, environment)
         record_applied(release, champion, outcome)
         undo.pop_all()
-    endpoint.drained(router)
+    endpoint.drain(router)
     endpoint.stop_idle(name)
     return router
 

@@ -13,7 +13,7 @@ from ml.release.declaration.desired import Declared
 from ml.release.log import audit
 from ml.release.log.history import Attempt, History, Line
 from ml.serving import endpoint
-from ml.serving.state import Live
+from ml.serving.endpoint import Live
 
 
 @dataclass(frozen=True)

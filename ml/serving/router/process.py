@@ -1,12 +1,9 @@
-"""Starting an endpoint's router, finding the one that runs, and talking to it."""
+"""Starts an endpoint's router, finds the running one, and calls its control port."""
 
 from __future__ import annotations
 
 import http.client
 import json
-import os
-import subprocess
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +13,7 @@ from typing import Any
 import psutil
 
 from ml.core.errors import Exit, Problem, Refused
-from ml.serving import ports, slots
+from ml.serving import processes
 
 START_S = 30.0
 CALL_S = 10.0
@@ -25,7 +22,7 @@ POLL_S = 0.02
 
 @dataclass(frozen=True)
 class Router:
-    """A router that runs: its folder, process, the port of requests and the one that it obeys."""
+    """A running router: its folder, its process, the port for requests and the control port."""
 
     folder: Path
     pid: int
@@ -35,14 +32,14 @@ class Router:
 
     @property
     def url(self) -> str:
-        """Where requests are posted."""
-        return f"http://{ports.HOST}:{self.port}/score"
+        """The address that requests are posted to."""
+        return f"http://{processes.HOST}:{self.port}/score"
 
     def refresh(self) -> Mapping[str, Any]:
-        """Have the routes file read now; the state once it is in force.
+        """Make the router read the routes file now; the state once the routes are in force.
 
-        Raises Refused (router-silent) when nobody answers, (routes-refused) when the router cannot
-        follow the file.
+        Raises Refused (router-silent) when it does not answer, (routes-refused) when the file is
+        not valid.
         """
         state: Mapping[str, Any] = self._call("POST", "/refresh")
         if state["problem"]:
@@ -51,22 +48,22 @@ class Router:
         return state
 
     def renew(self) -> Mapping[str, Any]:
-        """Say that somebody watches the canary; returns the state. Raises as `refresh`."""
-        found: Mapping[str, Any] = self._call("POST", "/renew")
-        return found
+        """Start the canary's lease anew; returns the state. Raises as `refresh`."""
+        state: Mapping[str, Any] = self._call("POST", "/renew")
+        return state
 
     def state(self) -> Mapping[str, Any]:
-        """Routes, counters and what still drains; raises as `refresh`."""
-        found: Mapping[str, Any] = self._call("GET", "/state")
-        return found
+        """Routes, counters and requests that still drain; raises as `refresh`."""
+        state: Mapping[str, Any] = self._call("GET", "/state")
+        return state
 
     def answers(self, since: int = 0) -> Sequence[Mapping[str, Any]]:
         """The recorded answers after that number, the oldest first; raises as `refresh`."""
-        found: Sequence[Mapping[str, Any]] = self._call("GET", f"/answers?since={since}")
-        return found
+        answers: Sequence[Mapping[str, Any]] = self._call("GET", f"/answers?since={since}")
+        return answers
 
     def _call(self, method: str, path: str) -> Any:
-        connection = http.client.HTTPConnection(ports.HOST, self.control, timeout=CALL_S)
+        connection = http.client.HTTPConnection(processes.HOST, self.control, timeout=CALL_S)
         try:
             connection.request(method, path, headers={"authorization": f"Bearer {self.token}"})
             response = connection.getresponse()
@@ -80,8 +77,8 @@ class Router:
                 Problem(
                     "router-silent",
                     f"the router (process {self.pid}) does not answer: {error}",
-                    hint=f"`ml serve {name} --stop` and then `ml serve {name}` start it anew; "
-                    f"its log: {slots.log(self.folder)}",
+                    hint=f"`ml serve {name} --stop` and then `ml serve {name}` restart it; "
+                    f"its log: {processes.log(self.folder)}",
                 ),
                 exit_code=Exit.RUN_FAILED,
             ) from None
@@ -93,58 +90,40 @@ def find(folder: Path) -> Router | None:
     """The router of the folder, if it runs and listens."""
     try:
         document = json.loads((folder / "router.json").read_text(encoding="utf-8"))
-        found = Router(folder, **document)
-        process = psutil.Process(found.pid)
+        router = Router(folder, **document)
+        process = psutil.Process(router.pid)
     except (OSError, ValueError, TypeError, OverflowError, RecursionError, psutil.Error):
         return None
-    return found if slots.carries(process, folder) and ports.listens(process, found.port) else None
+    if processes.belongs(process, folder) and processes.listens(process, router.port):
+        return router
+    return None
 
 
 def last_port(folder: Path) -> int | None:
-    """Where the folder's last router listened, so that the next one keeps the address."""
+    """The port of the folder's last router, so that the next one keeps the address."""
     try:
         port = int(json.loads((folder / "router.json").read_text(encoding="utf-8"))["port"])
     except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return None
-    return port if 0 < port <= ports.LARGEST else None
+    return port if 0 < port <= processes.MAX_PORT else None
 
 
 def start(folder: Path, routes: Path, port: int) -> Router:
     """Start a router over the routes file, detached, and return it once it answers.
 
-    One that runs in the folder is stopped first. Raises Refused (router-failed) with its log.
+    A router that runs in the folder is stopped first. Raises Refused: port-in-use, router-failed
+    (with the log's last lines).
     """
-    slots.stop(folder)
-    folder.mkdir(parents=True, exist_ok=True)
+    processes.stop(folder)
     (folder / "router.json").unlink(missing_ok=True)
-    passed = ("HOME", "LANG", "PATH", "TZ", "TMPDIR", "LD_LIBRARY_PATH")
-    with slots.log(folder).open("wb") as stream:
-        process = subprocess.Popen(
-            [
-                *(sys.executable, "-P", str(slots.ROUTER_LAUNCHER)),
-                *(str(folder), str(port), str(routes)),
-            ],
-            cwd=folder,
-            env={name: os.environ[name] for name in passed if name in os.environ},
-            stdin=subprocess.DEVNULL,
-            stdout=stream,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
+    process = processes.spawn(folder, processes.ROUTER, port, routes, folder=folder, environment={})
     deadline = time.monotonic() + START_S
     while time.monotonic() < deadline and process.poll() is None:
-        found = find(folder)
-        if found is not None and found.pid == process.pid:
-            return found
+        router = find(folder)
+        if router is not None and router.pid == process.pid:
+            return router
         time.sleep(POLL_S)
-    slots.stop(folder, patience_s=0.5)
-    if not ports.is_free(port):
-        raise Refused(ports.taken(port, "router"), exit_code=Exit.RUN_FAILED)
-    raise Refused(
-        Problem(
-            "router-failed",
-            f"the router did not start on port {port}; its log ends:\n{slots.last_lines(folder)}",
-            hint=f"the whole log: {slots.log(folder)}",
-        ),
-        exit_code=Exit.RUN_FAILED,
-    )
+    processes.stop(folder, patience_s=0.5)
+    if not processes.port_is_free(port):
+        raise Refused(processes.port_taken(port, "router"), exit_code=Exit.RUN_FAILED)
+    raise processes.failure(folder, "router-failed", f"the router did not start on port {port}")

@@ -19,7 +19,7 @@ from multidict import CIMultiDict
 from yarl import URL
 
 from ml.serving.router import routes as routing
-from ml.serving.router.collector import FOLDER, Collector
+from ml.serving.router.collector import FOLDER, REQUEST_ID, Collector
 from ml.serving.router.routes import DEPLOYMENT_HEADER, KEY_HEADER, Routes, RoutesError
 from ml.serving.router.tally import NO_ANSWER, TOO_LATE, TOO_MANY, Recent, Tally
 
@@ -157,7 +157,7 @@ class Proxy:
             return await self._send(chosen, request, body, routes, scores)
         collects = self._collects(routes, chosen, key)
         if routes.mirror and self.leased:
-            mirror = routes.shadow(chosen, self._random)
+            mirror = routes.pick_mirror(chosen, self._random)
             if mirror is not None and self.tallies[mirror].in_flight < MAX_MIRRORED_IN_FLIGHT:
                 self.tallies[mirror].mirrored += 1
                 copy = asyncio.create_task(self._send(mirror, request, body, routes, True))
@@ -166,7 +166,8 @@ class Proxy:
         answer = await self._send(chosen, request, body, routes, True)
         if collects:
             digest = routes.digests.get(chosen, "")
-            self.collector.add(chosen, digest, body, answer.status, answer.headers, answer.body)
+            request_id = _text(answer.headers.get(REQUEST_ID)) or ""
+            self.collector.add(chosen, digest, body, answer.status, answer.body, request_id)
         return answer
 
     def _follow(self, routes: Routes | None) -> None:

@@ -1,7 +1,7 @@
-"""Which deployment a request goes to: weights, sticky keys, the explicit header, mirrors.
+"""Decides which deployment gets a request: weights, sticky keys, the explicit header, mirrors.
 
 The routes are a file that the endpoint writes and the router reads; nothing else tells the router
-where to send anything. What is done as managed online endpoints do it is described in
+where to send anything. They follow managed online endpoints:
 learn.microsoft.com/azure/machine-learning/how-to-safely-rollout-online-endpoints.
 """
 
@@ -19,23 +19,23 @@ DEPLOYMENT_HEADER = "azureml-model-deployment"
 # Requests with the same key go to the same deployment for as long as its weight does not shrink.
 KEY_HEADER = "x-routing-key"
 # Managed online endpoints mirror at most half of the traffic.
-MOST_MIRRORED = 50
-TIMEOUT_MS = 5000  # what a managed deployment has without `request_settings`
+MAX_MIRRORED = 50
+TIMEOUT_MS = 5000  # the default of a managed deployment without `request_settings`
 
 
 class RoutesError(Exception):
-    """A routes file that cannot be followed."""
+    """A routes file that is not valid."""
 
 
 @dataclass(frozen=True)
 class Routes:
-    """Ports by deployment, and what share of the requests each gets.
+    """Ports by deployment, and each deployment's share of the requests.
 
     `traffic` is in percent and adds up to 100; its first deployments keep their sticky keys while
-    their share grows. `live` takes everything once `lease_s` seconds have passed without a word
-    from whoever watches the others (None: the traffic stands until it is changed).
-    `salt` deals the keys out anew for an `experiment`. `collect` is the share of its requests that
-    is written down of a deployment, `digests` what its model is.
+    their share grows. `live` gets all traffic once `lease_s` seconds have passed without a renewal
+    by the watcher of the others (None: the traffic stands until it is changed). `salt` reshuffles
+    the keys for an `experiment`. `collect` is the share of a deployment's requests that is
+    recorded, `digests` the digests of the models.
     """
 
     live: str
@@ -55,33 +55,29 @@ class Routes:
             raise RoutesError(f"no port for {', '.join(sorted(unknown))}")
         if any(share < 0 for share in self.traffic.values()) or sum(self.traffic.values()) != 100:
             raise RoutesError(f"traffic {dict(self.traffic)} does not add up to 100")
-        if any(not 0 <= share <= MOST_MIRRORED for share in self.mirror.values()) or (
+        if any(not 0 <= share <= MAX_MIRRORED for share in self.mirror.values()) or (
             sum(self.mirror.values()) > 100
         ):
-            raise RoutesError(f"mirror {dict(self.mirror)}: 0 to {MOST_MIRRORED} percent")
+            raise RoutesError(f"mirror {dict(self.mirror)}: 0 to {MAX_MIRRORED} percent")
 
     def pick(self, key: str | None, draw: random.Random, leased: bool = True) -> str:
         """The deployment for a request without the explicit header; `key` makes it sticky."""
         if not leased:
             return self.live
-        point = place(ticket(key, self.salt)) if key is not None else draw.random() * 100
-        return allotted(point, self.traffic, self.live)
+        point = position(ticket(key, self.salt)) if key is not None else draw.random() * 100
+        return at(point, self.traffic, self.live)
 
-    def shadow(self, served_by: str, draw: random.Random) -> str | None:
-        """The deployment that gets a copy of a request that `served_by` answers, if any does.
+    def pick_mirror(self, served_by: str, draw: random.Random) -> str | None:
+        """The deployment that gets a copy of a request that `served_by` answers, or None.
 
         At most one: two that worked on the same request would slow each other down.
         """
-        point = draw.random() * 100
-        for name, share in self.mirror.items():
-            if point < share:
-                return name if name != served_by else None
-            point -= share
-        return None
+        name = at(draw.random() * 100, self.mirror, served_by)
+        return name if name != served_by else None
 
 
 def read(path: Path) -> Routes:
-    """The routes in a file; raises RoutesError when it is not there or cannot be followed."""
+    """The routes in a file; raises RoutesError when it is missing or not valid."""
     try:
         document = json.loads(path.read_text(encoding="utf-8"))["routes"]
         return Routes(
@@ -101,24 +97,24 @@ def read(path: Path) -> Routes:
 
 
 def ticket(key: str, salt: str = "") -> str:
-    """16 hex digits for a key, the same in every process; each salt deals them out anew.
+    """16 hex digits for a key, the same in every process; another salt gives other digits.
 
     Keyed BLAKE2 (RFC 7693): without the salt, of which the first 64 bytes count, nobody can tell
-    whether a ticket is that of a key.
+    whether a ticket belongs to a key.
     """
     content, secret = (text.encode("utf-8", "surrogateescape") for text in (key, salt))
     return hashlib.blake2b(content, digest_size=8, key=secret[:64]).hexdigest()
 
 
-def place(ticket: str) -> float:
-    """Where a ticket lies between 0 and 100, evenly spread."""
+def position(ticket: str) -> float:
+    """A ticket's position between 0 and 100, evenly spread."""
     return int(ticket, 16) / 2**64 * 100
 
 
-def allotted(point: float, shares: Mapping[str, int], rest: str) -> str:
-    """Whose share of a hundred the point lies in; the first take the lowest points."""
+def at(point: float, shares: Mapping[str, int], rest: str) -> str:
+    """Whose share of a hundred the point lies in, the first at the lowest points; else `rest`."""
     for name, share in shares.items():
         if point < share:
             return name
         point -= share
-    return rest  # the last hundredth of a rounding error
+    return rest

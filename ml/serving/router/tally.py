@@ -1,4 +1,4 @@
-"""What the router remembers of each deployment: counters, a latency histogram, recent answers."""
+"""The router's statistics of each deployment: counters, a latency histogram, recent answers."""
 
 from __future__ import annotations
 
@@ -10,16 +10,18 @@ from dataclasses import dataclass, field
 FIRST_S = 50e-6
 PER_OCTAVE = 8
 BUCKETS = 168
-# Recent answers are kept for whoever watches a canary, the oldest dropped first.
-KEPT_ANSWERS = 4096
-KEPT_BYTES = 16 * 2**20
-LONGEST_ANSWER = 64 * 2**10
-# What the router says in a deployment's place: no answer, too many at once, too late.
+# Limits on the recent answers that a canary's watcher can read; the oldest are dropped first.
+MAX_ANSWERS = 4096
+MAX_BYTES = 16 * 2**20
+MAX_ANSWER = 64 * 2**10
+# The router's own statuses: no answer, too many requests, too late.
 NO_ANSWER, TOO_MANY, TOO_LATE = 502, 429, 408
 
 
 def bucket(seconds: float) -> int:
-    """The histogram bucket: `k` holds times below FIRST_S * 2 ** (k / PER_OCTAVE), the last all."""
+    """The histogram bucket: `k` holds times below FIRST_S * 2 ** (k / PER_OCTAVE), the last the
+    rest.
+    """
     if not seconds > FIRST_S:
         return 0
     return min(1 + int(math.log2(seconds / FIRST_S) * PER_OCTAVE), BUCKETS - 1)
@@ -27,10 +29,10 @@ def bucket(seconds: float) -> int:
 
 @dataclass
 class Tally:
-    """One deployment since the router first heard of it.
+    """The counters of one deployment since it was added to the routes.
 
-    `errors` are answers of 500 and more, and those that the router had to give itself; `refused`
-    are the deployment's own answers from 400 to 499. `mirrored` requests are in every figure.
+    `errors` are answers of 500 and more, and those of the router itself; `refused` are the
+    deployment's own answers from 400 to 499. `mirrored` requests count in every figure.
     """
 
     requests: int = 0
@@ -43,7 +45,7 @@ class Tally:
     latency: list[int] = field(default_factory=lambda: [0] * BUCKETS)
 
     def add(self, status: int, seconds: float, own: bool) -> None:
-        """Count one answer; `own` says that the deployment gave it, not the router."""
+        """Count one answer; `own` means that the deployment gave it, not the router."""
         self.requests += 1
         self.statuses[status] = self.statuses.get(status, 0) + 1
         if status >= 500 or not own:
@@ -56,7 +58,7 @@ class Tally:
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """One recorded answer; `body` is None when it was longer than LONGEST_ANSWER."""
+    """One recorded answer; `body` is None when it was longer than MAX_ANSWER."""
 
     number: int
     deployment: str
@@ -68,24 +70,19 @@ class Recent:
     """The latest answers of all deployments, numbered from 1, within a bound of memory."""
 
     def __init__(self) -> None:
-        self._kept: deque[Answered] = deque()
+        self._answers: deque[Answered] = deque()
         self._bytes = 0
-        self._number = 0
+        self.last = 0
 
     def add(self, deployment: str, status: int, body: bytes) -> None:
-        """Remember an answer, and forget the oldest beyond the bound."""
-        self._number += 1
-        short = body if len(body) <= LONGEST_ANSWER else None
-        self._kept.append(Answered(self._number, deployment, status, short))
+        """Record an answer, and drop the oldest beyond the bound."""
+        self.last += 1
+        short = body if len(body) <= MAX_ANSWER else None
+        self._answers.append(Answered(self.last, deployment, status, short))
         self._bytes += len(short or b"")
-        while len(self._kept) > KEPT_ANSWERS or self._bytes > KEPT_BYTES:
-            self._bytes -= len(self._kept.popleft().body or b"")
+        while len(self._answers) > MAX_ANSWERS or self._bytes > MAX_BYTES:
+            self._bytes -= len(self._answers.popleft().body or b"")
 
     def since(self, number: int) -> list[Answered]:
         """Those after `number`, the oldest first."""
-        return [one for one in self._kept if one.number > number]
-
-    @property
-    def last(self) -> int:
-        """The number of the latest."""
-        return self._number
+        return [answer for answer in self._answers if answer.number > number]

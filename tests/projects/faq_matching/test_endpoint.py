@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ml.serving import client, server, slots
+from ml.serving import client, processes, server
 from ml.serving.deployment import read
 from ml.serving.scoring.manifest import folder_digest
 from ml.serving.server import Launch, Server
@@ -54,7 +54,7 @@ def served(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Se
         environment_variables=deployment.environment_variables,
     )
     yield server.start(slot, launch)
-    slots.stop(slot)
+    processes.stop(slot)
 
 
 def test_the_served_answers_are_the_rankers(served: Server, model: Path) -> None:

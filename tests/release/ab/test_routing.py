@@ -21,7 +21,7 @@ from ml.release.declaration.desired import Declared
 from ml.release.log import audit
 from ml.release.log.history import record_refused
 from ml.release.rollout.apply import apply, chart
-from ml.serving import endpoint, ports, server, slots
+from ml.serving import endpoint, processes, server
 from tests.local import BACKEND
 from tests.release.conftest import Template, World
 from tests.release.test_commands import ml
@@ -34,7 +34,7 @@ def ask(key: str) -> tuple[str, str]:
     """The digest of the model that answered a key, and the slot that it is in."""
     router = endpoint.router("tiny")
     assert router is not None
-    connection = http.client.HTTPConnection(ports.HOST, router.port, timeout=20)
+    connection = http.client.HTTPConnection(processes.HOST, router.port, timeout=20)
     connection.request("POST", "/score", b'{"question": "how?"}', {"x-routing-key": key})
     response = connection.getresponse()
     body = json.loads(response.read())
@@ -141,7 +141,7 @@ def test_a_full_disk_sends_no_key_to_a_b_that_is_stopped(
         code, _, err = ml(capsys, "ab", "serve", "wording", "--approved-by", "ana")
     assert code == 1 and "error[disk-full]" in err
     assert not routing.served(made) and {ask(key)[0] for key in KEYS} == {made.a.digest}
-    assert slots.running(endpoint.other_slot("tiny")) is None
+    assert processes.running(endpoint.other_slot("tiny")) is None
     assert routing.serve(BACKEND, made, "ana")[1] is not None
 
 

@@ -1,4 +1,4 @@
-"""ml.serving.state: what an endpoint's file says, and the routes that follow from it."""
+"""ml.serving.endpoint: what an endpoint's file says, and the routes that follow from it."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from ml.serving import endpoint, state
+from ml.serving import endpoint
+from ml.serving.endpoint import Canary, Live
 from ml.serving.router import routes as routing
 from ml.serving.server import Launch, Server
-from ml.serving.state import Canary, Live
 
 
 @pytest.fixture
@@ -36,9 +36,9 @@ def test_what_is_written_is_read_back(trial: Live) -> None:
     for one in (trial, alone, replace(trial, canary=None)):
         endpoint.switch("echo", one)
         assert endpoint.live("echo") == one
-    older = json.loads(json.dumps(state.document(trial)))
+    older = json.loads(json.dumps(endpoint.document(trial)))
     del older["canary"]["baseline"]  # of a file from before there were any
-    assert state.parsed(endpoint.folder("echo"), older) == alone
+    assert endpoint.parse(endpoint.folder("echo"), older) == alone
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_a_baseline_gets_what_green_gets_as_far_as_that_goes(
 
 def test_an_answer_is_of_whoever_gave_it(trial: Live) -> None:
     """The baseline's is the live version's; so is one that names nobody."""
-    found = {name: trial.launched(name) for name in ("green", "baseline", "blue", "")}
+    found = {name: trial.in_slot(name) for name in ("green", "baseline", "blue", "")}
     assert [launch.version for _, launch in found.values()] == ["2", "1", "1", "1"]
     slots = [server.slot.name for server, _ in found.values()]
     assert slots == ["green", "baseline", "blue", "blue"]

@@ -1,1 +1,0 @@
-"""A server for small models, in a custom container beside Azure ML's own inference server."""

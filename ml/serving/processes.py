@@ -1,0 +1,220 @@
+"""The processes of an endpoint and their ports.
+
+A slot is a folder with a log and the processes that belong to it. The process table is the only
+record of them: a server carries its slot's folder in its command line, so that the next command
+finds every process of a command that was killed.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections import deque
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from ml.core.errors import Exit, Problem, Refused
+
+HOST = "127.0.0.1"  # nothing outside this machine reaches a local endpoint
+MAX_PORT = 65535
+LAUNCHER = Path(__file__).with_name("launch.py")
+ROUTER = Path(__file__).parent / "router" / "__main__.py"
+_SCRIPTS = (str(LAUNCHER), str(ROUTER))
+# The only variables of the caller that a process of an endpoint gets: no secret reaches it.
+_PASSED = ("HOME", "USER", "LANG", "PATH", "TZ", "TMPDIR", "LD_LIBRARY_PATH")
+STOP_S = 10.0
+POLL_S = 0.05
+
+# Ports given out lately, which may not be listened on yet.
+_recent: deque[int] = deque(maxlen=32)
+
+
+def spawn(
+    slot: Path, script: Path, *arguments: object, folder: Path, environment: Mapping[str, str]
+) -> subprocess.Popen[bytes]:
+    """Start the script for the slot in `folder`; it outlives this process and its terminal.
+
+    Its output replaces the slot's log. -P keeps the script's own folder off sys.path.
+    """
+    slot.mkdir(parents=True, exist_ok=True)
+    passed = {name: os.environ[name] for name in _PASSED if name in os.environ}
+    with log(slot).open("wb") as stream:
+        return subprocess.Popen(
+            [sys.executable, "-P", str(script), str(slot), *map(str, arguments)],
+            cwd=folder,
+            env={**passed, **environment},
+            stdin=subprocess.DEVNULL,
+            stdout=stream,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+
+
+def running(slot: Path) -> psutil.Process | None:
+    """The oldest living process of the slot, or None."""
+    processes = _processes(slot)
+    return processes[0] if processes else None
+
+
+def stop(slot: Path, patience_s: float = STOP_S) -> bool:
+    """End every process of the slot: first with time to finish its requests, then by SIGKILL.
+
+    Returns whether there was one. Raises Refused when one survives SIGKILL.
+    """
+    processes = set(_processes(slot))
+    if not processes:
+        return False
+    for number, wait_s in ((signal.SIGTERM, patience_s), (signal.SIGKILL, STOP_S)):
+        processes |= set(_processes(slot))  # a worker may have been forked meanwhile
+        for process in processes:
+            with suppress(psutil.NoSuchProcess):
+                process.send_signal(number)
+        if _wait_until_gone(slot, processes, wait_s):
+            return True
+    alive = ", ".join(str(process.pid) for process in processes if _alive(process))
+    problem = Problem("server-not-stopped", f"process {alive} survived SIGKILL")
+    raise Refused(problem, exit_code=Exit.RUN_FAILED)
+
+
+def belongs(process: psutil.Process, slot: Path) -> bool:
+    """Whether the process is alive and the server, or the router, of the slot."""
+    try:
+        arguments = process.cmdline()
+        alive = process.status() != psutil.STATUS_ZOMBIE
+    except psutil.Error:
+        return False
+    return alive and len(arguments) > 3 and arguments[2] in _SCRIPTS and arguments[3] == str(slot)
+
+
+def log(slot: Path) -> Path:
+    """The output of the slot's server."""
+    return slot / "server.log"
+
+
+def last_lines(slot: Path, count: int = 15) -> str:
+    """The end of the slot's log, indented for an error message."""
+    return "\n".join(f"    {line}" for line in _lines(slot)[-count:])
+
+
+def failure(slot: Path, code: str, what: str) -> Refused:
+    """The error for a process of the slot that failed, with the end of its log."""
+    problem = Problem(
+        code, f"{what}; its log ends:\n{last_lines(slot)}", hint=f"the whole log: {log(slot)}"
+    )
+    return Refused(problem, exit_code=Exit.RUN_FAILED)
+
+
+def script_error(slot: Path) -> str:
+    """The scoring script's own exception, which the server logs among its own tracebacks."""
+    lines = _lines(slot)
+    logged = [number for number, line in enumerate(lines) if "Encountered Exception" in line]
+    # A traceback's frames are indented; the first line that is not is the exception.
+    for line in lines[logged[-1] + 1 :] if logged else ():
+        if re.match(r"[\w.]+(:|$)", line):
+            return line
+    return "its log has no exception"
+
+
+def free_port() -> int:
+    """A port that nothing listens on, and that was not returned lately."""
+    while True:
+        with socket.socket() as probe:
+            probe.bind((HOST, 0))
+            port = int(probe.getsockname()[1])
+        if port not in _recent:
+            _recent.append(port)
+            return port
+
+
+def port_is_free(port: int) -> bool:
+    """Whether a server could bind the port now."""
+    with socket.socket() as probe:
+        # Servers set this too: a connection that has just closed does not block the port.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+        except OSError:
+            return False
+        return True
+
+
+def port_holder(port: int) -> str:
+    """Who listens on the port, as `name (process 123, of user)`, as far as this user may see."""
+    try:
+        for connection in psutil.net_connections("inet"):
+            if connection.pid and _listens(connection, port):
+                process = psutil.Process(connection.pid)
+                return f"{process.name()} (process {process.pid}, of {process.username()})"
+    except psutil.Error:
+        pass
+    return "a process that this user may not see"
+
+
+def port_taken(port: int, starting: str) -> Problem:
+    """The error for a port that was free and was taken while `starting` started."""
+    return Problem(
+        "port-in-use",
+        f"port {port} was taken by {port_holder(port)} as the {starting} started",
+        "a port that stays free",
+        "run the same command again: it picks another port",
+    )
+
+
+def listens(process: psutil.Process, port: int) -> bool:
+    """Whether this very process listens on the port."""
+    try:
+        # The kind of HOST alone: "inet" reads four tables of every connection of the machine.
+        return any(_listens(each, port) for each in process.net_connections("tcp4"))
+    except psutil.Error:
+        return False
+
+
+def _listens(connection: Any, port: int) -> bool:
+    address = connection.laddr
+    return bool(address) and address.port == port and connection.status == psutil.CONN_LISTEN
+
+
+def _lines(slot: Path) -> list[str]:
+    try:
+        return log(slot).read_text(encoding="utf-8", errors="replace").splitlines()
+    except FileNotFoundError:
+        return []
+
+
+def _processes(slot: Path) -> list[psutil.Process]:
+    """Every living process of the slot, the oldest first."""
+    processes = [process for process in psutil.process_iter() if belongs(process, slot)]
+    return sorted(processes, key=lambda process: process.pid)
+
+
+def _wait_until_gone(slot: Path, processes: set[psutil.Process], timeout_s: float) -> bool:
+    """Whether these processes, and all others of the slot, ended before the timeout.
+
+    A process that is ending loses its command line before it releases its port, so these are waited
+    for by their ids. A child of this process is reaped.
+    """
+    deadline = time.monotonic() + timeout_s
+    while any(map(_alive, processes)) or _processes(slot):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(POLL_S)
+    for process in processes:
+        with suppress(ChildProcessError):
+            os.waitpid(process.pid, os.WNOHANG)
+    return True
+
+
+def _alive(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
