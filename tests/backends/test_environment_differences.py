@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import platform
-from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 
@@ -103,8 +102,6 @@ def test_a_difference_is_named(line: str, said: str) -> None:
 def test_one_line_an_environment() -> None:
     """What is missing comes first; beyond a few they are counted."""
     assert compared(environment("pip:numpy")) == "all 1 packages that it asks for are here"
-    custom = replace(environment("pip:numpy"), dockerfile=True)
-    assert compared(custom).endswith("are here; what its base image brings is not compared")
     lines = ["pip:numpy==0.1", *(f"pip:none-{number}" for number in range(5))]
     said = compared(environment(*lines))
     assert said.startswith("6 of 6 packages differ: missing here: `none-0`, ")
@@ -120,7 +117,7 @@ def test_one_line_an_environment() -> None:
         (Environment("inline", image="python:3.11"), "an image alone, which cannot be compared"),
         (
             Environment("inline", dockerfile=True),
-            "an image that a Dockerfile makes, which cannot be compared",
+            "what its Dockerfile installs is not compared",
         ),
         (
             Environment("azureml://registries/azureml/environments/sklearn-1.5/labels/latest"),

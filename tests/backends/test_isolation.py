@@ -70,26 +70,6 @@ def test_a_job_sees_what_its_conda_file_asks_for(home: Path, wheels: Path, comma
     assert records.lineage(runs[0].folder)["interpreter"]["built"] == digest
 
 
-def test_a_custom_image_runs_with_what_its_dockerfile_installs(
-    home: Path, wheels: Path, repository: Path
-) -> None:
-    """Its base is not here, which is said; its packages are built as a conda file's are."""
-    wheel(wheels, "amber", "1.0")
-    (repository / "image").mkdir()
-    (repository / "image" / "wanted.txt").write_text("--no-index\namber\n")
-    (repository / "image" / "Dockerfile").write_text(
-        "FROM base\nCOPY wanted.txt .\nRUN pip install -r wanted.txt\n"
-    )
-    text = (
-        f'jobs:\n  a:\n    type: command\n    command: python -c "{SAY}" > ${{{{outputs.o}}}}\n'
-        "    outputs: {o: {type: uri_file}}\n    environment: {build: {path: image}}\n"
-    )
-    said: list[str] = []
-    run = LocalBackend(Options(isolated=True, say=said.append)).run(planned(repository, text))
-    assert run.step("a").outputs["o"].read_text() == "amber 1.0\n"
-    assert any("its Dockerfile installs" in line and "not its base" in line for line in said)
-
-
 def test_trials_and_steps_run_in_theirs(
     home: Path, wheels: Path, sweep: Sweeps, repository: Path
 ) -> None:

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 from pathlib import Path
 
 import pytest
 
 from ml.specs.assets import assets
+from ml.specs.check.check import check
+from ml.specs.sdk.load import load
+from tests.conftest import ROOT
 
 
 @pytest.fixture
@@ -112,3 +116,25 @@ def test_digest_is_of_the_content(tmp_path: Path) -> None:
     second = assets.digest(tmp_path / "a")
     file.rename(tmp_path / "a" / "y.txt")
     assert len({first, second, assets.digest(tmp_path / "a")}) == 3
+
+
+def test_an_environment_without_its_dockerfile(repo: Path) -> None:
+    """Checked alone: an error of the repository's own asset, gone when the file is there."""
+    spec = repo / "env.yml"
+    spec.write_text("name: e\nversion: '1'\nbuild:\n  path: src\n  dockerfile_path: Docker\n")
+    (problem,) = check(load(spec))
+    assert (problem.code, problem.severity) == ("missing-file", "error")
+    assert str(problem.place) == "env.yml:5" and "`Docker`" in problem.found
+    (repo / "src" / "Docker").write_text("FROM b\n")
+    assert check(load(spec)) == []
+
+
+@pytest.mark.parametrize(("name", "file"), [("custom", "requirements.txt"), ("fast", "Dockerfile")])
+def test_our_own_images_have_what_is_locked(name: str, file: str) -> None:
+    """Each is a spec that Azure ML takes, whose pins are those of requirements/main.lock."""
+    folder = ROOT / "ml" / "environments" / name
+    assert not check(load(folder / "environment.yml"))
+    pins = re.findall(r"[\w.-]+(?:\[[\w,]+\])?==[\w.]+", (folder / file).read_text())
+    locked = (ROOT / "requirements" / "main.lock").read_text()
+    assert len(pins) >= 6
+    assert all(re.search(rf"^{re.escape(pin)} \\", locked, re.MULTILINE) for pin in pins)

@@ -10,7 +10,6 @@ from typing import Any
 from ml.core import repository
 from ml.core.documents import Key
 from ml.core.errors import Place, Problem
-from ml.specs import dockerfile
 from ml.specs.assets import assets, conda
 from ml.specs.plan.fields import Written
 from ml.specs.plan.layers import Part
@@ -134,15 +133,9 @@ class Bindings:
             found = conda.of_file(file) if file is not None and file.is_file() else None
         elif isinstance(given, dict):
             found = conda.of_mapping(written, *at, "conda_file")
-        build = written.get(*at, "build")
-        if isinstance(build, dict) and isinstance(build.get("path"), str):
-            context = assets.local(build["path"], written.folder)
-            if context is not None and context.is_dir():
-                recipe = context / str(build.get("dockerfile_path") or "Dockerfile")
-                found = found or dockerfile.of_file(recipe, context)
         self.problems += found.problems if found else ()
         dependencies = found.dependencies if found else None
-        is_built = isinstance(build, dict)
+        is_built = isinstance(written.get(*at, "build"), dict)
         return Environment(name, str(image or ""), is_built, file, dependencies, place)
 
 

@@ -83,8 +83,8 @@ class Environment:
     """The environment a job asks for: an asset, a name, or an inline definition.
 
     With `dockerfile` its image is built from one. `dependencies` are those of its conda file (or of
-    the mapping in its place), with what the file includes by `-r`, or what its Dockerfile installs;
-    None where it has none, or it is not on this machine.
+    the mapping in its place), with what the file includes by `-r`; None where it has none, or it is
+    not on this machine.
     """
 
     reference: str

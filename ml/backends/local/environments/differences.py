@@ -46,9 +46,7 @@ def compared(environment: Environment) -> str:
     found = differences(environment)
     total = len(environment.dependencies)
     if not found:
-        besides = "; what its base image brings is not compared" * environment.dockerfile
-        said = f"all {total} packages that it asks for are here"
-        return said + besides if total else "it asks for nothing"
+        return f"all {total} packages that it asks for are here" if total else "it asks for nothing"
     # What the job may miss first.
     ranked = sorted(found, key=lambda one: (one.here is None, bool(one.here)))
     named = ", ".join(map(str, ranked[:NAMED]))
@@ -117,7 +115,7 @@ def _why_not(environment: Environment) -> str:
     if environment.conda_file is not None:
         return f"its conda file {environment.conda_file.name} is not there: nothing to compare"
     if environment.dockerfile:
-        return "an image that a Dockerfile makes, which cannot be compared"
+        return "what its Dockerfile installs is not compared"
     if environment.image:
         return "an image alone, which cannot be compared"
     if environment.reference.startswith("azureml://registries/"):

@@ -28,8 +28,7 @@ def refusals(plan: Plan) -> tuple[Problem, ...]:
             Problem(
                 "nothing-to-build",
                 f"the environment `{one.reference}` has no conda file on this machine",
-                "an environment spec of this repository with a `conda_file:`, or a Dockerfile that "
-                "installs with pip or conda",
+                "an environment spec of this repository with a `conda_file:`",
                 "leave --isolated out to run it in this interpreter",
                 one.place,
             )
@@ -45,11 +44,6 @@ def ready(plan: Plan, watchman: Watchman, say: Callable[[str], None]) -> Iterato
         found: dict[Environment, Interpreter] = {}
         for one in environments(plan):
             if one.dependencies is not None:
-                if one.dockerfile:
-                    say(
-                        f"note: of the image of {one.reference} the packages are built here that "
-                        "its Dockerfile installs with pip and conda, not its base"
-                    )
                 found[one] = stack.enter_context(environment_building.built(one, watchman, say))
         address = ""
         for one, interpreter in found.items():
