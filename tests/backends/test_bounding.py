@@ -13,7 +13,7 @@ import pytest
 
 from ml.backends.base import Run
 from ml.backends.local.cleaning import bounding, cleaning, disk, keeping
-from ml.backends.local.environments import building as building
+from ml.backends.local.environments import building
 from ml.backends.local.runs import jobs
 from ml.backends.storage import Needed, Usage
 from ml.cli import app, bound

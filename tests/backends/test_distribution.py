@@ -15,7 +15,7 @@ import pytest
 from ml.backends.base import Options, Run
 from ml.backends.local import files
 from ml.backends.local.backend import LocalBackend
-from ml.backends.local.distributed import launchers
+from ml.backends.local.distributed import distribution
 from ml.backends.local.processes.process import cores
 from ml.backends.local.processes.reaper import processes_of
 from ml.backends.local.runs import runs
@@ -54,7 +54,7 @@ wait
 @pytest.fixture
 def without_torchrun(monkeypatch: pytest.MonkeyPatch) -> None:
     """As where torch is not installed."""
-    monkeypatch.setattr(launchers, "_torchrun", lambda environment: None)
+    monkeypatch.setattr(distribution, "_torchrun", lambda environment: None)
 
 
 def distributed(plan: CommandPlan, kind: str, nodes: int = 2, each: int = 2) -> CommandPlan:
@@ -227,11 +227,11 @@ def test_a_launcher_of_its_own_is_left_alone(
     home: Path, command: Plans, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A command that is torchrun itself runs once a node with MASTER_PORT free for it to bind."""
-    monkeypatch.setattr(launchers, "_torchrun", lambda environment: "/bin/torchrun")
+    monkeypatch.setattr(distribution, "_torchrun", lambda environment: "/bin/torchrun")
     words = "torchrun --nnodes 2 --node_rank $NODE_RANK --master_port $MASTER_PORT train.py"
     for line, starter in ((words, "bash"), ("python train.py", "/bin/torchrun")):
         plan = distributed(command(command=line), "pytorch", 2, 1)
-        found = list(launchers.pytorch(plan, line, tmp_path, {}))
+        found = list(distribution.pytorch(plan, line, tmp_path, {}))
         assert [process.argv[0] for process in found] == [starter] * 2
         assert [process.environment["NODE_RANK"] for process in found] == ["0", "1"]
 
@@ -239,12 +239,12 @@ def test_a_launcher_of_its_own_is_left_alone(
 def test_what_is_said_before(command: Plans, monkeypatch: pytest.MonkeyPatch) -> None:
     """How many processes stand for how many nodes, and which launcher is not there."""
     monkeypatch.setenv("PATH", "/nowhere")
-    launchers.open_mpi.cache_clear()
+    distribution.open_mpi.cache_clear()
     told = {
         kind: " ".join(LocalBackend().differences(distributed(command(), kind)))
-        for kind in launchers.BY_TYPE
+        for kind in distribution.LAUNCHERS
     }
-    launchers.open_mpi.cache_clear()
+    distribution.open_mpi.cache_clear()
     assert all("standing for 2 nodes" in one for one in told.values())
     assert "mpirun of Open MPI → not on this machine" in told["mpi"]
     alone = LocalBackend().differences(replace(command(), instance_count=2))
@@ -255,13 +255,13 @@ def test_other_launchers_are_refused(command: Plans) -> None:
     """Ray has nothing to run with here; the three others do."""
     refused = LocalBackend().refusals(distributed(command(), "ray"))
     assert [(one.code, one.place) for one in refused] == [("distribution", PLACE)]
-    for kind in launchers.BY_TYPE:
+    for kind in distribution.LAUNCHERS:
         assert LocalBackend().refusals(distributed(command(), kind)) == ()
 
 
 def test_ports_are_not_shared() -> None:
     """Several at a time are different ones."""
-    found = launchers.free_ports(20)
+    found = distribution.free_ports(20)
     assert len(set(found)) == 20
 
 
@@ -306,7 +306,7 @@ def test_a_rank_that_fails_under_torch(
 ) -> None:
     """The others hang in a barrier and are ended; the error is the rank's, not torchrun's."""
     if launch == "alone":
-        monkeypatch.setattr(launchers, "_torchrun", lambda environment: None)
+        monkeypatch.setattr(distribution, "_torchrun", lambda environment: None)
     plan = distributed(command(ALL_REDUCE), "pytorch", 2, 1)
     run = LocalBackend().run(replace(plan, environment_variables={"FAILS": "1"}))
     assert run.status == "Failed"

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ml.backends.local.environments.differences import as_json, compared, differences
-from ml.backends.local.environments.specs import understood
+from ml.backends.local.environments.requirements import as_json, differences, parse, summary
 from ml.core.errors import Place
 from ml.specs.plan.plan import Dependency, Environment
 
@@ -49,14 +48,14 @@ def environment(*lines: str) -> Environment:
 )
 def test_match_specifications_of_conda(text: str, name: str, versions: list[str]) -> None:
     """One `=` means all below it, two mean that version; a build is conda's alone."""
-    (found,) = understood([Dependency(text, "conda", PLACE)])
+    (found,) = parse([Dependency(text, "conda", PLACE)])
     assert (found.name, [str(one) for one in found.versions]) == (name, versions)
 
 
 @pytest.mark.parametrize("text", ["cudatoolkit=11.3", "r-base", "graphviz", "openmpi"])
 def test_what_pypi_does_not_have(text: str) -> None:
     """No requirement stands for it."""
-    (found,) = understood([Dependency(text, "conda", PLACE)])
+    (found,) = parse([Dependency(text, "conda", PLACE)])
     assert found.requirement is None
 
 
@@ -101,9 +100,9 @@ def test_a_difference_is_named(line: str, said: str) -> None:
 
 def test_one_line_an_environment() -> None:
     """What is missing comes first; beyond a few they are counted."""
-    assert compared(environment("pip:numpy")) == "all 1 packages that it asks for are here"
+    assert summary(environment("pip:numpy")) == "all 1 packages that it asks for are here"
     lines = ["pip:numpy==0.1", *(f"pip:none-{number}" for number in range(5))]
-    said = compared(environment(*lines))
+    said = summary(environment(*lines))
     assert said.startswith("6 of 6 packages differ: missing here: `none-0`, ")
     assert said.endswith(", and 2 more (--dry-run names them)")
     assert as_json(environment("pip:numpy==0.1"))["differences"] == [
@@ -135,5 +134,5 @@ def test_one_line_an_environment() -> None:
 )
 def test_what_cannot_be_compared_says_so(given: Environment, said: str) -> None:
     """No comparison is not the same as no difference."""
-    assert compared(given) == said
+    assert summary(given) == said
     assert as_json(given)["compared"] is False

@@ -16,7 +16,7 @@ import pytest
 
 from ml.backends.base import Event, Options
 from ml.backends.local.backend import LocalBackend
-from ml.backends.local.environments import building as building
+from ml.backends.local.environments import building
 from ml.backends.local.environments.interpreters import HERE, Interpreter, Interpreters
 from ml.backends.local.processes.process import Watchman
 from ml.backends.local.resume import resumption
@@ -46,7 +46,7 @@ def using(
     environment: Environment, say: Callable[[str], None] = lambda line: None
 ) -> Iterator[Interpreter]:
     """The environment's interpreter, built if it has to be."""
-    with closing(Watchman()) as watchman, building.built(environment, watchman, say) as made:
+    with closing(Watchman()) as watchman, building.build(environment, watchman, say) as made:
         yield made
 
 

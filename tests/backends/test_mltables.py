@@ -7,7 +7,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from ml.backends.local.parallel import division, mltables
+from ml.backends.local.parallel import mltables
 
 
 def table(folder: Path, text: str, **contents: str) -> dict[str, object]:
@@ -15,7 +15,7 @@ def table(folder: Path, text: str, **contents: str) -> dict[str, object]:
     for name, content in contents.items():
         (folder / name.replace("_", ".", 1)).write_text(content)
     (folder / mltables.FILE).write_text(text)
-    return division.described(folder)
+    return mltables.describe(folder)
 
 
 def read(folder: Path, steps: str, **contents: str) -> pd.DataFrame:
@@ -168,21 +168,21 @@ def test_a_folder_or_a_file_without_a_table(tmp_path: Path) -> None:
     (tmp_path / "x" / "y").mkdir(parents=True)
     for name in ("b.txt", "x/y/a.txt"):
         (tmp_path / name).touch()
-    names = [Path(path).name for path in division.described(tmp_path)["files"]]
+    names = [Path(path).name for path in mltables.describe(tmp_path)["files"]]
     assert names == ["b.txt", "a.txt"]
-    alone = division.described(tmp_path / "b.txt")["files"]
+    alone = mltables.describe(tmp_path / "b.txt")["files"]
     assert [Path(path).name for path in alone] == ["b.txt"]
 
 
 def test_files_in_mini_batches(tmp_path: Path) -> None:
     """By number; one each when nothing is said."""
     found = {"files": list("abcde"), "steps": []}
-    assert [one["files"] for one in division.divided(found, 2, [])] == [
+    assert [one["files"] for one in mltables.divide(found, 2, [])] == [
         ["a", "b"],
         ["c", "d"],
         ["e"],
     ]
-    assert [one["items"] for one in division.divided(found, 0, [])] == [1] * 5
-    assert [one["id"] for one in division.divided(found, 3, [])] == [0, 1]
+    assert [one["items"] for one in mltables.divide(found, 0, [])] == [1] * 5
+    assert [one["id"] for one in mltables.divide(found, 3, [])] == [0, 1]
     with pytest.raises(mltables.Unreadable, match="partition_format"):
-        division.divided(found, 2, ["store"])
+        mltables.divide(found, 2, ["store"])

@@ -362,7 +362,7 @@ def test_what_is_said_before(parallel: Jobs, tmp_path: Path) -> None:
     data = _csv_table(tmp_path, "  - filter: 'col(\"n\") > 1'\n")
     (problem,) = LocalBackend().refusals(parallel(TENFOLD, data=data))
     assert (problem.code, problem.place) == ("mltable", PLACE)
-    assert "`filter` is not built here" in problem.found
+    assert "`filter` is not supported here" in problem.found
 
 
 PIPELINE = """

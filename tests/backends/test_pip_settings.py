@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ml.backends.local.environments import building, pip_settings
+from ml.backends.local.environments import building, uv
 from ml.backends.local.processes.process import Watchman
 from ml.core.errors import Place, Refused
 from ml.specs.plan.plan import Dependency, Environment
@@ -31,8 +31,8 @@ def own(tmp_path: Path) -> dict[str, str]:
 def said(own: dict[str, str], text: str) -> tuple[dict[str, str], list[str]]:
     """What uv is told when that is in pip.conf: variables, options."""
     Path(own["PIP_CONFIG_FILE"]).write_text(text)
-    settings = pip_settings.settings(own)
-    return pip_settings.variables(own, settings), list(pip_settings.options(settings))
+    settings = uv.pip_settings(own)
+    return uv.uv_variables(own, settings), list(uv.pip_options(settings))
 
 
 FILE = """
@@ -108,9 +108,9 @@ def test_without_pip_the_variables_count(
     ran = subprocess.run
     monkeypatch.setattr(subprocess, "run", lambda _, **options: ran(words, **options))
     own |= {"PIP_FIND_LINKS": "https://wheels.example", "PIP_NO_INDEX": "true"}
-    settings = pip_settings.settings(own)
-    assert pip_settings.variables(own, settings) == {"UV_FIND_LINKS": "https://wheels.example"}
-    assert list(pip_settings.options(settings)) == ["--no-index"]
+    settings = uv.pip_settings(own)
+    assert uv.uv_variables(own, settings) == {"UV_FIND_LINKS": "https://wheels.example"}
+    assert list(uv.pip_options(settings)) == ["--no-index"]
 
 
 def test_an_environment_from_what_a_file_names(
@@ -126,7 +126,7 @@ def test_an_environment_from_what_a_file_names(
     asked = Environment("e", dependencies=(python, Dependency("amber", "pip", place)), place=place)
     watchman = Watchman()
     try:
-        with building.built(asked, watchman, lambda line: None) as made:
+        with building.build(asked, watchman, lambda line: None) as made:
             words = [made.python, "-c", "import amber; print(amber.VERSION)"]
             assert subprocess.check_output(words, text=True) == "2.0\n"
     finally:

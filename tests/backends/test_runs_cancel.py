@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from mlflow.tracking import MlflowClient
 
-from ml.backends.local.processes.cancellation import cancel
+from ml.backends.local.processes.interruption import cancel
 from ml.backends.local.processes.reaper import processes_of
 from ml.backends.local.runs import jobs, runs
 from ml.core.errors import Refused

@@ -11,17 +11,15 @@ from ml.backends.base import Event, Options, Run, Watch, unwatched
 from ml.backends.local import environment, registration
 from ml.backends.local.cleaning.storage import LocalStorage
 from ml.backends.local.command import run_command
-from ml.backends.local.distributed import distribution, launchers
-from ml.backends.local.environments import building as environment_building
-from ml.backends.local.environments import differences as environment_differences
-from ml.backends.local.environments import isolation
+from ml.backends.local.distributed import distribution
+from ml.backends.local.environments import building, requirements
 from ml.backends.local.environments.interpreters import Interpreters
 from ml.backends.local.files import COPIED
 from ml.backends.local.parallel import parallel
 from ml.backends.local.pipelines import recall
 from ml.backends.local.pool.pool import pool_of_a_run
 from ml.backends.local.preparation import Preparation, assets_of
-from ml.backends.local.processes import cancellation
+from ml.backends.local.processes import interruption as interruptions
 from ml.backends.local.processes.eviction import Evictions
 from ml.backends.local.processes.interruption import Interruption
 from ml.backends.local.processes.process import Watchman, cores
@@ -84,7 +82,7 @@ class LocalBackend:
     def refusals(self, plan: Plan) -> tuple[Problem, ...]:
         """What this machine cannot honour: launchers that it lacks, data that is not here."""
         found = [problem for command in commands(plan) for problem in _launching(command)]
-        found += isolation.refusals(plan) if self._isolated else ()
+        found += building.refusals(plan) if self._isolated else ()
         found += [problem for command in commands(plan) for problem in parallel.refusals(command)]
         found += [
             Problem(
@@ -108,7 +106,7 @@ class LocalBackend:
             )
             said += distribution.differences(command)
             said += parallel.differences(command)
-        said += [self._where(asked) for asked in isolation.environments(plan)]
+        said += [self._where(asked) for asked in building.environments(plan)]
         for sweep in sweeps(plan):
             if concurrency(sweep) < sweep.max_concurrent_trials:
                 said.append(
@@ -141,9 +139,9 @@ class LocalBackend:
         """Which Python stands for an environment, and how far that is what was asked for."""
         name = f"local: environment `{asked.reference or 'inline'}`"
         if self._isolated and asked.dependencies is not None:
-            made = environment_building.recipe(asked)
+            made = building.recipe(asked)
             return f"{name} → built by uv, {len(made.requirements)} packages, Python {made.python}"
-        said = environment_differences.compared(asked)
+        said = requirements.summary(asked)
         return f"{name} → this interpreter, Python {platform.python_version()}; {said}"
 
     def run(self, plan: Plan, watch: Watch = unwatched) -> Run:
@@ -155,7 +153,7 @@ class LocalBackend:
             stack.callback(watchman.close)
             interpreters = Interpreters()
             if self._isolated:
-                ready = isolation.ready(plan, watchman, self._say)
+                ready = building.build_all(plan, watchman, self._say)
                 interpreters = stack.enter_context(ready)
             interruption = stack.enter_context(Interruption())
             snapshots = {one.code: snapshot.take(one.code) for one in commands(plan)}
@@ -181,7 +179,7 @@ class LocalBackend:
 
     def cancel(self, name: str) -> Run:
         """See the protocol."""
-        return cancellation.cancel(name)
+        return interruptions.cancel(name)
 
     def resumable(self, name: str) -> Run:
         """See the protocol."""
@@ -208,11 +206,11 @@ class LocalBackend:
 
 def _launching(command: CommandPlan) -> Iterator[Problem]:
     launcher = command.distribution
-    if launcher is not None and launcher.type not in launchers.BY_TYPE:
+    if launcher is not None and launcher.type not in distribution.LAUNCHERS:
         yield Problem(
             "distribution",
             f"the job is launched by {launcher.type}",
-            f"one of {', '.join(sorted(launchers.BY_TYPE))}: this machine has no other",
+            f"one of {', '.join(sorted(distribution.LAUNCHERS))}: this machine has no other",
             "leave `distribution:` out for one process",
             launcher.place,
         )

@@ -154,9 +154,9 @@ class Execution:
             self.session.passed,
         )
         if self.plan.parallel is not None:
-            command = parallel.launched(self.plan, command, self.folder, seen, threads)
+            command = parallel.launch_command(self.plan, command, self.folder, seen, threads)
         else:
-            command = distribution.launched(self.plan, command, self.folder, seen)
+            command = distribution.launch_command(self.plan, command, self.folder, seen)
         return Job(command, run_id, work, seen, self.log)
 
     @property
@@ -166,7 +166,7 @@ class Execution:
 
     def _restart(self, after_s: float) -> None:
         eviction.lay_out_again(self.plan, self.folder, self.session.snapshot)
-        self.run = eviction.restarted(self.run, self.log, after_s)
+        self.run = eviction.record_restart(self.run, self.log, after_s)
         records.write(self.run, self._lineage)
         self.session.tracking.tag(self.run.id, {"restarts": str(len(self.run.restarts))})
 
@@ -249,7 +249,7 @@ class Execution:
             *changed,
             *given,
             *outcome.empty_outputs(self.plan, self.run),
-            *eviction.missed(self.run, self.session.evictions),
+            *eviction.warnings(self.run, self.session.evictions),
             *parallel.warnings(self.plan, self.folder),
         )
 
@@ -258,7 +258,7 @@ class Execution:
             return "Failed", self._fault
         if self.ended_by:
             problem = outcome.canceled(self.ended_by, self.plan, self.log)
-            return "Canceled", eviction.told(problem, self.run)
+            return "Canceled", eviction.explain_timeout(problem, self.run)
         if self._code == 0:
             return "Completed", None
         log, who = distribution.culprit(self.folder)

@@ -17,7 +17,7 @@ def cancel(
     as_json: AsJson = False,
 ) -> None:
     """End runs that go on, with all that they started; what they wrote is kept."""
-    from ml.backends.local.processes.cancellation import cancel as end
+    from ml.backends.local.processes.interruption import cancel as end
     from ml.cli.render import live
 
     ended = [end(one) for one in run]

@@ -18,7 +18,7 @@ from ml.backends import ranking
 from ml.backends.base import Entry, Run
 from ml.backends.local.cleaning import cleaning, disk
 from ml.backends.local.cleaning.keeping import Keeping
-from ml.backends.local.environments import building as environment_building
+from ml.backends.local.environments import building
 from ml.backends.local.resume.resumption import was_stopped
 from ml.backends.local.runs.listing import entries
 from ml.backends.local.runs.store import LocalRuns
@@ -146,6 +146,6 @@ def _environments() -> Iterator[Item]:
     if home.environments().is_dir():
         places = [path for path in home.environments().iterdir() if not path.name.startswith(".")]
         for place in sorted(places, key=lambda path: path.stat().st_mtime):
-            if not environment_building.is_used(place.name):
+            if not building.is_used(place.name):
                 why = "it can be built again"
                 yield Item("environment", place.name, (place,), disk.taken(place), why)

@@ -13,7 +13,7 @@ from pathlib import Path
 from ml.backends.base import Entry, Filter
 from ml.backends.local.cleaning import disk
 from ml.backends.local.cleaning.keeping import Keeping, references
-from ml.backends.local.environments import building as environment_building
+from ml.backends.local.environments import building
 from ml.backends.local.runs import jobs, listing
 from ml.backends.storage import Cleaning, Item, ItemKind, Needed
 from ml.core import home
@@ -88,7 +88,7 @@ def _is_busy(item: Item) -> bool:
 
 def _move(item: Item, path: Path, to: Path) -> None:
     if item.kind == "environment":
-        environment_building.move(path, to)
+        building.move(path, to)
     else:
         path.rename(to)
 
@@ -135,7 +135,7 @@ def _orphans(keeping: Keeping, left: Iterable[Entry]) -> Iterator[Item]:
 
 
 def _works(environment: Path, built: set[str]) -> bool:
-    return environment.name in built or environment_building.is_used(environment.name)
+    return environment.name in built or building.is_used(environment.name)
 
 
 def _forgotten(gone: set[str]) -> Iterator[Item]:

@@ -1,4 +1,7 @@
-"""Environments built by `uv` from a job's conda file, one a content, used again by every run."""
+"""`--isolated`: every command in an environment that `uv` builds from its conda file.
+
+There is one a content, and every run uses it again.
+"""
 
 from __future__ import annotations
 
@@ -9,21 +12,26 @@ import os
 import platform
 import re
 import shutil
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, replace
+from importlib.metadata import version
 from pathlib import Path
 
-from ml.backends.local.environments import uv
-from ml.backends.local.environments.interpreters import Interpreter
-from ml.backends.local.environments.specs import Asked, understood
+from ml.backends.local import outcome
+from ml.backends.local.environments import requirements, uv
+from ml.backends.local.environments.interpreters import Interpreter, Interpreters
 from ml.backends.local.processes.process import Watchman
+from ml.backends.local.tracking import mlflow_server
+from ml.backends.local.tracking.mlflow_server import HOST
+from ml.backends.local.tracking.tracking import Tracking
 from ml.core import faults, home
 from ml.core.errors import Exit, Problem, Refused
-from ml.specs.plan.plan import Environment
+from ml.specs.plan.plan import Environment, Plan, commands
 
 # Written last: an environment without it was never finished.
 COMPLETE = "environment.json"
@@ -44,9 +52,9 @@ class Recipe:
     @property
     def digest(self) -> str:
         """The name of what this builds on this machine."""
-        said = [self.python, *self.requirements, platform.machine(), sys.platform]
-        said += [str(self.folder)] if any(map(_is_path, self.requirements)) else []
-        return hashlib.sha256(json.dumps(said).encode()).hexdigest()[:16]
+        parts = [self.python, *self.requirements, platform.machine(), sys.platform]
+        parts += [str(self.folder)] if any(map(_is_path, self.requirements)) else []
+        return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
 
     @property
     def place(self) -> Path:
@@ -54,59 +62,43 @@ class Recipe:
         return home.environments() / self.digest
 
 
-def refusals(environment: Environment) -> tuple[Problem, ...]:
-    """What of the conda file nothing but conda can install, each with its line."""
-    return tuple(
-        Problem(
-            "conda-only",
-            f"`{one.dependency.text}` is a package of conda's channels alone",
-            "packages that PyPI has under that name, or one that is known to be the same",
-            "without --isolated the job runs in this interpreter, which may not need it",
-            one.dependency.place,
-        )
-        for one in understood(environment.dependencies or ())
-        if one.requirement is None
-    )
-
-
 def recipe(environment: Environment) -> Recipe:
     """How to build it; `python` as `uv` takes it, that of this interpreter where none is asked."""
-    asked = list(understood(environment.dependencies or ()))
-    python = next((_python(one) for one in asked if one.is_python and one.versions), "")
-    lines = tuple(one.requirement for one in asked if one.requirement)
-    has_pip = any(one.name == _SEED for one in asked)
+    packages = list(requirements.parse(environment.dependencies or ()))
+    python = next((_python(each) for each in packages if each.is_python and each.versions), "")
+    lines = tuple(each.requirement for each in packages if each.requirement)
+    has_pip = any(each.name == _SEED for each in packages)
     folder = environment.conda_file.parent if environment.conda_file else None
     here = platform.python_version()
     return Recipe(python or here, lines if has_pip else (*lines, _SEED), folder)
 
 
 @contextmanager
-def built(
+def build(
     environment: Environment, watchman: Watchman, say: Callable[[str], None]
 ) -> Iterator[Interpreter]:
     """The environment's interpreter, built unless it is there; it stays while this is open.
 
     Of two that build the same at once one waits. A build that fails leaves nothing, and raises
-    Refused with what uv said.
+    Refused with what uv printed.
     """
-    made = recipe(environment)
+    plan = recipe(environment)
     locks = home.environments() / LOCKS
     locks.mkdir(parents=True, exist_ok=True)
-    done = made.place / COMPLETE
-    with (locks / made.digest).open("a") as lock:
+    complete = plan.place / COMPLETE
+    with (locks / plan.digest).open("a") as lock:
         # Who uses it shares the lock, who builds or removes it has it alone.
         fcntl.flock(lock, fcntl.LOCK_SH)
-        while not done.is_file():
+        while not complete.is_file():
             fcntl.flock(lock, fcntl.LOCK_EX)
-            if not done.is_file():
+            if not complete.is_file():
                 # A program that built it was killed half way.
-                shutil.rmtree(made.place, ignore_errors=True)
-                _build(made, environment, watchman, say)
+                shutil.rmtree(plan.place, ignore_errors=True)
+                _build(plan, environment, watchman, say)
             fcntl.flock(lock, fcntl.LOCK_SH)
-        os.utime(made.place)
-        python = made.place / "bin" / "python"
-        data = json.loads(done.read_text())
-        yield Interpreter(python, data["python"], built=made.digest)
+        os.utime(plan.place)
+        data = json.loads(complete.read_text())
+        yield Interpreter(plan.place / "bin" / "python", data["python"], built=plan.digest)
 
 
 def is_used(digest: str) -> bool:
@@ -128,41 +120,41 @@ def move(place: Path, to: Path) -> None:
         place.rename(to)
 
 
-def mlflow_of(interpreter: Interpreter) -> dict[str, str]:
+def _mlflow(interpreter: Interpreter) -> dict[str, str]:
     """The MLflow packages that an interpreter has, and their versions."""
-    found = {}
+    versions = {}
     for entry in interpreter.identity()[1:]:
         name, _, version = entry.removesuffix(".dist-info").partition("-")
         if name.lower() in {"mlflow", "mlflow_skinny", "azureml_mlflow"}:
-            found[name.lower()] = version
-    return found
+            versions[name.lower()] = version
+    return versions
 
 
 def _build(
-    made: Recipe, environment: Environment, watchman: Watchman, say: Callable[[str], None]
+    plan: Recipe, environment: Environment, watchman: Watchman, say: Callable[[str], None]
 ) -> None:
     began = time.monotonic()
-    count = len(made.requirements)
+    count = len(plan.requirements)
     say(f"building the environment {environment.reference} ({count} packages, once)")
     try:
-        _venv(environment, made, watchman, say)
-        file = made.place / "requirements.txt"
-        file.write_text("".join(f"{line}\n" for line in made.requirements))
-        python = made.place / "bin" / "python"
-        if said := uv.install(python, file, made.folder, watchman, _mark(made)):
-            raise _failed(environment, said)
+        _venv(environment, plan, watchman, say)
+        file = plan.place / "requirements.txt"
+        file.write_text("".join(f"{line}\n" for line in plan.requirements))
+        python = plan.place / "bin" / "python"
+        if output := uv.install(python, file, plan.folder, watchman, _mark(plan)):
+            raise _failed(environment, output)
         version = subprocess.run(
             [python, "-c", "import platform; print(platform.python_version())"],
             capture_output=True,
             text=True,
             check=True,
         ).stdout.strip()
-        data = {"python": version, "requirements": made.requirements}
-        unfinished = made.place / f".{COMPLETE}"
+        data = {"python": version, "requirements": plan.requirements}
+        unfinished = plan.place / f".{COMPLETE}"
         unfinished.write_text(json.dumps(data, indent=1))
-        unfinished.rename(made.place / COMPLETE)
+        unfinished.rename(plan.place / COMPLETE)
     except BaseException as error:
-        shutil.rmtree(made.place, ignore_errors=True)
+        shutil.rmtree(plan.place, ignore_errors=True)
         problem = faults.explain(error) if isinstance(error, OSError) else None
         if problem is not None:
             raise Refused(problem, exit_code=Exit.RUN_FAILED) from None
@@ -171,31 +163,31 @@ def _build(
 
 
 def _venv(
-    environment: Environment, made: Recipe, watchman: Watchman, say: Callable[[str], None]
+    environment: Environment, plan: Recipe, watchman: Watchman, say: Callable[[str], None]
 ) -> None:
-    """The empty environment: of a patch release that is not to be had, the nearest other one."""
-    said = uv.venv(made.python, made.place, watchman, _mark(made))
-    minor = re.fullmatch(r"(\d+\.\d+)\.\d+", made.python)
-    if said and minor is not None:
-        said = uv.venv(minor[1], made.place, watchman, _mark(made))
-        if not said:
+    """The empty environment: of a patch release that is not available, the nearest other one."""
+    output = uv.venv(plan.python, plan.place, watchman, _mark(plan))
+    minor = re.fullmatch(r"(\d+\.\d+)\.\d+", plan.python)
+    if output and minor is not None:
+        output = uv.venv(minor[1], plan.place, watchman, _mark(plan))
+        if not output:
             other = f"another {minor[1]} takes its place"
-            say(f"note: no Python {made.python} is to be had here: {other}")
-    if said:
-        raise _failed(environment, said)
+            say(f"note: Python {plan.python} is not available here: {other}")
+    if output:
+        raise _failed(environment, output)
 
 
-def _mark(made: Recipe) -> str:
-    return f"build-{made.digest}"
+def _mark(plan: Recipe) -> str:
+    return f"build-{plan.digest}"
 
 
-def _failed(environment: Environment, said: str) -> Refused:
-    """What uv said, at the line of the package that it speaks of where there is one."""
-    lines = [line for line in said.splitlines() if line.strip()][-LAST_LINES:]
+def _failed(environment: Environment, output: str) -> Refused:
+    """What uv printed, at the line of the package that it names where there is one."""
+    lines = [line for line in output.splitlines() if line.strip()][-LAST_LINES:]
     place = environment.place
-    for one in understood(environment.dependencies or ()):
-        if one.name and f"{one.name} was not found" in said:
-            place = one.dependency.place
+    for package in requirements.parse(environment.dependencies or ()):
+        if package.name and f"{package.name} was not found" in output:
+            place = package.dependency.place
     end = "".join(f"\n    | {line}" for line in lines)
     return Refused(
         Problem(
@@ -209,11 +201,98 @@ def _failed(environment: Environment, said: str) -> Refused:
     )
 
 
-def _python(asked: Asked) -> str:
-    text = str(asked.versions[0])
+def _python(package: requirements.Package) -> str:
+    text = str(package.versions[0])
     exact = text.startswith("==") and "," not in text
     return text.removeprefix("==").removesuffix(".*") if exact else text
 
 
 def _is_path(requirement: str) -> bool:
     return requirement.startswith((".", "/", "-e", "--editable", "file:"))
+
+
+def environments(plan: Plan) -> list[Environment]:
+    """Those of the plan's commands, each once, in their order."""
+    return list(dict.fromkeys(command.environment for command in commands(plan)))
+
+
+def refusals(plan: Plan) -> tuple[Problem, ...]:
+    """Why the plan cannot run isolated: what conda alone has, or nothing to build from at all."""
+    every = environments(plan)
+    if not any(each.dependencies is not None for each in every):
+        return tuple(
+            Problem(
+                "nothing-to-build",
+                f"the environment `{each.reference}` has no conda file on this machine",
+                "an environment spec of this repository with a `conda_file:`",
+                "leave --isolated out to run it in this interpreter",
+                each.place,
+            )
+            for each in every
+        )
+    return tuple(
+        Problem(
+            "conda-only",
+            f"`{package.dependency.text}` is a package of conda's channels alone",
+            "packages that PyPI has under that name, or one that is known to be the same",
+            "without --isolated the job runs in this interpreter, which may not need it",
+            package.dependency.place,
+        )
+        for each in every
+        for package in requirements.parse(each.dependencies or ())
+        if package.requirement is None
+    )
+
+
+@contextmanager
+def build_all(plan: Plan, watchman: Watchman, say: Callable[[str], None]) -> Iterator[Interpreters]:
+    """The interpreters of the plan's commands, all built before the first one starts."""
+    with ExitStack() as stack:
+        interpreters: dict[Environment, Interpreter] = {}
+        for environment in environments(plan):
+            if environment.dependencies is not None:
+                built = stack.enter_context(build(environment, watchman, say))
+                interpreters[environment] = built
+        address = ""
+        for environment, interpreter in interpreters.items():
+            mlflow = _mlflow(interpreter)
+            if mlflow and mlflow.get("mlflow") != version("mlflow"):
+                address = address or stack.enter_context(_tracking_server(watchman))
+                interpreters[environment] = replace(interpreter, tracking_uri=address)
+            if not mlflow:
+                say(
+                    f"note: the conda file of {environment.reference} asks for neither mlflow nor "
+                    "azureml-mlflow: a script that imports mlflow fails here as on Azure ML"
+                )
+        yield Interpreters(interpreters)
+
+
+@contextmanager
+def _tracking_server(watchman: Watchman) -> Iterator[str]:
+    """The address of MLflow's server in front of the store, for an MLflow that cannot open it: one
+    of another version, or mlflow-skinny, which azureml-mlflow brings. On Azure ML both reach the
+    workspace over HTTP.
+
+    It ends with this block, or with this program if that is killed.
+    """
+    Tracking()  # the server must not be the one that makes the tables
+    with socket.socket() as free:
+        free.bind((HOST, 0))
+        port = free.getsockname()[1]
+    log = home.home() / "tracking-server.log"
+    name = f"server-{os.getpid()}-{port}"
+    words = ["server", "--no-serve-artifacts", "--default-artifact-root", str(home.artifacts())]
+    watchman.tell("+", name)
+    try:
+        # The watchman's mark: whatever it starts is ended with it.
+        with mlflow_server.running(words, port, log, {"MLFLOW_RUN_ID": name}) as process:
+            watchman.tell("+", name, process.pid)
+            if not mlflow_server.answers(process, port):
+                end = "".join(f"\n    | {line}" for line in outcome.last_lines(log))
+                raise Refused(
+                    Problem("no-tracking-server", f"MLflow's server did not start:{end}"),
+                    exit_code=Exit.RUN_FAILED,
+                )
+            yield f"http://{HOST}:{port}"
+    finally:
+        watchman.tell("-", name)

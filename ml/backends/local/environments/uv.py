@@ -1,15 +1,21 @@
-"""uv, called so that it finds the Pythons and the packages that pip would find here."""
+"""uv, called so that it finds the Pythons and the packages that pip would find here.
+
+uv reads none of pip's configuration. pip merges its own files and `PIP_…` variables and is asked
+for the outcome (`pip config list`; pip.pypa.io, "Configuration": variables, then the section of the
+command, then `[global]`). A uv variable that is set already is left as it is.
+"""
 
 from __future__ import annotations
 
+import ast
 import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
-from ml.backends.local.environments import pip_settings
 from ml.backends.local.processes.process import Watchman
 from ml.core.errors import Exit, Problem, Refused
 
@@ -27,11 +33,11 @@ def install(
 
     Raises Refused when pip's configuration cannot be read.
     """
-    settings = pip_settings.settings(os.environ)
+    settings = pip_settings(os.environ)
     # As pip does: of all the indexes the best version, not the first index that has one.
-    options = ("--index-strategy", "unsafe-best-match", *pip_settings.options(settings))
+    options = ("--index-strategy", "unsafe-best-match", *pip_options(settings))
     words = ("pip", "install", *options, "--python", str(python), "-r", str(requirements))
-    own = {**os.environ, **pip_settings.variables(os.environ, settings)}
+    own = {**os.environ, **uv_variables(os.environ, settings)}
     return _call(words, own, folder, watchman, name)
 
 
@@ -91,3 +97,77 @@ def _search_path(own: Mapping[str, str]) -> str:
         else:
             found.append(folder)
     return os.pathsep.join(found)
+
+
+# pip's option → uv's variable, and what separates several values in it; "" for those with one.
+_VARIABLES = {
+    "index-url": ("UV_DEFAULT_INDEX", ""),
+    "extra-index-url": ("UV_INDEX", " "),
+    "find-links": ("UV_FIND_LINKS", ","),
+    "trusted-host": ("UV_INSECURE_HOST", " "),
+    "constraint": ("UV_CONSTRAINT", " "),
+    "timeout": ("UV_HTTP_TIMEOUT", ""),
+    "cert": ("SSL_CERT_FILE", ""),
+    "proxy": ("ALL_PROXY", ""),
+}
+_PLACES = frozenset({"index-url", "extra-index-url", "find-links"})
+# From what counts most to what counts least; the first is that of the variables.
+_SECTIONS = (":env:", "install", "global")
+
+
+def uv_variables(own: Mapping[str, str], settings: Mapping[str, str]) -> dict[str, str]:
+    """uv's variables that say what pip's settings say, where `own` has none of that name."""
+    found = {}
+    for option, (name, separator) in _VARIABLES.items():
+        values = settings.get(option, "").split()
+        if option in _PLACES:
+            values = [value for value in values if _exists(value)]
+        if values and not own.get(name):
+            found[name] = separator.join(values) if separator else values[0]
+    return found
+
+
+def pip_options(settings: Mapping[str, str]) -> Iterator[str]:
+    """The options of `uv pip` for what uv has no variable for."""
+    for option, words in (("no-index", ("--no-index",)), ("pre", ("--prerelease", "allow"))):
+        if settings.get(option, "").lower() in {"1", "true", "yes", "on", "t", "y"}:
+            yield from words
+
+
+def pip_settings(own: Mapping[str, str]) -> dict[str, str]:
+    """pip's options of this machine: its name → its value, several separated by white space.
+
+    Refused when pip cannot read its own files. Without pip only the variables count.
+    """
+    words = [sys.executable, "-m", "pip", "config", "list"]
+    done = subprocess.run(words, env=dict(own), capture_output=True, text=True)
+    if done.returncode and "No module named pip" in done.stderr:
+        found = {k: v for k, v in own.items() if k.startswith("PIP_")}
+        return {k.removeprefix("PIP_").lower().replace("_", "-"): v for k, v in found.items()}
+    if done.returncode:
+        said = " ".join(done.stderr.split()) or f"exit code {done.returncode}"
+        raise Refused(
+            Problem(
+                "pip-settings",
+                f"pip cannot read its configuration: {said.removeprefix('ERROR: ')}",
+                "files that pip understands: they say where packages come from",
+                "see which ones: pip config debug",
+            )
+        )
+    sections: dict[str, dict[str, str]] = {}
+    for line in done.stdout.splitlines():
+        key, _, value = line.partition("=")
+        section, _, option = key.partition(".")
+        sections.setdefault(section, {})[option] = str(ast.literal_eval(value))
+    merged: dict[str, str] = {}
+    for section in reversed(_SECTIONS):
+        merged |= sections.get(section, {})
+    return {"timeout": merged.get("default-timeout", ""), **merged}
+
+
+def _exists(place: str) -> bool:
+    """Of places on this disk those that exist: pip passes over the others, uv fails."""
+    parts = urlsplit(place)
+    if parts.scheme not in {"", "file"}:
+        return True
+    return Path(unquote(parts.path)).expanduser().exists()

@@ -1,13 +1,15 @@
-"""MLTable: which files a table is made of, and how they are read (reference-yaml-mltable).
+"""The data of a parallel job: files or an MLTable, its rows, and its mini-batches.
 
-`described` makes of the file MLTable a plain description, and refuses what is not read here;
-`frame` reads a part of it. Needs pandas, and nothing of the repository: the processes of a parallel
-job load this file by its path, with the interpreter that the job asks for.
+`describe` reads the file MLTable (reference-yaml-mltable) and refuses what is not supported here,
+`divide` makes mini-batches (reference-yaml-job-parallel: mini_batch_size), `frame` reads a part of
+a table. Needs pandas, and nothing of the repository: the processes of a parallel job load this file
+by its path, with the interpreter that the job asks for.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -42,19 +44,19 @@ _KNOWN = {
 
 
 class Unreadable(ValueError):
-    """The table needs something that is not built here, or is not there."""
+    """The table needs something that is not supported here, or is not there."""
 
 
-def described(folder: Path, document: Mapping[str, Any]) -> dict[str, Any]:
+def _table(folder: Path, document: Mapping[str, Any]) -> dict[str, Any]:
     """{files, steps}: absolute paths of the table's files, and what is done with them in order."""
     steps = []
     for one in document.get("transformations") or []:
         name, options = (one, {}) if isinstance(one, str) else next(iter(one.items()))
         if name not in READS | WHOLE | OTHERS | {PARTITIONS}:
-            raise Unreadable(f"{folder / FILE}: the transformation `{name}` is not built here")
+            raise Unreadable(f"{folder / FILE}: the transformation `{name}` is not supported here")
         unknown = sorted(set(options or {}) - _KNOWN[name]) if name in READS else []
         if unknown:
-            raise Unreadable(f"{folder / FILE}: `{unknown[0]}` of `{name}` is not built here")
+            raise Unreadable(f"{folder / FILE}: `{unknown[0]}` of `{name}` is not supported here")
         if name == PARTITIONS:
             options = _partition_format(folder, options)
         steps.append([name, options])
@@ -145,7 +147,7 @@ def _partition_format(folder: Path, options: Any) -> str:
         raise Unreadable(f"{folder / FILE}: `{PARTITIONS}` has no `partition_format`")
     for day in re.findall(r"\{[^{}:]*:([^{}]*)\}", form):
         if not set(re.findall(r"[A-Za-z]+", day)) <= set(_DATES):
-            raise Unreadable(f"{folder / FILE}: `{day}` in `{PARTITIONS}` is not built here")
+            raise Unreadable(f"{folder / FILE}: `{day}` in `{PARTITIONS}` is not supported here")
     return form
 
 
@@ -229,6 +231,104 @@ def _converted(values: pd.Series[Any], kind: Any) -> pd.Series[Any]:
         return values.map(lambda value: str(value).lower() in truths)
     plain: dict[Any, Any] = {"int": "int64", "float": "float64", "string": "str"}
     if kind not in plain:
-        raise Unreadable(f"the column type `{kind}` is not built here")
+        raise Unreadable(f"the column type `{kind}` is not supported here")
     converted: pd.Series[Any] = values.astype(plain[kind])
     return converted
+
+
+# "The default value is 1" (reference-yaml-job-parallel, for files); for tables, where it is a
+# size, the same document has none, and azure-ai-ml says 1 MB.
+FILES = 1
+TABLE_BYTES = 1 << 20
+
+
+def describe(data: Path) -> dict[str, Any]:
+    """The files of a folder, of a file or of an MLTable, and what is done with them in order:
+    {files, steps}. Raises Unreadable.
+    """
+    file = data / FILE
+    if file.is_file():
+        import yaml
+
+        try:
+            document = yaml.safe_load(file.read_text())
+        except yaml.YAMLError as error:
+            raise Unreadable(f"{file}: {error}") from None
+        return _table(data, document if isinstance(document, dict) else {})
+    files = [data] if data.is_file() else sorted(path for path in data.rglob("*") if path.is_file())
+    return {"files": [str(path.resolve()) for path in files], "steps": []}
+
+
+def divide(table: Mapping[str, Any], size: int, keys: list[str]) -> list[dict[str, Any]]:
+    """The mini-batches, numbered from 0: what a process needs to read its own, and its items.
+
+    "If both partition_keys and mini_batch_size are specified, the partition keys take effect."
+    A mini-batch of a table never crosses the boundary of a file (how-to-debug-parallel-run-step).
+    """
+    if is_tabular(table):
+        found = _groups(table, keys) if keys else _rows(table, size or TABLE_BYTES)
+    elif keys:
+        found = _partitions(table, keys)
+    else:
+        size = size or FILES
+        files = table["files"]
+        found = [
+            {"files": files[at : at + size], "items": len(files[at : at + size])}
+            for at in range(0, len(files), size)
+        ]
+    return [{"id": number, **batch} for number, batch in enumerate(found)]
+
+
+def _rows(table: Mapping[str, Any], size: int) -> list[dict[str, Any]]:
+    """Even runs of rows, as many as make up the size of the file that they are in."""
+    found = []
+    for part in parts(table):
+        files = table["files"] if part is None else [table["files"][part]]
+        rows = len(frame(table, part))
+        count = min(rows, math.ceil(sum(Path(file).stat().st_size for file in files) / size))
+        for number in range(count):
+            start, stop = rows * number // count, rows * (number + 1) // count
+            found.append({"part": part, "start": start, "stop": stop, "items": stop - start})
+    return found
+
+
+def _groups(table: Mapping[str, Any], keys: list[str]) -> list[dict[str, Any]]:
+    """Rows with the same values in the key columns; in the order of the values."""
+    rows_of_all = frame(table, None)
+    lacking = [key for key in keys if key not in rows_of_all.columns]
+    if lacking:
+        raise Unreadable(f"the table has no column `{lacking[0]}` to divide it by")
+    found = []
+    for number, (values, rows) in enumerate(rows_of_all.groupby(keys, sort=True)):
+        named = dict(zip(keys, map(_plain, values), strict=True))
+        found.append({"group": number, "keys": named, "items": len(rows)})
+    return found
+
+
+def _partitions(table: Mapping[str, Any], keys: list[str]) -> list[dict[str, Any]]:
+    """Files whose paths have the same values."""
+    formats = [options for name, options in table["steps"] if name == PARTITIONS]
+    if not formats:
+        raise Unreadable(
+            f"files are divided by {', '.join(keys)}: their MLTable needs `{PARTITIONS}`"
+        )
+    groups: dict[tuple[Any, ...], list[str]] = {}
+    for path in table["files"]:
+        values = partitions(path, str(formats[0]))
+        if lacking := set(keys) - set(values):
+            raise Unreadable(f"`{formats[0]}` has no `{min(lacking)}` to divide by")
+        groups.setdefault(tuple(values[key] for key in keys), []).append(path)
+    return [
+        {
+            "files": files,
+            "keys": dict(zip(keys, map(_plain, values), strict=True)),
+            "items": len(files),
+        }
+        for values, files in sorted(groups.items())
+    ]
+
+
+def _plain(value: Any) -> Any:
+    """A value of a column as JSON has it; a date as its text."""
+    value = value.item() if hasattr(value, "item") else value
+    return value if isinstance(value, str | int | float | bool) else str(value)

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from ml.backends.local import files
-from ml.backends.local.parallel import division, mltables
+from ml.backends.local.parallel import mltables
 from ml.backends.local.processes.process import cores
 from ml.core.errors import Problem
 from ml.specs.plan.plan import CommandPlan
@@ -23,7 +23,7 @@ OVERHEAD_S = 600.0
 START_S = 600.0
 
 
-def launched(
+def launch_command(
     plan: CommandPlan, arguments: str, folder: Path, environment: Mapping[str, str], threads: int
 ) -> str:
     """The shell command that carries out a parallel step in `folder` with so many cores.
@@ -83,7 +83,7 @@ def refusals(plan: CommandPlan) -> Iterator[Problem]:
     if data is None or data.path is None or not data.path.exists():
         return
     try:
-        division.described(data.path)
+        mltables.describe(data.path)
     except mltables.Unreadable as error:
         yield Problem(
             "mltable",

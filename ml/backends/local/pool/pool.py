@@ -36,6 +36,8 @@ FORKED = "forked after its imports"
 NO_SERVER = "no forkserver is there for it"
 # More than a pipeline has kinds of sweeps. Each forkserver holds the memory of its packages.
 MOST = 4
+# What packages import when they are first used.
+_LAZY = {"mlflow": "mlflow.store.tracking.sqlalchemy_store"}
 # Variables of Python that say nothing about where it looks for modules.
 _HARMLESS = frozenset(
     {f"PYTHON{name}" for name in ("HASHSEED", "UNBUFFERED", "WARNINGS", "IOENCODING", "UTF8")}
@@ -157,8 +159,10 @@ class Pool:
         key = (snapshot.digest, invocation.target, invocation.is_module)
         if key not in self._modules:
             self._modules[key] = script.imports(snapshot.folder, invocation)
-        modules, variables = self._modules[key], frozenset(shared.items())
-        return ServerSettings(program, invocation.flags, modules, variables)
+        modules = self._modules[key]
+        tops = {name.partition(".")[0] for name in modules}
+        modules += tuple(later for top, later in _LAZY.items() if top in tops)
+        return ServerSettings(program, invocation.flags, modules, frozenset(shared.items()))
 
 
 class Server:

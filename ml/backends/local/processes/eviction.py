@@ -134,11 +134,11 @@ def lay_out_again(plan: CommandPlan, folder: Path, snapshot: Snapshot | None) ->
 
     Raises OSError when the disk is full.
     """
-    work, kept = folder / "work", folder / "kept"
-    shutil.rmtree(kept, ignore_errors=True)
-    kept.mkdir()
+    work, aside = folder / "work", folder / "kept"
+    shutil.rmtree(aside, ignore_errors=True)
+    aside.mkdir()
     for written in files.artifacts(folder, snapshot):
-        written.rename(kept / written.name)
+        written.rename(aside / written.name)
     shutil.rmtree(work, ignore_errors=True)
     for name, data in plan.inputs.items():
         if data.mode != "rw_mount":
@@ -148,27 +148,24 @@ def lay_out_again(plan: CommandPlan, folder: Path, snapshot: Snapshot | None) ->
             shutil.rmtree(path, ignore_errors=True)
             path.unlink(missing_ok=True)
     files.lay_out(plan, folder, snapshot)
-    for written in kept.iterdir():
+    for written in aside.iterdir():
         shutil.rmtree(work / written.name)
         written.rename(work / written.name)
-    kept.rmdir()
+    aside.rmdir()
 
 
-def restarted(run: Run, log: Path, after_s: float) -> Run:
-    """The run with one more restart, which its log says too."""
+def record_restart(run: Run, log: Path, after_s: float) -> Run:
+    """The run with one more restart, which is written to its log as well."""
     run = replace(run, restarts=(*run.restarts, time.time()))
     with log.open("a") as sink:
-        sink.write(f"--- evicted after {after_s:g} s, started again: {times(run)} ---\n")
+        sink.write(
+            f"--- evicted after {after_s:g} s, started again: restart {len(run.restarts)} ---\n"
+        )
     return run
 
 
-def times(run: Run) -> str:
-    """`restart 2`."""
-    return f"restart {len(run.restarts)}"
-
-
-def told(problem: Problem | None, run: Run) -> Problem | None:
-    """A time limit that was reached by a run that had been evicted: why, most likely."""
+def explain_timeout(problem: Problem | None, run: Run) -> Problem | None:
+    """The problem; a time limit that an evicted run has reached gets its likely cause."""
     if problem is None or problem.code != "timed-out" or not run.restarts:
         return problem
     count = len(run.restarts)
@@ -181,15 +178,15 @@ def told(problem: Problem | None, run: Run) -> Problem | None:
     )
 
 
-def missed(run: Run, evictions: Evictions) -> tuple[Problem, ...]:
-    """A warning when the run was over before it could be evicted as often as was asked."""
-    count, asked = len(run.restarts), len(evictions.after_s)
-    if count >= asked:
+def warnings(run: Run, evictions: Evictions) -> tuple[Problem, ...]:
+    """A warning when the run ended before it could be evicted as often as requested."""
+    count, requested = len(run.restarts), len(evictions.after_s)
+    if count >= requested:
         return ()
     return (
         Problem(
             "not-evicted",
-            f"the command had ended before eviction {count + 1} of {asked} "
+            f"the command had ended before eviction {count + 1} of {requested} "
             f"({evictions.after_s[count]:g} s after its start)",
             hint="a shorter --evict-after rehearses what you meant to",
             severity="warning",

@@ -1,10 +1,23 @@
-"""Ctrl-C and SIGTERM as something to look at between two steps, never in the middle of one."""
+"""Ctrl-C, SIGTERM and `ml runs cancel`: the signals that ask an executor to close its run.
+
+An executor looks at them between two steps, never in the middle of one.
+"""
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
+import time
+from contextlib import suppress
+from pathlib import Path
 from types import FrameType, TracebackType
+
+from ml.backends.base import Run
+from ml.backends.local.processes.reaper import GRACE_S
+from ml.backends.local.runs import jobs, runs
+from ml.core import home
+from ml.core.errors import Exit, Problem, Refused
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -39,3 +52,90 @@ class Interruption:
     def _note(self, number: int, frame: FrameType | None) -> None:
         self.impatient = bool(self.name)
         self.name = self.name or signal.Signals(number).name
+
+
+# The grace that a stubborn command gets, and the time to close a run on a busy machine.
+PATIENCE_S = GRACE_S + 60.0
+POLL_S = 0.05
+
+
+def cancel(wanted: str, patience_s: float = PATIENCE_S) -> Run:
+    """End the run of that name or id, with all that it started; the run as it was closed.
+
+    Raises Refused when it is not going on, when it is a part of another run, or when its executor
+    does not end in time.
+    """
+    run = runs.find(wanted)
+    _demand_its_own(run)
+    number = jobs.executor(run.name)
+    if number is None or not _signalled(number, run.name):
+        raise Refused(_not_running(runs.find(run.id)))
+    deadline = time.monotonic() + patience_s
+    while jobs.is_alive(run.name):
+        if time.monotonic() > deadline:
+            raise Refused(
+                Problem(
+                    "not-ended",
+                    f"the program that runs {run.name} (process {number}) goes on",
+                    f"its end within {patience_s:g} s of SIGTERM",
+                    f"kill -9 {number} ends it and all that it has started",
+                ),
+                exit_code=Exit.RUN_FAILED,
+            )
+        time.sleep(POLL_S)
+    return runs.find(run.id)
+
+
+def _signalled(number: int, name: str) -> bool:
+    """SIGTERM to the process, if it still is the one that holds the run."""
+    if not hasattr(os, "pidfd_open"):
+        with suppress(ProcessLookupError):
+            os.kill(number, signal.SIGTERM)
+            return True
+        return False
+    try:
+        # A handle on the process: once it is checked, its number cannot become another's.
+        handle = os.pidfd_open(number)
+    except ProcessLookupError:
+        return False
+    try:
+        if not _holds(number, home.live() / name):
+            return False
+        signal.pidfd_send_signal(handle, signal.SIGTERM)
+    except ProcessLookupError:
+        return False
+    finally:
+        os.close(handle)
+    return True
+
+
+def _holds(number: int, lock: Path) -> bool:
+    """Whether the process has the lock file open: in a container its number may be another's."""
+    with suppress(OSError):
+        for descriptor in Path(f"/proc/{number}/fd").iterdir():
+            with suppress(OSError):
+                if descriptor.samefile(lock):
+                    return True
+    return False
+
+
+def _demand_its_own(run: Run) -> None:
+    name = next(part for part in run.folder.parts[len(home.jobs().parts) :])
+    if name != run.name:
+        raise Refused(
+            Problem(
+                "part-of-a-run",
+                f"{run.name} is a part of {name} and ends with it",
+                "a run that was started by itself",
+                f"ml runs cancel {name}",
+            )
+        )
+
+
+def _not_running(run: Run) -> Problem:
+    return Problem(
+        "not-running",
+        f"{run.name} is {run.status}" + (f" ({run.ended_by})" if run.ended_by else ""),
+        "a run that goes on",
+        "ml runs list --status Running",
+    )

@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ml.backends.base import Event, Run, Watch, unwatched
-from ml.backends.local.environments import isolation
+from ml.backends.local.environments import building
 from ml.backends.local.environments.interpreters import Interpreters
 from ml.backends.local.pipelines.outcome import NOT_STARTED, STEP_FAILED
 from ml.backends.local.pool.pool import Pool
@@ -89,7 +89,7 @@ def resume(
         stack.callback(pool.close)
         interpreters = Interpreters()
         if former.isolated:
-            interpreters = stack.enter_context(isolation.ready(plan, watchman, say))
+            interpreters = stack.enter_context(building.build_all(plan, watchman, say))
         attempts.end_processes(one.id for one in records.within(run.folder) if one.id)
         preparation = Preparation(
             tracking, pool, snapshots, interpreters, assets_of(plan), dict(former.code)

@@ -1,0 +1,300 @@
+"""What a job's environment requires, as `packaging` and `uv` read it, and what is here.
+
+Conda's match specifications are read as its documentation says ("Package match specifications",
+docs.conda.io/projects/conda-build): `numpy=1.26` means 1.26 and all below it, `numpy==1.26` that
+version alone, `|` means or; a third part is the build, which only conda has.
+"""
+
+from __future__ import annotations
+
+import platform
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import PackageNotFoundError, requires, version
+from typing import Any
+
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.version import InvalidVersion, Version
+
+from ml.specs.plan.plan import Dependency, Environment
+
+_MATCH = re.compile(
+    r"(?:[^\s=<>!~\[]+::)?(?P<name>[\w.\-]+)\s*"
+    r"(?:\[(?:.*?version\s*=\s*['\"]?(?P<inside>[^'\"\],]+)['\"]?.*)?\]|(?P<rest>.*))$"
+)
+_OPTION = re.compile(r"\s--?[A-Za-z].*$")
+# What a Python that Azure ML's images have is called in a conda file.
+_PYTHON = "python"
+
+
+@dataclass(frozen=True)
+class Package:
+    """A dependency: a package by its name on PyPI, and the versions that will do.
+
+    `versions` are alternatives, () for any version. `requirement` is what `uv` is given, "" for
+    Python itself and its parts; None where PyPI has no such thing.
+    """
+
+    dependency: Dependency
+    name: str
+    versions: tuple[SpecifierSet, ...]
+    requirement: str | None
+    extras: frozenset[str] = frozenset()
+
+    @property
+    def is_python(self) -> bool:
+        """Whether it is Python itself."""
+        return self.dependency.manager == "conda" and self.name == _PYTHON
+
+    def accepts(self, version: str) -> bool:
+        """Whether the version will do; a local part (`2.13.0+cpu`) counts only where asked for."""
+        if not self.versions:
+            return True
+        try:
+            number = Version(version)
+        except InvalidVersion:
+            return False
+        return any(versions.contains(number, prereleases=True) for versions in self.versions)
+
+
+def parse(dependencies: Sequence[Dependency]) -> Iterator[Package]:
+    """The dependencies that apply on this machine, without the parts of Python itself.
+
+    What `packaging` cannot read (an address, a folder, an option of pip) has the name "".
+    """
+    for dependency in dependencies:
+        package = _conda(dependency) if dependency.manager == "conda" else _pip(dependency)
+        if package is not None:
+            yield package
+
+
+def _conda(dependency: Dependency) -> Package | None:
+    match = _MATCH.match(dependency.text)
+    if match is None:
+        return Package(dependency, "", (), None)
+    name = match["name"].lower()
+    if name in _OF_PYTHON.split():
+        return None
+    text = (match["inside"] or match["rest"] or "").strip()
+    try:
+        versions = () if "*" in text.split("|") else tuple(_versions(text))
+    except InvalidSpecifier:
+        return Package(dependency, "", (), None)
+    if name == _PYTHON:
+        return Package(dependency, name, versions, "")
+    if name in _CONDA_ONLY.split() or name.startswith("r-"):
+        return Package(dependency, name, versions, None)
+    pypi = _ON_PYPI.get(name, name)
+    # uv knows no "or": it gets the first alternative; a build's name is conda's alone.
+    requirement = pypi + (str(versions[0]) if versions else "")
+    return Package(dependency, pypi.partition("[")[0], versions, requirement)
+
+
+def _versions(text: str) -> Iterator[SpecifierSet]:
+    """`1.26`, `=1.26.*`, `==1.26.4=py311_0`, `>=1.2,<2|3.*` → what packaging makes of them.
+
+    Nothing when any version will do.
+    """
+    if text in {"", "*"}:
+        return
+    for alternative in text.split("|"):
+        parts = []
+        for part in alternative.split(","):
+            match = re.match(r"\s*(?P<sign>==|!=|>=|<=|~=|=|<|>)?\s*(?P<number>[^\s=]+)", part)
+            if match is None:
+                raise InvalidSpecifier(part)
+            sign, number = match["sign"] or "", match["number"]
+            has_build = re.search(r"[^\s=<>!~][\s=]+[^\s=<>!~]", part.strip()[len(sign) :])
+            if number == "*":
+                continue
+            if sign == "=" and not has_build and not number.endswith("*"):
+                number += ".*"
+            number = re.sub(r"(?<=\d)\*$", ".*", number)
+            parts.append(f"{'==' if sign in {'', '='} else sign}{number}")
+        if not parts:
+            return
+        yield SpecifierSet(",".join(parts))
+
+
+def _pip(dependency: Dependency) -> Package | None:
+    text = _OPTION.sub("", dependency.text).strip()
+    try:
+        requirement = Requirement(text)
+    except InvalidRequirement:
+        return Package(dependency, "", (), dependency.text)
+    if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
+        return None
+    versions = (requirement.specifier,) if requirement.specifier else ()
+    return Package(
+        dependency, requirement.name, versions, dependency.text, frozenset(requirement.extras)
+    )
+
+
+# A package of conda → the requirement that brings the same modules from PyPI, where the names
+# differ (conda-forge's and pytorch's recipes on the one side, PyPI's project names on the other).
+_ON_PYPI = {
+    "dask-core": "dask",
+    "fsspec-base": "fsspec",
+    "gym-all": "gym",
+    "ipython_genutils": "ipython-genutils",
+    "keras-base": "keras",
+    "libopencv": "opencv-python",
+    "matplotlib-base": "matplotlib",
+    "msgpack-python": "msgpack",
+    "numpy-base": "numpy",
+    "onnxruntime-cpu": "onnxruntime",
+    "opencv": "opencv-python",
+    "pandas-base": "pandas",
+    "plotly_express": "plotly",
+    "protobuf-python": "protobuf",
+    "py-lightgbm": "lightgbm",
+    "py-opencv": "opencv-python",
+    "py-xgboost": "xgboost",
+    "py-xgboost-cpu": "xgboost",
+    "py-xgboost-gpu": "xgboost",
+    "pytables": "tables",
+    "python-flatbuffers": "flatbuffers",
+    "python-graphviz": "graphviz",
+    "python-kaleido": "kaleido",
+    "pytorch": "torch",
+    "pytorch-cpu": "torch",
+    "pytorch-gpu": "torch",
+    "ray-core": "ray",
+    "ray-default": "ray[default]",
+    "ray-tune": "ray[tune]",
+    "scikit-learn-intelex": "scikit-learn-intelex",
+    "seaborn-base": "seaborn",
+    "spacy-model-en_core_web_sm": "en-core-web-sm",
+    "tensorboard-data-server": "tensorboard-data-server",
+    "tensorflow-base": "tensorflow",
+    "tensorflow-cpu": "tensorflow",
+    "tensorflow-gpu": "tensorflow",
+    "umap": "umap-learn",
+}
+# What Python itself is made of in a conda environment: any other Python has it.
+_OF_PYTHON = (
+    "_libgcc_mutex _openmp_mutex bzip2 ca-certificates expat icu ld_impl_linux-64 libexpat"
+    " libffi libgcc libgcc-ng libgomp libnsl libsqlite libstdcxx libstdcxx-ng libuuid"
+    " libxcrypt libzlib ncurses openssl python_abi readline sqlite tk xz zlib"
+)
+# Programs and libraries that are not Python packages, or other packages of that name on PyPI.
+_CONDA_ONLY = (
+    "blas boost c-compiler compilers cuda cuda-nvcc cuda-toolkit cudatoolkit cudatoolkit-dev"
+    " cudnn cxx-compiler ffmpeg gcc gcc_linux-64 gdal git git-lfs gmp gxx gxx_linux-64"
+    " graphviz hdf5 intel-openmp java-jdk jpeg libblas liblapack libpng libtiff llvm"
+    " llvm-openmp magma make mkl-service mpich mpi nccl nodejs nomkl openblas openjdk openmpi"
+    " openmpi-mpicc perl poppler pytorch-cuda pytorch-mutex r-base rust tesseract unixodbc"
+    " yaml"
+)
+
+# Differences that a line names; the others are counted (--dry-run has all).
+NAMED = 4
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A dependency that this interpreter does not have as it is required.
+
+    `here` is the version that it has, "" when it has none, None when nobody can compare: an
+    address, an option of pip, a package that only conda has.
+    """
+
+    dependency: Dependency
+    here: str | None
+
+    def __str__(self) -> str:
+        text = f"`{self.dependency.text}`"
+        if self.here is None:
+            return f"cannot be compared: {text}"
+        return f"{text} → {self.here} here" if self.here else f"missing here: {text}"
+
+
+@cache
+def differences(environment: Environment) -> tuple[Difference, ...]:
+    """In the order of the conda file; none of an environment without one."""
+    return tuple(_differences(environment))
+
+
+def summary(environment: Environment) -> str:
+    """The comparison in a few words."""
+    if environment.dependencies is None:
+        return _why_not(environment)
+    different = differences(environment)
+    total = len(environment.dependencies)
+    if not different:
+        return f"all {total} packages that it asks for are here" if total else "it asks for nothing"
+    # What the job may miss first.
+    ranked = sorted(different, key=lambda each: (each.here is None, bool(each.here)))
+    named = ", ".join(map(str, ranked[:NAMED]))
+    rest = len(different) - NAMED
+    more = f", and {rest} more (--dry-run names them)" if rest > 0 else ""
+    return f"{len(different)} of {total} packages differ: {named}{more}"
+
+
+def as_json(environment: Environment) -> dict[str, Any]:
+    """The comparison for a program; `compared` is false where there was nothing to compare."""
+    return {
+        "reference": environment.reference,
+        "conda_file": str(environment.conda_file) if environment.conda_file else None,
+        "python": platform.python_version(),
+        "compared": environment.dependencies is not None,
+        "differences": [
+            {
+                "asked": difference.dependency.text,
+                "manager": difference.dependency.manager,
+                "place": str(difference.dependency.place),
+                "here": difference.here,
+            }
+            for difference in differences(environment)
+        ],
+    }
+
+
+def _differences(environment: Environment) -> Iterator[Difference]:
+    for package in parse(environment.dependencies or ()):
+        if package.is_python:
+            here: str | None = platform.python_version()
+        elif not package.name or package.requirement is None:
+            here = None
+        else:
+            here = _installed(package.name)
+        if not here or not package.accepts(here):
+            yield Difference(package.dependency, here)
+        elif lacking := _lacking(package.name, package.extras):
+            yield Difference(package.dependency, f"{here} without {', '.join(lacking)}")
+
+
+def _lacking(name: str, extras: frozenset[str]) -> list[str]:
+    """What the extras of an installed package need and this interpreter does not have."""
+    needs = [Requirement(text) for text in requires(name) or ()] if extras else []
+    lacking = {
+        need.name
+        for need in needs
+        if need.marker is not None
+        and not need.marker.evaluate({"extra": ""})
+        and any(need.marker.evaluate({"extra": extra}) for extra in extras)
+        and not _installed(need.name)
+    }
+    return sorted(lacking)
+
+
+def _installed(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return ""
+
+
+def _why_not(environment: Environment) -> str:
+    if environment.conda_file is not None:
+        return f"its conda file {environment.conda_file.name} is not there: nothing to compare"
+    if environment.dockerfile:
+        return "what its Dockerfile installs is not compared"
+    if environment.image:
+        return "an image alone, which cannot be compared"
+    if environment.reference.startswith("azureml://registries/"):
+        return "of a registry, which cannot be compared"
+    return "no spec of this repository defines it: it cannot be compared"
