@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal, TypeVar, cast
 
 from pydantic import BeforeValidator, ConfigDict, TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails, PydanticCustomError, to_json
+from typing_extensions import TypedDict
 
 from ml.core.documents import Document, Key
 from ml.core.errors import Problem, Refused, nearest
@@ -70,6 +71,16 @@ def read(kind: type[T], document: Document, *keys: Key) -> T:
             if not _is_repeated(detail, details)
         )
     )
+
+
+def mapping(fields: Mapping[str, Any], *, required: bool = True) -> Any:
+    """The type of a mapping with these keys, for names that a dataclass cannot have or a file whose
+    keys may all be left out (`required=False`).
+    """
+    typed_dict: Any = TypedDict
+    form = typed_dict("mapping", dict(fields), total=required)
+    form.__pydantic_config__ = CLOSED
+    return form
 
 
 def invalid(expected: str, hint: str = "") -> PydanticCustomError:

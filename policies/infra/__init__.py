@@ -1,1 +1,1 @@
-"""Whether an environment may be so: rules, limits and waivers; `__main__` alone is the pack."""
+"""The CrossGuard pack: the rules of an environment, its limits, and the rules' waivers."""

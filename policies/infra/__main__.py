@@ -1,15 +1,23 @@
-"""The pack alone: it serves the analyzer until it is ended."""
+"""Serves the pack to Pulumi until Pulumi ends it; Pulumi's CLI starts it in this folder."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
 
-# Pulumi's CLI starts it in its own folder, wherever the repository is.
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from pulumi_policy import EnforcementLevel, PolicyPack
 
+from ml.core.errors import Refused
 from policies.infra.pack import policies
 
-PolicyPack("platform", policies=policies(), enforcement_level=EnforcementLevel.MANDATORY)
+try:
+    PolicyPack("platform", policies=policies(), enforcement_level=EnforcementLevel.MANDATORY)
+except Refused as refused:
+    # `infra preview` shows the last line.
+    problems = (
+        f"{problem.place}: {problem.found}; expected: {problem.expected}"
+        for problem in refused.problems
+    )
+    sys.exit("\n".join([str(refused), "; ".join(problems)]))

@@ -1,76 +1,84 @@
-"""What an environment may spend and where it may be; from limits.yml, per environment."""
+"""The limits of each environment, from limits.yml."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from types import GenericAlias
+from typing import Annotated, Any, get_type_hints
 
-import yaml
+from pydantic import Field
 
-from policies.infra import documents
+from ml.core import documents, repository, settings
+from ml.core.errors import Problem, Refused
+from ml.core.settings import CLOSED
 
 FILE = Path(__file__).with_name("limits.yml")
 BASE = "default"
+Count = Annotated[int, Field(ge=0)]
 
 
 @dataclass(frozen=True)
 class Limits:
-    """The limits of one environment; `advice` are the rules that only advise in it."""
+    """The limits of one environment; `advice` names the rules that only advise there."""
 
-    max_nodes: int
-    idle_minutes: int
+    __pydantic_config__ = CLOSED
+
+    max_nodes: Count
+    idle_minutes: Count
     gpu_sizes: tuple[str, ...]
     regions: tuple[str, ...]
     tags: tuple[str, ...]
     advice: tuple[str, ...]
 
 
-def load(rules: Iterable[str], file: Path = FILE) -> Mapping[str, Limits]:
-    """Limits by environment, `default` among them; ValueError says what is wrong with the file.
+def load(rules: Collection[str], file: Path = FILE) -> Mapping[str, Limits]:
+    """Limits by environment, `default` included; `rules` are the names that `advice` may have.
 
-    An environment states what differs from `default`, or `{}`. `rules` are the names that `advice`
-    may have.
+    An environment states what differs from `default`, or `{}`. Raises Refused with every problem
+    of the file.
     """
-    documents.composed(file)
-    try:
-        stated = yaml.safe_load(file.read_text())
-    except (ValueError, yaml.YAMLError) as error:
-        raise ValueError(f"{file.name}: {error}") from None
-    if not isinstance(stated, dict) or BASE not in stated:
-        raise ValueError(f"{file.name}: a mapping of environments with `{BASE}`")
-    base = _checked(file, BASE, stated[BASE], {})
-    found = {name: _checked(file, name, one, vars(base)) for name, one in stated.items()}
-    known = set(rules)
-    for name, one in found.items():
-        for rule in one.advice:
-            if rule not in known:
-                raise ValueError(f"{file.name}: `{name}.advice`: no rule `{rule}`")
-    return found
+    document = documents.read(file, repository.shown(file))
+    differences = settings.read(_FILE, document)
+    base = settings.read(Limits, document, BASE)
+    problems = [
+        Problem(
+            "wrong-value",
+            f"`{name}.advice` names `{rule}`",
+            "the name of a rule",
+            place=document.place(name, "advice"),
+        )
+        for name, stated in differences.items()
+        for rule in stated.get("advice", ())
+        if rule not in rules
+    ]
+    if problems:
+        raise Refused(*problems)
+    return {name: replace(base, **stated) for name, stated in differences.items()}
 
 
 def of(limits: Mapping[str, Limits], urn: str) -> Limits:
-    """The limits of the environment that a URN belongs to; where it is not there, `strictest`."""
+    """The limits of the environment that a URN belongs to; the strictest where it has none."""
     name = environment(urn)
     return limits[name] if name in limits and name != BASE else strictest(limits)
 
 
 def strictest(limits: Mapping[str, Limits]) -> Limits:
-    """Of each limit the tightest that any environment has: nobody has said more of this one."""
+    """Of each limit the tightest that any environment has, for an environment without limits."""
     every = list(limits.values())
 
     def common(lists: Iterable[tuple[str, ...]]) -> tuple[str, ...]:
-        first, *rest = lists
-        return tuple(one for one in first if all(one in other for other in rest))
+        first, *others = lists
+        return tuple(name for name in first if all(name in other for other in others))
 
     return Limits(
-        max_nodes=min(one.max_nodes for one in every),
-        idle_minutes=min(one.idle_minutes for one in every),
-        gpu_sizes=common(one.gpu_sizes for one in every),
-        regions=common(one.regions for one in every),
-        tags=tuple(dict.fromkeys(tag for one in every for tag in one.tags)),
-        advice=common(one.advice for one in every),
+        max_nodes=min(each.max_nodes for each in every),
+        idle_minutes=min(each.idle_minutes for each in every),
+        gpu_sizes=common(each.gpu_sizes for each in every),
+        regions=common(each.regions for each in every),
+        tags=tuple(dict.fromkeys(tag for each in every for tag in each.tags)),
+        advice=common(each.advice for each in every),
     )
 
 
@@ -79,21 +87,7 @@ def environment(urn: str) -> str:
     return urn.removeprefix("urn:pulumi:").split("::")[0]
 
 
-def _checked(file: Path, name: str, stated: Any, base: Mapping[str, Any]) -> Limits:
-    values = dict(base)
-    if not isinstance(stated, dict):
-        raise ValueError(f"{file.name}: `{name}`: a mapping")
-    known = {one.name: str(one.type) for one in fields(Limits)}
-    for key, value in stated.items():
-        if key not in known:
-            raise ValueError(f"{file.name}: `{name}.{key}`: one of {', '.join(known)}")
-        if known[key] == "int":
-            if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-                raise ValueError(f"{file.name}: `{name}.{key}`: a whole number")
-        elif not isinstance(value, list) or not all(isinstance(one, str) for one in value):
-            raise ValueError(f"{file.name}: `{name}.{key}`: a list of names")
-        values[key] = tuple(value) if isinstance(value, list) else value
-    missing = known.keys() - values.keys()
-    if missing:
-        raise ValueError(f"{file.name}: `{name}`: no {', '.join(sorted(missing))}")
-    return Limits(**values)
+# An environment may state each limit, or none.
+_FILE: Any = GenericAlias(
+    dict, (str, settings.mapping(get_type_hints(Limits, include_extras=True), required=False))
+)

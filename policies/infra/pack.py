@@ -1,7 +1,7 @@
-"""The rules as CrossGuard policies, limits and waivers applied.
+"""The rules as CrossGuard policies, with limits and waivers applied.
 
-A policy that reads an unknown value is dropped by CrossGuard and its no becomes advice. So the
-rules see plain data in which an unknown is a word, which equals nothing that a rule allows.
+CrossGuard drops a policy that reads an unknown value and turns what it refuses into advice. So
+rules are given plain data, in which an unknown value is a text that no rule allows.
 """
 
 from __future__ import annotations
@@ -23,134 +23,133 @@ from pulumi_policy import (
 from pulumi_policy.proxy import UnknownValueError
 
 from policies.infra import (
-    data,
-    images,
-    known,
+    access,
+    cost,
     limits,
-    outbound,
-    reach,
-    rights,
-    spend,
-    waivers,
-    watched,
-    whole,
+    monitoring,
+    network,
+    registry,
+    resources,
+    storage,
     workspace,
 )
 from policies.infra.limits import Limits
 from policies.infra.rule import AZURE, UNKNOWN, Item, Rule
-from policies.infra.waivers import Waiver
+from policies.waivers import RuleWaiver, rule_waivers
 
 RULES: tuple[Rule, ...] = (
-    *known.RULES,
+    *resources.RULES,
     *workspace.RULES,
-    *data.RULES,
-    *images.RULES,
-    *rights.RULES,
-    *reach.RULES,
-    *outbound.RULES,
-    *watched.RULES,
-    *spend.RULES,
-    *whole.RULES,
+    *storage.RULES,
+    *registry.RULES,
+    *access.RULES,
+    *network.RULES,
+    *monitoring.RULES,
+    *cost.RULES,
 )
+# The advisory policies that report what a waiver or limits.yml sets aside.
 SET_ASIDE = "set-aside"
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """A rule's no; `aside` says by whose word it is only advice, "" where it stands."""
+class Violation:
+    """What a rule refuses; `exemption` says who or what turns it into advice, "" for nobody."""
 
     rule: str
     item: Item
     message: str
-    aside: str = ""
+    exemption: str = ""
 
 
 @dataclass(frozen=True)
-class Book:
-    """What the rules are judged with."""
+class Context:
+    """The limits, the waivers and the day that the rules are applied with."""
 
     limits: Mapping[str, Limits]
-    waivers: Sequence[Waiver]
+    waivers: Sequence[RuleWaiver]
     today: date
 
 
-def book() -> Book:
-    """The limits and waivers of the repository, today; ValueError when a file is wrong."""
+def load() -> Context:
+    """The limits and waivers of the repository, today; Refused when a file is wrong."""
     rules = [rule.name for rule in RULES]
-    return Book(limits.load(rules), waivers.load(rules), datetime.now(UTC).date())
+    return Context(limits.load(rules), rule_waivers(rules), datetime.now(UTC).date())
 
 
-def verdicts(
-    book: Book, item: Item | None, items: Sequence[Item] = (), rules: Iterable[Rule] = RULES
-) -> Iterator[Verdict]:
-    """What the rules say of one resource, or of the whole stack when there is none."""
+def violations(
+    context: Context, item: Item | None, items: Sequence[Item] = (), rules: Iterable[Rule] = RULES
+) -> Iterator[Violation]:
+    """What the rules refuse in one resource, or in the whole stack when `item` is None."""
     for rule in rules:
         if item is not None and rule.check and (not rule.kinds or item.kind in rule.kinds):
-            for message in rule.check(item, limits.of(book.limits, item.urn)):
-                yield _judged(book, rule, item, message)
-        elif item is None and rule.whole and items:
-            for one, message in rule.whole(items, limits.of(book.limits, items[0].urn)):
-                yield _judged(book, rule, one, message)
+            for message in rule.check(item, limits.of(context.limits, item.urn)):
+                yield _violation(context, rule, item, message)
+        elif item is None and rule.stack_check and items:
+            stack = limits.of(context.limits, items[0].urn)
+            for member, message in rule.stack_check(items, stack):
+                yield _violation(context, rule, member, message)
 
 
-def _judged(book: Book, rule: Rule, item: Item, message: str) -> Verdict:
-    told = f"{item.name}: {message}"
-    place = limits.environment(item.urn)
-    if rule.name in limits.of(book.limits, item.urn).advice:
-        return Verdict(rule.name, item, told, f"advice in {place} (limits.yml)")
-    waiver = waivers.applying(book.waivers, rule.name, place, item.name)
+def _violation(context: Context, rule: Rule, item: Item, finding: str) -> Violation:
+    message = f"{item.name}: {finding}"
+    environment = limits.environment(item.urn)
+    if rule.name in limits.of(context.limits, item.urn).advice:
+        return Violation(rule.name, item, message, f"advice in {environment} (limits.yml)")
+    subject = (rule.name, environment, item.name)
+    waiver = next((waiver for waiver in context.waivers if waiver.subject == subject), None)
     if waiver is None:
-        return Verdict(rule.name, item, told)
-    void = waiver.void(book.today)
-    return (
-        Verdict(rule.name, item, f"{told}; {void}")
-        if void
-        else Verdict(rule.name, item, told, str(waiver))
-    )
+        return Violation(rule.name, item, message)
+    if expired := waiver.expired(context.today):
+        return Violation(rule.name, item, f"{message}; {expired}")
+    return Violation(rule.name, item, message, str(waiver))
 
 
 def policies() -> list[Policy]:
-    """One policy a rule, and one that says what was set aside and by whose word."""
-    with_ = book()
-    made = [_policy(with_, rule) for rule in RULES]
-    advice = EnforcementLevel.ADVISORY
+    """One policy for each rule, and two that report what was set aside."""
+    context = load()
 
-    def aside(args: ResourceValidationArgs, report: ReportViolation) -> None:
-        for one in verdicts(with_, _item(args)):
-            if one.aside:
-                report(f"{one.rule}: {one.message}; {one.aside}", None)
+    def set_aside(args: ResourceValidationArgs, report: ReportViolation) -> None:
+        for violation in violations(context, _item(args)):
+            if violation.exemption:
+                report(f"{violation.rule}: {violation.message}; {violation.exemption}", None)
 
-    def aside_whole(args: StackValidationArgs, report: ReportViolation) -> None:
-        for one in verdicts(with_, None, _items(args)):
-            if one.aside:
-                report(f"{one.rule}: {one.message}; {one.aside}", one.item.urn)
+    def set_aside_in_stack(args: StackValidationArgs, report: ReportViolation) -> None:
+        for violation in violations(context, None, _items(args)):
+            if violation.exemption:
+                message = f"{violation.rule}: {violation.message}; {violation.exemption}"
+                report(message, violation.item.urn)
 
-    says = "What a rule refused, and by whose word it is let through."
+    title, advice = (
+        "What a rule refused and a waiver or limits.yml allows.",
+        EnforcementLevel.ADVISORY,
+    )
     return [
-        *made,
-        ResourceValidationPolicy(SET_ASIDE, says, aside, enforcement_level=advice),
-        StackValidationPolicy(f"{SET_ASIDE}-whole", says, aside_whole, enforcement_level=advice),
+        *(_policy(context, rule) for rule in RULES),
+        ResourceValidationPolicy(SET_ASIDE, title, set_aside, enforcement_level=advice),
+        StackValidationPolicy(
+            f"{SET_ASIDE}-whole", title, set_aside_in_stack, enforcement_level=advice
+        ),
     ]
 
 
-def _policy(with_: Book, rule: Rule) -> Policy:
-    says = f"{rule.says} ({rule.sources})"
-    if rule.whole:
+def _policy(context: Context, rule: Rule) -> Policy:
+    title = f"{rule.title} ({rule.sources})"
+    if rule.stack_check:
 
-        def whole_stack(args: StackValidationArgs, report: ReportViolation) -> None:
-            for one in verdicts(with_, None, _items(args), [rule]):
-                if not one.aside:
-                    report(one.message, one.item.urn)
+        def check_stack(args: StackValidationArgs, report: ReportViolation) -> None:
+            for violation in violations(context, None, _items(args), [rule]):
+                if not violation.exemption:
+                    report(violation.message, violation.item.urn)
 
-        return StackValidationPolicy(rule.name, says, whole_stack)
+        return StackValidationPolicy(rule.name, title, check_stack)
 
-    def resource(args: ResourceValidationArgs, report: ReportViolation) -> None:
+    def check_resource(args: ResourceValidationArgs, report: ReportViolation) -> None:
         if not rule.kinds or _kind(args.resource_type) in rule.kinds:
-            for one in verdicts(with_, _item(args), (), [rule]):
-                if not one.aside:
-                    report(one.message, None)
+            for violation in violations(context, _item(args), (), [rule]):
+                if not violation.exemption:
+                    report(violation.message, None)
 
-    return ResourceValidationPolicy(rule.name, says, resource)
+    return ResourceValidationPolicy(rule.name, title, check_resource)
 
 
 def _kind(token: str) -> str:
@@ -172,18 +171,18 @@ def _item(args: ResourceValidationArgs) -> Item:
 def _items(args: StackValidationArgs) -> list[Item]:
     return [
         Item(
-            _kind(one.resource_type),
-            one.name,
-            one.urn,
-            plain(one.props),
+            _kind(resource.resource_type),
+            resource.name,
+            resource.urn,
+            plain(resource.props),
             {
-                key: tuple(each.urn for each in made)
-                for key, made in one.property_dependencies.items()
+                key: tuple(source.urn for source in sources)
+                for key, sources in resource.property_dependencies.items()
             },
-            tuple(one.opts.ignore_changes),
-            one.opts.protect,
+            tuple(resource.opts.ignore_changes),
+            resource.opts.protect,
         )
-        for one in args.resources
+        for resource in args.resources
     ]
 
 

@@ -1,4 +1,4 @@
-"""What a rule is: a name, a sentence, where it comes from, and what it finds."""
+"""A rule, and a resource as a rule sees it."""
 
 from __future__ import annotations
 
@@ -11,15 +11,37 @@ from policies.infra.limits import Limits
 AZURE = "azure-native"
 UNKNOWN = "(not known before the update)"
 
+# The types of resources that several rules name, without the provider.
+ACCOUNT = "storage:StorageAccount"
+BLOB_SERVICE = "storage:BlobServiceProperties"
+VAULT = "keyvault:Vault"
+CONTAINER_REGISTRY = "containerregistry:Registry"
+WORKSPACE = "machinelearningservices:Workspace"
+COMPUTE = "machinelearningservices:Compute"
+ENDPOINT = "machinelearningservices:OnlineEndpoint"
+ML_REGISTRY = "machinelearningservices:Registry"
+NETWORK = "network:VirtualNetwork"
+SECURITY_GROUP = "network:NetworkSecurityGroup"
+NETWORK_CARD = "network:NetworkInterface"
+PRIVATE_ENDPOINT = "network:PrivateEndpoint"
+DNS_ZONE = "privatedns:PrivateZone"
+MACHINE = "compute:VirtualMachine"
+LOGS = "operationalinsights:Workspace"
+APPLICATION_INSIGHTS = "applicationinsights:Component"
+RESOURCE_GROUP = "resources:ResourceGroup"
+ROLE_ASSIGNMENT = "authorization:RoleAssignment"
+LOCK = "authorization:ManagementLockByScope"
+
 
 @dataclass(frozen=True)
 class Item:
-    """A resource as a rule sees it; `uses` is input → URNs that it was made from.
+    """A resource as a rule sees it.
 
-    What only Azure knows is `UNKNOWN`, a whole list or object too. `kind` is the type without the
-    provider. A rule of single resources sees the inputs and no `uses`; one of a whole stack the
-    outputs, without names that are inputs alone (`computeName`, `privateZoneName`): it asks for
-    `called`. `ignores` and `protected` are Pulumi's `ignoreChanges` and `protect`.
+    `kind` is the type without the provider; `uses` is input → URNs that it was made from. A value
+    that only Azure knows is `UNKNOWN`, a whole list or object too. A rule of single resources sees
+    inputs and no `uses`. A rule of the whole stack sees outputs, without the names that are inputs
+    only (`computeName`, `privateZoneName`): it reads `resource_name` instead. `ignores` and
+    `protected` are Pulumi's `ignoreChanges` and `protect`.
     """
 
     kind: str
@@ -44,58 +66,94 @@ class Item:
     def each(self, path: str) -> list[Item]:
         """The members of the list or mapping at a path, each as an item.
 
-        One stands for a list that is not known: all that it is asked for is `UNKNOWN`.
+        A list that is not known has one member, every value of which is `UNKNOWN`.
         """
-        found = self.at(path, ())
-        if isinstance(found, Mapping):
-            found = list(found.values())
-        return [replace(self, props=one) for one in ([found] if found == UNKNOWN else found)]
+        members = self.at(path, ())
+        if isinstance(members, Mapping):
+            members = list(members.values())
+        if members == UNKNOWN:
+            members = [UNKNOWN]
+        return [replace(self, props=member) for member in members]
+
+    def sources(self, *inputs: str) -> set[str]:
+        """The URNs that these inputs were made from."""
+        return {urn for name in inputs for urn in self.uses.get(name, ())}
 
     @property
-    def called(self) -> str:
-        """Its name in Azure; in a preview, which does not know that yet, the one in the program."""
+    def resource_name(self) -> str:
+        """The name in Azure; in a preview, which does not know it yet, the name in the program."""
         name = self.at("name", UNKNOWN)
         return self.name if name == UNKNOWN else str(name)
 
 
 Check = Callable[[Item, Limits], Iterator[str]]
-StackCheck = Callable[[Sequence[Item], Limits], Iterator[tuple[Item, str]]]
+StackFindings = Iterator[tuple[Item, str]]
+StackCheck = Callable[[Sequence[Item], Limits], StackFindings]
 
 
 @dataclass(frozen=True)
 class Rule:
-    """A rule of single resources of some `kinds` (of any where it names none), or of a stack.
+    """A rule with one check: `check` is given each resource of `kinds` (of any kind where `kinds`
+    is empty), `stack_check` all resources of a stack.
 
-    `sources` cite the catalogues that ask for it; "own" is ours.
+    `sources` cite the catalogues that ask for the rule; "own" means that none does.
     """
 
     name: str
-    says: str
+    title: str
     sources: str
     kinds: tuple[str, ...] = ()
     check: Check | None = None
-    whole: StackCheck | None = None
+    stack_check: StackCheck | None = None
 
 
-def must(
-    name: str,
-    kind: str,
-    path: str,
-    allowed: Sequence[object],
-    says: str,
-    sources: str,
-    default: object = None,
-) -> Rule:
-    """A rule that a value is one of `allowed`; `default` is what Azure takes where it is not."""
+class Rules(list[Rule]):
+    """The rules of a module, in the order of their declaration.
 
-    def check(item: Item, limits: Limits) -> Iterator[str]:
-        found = item.at(path, default)
-        # 1 is True to Python, and nobody knows what it is to Azure.
-        if not any(type(found) is type(one) and found == one for one in allowed):
-            wanted = " or ".join(map(_shown, allowed))
-            yield f"`{path}` is {_shown(found)}, must be {wanted}"
+    `@RULES.resource(…)` declares a rule of single resources, `@RULES.stack(…)` one of the whole
+    stack; the function below it is the check. Where one value decides, `.must(…)` is the check.
+    """
 
-    return Rule(name, says, sources, (kind,), check)
+    def resource(self, name: str, title: str, sources: str, *kinds: str) -> Declaration:
+        """A rule of single resources; of every kind where `kinds` is empty."""
+        return Declaration(self, Rule(name, title, sources, kinds))
+
+    def stack(self, name: str, title: str, sources: str) -> Callable[[StackCheck], StackCheck]:
+        """A rule of the whole stack."""
+
+        def declare(check: StackCheck) -> StackCheck:
+            self.append(Rule(name, title, sources, stack_check=check))
+            return check
+
+        return declare
+
+
+@dataclass(frozen=True)
+class Declaration:
+    """A rule of single resources that has no check yet."""
+
+    rules: Rules
+    rule: Rule
+
+    def __call__(self, check: Check) -> Check:
+        """Declare the rule with this check."""
+        self.rules.append(replace(self.rule, check=check))
+        return check
+
+    def must(self, path: str, allowed: object, default: object = None) -> None:
+        """Declare that the value at `path` is `allowed`, or in it where it is a tuple.
+
+        `default` is the value that Azure uses when none is set.
+        """
+        choices = allowed if isinstance(allowed, tuple) else (allowed,)
+
+        def check(item: Item, limits: Limits) -> Iterator[str]:
+            value = item.at(path, default)
+            # Python takes 1 for True; Azure may not.
+            if not any(type(value) is type(choice) and value == choice for choice in choices):
+                yield f"`{path}` is {_shown(value)}, must be {' or '.join(map(_shown, choices))}"
+
+        self(check)
 
 
 def _shown(value: object) -> str:

@@ -1,19 +1,47 @@
-"""Rules of the workspace, its compute and its endpoints."""
+"""Rules of the workspace, its managed network, compute and endpoints, and the shared registry."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping, Sequence
 
 from policies.infra.limits import Limits
-from policies.infra.rule import Item, Rule, must
+from policies.infra.network import is_internal
+from policies.infra.rule import (
+    ACCOUNT,
+    APPLICATION_INSIGHTS,
+    COMPUTE,
+    CONTAINER_REGISTRY,
+    ENDPOINT,
+    ML_REGISTRY,
+    UNKNOWN,
+    VAULT,
+    WORKSPACE,
+    Item,
+    Rules,
+    StackFindings,
+)
 
-WORKSPACE = "machinelearningservices:Workspace"
-COMPUTE = "machinelearningservices:Compute"
-ENDPOINT = "machinelearningservices:OnlineEndpoint"
-ASSETS = "machinelearningservices:Registry"
-DATASTORE = "machinelearningservices:Datastore"
+# A host, or all hosts of a registered domain; `*.com` does not match.
+_HOST = re.compile(r"(\*\.)?([\w-]+\.)+[\w-]{2,}")
+# Service tags that anybody's services belong to: virtual-network/service-tags-overview.
+_OPEN_TAGS = ("internet", "azurecloud")
+# Input of a workspace → the kind of resource that it names. Azure ML creates what is left out, a
+# registry with an administrator's password among them (how-to-use-managed-identities).
+PARTS: Mapping[str, str] = {
+    "storageAccount": ACCOUNT,
+    "keyVault": VAULT,
+    "containerRegistry": CONTAINER_REGISTRY,
+    "applicationInsights": APPLICATION_INSIGHTS,
+}
 
 
+RULES = Rules()
+
+
+@RULES.resource(
+    "workspace-identity", "The workspace has a user-assigned identity.", "AZR-000407", WORKSPACE
+)
 def _identity(item: Item, limits: Limits) -> Iterator[str]:
     if item.at("identity.type") != "UserAssigned":
         yield f"`identity.type` is {item.at('identity.type')}, must be UserAssigned"
@@ -21,159 +49,170 @@ def _identity(item: Item, limits: Limits) -> Iterator[str]:
         yield "`primaryUserAssignedIdentity` is not set"
 
 
+@RULES.stack("workspace-parts", "The workspace uses resources that this stack declares.", "own")
+def _parts(items: Sequence[Item], limits: Limits) -> StackFindings:
+    kinds = {item.urn: item.kind for item in items}
+    for item in items:
+        for part, kind in PARTS.items() if item.kind == WORKSPACE else ():
+            if kind not in {kinds.get(urn) for urn in item.sources(part)}:
+                yield item, f"`{part}` is not declared in this stack, so no rule checks it"
+
+
+@RULES.stack(
+    "workspace-isolation",
+    "Compute reaches approved destinations only.",
+    "Azure Policy 6ddb1705-c8cf-450e-aa4b-19ad6703c440, AVM",
+)
+def _isolation(items: Sequence[Item], limits: Limits) -> StackFindings:
+    """Either a managed network with approved outbound only, or all compute in a subnet of ours.
+
+    A job that names no cluster runs on serverless compute, which needs a subnet of its own.
+    """
+    clusters = [item for item in items if item.kind == COMPUTE]
+    in_subnets = bool(clusters) and all(
+        cluster.at("properties.properties.subnet") for cluster in clusters
+    )
+    for item in items:
+        mode = item.at("managedNetwork.isolationMode", "Disabled")
+        if item.kind != WORKSPACE or mode == "AllowOnlyApprovedOutbound":
+            continue
+        if not in_subnets:
+            yield item, f"`isolationMode` is {mode}, and compute is not in a subnet of ours"
+        elif not item.at("serverlessComputeSettings.serverlessComputeCustomSubnet"):
+            yield item, "`serverlessComputeCustomSubnet` is not set, for jobs that name no cluster"
+
+
+@RULES.resource(
+    "workspace-outbound-endpoint",
+    "The managed network reaches storage by a private endpoint.",
+    "CKV_AZURE_243",
+    WORKSPACE,
+)
+def _outbound_endpoint(item: Item, limits: Limits) -> Iterator[str]:
+    if item.at("managedNetwork.isolationMode") == "Disabled":
+        return  # `workspace-isolation` checks that our own network takes its place
+    rules = item.each("managedNetwork.outboundRules")
+    if not any(rule.at("type") == "PrivateEndpoint" for rule in rules):
+        yield "no outbound rule of the managed network is a private endpoint"
+
+
+@RULES.resource("workspace-outbound", "The approved destinations are narrow.", "own", WORKSPACE)
+def _outbound(item: Item, limits: Limits) -> Iterator[str]:
+    """Approved outbound is open when everything is approved."""
+    for rule in item.each("managedNetwork.outboundRules"):
+        target = rule.at("destination")
+        match rule.at("type"):
+            case "PrivateEndpoint":
+                continue
+            case "FQDN":
+                narrow = _HOST.fullmatch(str(target)) is not None
+            case kind:
+                narrow = kind == "ServiceTag" and _is_narrow(rule)
+        if not narrow:
+            yield f"an outbound rule lets compute reach {target}"
+
+
+def _is_narrow(rule: Item) -> bool:
+    """Address prefixes, where there are any, take the place of the service tag."""
+    prefixes = rule.at("destination.addressPrefixes", [])
+    if prefixes:
+        return prefixes != UNKNOWN and all(is_internal(str(prefix)) for prefix in prefixes)
+    tag = str(rule.at("destination.serviceTag", UNKNOWN)).lower()
+    return tag != UNKNOWN and not tag.startswith(_OPEN_TAGS)
+
+
+def _is_cluster(item: Item) -> bool:
+    return bool(item.at("properties.computeType") == "AmlCompute")
+
+
+@RULES.resource("compute-identity", "Each cluster has a user-assigned identity.", "own", COMPUTE)
 def _cluster_identity(item: Item, limits: Limits) -> Iterator[str]:
-    cluster = item.at("properties.computeType") == "AmlCompute"
-    if cluster and item.at("identity.type") != "UserAssigned":
-        yield "a cluster acts by a user-assigned identity of its own"
+    if _is_cluster(item) and item.at("identity.type") != "UserAssigned":
+        yield f"`identity.type` is {item.at('identity.type')}, must be UserAssigned"
 
 
+@RULES.resource("compute-ssh", "Nodes cannot be reached by SSH from outside.", "own", COMPUTE)
 def _ssh(item: Item, limits: Limits) -> Iterator[str]:
-    """A cluster's port is open where it has no network of ours, unless it says otherwise."""
-    cluster = item.at("properties.computeType") == "AmlCompute"
-    where, default = (
+    """A cluster outside of a network of ours has an open port, unless it is disabled."""
+    key, default = (
         ("remoteLoginPortPublicAccess", "NotSpecified")
-        if cluster
+        if _is_cluster(item)
         else ("sshSettings.sshPublicAccess", "Disabled")
     )
-    found = item.at(f"properties.properties.{where}", default)
-    if found != "Disabled":
-        yield f"`{where}` is {found}, must be Disabled"
+    access = item.at(f"properties.properties.{key}", default)
+    if access != "Disabled":
+        yield f"`{key}` is {access}, must be Disabled"
 
 
+@RULES.resource("compute-personal", "A compute instance belongs to one person.", "own", COMPUTE)
 def _personal(item: Item, limits: Limits) -> Iterator[str]:
-    found = item.at("properties.properties.applicationSharingPolicy", "Shared")
-    if item.at("properties.computeType") == "ComputeInstance" and found != "Personal":
-        yield f"`applicationSharingPolicy` is {found}, must be Personal"
+    sharing = item.at("properties.properties.applicationSharingPolicy", "Shared")
+    if item.at("properties.computeType") == "ComputeInstance" and sharing != "Personal":
+        yield f"`applicationSharingPolicy` is {sharing}, must be Personal"
 
 
-def _assets(item: Item, limits: Limits) -> Iterator[str]:
-    account = "systemCreatedStorageAccount.allowBlobPublicAccess"
+@RULES.resource(
+    "assets-anonymous", "The shared registry cannot be read without signing in.", "own", ML_REGISTRY
+)
+def _registry_blobs(item: Item, limits: Limits) -> Iterator[str]:
+    key = "systemCreatedStorageAccount.allowBlobPublicAccess"
     for region in item.each("regionDetails"):
-        for one in region.each("storageAccountDetails"):
-            if one.at(account) is not False:
-                yield f"`{account}` is not false"
+        for account in region.each("storageAccountDetails"):
+            if account.at(key) is not False:
+                yield f"`{key}` must be false"
 
 
-def _no_stored_key(item: Item, limits: Limits) -> Iterator[str]:
+@RULES.resource(
+    "datastore-no-key",
+    "Datastores hold no account key.",
+    "own",
+    "machinelearningservices:Datastore",
+)
+def _credentials(item: Item, limits: Limits) -> Iterator[str]:
     kind = item.at("properties.credentials.credentialsType")
     if kind not in ("None", "Sas"):
         yield f"`credentialsType` is {kind}, must be None or a user-delegation Sas"
 
 
-RULES: tuple[Rule, ...] = (
-    must(
-        "workspace-public-access",
-        WORKSPACE,
-        "publicNetworkAccess",
-        ("Disabled",),
-        "A workspace does not answer on public addresses.",
-        "AZR-000406 CKV_AZURE_144 CKV2_AZURE_49",
-        "Enabled",
-    ),
-    Rule(
-        "workspace-identity",
-        "A workspace acts by a user-assigned identity.",
-        "AZR-000407",
-        (WORKSPACE,),
-        _identity,
-    ),
-    must(
-        "workspace-datastores",
-        WORKSPACE,
-        "systemDatastoresAuthMode",
-        ("Identity",),
-        "The workspace's own datastores are reached by identity.",
-        "AVM WAF",
-        "AccessKey",
-    ),
-    must(
-        "workspace-v2",
-        WORKSPACE,
-        "v1LegacyMode",
-        (False,),
-        "The v1 API, which skips the private endpoint's controls, is off.",
-        "own",
-        False,
-    ),
-    Rule(
-        "datastore-no-key",
-        "A datastore holds no account key.",
-        "own",
-        (DATASTORE,),
-        _no_stored_key,
-    ),
-    must(
-        "compute-local-auth",
-        COMPUTE,
-        "properties.disableLocalAuth",
-        (True,),
-        "Nobody signs in to a node by password or key.",
-        "AZR-000404 CKV_AZURE_142",
-        False,
-    ),
-    must(
-        "compute-node-address",
-        COMPUTE,
-        "properties.properties.enableNodePublicIp",
-        (False,),
-        "Nodes have no public address.",
-        "own",
-        True,
-    ),
-    must(
-        "compute-kind",
-        COMPUTE,
-        "properties.computeType",
-        ("AmlCompute", "ComputeInstance"),
-        "Compute is of a kind that rules have been written for.",
-        "own",
-    ),
-    Rule("compute-ssh", "Nobody reaches a node by SSH from outside.", "own", (COMPUTE,), _ssh),
-    Rule(
-        "compute-personal",
-        "An instance is one person's.",
-        "own",
-        (COMPUTE,),
-        _personal,
-    ),
-    Rule(
-        "assets-anonymous",
-        "Nothing in the shared registry is read without signing in.",
-        "own",
-        (ASSETS,),
-        _assets,
-    ),
-    Rule(
-        "compute-identity",
-        "Each cluster acts by a user-assigned identity.",
-        "own",
-        (COMPUTE,),
-        _cluster_identity,
-    ),
-    must(
-        "endpoint-auth",
-        ENDPOINT,
-        "properties.authMode",
-        ("AADToken",),
-        "Endpoints take Entra tokens, no keys.",
-        "own",
-    ),
-    must(
-        "endpoint-public-access",
-        ENDPOINT,
-        "properties.publicNetworkAccess",
-        ("Disabled",),
-        "Endpoints do not answer on public addresses.",
-        "own",
-        "Enabled",
-    ),
-    must(
-        "assets-public-access",
-        ASSETS,
-        "publicNetworkAccess",
-        ("Disabled",),
-        "The shared registry does not answer on public addresses.",
-        "own",
-        "Enabled",
-    ),
+RULES.resource(
+    "workspace-public-access",
+    "The workspace does not answer on public addresses.",
+    "AZR-000406 CKV_AZURE_144 CKV2_AZURE_49",
+    WORKSPACE,
+).must("publicNetworkAccess", "Disabled", default="Enabled")
+RULES.resource(
+    "workspace-datastores",
+    "The workspace's own datastores are read by identity.",
+    "AVM WAF",
+    WORKSPACE,
+).must("systemDatastoresAuthMode", "Identity", default="AccessKey")
+RULES.resource(
+    "workspace-v2", "The v1 API, which bypasses the private endpoint, is off.", "own", WORKSPACE
+).must("v1LegacyMode", False, default=False)
+RULES.resource(
+    "compute-kind",
+    "Compute is a cluster or an instance: rules cover no other kind.",
+    "own",
+    COMPUTE,
+).must("properties.computeType", ("AmlCompute", "ComputeInstance"))
+RULES.resource(
+    "compute-local-auth",
+    "Nodes accept no local password or key.",
+    "AZR-000404 CKV_AZURE_142",
+    COMPUTE,
+).must("properties.disableLocalAuth", True, default=False)
+RULES.resource("compute-node-address", "Nodes have no public address.", "own", COMPUTE).must(
+    "properties.properties.enableNodePublicIp", False, default=True
 )
+RULES.resource(
+    "endpoint-auth", "Endpoints accept Entra tokens only, not keys.", "own", ENDPOINT
+).must("properties.authMode", "AADToken")
+RULES.resource(
+    "endpoint-public-access", "Endpoints do not answer on public addresses.", "own", ENDPOINT
+).must("properties.publicNetworkAccess", "Disabled", default="Enabled")
+RULES.resource(
+    "assets-public-access",
+    "The shared registry does not answer on public addresses.",
+    "own",
+    ML_REGISTRY,
+).must("publicNetworkAccess", "Disabled", default="Enabled")

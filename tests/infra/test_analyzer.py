@@ -209,5 +209,8 @@ def test_a_waiver_makes_it_advice_that_names_who_answers(tmp_path: Path) -> None
 def test_a_pack_whose_files_are_wrong_does_not_start(tmp_path: Path) -> None:
     here = _tree(tmp_path, PROGRAM)
     (here / "policies/infra/waivers.yml").write_text("- rule: vault-firewall\n")
-    with pytest.raises(Refused, match=r"did not start: ValueError: waivers.yml:1: a waiver has"):
+    with pytest.raises(
+        Refused,
+        match=r"did not start: waivers.yml:1: no `\[0\].owner`; expected: who answers for it",
+    ):
         captures(["prod"], root=here)

@@ -15,12 +15,12 @@ import yaml
 from infra.preview import sdk_types
 from infra.preview.capture import REFERENCE, Capture
 from policies.infra import limits
-from policies.infra.pack import RULES, Book, verdicts
+from policies.infra.pack import RULES, Context, violations
 from policies.infra.rule import AZURE, UNKNOWN, Item
 from tests.infra.programs import changed, own
 
 WEAKENINGS = yaml.safe_load(Path(__file__).with_name("weakenings.yml").read_text())
-BOOK = Book(limits.load(rule.name for rule in RULES), (), date(2026, 6, 1))
+CONTEXT = Context(limits.load([rule.name for rule in RULES]), (), date(2026, 6, 1))
 LEAST = 0.95
 
 
@@ -52,9 +52,9 @@ def _said(items: list[Item]) -> list[str]:
     # A policy of single resources is not told what an input was made from.
     single = [replace(item, uses={}) for item in items]
     whole = [replace(item, props=_outputs(item)) for item in items]
-    found = [one for item in single for one in verdicts(BOOK, item)]
-    found += verdicts(BOOK, None, whole)
-    return [f"{one.rule}: {one.message}" for one in found if not one.aside]
+    found = [one for item in single for one in violations(CONTEXT, item)]
+    found += violations(CONTEXT, None, whole)
+    return [f"{one.rule}: {one.message}" for one in found if not one.exemption]
 
 
 def _outputs(item: Item) -> dict[str, Any]:

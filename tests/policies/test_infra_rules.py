@@ -19,24 +19,25 @@ from pulumi_policy import (
 from pulumi_policy.proxy import UNKNOWN_STRING_VALUE, unknown_checking_proxy
 
 from infra.program import roles as grants
-from policies.infra import limits, pack, rights, waivers
+from ml.core.errors import Refused
+from policies.infra import access, limits, pack
 from policies.infra.limits import Limits
-from policies.infra.pack import RULES, Book, plain, verdicts
+from policies.infra.pack import RULES, Context, plain, violations
 from policies.infra.rule import UNKNOWN, Item
-from policies.infra.waivers import Waiver
+from policies.waivers import RuleWaiver, rule_waivers
 
 CASES = yaml.safe_load(Path(__file__).with_name("infra_rules.yml").read_text())
 TODAY = date(2026, 6, 1)
-LIMITS = limits.load(rule.name for rule in RULES)
-STRICT = Book({"default": LIMITS["default"]}, (), TODAY)
-WAIVER = Waiver(
-    "vault-firewall",
-    "staging",
-    "vault",
-    "being moved",
-    "ada@example.com",
-    TODAY + timedelta(days=30),
-    "waivers.yml:1",
+NAMES = [rule.name for rule in RULES]
+LIMITS = limits.load(NAMES)
+STRICT = Context({"default": LIMITS["default"]}, (), TODAY)
+WAIVER = RuleWaiver(
+    rule="vault-firewall",
+    environment="staging",
+    resource="vault",
+    reason="being moved",
+    owner="ada@example.com",
+    expires=TODAY + timedelta(days=30),
 )
 
 
@@ -95,9 +96,9 @@ def _each() -> Iterator[Any]:
 def test_a_rule_allows_and_refuses(rule: str, refused: bool, given: Item | list[Item]) -> None:
     (known,) = (one for one in RULES if one.name == rule)
     if isinstance(given, Item):
-        found = list(verdicts(STRICT, given, (), [known]))
+        found = list(violations(STRICT, given, (), [known]))
     else:
-        found = list(verdicts(STRICT, None, given, [known]))
+        found = list(violations(STRICT, None, given, [known]))
     assert bool(found) is refused, found
 
 
@@ -107,7 +108,7 @@ def test_every_rule_has_both_cases_and_a_name_of_its_own() -> None:
         names
     )
     assert all(
-        rule.says and rule.sources and bool(rule.check) != bool(rule.whole) for rule in RULES
+        rule.title and rule.sources and bool(rule.check) != bool(rule.stack_check) for rule in RULES
     )
 
 
@@ -129,19 +130,19 @@ def test_every_check_of_the_catalogues_is_a_rule(source: str) -> None:
 
 
 def test_every_role_that_the_program_grants_may_be_granted_and_no_other() -> None:
-    assert {ident: name for name, ident in grants.ROLES.items()} == rights.ROLES
+    assert {ident: name for name, ident in grants.ROLES.items()} == access.ROLES
 
 
 def test_an_environment_without_limits_has_the_strictest() -> None:
     cluster = {"properties": {"properties": {"vmSize": "Standard_NC24ads_A100_v4"}}}
     kind = "machinelearningservices:Compute"
-    book = Book(LIMITS, (), TODAY)
+    context = Context(LIMITS, (), TODAY)
     rules = [rule for rule in RULES if rule.name == "cost-gpu-sizes"]
-    said = {
-        stack: bool(list(verdicts(book, _item(kind, cluster, stack=stack), (), rules)))
+    refused = {
+        stack: bool(list(violations(context, _item(kind, cluster, stack=stack), (), rules)))
         for stack in ("dev", "prod", "default", "unheard-of")
     }
-    assert said == {"dev": True, "prod": False, "default": True, "unheard-of": True}
+    assert refused == {"dev": True, "prod": False, "default": True, "unheard-of": True}
 
 
 def test_the_strictest_is_the_tightest_of_each_limit() -> None:
@@ -162,51 +163,53 @@ ALL = "{max_nodes: 1, idle_minutes: 1, gpu_sizes: [], regions: [], tags: [], adv
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("dev: {}", "with `default`"),
-        ("default: {max_nodes: many}", "default.max_nodes"),
-        ("default: {nodes: 3}", "default.nodes"),
-        ("default: {max_nodes: 3}", "no advice"),
+        ("dev: {}", "`default` is empty"),
+        ("default: {max_nodes: many}", "limits.yml:1: `default.max_nodes` is 'many'"),
+        ("default: {nodes: 3}", "limits.yml:1: `default.nodes`"),
+        ("default: {max_nodes: 3}", "no `default.advice`"),
         ("default: {max_nodes: true}", "a whole number"),
         ("default: [1]", "a mapping"),
         ("default: {", "limits.yml"),
-        (f"default: {ALL}\nprod: {{max_nodes: -1}}", "prod.max_nodes"),
-        (f"default: {ALL}\nprod:", "prod`: a mapping"),
-        (f"default: {ALL}\nprod: {{advice: [storage-tsl]}}", "no rule `storage-tsl`"),
+        (f"default: {ALL}\nprod: {{max_nodes: -1}}", "limits.yml:2: `prod.max_nodes` is -1"),
+        (f"default: {ALL}\nprod:", "limits.yml:2: `prod` is empty"),
+        (f"default: {ALL}\nprod: {{advice: [storage-tsl]}}", "limits.yml:2: .*`storage-tsl`"),
         (
             f"default: {ALL}\nprod: {{}}\ndev: {{}}\nprod: {{max_nodes: 99}}",
-            "limits.yml:4: `prod` twice",
+            "limits.yml:4: `prod` is here and on line 2",
         ),
-        (f"default: {ALL}\nprod: {{max_nodes: 1, max_nodes: 99}}", "`max_nodes` twice"),
-        ("default: &a {prod: *a}", "limits.yml: an alias inside"),
+        (f"default: {ALL}\nprod: {{max_nodes: 1, max_nodes: 99}}", "`max_nodes` is here and"),
+        ("default: &a {prod: *a}", "limits.yml:1: an alias inside"),
     ],
 )
 def test_wrong_limits_are_refused(text: str, said: str, tmp_path: Path) -> None:
     file = tmp_path / "limits.yml"
     file.write_text(text)
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises(Refused, match=said):
         limits.load(["storage-tls"], file)
 
 
-def _firewall(book: Book, stack: str, name: str = "vault") -> pack.Verdict:
-    open_ = {"properties": {"networkAcls": {"defaultAction": "Allow"}}}
-    rules = [rule for rule in RULES if rule.name == "vault-firewall"]
-    (found,) = verdicts(book, _item("keyvault:Vault", open_, stack=stack, name=name), (), rules)
-    return found
+def _firewall(stack: str, name: str = "vault", today: date = TODAY) -> pack.Violation:
+    """What `vault-firewall` says of an open vault, with WAIVER."""
+    context = Context(STRICT.limits, (WAIVER,), today)
+    props = {"properties": {"networkAcls": {"defaultAction": "Allow"}}}
+    vault = _item("keyvault:Vault", props, stack=stack, name=name)
+    (rule,) = (rule for rule in RULES if rule.name == "vault-firewall")
+    (violation,) = violations(context, vault, (), [rule])
+    return violation
 
 
-def test_a_waiver_sets_one_no_aside_until_its_day() -> None:
-    book = Book(STRICT.limits, (WAIVER,), TODAY)
-    assert _firewall(book, "staging").aside.startswith("waived until 2026-07-01 by ada@example.com")
-    assert not _firewall(book, "prod").aside and not _firewall(book, "staging", "other").aside
-    last = Book(STRICT.limits, (WAIVER,), WAIVER.expires)
-    assert _firewall(last, "staging").aside
-    late = _firewall(Book(STRICT.limits, (WAIVER,), WAIVER.expires + timedelta(days=1)), "staging")
-    assert not late.aside and "expired on 2026-07-01" in late.message
+def test_a_waiver_sets_one_refusal_aside_until_it_expires() -> None:
+    waived = "waived until 2026-07-01 by ada@example.com"
+    assert _firewall("staging").exemption.startswith(waived)
+    assert not _firewall("prod").exemption and not _firewall("staging", "other").exemption
+    assert _firewall("staging", today=WAIVER.expires).exemption
+    late = _firewall("staging", today=WAIVER.expires + timedelta(days=1))
+    assert not late.exemption and "expired on 2026-07-01" in late.message
 
 
-def test_a_waiver_for_too_long_is_none() -> None:
-    book = Book(STRICT.limits, (WAIVER,), TODAY - timedelta(days=151))
-    assert "more than 180 days" in _firewall(book, "staging").message
+def test_a_waiver_that_is_too_long_does_not_hold() -> None:
+    early = _firewall("staging", today=TODAY - timedelta(days=151))
+    assert not early.exemption and "more than 180 days" in early.message
 
 
 GOOD = (
@@ -218,15 +221,16 @@ GOOD = (
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        (GOOD.replace("2026-07-01", "soon"), "expires"),
-        (GOOD.replace("2026-07-01", "2026-07-01T00:00:00Z"), "expires"),
-        (GOOD.replace("vault-firewall", "vault-fire"), "no rule"),
-        (GOOD.replace("owner: o", "owner: ''"), "owner"),
-        (GOOD.replace("reason: r, ", ""), "no more and no less"),
-        (GOOD + GOOD.replace("owner: o", "owner: 3"), "waivers.yml:2: `owner`"),
-        (GOOD.replace("reason: r", "reason: r, reason: s"), "waivers.yml:1: `reason` twice"),
-        (GOOD + GOOD.replace("2026-07-01", "2026-05-01"), "waivers.yml:2: waivers.yml:1 waives"),
-        ("&a [*a]", "waivers.yml: an alias inside"),
+        (GOOD.replace("2026-07-01", "soon"), "expires` is 'soon'"),
+        (GOOD.replace("2026-07-01", "2026-07-01T00:00:00Z"), "expires` is 2026"),
+        (GOOD.replace("vault-firewall", "vault-fire"), "no rule `vault-fire`"),
+        (GOOD.replace("owner: o", "owner: ''"), "owner` is ''"),
+        (GOOD.replace("reason: r, ", ""), "no `.0..reason`"),
+        (GOOD.replace("reason: r", "reason: r, because: s"), "unknown-field.*because"),
+        (GOOD + GOOD.replace("owner: o", "owner: 3"), "waivers.yml:2: `.1..owner` is 3"),
+        (GOOD.replace("reason: r", "reason: r, reason: s"), "waivers.yml:1: `reason` is here"),
+        (GOOD + GOOD.replace("2026-07-01", "2026-05-01"), "waivers.yml:2: .*waivers.yml:1 waives"),
+        ("&a [*a]", "waivers.yml:1: an alias inside"),
         ("a: 1", "a list"),
         ("- [", "waivers.yml"),
     ],
@@ -234,19 +238,19 @@ GOOD = (
 def test_wrong_waivers_are_refused(text: str, said: str, tmp_path: Path) -> None:
     file = tmp_path / "waivers.yml"
     file.write_text(text)
-    with pytest.raises(ValueError, match=said):
-        waivers.load([rule.name for rule in RULES], file)
+    with pytest.raises(Refused, match=said):
+        rule_waivers(NAMES, file)
 
 
 def test_waivers_are_read_with_their_lines(tmp_path: Path) -> None:
     file = tmp_path / "waivers.yml"
     file.write_text("# none\n" + GOOD)
-    (found,) = waivers.load(["vault-firewall"], file)
-    assert (found.place, found.expires) == ("waivers.yml:2", date(2026, 7, 1))
+    (waiver,) = rule_waivers(["vault-firewall"], file)
+    assert waiver.place.endswith("waivers.yml:2") and waiver.expires == date(2026, 7, 1)
 
 
 def test_the_waivers_and_limits_of_the_repository_load() -> None:
-    assert pack.book().limits["default"].max_nodes > 0
+    assert pack.load().limits["default"].max_nodes > 0
 
 
 def test_an_unknown_value_is_a_word_that_no_rule_allows() -> None:

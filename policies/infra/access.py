@@ -1,0 +1,173 @@
+"""Rules of role assignments, locks, identities and the workflows that sign in."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+
+from policies.infra.limits import Limits, environment
+from policies.infra.rule import (
+    COMPUTE,
+    ENDPOINT,
+    LOCK,
+    RESOURCE_GROUP,
+    ROLE_ASSIGNMENT,
+    UNKNOWN,
+    WORKSPACE,
+    Item,
+    Rules,
+    StackFindings,
+)
+
+CREDENTIAL = "managedidentity:FederatedIdentityCredential"
+# Every role that may be granted: learn.microsoft.com/azure/role-based-access-control/built-in-roles
+# To grant another role, or a custom one, add it here.
+ROLES: Mapping[str, str] = {
+    "7f951dda-4ed3-4680-a7ca-43fe172d538d": "AcrPull",
+    "8311e382-0749-4cb8-b61a-304f252e45ec": "AcrPush",
+    "b556d68e-0be0-4f35-a333-ad7ee1ce17ea": "Azure AI Enterprise Network Connection Approver",
+    "f6c7c914-8db3-469d-8ca1-694a8f32e121": "AzureML Data Scientist",
+    "635dd51f-9968-44d3-b7fb-6d9a6bd613ae": "AzureML Metrics Writer (preview)",
+    "1823dd4f-9b8c-4ab6-ab4e-7397a3684615": "AzureML Registry User",
+    "b24988ac-6180-42a0-ab88-20f7382dd24c": "Contributor",
+    "00482a5a-887f-4fb3-b363-3b7fe8e74483": "Key Vault Administrator",
+    "e147488a-f6f5-4113-8e2d-b22465e65bf6": "Key Vault Crypto Service Encryption User",
+    "f1a07417-d97a-45cb-824c-7a7467783830": "Managed Identity Operator",
+    "acdd72a7-3385-48ef-bd42-f606fba81ae7": "Reader",
+    "ba92f5b4-2d11-453d-a403-e96b0029c9fe": "Storage Blob Data Contributor",
+    "2a2b9908-6ea1-4ae2-8e65-a410df84e7d1": "Storage Blob Data Reader",
+    "69566ab7-960f-475b-8e7c-b3118f30c6bd": "Storage File Data Privileged Contributor",
+    "974c5e8b-45b9-4653-ba55-5f855dd0fb88": "Storage Queue Data Contributor",
+    "0a9a7e1f-b9d0-4cc4-a60d-0319b160aaa3": "Storage Table Data Contributor",
+    "fb879df8-f326-4884-b1cf-06f3ad86be52": "Virtual Machine User Login",
+}
+# Roles that change or open a resource: only the workspace's own identity needs them.
+MANAGING = (
+    "Contributor",
+    "Key Vault Administrator",
+    "Azure AI Enterprise Network Connection Approver",
+)
+IDENTITY_OPERATOR = "Managed Identity Operator"
+ISSUER = "https://token.actions.githubusercontent.com"
+# /subscriptions/S/resourceGroups/G/providers/NAMESPACE/TYPE/NAME: role-based-access-control/
+# scope-overview. A shorter scope is a resource group, a subscription or a management group.
+_SCOPE_PARTS = 8
+
+
+RULES = Rules()
+
+
+def role(assignment: Item) -> str:
+    """The name of the role that an assignment grants; its id when `ROLES` does not have it."""
+    granted = str(assignment.at("roleDefinitionId", "")).rsplit("/", 1)[-1]
+    return ROLES.get(granted.lower(), granted)
+
+
+@RULES.resource(
+    "role-least", "Only listed roles are granted, each on one resource.", "own", ROLE_ASSIGNMENT
+)
+def _least_privilege(item: Item, limits: Limits) -> Iterator[str]:
+    if role(item) not in ROLES.values():
+        yield f"grants `{role(item)}`, which is not one of the roles in policies/infra/access.py"
+    scope = str(item.at("scope", ""))
+    if scope != UNKNOWN and len(scope.strip("/").split("/")) < _SCOPE_PARTS:
+        yield f"is granted on `{scope}`, which is wider than one resource"
+
+
+@RULES.stack("role-not-on-group", "Roles are not granted on the resource group.", "own")
+def _not_on_group(items: Sequence[Item], limits: Limits) -> StackFindings:
+    """A preview does not know the scope, but it knows what the scope was made from."""
+    groups = {item.urn for item in items if item.kind == RESOURCE_GROUP}
+    for item in items:
+        if item.kind == ROLE_ASSIGNMENT and groups & item.sources("scope"):
+            yield item, "is granted on the resource group, not on one resource"
+
+
+@RULES.stack(
+    "role-managing", "Only the workspace's identity manages the workspace's resources.", "own"
+)
+def _managing(items: Sequence[Item], limits: Limits) -> StackFindings:
+    own = {urn for item in items if item.kind == WORKSPACE for urn in item.sources("identity")}
+    for item in items:
+        granted = role(item) if item.kind == ROLE_ASSIGNMENT else ""
+        principals = item.sources("principalId")
+        if granted in MANAGING and (not principals or not principals <= own):
+            yield item, f"grants {granted} to an identity that is not the workspace's own"
+        if granted == IDENTITY_OPERATOR and own & item.sources("scope"):
+            yield item, f"grants {granted} on the workspace's identity: its holder can act as it"
+
+
+@RULES.stack(
+    "lock-not-on-group",
+    "Locks are on resources that hold data, not on the resource group.",
+    "azure-resource-manager/management/lock-resources",
+)
+def _locks(items: Sequence[Item], limits: Limits) -> StackFindings:
+    groups = {item.urn for item in items if item.kind == RESOURCE_GROUP}
+    for item in items:
+        if item.kind != LOCK:
+            continue
+        scope = item.sources("scope")
+        if not scope or scope & groups:
+            yield item, "a lock on the resource group stops clusters from releasing nodes"
+        if item.at("level") != "CanNotDelete":
+            yield item, f"`level` is {item.at('level')}: a read-only resource cannot be used"
+
+
+@RULES.stack("compute-own-identity", "Each cluster has an identity that nothing else uses.", "own")
+def _shared_identities(items: Sequence[Item], limits: Limits) -> StackFindings:
+    """The rights of a job are those of its cluster's identity, so nothing else may share it."""
+    for users in _users(items).values():
+        for item in users if len(users) > 1 else ():
+            if item.kind == COMPUTE:
+                others = ", ".join(f"`{user.name}`" for user in users if user is not item)
+                yield item, f"shares its identity with {others}"
+
+
+def _users(items: Sequence[Item]) -> Mapping[str, list[Item]]:
+    """URN of an identity → the workspace, compute and endpoints that use it."""
+    users: dict[str, list[Item]] = {}
+    for item in items:
+        if item.kind in (WORKSPACE, COMPUTE, ENDPOINT):
+            for urn in item.uses.get("identity", ()):
+                users.setdefault(urn, []).append(item)
+    return users
+
+
+@RULES.stack(
+    "federation-own-identity",
+    "A workflow has an identity of its own, for its own repository.",
+    "own",
+)
+def _workflow_identity(items: Sequence[Item], limits: Limits) -> StackFindings:
+    """A workflow has an identity of its own; the tag of the identity names the repository."""
+    by_urn, users = {item.urn: item for item in items}, _users(items)
+    for item in items:
+        if item.kind != CREDENTIAL:
+            continue
+        identities = [by_urn[urn] for urn in item.uses.get("resourceName", ()) if urn in by_urn]
+        repositories = {f"repo:{identity.at('tags.repository')}" for identity in identities}
+        if repositories != {str(item.at("subject", "")).split(":environment:")[0]}:
+            yield item, "`subject` names another repository than the identity's tag"
+        for identity in identities:
+            for user in users.get(identity.urn, ()):
+                yield item, f"lets a workflow act as `{user.name}`"
+
+
+@RULES.resource(
+    "federation-one-environment",
+    "A workflow signs in from one environment of the repository.",
+    "own",
+    CREDENTIAL,
+)
+def _subject(item: Item, limits: Limits) -> Iterator[str]:
+    """A credential for another environment would bypass this environment's reviewers."""
+    stack, subject = environment(item.urn), str(item.at("subject", ""))
+    if not re.fullmatch(rf"repo:[^:*]+:environment:{re.escape(stack)}", subject):
+        yield f"`subject` is {subject}, must be repo:OWNER/NAME:environment:{stack}"
+    issuer = str(item.at("issuer", ""))
+    # An enterprise may have an issuer of its own, below GitHub's.
+    if issuer != ISSUER and not issuer.startswith(f"{ISSUER}/"):
+        yield f"`issuer` is {issuer}, must be {ISSUER}"
+    if item.at("claimsMatchingExpression"):
+        yield "`claimsMatchingExpression` accepts more than one subject"

@@ -1,0 +1,107 @@
+"""Rules of cost: the number of nodes, GPU sizes, idle time, and a budget."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Sequence
+
+from policies.infra.limits import Limits
+from policies.infra.rule import (
+    COMPUTE,
+    MACHINE,
+    RESOURCE_GROUP,
+    UNKNOWN,
+    Item,
+    Rules,
+    StackFindings,
+)
+
+# Every size with an accelerator: virtual-machines/sizes/overview, "N".
+GPU = re.compile(r"Standard_N", re.I)
+_DURATION = re.compile(r"PT(?:(\d+)H)?(?:(\d+)M)?(?:(\d+)S)?")
+# Azure's own maximum in minutes: the reference of `idleTimeBeforeShutdown`.
+_LONGEST_IDLE = 3 * 24 * 60
+_SCALE = "properties.properties.scaleSettings"
+
+
+RULES = Rules()
+
+
+@RULES.resource("cost-node-cap", "Clusters stay within the limit of nodes.", "own", COMPUTE)
+def _max_nodes(item: Item, limits: Limits) -> Iterator[str]:
+    nodes = item.at(f"{_SCALE}.maxNodeCount")
+    if _is_cluster(item) and (not isinstance(nodes, int | float) or nodes > limits.max_nodes):
+        yield f"`maxNodeCount` is {nodes}, at most {limits.max_nodes} here"
+
+
+@RULES.resource(
+    "cost-scale-to-zero", "Clusters without work have no nodes.", "CKV_AZURE_150", COMPUTE
+)
+def _min_nodes(item: Item, limits: Limits) -> Iterator[str]:
+    nodes = item.at(f"{_SCALE}.minNodeCount", 0)
+    if _is_cluster(item) and nodes != 0:
+        yield f"`minNodeCount` is {nodes}, must be 0: an idle node costs as much as a busy one"
+
+
+@RULES.resource("cost-idle-time", "Idle nodes are released soon.", "own", COMPUTE)
+def _idle_time(item: Item, limits: Limits) -> Iterator[str]:
+    if not _is_cluster(item):
+        return
+    duration = item.at(f"{_SCALE}.nodeIdleTimeBeforeScaleDown")
+    if _minutes(duration) > limits.idle_minutes:
+        yield f"`nodeIdleTimeBeforeScaleDown` is {duration}, at most {limits.idle_minutes} minutes"
+
+
+@RULES.resource(
+    "cost-gpu-sizes", "GPU sizes are those that the environment allows.", "own", COMPUTE, MACHINE
+)
+def _gpu_size(item: Item, limits: Limits) -> Iterator[str]:
+    path = "hardwareProfile.vmSize" if item.kind == MACHINE else "properties.properties.vmSize"
+    size = str(item.at(path, UNKNOWN))
+    allowed = {each.lower() for each in limits.gpu_sizes}
+    if size == UNKNOWN or (GPU.match(size) and size.lower() not in allowed):
+        choices = ", ".join(limits.gpu_sizes) or "none"
+        yield f"`vmSize` is {size}; GPU sizes allowed here: {choices}"
+
+
+@RULES.resource("cost-idle-instance", "Idle instances stop.", "own", COMPUTE)
+def _idle_instance(item: Item, limits: Limits) -> Iterator[str]:
+    instance = item.at("properties.computeType") == "ComputeInstance"
+    duration = item.at("properties.properties.idleTimeBeforeShutdown")
+    if instance and _minutes(duration) > _LONGEST_IDLE:
+        yield f"`idleTimeBeforeShutdown` is {duration}, at most {_LONGEST_IDLE} minutes"
+
+
+@RULES.stack("cost-budget", "A budget warns before it is spent.", "own")
+def _budget(items: Sequence[Item], limits: Limits) -> StackFindings:
+    in_budget = {
+        urn
+        for item in items
+        if item.kind == "consumption:Budget" and any(map(_warns, item.each("notifications")))
+        for urn in item.sources("scope")
+    }
+    for item in items:
+        if item.kind == RESOURCE_GROUP and item.urn not in in_budget:
+            yield item, "no budget warns of its cost"
+
+
+def _warns(notification: Item) -> bool:
+    """Whether somebody is warned before the whole budget is spent."""
+    percent = notification.at("threshold")
+    contacts = notification.at("contactEmails") or notification.at("contactGroups")
+    in_time = isinstance(percent, int | float) and percent <= 100
+    return bool(notification.at("enabled") is True and in_time and contacts)
+
+
+def _minutes(duration: object) -> float:
+    """A duration such as PT1H30M in minutes; infinite when it is not set."""
+    match = _DURATION.fullmatch(str(duration))
+    if not match or not any(match.groups()):
+        return math.inf
+    hours, minutes, seconds = (int(group or 0) for group in match.groups())
+    return hours * 60 + minutes + seconds / 60
+
+
+def _is_cluster(item: Item) -> bool:
+    return bool(item.at("properties.computeType") == "AmlCompute")

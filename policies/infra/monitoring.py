@@ -1,0 +1,96 @@
+"""Rules of logs and alerts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from policies.infra.limits import Limits
+from policies.infra.rule import (
+    APPLICATION_INSIGHTS,
+    BLOB_SERVICE,
+    CONTAINER_REGISTRY,
+    ENDPOINT,
+    LOGS,
+    ML_REGISTRY,
+    NETWORK,
+    SECURITY_GROUP,
+    VAULT,
+    WORKSPACE,
+    Item,
+    Rules,
+    StackFindings,
+)
+
+LOGGED = (
+    *(WORKSPACE, ENDPOINT, ML_REGISTRY, VAULT, CONTAINER_REGISTRY, BLOB_SERVICE, LOGS),
+    *(NETWORK, SECURITY_GROUP),
+)
+_SHORTEST_RETENTION = 30  # days
+
+
+RULES = Rules()
+
+
+@RULES.stack("diagnostics", "Logs are sent to Log Analytics.", "AVM WAF")
+def _diagnostics(items: Sequence[Item], limits: Limits) -> StackFindings:
+    logged = {
+        urn
+        for item in items
+        if item.kind == "monitor:DiagnosticSetting"
+        and item.sources("workspaceId")
+        and any(log.at("enabled") is True for log in item.each("logs"))
+        for urn in item.sources("resourceUri")
+    }
+    for item in items:
+        if item.kind in LOGGED and item.urn not in logged:
+            yield item, "no diagnostic setting sends its logs to Log Analytics"
+
+
+@RULES.stack("alerts", "Failures raise an alert.", "AVM WAF")
+def _alerts(items: Sequence[Item], limits: Limits) -> StackFindings:
+    """The alert and its action group are enabled, and the group has a receiver."""
+    groups = {
+        item.urn
+        for item in items
+        if item.kind == "monitor:ActionGroup"
+        and item.at("enabled", True) is True
+        and any(_has_receiver(key, value) for key, value in item.props.items())
+    }
+    alerted = {
+        urn
+        for item in items
+        if item.kind == "monitor:MetricAlert"
+        and item.at("enabled") is True
+        and groups & item.sources("actions")
+        for urn in item.sources("scopes")
+    }
+    for item in items:
+        if item.kind in (WORKSPACE, ENDPOINT) and item.urn not in alerted:
+            yield item, "no alert reports its failures to anybody"
+
+
+def _has_receiver(key: str, value: object) -> bool:
+    return key.endswith("Receivers") and isinstance(value, list) and bool(value)
+
+
+@RULES.resource("logs-kept", "Logs are kept for 30 days or more.", "own", LOGS)
+def _retention(item: Item, limits: Limits) -> Iterator[str]:
+    days = item.at("retentionInDays")
+    if not isinstance(days, int) or days < _SHORTEST_RETENTION:
+        yield f"`retentionInDays` is {days}, at least {_SHORTEST_RETENTION}"
+
+
+@RULES.resource(
+    "insights-workspace",
+    "Application Insights stores its data in Log Analytics.",
+    "AZR-000069",
+    APPLICATION_INSIGHTS,
+)
+def _insights(item: Item, limits: Limits) -> Iterator[str]:
+    if not item.at("workspaceResourceId"):
+        yield "`workspaceResourceId` is not set"
+
+
+RULES.resource("logs-local-auth", "Logs cannot be written by key.", "own", LOGS).must(
+    "features.disableLocalAuth", True, default=False
+)

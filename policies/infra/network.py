@@ -1,0 +1,266 @@
+"""Rules of networks, private endpoints and virtual machines."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterator, Mapping, Sequence
+
+from policies.infra.limits import Limits
+from policies.infra.rule import (
+    ACCOUNT,
+    CONTAINER_REGISTRY,
+    DNS_ZONE,
+    MACHINE,
+    ML_REGISTRY,
+    NETWORK,
+    NETWORK_CARD,
+    PRIVATE_ENDPOINT,
+    SECURITY_GROUP,
+    UNKNOWN,
+    VAULT,
+    WORKSPACE,
+    Item,
+    Rules,
+    StackFindings,
+)
+
+DNS_GROUP = "network:PrivateDnsZoneGroup"
+DNS_LINK = "privatedns:VirtualNetworkLink"
+WEB_PORTS = frozenset({"80", "443"})
+SIGN_IN = "Microsoft.Azure.ActiveDirectory.AADSSHLoginForLinux"
+WORKSPACE_ZONES = ("privatelink.api.azureml.ms", "privatelink.notebooks.azure.net")
+# RFC 1918. Python's `is_private` looks at both ends of a range, and so it allows 0.0.0.0/1.
+PRIVATE_RANGES = tuple(
+    ipaddress.IPv4Network(text) for text in ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16")
+)
+# Kind → the parts that each need a private endpoint; `_parts` knows those of storage accounts.
+PARTS: Mapping[str, tuple[str, ...]] = {
+    WORKSPACE: ("amlworkspace",),
+    ML_REGISTRY: ("amlregistry",),
+    VAULT: ("vault",),
+    CONTAINER_REGISTRY: ("registry",),
+}
+
+
+RULES = Rules()
+
+
+def is_internal(source: str) -> bool:
+    """Whether a source is inside our own networks: a service tag of them, or private addresses."""
+    if source.lower() in {"virtualnetwork", "azureloadbalancer"}:
+        return True
+    try:
+        network = ipaddress.IPv4Network(source)
+    except ValueError:
+        return False
+    return any(network.subnet_of(private) for private in PRIVATE_RANGES)
+
+
+@RULES.resource(
+    "subnet-security-group",
+    "Every subnet has a security group.",
+    "CKV2_AZURE_31 AZR-000263",
+    NETWORK,
+)
+def _security_group(item: Item, limits: Limits) -> Iterator[str]:
+    for subnet in item.each("subnets"):
+        if not subnet.at("networkSecurityGroup.id"):
+            yield f"subnet `{subnet.at('name')}` has no security group"
+
+
+@RULES.resource(
+    "subnet-way-out", "Subnets do not use Azure's default outbound access.", "own", NETWORK
+)
+def _default_outbound(item: Item, limits: Limits) -> Iterator[str]:
+    for subnet in item.each("subnets"):
+        if subnet.at("defaultOutboundAccess") is not False:
+            yield f"`defaultOutboundAccess` of subnet `{subnet.at('name')}` must be false"
+
+
+@RULES.resource(
+    "security-group-closed",
+    "The internet cannot connect to a subnet.",
+    "CKV_AZURE_9 CKV_AZURE_10 CKV_AZURE_77 CKV_AZURE_160",
+    SECURITY_GROUP,
+)
+def _inbound(item: Item, limits: Limits) -> Iterator[str]:
+    """Azure reads `inbound` as it reads `Inbound`; a rule not outbound or denying lets in."""
+    for rule in item.each("securityRules"):
+        if _lower(rule, "direction") == "outbound" or _lower(rule, "access") == "deny":
+            continue
+        sources = _values(rule, "sourceAddressPrefix", "sourceAddressPrefixes")
+        if not sources and not rule.at("sourceApplicationSecurityGroups"):
+            sources = ["anything"]
+        if not all(map(is_internal, sources)):
+            yield f"rule `{rule.at('name')}` lets in {', '.join(sources)}"
+
+
+@RULES.resource(
+    "security-group-outbound",
+    "Outbound traffic to the internet is denied, except to web ports.",
+    "own",
+    SECURITY_GROUP,
+)
+def _outbound(item: Item, limits: Limits) -> Iterator[str]:
+    """Azure lets all traffic out to the internet unless a rule denies it."""
+    rules = [rule for rule in item.each("securityRules") if _lower(rule, "direction") != "inbound"]
+    if not any(map(_denies_internet, rules)):
+        yield "no rule denies outbound traffic to the internet"
+    for rule in rules:
+        targets = _values(rule, "destinationAddressPrefix", "destinationAddressPrefixes")
+        ports = _values(rule, "destinationPortRange", "destinationPortRanges")
+        public = [target for target in targets if _is_public(target)]
+        if _lower(rule, "access") != "deny" and public and not WEB_PORTS.issuperset(ports):
+            target = f"{', '.join(public)} on {', '.join(ports) or 'any port'}"
+            yield f"rule `{rule.at('name')}` lets out to {target}, not only to web ports"
+
+
+def _denies_internet(rule: Item) -> bool:
+    """Whether a rule denies all outbound traffic: any protocol, source and port."""
+    everything = {
+        "direction": {"outbound"},
+        "access": {"deny"},
+        "protocol": {"*"},
+        "sourceAddressPrefix": {"*", "virtualnetwork"},
+        "sourcePortRange": {"*"},
+        "destinationAddressPrefix": {"*", "internet"},
+        "destinationPortRange": {"*"},
+    }
+    return all(_lower(rule, key) in values for key, values in everything.items())
+
+
+def _lower(rule: Item, key: str) -> str:
+    return str(rule.at(key, "")).lower()
+
+
+def _values(rule: Item, singular: str, plural: str) -> list[str]:
+    """The values of a security rule's singular and plural property."""
+    several = rule.at(plural, [])
+    several = [several] if isinstance(several, str) else several
+    return [str(value) for value in (rule.at(singular), *several) if value]
+
+
+def _is_public(target: str) -> bool:
+    """Whether a destination is neither one service of Azure nor a private address."""
+    if target == UNKNOWN or target.lower().partition(".")[0] in {"*", "internet", "azurecloud"}:
+        return True
+    try:
+        network = ipaddress.ip_network(target, strict=False)
+    except ValueError:
+        return False  # a service tag
+    return not any(
+        network.subnet_of(private)
+        for private in PRIVATE_RANGES
+        if isinstance(network, type(private))
+    )
+
+
+@RULES.resource("machine-no-password", "Virtual machines do not accept passwords.", "own", MACHINE)
+def _password(item: Item, limits: Limits) -> Iterator[str]:
+    linux = "osProfile.linuxConfiguration.disablePasswordAuthentication"
+    if item.at(linux) is not True or item.at("osProfile.adminPassword"):
+        yield f"`{linux}` must be true, and `osProfile.adminPassword` not set"
+
+
+@RULES.resource(
+    "machine-no-address", "Virtual machines have no public address.", "own", NETWORK_CARD, MACHINE
+)
+def _address(item: Item, limits: Limits) -> Iterator[str]:
+    for configuration in item.each("ipConfigurations"):
+        if configuration.at("publicIPAddress"):
+            yield f"`{configuration.at('name')}` has a public address"
+    if item.at("networkProfile.networkInterfaceConfigurations"):
+        yield "`networkInterfaceConfigurations` makes network cards that no rule checks"
+
+
+@RULES.resource(
+    "machine-extension",
+    "Virtual machines have no extension but the sign-in.",
+    "own",
+    "compute:VirtualMachineExtension",
+)
+def _extension(item: Item, limits: Limits) -> Iterator[str]:
+    extension = f"{item.at('publisher')}.{item.at('type')}"
+    if extension != SIGN_IN:
+        yield f"the extension is {extension}, must be {SIGN_IN}"
+
+
+@RULES.stack(
+    "private-endpoints",
+    "Resources that hold data have a private endpoint with a DNS name.",
+    "CKV2_AZURE_32 CKV2_AZURE_33 AVM",
+)
+def _private_endpoints(items: Sequence[Item], limits: Limits) -> StackFindings:
+    """A preview knows no ids: the target of an endpoint is the resource that it was made from."""
+    endpoints: dict[str, list[Item]] = {}
+    for item in items:
+        if item.kind == PRIVATE_ENDPOINT:
+            for urn in item.uses.get("privateLinkServiceConnections", ()):
+                endpoints.setdefault(urn, []).append(item)
+    in_dns = {
+        urn
+        for item in items
+        if item.kind == DNS_GROUP
+        for urn in item.uses.get("privateEndpointName", ())
+    }
+    for item in items:
+        for part in _parts(item):
+            own = [each for each in endpoints.get(item.urn, []) if part in _groups(each)]
+            if not own:
+                yield item, f"no private endpoint leads to its `{part}`"
+            elif not any(endpoint.urn in in_dns for endpoint in own):
+                yield item, f"the private endpoint of its `{part}` is in no DNS zone"
+
+
+def _parts(item: Item) -> tuple[str, ...]:
+    """Data lakes are read through `dfs`, notebooks live in `file`, shares have no blobs."""
+    if item.kind != ACCOUNT:
+        return PARTS.get(item.kind, ())
+    if item.at("kind") == "FileStorage":
+        return ("file",)
+    return ("blob", "dfs") if item.at("isHnsEnabled") is True else ("blob", "file")
+
+
+def _groups(endpoint: Item) -> list[str]:
+    connections = endpoint.each("privateLinkServiceConnections")
+    return [group for connection in connections for group in connection.at("groupIds", [])]
+
+
+@RULES.stack(
+    "private-names", "The network resolves the names of private endpoints.", "CKV_AZURE_243 AVM"
+)
+def _dns_zones(items: Sequence[Item], limits: Limits) -> StackFindings:
+    """A name resolves to the endpoint when its zone exists and is linked to the network."""
+    zones = {item.urn for item in items if item.kind == DNS_ZONE}
+    linked = {
+        urn
+        for item in items
+        if item.kind == DNS_LINK and item.uses.get("virtualNetwork")
+        for urn in item.uses.get("privateZoneName", ())
+    }
+    for item in items:
+        if item.kind == DNS_GROUP:
+            used = item.uses.get("privateDnsZoneConfigs", ())
+            if not used or any(urn not in zones for urn in used):
+                yield item, "names a DNS zone that does not exist"
+            elif any(urn not in linked for urn in used):
+                yield item, "names a DNS zone that is not linked to the network"
+
+
+@RULES.stack(
+    "workspace-names",
+    "Both DNS zones of a workspace exist: api and notebooks.",
+    "CKV_AZURE_243 AVM",
+)
+def _workspace_zones(items: Sequence[Item], limits: Limits) -> StackFindings:
+    zones = {item.resource_name for item in items if item.kind == DNS_ZONE}
+    for item in items:
+        if item.kind == WORKSPACE:
+            yield from (
+                (item, f"no DNS zone `{zone}`") for zone in WORKSPACE_ZONES if zone not in zones
+            )
+
+
+RULES.resource(
+    "machine-encrypted", "Disks of virtual machines are encrypted at the host.", "own", MACHINE
+).must("securityProfile.encryptionAtHost", True, default=False)

@@ -1,0 +1,118 @@
+"""Rules of the container registry and of who builds and replaces images."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from policies.infra.access import role
+from policies.infra.cost import GPU
+from policies.infra.limits import Limits
+from policies.infra.rule import (
+    COMPUTE,
+    CONTAINER_REGISTRY,
+    ENDPOINT,
+    ROLE_ASSIGNMENT,
+    WORKSPACE,
+    Item,
+    Rules,
+    StackFindings,
+)
+
+RULES = Rules()
+
+
+@RULES.stack(
+    "images-builder",
+    "A cluster builds images where the registry is private.",
+    "Azure ML, Configure image builds",
+)
+def _builder(items: Sequence[Item], limits: Limits) -> StackFindings:
+    """A private registry does not build images: a CPU cluster of the workspace does."""
+    private = any(
+        item.kind == CONTAINER_REGISTRY and item.at("publicNetworkAccess") == "Disabled"
+        for item in items
+    )
+    clusters = {item.resource_name: item for item in items if item.kind == COMPUTE}
+    for item in items:
+        if item.kind != WORKSPACE or not private:
+            continue
+        name = item.at("imageBuildCompute")
+        if not name:
+            yield item, "`imageBuildCompute` is not set, and its registry is private"
+        elif name not in clusters:
+            yield item, f"`imageBuildCompute` is {name}, which is not one of its clusters"
+        elif GPU.match(str(clusters[name].at("properties.properties.vmSize", ""))):
+            yield item, f"`imageBuildCompute` is {name}: building images needs no GPU"
+
+
+@RULES.stack("images-push", "Only what builds images may push them.", "own")
+def _push(items: Sequence[Item], limits: Limits) -> StackFindings:
+    """An identity that runs jobs or answers requests must not replace the images of others."""
+    builders = {item.at("imageBuildCompute") for item in items if item.kind == WORKSPACE}
+    consumers = {
+        urn: item.name
+        for item in items
+        if item.kind == ENDPOINT or (item.kind == COMPUTE and item.resource_name not in builders)
+        for urn in item.sources("identity")
+    }
+    for item in items:
+        if item.kind == ROLE_ASSIGNMENT and role(item) == "AcrPush":
+            for urn in item.uses.get("principalId", ()):
+                if urn in consumers:
+                    yield item, f"lets `{consumers[urn]}` replace images, and it builds none"
+
+
+@RULES.resource(
+    "registry-retention",
+    "Untagged images are deleted after a time.",
+    "CKV_AZURE_167",
+    CONTAINER_REGISTRY,
+)
+def _retention(item: Item, limits: Limits) -> Iterator[str]:
+    if item.at("policies.retentionPolicy.status") != "enabled":
+        yield "`policies.retentionPolicy.status` must be enabled"
+    if item.at("policies.softDeletePolicy.status") == "enabled":
+        yield "Azure refuses `retentionPolicy` together with `softDeletePolicy`"
+
+
+@RULES.resource(
+    "registry-sku",
+    "The registry can be private and have its images scanned.",
+    "CKV_AZURE_163",
+    CONTAINER_REGISTRY,
+)
+def _sku(item: Item, limits: Limits) -> Iterator[str]:
+    if item.at("sku.name") != "Premium":
+        yield "`sku.name` must be Premium: private endpoints, retention and scanning need it"
+
+
+RULES.resource(
+    "registry-admin",
+    "The registry has no administrator's password.",
+    "CKV_AZURE_137",
+    CONTAINER_REGISTRY,
+).must("adminUserEnabled", False, default=False)
+RULES.resource(
+    "registry-anonymous",
+    "Images cannot be pulled without signing in.",
+    "CKV_AZURE_138",
+    CONTAINER_REGISTRY,
+).must("anonymousPullEnabled", False, default=False)
+RULES.resource(
+    "registry-public-access",
+    "The registry does not answer on public addresses.",
+    "CKV_AZURE_139",
+    CONTAINER_REGISTRY,
+).must("publicNetworkAccess", "Disabled", default="Enabled")
+RULES.resource(
+    "registry-zones",
+    "The registry survives the loss of a zone.",
+    "CKV_AZURE_233",
+    CONTAINER_REGISTRY,
+).must("zoneRedundancy", "Enabled", default="Disabled")
+RULES.resource(
+    "registry-data-endpoint",
+    "Images come from a data endpoint of this registry.",
+    "CKV_AZURE_237",
+    CONTAINER_REGISTRY,
+).must("dataEndpointEnabled", True, default=False)

@@ -1,0 +1,191 @@
+"""Rules of storage accounts, the key vault, and of what can be restored."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from datetime import timedelta
+
+from policies.infra.limits import Limits
+from policies.infra.rule import (
+    ACCOUNT,
+    BLOB_SERVICE,
+    CONTAINER_REGISTRY,
+    LOCK,
+    VAULT,
+    Item,
+    Rules,
+    StackFindings,
+)
+
+FILE_STORAGE = "FileStorage"  # the `kind` of an account that holds NFS shares
+GEO_REDUNDANT = ("Standard_GRS", "Standard_RAGRS", "Standard_GZRS", "Standard_RAGZRS")
+# DD.HH:MM:SS
+_PERIOD = re.compile(r"(\d+)\.(\d+):(\d+):(\d+)")
+# As long as `storage.sas_hours` of the settings can be.
+_LONGEST_SAS = timedelta(days=7)
+_SHORTEST_RETENTION = 7  # days
+
+
+RULES = Rules()
+
+
+@RULES.resource(
+    "storage-redundancy", "Data survives the loss of a region.", "CKV_AZURE_206", ACCOUNT
+)
+def _redundancy(item: Item, limits: Limits) -> Iterator[str]:
+    """Premium files are copied within their region only (storage-files-planning, Redundancy)."""
+    allowed = ("Premium_ZRS",) if item.at("kind") == FILE_STORAGE else GEO_REDUNDANT
+    sku = item.at("sku.name")
+    if sku not in allowed:
+        yield f"`sku.name` is {sku}, must be one of {', '.join(allowed)}"
+
+
+@RULES.resource("storage-https", "Storage answers HTTPS only.", "CKV_AZURE_3", ACCOUNT)
+def _https(item: Item, limits: Limits) -> Iterator[str]:
+    """NFS does not use HTTPS, so an account for NFS is reached through private endpoints only."""
+    private_share = item.at("kind") == FILE_STORAGE and item.at("publicNetworkAccess") == "Disabled"
+    if item.at("enableHttpsTrafficOnly", True) is not True and not private_share:
+        yield "`enableHttpsTrafficOnly` must be true, except for a private account of an NFS share"
+
+
+@RULES.resource(
+    "storage-azure-services", "Azure's own services reach storage.", "CKV_AZURE_36", ACCOUNT
+)
+def _azure_services(item: Item, limits: Limits) -> Iterator[str]:
+    bypass = item.at("networkRuleSet.bypass", "AzureServices")
+    if "AzureServices" not in str(bypass):
+        yield f"`networkRuleSet.bypass` is {bypass}: Azure ML itself could not reach the account"
+
+
+@RULES.resource("storage-sas-policy", "A SAS expires in time.", "CKV2_AZURE_41", ACCOUNT)
+def _sas_policy(item: Item, limits: Limits) -> Iterator[str]:
+    stated = item.at("sasPolicy.sasExpirationPeriod")
+    period = _PERIOD.fullmatch(str(stated))
+    days, hours, minutes, seconds = map(int, period.groups()) if period else (999, 0, 0, 0)
+    if timedelta(days, seconds, hours=hours, minutes=minutes) > _LONGEST_SAS:
+        yield f"`sasPolicy.sasExpirationPeriod` is {stated}, at most {_LONGEST_SAS.days} days"
+    if item.at("sasPolicy.expirationAction") != "Block":
+        yield "`sasPolicy.expirationAction` must be Block"
+
+
+@RULES.resource("storage-soft-delete", "A deletion can be undone.", "CKV2_AZURE_38", BLOB_SERVICE)
+def _soft_delete(item: Item, limits: Limits) -> Iterator[str]:
+    for policy in ("deleteRetentionPolicy", "containerDeleteRetentionPolicy"):
+        days = item.at(f"{policy}.days", 0)
+        enough = isinstance(days, int) and days >= _SHORTEST_RETENTION
+        if item.at(f"{policy}.enabled") is not True or not enough:
+            yield f"`{policy}` must be enabled, for {_SHORTEST_RETENTION} days or more"
+    if item.at("deleteRetentionPolicy.allowPermanentDelete", False) is not False:
+        yield "`deleteRetentionPolicy.allowPermanentDelete` makes a deletion permanent"
+
+
+@RULES.stack(
+    "storage-recoverable", "Every account sets how long a deletion can be undone.", "CKV2_AZURE_38"
+)
+def _has_soft_delete(items: Sequence[Item], limits: Limits) -> StackFindings:
+    accounts = {
+        urn for item in items if item.kind == BLOB_SERVICE for urn in item.sources("accountName")
+    }
+    for item in items:
+        if item.kind == ACCOUNT and item.at("kind") != FILE_STORAGE and item.urn not in accounts:
+            yield item, "no `BlobServiceProperties` sets how long a deletion can be undone"
+
+
+@RULES.stack("storage-defender", "Defender for Storage is on.", "AZR-000296")
+def _defender(items: Sequence[Item], limits: Limits) -> StackFindings:
+    protected = {
+        urn
+        for item in items
+        if item.kind == "security:DefenderForStorage" and item.at("properties.isEnabled") is True
+        for urn in item.sources("resourceId")
+    }
+    for item in items:
+        if item.kind == ACCOUNT and item.urn not in protected:
+            yield item, "Defender for Storage is not on"
+
+
+@RULES.resource("key-rotation", "Keys are rotated.", "own", "keyvault:Key")
+def _rotation(item: Item, limits: Limits) -> Iterator[str]:
+    actions = item.each("properties.rotationPolicy.lifetimeActions")
+    if not any(str(action.at("action.type")).lower() == "rotate" for action in actions):
+        yield "`properties.rotationPolicy` has no action `rotate`"
+
+
+@RULES.resource(
+    "data-exceptions",
+    "The firewalls have no exceptions.",
+    "own",
+    ACCOUNT,
+    VAULT,
+    CONTAINER_REGISTRY,
+)
+def _firewall_exceptions(item: Item, limits: Limits) -> Iterator[str]:
+    firewall = "properties.networkAcls" if item.kind == VAULT else "networkRuleSet"
+    for name in ("ipRules", "resourceAccessRules"):
+        if item.at(f"{firewall}.{name}"):
+            yield f"`{firewall}.{name}` is an exception to the firewall"
+
+
+@RULES.resource("share-root", "Root in a job is not root on a share.", "own", "storage:FileShare")
+def _share_root(item: Item, limits: Limits) -> Iterator[str]:
+    squash = item.at("rootSquash", "NoRootSquash")
+    if item.at("enabledProtocols") == "NFS" and squash == "NoRootSquash":
+        yield "`rootSquash` is NoRootSquash: root in a job is root on the share"
+
+
+@RULES.stack("data-kept", "Resources that hold data cannot be deleted by accident.", "own")
+def _locked(items: Sequence[Item], limits: Limits) -> StackFindings:
+    """A lock or `protect` is enough: to remove a cluster, the locks have to go first."""
+    locked = {urn for item in items if item.kind == LOCK for urn in item.sources("scope")}
+    for item in items:
+        holds_data = item.kind in (ACCOUNT, VAULT, CONTAINER_REGISTRY)
+        if holds_data and not item.protected and item.urn not in locked:
+            yield item, "has no lock, and Pulumi's `protect` is not set"
+
+
+RULES.resource("storage-shared-key", "Shared keys are off.", "CKV2_AZURE_40", ACCOUNT).must(
+    "allowSharedKeyAccess", False, default=True
+)
+RULES.resource(
+    "storage-anonymous",
+    "Blobs cannot be read without signing in.",
+    "CKV2_AZURE_47 CKV_AZURE_190",
+    ACCOUNT,
+).must("allowBlobPublicAccess", False, default=False)
+RULES.resource(
+    "container-anonymous",
+    "Containers cannot be read without signing in.",
+    "CKV_AZURE_34",
+    "storage:BlobContainer",
+).must("publicAccess", "None", default="None")
+RULES.resource("storage-tls", "TLS is 1.2 or newer.", "CKV_AZURE_44", ACCOUNT).must(
+    "minimumTlsVersion", ("TLS1_2", "TLS1_3"), default="TLS1_0"
+)
+RULES.resource(
+    "storage-default-deny", "The storage firewall denies by default.", "CKV_AZURE_35", ACCOUNT
+).must("networkRuleSet.defaultAction", "Deny", default="Allow")
+RULES.resource(
+    "storage-public-access", "Storage does not answer on public addresses.", "CKV_AZURE_59", ACCOUNT
+).must("publicNetworkAccess", "Disabled", default="Enabled")
+RULES.resource(
+    "storage-cross-tenant", "Data is not copied to another tenant.", "own", ACCOUNT
+).must("allowCrossTenantReplication", False, default=False)
+RULES.resource("storage-local-users", "Storage has no local users.", "CKV_AZURE_244", ACCOUNT).must(
+    "isLocalUserEnabled", False, default=True
+)
+RULES.resource("vault-soft-delete", "Secrets can be restored.", "CKV_AZURE_111", VAULT).must(
+    "properties.enableSoftDelete", True, default=True
+)
+RULES.resource(
+    "vault-purge-protection", "Secrets cannot be purged early.", "CKV_AZURE_110 CKV_AZURE_42", VAULT
+).must("properties.enablePurgeProtection", True, default=False)
+RULES.resource(
+    "vault-firewall", "The vault's firewall denies by default.", "CKV_AZURE_109", VAULT
+).must("properties.networkAcls.defaultAction", "Deny", default="Allow")
+RULES.resource(
+    "vault-public-access", "The vault does not answer on public addresses.", "CKV_AZURE_189", VAULT
+).must("properties.publicNetworkAccess", "Disabled", default="Enabled")
+RULES.resource("vault-roles", "Access to secrets is by role.", "own", VAULT).must(
+    "properties.enableRbacAuthorization", True, default=False
+)

@@ -1,0 +1,226 @@
+"""Waivers and reviews: what a person answers for in writing, in git, until a date.
+
+A rule's waiver sets aside what the rule refuses for one resource of one environment, in
+policies/infra/waivers.yml. A gate's waiver sets aside what the gate measured and found
+insufficient; evidence that is missing is never waived. A review says what a person found where a
+number cannot decide. Both of these stand in the project's gates.yml.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from datetime import date, timedelta
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, TypeVar
+
+from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic.json_schema import SkipJsonSchema
+
+from ml.core import documents, repository, settings
+from ml.core.documents import Document, Key
+from ml.core.errors import Problem, Refused
+from ml.core.settings import CLOSED, invalid
+
+RULE_WAIVERS = Path(__file__).parent / "infra" / "waivers.yml"
+# gate → what a waiver of it names: one of the things that the gate lists.
+ITEMS: Mapping[str, str] = {
+    "format": "the file",
+    "leakage": "the check and its subject, as `feature.auc NAME`",
+    "supply-chain": "the advisory's id, or `PACKAGE is LICENCE`",
+}
+# gate → why it cannot be waived.
+NEVER: Mapping[str, str] = {
+    "identity": "evidence of another model does not describe this one",
+    "recomputed": "every other gate relies on metrics that can be recomputed",
+    "completeness": "missing evidence cannot be excused",
+    "superiority": "write a reason with the request instead",
+    "sign-off": "a waiver does not replace an approval",
+}
+# The gates that need a review.
+REVIEWED = ("fairness", "explainability")
+
+
+def _words(text: str) -> str:
+    if not text.strip():
+        raise invalid("a text that is not empty")
+    return text.strip()
+
+
+def _text(value: object) -> object:
+    """A version may be written as a number."""
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+Words = Annotated[str, AfterValidator(_words)]
+Version = Annotated[str, BeforeValidator(_text), AfterValidator(_words)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Statement:
+    """What `owner` answers for through the date `expires` (UTC); `place` is its file and line."""
+
+    __pydantic_config__ = CLOSED
+    NAME: ClassVar[str]
+    # It has to be renewed, and so looked at again, after this long.
+    LONGEST: ClassVar[timedelta]
+
+    owner: Annotated[Words, Field(description="who answers for it")]
+    expires: Annotated[date, Field(description="the last day on which it holds")]
+    place: SkipJsonSchema[str] = field(default="", init=False)
+
+    def expired(self, today: date) -> str:
+        """Why it does not hold today, or ""."""
+        if today > self.expires:
+            return f"the {self.NAME} at {self.place} expired on {self.expires}"
+        if self.expires - today > self.LONGEST:
+            return f"the {self.NAME} at {self.place} is for more than {self.LONGEST.days} days"
+        return ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Waiver(Statement):
+    """A refusal that is set aside."""
+
+    NAME = "waiver"
+    reason: Annotated[Words, Field(description="why the refusal may be set aside")]
+
+    def __str__(self) -> str:
+        return f"waived until {self.expires} by {self.owner}: {self.reason} ({self.place})"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RuleWaiver(Waiver):
+    """Sets aside what `rule` refuses for the resource of this name in the environment."""
+
+    __pydantic_config__ = CLOSED
+    LONGEST = timedelta(days=180)
+
+    rule: Words
+    environment: Words
+    resource: Annotated[Words, Field(description="the resource's name in the program")]
+
+    @property
+    def subject(self) -> tuple[str, str, str]:
+        """What it is about: the rule, the environment and the resource."""
+        return (self.rule, self.environment, self.resource)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GateWaiver(Waiver):
+    """Sets aside what a gate refuses; `item` is the one thing, for a gate in `ITEMS`, else "".
+
+    `version` "" stands for every version.
+    """
+
+    __pydantic_config__ = CLOSED
+    LONGEST = timedelta(days=90)
+
+    gate: str
+    item: Words = ""
+    version: Version = ""
+
+    def unusable(self, today: date, version: str) -> str:
+        """Why it does not hold today for the model version, or ""."""
+        if not (reason := self.expired(today)) and self.version not in ("", version):
+            return f"the waiver at {self.place} is for version {self.version}"
+        return reason
+
+    def __str__(self) -> str:
+        return f"{self.item} {super().__str__()}".strip()
+
+    def to_json(self) -> Mapping[str, object]:
+        """Its fields, the date as text."""
+        return {**asdict(self), "expires": self.expires.isoformat()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Review(Statement):
+    """What `owner` found for a gate, of a model version, of a feature set (its hash) or of both."""
+
+    __pydantic_config__ = CLOSED
+    NAME = "review"
+    LONGEST = timedelta(days=366)
+
+    gate: str
+    finding: Annotated[Words, Field(description="what was found")]
+    version: Version = ""
+    feature_set: Words = ""
+
+    def unusable(self, today: date, version: str, feature_set: str | None) -> str:
+        """Why it does not hold today for the version and its features, or ""."""
+        if reason := self.expired(today):
+            return reason
+        if self.version not in ("", version):
+            return f"the review at {self.place} is of version {self.version}"
+        if self.feature_set not in ("", feature_set):
+            return f"the review at {self.place} is of other features"
+        return ""
+
+    def __str__(self) -> str:
+        return f"reviewed by {self.owner}: {self.finding} ({self.place})"
+
+
+S = TypeVar("S", bound=Statement)
+
+
+def read(kind: type[S], document: Document, *keys: Key) -> tuple[S, ...]:
+    """The statements that the document lists at `keys`, each with its place.
+
+    Raises Refused with every problem.
+    """
+    form: Any = tuple[kind, ...]  # type: ignore[valid-type]
+    statements: tuple[S, ...] = settings.read(form, document, *keys)
+    for index, statement in enumerate(statements):
+        # `place` is not written in the file; after this nothing changes it.
+        object.__setattr__(statement, "place", str(document.place(*keys, index)))
+    return statements
+
+
+def rule_waivers(rules: Collection[str], file: Path = RULE_WAIVERS) -> tuple[RuleWaiver, ...]:
+    """The waivers of rules, of which `rules` are the names; Refused when the file is wrong."""
+    try:
+        document = documents.read(file, repository.shown(file))
+    except Refused as refused:
+        if refused.problems[0].code == "empty-file":
+            return ()
+        raise
+    waivers = read(RuleWaiver, document)
+    problems: list[Problem] = []
+    first: dict[tuple[str, str, str], str] = {}
+    for index, waiver in enumerate(waivers):
+        found = expected = ""
+        if waiver.rule not in rules:
+            found, expected = f"no rule `{waiver.rule}`", "the name of a rule"
+        elif (place := first.setdefault(waiver.subject, waiver.place)) != waiver.place:
+            found, expected = f"{place} waives the same", "one waiver of a rule for a resource"
+        if found:
+            problems.append(Problem("wrong-value", found, expected, "", document.place(index)))
+    if problems:
+        raise Refused(*problems)
+    return waivers
+
+
+def check_waiver(waiver: GateWaiver, gates: Iterable[str]) -> GateWaiver:
+    """The waiver; an invalid value when its gate cannot be waived, or not in this way."""
+    gate = waiver.gate
+    if gate not in gates:
+        raise invalid("`gate`: one of " + ", ".join(name for name in gates if name not in NEVER))
+    if gate in NEVER:
+        raise invalid(f"no waiver of `{gate}`: {NEVER[gate]}")
+    if gate in ITEMS and not waiver.item:
+        raise invalid(f"`item`: {ITEMS[gate]}; a waiver is for one thing")
+    if gate not in ITEMS and waiver.item:
+        raise invalid(f"no `item`: the gate `{gate}` judges one thing")
+    if gate == "format" and not waiver.version:
+        raise invalid("`version`: a file that may run code is waived for one version")
+    return waiver
+
+
+def check_review(review: Review) -> Review:
+    """The review; an invalid value when its gate needs none, or when it names no subject."""
+    if review.gate not in REVIEWED:
+        raise invalid("`gate`: one of " + ", ".join(REVIEWED))
+    if not (review.version or review.feature_set):
+        raise invalid("`version` or `feature_set`: what was reviewed")
+    return review
