@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import date, timedelta
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, TypeVar
+from typing import Annotated, ClassVar, TypeVar
 
 from pydantic import AfterValidator, BeforeValidator, Field
 from pydantic.json_schema import SkipJsonSchema
@@ -161,16 +161,12 @@ class Review(Statement):
         return f"reviewed by {self.owner}: {self.finding} ({self.place})"
 
 
+_RULE_WAIVERS = tuple[RuleWaiver, ...]
 S = TypeVar("S", bound=Statement)
 
 
-def read(kind: type[S], document: Document, *keys: Key) -> tuple[S, ...]:
-    """The statements that the document lists at `keys`, each with its place.
-
-    Raises Refused with every problem.
-    """
-    form: Any = tuple[kind, ...]  # type: ignore[valid-type]
-    statements: tuple[S, ...] = settings.read(form, document, *keys)
+def located(statements: tuple[S, ...], document: Document, *keys: Key) -> tuple[S, ...]:
+    """The statements that the document lists at `keys`, each with its place."""
     for index, statement in enumerate(statements):
         # `place` is not written in the file; after this nothing changes it.
         object.__setattr__(statement, "place", str(document.place(*keys, index)))
@@ -185,7 +181,7 @@ def rule_waivers(rules: Collection[str], file: Path = RULE_WAIVERS) -> tuple[Rul
         if refused.problems[0].code == "empty-file":
             return ()
         raise
-    waivers = read(RuleWaiver, document)
+    waivers = located(settings.read(_RULE_WAIVERS, document), document)
     problems: list[Problem] = []
     first: dict[tuple[str, str, str], str] = {}
     for index, waiver in enumerate(waivers):

@@ -19,8 +19,8 @@ from ml.release.log import audit
 from ml.release.promotion.candidate import EVALUATION, MODEL
 from ml.reports.formatting import count
 from ml.serving.scoring.manifest import ManifestError, verify
+from policies.promotion.bootstrap import Difference, difference
 from policies.promotion.evidence import Evidence, Metrics, parse
-from policies.promotion.paired import Difference, difference
 
 CONFIDENCE = 0.95
 

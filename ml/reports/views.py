@@ -32,8 +32,8 @@ from ml.reports.formatting import (
 from ml.reports.importance import Importance
 from ml.reports.release import Quality
 from ml.reports.sweep import OUTCOMES, Sweep, Trial
+from policies.promotion.bootstrap import Difference
 from policies.promotion.evidence import Estimate, Metrics
-from policies.promotion.paired import Difference
 
 # The most rows of trials, columns of parameters, and cells of both: a page is below a megabyte.
 TRIALS, PARAMETERS, CELLS = 200, 20, 2000

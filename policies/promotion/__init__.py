@@ -1,1 +1,1 @@
-"""Whether a model version may be promoted: the gates, the evidence they read, and the decision."""
+"""Whether a model version may be promoted: the gates, the evidence and the decision."""

@@ -1,27 +1,27 @@
-"""What the gates decide: one result a gate, and the outcome that follows from them."""
+"""The request, the result of each gate, and the decision."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from datetime import datetime
+from datetime import UTC, date, datetime
 from typing import Literal
 
 Mode = Literal["enabled", "report-only", "disabled"]
 Verdict = Literal["pass", "fail", "waived", "pending", "not asked"]
 Outcome = Literal["refused", "pending", "approved", "already-champion"]
 Step = Literal["propose", "apply"]
-# The gates that a champion passes for as long as nobody changes its files.
-ITSELF = ("identity", "recomputed", "format")
+# The gates that a version keeps passing until somebody changes its files.
+PROPERTIES = ("identity", "recomputed", "format")
 
 
 @dataclass(frozen=True)
 class Request:
-    """What is asked for: may `model` `version` with this `digest` be promoted to `environment`?
+    """A request to promote `model` `version`, which has this `digest`, to `environment`.
 
-    `now` is aware of its zone. `reason` is the reason in writing to replace a champion that the
-    candidate does not beat. `approved_by` is required at the step `apply`. `served_before`: it
-    served there already, so that this is a way back.
+    `now` has a time zone. `reason` says in writing why to replace a champion that the candidate
+    does not beat. The step `apply` requires `approved_by`. `served_before` means that the version
+    served there already, so that this is a rollback.
     """
 
     environment: str
@@ -34,12 +34,17 @@ class Request:
     reason: str = ""
     served_before: bool = False
 
+    @property
+    def day(self) -> date:
+        """The day in UTC."""
+        return self.now.astimezone(UTC).date()
+
 
 @dataclass(frozen=True)
 class Result:
-    """What one gate found, what it requires, and why it came to its verdict.
+    """What one gate found, what it requires, and why it reached its verdict.
 
-    `waivers` are those that were used, as JSON takes them; () unless the verdict is "waived".
+    `waivers` are those that were used, as JSON; () unless the verdict is "waived".
     """
 
     gate: str
@@ -58,7 +63,7 @@ class Result:
 
 @dataclass(frozen=True)
 class Decision:
-    """The outcome for one request, with every gate's result, disabled gates included."""
+    """The outcome of one request, with the result of every gate, disabled gates included."""
 
     request: Request
     outcome: Outcome
@@ -67,28 +72,28 @@ class Decision:
 
     @property
     def allowed(self) -> bool:
-        """Whether nothing but, perhaps, the sign-off stands between the version and its place."""
+        """Whether nothing is in the way of the promotion, except perhaps the sign-off."""
         return self.outcome in ("pending", "approved")
 
     @property
     def waived(self) -> tuple[Result, ...]:
-        """The results that would stop the promotion but for a waiver."""
+        """The results that would stop the promotion without a waiver."""
         return tuple(result for result in self.results if result.verdict == "waived")
 
     @property
     def blocking(self) -> tuple[Result, ...]:
-        """The results that stop the promotion; of the champion itself, which there is nothing to
-        promote, those that say that it is not what was promoted.
+        """The results that stop the promotion. For the champion itself, which cannot be promoted
+        again, only those that show that its files changed.
         """
         champion = self.outcome == "already-champion"
         return tuple(
             result
             for result in self.results
-            if result.blocks and (result.gate in ITSELF or not champion)
+            if result.blocks and (result.gate in PROPERTIES or not champion)
         )
 
     def to_json(self) -> Mapping[str, object]:
-        """The decision as JSON takes it: what `ml gate --json` prints and the audit log keeps."""
+        """The decision as JSON: `ml gate --json` prints it and the audit log keeps it."""
         request = {**asdict(self.request), "now": self.request.now.isoformat()}
         return {
             "request": request,

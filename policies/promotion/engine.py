@@ -2,18 +2,38 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
-from policies.promotion.decision import ITSELF, Decision, Outcome, Request, Result
+from policies.promotion import comparison, measurements, provenance
+from policies.promotion.case import Case, Finding, Rule
+from policies.promotion.decision import PROPERTIES, Decision, Outcome, Request, Result
 from policies.promotion.evidence import Evidence
 from policies.promotion.gates import Gate, Gates
-from policies.promotion.judging import Case, Finding
-from policies.promotion.rules import RULES
-from policies.promotion.waivers import Waiver
+from policies.waivers import GateWaiver
 
-# What a version that served before must still be: itself, safe to load, and somebody's word. The
-# other gates let it pass when it was promoted; what they find today is shown and holds nobody up.
-ASKED_ON_THE_WAY_BACK = frozenset({*ITSELF, "sign-off"})
+RULES: Mapping[str, Rule] = {
+    "identity": provenance.identity,
+    "freshness": provenance.freshness,
+    "completeness": provenance.completeness,
+    "recomputed": provenance.recomputed,
+    "lineage": provenance.lineage,
+    "format": provenance.model_format,
+    "quality": measurements.quality,
+    "gap": measurements.gap,
+    "leakage": measurements.leakage,
+    "first-promotion": comparison.first_promotion,
+    "non-inferiority": comparison.non_inferiority,
+    "superiority": comparison.superiority,
+    "fairness": measurements.fairness,
+    "explainability": measurements.explainability,
+    "latency": measurements.latency,
+    "supply-chain": provenance.supply_chain,
+    "sign-off": provenance.sign_off,
+}
+# The gates that block a version that served here before. It passed the others when it was promoted;
+# what they find today is shown and blocks nothing.
+ROLLBACK_GATES = frozenset({*PROPERTIES, "sign-off"})
 
 
 def decide(
@@ -21,12 +41,12 @@ def decide(
 ) -> Decision:
     """Whether the model version may be promoted; `champion` is None before the first promotion.
 
-    Evidence of a champion that exists but could not be scored is an empty Evidence(), never None:
-    the comparison then fails. The champion proposed again is "already-champion", whatever the gates
-    would say of it, because nothing would change.
+    For a champion that could not be scored, pass an empty Evidence(), not None: the comparison then
+    fails. The champion proposed again is "already-champion" whatever the gates find, because
+    nothing would change.
     """
     case = Case(request, evidence, champion, gates)
-    results = tuple(_judged(case, gates[name]) for name in RULES)
+    results = tuple(_judge(case, gates[name]) for name in RULES)
     return Decision(
         request=request,
         outcome=_outcome(case, results),
@@ -40,43 +60,44 @@ def _outcome(case: Case, results: tuple[Result, ...]) -> Outcome:
         return "already-champion"
     if any(result.blocks for result in results):
         return "refused"
-    waiting = any(result.verdict == "pending" and result.mode == "enabled" for result in results)
-    return "pending" if waiting else "approved"
+    pending = any(result.verdict == "pending" and result.mode == "enabled" for result in results)
+    return "pending" if pending else "approved"
 
 
-def _judged(case: Case, gate: Gate) -> Result:
+def _judge(case: Case, gate: Gate) -> Result:
     if gate.mode == "disabled":
         return Result(gate.name, "not asked", gate.mode, "", "", "disabled in gates.yml")
     try:
         finding = RULES[gate.name](case, gate)
-    except Exception as error:  # evidence so odd that a rule breaks on it must not slip through
+    except Exception as error:  # evidence that breaks a rule must not pass
         finding = Finding("fail", f"{type(error).__name__}: {error}", "", "it cannot be judged")
     result = Result(
         gate.name, finding.verdict, gate.mode, finding.found, finding.required, finding.why
     )
-    if result.blocks and case.request.served_before and gate.name not in ASKED_ON_THE_WAY_BACK:
+    if result.blocks and case.request.served_before and gate.name not in ROLLBACK_GATES:
         why = "; ".join([*filter(None, [result.why]), "shown only: it served here before"])
         return replace(result, mode="report-only", why=why)
-    return _waived(case, gate, result, finding) if result.blocks else result
+    return _apply_waivers(case, gate, result, finding) if result.blocks else result
 
 
-def _waived(case: Case, gate: Gate, result: Result, finding: Finding) -> Result:
-    """The result under the gate's waivers: set aside when those that hold cover all that fails, or
-    told why not.
+def _apply_waivers(case: Case, gate: Gate, result: Result, finding: Finding) -> Result:
+    """The result with the gate's waivers: waived when they cover everything that fails, otherwise
+    with the reasons why they do not.
     """
+    request = case.request
     notes = [result.why] if result.why else []
-    used: list[Waiver] = []
-    left = list(finding.items) or [""]
+    used: list[GateWaiver] = []
+    uncovered = list(finding.items) or [""]
     for waiver in gate.waivers:
-        unfit = f"the waiver at {waiver.place} does not cover what could not be judged"
-        void = waiver.void(case.request) or ("" if finding.measured else unfit)
-        if void:
-            notes.append(void)
-        elif waiver.item in left:
-            left.remove(waiver.item)
+        missing = f"the waiver at {waiver.place} does not cover what could not be judged"
+        unusable = waiver.unusable(request.day, request.version)
+        if unusable := unusable or ("" if finding.measured else missing):
+            notes.append(unusable)
+        elif waiver.item in uncovered:
+            uncovered.remove(waiver.item)
             used.append(waiver)
     why = "; ".join([*notes, *map(str, used)])
-    if used and not left:
-        said = tuple(waiver.to_json() for waiver in used)
-        return replace(result, verdict="waived", why=why, waivers=said)
+    if used and not uncovered:
+        entries = tuple(waiver.to_json() for waiver in used)
+        return replace(result, verdict="waived", why=why, waivers=entries)
     return replace(result, why=why)

@@ -1,55 +1,168 @@
-"""Loading gates.yml: the floor, and a project's file that may only tighten it."""
+"""The gates' settings: the floor in gates.yml beside this module, and a project's own gates.yml,
+which may only tighten the floor.
+"""
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TypeVar, cast
+from types import GenericAlias
+from typing import Annotated, Any, Literal, NotRequired, cast
 
-import yaml
+from pydantic import AfterValidator, Field
 
-from policies.promotion import reviews, waivers
+from ml.core import documents, repository, settings
+from ml.core.documents import Document
+from ml.core.errors import Problem, Refused
 from policies.promotion.decision import Mode
-from policies.promotion.reviews import Review
-from policies.promotion.settings import SETTINGS, Bounds, Names, Numbers, checked, merged, shown
-from policies.promotion.waivers import Waiver
+from policies.waivers import GateWaiver, Review, check_review, check_waiver, located
 
 FLOOR = Path(__file__).with_name("gates.yml")
-SCHEMA_VERSION = 1
-# A project's file; the floor waives and reviews nothing, because it would for everybody.
-_TOP = ("schema_version", "gates", "waivers", "reviews")
-_EXAMPLES = {
-    "waiver": "{gate: latency, reason: WHY, owner: NAME, expires: 2025-06-30}",
-    "review": "{gate: fairness, version: 7, finding: WHAT, owner: NAME, expires: 2025-12-31}",
+MODES: tuple[Mode, ...] = ("disabled", "report-only", "enabled")  # from loose to tight
+
+Names = tuple[str, ...]
+Numbers = Mapping[str, float]
+Bounds = Mapping[str, tuple[float, float]]
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of setting: its type, and whether a project's value is looser than the floor's.
+
+    In a mapping (`entries`) each entry is compared with the floor's entry of the same name, and
+    the floor's other entries hold as well.
+    """
+
+    form: Any
+    looser: Callable[[Any, Any], bool]
+    entries: bool = False
+
+
+def _pair(bounds: list[float]) -> tuple[float, ...]:
+    if len(bounds) != 2:
+        raise settings.invalid("[lowest, highest]")
+    return tuple(bounds)
+
+
+def _entries(name_form: str, value: Any, looser: Callable[[Any, Any], bool]) -> Kind:
+    """A mapping whose names have the form that is shown, such as SPLIT.METRIC."""
+
+    def check(name: str) -> str:
+        if name.count(".") != name_form.count("."):
+            raise settings.invalid(f"an entry such as `{name_form}: 0.5`")
+        return name
+
+    form = GenericAlias(dict, (Annotated[str, AfterValidator(check)], value))
+    return Kind(form, looser, entries=True)
+
+
+_NUMBER = Annotated[float, Field(ge=0)]
+MODE = Kind(Mode, lambda value, floor: MODES.index(value) < MODES.index(floor))
+MAXIMUM = Kind(_NUMBER, lambda value, floor: bool(value > floor))
+MINIMUM = Kind(_NUMBER, lambda value, floor: bool(value < floor))
+CONFIDENCE = Kind(Annotated[float, Field(ge=0.5, lt=1)], MINIMUM.looser)
+ALLOW_LIST = Kind(Names, lambda value, floor: not set(value) <= set(floor))
+DEMANDS = Kind(Names, lambda value, floor: not set(value) >= set(floor))
+FLOORS = _entries("SPLIT.METRIC", float, MINIMUM.looser)
+CEILINGS = _entries("SPLIT.METRIC", float, MAXIMUM.looser)
+BOUNDS = _entries(
+    "METRIC",
+    Annotated[list[float], AfterValidator(_pair)],
+    lambda value, floor: bool(value[0] < floor[0] or value[1] > floor[1]),
+)
+
+SETTINGS: Mapping[str, Mapping[str, Kind]] = {
+    "identity": {},
+    "freshness": {"max_age_days": MAXIMUM},
+    "completeness": {},
+    "recomputed": {},
+    "lineage": {"dirty_allowed_in": ALLOW_LIST},
+    "format": {"allowed": ALLOW_LIST},
+    "quality": {
+        "min_count": MINIMUM,
+        "bounds": BOUNDS,
+        "at_least": FLOORS,
+        "at_most": CEILINGS,
+    },
+    "gap": {"at_most": CEILINGS},
+    "leakage": {
+        "checks": DEMANDS,
+        "at_most": _entries("KIND.CHECK", float, MAXIMUM.looser),
+    },
+    "first-promotion": {},
+    "non-inferiority": {
+        "margin": MAXIMUM,
+        "confidence": CONFIDENCE,
+        "splits": DEMANDS,
+        "slice_min_count": MAXIMUM,
+        "slices": DEMANDS,
+    },
+    "superiority": {"confidence": CONFIDENCE},
+    "fairness": {
+        "dimensions": DEMANDS,
+        "min_count": MINIMUM,
+        "at_most": _entries("DIMENSION.METRIC", float, MAXIMUM.looser),
+        "unreviewed_allowed_in": ALLOW_LIST,
+    },
+    "explainability": {
+        "min_rows": MINIMUM,
+        "max_share": MAXIMUM,
+        "max_error": MAXIMUM,
+        "unreviewed_allowed_in": ALLOW_LIST,
+    },
+    "latency": {
+        "p95_ms": MAXIMUM,
+        "min_requests": MINIMUM,
+        "other_hardware_allowed_in": ALLOW_LIST,
+    },
+    "supply-chain": {
+        "licences": ALLOW_LIST,
+        "reviewed": ALLOW_LIST,
+        "max_advisory_age_days": MAXIMUM,
+        "unchecked_allowed_in": ALLOW_LIST,
+    },
+    "sign-off": {},
 }
 
 
-class GatesError(Exception):
-    """A gates.yml that cannot be used: where, what was found, what was expected, what to type."""
+def _kind(gate: str, setting: str) -> Kind:
+    return MODE if setting == "mode" else SETTINGS[gate][setting]
 
-    def __init__(
-        self, code: str, path: Path, line: int, found: str, expected: str, hint: str = ""
-    ) -> None:
-        self.code = code
-        self.path = path
-        self.line = line
-        self.found = found
-        self.expected = expected
-        self.hint = hint
-        super().__init__(f"{path}:{line}: {found}; expected {expected}")
+
+def _gates(required: bool) -> Any:
+    """The type of `gates`: the floor states every setting, a project those that it tightens."""
+    forms = {
+        gate: settings.mapping(
+            {name: _kind(gate, name).form for name in ("mode", *kinds)}, required=required
+        )
+        for gate, kinds in SETTINGS.items()
+    }
+    return settings.mapping(forms, required=required)
+
+
+_VERSION = Literal[1]
+_FLOOR_FILE = settings.mapping({"schema_version": _VERSION, "gates": _gates(required=True)})
+_GATE_WAIVER = Annotated[GateWaiver, AfterValidator(partial(check_waiver, gates=SETTINGS))]
+_PROJECT_FILE = settings.mapping(
+    {
+        "schema_version": _VERSION,
+        "gates": NotRequired[_gates(required=False)],
+        "waivers": NotRequired[tuple[_GATE_WAIVER, ...]],
+        "reviews": NotRequired[tuple[Annotated[Review, AfterValidator(check_review)], ...]],
+    }
+)
 
 
 @dataclass(frozen=True)
 class Gate:
-    """One gate as it stands for a project, checked and typed."""
+    """One gate as it applies to a project."""
 
     name: str
     mode: Mode
     settings: Mapping[str, object]
-    waivers: tuple[Waiver, ...] = ()
+    waivers: tuple[GateWaiver, ...] = ()
     reviews: tuple[Review, ...] = ()
 
     def number(self, setting: str) -> float:
@@ -61,7 +174,7 @@ class Gate:
         return cast(Names, self.settings[setting])
 
     def numbers(self, setting: str) -> Numbers:
-        """Floors or ceilings, by `split.metric`."""
+        """Floors or ceilings by the name of the entry."""
         return cast(Numbers, self.settings[setting])
 
     def bounds(self, setting: str) -> Bounds:
@@ -70,164 +183,71 @@ class Gate:
 
 
 Gates = Mapping[str, Gate]
-_Word = TypeVar("_Word", Waiver, Review)
 
 
-def load(project: Path | None = None, floor: Path = FLOOR, *, shown: str = "") -> Gates:
+def load(project: Path | None = None, floor: Path = FLOOR) -> Gates:
     """Every gate, as the floor sets it and the project's file tightens it.
 
-    `shown` is the project's file as a waiver's place names it. Raises GatesError when a file is
-    unreadable, names an unknown gate or setting, has a value of the wrong type, when the floor
-    leaves a setting out or waives a gate, when the project's file is looser, or when a waiver or a
-    review of it is none.
+    Raises Refused with every problem of a file: the floor leaves a setting out, or the project's
+    file is looser than the floor.
     """
-    stated, *_ = _read(floor, ("schema_version", "gates"))
-    values: dict[tuple[str, str], object] = {}
-    for gate, settings in SETTINGS.items():
-        for setting in ("mode", *settings):
-            if (gate, setting) not in stated:
-                found = f"no `{gate}.{setting}`"
-                raise GatesError("gate-missing", floor, 1, found, "every setting of every gate")
-            values[gate, setting] = stated[gate, setting].value
-    tighter, waived, reviewed = _read(project, _TOP, shown) if project else ({}, (), ())
-    for (gate, setting), own in tighter.items():
-        values[gate, setting] = own.judged(
-            f"{gate}.{setting}",
-            partial(merged, gate=gate, setting=setting, floor=values[gate, setting]),
-            "gate-looser-than-floor",
-            "a project only tightens; to loosen it for everybody, change the floor itself",
-        )
+    values = _read(_FLOOR_FILE, floor)[0]["gates"]
+    if project is None:
+        return {gate: _gate(gate, values[gate]) for gate in SETTINGS}
+    file, document = _read(_PROJECT_FILE, project)
+    problems: list[Problem] = []
+    for gate, stated in file.get("gates", {}).items():
+        for setting, value in stated.items():
+            held = values[gate][setting]
+            problems += _looser(document, (gate, setting), value, held)
+            entries = _kind(gate, setting).entries
+            values[gate][setting] = {**held, **value} if entries else value
+    if problems:
+        raise Refused(*problems)
+    waivers = located(file.get("waivers", ()), document, "waivers")
+    reviews = located(file.get("reviews", ()), document, "reviews")
     return {
-        gate: Gate(
+        gate: _gate(
             gate,
-            cast(Mode, values[gate, "mode"]),
-            {setting: values[gate, setting] for setting in settings},
-            tuple(waiver for waiver in waived if waiver.gate == gate),
-            tuple(review for review in reviewed if review.gate == gate),
+            values[gate],
+            tuple(waiver for waiver in waivers if waiver.gate == gate),
+            tuple(review for review in reviews if review.gate == gate),
         )
-        for gate, settings in SETTINGS.items()
+        for gate in SETTINGS
     }
 
 
-@dataclass(frozen=True)
-class _Stated:
-    """What a file states; `lines` are those of a mapping's entries."""
-
-    value: object
-    path: Path
-    line: int
-    lines: Mapping[object, int]
-
-    def judged(self, name: str, judge: Callable[[object], object], code: str, hint: str) -> object:
-        """What `judge` makes of it; GatesError, of a mapping at the first entry that it refuses."""
-        try:
-            return judge(self.value)
-        except ValueError as error:
-            refused, line, value, expected = name, self.line, self.value, str(error)
-        for key, of in self.value.items() if isinstance(self.value, Mapping) else ():
-            try:
-                judge({key: of})
-            except ValueError as error:
-                refused, line, value, expected = f"{name}.{key}", self.lines[key], of, str(error)
-                break
-        raise GatesError(code, self.path, line, f"`{refused}` is {shown(value)}", expected, hint)
+def _read(form: Any, path: Path) -> tuple[Any, Document]:
+    document = documents.read(path, repository.shown(path))
+    return settings.read(form, document), document
 
 
-def _read(
-    path: Path, keys: Iterable[str], shown: str = ""
-) -> tuple[dict[tuple[str, str], _Stated], tuple[Waiver, ...], tuple[Review, ...]]:
-    """(gate, setting) → what the file states, checked, with its line; its waivers and reviews.
-
-    `mode` is a setting here.
-    """
-    try:
-        root = yaml.compose(path.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
-    except (OSError, UnicodeDecodeError) as error:
-        raise GatesError("gates-unreadable", path, 1, str(error), "a readable YAML file") from None
-    except yaml.MarkedYAMLError as error:
-        line = error.problem_mark.line + 1 if error.problem_mark else 1
-        raise GatesError("gates-unreadable", path, line, str(error.problem), "YAML") from None
-    top = dict(_items(root, path, keys))
-    version = _plain(top["schema_version"], path) if "schema_version" in top else "missing"
-    if version != SCHEMA_VERSION:
-        found = f"`schema_version` is {version}"
-        raise GatesError("gates-version", path, 1, found, f"schema_version: {SCHEMA_VERSION}")
-    stated: dict[tuple[str, str], _Stated] = {}
-    for gate, body in _items(top["gates"], path, SETTINGS) if "gates" in top else ():
-        for setting, node in _items(body, path, ("mode", *SETTINGS[gate])):
-            as_is = _Stated(_plain(node, path), path, node.start_mark.line + 1, _lines(node, path))
-            judge = partial(checked, gate=gate, setting=setting)
-            value = as_is.judged(f"{gate}.{setting}", judge, "wrong-value", "")
-            stated[gate, setting] = replace(as_is, value=value)
-    at = shown or str(path)
-    return (
-        stated,
-        tuple(_listed(top.get("waivers"), path, at, "waiver", waivers.KEYS, waivers.checked)),
-        tuple(_listed(top.get("reviews"), path, at, "review", reviews.KEYS, reviews.checked)),
-    )
+def _gate(
+    name: str,
+    values: Mapping[str, Any],
+    waivers: tuple[GateWaiver, ...] = (),
+    reviews: tuple[Review, ...] = (),
+) -> Gate:
+    kinds = {setting: values[setting] for setting in SETTINGS[name]}
+    return Gate(name, values["mode"], kinds, waivers, reviews)
 
 
-def _listed(
-    node: yaml.Node | None,
-    path: Path,
-    shown: str,
-    what: str,
-    keys: Iterable[str],
-    checked: Callable[[Mapping[str, object], str], _Word],
-) -> Iterator[_Word]:
-    """The waivers or reviews of a file; one that is none is refused: nobody is to count on it."""
-    if node is None:
-        return
-    if not isinstance(node, yaml.SequenceNode):
-        line, found = node.start_mark.line + 1, f"`{what}s` is no list"
-        raise GatesError("wrong-value", path, line, found, f"a list of {what}s")
-    for one in node.value:
-        line = one.start_mark.line + 1
-        stated = {key: _plain(of, path) for key, of in _items(one, path, keys)}
-        try:
-            yield checked(stated, f"{shown}:{line}")
-        except ValueError as error:
-            about = f"a {what} of `{stated.get('gate', 'no gate')}`"
-            hint = f"a {what} such as {_EXAMPLES[what]}"
-            raise GatesError(f"no-{what}", path, line, about, str(error), hint) from None
+def _looser(document: Document, keys: tuple[str, ...], value: Any, held: Any) -> Iterator[Problem]:
+    """What is looser than `held`, the floor's value of the setting `keys`."""
+    kind = _kind(*keys)
+    pairs = [(keys, value, held)]
+    if kind.entries:
+        pairs = [((*keys, name), value[name], held[name]) for name in value.keys() & held.keys()]
+    for names, ours, theirs in pairs:
+        if kind.looser(ours, theirs):
+            place = document.place("gates", *names)
+            found = f"`{settings.dotted(('gates', *names))}` is {_shown(ours)}"
+            expected = f"no looser than the floor's {_shown(theirs)}"
+            hint = (
+                "a project can only tighten a gate; policies/promotion/gates.yml is for everybody"
+            )
+            yield Problem("gate-looser-than-floor", found, expected, hint, place)
 
 
-def _items(
-    node: yaml.Node | None, path: Path, known: Iterable[str]
-) -> Iterator[tuple[str, yaml.Node]]:
-    """The keys of a mapping with their nodes; unknown and repeated keys are refused."""
-    line = node.start_mark.line + 1 if node else 1
-    if not isinstance(node, yaml.MappingNode):
-        found = f"`{node.value}`" if isinstance(node, yaml.ScalarNode) else "no mapping"
-        raise GatesError("wrong-value", path, line, found, "a mapping")
-    names, seen = tuple(known), set()
-    for key_node, value in node.value:
-        key, line = str(key_node.value), key_node.start_mark.line + 1
-        if key in seen:
-            raise GatesError("duplicate-key", path, line, f"`{key}` twice", "each key once")
-        if key not in names:
-            close = difflib.get_close_matches(key, names, 1)
-            hint = f"did you mean `{close[0]}`?" if close else ""
-            raise GatesError("unknown-field", path, line, f"`{key}`", ", ".join(names), hint)
-        seen.add(key)
-        yield key, value
-
-
-def _lines(node: yaml.Node, path: Path) -> Mapping[object, int]:
-    """The line of every entry of a mapping; one that is there twice is refused."""
-    lines: dict[object, int] = {}
-    for key, _ in node.value if isinstance(node, yaml.MappingNode) else ():
-        name, line = _plain(key, path), key.start_mark.line + 1
-        if name in lines:
-            raise GatesError("duplicate-key", path, line, f"`{name}` twice", "each key once")
-        lines[name] = line
-    return lines
-
-
-def _plain(node: yaml.Node, path: Path) -> object:
-    try:
-        return yaml.SafeLoader("").construct_document(node)
-    except (yaml.MarkedYAMLError, ValueError) as error:  # ValueError: the 31st of February
-        line = node.start_mark.line + 1
-        why = str(getattr(error, "problem", error))
-        raise GatesError("gates-unreadable", path, line, why, "YAML") from None
+def _shown(value: object) -> str:
+    return "[" + ", ".join(map(str, value)) + "]" if isinstance(value, tuple) else str(value)

@@ -1,35 +1,38 @@
-"""The floor of every project's watch.yml: how little a watch may notice at most."""
+"""The floor of every project's watch.yml."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated, Literal
 
-import yaml
+from pydantic import Field
+
+from ml.core import documents, repository, settings
 
 FLOOR = Path(__file__).with_name("watch.yml")
-SCHEMA_VERSION = 1
-
-
-class WatchFloorError(Exception):
-    """The floor itself cannot be used."""
+Number = Annotated[float, Field(ge=0)]
+Count = Annotated[int, Field(ge=0)]
 
 
 @dataclass(frozen=True)
 class Floor:
-    """`alpha` is the least that a project may set, the others are the most; `ignore` counts
-    columns.
+    """The lowest `alpha` that a project may set, and the highest value of each other setting.
+
+    `ignore` is a number of columns.
     """
 
-    alpha: float
-    min_rows: float
-    distance: float
-    psi: float
-    missing: float
-    loss: float
-    ignore: float
+    __pydantic_config__ = settings.CLOSED
+
+    schema_version: Literal[1]
+    alpha: Number
+    min_rows: Count
+    distance: Number
+    psi: Number
+    missing: Number
+    loss: Number
+    ignore: Count
 
     def weaker(self, limits: Mapping[str, float]) -> Iterator[tuple[str, str]]:
         """The settings that are looser than the floor, each with what is allowed."""
@@ -44,18 +47,5 @@ class Floor:
 
 
 def load(path: Path = FLOOR) -> Floor:
-    """The floor; raises WatchFloorError when a setting is missing, unknown or no number."""
-    try:
-        document = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise WatchFloorError(str(error).splitlines()[0]) from None
-    names = {field.name for field in fields(Floor)}
-    if not isinstance(document, dict) or document.pop("schema_version", None) != SCHEMA_VERSION:
-        raise WatchFloorError(f"schema_version is not {SCHEMA_VERSION}")
-    if odd := names ^ document.keys():
-        raise WatchFloorError(f"missing or unknown: {', '.join(sorted(map(str, odd)))}")
-    for name, value in document.items():
-        sound = isinstance(value, int | float) and not isinstance(value, bool)
-        if not sound or not math.isfinite(value) or value < 0:
-            raise WatchFloorError(f"{name} {value}: a finite number, zero or more")
-    return Floor(**document)
+    """The floor; raises Refused with every problem of the file."""
+    return settings.read(Floor, documents.read(path, repository.shown(path)))

@@ -114,7 +114,8 @@ def _started(folder: Path) -> subprocess.Popen[str]:
     """The pack as the CLI starts it, from a copy: nothing of ours is on the path."""
     pack = folder / "policies" / "infra"
     shutil.copytree(ROOT / "policies" / "infra", pack)
-    shutil.copy(ROOT / "policies" / "__init__.py", folder / "policies")
+    shutil.copy(ROOT / "policies" / "waivers.py", folder / "policies")
+    shutil.copytree(ROOT / "ml" / "core", folder / "ml" / "core")
     (folder / ".venv").symlink_to(ROOT / ".venv")
     runtime = yaml.safe_load((pack / "PulumiPolicy.yaml").read_text())["runtime"]
     assert runtime["name"] == "python" and list(runtime["options"]) == ["virtualenv"]

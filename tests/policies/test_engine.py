@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from policies.promotion.engine import ASKED_ON_THE_WAY_BACK
+from policies.promotion.engine import ROLLBACK_GATES
 from policies.promotion.evidence import Estimate, Evidence
-from policies.promotion.reviews import GATES
+from policies.waivers import REVIEWED
 from tests.policies.cases import (
     DIGEST,
     NOW,
@@ -81,7 +81,7 @@ def test_what_served_before_may_go_back_although_it_is_worse(tmp_path: Path) -> 
     assert judged(tmp_path, old, champion(0.8), replace(back, approved_by="")).outcome == "refused"
 
 
-@pytest.mark.parametrize("gate", sorted(ASKED_ON_THE_WAY_BACK - {"sign-off"}))
+@pytest.mark.parametrize("gate", sorted(ROLLBACK_GATES - {"sign-off"}))
 def test_what_served_before_must_still_be_itself(gate: str, tmp_path: Path) -> None:
     """Evidence of another model, evidence that was edited, files that run code: no way back."""
     broken = {
@@ -147,7 +147,7 @@ def test_every_gap_that_is_bounded_holds(tmp_path: Path) -> None:
         assert result(judged(tmp_path, both, text=text), "gap").verdict == verdict
 
 
-@pytest.mark.parametrize("gate", GATES)
+@pytest.mark.parametrize("gate", REVIEWED)
 def test_a_review_that_is_missing_is_told_as_a_line_to_copy(gate: str, tmp_path: Path) -> None:
     """With a day in it, that line under `reviews` lets the gate pass."""
     prod = asked(environment="prod")

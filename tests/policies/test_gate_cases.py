@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from policies.promotion.rules import RULES
-from policies.promotion.settings import SETTINGS
+from policies.promotion.engine import RULES
+from policies.promotion.gates import SETTINGS
 from tests.policies.cases import result
 from tests.policies.gate_cases import GateCase, gate_cases
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from policies.promotion.gates import FLOOR, GatesError, load
-from policies.promotion.settings import SETTINGS
+from ml.core.errors import Problem, Refused
+from policies.promotion.gates import FLOOR, SETTINGS, load
 
 
 def write(folder: Path, body: str, name: str = "gates.yml") -> Path:
@@ -15,6 +15,20 @@ def write(folder: Path, body: str, name: str = "gates.yml") -> Path:
     path = folder / name
     path.write_text(f"schema_version: 1\ngates:\n{body}")
     return path
+
+
+def refused(project: Path | None, floor: Path = FLOOR) -> Problem:
+    """The one problem of these files."""
+    with pytest.raises(Refused) as raised:
+        load(project, floor)
+    (problem,) = raised.value.problems
+    return problem
+
+
+def line(problem: Problem) -> int:
+    """The line of a problem."""
+    assert problem.place
+    return problem.place.line
 
 
 TIGHTER = {
@@ -51,7 +65,7 @@ WRONG = {
         5,
         "",
     ),
-    "a key that is a list": ("  quality: {at_least: {? [t] : 1}}", "gates-unreadable", 3, ""),
+    "a key that is a list": ("  quality: {at_least: {? [t] : 1}}", "unreadable-yaml", 3, ""),
     "mode unknown": ("  latency: {mode: off}", "wrong-value", 3, ""),
     "NaN": ("  latency: {p95_ms: .nan}", "wrong-value", 3, ""),
     "infinite": ("  freshness: {max_age_days: .inf}", "wrong-value", 3, ""),
@@ -65,10 +79,10 @@ WRONG = {
     "a NaN threshold": ("  quality: {at_least: {t.gain: .nan}}", "wrong-value", 3, ""),
     "half a bound": ("  quality: {bounds: {gain: [0]}}", "wrong-value", 3, ""),
     "a gate that is no mapping": ("  latency: 3", "wrong-value", 3, ""),
-    "broken YAML": ("  latency: {p95_ms: 1", "gates-unreadable", 3, ""),
+    "broken YAML": ("  latency: {p95_ms: [1}", "unreadable-yaml", 3, ""),
     "a tag that would build an object": (
         "  latency: {p95_ms: !!python/object/apply:os.getcwd []}",
-        "gates-unreadable",
+        "unreadable-yaml",
         3,
         "",
     ),
@@ -83,86 +97,99 @@ def test_a_project_may_tighten(body: str, tmp_path: Path) -> None:
     assert gates["identity"] == load()["identity"]
 
 
-@pytest.mark.parametrize(("body", "line"), LOOSER.values(), ids=LOOSER)
-def test_a_project_may_not_loosen(body: str, line: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("body", "at"), LOOSER.values(), ids=LOOSER)
+def test_a_project_may_not_loosen(body: str, at: int, tmp_path: Path) -> None:
     """Each kind of setting is refused when it is looser, with its file and line."""
-    path = write(tmp_path, body)
-    with pytest.raises(GatesError) as raised:
-        load(path)
-    error = raised.value
-    assert (error.code, error.path, error.line) == ("gate-looser-than-floor", path, line)
+    problem = refused(write(tmp_path, body))
+    assert problem.code == "gate-looser-than-floor"
+    assert str(problem.place) == f"{tmp_path}/gates.yml:{at}"
 
 
-@pytest.mark.parametrize(("body", "code", "line", "hint"), WRONG.values(), ids=WRONG)
+@pytest.mark.parametrize(("body", "code", "at", "hint"), WRONG.values(), ids=WRONG)
 def test_a_file_that_says_something_else_is_refused(
-    body: str, code: str, line: int, hint: str, tmp_path: Path
+    body: str, code: str, at: int, hint: str, tmp_path: Path
 ) -> None:
     """Whatever is not a setting is refused with its line, never ignored."""
-    with pytest.raises(GatesError) as raised:
-        load(write(tmp_path, body))
-    assert (raised.value.code, raised.value.line) == (code, line), raised.value
-    assert hint in raised.value.hint
+    problem = refused(write(tmp_path, body))
+    assert (problem.code, line(problem)) == (code, at), problem
+    assert hint in problem.hint
 
 
 ENTRIES = {
     "NaN": (
         "  quality:\n    at_least:\n      t.gain: 0.5\n      t.other: .nan",
-        (6, "`quality.at_least.t.other` is nan", "SPLIT.METRIC: a finite number"),
+        (6, "`gates.quality.at_least.t.other` is nan", "a finite number"),
     ),
     "a text, of a slice": (
         "  fairness:\n    at_most: {topic.gain: 1, topic.other: much}",
-        (4, "`fairness.at_most.topic.other` is much", "DIMENSION.METRIC: a finite number"),
+        (4, "`gates.fairness.at_most.topic.other` is 'much'", "a number"),
     ),
     "no split": (
         "  gap:\n    at_most:\n      gain: 0.5",
-        (5, "`gap.at_most.gain` is 0.5", "SPLIT.METRIC: a finite number"),
+        (5, "`gates.gap.at_most.gain` is 0.5", "an entry such as `SPLIT.METRIC: 0.5`"),
     ),
     "half a bound": (
         "  quality:\n    bounds:\n      mae: [0, 9]\n      mse: [0]",
-        (6, "`quality.bounds.mse` is [0]", "METRIC: [lowest, highest], both finite"),
+        (6, "`gates.quality.bounds.mse` is a list of 1", "[lowest, highest]"),
     ),
     "a bound that is wider than the floor's": (
         "  quality:\n    bounds:\n      mae: [0, 9]\n      auc: [0, 2]",
-        (6, "`quality.bounds.auc` is [0.0, 2.0]", "no looser than the floor's [0.0, 1.0]"),
+        (6, "`gates.quality.bounds.auc` is [0.0, 2.0]", "no looser than the floor's [0.0, 1.0]"),
     ),
     "a ceiling above the floor's": (
         "  leakage:\n    at_most:\n      clinics.shared: 1\n      feature.auc: 0.99",
-        (6, "`leakage.at_most.feature.auc` is 0.99", "no looser than the floor's 0.98"),
+        (6, "`gates.leakage.at_most.feature.auc` is 0.99", "no looser than the floor's 0.98"),
     ),
     "a list for a mapping": (
         "  gap: {at_most: [1]}",
-        (3, "`gap.at_most` is [1]", "SPLIT.METRIC: a finite number"),
+        (3, "`gates.gap.at_most` is a list of 1", "a mapping"),
     ),
-    "a waiver that is a text": ("  {}\nwaivers:\n  - later", (5, "`later`", "a mapping")),
-    "a gate that is a number": ("  latency: 3", (3, "`3`", "a mapping")),
+    "a waiver that is a text": (
+        "  {}\nwaivers:\n  - later",
+        (5, "`waivers[0]` is 'later'", "a mapping"),
+    ),
+    "a gate that is a number": ("  latency: 3", (3, "`gates.latency` is 3", "a mapping")),
 }
 
 
-@pytest.mark.parametrize(("body", "told"), ENTRIES.values(), ids=ENTRIES)
-def test_the_entry_that_is_wrong_is_told(
-    body: str, told: tuple[int, str, str], tmp_path: Path
+@pytest.mark.parametrize(("body", "expected"), ENTRIES.values(), ids=ENTRIES)
+def test_the_entry_that_is_wrong_is_shown(
+    body: str, expected: tuple[int, str, str], tmp_path: Path
 ) -> None:
-    """Of a mapping the line, the name and the value of that entry alone."""
-    with pytest.raises(GatesError) as raised:
-        load(write(tmp_path, body))
-    error = raised.value
-    assert (error.line, error.found, error.expected) == told
+    """Of a mapping, only the line, the name and the value of that entry."""
+    problem = refused(write(tmp_path, body))
+    assert (line(problem), problem.found, problem.expected) == expected
 
 
 @pytest.mark.parametrize(
-    "body",
-    ["waivers:\n  - {gate: latency, owner: ana}", "reviews:\n  - {gate: fairness, owner: ana}"],
+    ("body", "absent"),
+    [
+        ("waivers:\n  - {gate: latency, owner: ana}", ["reason", "expires"]),
+        ("reviews:\n  - {gate: fairness, owner: ana}", ["finding", "expires"]),
+    ],
 )
-def test_the_hint_is_one_to_copy(body: str, tmp_path: Path) -> None:
-    """What is wrong with a waiver or a review is told with one that would do."""
+def test_every_field_that_a_statement_lacks_is_listed(
+    body: str, absent: list[str], tmp_path: Path
+) -> None:
+    """Each with what to add and what to write there."""
     path = tmp_path / "gates.yml"
     path.write_text(f"schema_version: 1\n{body}")
-    with pytest.raises(GatesError) as raised:
+    with pytest.raises(Refused) as raised:
         load(path)
-    _, _, example = raised.value.hint.partition("such as ")
-    path.write_text(f"schema_version: 1\n{body.partition('- ')[0]}- {example}")
-    gates = load(path)
-    assert gates["latency"].waivers or gates["fairness"].reviews
+    problems = {
+        problem.found.strip("`").rpartition(".")[2]: problem for problem in raised.value.problems
+    }
+    assert sorted(problems) == sorted(absent)
+    for name, problem in problems.items():
+        assert f"add `{name}:` (" in problem.hint and line(problem) == 3
+
+
+def test_two_problems_are_shown_together(tmp_path: Path) -> None:
+    """A project that loosens two gates reads of both."""
+    path = write(tmp_path, "  latency: {p95_ms: 300}\n  freshness: {max_age_days: 60}")
+    with pytest.raises(Refused) as raised:
+        load(path)
+    assert sorted(map(line, raised.value.problems)) == [3, 4]
 
 
 def test_thresholds_of_floor_and_project_add_up(tmp_path: Path) -> None:
@@ -173,8 +200,7 @@ def test_thresholds_of_floor_and_project_add_up(tmp_path: Path) -> None:
     )
     gates = load(write(tmp_path, "  quality: {at_least: {a.gain: 0.6, c.gain: 0.1}}"), floor)
     assert gates["quality"].numbers("at_least") == {"a.gain": 0.6, "b.gain": 0.5, "c.gain": 0.1}
-    with pytest.raises(GatesError, match=r"looser"):
-        load(write(tmp_path, "  quality: {at_least: {a.gain: 0.4}}"), floor)
+    assert "looser" in refused(write(tmp_path, "  quality: {at_least: {a.gain: 0.4}}"), floor).code
 
 
 def test_demands_and_allow_lists_of_the_floor_hold(tmp_path: Path) -> None:
@@ -182,8 +208,7 @@ def test_demands_and_allow_lists_of_the_floor_hold(tmp_path: Path) -> None:
     floor = tmp_path / "floor.yml"
     floor.write_text(FLOOR.read_text().replace("splits: []", "splits: [test]"))
     assert load(write(tmp_path, "  non-inferiority: {splits: [test, unseen]}"), floor)
-    with pytest.raises(GatesError, match=r"looser"):
-        load(write(tmp_path, "  non-inferiority: {splits: [unseen]}"), floor)
+    assert "looser" in refused(write(tmp_path, "  non-inferiority: {splits: [unseen]}"), floor).code
 
 
 def test_a_report_only_floor_may_be_enabled_by_a_project(tmp_path: Path) -> None:
@@ -211,9 +236,8 @@ def test_a_floor_that_forgets_a_gate_is_refused(gate: str, tmp_path: Path) -> No
     del document["gates"][gate]
     floor = tmp_path / "floor.yml"
     floor.write_text(yaml.safe_dump(document))
-    with pytest.raises(GatesError) as raised:
-        load(None, floor)
-    assert raised.value.code == "gate-missing" and gate in raised.value.found
+    problem = refused(None, floor)
+    assert problem.code == "missing-field" and f"`gates.{gate}`" in problem.found
 
 
 def test_missing_and_unknown_versions_are_refused(tmp_path: Path) -> None:
@@ -221,13 +245,8 @@ def test_missing_and_unknown_versions_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "gates.yml"
     for text in ("gates: {}\n", "schema_version: 2\n"):
         path.write_text(text)
-        with pytest.raises(GatesError) as raised:
-            load(path)
-        assert raised.value.code == "gates-version"
-    for text in ("", "- 1\n"):
+        assert "`schema_version`" in refused(path).found
+    for text, code in (("", "empty-file"), ("- 1\n", "wrong-value")):
         path.write_text(text)
-        with pytest.raises(GatesError):
-            load(path)
-    with pytest.raises(GatesError) as raised:
-        load(tmp_path / "none.yml")
-    assert raised.value.code == "gates-unreadable"
+        assert refused(path).code == code
+    assert refused(tmp_path / "none.yml").code == "missing-file"

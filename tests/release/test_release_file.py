@@ -206,7 +206,7 @@ def test_check_reads_release_files(
             "ml/projects/tiny/gates.yml",
             "",
             "  latency: {p95_ms: 9000}\n",
-            "ml/projects/tiny/gates.yml:11: `latency.p95_ms` is 9000",
+            "ml/projects/tiny/gates.yml:11: `gates.latency.p95_ms` is 9000",
         ),
         (
             "ml/projects/tiny/select.yml",
@@ -230,7 +230,7 @@ def test_check_reads_release_files(
             "policies/promotion/watch.yml",
             watch.FLOOR.read_text(),
             "p_s_i: 3\n",
-            "error[watch-floor]: policies/promotion/watch.yml:1: missing or unknown: p_s_i",
+            "error[unknown-field]: policies/promotion/watch.yml:11: `p_s_i`",
         ),
     ],
 )

@@ -12,8 +12,7 @@ from typing import Annotated
 import typer
 
 from ml.cli.options import AsJson
-from ml.core.errors import Exit, Place, Problem, Refused
-from ml.core.repository import shown
+from ml.core.errors import Exit, Problem, Refused
 
 
 class Format(StrEnum):
@@ -68,8 +67,6 @@ def release_files() -> Mapping[str, Callable[[Path], Sequence[Problem]]]:
                 read(path)
             except Refused as refused:
                 return refused.problems
-            except watch.WatchFloorError as error:
-                return [Problem("watch-floor", str(error), place=Place(shown(path), 1))]
             return []
 
         return problems
@@ -81,7 +78,7 @@ def release_files() -> Mapping[str, Callable[[Path], Sequence[Problem]]]:
         ),
         "ml/projects/*/select.yml": told(lambda path: weights.read(path.parent)),
         "ml/projects/*/watch.yml": told(lambda path: limits.read(path.parent)),
-        "policies/promotion/gates.yml": told(lambda path: judge.refused(gates.load, floor=path)),
+        "policies/promotion/gates.yml": told(lambda path: gates.load(floor=path)),
         "policies/promotion/watch.yml": told(watch.load),
     }
 

@@ -54,7 +54,6 @@ def verify(
 @app.command()
 def schema() -> None:
     """Print the JSON Schema of evidence.json."""
-    from policies.promotion.evidence import Evidence
-    from policies.promotion.schema import json_schema
+    from policies.promotion.evidence import json_schema
 
-    json_out.write(json_schema(Evidence))
+    json_out.write(json_schema())

@@ -9,9 +9,8 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from policies.promotion.evidence import Estimate, Evidence, Metrics
-from policies.promotion.paired import Difference, difference
-from policies.promotion.schema import missing
+from policies.promotion.bootstrap import Difference, difference
+from policies.promotion.evidence import Estimate, Evidence, Metrics, missing
 
 # Metric → split → unit → value.
 Outcomes = Mapping[str, Mapping[str, Mapping[str, float]]]

@@ -8,7 +8,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -26,17 +26,10 @@ from ml.serving.client import Timing
 from ml.serving.scoring.manifest import ManifestError, verify
 from ml.toolkit.evaluation import PREDICTIONS, EvaluationRefused, read_evaluation
 from ml.toolkit.leakage import IDENTIFIERS
-from policies.promotion.evidence import SCHEMA_VERSION, Evidence, parse, uri
+from policies.promotion.evidence import SCHEMA_VERSION, Evidence, EvidenceFile, parse, uri
 from policies.supply_chain.formats import formats
 
 FILE = EVIDENCE_FILE
-# What evidence.json takes over from evaluation.json as it is.
-_KEPT = (
-    *("task", "primary_metric", "goal", "unit", "resampled", "metrics", "baseline", "slice_split"),
-    *("slices", "fairness", "contributions", "explanation", "stability", "training"),
-    *("leakage", "identifiers", "predictions"),
-)
-
 # Inputs of an evaluation that are no data: the model, and what its pipeline measured beside it.
 _COMPARED = (MODEL, "baseline")
 
@@ -68,7 +61,8 @@ def keep(
     evaluation = evaluation_of(evaluated)
     made, scored = (backend.runs.entry(run).lineage for run in (trained, evaluated))
     stated, bill = supply_chain.look()
-    document = {
+    document: dict[str, Any] = {
+        **{each.name: evaluation.get(each.name) for each in fields(EvidenceFile)},
         "schema_version": SCHEMA_VERSION,
         "created": datetime.now(UTC).isoformat(),
         "project": version.project,
@@ -76,7 +70,6 @@ def keep(
         "version": version.version,
         "digest": version.digest,
         "uri": uri(version.model, version.version),
-        **{name: evaluation.get(name) for name in _KEPT},
         "data": _data(made, scored),
         "lineage": {
             "run": trained.id,

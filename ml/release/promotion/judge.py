@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Any
 
 from ml.backends.base import Backend, Watch, unwatched
 from ml.backends.registry import Version
-from ml.core import repository
-from ml.core.errors import Place, Problem, Refused
+from ml.core.errors import Refused
 from ml.release.declaration import desired
 from ml.release.declaration import project as projects
 from ml.release.declaration.project import Project
@@ -92,17 +89,8 @@ def judge(
 
 
 def load_gates(project: Project) -> gates.Gates:
-    """The floor as the project tightens it; Refused with file and line when that is wrong."""
-    return refused(gates.load, project.gates, shown=repository.shown(project.gates))
-
-
-def refused(load: Callable[..., gates.Gates], *given: Any, **named: Any) -> gates.Gates:
-    """What `load` returns; its GatesError as a Refused."""
-    try:
-        return load(*given, **named)
-    except gates.GatesError as error:
-        place = Place(repository.shown(error.path), error.line)
-        raise Refused(Problem(error.code, error.found, error.expected, error.hint, place)) from None
+    """The floor as the project tightens it; Refused when a file is wrong or looser."""
+    return gates.load(project.gates)
 
 
 def champion_evidence(

@@ -97,9 +97,9 @@ def test_what_holds_without_a_file_keeps_the_floor() -> None:
     [
         ("alpha: 0.001", "alfa: 0.001", "alfa"),
         ("psi: 0.5", "", "psi"),
-        ("psi: 0.5", "psi: .nan", "psi nan"),
-        ("psi: 0.5", "psi: -1", "psi -1"),
-        ("psi: 0.5", "psi: [", "flow"),
+        ("psi: 0.5", "psi: .nan", "`psi` is nan"),
+        ("psi: 0.5", "psi: -1", "`psi` is -1"),
+        ("psi: 0.5", "psi: [", "unreadable-yaml"),
         ("schema_version: 1", "schema_version: 2", "schema_version"),
     ],
 )
@@ -107,5 +107,5 @@ def test_a_floor_that_is_none(tmp_path: Path, old: str, new: str, said: str) -> 
     """It cannot be used, and nothing is taken for it."""
     path = tmp_path / "watch.yml"
     path.write_text(watch.FLOOR.read_text().replace(old, new))
-    with pytest.raises(watch.WatchFloorError, match=said):
+    with pytest.raises(Refused, match=said):
         watch.load(path)

@@ -1,4 +1,4 @@
-"""The paired comparison of two models on the same units."""
+"""The paired bootstrap: how two models differ on the same units."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 RESAMPLES = 10_000
 SEED = 20_240_229  # fixed, so that the same evidence always gets the same decision
-# With fewer groups an interval over them is not to be relied on (Cameron, Gelbach and Miller 2008).
+# An interval over fewer groups is not reliable (Cameron, Gelbach and Miller 2008).
 FEWEST_GROUPS = 10
 
 
@@ -42,15 +42,16 @@ def difference(
     differences = np.array([candidate[unit] - champion[unit] for unit in units], dtype=float)
     if not np.isfinite(differences).all():
         raise ValueError("a unit's value is not finite")
-    drawn = np.stack([differences, np.ones(len(units))], axis=1)
+    rows = np.stack([differences, np.ones(len(units))], axis=1)
     if groups:
-        drawn = _grouped(drawn, [groups.get(unit, "") for unit in units])
-    # Resampling one by one equals drawing how often each distinct sum occurs, and a metric such as
-    # gain@1 has three of them: thousands of questions cost no more than ten.
-    kinds, counts = np.unique(drawn, axis=0, return_counts=True)
-    times = np.random.default_rng(SEED).multinomial(len(drawn), counts / len(drawn), size=RESAMPLES)
+        rows = _grouped(rows, [groups.get(unit, "") for unit in units])
+    # To draw rows one by one is the same as to draw how often each distinct row occurs. A metric
+    # such as gain@1 has three distinct rows, so thousands of questions cost no more than ten.
+    distinct, counts = np.unique(rows, axis=0, return_counts=True)
+    times = np.random.default_rng(SEED).multinomial(len(rows), counts / len(rows), size=RESAMPLES)
     tail = 100 * (1 - confidence) / 2
-    low, high = np.percentile(times @ kinds[:, 0] / (times @ kinds[:, 1]), [tail, 100 - tail])
+    sums, sizes = times @ distinct[:, 0], times @ distinct[:, 1]
+    low, high = np.percentile(sums / sizes, [tail, 100 - tail])
     return Difference(float(differences.mean()), float(low), float(high), len(units))
 
 
@@ -60,5 +61,5 @@ def _grouped(rows: np.ndarray, labels: list[str]) -> np.ndarray:
     if "" in names:
         raise ValueError("a unit has no group")
     if len(names) < FEWEST_GROUPS:
-        raise ValueError(f"{len(names)} groups, where {FEWEST_GROUPS} are the fewest")
+        raise ValueError(f"{len(names)} groups, at least {FEWEST_GROUPS} are needed")
     return np.stack([np.bincount(at, column) for column in rows.T], axis=1)

@@ -1,0 +1,265 @@
+"""The gates on what was measured of the candidate itself.
+
+A gate that cannot judge fails. None, NaN and infinity satisfy no comparison, because every number
+passes through `real` first.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+from dataclasses import replace
+
+from policies.promotion.case import (
+    VALIDATION,
+    Case,
+    Finding,
+    estimate,
+    real,
+    shown,
+    unsound,
+)
+from policies.promotion.decision import Verdict
+from policies.promotion.evidence import MOST, Estimate
+from policies.promotion.gates import Gate
+
+# 0.8 − 0.7 is a little more than 0.1 to a computer.
+ROUNDING = 1e-12
+# Shares and slices are computed from sums, which round more.
+SUM_ROUNDING = 1e-6
+# The check whose figures are counted again from the identifiers that are kept.
+SHARED = "identifiers.shared"
+
+
+def quality(case: Case, gate: Gate) -> Finding:
+    """Every threshold holds, for a metric that is within its bounds and counts enough units."""
+    limits = [(key, "≥", limit) for key, limit in gate.numbers("at_least").items()]
+    limits += [(key, "≤", limit) for key, limit in gate.numbers("at_most").items()]
+    required = ", ".join(f"{key} {sign} {limit:g}" for key, sign, limit in limits)
+    if not limits:
+        return Finding("fail", "no threshold", "at least one threshold in the project's gates.yml")
+    found, failures, measured = [], [], True
+    for key, sign, limit in limits:
+        split, metric = key.split(".")
+        metric_on_split = estimate(case.evidence.metrics, split, metric)
+        found.append(f"{key} {shown(metric_on_split.value)}")
+        value = real(metric_on_split.value)
+        if problem := unsound(metric_on_split, case.bounds(metric), case.min_count):
+            failures.append(f"{key} {problem}")
+            measured = False
+        elif not (value >= limit if sign == "≥" else value <= limit):
+            failures.append(f"{key} misses {limit:g}")
+    verdict: Verdict = "fail" if failures else "pass"
+    return Finding(verdict, ", ".join(found), required, "; ".join(failures), measured)
+
+
+def gap(case: Case, gate: Gate) -> Finding:
+    """A metric differs from its value on validation by at most the bound, in either direction.
+
+    A model that is much worse is fitted to validation; a model that is much better leaks.
+    """
+    limits = gate.numbers("at_most")
+    required = ", ".join(f"{key} within {limit:g} of validation" for key, limit in limits.items())
+    if not limits:
+        return Finding("fail", "no bound", "`gap.at_most` in the project's gates.yml")
+    found, failures, measured = [], [], True
+    for key, limit in limits.items():
+        split, metric = key.split(".")
+        on_split = estimate(case.evidence.metrics, split, metric)
+        on_validation = estimate(case.evidence.metrics, VALIDATION, metric)
+        found.append(f"{key} {shown(on_split.value)}, validation {shown(on_validation.value)}")
+        problems = [
+            f"{name}.{metric} {problem}"
+            for name, value in ((split, on_split), (VALIDATION, on_validation))
+            if (problem := unsound(value, case.bounds(metric), case.min_count))
+        ]
+        if split == VALIDATION:
+            problems.append(f"{key} is compared with itself")
+        apart = abs(real(on_split.value) - real(on_validation.value))
+        if problems:
+            measured = False
+            failures += problems
+        elif not apart <= limit + ROUNDING:
+            failures.append(f"{key} is {apart:.4g} apart")
+    verdict: Verdict = "fail" if failures else "pass"
+    return Finding(verdict, "; ".join(found), required, "; ".join(failures), measured)
+
+
+def leakage(case: Case, gate: Gate) -> Finding:
+    """Every required check was made, and none found more than its bound.
+
+    A check without a bound in gates.yml fails, and so does a check over no rows. What training and
+    test share is counted over every row of the promoted splits, from identifiers that are kept
+    with the evidence: `recomputed` compares them. No row of those splits is in validation as well.
+    """
+    limits = gate.numbers("at_most")
+    bounds = [f"{name} ≤ {limit:g}" for name, limit in limits.items()]
+    required = ", ".join([*bounds, f"no row of {VALIDATION}"])
+    checks = case.evidence.leakage
+    made = {check.check for check in checks}
+    absent = [name for name in gate.names("checks") if name not in made]
+    if not checks or absent:
+        hint = "the evaluation writes what `ml.toolkit.leakage` finds under `leakage`"
+        return Finding("fail", f"not measured: {', '.join(absent) or 'nothing'}", required, hint)
+    rows = sum(map(len, _units(case).values()))
+    problems, leaks, reasons = [], [], []
+    for check in checks:
+        name = f"{check.check} {check.of}"
+        if check.check is None or check.check not in limits:
+            problems.append(f"{name} has no bound in gates.yml")
+        elif check.of is None or not real(check.units) >= 1 or not real(check.value) >= 0:
+            problems.append(f"{name} is missing or out of bounds")
+        elif check.check == SHARED and case.evidence.identifiers is None:
+            again = "`ml release propose PROJECT --run RUN` measures it anew"
+            problems.append(f"the identifiers behind {name} are not kept: {again}")
+        elif check.check == SHARED and not real(check.units) >= rows:
+            problems.append(f"{name} is over {shown(check.units)} of {rows} rows of the test")
+        elif not real(check.value) <= limits[check.check]:
+            leaks.append(name)
+            reasons += [check.found] if check.found else []
+    found = ", ".join(f"{check.check} {check.of} {shown(check.value)}" for check in checks)
+    if problems:
+        return Finding("fail", found, required, "; ".join(problems))
+    shared = _shared_with_validation(case)
+    leaks += shared
+    if leaks:
+        reason = "; ".join([*reasons, *shared.values()])
+        return Finding("fail", found, required, reason, True, tuple(leaks))
+    return Finding("pass", found, required)
+
+
+def _units(case: Case) -> dict[str, Collection[str]]:
+    """The units of the splits that a model is promoted on."""
+    return {split: case.evidence.outcomes.get(split, {}).keys() for split in case.splits}
+
+
+def _shared_with_validation(case: Case) -> dict[str, str]:
+    """What a waiver names → the sentence, for each promoted split with rows of validation."""
+    validation = case.evidence.outcomes.get(VALIDATION, {}).keys()
+    sentences = {}
+    for split, units in _units(case).items():
+        if count := len(validation & set(units)):
+            sentences[f"{VALIDATION}.shared {split}"] = (
+                f"{count} of {len(units)} rows of {split} are in {VALIDATION} too, "
+                "which the model was selected on"
+            )
+    return sentences
+
+
+def fairness(case: Case, gate: Gate) -> Finding:
+    """Every dimension that the project names is measured, no two slices lie further apart than the
+    bound, and a person reviewed them. Slices of too few units are not compared.
+    """
+    dimensions, metric = gate.names("dimensions"), case.evidence.primary_metric
+    if not dimensions:
+        return Finding("fail", "no dimension", "`fairness.dimensions` in the project's gates.yml")
+    bounds = gate.numbers("at_most")
+    limits = {f"{name}.{metric}": math.inf for name in dimensions} | dict(bounds)
+    within = "".join(f", {key} within {limit:g}" for key, limit in bounds.items())
+    required = f"slices by {', '.join(dimensions)}{within}"
+    found, failures, measured = [], [], True
+    for key, limit in limits.items():
+        slices, problems = _slices(case, gate, *key.split("."))
+        if problems:
+            measured = False
+            failures += problems
+            continue
+        low, *_, high = sorted(slices, key=lambda name: slices[name])
+        apart = slices[high] - slices[low]
+        ends = f"{low} {slices[low]:.4g} to {high} {slices[high]:.4g}"
+        found.append(f"{key} {apart:.4g} apart, {ends}")
+        if not apart <= limit + SUM_ROUNDING:
+            failures.append(f"{key} is {apart:.4g} apart")
+    if failures:
+        comparison = "; ".join(found) or "not compared"
+        return Finding("fail", comparison, required, "; ".join(failures), measured)
+    return _reviewed(case, gate, Finding("pass", "; ".join(found), required))
+
+
+def _slices(
+    case: Case, gate: Gate, dimension: str, metric: str
+) -> tuple[dict[str, float], list[str]]:
+    """The metric of every slice that is large enough, and what is wrong with any slice."""
+    values: dict[str, float] = {}
+    problems = []
+    for name, metrics in case.evidence.slices.get(dimension, {}).items():
+        measured = metrics.get(metric) or Estimate()
+        if problem := unsound(measured, case.bounds(metric), 1):
+            problems.append(f"{dimension} {name} {metric} {problem}")
+        elif real(measured.count) >= gate.number("min_count"):
+            values[name] = real(measured.value)
+    if not problems and len(values) < 2:
+        enough = f"{gate.number('min_count'):g} units"
+        problems.append(f"{dimension} has {len(values)} slices of {enough} or more")
+    return values, problems
+
+
+def explainability(case: Case, gate: Gate) -> Finding:
+    """The contributions are over enough rows, add up to the score, no feature decides alone, and a
+    person reviewed them.
+    """
+    explanation, shares = case.evidence.explanation, case.evidence.contributions
+    min_rows, max_share = gate.number("min_rows"), gate.number("max_share")
+    required = f"contributions over at least {min_rows:g} rows, none above {max_share:g}"
+    ordered = sorted(shares, key=lambda each: -real(each.share))
+    found = ", ".join(f"{each.feature} {shown(each.share)}" for each in ordered[:3]) or "none"
+    total = sum(real(each.share) for each in shares)
+    if not abs(total - 1) <= SUM_ROUNDING or any(each.feature is None for each in shares):
+        return Finding("fail", found, required, "they are not shares of 1")
+    if explanation.method is None or not real(explanation.rows) >= min_rows:
+        reason = f"{shown(explanation.rows)} rows by {explanation.method or 'an unknown method'}"
+        return Finding("fail", found, required, reason)
+    if not 0 <= real(explanation.error) <= gate.number("max_error"):
+        return Finding("fail", found, required, "contributions do not add up to the score")
+    if not real(ordered[0].share) <= max_share:
+        reason = f"{ordered[0].feature} decides alone: does it give the answer away?"
+        return Finding("fail", found, required, reason, measured=True)
+    return _reviewed(case, gate, Finding("pass", found, required))
+
+
+def _reviewed(case: Case, gate: Gate, finding: Finding) -> Finding:
+    """The finding with the review of it; a failure where a review is required and there is none."""
+    notes: list[str] = []
+    request, features = case.request, case.evidence.lineage.feature_set_hash
+    for review in gate.reviews:
+        unusable = review.unusable(request.day, request.version, features)
+        if not unusable:
+            return replace(finding, why="; ".join([*notes, str(review)]))
+        notes.append(unusable)
+    notes.append("nobody has reviewed it")
+    if request.environment in gate.names("unreviewed_allowed_in"):
+        return replace(finding, why="; ".join(notes))
+    entry = (
+        f"gate: {gate.name}, version: {request.version}, finding: WHAT, owner: NAME, expires: DAY"
+    )
+    notes[-1] += f"; add to `reviews` in gates.yml: {{{entry}}}"
+    notes.append(f"with `feature_set: {features}` instead of `version` it holds for later versions")
+    return replace(finding, verdict="fail", why="; ".join(notes), measured=True)
+
+
+def latency(case: Case, gate: Gate) -> Finding:
+    """The 95th percentile on the served path is within the limit, on hardware that is named."""
+    measured, limit = case.evidence.latency, gate.number("p95_ms")
+    min_requests = gate.number("min_requests")
+    required = f"p95 ≤ {limit:g} ms over at least {min_requests:g} requests, hardware named"
+    p50, p95, p99 = real(measured.p50_ms), real(measured.p95_ms), real(measured.p99_ms)
+    found = f"p95 {shown(measured.p95_ms)} ms on {measured.hardware or 'unnamed hardware'}"
+    if measured.hardware is None or measured.instance_type is None:
+        return Finding("fail", found, required, "the hardware is not named")
+    if not 0 < p50 <= p95 <= p99 <= MOST:
+        return Finding("fail", found, required, "the percentiles are missing or out of order")
+    if not min_requests <= real(measured.requests) <= MOST:
+        return Finding("fail", found, required, f"{shown(measured.requests)} requests")
+    if not 1 <= real(measured.warm_up) <= MOST:
+        return Finding("fail", found, required, "there was no warm-up request")
+    if not p95 <= limit:
+        return Finding("fail", found, required, "too slow", measured=True)
+    if measured.hardware == measured.instance_type:
+        return Finding("pass", found, required)
+    other = (
+        f"not on the deployment's {measured.instance_type}: on such a machine, set "
+        "MLOPS_INSTANCE_TYPE and propose the version there"
+    )
+    if case.request.environment in gate.names("other_hardware_allowed_in"):
+        return Finding("pass", found, required, other)
+    return Finding("fail", found, required, other, measured=True)

@@ -1,0 +1,200 @@
+"""The gates on where the evidence and the model come from.
+
+A gate that cannot judge fails. None, NaN and infinity satisfy no comparison, because every number
+passes through `real` first.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+
+from policies.promotion.case import LISTED, VALIDATION, Case, Finding, listed, shown
+from policies.promotion.evidence import SCHEMA_VERSION, Stability, SupplyChain, missing, uri
+from policies.promotion.gates import Gate
+from policies.supply_chain.licences import allowed
+
+DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+# Evidence that is further ahead of our clock than this is from the future.
+CLOCK_SKEW = timedelta(minutes=5)
+# An advisory may bear the date of the day on which it is published.
+ADVISORY_SKEW = timedelta(days=1)
+LISTED_DIFFERENCES = 3
+
+
+def identity(case: Case, gate: Gate) -> Finding:
+    """The evidence has the current schema and is about the model that is requested."""
+    request, evidence = case.request, case.evidence
+    required = f"{request.model} {request.version} {_short(request.digest)}"
+    found = f"{evidence.model} {evidence.version} {_short(evidence.digest)}"
+    if evidence.schema_version is None and evidence.disagreements:
+        reason = evidence.disagreements[0]
+        return Finding("fail", "no evidence that can be trusted", required, reason)
+    if evidence.schema_version != SCHEMA_VERSION:
+        reason = (
+            "another version of this code made it: `ml release propose PROJECT --run RUN` again"
+        )
+        schema = f"schema {shown(evidence.schema_version)}"
+        return Finding("fail", schema, f"schema {SCHEMA_VERSION}", reason)
+    if not DIGEST.fullmatch(request.digest):
+        return Finding("fail", found, required, "the requested model has no digest")
+    same = (evidence.model, evidence.version, evidence.digest, evidence.uri) == (
+        request.model,
+        request.version,
+        request.digest,
+        uri(request.model, request.version),
+    )
+    reason = "" if same else "the evidence is about another model"
+    return Finding("pass" if same else "fail", found, required, reason)
+
+
+def freshness(case: Case, gate: Gate) -> Finding:
+    """The evidence is recent, and not from the future."""
+    limit = gate.number("max_age_days")
+    required = f"at most {limit:g} days old"
+    created = case.evidence.created
+    if created is None or created.tzinfo is None:
+        return Finding("fail", "no date with a zone", required)
+    age = case.request.now - created
+    days = age / timedelta(days=1)
+    if age < -CLOCK_SKEW:
+        return Finding("fail", f"{-days:.1f} days ahead", required, "evidence from the future")
+    found = f"{max(days, 0):.1f} days old"
+    return Finding("pass" if days <= limit else "fail", found, required, measured=True)
+
+
+def completeness(case: Case, gate: Gate) -> Finding:
+    """Every required field is there, finite and within its bounds; the primary metric was measured
+    on validation, and over two or more folds or seeds.
+    """
+    evidence = case.evidence
+    required = "every field that the evidence's schema requires"
+    absent = list(missing(evidence))
+    metric = evidence.primary_metric or ""
+    if len(evidence.stability.get(metric, Stability()).values) < 2:
+        absent.append(f"stability.{metric}.values")
+    if VALIDATION not in evidence.metrics:
+        absent.append(f"metrics.{VALIDATION}")
+    if absent:
+        return Finding("fail", f"missing: {listed(absent)}", required)
+    return Finding("pass", "complete", required)
+
+
+def recomputed(case: Case, gate: Gate) -> Finding:
+    """Every metric follows from the hashed predictions that are kept with the evidence, and what
+    training and test share follows from the hashed identifiers.
+    """
+    required = "equal to what the hashed predictions and identifiers give"
+    differences = case.evidence.disagreements
+    if differences is None:
+        return Finding("fail", "not recomputed", required)
+    if differences:
+        more = f"{len(differences)} differ in all" if len(differences) > LISTED_DIFFERENCES else ""
+        return Finding("fail", "; ".join(differences[:LISTED_DIFFERENCES]), required, more)
+    return Finding("pass", "all equal", required)
+
+
+def lineage(case: Case, gate: Gate) -> Finding:
+    """Every field of the lineage is there; uncommitted code is for some environments only."""
+    sources, data = case.evidence.lineage, case.evidence.data
+    required = "run, parent run, code, commit, environment, features, parameters, seed, data"
+    absent = [*missing(sources), *([] if data else ["data"])]
+    for name, version in data.items():
+        absent += missing(version, f"data.{name}.")
+    if absent:
+        return Finding("fail", "missing: " + ", ".join(absent), required)
+    commit = _short(sources.commit)
+    if sources.dirty and case.request.environment not in gate.names("dirty_allowed_in"):
+        reason = f"{case.request.environment} takes committed code only"
+        return Finding("fail", f"commit {commit} with changes", required, reason, measured=True)
+    dirty = " with uncommitted changes" if sources.dirty else ""
+    return Finding("pass", f"complete; commit {commit}{dirty}", required)
+
+
+def model_format(case: Case, gate: Gate) -> Finding:
+    """The content of every file of the model is in a format that loads without running code."""
+    formats = gate.names("allowed")
+    required = "only " + ", ".join(formats)
+    files = case.evidence.files
+    if not files:
+        return Finding("fail", "no file was checked", required)
+    refused = {file: kind for file, kind in files.items() if kind not in formats}
+    if not refused:
+        return Finding("pass", ", ".join(sorted(set(files.values()))), required)
+    found = ", ".join(f"{file} ({kind or 'unknown'})" for file, kind in refused.items())
+    reason = "the content is not in an allowed format; loading it may run code, as a pickle does"
+    if any(file.lower().endswith(".onnx") for file in refused):
+        reason += "; ONNX is not allowed yet, because its content is not checked yet"
+    return Finding("fail", found, required, reason, measured=True, items=tuple(refused))
+
+
+def supply_chain(case: Case, gate: Gate) -> Finding:
+    """Every package is the locked one, its licence is allowed, and no recent advisory affects it.
+
+    In some environments the advisories may be missing or old; the finding then says so.
+    """
+    chain, limit = case.evidence.supply_chain, gate.number("max_advisory_age_days")
+    required = f"locked packages, allowed licences, no advisory as of {limit:g} days ago or later"
+    found = f"{len(chain.packages)} packages"
+    if problem := _incomplete(chain):
+        return Finding("fail", found, required, problem)
+    licences, reviewed = gate.names("licences"), gate.names("reviewed")
+    items = [
+        f"{name} is {package.licence}"
+        for name, package in chain.packages.items()
+        if name not in reviewed and not allowed(package.licence or "", licences)
+    ]
+    unchecked = _unchecked(case, limit)
+    refused = [*items, *(chain.advisories or ())]
+    # One advisory may be about two packages: a waiver names its id.
+    items += dict.fromkeys(advisory.partition(":")[0] for advisory in chain.advisories or ())
+    if unchecked and case.request.environment not in gate.names("unchecked_allowed_in"):
+        return Finding("fail", found, required, "; ".join([unchecked, *refused[:LISTED]]))
+    if refused:
+        reason = listed(refused, "; ")
+        return Finding("fail", found, required, reason, measured=True, items=tuple(items))
+    return Finding("pass", found, required, unchecked)
+
+
+def _incomplete(chain: SupplyChain) -> str:
+    """What is missing and prevents a judgement, or ""."""
+    if not chain.packages:
+        return "no package was checked"
+    if chain.sbom is None:
+        return "no bill of materials"
+    for name, package in chain.packages.items():
+        if package.locked is None or package.installed != package.locked:
+            installed = package.installed or "missing"
+            return f"{name} is locked at {package.locked or 'nothing'} and {installed} here"
+        if package.licence is None:
+            return f"the licence of {name} was not checked"
+    if (chain.as_of is None) != (chain.advisories is None):
+        return "advisories without a date, or a date without advisories"
+    return ""
+
+
+def _unchecked(case: Case, limit: float) -> str:
+    """Why the advisories are not of today, or ""."""
+    as_of = case.evidence.supply_chain.as_of
+    if as_of is None:
+        return "advisories not checked: `MLOPS_ADVISORIES` names no copy of OSV's"
+    age = case.request.now - as_of
+    if age < -ADVISORY_SKEW:
+        return f"advisories from the future: {as_of.date()}"
+    if age > timedelta(days=limit):
+        return f"advisories are {age / timedelta(days=1):.0f} days old"
+    return ""
+
+
+def sign_off(case: Case, gate: Gate) -> Finding:
+    """A person approves: still pending when it is proposed, required when it is applied."""
+    name = case.request.approved_by.strip()
+    if name:
+        return Finding("pass", f"approved by {name}", "a name")
+    if case.request.step == "propose":
+        return Finding("pending", "nobody yet", "a name, when it is applied")
+    return Finding("fail", "nobody", "a name", "nobody has approved it")
+
+
+def _short(text: str | None) -> str:
+    return "nothing" if text is None else text.removeprefix("sha256:")[:12]

@@ -1,0 +1,79 @@
+"""policies.promotion.evidence: read by its types, what it lacks, and its JSON Schema."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import jsonschema
+import pytest
+
+from policies.promotion.evidence import (
+    Contribution,
+    Cost,
+    EvidenceFile,
+    json_schema,
+    missing,
+    parse,
+)
+from tests.policies.cases import DOCUMENT
+
+
+def test_a_document_is_read_by_its_types() -> None:
+    """Stated values are read; computed fields and unknown keys are not."""
+    document = {
+        "created": "2025-06-01T00:00:00+00:00",
+        "contributions": [{"feature": "a", "share": 1, "more": 2}],
+        "files": {"model.txt": "lightgbm-text"},
+        "disagreements": [],
+        "more": 1,
+    }
+    evidence = parse(document)
+    assert evidence.contributions == (Contribution("a", 1.0),) and evidence.cost == Cost()
+    assert evidence.created is not None and evidence.created.utcoffset() is not None
+    assert evidence.files is None and evidence.disagreements is None
+    for nothing in (None, [], 3, "text", {}):
+        assert parse(nothing) == parse({})
+
+
+@pytest.mark.parametrize(
+    ("change", "path"),
+    [
+        ({"contributions": []}, "contributions"),
+        ({"contributions": {"feature": "a"}}, "contributions"),
+        ({"contributions": [None]}, "contributions.0.feature"),
+        ({"contributions": [{"feature": "a"}]}, "contributions.0.share"),
+        ({"contributions": [{"feature": "a", "share": -0.1}]}, "contributions.0.share"),
+        ({"contributions": [{"feature": "a", "share": 1.1}]}, "contributions.0.share"),
+        ({"contributions": [{"feature": "a", "share": math.nan}]}, "contributions.0.share"),
+        ({"contributions": [{"feature": "a", "share": True}]}, "contributions.0.share"),
+        ({"contributions": [{"feature": " ", "share": 1}]}, "contributions.0.feature"),
+        ({"created": "2025-06-01T00:00:00"}, "created"),
+        ({"created": "1748779200"}, "created"),
+        ({"created": 3}, "created"),
+        ({"lineage": {"dirty": 1}}, "lineage.dirty"),
+        ({"lineage": {"seed": math.inf}}, "lineage.seed"),
+    ],
+)
+def test_what_is_missing_is_named(change: dict[str, object], path: str) -> None:
+    """Absent, empty, of another type, not finite or out of bounds: its path."""
+    assert path not in list(missing(parse(DOCUMENT)))
+    assert path in list(missing(parse(DOCUMENT | change)))
+
+
+def test_the_json_schema_says_the_same() -> None:
+    """A complete document is valid; without one of its required fields it is not."""
+    schema = json_schema()
+    assert schema["title"] == EvidenceFile.__name__
+    jsonschema.Draft202012Validator.check_schema(schema)
+    checker = jsonschema.Draft202012Validator(schema)
+    document = json.loads(json.dumps(DOCUMENT))
+    assert not list(checker.iter_errors(document))
+    assert not list(missing(parse(document)))
+    for name in schema["required"]:
+        less = {key: value for key, value in document.items() if key != name}
+        assert list(checker.iter_errors(less)) and list(missing(parse(less))), name
+    latency = document["latency"]
+    for bad in ({"schema_version": 1}, {"latency": {**latency, "p95_ms": -1}}):
+        assert list(checker.iter_errors(document | bad))
+        assert list(missing(parse(document | bad)))
