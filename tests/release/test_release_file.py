@@ -212,7 +212,7 @@ def test_check_reads_release_files(
             "ml/projects/tiny/select.yml",
             "schema_version: 1\nquality: {weight: 1, reference: 0.01}\n",
             "latencyy: {weight: 1, reference: 1}\n",
-            "error[select-file]: ml/projects/tiny/select.yml:3: `latencyy` is not a field here",
+            "error[unknown-field]: ml/projects/tiny/select.yml:3: `latencyy`",
         ),
         (
             "ml/projects/tiny/watch.yml",
