@@ -18,6 +18,8 @@ from ml.specs.search.constraints import names_of
 _ENDING_TAGS = ("interval", "value", "threshold")
 # Up to as many distinct integers are listed; more are a range.
 _LISTED = 5
+# Of how many other trials the share with a good value is taken, spread evenly over the sweep.
+_OTHERS = 150
 
 
 @dataclass(frozen=True)
@@ -95,20 +97,28 @@ class Explanation:
     def preferences(self, explained: ExplainedTrial) -> tuple[Preference, ...]:
         """Why TPE suggested the trial's values, the most telling parameter first."""
         good, running = (explained.origin.get(key) or () for key in ("good", "running"))
+        if not good:
+            return ()
+        left_out = {*good, *running}
         others = [
-            other.flat
+            other
             for other in self.trials
             if other.number < explained.number
-            and other.number not in {*good, *running}
+            and other.number not in left_out
             and other.trial.outcome in ("completed", "stopped")
         ]
-        best = [other.flat for other in self.trials if other.number in good]
+        rest = [other.flat for other in others[:: max(1, len(others) // _OTHERS)]]
+        best = [self._by_number[number].flat for number in good if number in self._by_number]
         preferences = [
-            _preference(name, value, values, [flat[name] for flat in others if name in flat])
+            _preference(name, value, values, [flat[name] for flat in rest if name in flat])
             for name, value in explained.flat.items()
             if (values := [flat[name] for flat in best if name in flat])
         ]
         return tuple(sorted(preferences, key=lambda preference: preference.among_others))
+
+    @cached_property
+    def _by_number(self) -> Mapping[int, ExplainedTrial]:
+        return {explained.number: explained for explained in self.trials}
 
     def importance(self) -> Importance:
         """The importance of the parameters; takes up to a second."""

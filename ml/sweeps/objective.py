@@ -9,9 +9,9 @@ from typing import Literal
 Goal = Literal["maximize", "minimize"]
 
 
-def is_better(one: float, other: float, goal: Goal) -> bool:
-    """Whether `one` is strictly better; neither may be NaN."""
-    return one > other if goal == "maximize" else one < other
+def is_better(value: float, other: float, goal: Goal) -> bool:
+    """Whether `value` is strictly better than `other`; neither may be NaN."""
+    return value > other if goal == "maximize" else value < other
 
 
 def best(values: Iterable[float], goal: Goal) -> float:
@@ -33,11 +33,7 @@ def score(curve: Sequence[float], goal: Goal) -> float | None:
 
 def leader(scores: Mapping[str, float | None], goal: Goal) -> str | None:
     """The trial with the best score, the earlier one of equals; None when none has a score."""
-    found: str | None = None
-    for name, value in scores.items():
-        if value is None:
-            continue
-        held = scores[found] if found is not None else None
-        if held is None or is_better(value, held, goal):
-            found = name
-    return found
+    ranked = {name: value for name, value in scores.items() if value is not None}
+    pick = max if goal == "maximize" else min
+    # Both return the first of equals.
+    return pick(ranked, key=ranked.__getitem__, default=None)

@@ -51,16 +51,16 @@ def plan(algorithm: str, points: list[dict], constraints: list[str], **changes) 
     return replace(made, **changes)
 
 
-def suggested(
-    asked: SweepPlan, count: int, seed: int = 1, loss: Callable[[dict], float] | None = None
+def run_trials(
+    sweep: SweepPlan, count: int, seed: int = 1, loss: Callable[[dict], float] | None = None
 ) -> list[Sample]:
     """The first suggestions, each told its loss; fewer when the space has no more."""
-    sampler, found = sampler_for(asked, seed), []
-    while len(found) < count and (one := sampler.ask()) is not None:
+    sampler, samples = sampler_for(sweep, seed), []
+    while len(samples) < count and (one := sampler.ask()) is not None:
         value = loss(one.values) if loss else 0.5
         sampler.tell(one.number, [value], value)
-        found.append(one)
-    return found
+        samples.append(one)
+    return samples
 
 
 FIRST = {"x": 0.25, "y": 0.5, "a": 2, "model": {"name": "linear", "penalty": 0.1}}
@@ -69,8 +69,8 @@ FIRST = {"x": 0.25, "y": 0.5, "a": 2, "model": {"name": "linear", "penalty": 0.1
 @pytest.mark.parametrize("algorithm", ALL)
 def test_points_come_first_in_their_order(algorithm: str) -> None:
     """A whole one as it is; what a partial one leaves open is sampled, in the branch it names."""
-    asked = plan(algorithm, [FIRST, {"a": 3, "model": {"name": "tree"}}], [])
-    first, second, third = suggested(asked, 3)
+    sweep = plan(algorithm, [FIRST, {"a": 3, "model": {"name": "tree"}}], [])
+    first, second, third = run_trials(sweep, 3)
     assert first.values == FIRST
     assert first.origin | {"drawn": None} == {
         "kind": "given",
@@ -85,17 +85,17 @@ def test_points_come_first_in_their_order(algorithm: str) -> None:
     assert third.origin["kind"] in {"random", "sobol"}
 
 
-def test_points_move_nothing_that_is_sampled() -> None:
+def test_points_do_not_change_the_samples_after_them() -> None:
     """After two whole points a seed gives the very trials that it gives without them."""
-    bare = [one.values for one in suggested(plan("random", [], []), 5)]
-    hinted = [one.values for one in suggested(plan("random", [FIRST, FIRST | {"a": 1}], []), 7)]
+    bare = [one.values for one in run_trials(plan("random", [], []), 5)]
+    hinted = [one.values for one in run_trials(plan("random", [FIRST, FIRST | {"a": 1}], []), 7)]
     assert hinted[2:] == bare
 
 
 def test_a_grid_begins_with_the_points_and_has_every_cell_once() -> None:
     """A partial point takes the first cell that is so; afterwards the others in their order."""
-    found = suggested(plan("grid", [{"a": 3, "b": 10}, {"b": 20}], []), 99)
-    assert [one.values for one in found] == [
+    samples = run_trials(plan("grid", [{"a": 3, "b": 10}, {"b": 20}], []), 99)
+    assert [one.values for one in samples] == [
         {"a": 3, "b": 10},
         {"a": 1, "b": 20},
         {"a": 1, "b": 10},
@@ -103,23 +103,23 @@ def test_a_grid_begins_with_the_points_and_has_every_cell_once() -> None:
         {"a": 2, "b": 20},
         {"a": 3, "b": 20},
     ]
-    assert [one.origin["kind"] for one in found] == ["given"] * 2 + ["grid"] * 4
-    assert [one.origin.get("cell") for one in found[2:]] == [0, 2, 3, 5]
-    assert {one.origin["of"] for one in found[2:]} == {6}
+    assert [one.origin["kind"] for one in samples] == ["given"] * 2 + ["grid"] * 4
+    assert [one.origin.get("cell") for one in samples[2:]] == [0, 2, 3, 5]
+    assert {one.origin["of"] for one in samples[2:]} == {6}
 
 
-def test_a_point_that_no_cell_is_left_for_gives_way() -> None:
+def test_a_point_without_a_free_cell_is_skipped() -> None:
     """Three partial points, two cells: the third trial is the grid's next."""
-    found = suggested(plan("grid", [{"a": 2}, {"a": 2}, {"a": 2}], []), 3)
-    assert [one.values["a"] for one in found] == [2, 2, 1]
-    assert found[2].origin["kind"] == "grid"
+    samples = run_trials(plan("grid", [{"a": 2}, {"a": 2}, {"a": 2}], []), 3)
+    assert [one.values["a"] for one in samples] == [2, 2, 1]
+    assert samples[2].origin["kind"] == "grid"
 
 
 def test_a_grid_leaves_out_what_breaks_a_constraint() -> None:
     """And ends; how many cells were passed over is in the origin."""
-    found = suggested(plan("grid", [], ["a * b <= 40", "a != 1"]), 99)
-    assert [tuple(one.values.values()) for one in found] == [(2, 10), (2, 20), (3, 10)]
-    assert [one.origin.get("refused", 0) for one in found] == [2, 0, 0]
+    samples = run_trials(plan("grid", [], ["a * b <= 40", "a != 1"]), 99)
+    assert [tuple(one.values.values()) for one in samples] == [(2, 10), (2, 20), (3, 10)]
+    assert [one.origin.get("refused", 0) for one in samples] == [2, 0, 0]
 
 
 CONSTRAINTS = ["x + y <= 0.5", "model.depth >= 5 or a == 1", "a < 3 or not given(model.penalty)"]
@@ -128,26 +128,26 @@ CONSTRAINTS = ["x + y <= 0.5", "model.depth >= 5 or a == 1", "a < 3 or not given
 @pytest.mark.parametrize("algorithm", ALL)
 def test_no_trial_breaks_a_constraint(algorithm: str) -> None:
     """Over a space of which a ninth is left, also while TPE is drawn towards what is refused."""
-    asked = plan(algorithm, [{"x": 0.4}], CONSTRAINTS)
-    found = suggested(asked, 40, loss=lambda one: -one["x"] - one["y"])
-    assert len(found) == 40
+    sweep = plan(algorithm, [{"x": 0.4}], CONSTRAINTS)
+    samples = run_trials(sweep, 40, loss=lambda one: -one["x"] - one["y"])
+    assert len(samples) == 40
     refused = 0
-    for one in found:
+    for one in samples:
         values, model = one.values, one.values["model"]
         assert values["x"] + values["y"] <= 0.5
         assert model.get("depth", 9) >= 5 or values["a"] == 1
         assert values["a"] < 3 or "penalty" not in model
         refused += one.origin.get("refused", 0)
     assert refused > 10
-    kinds = {one.origin["kind"] for one in found}
+    kinds = {one.origin["kind"] for one in samples}
     assert ("tpe" in kinds) is (algorithm == "bayesian")
 
 
 @pytest.mark.parametrize("algorithm", [*ALL, "grid"])
 def test_constraints_that_leave_nothing_end_the_sweep(algorithm: str) -> None:
     """With the line of the one that refused most, how many points were tried, and no trial."""
-    asked = plan(algorithm, [], ["a > 0", "a > 5"])
-    for attempt in (lambda: suggested(asked, 1), lambda: feasible_share(asked)):
+    sweep = plan(algorithm, [], ["a > 0", "a > 5"])
+    for attempt in (lambda: run_trials(sweep, 1), lambda: feasible_share(sweep)):
         with pytest.raises(Refused) as refused:
             attempt()
         (problem,) = refused.value.problems
@@ -159,10 +159,10 @@ def test_constraints_that_leave_nothing_end_the_sweep(algorithm: str) -> None:
         assert refused.value.exit_code == Exit.WRONG_CALL
 
 
-def test_what_bayesian_sampling_never_reaches_is_drawn_at_random() -> None:
-    """A sliver that TPE leaves in its twenty points is found by chance, and it is said."""
-    asked = plan("bayesian", [], ["x < 0.01 or a == 1"], search_space={k: SPACE[k] for k in "xa"})
-    sampler = sampler_for(asked, 3)
+def test_points_that_tpe_never_reaches_are_drawn_at_random() -> None:
+    """A sliver that TPE leaves in its twenty points is samples by chance, and it is said."""
+    sweep = plan("bayesian", [], ["x < 0.01 or a == 1"], search_space={k: SPACE[k] for k in "xa"})
+    sampler = sampler_for(sweep, 3)
     for number in range(15):
         one = sampler.ask()
         sampler.tell(one.number, [float(number)], float(number))
@@ -171,10 +171,10 @@ def test_what_bayesian_sampling_never_reaches_is_drawn_at_random() -> None:
 
 
 @pytest.mark.parametrize("algorithm", ALL)
-def test_a_constraint_without_a_value_is_told(algorithm: str) -> None:
+def test_a_constraint_that_has_no_value_is_refused(algorithm: str) -> None:
     """A division by zero at some point of the space: its line, the values, the guard to write."""
-    asked = plan(algorithm, [], ["1 / (a - 2) < 9"])
-    for attempt in (lambda: suggested(asked, 50), lambda: feasible_share(asked)):
+    sweep = plan(algorithm, [], ["1 / (a - 2) < 9"])
+    for attempt in (lambda: run_trials(sweep, 50), lambda: feasible_share(sweep)):
         with pytest.raises(Refused) as refused:
             attempt()
         (problem,) = refused.value.problems
@@ -183,7 +183,7 @@ def test_a_constraint_without_a_value_is_told(algorithm: str) -> None:
         assert "a=2" in problem.found
         assert "x == 0 or" in problem.hint
     guarded = plan(algorithm, [], ["a == 2 or 1 / (a - 2) < 9"])
-    assert len(suggested(guarded, 50)) == 50
+    assert len(run_trials(guarded, 50)) == 50
 
 
 @pytest.mark.parametrize(
@@ -201,9 +201,9 @@ def test_the_share_that_is_left(algorithm: str, constraint: str, share: float) -
 def test_a_resumed_sweep_keeps_to_its_hints(algorithm: str, after: int) -> None:
     """Recalled trials count: a point is tried once, and a sequence goes on behind them."""
     constraints = ["a < 3"] if algorithm == "grid" else CONSTRAINTS
-    asked = plan(algorithm, [{"a": 1}, {"a": 2}], constraints)
-    whole = suggested(asked, 4 if algorithm == "grid" else 14)
-    sampler = sampler_for(asked, 1)
+    sweep = plan(algorithm, [{"a": 1}, {"a": 2}], constraints)
+    whole = run_trials(sweep, 4 if algorithm == "grid" else 14)
+    sampler = sampler_for(sweep, 1)
     for one in whole[:after]:
         kept = json.loads(json.dumps(asdict(one)))
         sampler.recall(Sample(**kept))

@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
+from itertools import chain
 from statistics import median
 from typing import Any
 
@@ -31,16 +32,22 @@ def loss_of(values: Mapping[str, Any]) -> float:
     return (values["x"] - 1) ** 2 + values["y"]
 
 
-def drawn(plan: SweepPlan, seed: int, count: int = 12) -> list[dict[str, object]]:
-    """The values of the first trials, each told its loss before the next is asked."""
-    sampler, found = sampler_for(plan, seed), []
-    for _ in range(count):
-        suggestion = sampler.ask()
-        assert suggestion is not None
-        values = dict(suggestion.values)
-        sampler.tell(suggestion.number, [loss_of(values)], loss_of(values))
-        found.append(values)
-    return found
+def run_trials(
+    sampler: Sampler, count: int, end: Callable[[int, float], tuple] | None = None
+) -> list[Sample]:
+    """The next samples, each told how it ended before the next is asked."""
+    samples = []
+    for number in range(count):
+        sample = sampler.ask()
+        assert sample is not None
+        loss = loss_of(sample.values)
+        sampler.tell(sample.number, *(end(number, loss) if end else ([loss], loss)))
+        samples.append(sample)
+    return samples
+
+
+def trial_values(plan: SweepPlan, seed: int, count: int = 12) -> list[Mapping[str, Any]]:
+    return [sample.values for sample in run_trials(sampler_for(plan, seed), count)]
 
 
 @pytest.mark.parametrize(
@@ -50,17 +57,17 @@ def drawn(plan: SweepPlan, seed: int, count: int = 12) -> list[dict[str, object]
 )
 def test_the_same_seed_gives_the_same_trials(plan: SweepPlan) -> None:
     """And another seed gives others."""
-    assert drawn(plan, 7) == drawn(plan, 7)
-    assert drawn(plan, 7) != drawn(plan, 8)
+    assert trial_values(plan, 7) == trial_values(plan, 7)
+    assert trial_values(plan, 7) != trial_values(plan, 8)
 
 
 def test_grid_ends() -> None:
-    """After the last point there is no trial more."""
+    """After the last point there are no more trials."""
     sampler = sampler_for(replace(PLAN, algorithm="grid", search_space={"y": SPACE["y"]}), 0)
-    seen = []
-    while (suggestion := sampler.ask()) is not None:
-        seen.append(suggestion.values["y"])
-    assert seen == [1, 2, 4]
+    values = []
+    while (sample := sampler.ask()) is not None:
+        values.append(sample.values["y"])
+    assert values == [1, 2, 4]
 
 
 def test_bayesian_learns() -> None:
@@ -68,9 +75,8 @@ def test_bayesian_learns() -> None:
     bayesian = replace(PLAN, algorithm="bayesian")
 
     def late_distance(plan: SweepPlan) -> float:
-        distances = [
-            abs(values["x"] - 1) for seed in range(20) for values in drawn(plan, seed, 30)[20:]
-        ]
+        runs = [trial_values(plan, seed, 30) for seed in range(20)]
+        distances = [abs(values["x"] - 1) for values in chain.from_iterable(r[20:] for r in runs)]
         return median(distances)
 
     assert late_distance(bayesian) < 0.5 * late_distance(PLAN)
@@ -97,17 +103,6 @@ def test_random_points_are_those_of_optunas_random_sampler() -> None:
         assert sampler.ask().values == theirs
 
 
-def told(sampler: Sampler, count: int, end: Callable[[int, float], tuple] | None = None) -> list:
-    """Ask and tell one after the other; what was suggested."""
-    seen = []
-    for number in range(count):
-        suggestion = sampler.ask()
-        loss = loss_of(suggestion.values)
-        sampler.tell(suggestion.number, *(end(number, loss) if end else ([loss], loss)))
-        seen.append(suggestion)
-    return seen
-
-
 def some_fail(number: int, loss: float) -> tuple[list[float], float | None]:
     """Every fifth trial fails, every seventh is ended early after two values."""
     if number % 5 == 1:
@@ -130,7 +125,7 @@ def test_the_recorded_good_trials_are_those_that_optuna_separates(
 
     monkeypatch.setattr(tpe_sampler, "_split_trials", watch)
     sampler = sampler_for(replace(PLAN, algorithm="bayesian", goal=goal), 3)
-    history = told(sampler, 40, some_fail)
+    history = run_trials(sampler, 40, some_fail)
     sampler.ask()
     last = sampler.ask()
     assert last.origin["running"] == [40]
@@ -161,12 +156,12 @@ def test_a_draw_that_a_constraint_refused_is_not_in_the_history() -> None:
     """TPE counts the trials that ran, not the points that were drawn again."""
     hints = Hints(constraints=(Constraint("x < 0.9 or x > 1.1", HERE),))
     sampler = sampler_for(replace(PLAN, algorithm="bayesian", hints=hints), 1)
-    *history, last = told(sampler, 40)
+    *history, last = run_trials(sampler, 40)
     assert sum(one.origin.get("refused", 0) for one in history if one.origin["kind"] == "tpe") > 0
     assert len(last.origin["good"]) + last.origin["bad"] == 39
 
 
-def test_a_trial_that_failed_teaches_nothing_and_one_that_was_ended_counts_as_bad() -> None:
+def test_failed_trials_are_ignored_and_stopped_ones_count_as_bad() -> None:
     """Ten trials that failed are no start-up; ended ones are good only when nothing else is."""
     sampler = sampler_for(replace(PLAN, algorithm="bayesian"), 0)
     for curve in ([], [float("nan")], [0.1, float("inf")]) * 5:
@@ -191,14 +186,14 @@ def test_a_trial_that_failed_teaches_nothing_and_one_that_was_ended_counts_as_ba
     ids=["random", "sobol", "bayesian", "grid"],
 )
 @pytest.mark.parametrize("after", [1, 8, 14])
-def test_a_sweep_that_is_resumed_goes_on_as_it_would_have(plan: SweepPlan, after: int) -> None:
+def test_a_resumed_sweep_suggests_what_it_would_have(plan: SweepPlan, after: int) -> None:
     """Recalled from what was recorded as JSON and told the same, it suggests the same."""
     after = min(after, 6) if plan.algorithm == "grid" else after
     first, second = sampler_for(plan, 5), sampler_for(plan, 5)
-    for one in told(first, after, some_fail):
+    for one in run_trials(first, after, some_fail):
         second.recall(Sample(**json.loads(json.dumps(asdict(one)))))
         second.tell(one.number, *some_fail(one.number, loss_of(one.values)))
-    assert told(first, 3) == told(second, 3)
+    assert run_trials(first, 3) == run_trials(second, 3)
 
 
 @pytest.mark.slow
@@ -230,10 +225,10 @@ def test_bayesian_beats_random_over_thirty_seeds() -> None:
     assert median(tpe for tpe, _ in pairs) < 0.5 * median(chance for _, chance in pairs)
 
 
-def test_what_tpe_knew_is_recorded() -> None:
+def test_the_record_of_a_tpe_trial() -> None:
     """Which trials were good, and until which score; every value is JSON."""
     plan = replace(PLAN, algorithm="bayesian")
-    *history, last = told(sampler_for(plan, 3), 31)
+    *history, last = run_trials(sampler_for(plan, 3), 31)
     origin = last.origin
     by_loss = sorted(history, key=lambda one: loss_of(one.values))
     assert origin["good"] == sorted(one.number for one in by_loss[:3])
@@ -242,8 +237,8 @@ def test_what_tpe_knew_is_recorded() -> None:
     assert json.loads(json.dumps(origin)) == origin
 
 
-def test_what_is_recorded_of_a_trial_does_not_grow() -> None:
+def test_the_record_of_a_trial_does_not_grow() -> None:
     """The origin of the 400th TPE trial is as long as that of the 260th: 25 good trials at most."""
     plan = replace(PLAN, algorithm="bayesian")
-    lengths = [len(json.dumps(one.origin)) for one in told(sampler_for(plan, 3), 400)]
+    lengths = [len(json.dumps(one.origin)) for one in run_trials(sampler_for(plan, 3), 400)]
     assert max(lengths[-20:]) <= 1.1 * max(lengths[250:270])

@@ -179,10 +179,10 @@ def test_grid_is_the_product_with_nested_branches() -> None:
         "choice", {"name": "tree", "depth": dim("choice", 3, 5, name="depth")}, "linear", name="m"
     )
     space = {"size": dim("choice", 1, 2, name="size"), "model": model}
-    found = [cell.values for cell in cells(space)]
-    assert len(found) == size(space) == 6
-    assert found[0] == {"size": 1, "model": {"name": "tree", "depth": 3}}
-    assert found[-1] == {"size": 2, "model": "linear"}
+    points = [cell.values for cell in cells(space)]
+    assert len(points) == size(space) == 6
+    assert points[0] == {"size": 1, "model": {"name": "tree", "depth": 3}}
+    assert points[-1] == {"size": 2, "model": "linear"}
 
 
 def test_grid_refuses_a_continuous_dimension() -> None:
