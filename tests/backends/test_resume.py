@@ -21,7 +21,7 @@ from ml.backends.local.resume import begun, resumption
 from ml.backends.local.runs import jobs, records, runs
 from ml.backends.local.snapshots import snapshot
 from ml.backends.local.sweeps import samples
-from ml.backends.local.tracking import history
+from ml.backends.local.tracking import reader
 from ml.core import home as homes
 from ml.core.errors import Exit, Place, Refused
 from ml.specs.plan.plan import EarlyTermination, InputPlan, SweepPlan
@@ -105,7 +105,7 @@ def test_first_attempts_are_kept_and_count_nowhere(
         assert first.status == "Canceled"
         assert first.folder == run.folder / "attempts" / f"{number}.1"
         assert records.read(first.folder).parameters == trial.parameters
-        assert history.curve(trial.id, "score") == [
+        assert reader.curve(trial.id, "score") == [
             trial.parameters["x"],
             trial.parameters["x"] + 1,
         ]

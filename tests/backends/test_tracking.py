@@ -14,7 +14,7 @@ import pytest
 from mlflow.entities import Metric
 from mlflow.tracking import MlflowClient
 
-from ml.backends.local.tracking import history
+from ml.backends.local.tracking import reader
 from ml.backends.local.tracking.tracking import Tracking, prepare
 from ml.core.home import tracking_uri
 from tests.conftest import ROOT
@@ -56,7 +56,7 @@ def test_concurrent_writers_lose_no_metric(home: Path) -> None:
     """Three scripts log 100 values each while a watcher reads: the store is never "locked"."""
     tracking = Tracking()
     ids = [tracking.start("tests", home, f"run{i}", {}) for i in range(3)]
-    feed = history.Feed("m")
+    feed = reader.Feed("m")
     environment = {**os.environ, "MLFLOW_TRACKING_URI": tracking_uri()}
     writers = [
         subprocess.Popen(
@@ -82,7 +82,7 @@ def test_concurrent_writers_lose_no_metric(home: Path) -> None:
 def test_values_are_read_as_they_were_logged(home: Path) -> None:
     """NaN and the infinities come back as such, where MLflow's own table holds 0 and 1.8e308."""
     tracking = Tracking()
-    run_id, feed = tracking.start("tests", home, "run", {}), history.Feed("m")
+    run_id, feed = tracking.start("tests", home, "run", {}), reader.Feed("m")
     client = MlflowClient(tracking_uri())
     logged = [0.5, math.nan, math.inf, -math.inf, 1e300, 0.0]
     client.log_batch(run_id, [Metric("m", v, 1, step) for step, v in enumerate(logged)])
@@ -90,7 +90,7 @@ def test_values_are_read_as_they_were_logged(home: Path) -> None:
     read = [value for found, value in feed.new() if found == run_id]
     assert [repr(value) for value in read] == [repr(value) for value in logged]
     assert feed.new() == []
-    assert history.latest(run_id) == {"m": 0.0, "other": 3.0}
+    assert reader.latest(run_id) == {"m": 0.0, "other": 3.0}
     theirs = [metric.value for metric in client.get_metric_history(run_id, "m")]
     assert [v for v in read if math.isfinite(v)] == [
         v for v in theirs if math.isfinite(v) and abs(v) < 1.7e308
@@ -101,7 +101,7 @@ def test_a_feed_begins_where_it_was_opened(home: Path) -> None:
     """What earlier runs logged is not read again."""
     client, run_id = MlflowClient(tracking_uri()), Tracking().start("tests", home, "run", {})
     client.log_metric(run_id, "m", 1.0)
-    feed = history.Feed("m")
+    feed = reader.Feed("m")
     client.log_metric(run_id, "m", 2.0, step=1)
     assert feed.new() == [(run_id, 2.0)]
 
@@ -120,20 +120,20 @@ def test_reading_follows_the_store(
     client, tracking = MlflowClient(tracking_uri()), Tracking()
     run_id = tracking.start("tests", home, "run", {})
     client.log_metric(run_id, "m", 1.0)
-    assert history.latest(run_id) == {"m": 1.0}
+    assert reader.latest(run_id) == {"m": 1.0}
     pid = os.fork()
     if pid == 0:
-        os._exit(0 if history.latest(run_id) == {"m": 1.0} else 1)
+        os._exit(0 if reader.latest(run_id) == {"m": 1.0} else 1)
     assert os.waitpid(pid, 0)[1] == 0
     client.log_metric(run_id, "m", 2.0, step=1)
-    assert history.latest(run_id) == {"m": 2.0}
+    assert reader.latest(run_id) == {"m": 2.0}
     with monkeypatch.context() as patch:
         patch.setenv("MLOPS_HOME", str(tmp_path))
         shutil.copy(fresh_store, tmp_path / "mlflow.db")
-        assert history.latest(run_id) == {}
-    assert history.latest(run_id) == {"m": 2.0}
+        assert reader.latest(run_id) == {}
+    assert reader.latest(run_id) == {"m": 2.0}
     tracking.close()
-    assert history.latest(run_id) == {"m": 2.0}
+    assert reader.latest(run_id) == {"m": 2.0}
 
 
 def test_a_new_store_takes_nothing_over_from_one_that_was_moved_away(home: Path) -> None:

@@ -11,7 +11,7 @@ from ml.backends.local.execution import Execution, Session
 from ml.backends.local.processes.interruption import Interruption
 from ml.backends.local.runs import jobs
 from ml.backends.local.tail import Tail
-from ml.backends.local.tracking import history
+from ml.backends.local.tracking import reader
 from ml.specs.plan.plan import CommandPlan
 
 # How often the process is looked at, and how often its metrics for the watcher.
@@ -39,7 +39,7 @@ def run_command(
             tail.pump()
             if time.monotonic() - looked > METRICS_S:
                 looked = time.monotonic()
-                metrics = history.latest(execution.run.id)
+                metrics = reader.latest(execution.run.id)
                 if metrics != execution.run.metrics:
                     execution.run = replace(execution.run, metrics=metrics)
                     watch(Event("metric", execution.run))

@@ -20,7 +20,7 @@ from ml.backends.local.processes import eviction
 from ml.backends.local.processes.process import RunProcess
 from ml.backends.local.runs import lineage, records
 from ml.backends.local.snapshots.snapshot import Snapshot
-from ml.backends.local.tracking import history
+from ml.backends.local.tracking import reader
 from ml.backends.local.tracking.tracking import Tracking
 from ml.core import faults
 from ml.core.errors import Problem, Refused
@@ -219,7 +219,7 @@ class Execution:
         closes what was left open.
         """
         status, error = self._verdict()
-        metrics = history.latest(self.run.id)
+        metrics = reader.latest(self.run.id)
         self.run = replace(
             self.run,
             status=status,

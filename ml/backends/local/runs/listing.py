@@ -13,7 +13,7 @@ from dataclasses import replace
 from ml.backends.base import OPEN, Entry, Run
 from ml.backends.local.resume.recovery import as_it_is
 from ml.backends.local.runs import records
-from ml.backends.local.tracking import history
+from ml.backends.local.tracking import reader
 from ml.core import home
 
 
@@ -55,5 +55,5 @@ def with_latest_metrics(run: Run) -> Run:
     if run.status not in OPEN:
         return run
     with suppress(sqlite3.Error):
-        return replace(run, metrics=history.latest(run.id))
+        return replace(run, metrics=reader.latest(run.id))
     return run

@@ -7,10 +7,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from ml.backends.base import Curve, Entry, Link, Run, TrackingUnavailable
+from ml.backends.base import Curve, Entry, Link, ModelVersion, Run, TrackingUnavailable
 from ml.backends.local.runs import ancestry, listing, records, runs
 from ml.backends.local.sweeps import samples
-from ml.backends.local.tracking import history
+from ml.backends.local.tracking import reader
+from ml.backends.local.tracking.tracking import Tracking
+from ml.core import home
 from ml.specs.search.domain import Sample
 
 
@@ -46,22 +48,22 @@ class LocalRuns:
     def metrics(self, run: Run) -> Mapping[str, float]:
         """See `RunStore`."""
         with _available():
-            return history.latest(run.id)
+            return reader.latest(run.id)
 
     def curves(self, runs: Sequence[Run], metric: str) -> Mapping[str, Curve]:
         """See `RunStore`."""
         with _available():
-            return history.curves([run.id for run in runs], metric)
+            return reader.curves([run.id for run in runs], metric)
 
     def all_curves(self, run: Run) -> Mapping[str, Curve]:
         """See `RunStore`."""
         with _available():
-            return history.all_curves(run.id)
+            return reader.all_curves(run.id)
 
     def tag(self, runs: Sequence[Run], key: str) -> Mapping[str, str]:
         """See `RunStore`."""
         with _available():
-            return history.tag([run.id for run in runs], key)
+            return reader.tag([run.id for run in runs], key)
 
     def sample(self, trial: Run) -> Sample | None:
         """See `RunStore`."""
@@ -84,6 +86,26 @@ class LocalRuns:
     def lineage(self, run: Run) -> list[Link]:
         """See `RunStore`."""
         return ancestry.ancestry(run)
+
+
+class LocalModels:
+    """The models that are registered on this machine; it implements `ModelRegistry`."""
+
+    @property
+    def tracking_uri(self) -> str:
+        """See `ModelRegistry`. Raises what `ml.core.faults` explains when it cannot be opened."""
+        Tracking().close()
+        return home.tracking_uri()
+
+    def versions(self) -> list[ModelVersion]:
+        """See `ModelRegistry`."""
+        with _available():
+            return reader.model_versions() if home.database().is_file() else []
+
+    def aliases(self) -> list[tuple[str, str, str]]:
+        """See `ModelRegistry`."""
+        with _available():
+            return reader.aliases() if home.database().is_file() else []
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from ml.backends.base import Run
 from ml.backends.local.outcome import REASONS
-from ml.backends.local.tracking import history
+from ml.backends.local.tracking import reader
 from ml.core.errors import Problem
 from ml.core.repository import shown
 from ml.specs.plan.plan import SweepPlan
@@ -28,7 +28,7 @@ def of_metric(plan: SweepPlan, trial: Run, curve: Sequence[float]) -> tuple[Prob
         found = f"{trial.name} logged {value} as `{metric}` (value {step} of {len(curve)})"
         expected = "a finite number every time: the trial has diverged and is not ranked"
     else:
-        logged = sorted(history.latest(trial.id))
+        logged = sorted(reader.latest(trial.id))
         names = ", ".join(f"`{name}`" for name in logged)
         code = "metric-missing"
         found = f"{trial.name} never logged `{metric}`; "

@@ -13,7 +13,7 @@ from ml.backends.local.resume.recovery import EXECUTOR_GONE
 from ml.backends.local.runs import records
 from ml.backends.local.sweeps import samples
 from ml.backends.local.sweeps.trials import Trials
-from ml.backends.local.tracking import history
+from ml.backends.local.tracking import reader
 from ml.specs.search.domain import Sample
 from ml.sweeps.samplers import Sampler
 
@@ -87,7 +87,7 @@ def _trial(sweep: Run, number: int, metric: str) -> SavedTrial:
     folders = (part, *reversed(attempts.earlier(part)))
     sample = next(filter(None, map(samples.read, folders)), None)
     run = records.read_if_whole(part) or _lost(sweep, number, part)
-    curve = tuple(history.curve(run.id, metric))
+    curve = tuple(reader.curve(run.id, metric))
     # A machine that went off may have taken the last seconds of the store with it.
     is_there = bool(curve) or metric not in run.metrics
     counts = is_there and not attempts.was_cut_off(run)

@@ -19,7 +19,7 @@ from ml.backends.local.sweeps import outcome as sweep_outcome
 from ml.backends.local.sweeps import samples
 from ml.backends.local.sweeps.state import SavedSweep
 from ml.backends.local.sweeps.trials import Trials
-from ml.backends.local.tracking import history
+from ml.backends.local.tracking import reader
 from ml.core import faults
 from ml.core.errors import Problem, Refused
 from ml.specs.expressions.expressions import references
@@ -102,7 +102,7 @@ class Sweep:
             self.run = Run(run_id, name, "Running", plan.experiment, folder, started=now)
             records.write(self.run, self._lineage)
         self.run = replace(self.run, trials=self._trials.runs, best=self._trials.best)
-        self._feed = history.Feed(plan.primary_metric)
+        self._feed = reader.Feed(plan.primary_metric)
         self._read_at = time.monotonic()
         self._start_time = self._read_at - self.run.active_s
 

@@ -1,7 +1,7 @@
-"""MLflow's part in a run: made first, handed to the script, closed with its status.
+"""The MLflow runs of jobs: created, handed to the script, closed with a status.
 
-The store is a plain MLflow store. What the executor writes goes straight into its tables where
-their version is known (`ml.backends.local.tracking.tables`), and by MlflowClient everywhere else.
+They are written by MLflow's own store (SqlAlchemyStore), opened once in the process. It is opened
+at the first write: importing MLflow takes two seconds, in which a sweep warms its interpreters.
 """
 
 from __future__ import annotations
@@ -14,35 +14,34 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
-from contextlib import closing, suppress
+from collections.abc import Mapping
+from contextlib import closing
 from functools import cache, cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from ml.backends.base import Status
-from ml.backends.local.tracking import history
-from ml.backends.local.tracking.tables import Tables, Unusual
+from ml.backends.local.tracking import reader
 from ml.core import faults, home
 from ml.specs.plan.plan import Value
 
 if TYPE_CHECKING:
-    from mlflow.tracking import MlflowClient
+    from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
 
-T = TypeVar("T")
-
-# MLflow's word for each way in which a run ends.
-ENDED: dict[Status, str] = {"Completed": "FINISHED", "Failed": "FAILED", "Canceled": "KILLED"}
-# How long another writer may hold the store before that is an error.
+# MLflow's name for each final status.
+MLFLOW_STATUS: dict[Status, str] = {
+    "Completed": "FINISHED",
+    "Failed": "FAILED",
+    "Canceled": "KILLED",
+}
+# How long another writer may hold the database before that is an error.
 PATIENCE_S = 10.0
-# The tag that leads from an MLflow run to its job folder.
+# The tag with the job folder of an MLflow run.
 JOB_FOLDER = "job.folder"
-# More runs than one executor can leave open (MLflow's own limit on a page).
-_MOST = 50000
 
 
 def prepare() -> subprocess.Popen[bytes] | None:
-    """Make the store in the background when there is none: it takes MLflow seconds (once)."""
+    """Create the database in the background when there is none: it takes MLflow seconds (once)."""
     if home.database().exists():
         return None
     return subprocess.Popen(
@@ -59,119 +58,86 @@ def prepare() -> subprocess.Popen[bytes] | None:
 
 
 class Tracking:
-    """The local MLflow store, opened for writing. `by_client`: never past MLflow's own client.
+    """The local MLflow database, opened for writing; created when there is none.
 
-    Raises what `ml.core.faults` explains when the store is locked, broken or full.
+    Methods raise what `ml.core.faults` explains when the database is locked, broken or full.
     """
 
-    def __init__(self, by_client: bool = False) -> None:
-        # For whoever imports MLflow in this process.
+    def __init__(self) -> None:
+        # For every import of MLflow in this process.
         os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
         os.environ.setdefault("GIT_PYTHON_REFRESH", "quiet")
         home.home().mkdir(parents=True, exist_ok=True)
         with (home.home() / ".store.lock").open("w") as lock:
-            # Two first runs at the same moment: one creates the tables, the other waits.
+            # Of two first runs at the same moment one creates the tables, the other waits.
             fcntl.flock(lock, fcntl.LOCK_EX)
             if home.database().exists():
                 faults.probe(home.database(), PATIENCE_S)
             else:
-                self._create()
-        self._tables: Tables | None = None
-        if not by_client:
-            with suppress(Unusual):
-                self._tables = Tables(home.database(), PATIENCE_S)
-        if self._tables is None:
-            # Now, not at the first write: an outdated store is refused before anything is made.
-            self._client.search_experiments(max_results=1)
+                _create()
+        if reader.schema() != reader.SCHEMA:
+            _ = self._store  # refuses an outdated database before anything is created
         self._experiments: dict[str, str] = {}
 
     def close(self) -> None:
-        """Let go of the store."""
-        if self._tables is not None:
-            self._tables.close()
-        history.close()
-
-    @property
-    def is_direct(self) -> bool:
-        """Whether runs are written past MLflow's client."""
-        return self._tables is not None
+        """Close the database."""
+        if "_store" in self.__dict__:
+            self._store.engine.dispose()
+        reader.close()
 
     @cached_property
-    def _client(self) -> MlflowClient:
-        return _client_of(home.tracking_uri())
-
-    def _create(self) -> None:
-        """Make the tables under another name first: a creation that is killed leaves no store."""
-        unfinished = home.database().with_suffix(".unfinished")
-        unfinished.unlink(missing_ok=True)
-        try:
-            _client_of(f"sqlite:///{unfinished}").search_experiments(max_results=1)
-            # Readers (the watcher of a sweep) and writers (its trials) do not wait for each other.
-            with closing(sqlite3.connect(unfinished)) as connection:
-                connection.execute("PRAGMA journal_mode=WAL")
-            # What a store that was moved away has left would be read as a part of the new one.
-            for left in ("-wal", "-shm"):
-                Path(f"{home.database()}{left}").unlink(missing_ok=True)
-            unfinished.rename(home.database())
-        finally:
-            unfinished.unlink(missing_ok=True)
-
-    def _written(self, write: Callable[[Tables], T], otherwise: Callable[[], T]) -> T:
-        """What `write` does with the tables, or `otherwise` where they are not to be used."""
-        if self._tables is not None:
-            with suppress(Unusual):
-                return write(self._tables)
-        return otherwise()
+    def _store(self) -> SqlAlchemyStore:
+        return _open(home.database())
 
     def _experiment(self, name: str) -> str:
+        """The id of the experiment, created with its artifacts in the home if there is none."""
         if name not in self._experiments:
-            place = home.artifacts() / name
-            self._experiments[name] = self._written(
-                lambda tables: tables.experiment(name, place),
-                lambda: self._experiment_by_client(name, place),
-            )
-        return self._experiments[name]
+            from mlflow.exceptions import MlflowException
 
-    def _experiment_by_client(self, name: str, place: Path) -> str:
-        found = self._client.get_experiment_by_name(name)
-        if found is None:
-            return str(self._client.create_experiment(name, str(place)))
-        return str(found.experiment_id)
+            experiment = self._store.get_experiment_by_name(name)
+            if experiment is None:
+                try:
+                    self._store.create_experiment(name, str(home.artifacts() / name))
+                except MlflowException as error:
+                    if error.error_code != "RESOURCE_ALREADY_EXISTS":  # by another process
+                        raise
+                experiment = self._store.get_experiment_by_name(name)
+            self._experiments[name] = str(experiment.experiment_id)
+        return self._experiments[name]
 
     def start(self, experiment: str, folder: Path, name: str, tags: Mapping[str, str]) -> str:
         """The id of a new run that is RUNNING under `name` in the job folder `folder`."""
-        user, where = _user(), self._experiment(experiment)
+        from mlflow.entities import RunTag
+
+        user = _user()
         tags = {
             "mlflow.user": user,
             "mlflow.source.type": "JOB",
             JOB_FOLDER: str(folder),
             **tags,
         }
-        return self._written(
-            lambda tables: tables.start(where, name, tags["mlflow.user"], tags),
-            lambda: str(self._client.create_run(where, run_name=name, tags=tags).info.run_id),
+        run = self._store.create_run(
+            self._experiment(experiment),
+            tags["mlflow.user"],
+            _now(),
+            [RunTag(key, value) for key, value in tags.items()],
+            name,
         )
+        return str(run.info.run_id)
 
     def tag(self, run_id: str, tags: Mapping[str, str]) -> None:
         """Set tags of a run."""
+        from mlflow.entities import RunTag
 
-        def by_client() -> None:
-            from mlflow.entities import RunTag
-
-            self._client.log_batch(run_id, tags=[RunTag(key, value) for key, value in tags.items()])
-
-        self._written(lambda tables: tables.tag(run_id, tags), by_client)
+        self._store.log_batch(run_id, [], [], [RunTag(key, value) for key, value in tags.items()])
 
     def metrics(self, run_id: str, metrics: Mapping[str, float]) -> None:
         """Log the last values of metrics that another run has logged."""
+        from mlflow.entities import Metric
 
-        def by_client() -> None:
-            from mlflow.entities import Metric
-
-            now = int(time.time() * 1000)
-            self._client.log_batch(run_id, [Metric(key, v, now, 0) for key, v in metrics.items()])
-
-        self._written(lambda tables: tables.metrics(run_id, metrics), by_client)
+        now = _now()
+        points = [Metric(key, value, now, 0) for key, value in metrics.items()]
+        self._store.log_batch(run_id, points, [], [])
 
     def end(self, run_id: str, status: Status, parameters: Mapping[str, Value]) -> None:
         """Close the run. Parameters that the script did not log itself are added, as text.
@@ -179,82 +145,88 @@ class Tracking:
         They come last because MLflow refuses a second value: a script that logs `31.0` for the
         `31` it was given must not fail here when it would not on Azure ML.
         """
-        texts = {key: str(value) for key, value in parameters.items()}
+        from mlflow.entities import Param, RunStatus
 
-        def by_client() -> None:
-            from mlflow.entities import Param
-
-            logged = self._client.get_run(run_id).data.params
-            missing = [Param(key, text) for key, text in texts.items() if key not in logged]
-            if missing:
-                self._client.log_batch(run_id, params=missing)
-            self._client.set_terminated(run_id, ENDED[status], int(time.time() * 1000))
-
-        self._written(lambda tables: tables.end(run_id, ENDED[status], texts), by_client)
+        logged = reader.parameters(run_id) if parameters else {}
+        missing = [Param(key, str(value)) for key, value in parameters.items() if key not in logged]
+        if missing:
+            self._store.log_batch(run_id, [], missing, [])
+        self._store.update_run_info(
+            run_id, RunStatus.from_string(MLFLOW_STATUS[status]), _now(), None
+        )
 
     def reopen(self, run_id: str, tags: Mapping[str, str]) -> None:
-        """Let a closed run be RUNNING again.
+        """Let a closed run be RUNNING again; it keeps its end time until the next."""
+        from mlflow.entities import RunStatus
 
-        By MLflow's client it keeps its former end time until the next.
-        """
-        self._written(
-            lambda tables: tables.reopen(run_id),
-            lambda: self._client.update_run(run_id, "RUNNING"),
-        )
+        self._store.update_run_info(run_id, RunStatus.RUNNING, None, None)
         self.tag(run_id, tags)
 
     def set_aside(self, run_id: str, name: str, folder: Path) -> None:
         """Close a run as an attempt that counts for nothing: KILLED, under a name of its own."""
-        self._written(
-            lambda tables: tables.rename(run_id, name),
-            lambda: self._client.update_run(run_id, name=name),
-        )
-        self.end(run_id, "Canceled", {})
+        from mlflow.entities import RunStatus
+
+        self._store.update_run_info(run_id, RunStatus.KILLED, _now(), name)
         self.tag(run_id, {JOB_FOLDER: str(folder), "attempt": "cut off"})
 
     def runs_in(self, folder: Path) -> list[str]:
         """The ids of the runs whose job folder is exactly this one."""
-        return self._written(
-            lambda tables: tables.tagged(JOB_FOLDER, str(folder)),
-            lambda: self._runs_in_by_client(folder),
-        )
-
-    def _runs_in_by_client(self, folder: Path) -> list[str]:
-        everywhere = [one.experiment_id for one in self._client.search_experiments()]
-        quote = '"' if "'" in str(folder) else "'"
-        found = self._client.search_runs(
-            everywhere, f"tags.`{JOB_FOLDER}` = {quote}{folder}{quote}", max_results=_MOST
-        )
-        return [str(run.info.run_id) for run in found]
+        return reader.tagged(JOB_FOLDER, str(folder))
 
     def running(self, job: Path) -> list[str]:
-        """The ids of the runs of that job folder, trials included, that nobody has closed."""
-        found = self._written(lambda tables: tables.running(JOB_FOLDER), self._running_by_client)
-        return [run_id for run_id, folder in found if Path(folder).is_relative_to(job)]
-
-    def _running_by_client(self) -> list[tuple[str, str]]:
-        everywhere = [one.experiment_id for one in self._client.search_experiments()]
-        found = self._client.search_runs(
-            everywhere, "attributes.status = 'RUNNING'", max_results=_MOST
-        )
-        return [(str(run.info.run_id), run.data.tags.get(JOB_FOLDER, "/")) for run in found]
+        """The ids of the runs of that job folder, trials included, that are not closed."""
+        open_runs = reader.running(JOB_FOLDER)
+        return [run_id for run_id, folder in open_runs if Path(folder).is_relative_to(job)]
 
     def artifacts_of(self, run_id: str) -> Path:
-        """Where the run's artifacts lie on this machine."""
-        found = self._written(
-            lambda tables: tables.artifacts_of(run_id),
-            lambda: str(self._client.get_run(run_id).info.artifact_uri),
-        )
-        return Path(found)
+        """Where the run's artifacts are on this machine. LookupError when there is no such run."""
+        place = reader.artifacts(run_id)
+        if place is None:
+            raise LookupError(f"MLflow's store has no run {run_id}")
+        return Path(place)
 
 
-def _client_of(uri: str) -> MlflowClient:
-    from mlflow.tracking import MlflowClient
+def _create() -> None:
+    """Create the tables under another name: a creation that is killed leaves no database."""
+    unfinished = home.database().with_suffix(".unfinished")
+    unfinished.unlink(missing_ok=True)
+    try:
+        _open(unfinished).engine.dispose()
+        # In this mode readers (the watcher of a sweep) and writers (its trials) do not wait for
+        # each other.
+        with closing(sqlite3.connect(unfinished)) as connection:
+            connection.execute("PRAGMA journal_mode=WAL")
+        # SQLite would read the log of a database that was moved away as a part of the new one.
+        for suffix in ("-wal", "-shm"):
+            Path(f"{home.database()}{suffix}").unlink(missing_ok=True)
+        unfinished.rename(home.database())
+    finally:
+        unfinished.unlink(missing_ok=True)
 
-    # What goes wrong is told by `faults`, not by a traceback in the middle of a table.
+
+def _open(database: Path) -> SqlAlchemyStore:
+    # `faults` explains what goes wrong; MLflow and alembic would print a traceback first.
     for name in ("mlflow.store.db.utils", "alembic"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
-    return MlflowClient(uri, uri)
+    from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
+    from sqlalchemy import event
+
+    store = SqlAlchemyStore(f"sqlite:///{database}", str(home.artifacts()))
+    # MLflow keeps one engine for each path in a process: its connections may be to a file that was
+    # moved away since.
+    store.engine.dispose()
+    if not event.contains(store.engine, "connect", _commit_without_waiting):
+        event.listen(store.engine, "connect", _commit_without_waiting)
+    return store
+
+
+def _commit_without_waiting(connection: sqlite3.Connection, _record: object) -> None:
+    """A crash of the machine may cost the last seconds, never the database (WAL mode)."""
+    connection.execute("PRAGMA synchronous=NORMAL")
+
+
+def _now() -> int:
+    return int(time.time() * 1000)
 
 
 @cache

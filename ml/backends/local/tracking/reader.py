@@ -1,0 +1,229 @@
+"""The one reader of MLflow's SQLite file: metrics, runs and registered models, without MLflow.
+
+`import mlflow` takes two seconds and a query through its store milliseconds; a listing, a watcher
+of a sweep and `ml release status` have neither. The connection is read-only, and every statement
+on MLflow's tables (those of version 3.15, which is pinned) is in this module. A test compares what
+it returns with MlflowClient. All functions raise sqlite3.Error when the file cannot be read.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import sqlite3
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from ml.backends.base import Curve, ModelVersion
+from ml.core.home import database
+
+# The revision of MLflow 3.15's schema (table alembic_version), for which the tests ran.
+SCHEMA = "6f8d9c3b2a1e"
+# MLflow stores infinities as the largest finite double, and NaN as 0 with a flag.
+_LARGEST = 1.7976931348623157e308
+# Variables of one statement: SQLite allows 999 at least.
+_VARIABLES = 900
+_DELETED = "Deleted_Internal"
+
+
+def schema() -> str:
+    """The revision of the file's schema."""
+    return str(_rows("SELECT version_num FROM alembic_version")[0][0])
+
+
+def latest(run_id: str) -> dict[str, float]:
+    """The last value of every metric of a run."""
+    rows = _rows(
+        "SELECT key, value, is_nan FROM latest_metrics WHERE run_uuid = ? ORDER BY key", run_id
+    )
+    return {sys.intern(key): value(stored, is_nan) for key, stored, is_nan in rows}
+
+
+def curve(run_id: str, metric: str) -> list[float]:
+    """Every value of the metric, in the order in which the run logged them."""
+    return [value for _, value in curves([run_id], metric).get(run_id, ())]
+
+
+def curves(run_ids: Sequence[str], metric: str) -> Mapping[str, Curve]:
+    """Run id → every (step, value) of the metric; runs without the metric are left out."""
+    points: dict[str, list[tuple[int, float]]] = {}
+    for run_id, step, stored, is_nan in _rows_of(
+        run_ids,
+        "SELECT run_uuid, step, value, is_nan FROM metrics"
+        " WHERE key = ? AND run_uuid IN ({}) ORDER BY rowid",
+        metric,
+    ):
+        points.setdefault(run_id, []).append((step, value(stored, is_nan)))
+    return {run_id: tuple(values) for run_id, values in points.items()}
+
+
+def all_curves(run_id: str) -> Mapping[str, Curve]:
+    """Metric → every (step, value) that the run logged."""
+    points: dict[str, list[tuple[int, float]]] = {}
+    for key, step, stored, is_nan in _rows(
+        "SELECT key, step, value, is_nan FROM metrics WHERE run_uuid = ? ORDER BY rowid", run_id
+    ):
+        points.setdefault(key, []).append((step, value(stored, is_nan)))
+    return {key: tuple(values) for key, values in sorted(points.items())}
+
+
+class Feed:
+    """The values of one metric as runs log them, from now on."""
+
+    def __init__(self, metric: str) -> None:
+        self._metric = metric
+        ((self._last,),) = _rows("SELECT coalesce(max(rowid), 0) FROM metrics")
+
+    def new(self) -> list[tuple[str, float]]:
+        """(run id, value) of everything that was logged since the last call; cost: the new rows."""
+        rows = _rows(
+            "SELECT rowid, key, run_uuid, value, is_nan FROM metrics"
+            " WHERE rowid > ? ORDER BY rowid",
+            self._last,
+        )
+        if rows:
+            self._last = rows[-1][0]
+        return [
+            (run_id, value(stored, is_nan))
+            for _, key, run_id, stored, is_nan in rows
+            if key == self._metric
+        ]
+
+
+def parameters(run_id: str) -> dict[str, str]:
+    """The parameters of a run."""
+    return dict(_rows("SELECT key, value FROM params WHERE run_uuid = ?", run_id))
+
+
+def tag(run_ids: Sequence[str], key: str) -> Mapping[str, str]:
+    """Run id → the tag's value; runs without it are left out."""
+    return dict(
+        _rows_of(
+            run_ids, "SELECT run_uuid, value FROM tags WHERE key = ? AND run_uuid IN ({})", key
+        )
+    )
+
+
+def tagged(key: str, value: str) -> list[str]:
+    """The ids of the runs whose tag has that value."""
+    rows = _rows(
+        "SELECT run_uuid FROM runs JOIN tags USING (run_uuid)"
+        " WHERE key = ? AND tags.value = ? AND lifecycle_stage = 'active'",
+        key,
+        value,
+    )
+    return [run_id for (run_id,) in rows]
+
+
+def running(key: str) -> list[tuple[str, str]]:
+    """(run id, value of the tag) of every run that is RUNNING and has the tag."""
+    return _rows(
+        "SELECT run_uuid, tags.value FROM runs JOIN tags USING (run_uuid)"
+        " WHERE status = 'RUNNING' AND lifecycle_stage = 'active' AND key = ?",
+        key,
+    )
+
+
+def artifacts(run_id: str) -> str | None:
+    """Where the run's artifacts are; None when there is no such run."""
+    rows = _rows("SELECT artifact_uri FROM runs WHERE run_uuid = ?", run_id)
+    return str(rows[0][0]) if rows else None
+
+
+def model_versions() -> list[ModelVersion]:
+    """Every registered version of every model, by name and number."""
+    tags: dict[tuple[str, int], dict[str, str]] = {}
+    for model, number, key, value in _rows(
+        "SELECT name, version, key, value FROM model_version_tags"
+    ):
+        tags.setdefault((model, number), {})[key] = value
+    return [
+        ModelVersion(model, str(number), run or "", source or "", tags.get((model, number), {}))
+        for model, number, run, source in _rows(
+            "SELECT name, version, run_id, source FROM model_versions"
+            " WHERE current_stage IS NOT ? ORDER BY name, version",
+            _DELETED,
+        )
+    ]
+
+
+def aliases() -> list[tuple[str, str, str]]:
+    """(alias, model, version) of every alias of a registered model."""
+    rows = _rows("SELECT alias, name, version FROM registered_model_aliases ORDER BY name, alias")
+    return [(alias, model, str(number)) for alias, model, number in rows]
+
+
+def close() -> None:
+    """Close the file until something is read again."""
+    _file.close()
+
+
+class _File:
+    """A connection that stays open: reading the schema again costs more than a query.
+
+    Another process or another file of the same name gets a new one. A connection that was
+    inherited over a fork is not even closed, as closing it would be using it.
+    """
+
+    def __init__(self) -> None:
+        self._identity: tuple[object, ...] = ()
+        self._connection: sqlite3.Connection | None = None
+        self._inherited: list[sqlite3.Connection] = []
+
+    def connection(self) -> sqlite3.Connection:
+        """A connection to the file as it is now."""
+        path = database()
+        try:
+            state = path.stat()
+        except FileNotFoundError:
+            state = None
+        identity = (os.getpid(), path, state and (state.st_dev, state.st_ino))
+        if self._connection is None or identity != self._identity:
+            self.close()
+            if self._connection is not None:
+                self._inherited.append(self._connection)
+            self._connection = None
+            self._connection = sqlite3.connect(
+                f"file:{path}?mode=ro", uri=True, timeout=10, check_same_thread=False
+            )
+            self._identity = identity
+        return self._connection
+
+    def close(self) -> None:
+        """Close the connection, unless another process opened it."""
+        if self._connection is not None and self._identity[:1] == (os.getpid(),):
+            self._connection.close()
+            self._connection = None
+
+
+_file = _File()
+
+
+@contextmanager
+def _reading() -> Iterator[sqlite3.Connection]:
+    try:
+        yield _file.connection()
+    except sqlite3.Error:
+        _file.close()
+        raise
+
+
+def _rows(statement: str, *parameters: object) -> list[Any]:
+    with _reading() as connection:
+        return connection.execute(statement, parameters).fetchall()
+
+
+def _rows_of(run_ids: Sequence[str], statement: str, *parameters: str) -> Iterator[Any]:
+    """The rows of many runs; the run ids take the place of `{}` in the statement."""
+    for start in range(0, len(run_ids), _VARIABLES):
+        some = run_ids[start : start + _VARIABLES]
+        yield from _rows(statement.format(", ".join("?" * len(some))), *parameters, *some)
+
+
+def value(stored: float, is_nan: int) -> float:
+    """A stored metric as the script logged it: NaN and the infinities come back as such."""
+    if is_nan:
+        return math.nan
+    return math.copysign(math.inf, stored) if abs(stored) >= _LARGEST else stored
