@@ -14,10 +14,10 @@ import pytest
 from mlflow.exceptions import MlflowException
 
 from ml.backends.base import Run
+from ml.backends.local import snapshot
 from ml.backends.local.backend import LocalBackend
 from ml.backends.local.processes.reaper import processes_of
 from ml.backends.local.runs import records, runs
-from ml.backends.local.snapshots import snapshot
 from ml.backends.local.tracking import tracking
 from ml.core import faults
 from ml.core.errors import Exit, Refused

@@ -16,10 +16,10 @@ from pathlib import Path
 import pytest
 
 from ml.backends.base import Run
+from ml.backends.local import snapshot
 from ml.backends.local.backend import LocalBackend
 from ml.backends.local.resume import begun, resumption
 from ml.backends.local.runs import jobs, records, runs
-from ml.backends.local.snapshots import snapshot
 from ml.backends.local.sweeps import samples
 from ml.backends.local.tracking import reader
 from ml.core import home as homes

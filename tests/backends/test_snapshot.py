@@ -9,8 +9,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ml.backends.local.snapshots import snapshot
-from ml.backends.local.snapshots.ignore import IgnoreFile
+from ml.backends.local import snapshot
+from ml.backends.local.snapshot import IgnoreFile
 from tests.conftest import ROOT
 
 TREE = """
@@ -58,6 +58,7 @@ def travelling_by_the_sdk(folder: Path) -> set[str]:
         ["a/**/z.o", "build/**/z.o", "**/faq/**"],
         ["ml/**/", "!ml/toolkit/__init__.py", "**"],
         ["ml", "/**/", "a//b", "!//"],
+        ["data/*", "!data/a.csv", "/ml/*/", "*/projects/*"],
     ],
 )
 def test_the_matcher_is_the_sdks(tmp_path: Path, lines: list[str]) -> None:

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from ml.backends.local import snapshot
 from ml.backends.local.runs import runs
-from ml.backends.local.snapshots import snapshot
 from ml.cli.app import main
 from ml.core import home
 from ml.release.registry.models import store

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from ml.backends.base import Event, Options, Run, Watch, unwatched
-from ml.backends.local import environment, registration
+from ml.backends.local import environment, registration, snapshot
 from ml.backends.local.cleaning.storage import LocalStorage
 from ml.backends.local.command import run_command
 from ml.backends.local.distributed import distribution
@@ -27,7 +27,6 @@ from ml.backends.local.registry import LocalRegistry
 from ml.backends.local.resume import recovery, resumption, whole
 from ml.backends.local.runs import jobs
 from ml.backends.local.runs.store import LocalModels, LocalRuns
-from ml.backends.local.snapshots import snapshot
 from ml.backends.local.sweeps.sweep import concurrency
 from ml.backends.local.tracking.tracking import Tracking
 from ml.core import faults

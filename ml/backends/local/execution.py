@@ -19,7 +19,7 @@ from ml.backends.local.pool.pool import Forked, Job, Pool
 from ml.backends.local.processes import eviction
 from ml.backends.local.processes.process import RunProcess
 from ml.backends.local.runs import lineage, records
-from ml.backends.local.snapshots.snapshot import Snapshot
+from ml.backends.local.snapshot import Snapshot
 from ml.backends.local.tracking import reader
 from ml.backends.local.tracking.tracking import Tracking
 from ml.core import faults

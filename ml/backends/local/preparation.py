@@ -13,7 +13,7 @@ from ml.backends.local.pool.pool import Pool
 from ml.backends.local.processes.eviction import Evictions
 from ml.backends.local.resume import begun
 from ml.backends.local.runs import lineage
-from ml.backends.local.snapshots.snapshot import Snapshot
+from ml.backends.local.snapshot import Snapshot
 from ml.backends.local.tracking.tracking import Tracking
 from ml.specs.assets import assets
 from ml.specs.plan.plan import CommandPlan, PipelinePlan, Plan, SweepPlan, commands, given

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from ml.backends.base import Run
+from ml.backends.local import snapshot
 from ml.backends.local.pipelines import reuse
 from ml.backends.local.pipelines.binding import bound
-from ml.backends.local.snapshots import snapshot
 from ml.specs.assets import assets
 from ml.specs.plan.plan import CommandPlan, FromStep, PipelinePlan, SweepPlan
 

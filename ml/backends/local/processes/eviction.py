@@ -23,7 +23,7 @@ from typing import Protocol
 from ml.backends.base import Run
 from ml.backends.local import files
 from ml.backends.local.processes import reaper
-from ml.backends.local.snapshots.snapshot import Snapshot
+from ml.backends.local.snapshot import Snapshot
 from ml.core.errors import Problem
 from ml.specs.plan.plan import CommandPlan
 

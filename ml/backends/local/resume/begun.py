@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ml.backends.local import snapshot
 from ml.backends.local.environments.interpreters import HERE
 from ml.backends.local.runs import records
 from ml.backends.local.runs.jobs import PLAN
-from ml.backends.local.snapshots import snapshot
-from ml.backends.local.snapshots.snapshot import Snapshot
+from ml.backends.local.snapshot import Snapshot
 from ml.core import home
 from ml.core.errors import Exit, Problem, Refused
 from ml.core.repository import shown

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ml.backends.local.environments.interpreters import HERE, Interpreter
-from ml.backends.local.snapshots.snapshot import Snapshot
+from ml.backends.local.snapshot import Snapshot
 from ml.specs.plan.plan import CommandPlan, InputPlan, PipelinePlan, Plan, SweepPlan, commands
 
 

@@ -205,12 +205,12 @@ def _create() -> None:
 
 
 def _open(database: Path) -> SqlAlchemyStore:
-    # `faults` explains what goes wrong; MLflow and alembic would print a traceback first.
-    for name in ("mlflow.store.db.utils", "alembic"):
-        logging.getLogger(name).setLevel(logging.CRITICAL)
     from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
     from sqlalchemy import event
 
+    # `faults` explains what goes wrong; MLflow and alembic would print a traceback first.
+    for name in ("mlflow.store.db.utils", "alembic"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
     store = SqlAlchemyStore(f"sqlite:///{database}", str(home.artifacts()))
     # MLflow keeps one engine for each path in a process: its connections may be to a file that was
     # moved away since.

@@ -1,0 +1,181 @@
+"""Snapshots of `code:`, one for every content: a run never works in the folder that a person edits.
+
+The files are those that azure-ai-ml would upload: it matches each file against the `.amlignore` of
+the folder, or else its `.gitignore`; the last pattern that matches decides, and a pattern that
+matches a folder matches everything below it. pathspec's pattern of that kind does the same (a
+test compares the two); the SDK's own matcher costs the import of the SDK.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from pathspec import PathSpec
+from pathspec.patterns.gitignore.spec import GitIgnoreSpecPattern
+
+from ml.core import home
+
+# A file name that no pattern spells: it stands for any file of a folder.
+_ANY = "\x00"
+# Lines that match no file for the SDK, and every folder for pathspec: `/`, `/**/`.
+_NO_PATTERN = re.compile(r"!?/(\*\*/)*")
+_WILDCARD = re.compile(r"[*?\[\\]")
+
+
+class IgnoreFile:
+    """The ignore file of a folder; without one, every file is included."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        candidates = [folder / name for name in (".amlignore", ".gitignore")]
+        file = next((path for path in candidates if path.is_file()), None)
+        text = file.read_text(encoding="utf-8-sig") if file else ""
+        lines = [line.strip() for line in text.splitlines()]
+        lines = [line for line in lines if not _NO_PATTERN.fullmatch(line)]
+        self._spec = PathSpec.from_lines(GitIgnoreSpecPattern, lines)
+        self._included = [_anchor(line) for line in lines if line.startswith("!")]
+
+    def excludes(self, path: str) -> bool:
+        """Whether the file at `path` (relative to the folder, with `/`) is left out."""
+        return self._spec.match_file(path)
+
+    def files(self, besides: Path | None = None) -> Iterator[tuple[str, Path]]:
+        """Every included file as (relative path, path), sorted; links are followed.
+
+        `besides` is a folder that is never entered: the home of the runs may be inside `code:`.
+        """
+        yield from self._below(self.folder, "", besides, frozenset({self.folder.resolve()}))
+
+    def _below(
+        self, folder: Path, prefix: str, besides: Path | None, above: frozenset[Path]
+    ) -> Iterator[tuple[str, Path]]:
+        with os.scandir(folder) as scanned:
+            entries = sorted(scanned, key=lambda entry: entry.name)
+        for entry in entries:
+            relative, path = f"{prefix}{entry.name}", Path(entry.path)
+            if entry.is_dir():
+                real = path.resolve()
+                # A link to a folder above would never end.
+                if path != besides and real not in above and not self._prunes(relative):
+                    yield from self._below(path, f"{relative}/", besides, above | {real})
+            elif entry.is_file() and not self.excludes(relative):
+                yield relative, path
+
+    def _prunes(self, folder: str) -> bool:
+        """Whether no file below the folder can be included, so that `.venv` is never opened."""
+        parts = folder.split("/")
+        may_include = any(
+            all(mine == theirs for mine, theirs in zip(anchor, parts, strict=False))
+            for anchor in self._included
+        )
+        return not may_include and self.excludes(f"{folder}/{_ANY}")
+
+
+def _anchor(pattern: str) -> list[str]:
+    """The leading segments of a `!pattern` without a wildcard; none when it matches anywhere."""
+    segments = pattern.removeprefix("!").rstrip("/").split("/")
+    if len(segments) == 1:
+        return []
+    segments = segments[1:] if not segments[0] else segments
+    wild = (number for number, part in enumerate(segments) if _WILDCARD.search(part))
+    return segments[: next(wild, len(segments))]
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """The files of `code:` as they were when the run was planned; `digest` is `sha256:<hex>`."""
+
+    folder: Path
+    digest: str
+
+
+def take(code: Path | None) -> Snapshot | None:
+    """The snapshot of `code` (a folder or one file), copied unless its content is there already.
+
+    Two runs that take the same snapshot at the same moment both copy; the first to finish renames
+    its copy into place and the other throws its own away. Raises OSError when the disk is full.
+    """
+    if code is None:
+        return None
+    if code.is_file():
+        files = [(code.name, code)]
+    else:
+        files = list(IgnoreFile(code).files(besides=home.home()))
+    digest = _digest(files)
+    try:
+        # When it was last taken: cleaning leaves what a run may be about to work with.
+        os.utime(_place(digest))
+    except FileNotFoundError:
+        digest = _copy(files)
+    return Snapshot(_place(digest), digest)
+
+
+def is_whole(snapshot: Snapshot) -> bool:
+    """Whether the copy still has the content that its digest says."""
+    return _digest(list(_files(snapshot.folder, ""))) == snapshot.digest
+
+
+def working_copy(snapshot: Snapshot | None, into: Path) -> Path:
+    """A folder for one run to work in, as a node has one.
+
+    Files are copied, not linked: a script that appends to a file of its own code would change
+    the snapshot, and with it every later run of the same content, through a hard link.
+    """
+    if snapshot is None:
+        into.mkdir(parents=True)
+    else:
+        shutil.copytree(snapshot.folder, into)
+    return into
+
+
+def _digest(files: list[tuple[str, Path]]) -> str:
+    """Of names, contents and whether a file may be executed; times and owners do not count."""
+    whole = hashlib.sha256()
+    for relative, path in files:
+        content = path.read_bytes()
+        runs = "x" if os.access(path, os.X_OK) else "-"
+        whole.update(f"{relative}\0{runs}\0{len(content)}\0".encode())
+        whole.update(content)
+    return f"sha256:{whole.hexdigest()}"
+
+
+def _files(folder: Path, prefix: str) -> Iterator[tuple[str, Path]]:
+    """Every file of a copy, in the order in which `IgnoreFile` yields them."""
+    for path in sorted(folder.iterdir(), key=lambda one: one.name):
+        if path.is_dir():
+            yield from _files(path, f"{prefix}{path.name}/")
+        else:
+            yield f"{prefix}{path.name}", path
+
+
+def _place(digest: str) -> Path:
+    return home.snapshots() / digest.removeprefix("sha256:")
+
+
+def _copy(files: list[tuple[str, Path]]) -> str:
+    """The digest of what was copied: a file may be saved between reading and copying it."""
+    home.snapshots().mkdir(parents=True, exist_ok=True)
+    unfinished = Path(tempfile.mkdtemp(prefix=".unfinished-", dir=home.snapshots()))
+    try:
+        for relative, path in files:
+            copy = unfinished / relative
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(path, copy)
+        unfinished.chmod(0o755)
+        digest = _digest([(relative, unfinished / relative) for relative, _ in files])
+        try:
+            unfinished.rename(_place(digest))
+        except OSError:
+            # Another run of the same content was faster.
+            if not _place(digest).is_dir():
+                raise
+        return digest
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)

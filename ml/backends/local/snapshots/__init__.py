@@ -1,1 +1,0 @@
-"""A copy of `code:` for every content."""
