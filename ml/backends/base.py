@@ -255,17 +255,6 @@ class Link:
         return self.entry.lineage.get("code") or {}
 
 
-@dataclass(frozen=True)
-class ModelVersion:
-    """A registered version of a model: the MLflow run that made it, and where its files were."""
-
-    model: str
-    version: str
-    run: str
-    source: str
-    tags: Mapping[str, str]
-
-
 class TrackingUnavailable(Exception):
     """The tracking store does not exist or cannot be read; the message says why."""
 
@@ -353,26 +342,6 @@ class RunStore(Protocol):
 
         A pipeline comes after its steps; a sweep stands for its trials.
         """
-        ...
-
-
-class ModelRegistry(Protocol):
-    """The registered models of a backend, to read; MLflow's client changes them."""
-
-    @property
-    def tracking_uri(self) -> str:
-        """What MLflow's client is opened with. The registry exists when this returns."""
-        ...
-
-    def versions(self) -> list[ModelVersion]:
-        """Every registered version, by model and number; none before the first run.
-
-        Raises TrackingUnavailable.
-        """
-        ...
-
-    def aliases(self) -> list[tuple[str, str, str]]:
-        """(alias, model, version) of every alias. Raises TrackingUnavailable."""
         ...
 
 
@@ -471,11 +440,6 @@ class Backend(Protocol):
     @property
     def runs(self) -> RunStore:
         """The runs that it has carried out."""
-        ...
-
-    @property
-    def models(self) -> ModelRegistry:
-        """The models that were registered from them."""
         ...
 
     @property

@@ -26,7 +26,7 @@ from ml.backends.local.processes.process import Watchman, cores
 from ml.backends.local.registry import LocalRegistry
 from ml.backends.local.resume import recovery, resumption, whole
 from ml.backends.local.runs import jobs
-from ml.backends.local.runs.store import LocalModels, LocalRuns
+from ml.backends.local.runs.store import LocalRuns
 from ml.backends.local.sweeps.sweep import concurrency
 from ml.backends.local.tracking.tracking import Tracking
 from ml.core import faults
@@ -63,7 +63,6 @@ class LocalBackend:
 
     name = "local"
     runs = LocalRuns()
-    models = LocalModels()
     storage = LocalStorage()
     registry = LocalRegistry()
 

@@ -7,12 +7,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from ml.backends.base import Curve, Entry, Link, ModelVersion, Run, TrackingUnavailable
+from ml.backends.base import Curve, Entry, Link, Run, TrackingUnavailable
 from ml.backends.local.runs import ancestry, listing, records, runs
 from ml.backends.local.sweeps import samples
 from ml.backends.local.tracking import reader
-from ml.backends.local.tracking.tracking import Tracking
-from ml.core import home
 from ml.specs.search.domain import Sample
 
 
@@ -86,26 +84,6 @@ class LocalRuns:
     def lineage(self, run: Run) -> list[Link]:
         """See `RunStore`."""
         return ancestry.ancestry(run)
-
-
-class LocalModels:
-    """The models that are registered on this machine; it implements `ModelRegistry`."""
-
-    @property
-    def tracking_uri(self) -> str:
-        """See `ModelRegistry`. Raises what `ml.core.faults` explains when it cannot be opened."""
-        Tracking().close()
-        return home.tracking_uri()
-
-    def versions(self) -> list[ModelVersion]:
-        """See `ModelRegistry`."""
-        with _available():
-            return reader.model_versions() if home.database().is_file() else []
-
-    def aliases(self) -> list[tuple[str, str, str]]:
-        """See `ModelRegistry`."""
-        with _available():
-            return reader.aliases() if home.database().is_file() else []
 
 
 @contextmanager

@@ -14,9 +14,9 @@ import sqlite3
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
-from ml.backends.base import Curve, ModelVersion
+from ml.backends.base import Curve
 from ml.core.home import database
 
 # The revision of MLflow 3.15's schema (table alembic_version), for which the tests ran.
@@ -26,6 +26,16 @@ _LARGEST = 1.7976931348623157e308
 # Variables of one statement: SQLite allows 999 at least.
 _VARIABLES = 900
 _DELETED = "Deleted_Internal"
+
+
+class RegisteredVersion(NamedTuple):
+    """A version of a model: the run that made it, and the folder that it was registered from."""
+
+    model: str
+    version: str
+    run: str
+    source: str
+    tags: Mapping[str, str]
 
 
 def schema() -> str:
@@ -132,7 +142,7 @@ def artifacts(run_id: str) -> str | None:
     return str(rows[0][0]) if rows else None
 
 
-def model_versions() -> list[ModelVersion]:
+def model_versions() -> list[RegisteredVersion]:
     """Every registered version of every model, by name and number."""
     tags: dict[tuple[str, int], dict[str, str]] = {}
     for model, number, key, value in _rows(
@@ -140,7 +150,9 @@ def model_versions() -> list[ModelVersion]:
     ):
         tags.setdefault((model, number), {})[key] = value
     return [
-        ModelVersion(model, str(number), run or "", source or "", tags.get((model, number), {}))
+        RegisteredVersion(
+            model, str(number), run or "", source or "", tags.get((model, number), {})
+        )
         for model, number, run, source in _rows(
             "SELECT name, version, run_id, source FROM model_versions"
             " WHERE current_stage IS NOT ? ORDER BY name, version",
