@@ -80,7 +80,7 @@ def test_runs_by_their_folder(client: MlflowClient) -> None:
 
 def test_registered_models(client: MlflowClient) -> None:
     """Versions with their tags, and aliases; a deleted version is not one."""
-    assert reader.model_versions() == []
+    assert (reader.models(), reader.model_versions(), reader.aliases()) == ([], [], [])
     client.create_registered_model("faq")
     run = client.create_run(client.create_experiment("theirs")).info.run_id
     for number in range(11):
@@ -94,5 +94,6 @@ def test_registered_models(client: MlflowClient) -> None:
         read = versions[number]
         assert (read.model, read.run, read.source) == (version.name, run, version.source)
         assert read.tags == version.tags
+    assert reader.models() == ["faq"]
     assert reader.aliases() == [("prod", "faq", "11")]
     assert places.database().is_file()

@@ -18,7 +18,7 @@ import pytest
 from ml.backends.base import Run
 from ml.backends.local import snapshot
 from ml.backends.local.backend import LocalBackend
-from ml.backends.local.resume import begun, resumption
+from ml.backends.local.resume import resumption, saved_plan
 from ml.backends.local.runs import jobs, records, runs
 from ml.backends.local.sweeps import samples
 from ml.backends.local.tracking import reader
@@ -133,7 +133,7 @@ def test_what_is_complete_is_left_as_it_is(home: Path, sweep: Sweeps) -> None:
     """Nothing is run again, in no store."""
     run = LocalBackend().run(sweep(LOG + "log('score', 1.0)"))
     before = (run.folder / records.FILE).read_bytes()
-    assert resumption.is_complete(run)
+    assert run.status == "Completed"
     assert resumption.resume(run) == run
     assert (run.folder / records.FILE).read_bytes() == before
 
@@ -159,7 +159,7 @@ def test_what_still_runs_is_refused_and_named(home: Path, sweep: Sweeps, tmp_pat
     executor = start(begin(waiting(sweep, tmp_path)))
     while not (tmp_path / "begun-2").exists():
         time.sleep(0.01)
-    with pytest.raises(Refused, match=f"still-running.*goes on in process {executor.pid}"):
+    with pytest.raises(Refused, match=f"still-running.*is still running in process {executor.pid}"):
         resumption.resume(only())
     kill(executor)
     settled(only())
@@ -244,14 +244,14 @@ def test_packages_that_changed_are_told(home: Path, sweep: Sweeps, tmp_path: Pat
     """By name; it goes on all the same, and says nothing when nothing changed."""
     dead = killed(waiting(sweep, tmp_path), tmp_path)
     settled(dead)
-    assert list(begun.read(dead.folder).notes()) == []
+    assert list(saved_plan.read(dead.folder).notes()) == []
     plan = json.loads((dead.folder / jobs.PLAN).read_text())
     plan["packages"].append("numpy-1.0.dist-info")
     (dead.folder / jobs.PLAN).write_text(json.dumps(plan))
     (tmp_path / "go").touch()
     said: list[str] = []
     assert resumption.resume(dead, say=said.append).status == "Completed"
-    assert said == ["this interpreter has changed since the run was begun: numpy-1.0"]
+    assert said == ["this interpreter has changed since the run was started: numpy-1.0"]
 
 
 def test_the_spec_may_change_meanwhile(home: Path, sweep: Sweeps, tmp_path: Path) -> None:

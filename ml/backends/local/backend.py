@@ -24,7 +24,7 @@ from ml.backends.local.processes.eviction import Evictions
 from ml.backends.local.processes.interruption import Interruption
 from ml.backends.local.processes.process import Watchman, cores
 from ml.backends.local.registry import LocalRegistry
-from ml.backends.local.resume import recovery, resumption, whole
+from ml.backends.local.resume import recovery, resumption
 from ml.backends.local.runs import jobs
 from ml.backends.local.runs.store import LocalRuns
 from ml.backends.local.sweeps.sweep import concurrency
@@ -165,10 +165,10 @@ class LocalBackend:
             if isinstance(plan, CommandPlan):
                 session = preparation.session(plan, None, cores())
                 return run_command(plan, session, interruption, watch, self._echo)
-            plan = whole.seeded(plan)
+            plan = resumption.seeded(plan)
             with jobs.new() as folder:
                 preparation.keep(folder, plan)
-                run = whole.carry_out(plan, preparation, folder, interruption, watch)
+                run = resumption.carry_out(plan, preparation, folder, interruption, watch)
         watch(Event("ended", run))
         return run
 

@@ -11,7 +11,7 @@ from ml.backends.local.environments.interpreters import Interpreters
 from ml.backends.local.execution import Session
 from ml.backends.local.pool.pool import Pool
 from ml.backends.local.processes.eviction import Evictions
-from ml.backends.local.resume import begun
+from ml.backends.local.resume import saved_plan
 from ml.backends.local.runs import lineage
 from ml.backends.local.snapshot import Snapshot
 from ml.backends.local.tracking.tracking import Tracking
@@ -59,13 +59,13 @@ class Preparation:
         )
 
     def keep(self, folder: Path, plan: SweepPlan | PipelinePlan) -> None:
-        """Write down what a run is begun with, so that it can be gone on with."""
+        """Save the plan with which a run is started, so that it can be resumed."""
         for command in commands(plan):
             if command.code not in self.code:
                 taken = self.snapshots[command.code]
                 origin = lineage.of(command, taken, None, self.interpreters.of(command))
                 self.code[command.code] = origin["code"]
-        begun.keep(folder, plan, self.code, self.digest, bool(self.interpreters.built))
+        saved_plan.save(folder, plan, self.code, self.digest, bool(self.interpreters.built))
 
     def digest(self, path: Path) -> str:
         """sha256 of data as it was when it was first asked for; "" of what is not there.

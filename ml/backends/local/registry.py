@@ -1,30 +1,25 @@
 """The model registry of this machine: MLflow's registered models on SQLite.
 
-It reads the SQLite file directly, which takes milliseconds, and imports MLflow only to write. The
-tables are MLflow 3.15's, which is pinned; a test compares the two.
+It imports MLflow only to write; what it returns comes from `ml.backends.local.tracking.reader`.
 """
 
 from __future__ import annotations
 
-import re
-import sqlite3
 from collections.abc import Sequence
-from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from ml.backends.local.tracking import reader
+from ml.backends.local.tracking.reader import RegisteredVersion
 from ml.backends.local.tracking.tracking import Tracking
 from ml.backends.registry import Version, model_folder
 from ml.core import faults, home
 from ml.core.errors import Problem, Refused
-from ml.core.home import database
 
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
 
 # The tags of a registered version.
 DIGEST, PROJECT, EVIDENCE = "digest", "project", "evidence"
-_DELETED = "Deleted_Internal"
-_NAME = re.compile(r"[\w.-]+")
 
 
 class LocalRegistry:
@@ -50,22 +45,17 @@ class LocalRegistry:
 
     def versions(self, model: str | None = None) -> Sequence[Version]:
         """See `Registry`; none before the first run made the store."""
-        tags: dict[tuple[str, int], dict[str, str]] = {}
-        for name, number, key, value in _rows(
-            "SELECT name, version, key, value FROM model_version_tags"
-        ):
-            tags.setdefault((name, number), {})[key] = value
         return [
             Version(
-                model=name,
-                version=str(number),
-                digest=tags.get((name, number), {}).get(DIGEST, ""),
-                project=tags.get((name, number), {}).get(PROJECT, ""),
-                run=run or "",
-                evidence=tags.get((name, number), {}).get(EVIDENCE, ""),
+                model=registered.model,
+                version=registered.version,
+                digest=registered.tags.get(DIGEST, ""),
+                project=registered.tags.get(PROJECT, ""),
+                run=registered.run,
+                evidence=registered.tags.get(EVIDENCE, ""),
             )
-            for name, number, run, _ in _registered()
-            if model in (None, name)
+            for registered in _registered()
+            if model in (None, registered.model)
         ]
 
     def find(self, model: str, version: str) -> Version:
@@ -93,19 +83,17 @@ class LocalRegistry:
 
     def champions(self) -> Sequence[tuple[str, str, str]]:
         """See `Registry`."""
-        return [
-            (alias, model, str(number))
-            for alias, model, number in _rows(
-                "SELECT alias, name, version FROM registered_model_aliases ORDER BY name, alias"
-            )
-        ]
+        if not home.database().is_file():
+            return []
+        with faults.as_refusals():
+            return reader.aliases()
 
     def sources(self) -> Sequence[tuple[str, str]]:
         """See `Registry`. Ours are in the home; MLflow lets a person register any folder."""
         return [
-            (f"{model} {number}", source.removeprefix("file://"))
-            for model, number, _, source in _registered()
-            if source
+            (f"{registered.model} {registered.version}", registered.source.removeprefix("file://"))
+            for registered in _registered()
+            if registered.source
         ]
 
     def promote(self, version: Version, environment: str) -> None:
@@ -125,7 +113,7 @@ class LocalRegistry:
         return self.find(version.model, version.version)
 
     def _exists(self, model: str) -> bool:
-        return bool(_rows("SELECT 1 FROM registered_models WHERE name = ?", model))
+        return model in reader.models()
 
 
 def _client() -> MlflowClient:
@@ -137,18 +125,8 @@ def _client() -> MlflowClient:
         return MlflowClient(home.tracking_uri(), home.tracking_uri())
 
 
-def _registered() -> list[Any]:
-    """Model, version, run id and source of every version that was not deleted."""
-    return _rows(
-        "SELECT name, version, run_id, source FROM model_versions WHERE current_stage IS NOT ?"
-        " ORDER BY name, version",
-        _DELETED,
-    )
-
-
-def _rows(statement: str, *values: str) -> list[Any]:
-    if not database().is_file():
+def _registered() -> list[RegisteredVersion]:
+    if not home.database().is_file():
         return []
-    uri = f"file:{database()}?mode=ro"
-    with faults.as_refusals(), closing(sqlite3.connect(uri, uri=True, timeout=10)) as connection:
-        return connection.execute(statement, values).fetchall()
+    with faults.as_refusals():
+        return reader.model_versions()

@@ -51,7 +51,7 @@ def resume(
 
     found = resumption.find(run)
     plan = resumption.plan_of(found, timeout)
-    if resumption.is_complete(found):
+    if found.status == "Completed":
         typer.echo(f"{found.name} is complete: there is nothing to go on with", err=True)
         ended = found
     else:

@@ -98,7 +98,12 @@ class Pipeline:
         for run in sorted(past.steps, key=lambda step: step.ended or 0.0):
             name = run.folder.name
             wrote = records.original(run)
-            if not run.id or attempts.was_cut_off(run) or attempts.has_lost(run) or not wrote:
+            if (
+                not run.id
+                or attempts.was_cut_off(run)
+                or attempts.has_lost_output(run)
+                or not wrote
+            ):
                 continue
             del self._waiting[name]
             artifacts = self._preparation.tracking.artifacts_of(wrote.id)
@@ -178,7 +183,7 @@ class Pipeline:
         folder, label, key = self.run.folder / "steps" / name, f"{self.run.name}.{name}", ""
         tracking = self._preparation.tracking
         goes_on = isinstance(plan, SweepPlan | PipelinePlan)
-        past = attempts.begun(tracking, folder) if goes_on else None
+        past = attempts.resumable(tracking, folder) if goes_on else None
         former = () if past else attempts.set_aside(tracking, folder, label)
         try:
             if isinstance(plan, PipelinePlan):

@@ -1,4 +1,4 @@
-"""Trials and steps that were cut off: which were, and how they make room to be run again."""
+"""Trials and steps that were cut off: which ones were, and how they are set aside to run again."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ml.backends.local.runs import records
 from ml.backends.local.tracking.tracking import Tracking
 from ml.core import faults
 
-# What ends a run from outside: neither its own command, nor its limits, nor a sweep's policy.
+# Reasons from outside a run: not its own command, its limits or the policy of a sweep.
 FROM_OUTSIDE = frozenset(
     {EXECUTOR_GONE, "SIGINT", "SIGTERM", "SIGHUP", "sweep_timeout", "sweep_failed", "step_failed"}
 )
@@ -28,15 +28,15 @@ def was_cut_off(run: Run) -> bool:
     return run.status in OPEN or (run.status == "Canceled" and run.ended_by in FROM_OUTSIDE)
 
 
-def has_lost(run: Run) -> bool:
-    """Whether an output of a run that completed is gone since."""
+def has_lost_output(run: Run) -> bool:
+    """Whether an output of a completed run was removed since."""
     unwritten = any(warning.code == "output-empty" for warning in run.warnings)
     is_here = all(path.exists() for path in run.outputs.values())
     return run.status == "Completed" and not is_here and not unwritten
 
 
-def begun(tracking: Tracking, part: Path) -> Run | None:
-    """The record of a sweep or pipeline in a pipeline that can go on; None when little is left."""
+def resumable(tracking: Tracking, part: Path) -> Run | None:
+    """The record of a sweep or pipeline step that can be resumed; None when it cannot."""
     run = records.read_if_whole(part)
     return run if run is not None and run.id in tracking.runs_in(part) else None
 
@@ -44,8 +44,8 @@ def begun(tracking: Tracking, part: Path) -> Run | None:
 def set_aside(tracking: Tracking, part: Path, name: str) -> tuple[Run, ...]:
     """Make room for another attempt at a trial or step; the earlier attempts, the first first.
 
-    What it left goes to a folder of its own, and its MLflow run is KILLED whatever it was: a
-    program that is killed in the middle of this does it again to the same end.
+    Its folder is moved, and its MLflow run becomes KILLED whatever it was. A program that is killed
+    in the middle of this does it again with the same result.
     """
     former = earlier(part)
     if part.exists():
@@ -62,16 +62,16 @@ def set_aside(tracking: Tracking, part: Path, name: str) -> tuple[Run, ...]:
 
 def earlier(part: Path) -> list[Path]:
     """The folders of the attempts that were set aside, the first first."""
-    found: list[Path] = []
-    while (folder := records.attempt_folder(part, len(found) + 1)).exists():
-        found.append(folder)
-    return found
+    folders: list[Path] = []
+    while (folder := records.attempt_folder(part, len(folders) + 1)).exists():
+        folders.append(folder)
+    return folders
 
 
 def end_processes(run_ids: Iterable[str]) -> None:
-    """End whatever processes are left of runs that nobody looks after any more."""
-    left = list(run_ids)
-    while left := [one for one in left if reaper.processes_of(one)]:
-        for run_id in left:
+    """End every process of runs whose executor is gone."""
+    alive = list(run_ids)
+    while alive := [run_id for run_id in alive if reaper.processes_of(run_id)]:
+        for run_id in alive:
             reaper.send(signal.SIGKILL, run_id, None)
         time.sleep(_POLL_S)

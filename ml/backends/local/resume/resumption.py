@@ -1,53 +1,81 @@
-"""Going on with a sweep or a pipeline that was stopped: killed, interrupted, or for want of room.
+"""Sweeps and pipelines, carried out from their start or from where they were stopped.
 
-The plan is the one that was begun, the run the same run, in MLflow too. What had come to its end is
-kept; what was cut off is run again under its name with its values, and its first attempt is set
-aside: kept, and counted nowhere.
+They are stopped by a kill, an interruption or a full disk. Resumed, the plan is the saved one and
+the run is the same run, in MLflow too. Parts that had ended are kept; a part that was cut off runs
+again under its name with its values, and its first attempt is set aside: kept, and counted nowhere.
 """
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from ml.backends.base import Event, Run, Watch, unwatched
 from ml.backends.local.environments import building
 from ml.backends.local.environments.interpreters import Interpreters
+from ml.backends.local.pipelines import pipeline
 from ml.backends.local.pipelines.outcome import NOT_STARTED, STEP_FAILED
 from ml.backends.local.pool.pool import Pool
 from ml.backends.local.preparation import Preparation, assets_of
 from ml.backends.local.processes.interruption import Interruption
-from ml.backends.local.processes.process import Watchman
-from ml.backends.local.resume import attempts, begun, recovery, whole
-from ml.backends.local.resume.begun import Begun
-from ml.backends.local.runs import jobs, records, runs
+from ml.backends.local.processes.process import Watchman, cores
+from ml.backends.local.resume import attempts, recovery, saved_plan
+from ml.backends.local.resume.saved_plan import SavedPlan
+from ml.backends.local.runs import jobs, lineage, records, runs
+from ml.backends.local.sweeps import sweep
+from ml.backends.local.sweeps.state import saved_sweep
 from ml.backends.local.tracking.tracking import Tracking
 from ml.core import faults, home
 from ml.core.errors import Problem, Refused
 from ml.specs.plan.plan import PipelinePlan, SweepPlan
 
 
-def plan_of(run: Run, timeout_s: float | None = None) -> SweepPlan | PipelinePlan:
-    """The plan that the run would go on with; Refused when it cannot go on.
+def carry_out(
+    plan: SweepPlan | PipelinePlan,
+    preparation: Preparation,
+    folder: Path,
+    interruption: Interruption,
+    watch: Watch,
+    resumed: bool = False,
+) -> Run:
+    """Run the plan in its job folder, whose lock this process holds.
 
-    `timeout_s` is a sweep's new limit, all the time together that it has been worked on.
+    `resumed`: from where the run in that folder was stopped.
     """
-    _demand_whole(run)
-    number = jobs.executor(run.name)
-    if number is not None or jobs.is_alive(run.name):
-        raise Refused(_still_runs(run.name, number))
-    return _plan(run, begun.read(run.folder), timeout_s)
+    if isinstance(plan, PipelinePlan):
+        stopped = records.read(folder) if resumed else None
+        return pipeline.run_pipeline(plan, preparation, folder, interruption, watch, stopped)
+    threads = max(1, cores() // sweep.concurrency(plan))
+    session = preparation.session(plan.trial, None, threads)
+    state = saved_sweep(folder, plan.primary_metric) if resumed else None
+    return sweep.run_sweep(plan, session, folder, interruption, watch, state)
 
 
-def is_complete(run: Run) -> bool:
-    """Whether there is nothing to go on with, because everything is done."""
-    return run.status == "Completed"
+def seeded(plan: SweepPlan | PipelinePlan) -> SweepPlan | PipelinePlan:
+    """The plan with a random seed, if it is a sweep's without one."""
+    if isinstance(plan, SweepPlan) and plan.seed is None:
+        return replace(plan, seed=secrets.randbelow(2**32))
+    return plan
+
+
+def plan_of(run: Run, timeout_s: float | None = None) -> SweepPlan | PipelinePlan:
+    """The plan with which the run would be resumed; Refused when it cannot be.
+
+    `timeout_s` is a new limit for a sweep: all its active time, the time before included.
+    """
+    _demand_parts(run)
+    process = jobs.executor(run.name)
+    if process is not None or jobs.is_alive(run.name):
+        raise Refused(_still_runs(run.name, process))
+    return _plan(run, saved_plan.read(run.folder), timeout_s)
 
 
 def was_stopped(run: Run) -> bool:
-    """Whether something outside of the job ended it, or a part of it without which it failed."""
+    """Whether the run, or a part without which it failed, was ended from outside of the job."""
     if attempts.was_cut_off(run) or run.ended_by == "timeout":
         return True
     consequences = {NOT_STARTED, STEP_FAILED}
@@ -60,10 +88,10 @@ def resume(
     timeout_s: float | None = None,
     say: Callable[[str], None] = lambda line: None,
 ) -> Run:
-    """Go on with the run until it ends; the run as it ended. Refused as `plan_of` says.
+    """Resume the run and return it when it has ended. Raises Refused as `plan_of`.
 
-    Of two that do it at once one is refused. What another has completed meanwhile is returned.
-    `say` hears what a person should know of.
+    Of two processes that do it at once, one is refused. A run that another process completed
+    meanwhile is returned as it is. `say` gets what a person should know.
     """
     with ExitStack() as stack:
         stack.enter_context(faults.as_refusals())
@@ -73,14 +101,14 @@ def resume(
         stack.callback(tracking.close)
         recovery.close(tracking, run.name, last_sign)
         run = records.read(run.folder)
-        if is_complete(run):
+        if run.status == "Completed":
             return run
-        former = begun.read(run.folder)
-        plan = _plan(run, former, timeout_s)
-        snapshots = former.snapshots()
+        saved = saved_plan.read(run.folder)
+        plan = _plan(run, saved, timeout_s)
+        snapshots = saved.snapshots()
         if run.id not in tracking.runs_in(run.folder):
             raise Refused(_not_tracked(run))
-        for note in former.notes():
+        for note in saved.notes():
             say(note)
         recovery.close_abandoned(tracking)
         watchman = Watchman()
@@ -88,52 +116,52 @@ def resume(
         pool = Pool(watchman)
         stack.callback(pool.close)
         interpreters = Interpreters()
-        if former.isolated:
+        if saved.isolated:
             interpreters = stack.enter_context(building.build_all(plan, watchman, say))
-        attempts.end_processes(one.id for one in records.within(run.folder) if one.id)
+        attempts.end_processes(part.id for part in records.within(run.folder) if part.id)
         preparation = Preparation(
-            tracking, pool, snapshots, interpreters, assets_of(plan), dict(former.code)
+            tracking, pool, snapshots, interpreters, assets_of(plan), dict(saved.code)
         )
-        run = whole.carry_out(plan, preparation, run.folder, interruption, watch, goes_on=True)
+        run = carry_out(plan, preparation, run.folder, interruption, watch, resumed=True)
     watch(Event("ended", run))
     return run
 
 
-def find(wanted: str) -> Run:
-    """The run of that name or id, as `runs.find`; one whose record is torn gets it written anew.
+def find(name: str) -> Run:
+    """The run of that name or id, as `runs.find`; a damaged record is written again first.
 
-    What can be told of it is in its plan and in MLflow's store.
+    It is restored from the saved plan and MLflow's store.
     """
-    folder = home.jobs() / Path(wanted).name
+    folder = home.jobs() / Path(name).name
     if not records.is_torn(folder):
-        return runs.find(wanted)
-    with faults.as_refusals(), _held(wanted):
-        plan = begun.read(folder)
+        return runs.find(name)
+    with faults.as_refusals(), _held(name):
+        saved = saved_plan.read(folder)
         tracking = Tracking()
         ids = tracking.runs_in(folder)
         if not ids:
-            found = f"{folder / records.FILE} cannot be read, and MLflow has no run of it"
-            raise Refused(Problem("record-unreadable", found, hint="run the spec again"))
-        seen = [path.stat().st_mtime for path in folder.glob(f"*/*/{records.FILE}")]
-        began = (folder / jobs.PLAN).stat().st_mtime
+            reason = f"{folder / records.FILE} cannot be read, and MLflow has no run of it"
+            raise Refused(Problem("record-unreadable", reason, hint="run the spec again"))
+        started = (folder / jobs.PLAN).stat().st_mtime
+        changes = [path.stat().st_mtime for path in folder.glob(f"*/*/{records.FILE}")]
         run = Run(
             ids[0],
             folder.name,
             "Canceled",
-            plan.plan.experiment,
+            saved.plan.experiment,
             folder,
-            began,
-            max([began, *seen]),
+            started,
+            max([started, *changes]),
             ended_by=recovery.EXECUTOR_GONE,
         )
-        records.write(run, whole.lineage_of(plan))
+        records.write(run, _lineage(saved))
         recovery.close(tracking, folder.name, None)
-    return runs.find(wanted)
+    return runs.find(name)
 
 
 @contextmanager
 def _held(name: str) -> Iterator[float | None]:
-    """The run's lock; Refused when somebody else has it."""
+    """The lock of the run; Refused when another process has it."""
     try:
         with jobs.hold(name) as last_sign:
             yield last_sign
@@ -141,9 +169,9 @@ def _held(name: str) -> Iterator[float | None]:
         raise Refused(_still_runs(name, held.executor)) from None
 
 
-def _plan(run: Run, former: Begun, timeout_s: float | None) -> SweepPlan | PipelinePlan:
-    plan = former.plan
-    if is_complete(run):
+def _plan(run: Run, saved: SavedPlan, timeout_s: float | None) -> SweepPlan | PipelinePlan:
+    plan = saved.plan
+    if run.status == "Completed":
         return plan
     if isinstance(plan, SweepPlan) and run.ended_by == "timeout" and timeout_s is None:
         used = f"`limits.timeout` ({plan.timeout_s:g} s) is used up"
@@ -156,20 +184,29 @@ def _plan(run: Run, former: Begun, timeout_s: float | None) -> SweepPlan | Pipel
     if not isinstance(plan, SweepPlan):
         raise Refused(Problem("no-timeout", f"{run.name} is a pipeline", "a sweep for --timeout"))
     if timeout_s <= run.active_s:
-        found = f"--timeout {timeout_s:g}: {run.active_s:.0f} s have been used already"
-        raise Refused(Problem("out-of-time", found, "more than that: it is the limit of all of it"))
+        used = f"--timeout {timeout_s:g}: {run.active_s:.0f} s have been used already"
+        raise Refused(Problem("out-of-time", used, "more than that: it is the limit of all of it"))
     return replace(plan, timeout_s=timeout_s)
 
 
-def _demand_whole(run: Run) -> None:
-    whole_name = run.folder.relative_to(home.jobs()).parts[0]
-    if whole_name != run.name:
+def _lineage(saved: SavedPlan) -> dict[str, Any]:
+    """The lineage that the record of a run with this plan had."""
+    plan = saved.plan
+    if isinstance(plan, PipelinePlan):
+        return lineage.of_pipeline(plan, None)
+    origin = lineage.of(plan.trial, None, saved.code[plan.trial.code])
+    return lineage.of_sweep(plan, origin)
+
+
+def _demand_parts(run: Run) -> None:
+    name = run.folder.relative_to(home.jobs()).parts[0]
+    if name != run.name:
         raise Refused(
             Problem(
                 "part-of-a-run",
-                f"{run.name} is a part of {whole_name} and goes on with it",
+                f"{run.name} is a part of {name} and is resumed with it",
                 "a run that was started by itself",
-                f"ml runs resume {whole_name}",
+                f"ml runs resume {name}",
             )
         )
     if not any((run.folder / parts).is_dir() for parts in records.PARTS.values()):
@@ -187,15 +224,15 @@ def _not_tracked(run: Run) -> Problem:
     return Problem(
         "not-tracked",
         f"MLflow's store has no run {run.id} of {run.name} any more",
-        f"the store that it was begun in: {home.database()}",
+        f"the store that it was started in: {home.database()}",
         "put it back, or run the spec again",
     )
 
 
-def _still_runs(name: str, number: int | None) -> Problem:
+def _still_runs(name: str, process: int | None) -> Problem:
     return Problem(
         "still-running",
-        f"{name} goes on{f' in process {number}' if number else ''}",
+        f"{name} is still running{f' in process {process}' if process else ''}",
         "a run that was stopped",
         f"follow it: ml runs logs --follow {name}; or end it: ml runs cancel {name}",
     )
@@ -206,6 +243,6 @@ def _ended_by_itself(run: Run) -> Problem:
     return Problem(
         "ended-by-itself",
         f"{run.name} is {run.status}, and nothing had stopped it{why}",
-        "a sweep or a pipeline that was killed, interrupted, or failed for want of this machine",
+        "a sweep or a pipeline that was killed, interrupted, or failed because of this machine",
         "mend what failed, then run the spec again: completed steps of a pipeline are reused",
     )

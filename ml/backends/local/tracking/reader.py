@@ -161,6 +161,11 @@ def model_versions() -> list[RegisteredVersion]:
     ]
 
 
+def models() -> list[str]:
+    """The names of the registered models."""
+    return [name for (name,) in _rows("SELECT name FROM registered_models ORDER BY name")]
+
+
 def aliases() -> list[tuple[str, str, str]]:
     """(alias, model, version) of every alias of a registered model."""
     rows = _rows("SELECT alias, name, version FROM registered_model_aliases ORDER BY name, alias")

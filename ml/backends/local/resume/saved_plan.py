@@ -1,7 +1,7 @@
-"""`plan.json`: the plan that a run with parts was begun with, kept before anything else is made.
+"""`plan.json`: the plan with which a sweep or a pipeline was started, saved before anything else.
 
-A run is gone on with by this very plan, whatever became of the spec since, and only with the code
-and the data that it was begun with.
+A run is resumed with this plan, whatever became of the spec since, and only with the code and the
+data with which it was started.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from ml.specs.assets import assets
 from ml.specs.plan.json import from_json, to_json
 from ml.specs.plan.plan import CommandPlan, PipelinePlan, SweepPlan, given
 
-# So many packages are named that changed.
+# The number of changed packages that are named.
 _NAMED = 5
 
 
 @dataclass(frozen=True)
 class Data:
-    """An input that the spec gives: sha256 of what lay at `path` when the run was begun."""
+    """An input of the spec: sha256 of what was at `path` when the run was started."""
 
     field: str
     path: Path
@@ -38,11 +38,11 @@ class Data:
 
 
 @dataclass(frozen=True)
-class Begun:
-    """What a run was begun with; `code` has the lineage of every folder of code.
+class SavedPlan:
+    """A plan with the lineage of every folder of code and the data.
 
     `isolated` says that its commands ran in environments that were built for them; `packages` are
-    those of this interpreter then.
+    those of this interpreter when the run was started.
     """
 
     plan: SweepPlan | PipelinePlan
@@ -52,31 +52,31 @@ class Begun:
     packages: tuple[str, ...] = ()
 
     def notes(self) -> Iterator[str]:
-        """What else is not as it was, and no reason not to go on."""
+        """Changes that do not prevent the run from being resumed."""
         changed = sorted(set(self.packages) ^ set(HERE.identity()))
         if self.packages and not self.isolated and changed:
             names = ", ".join(name.removesuffix(".dist-info") for name in changed[:_NAMED])
             more = f" and {len(changed) - _NAMED} more" if len(changed) > _NAMED else ""
-            yield f"this interpreter has changed since the run was begun: {names}{more}"
+            yield f"this interpreter has changed since the run was started: {names}{more}"
 
     def snapshots(self) -> dict[Path | None, Snapshot | None]:
-        """The code as it was; Refused when it, or the data, is not what it was any more."""
+        """The snapshots of the code. Raises Refused when the code or the data has changed."""
         problems = [*self._changed(), *self._gone()]
         if problems:
             raise Refused(*problems)
         return {folder: _snapshot(code["digest"]) for folder, code in self.code.items()}
 
     def _changed(self) -> Iterator[Problem]:
-        for one in self.data:
-            if not one.path.exists():
-                what, expected = "is gone", "the data that the run was begun with"
-            elif assets.digest(one.path) != one.digest:
-                what, expected = "was changed", f"data with sha256 {one.digest[:12]}…, as before"
+        for data in self.data:
+            if not data.path.exists():
+                change, expected = "is gone", "the data that the run was started with"
+            elif assets.digest(data.path) != data.digest:
+                change, expected = "was changed", f"data with sha256 {data.digest[:12]}…, as before"
             else:
                 continue
             yield Problem(
                 "data-changed",
-                f"`{one.field}`: {shown(one.path)} {what} since the run was begun",
+                f"`{data.field}`: {shown(data.path)} {change} since the run was started",
                 expected,
                 "put it back; to use what is there now, run the spec again",
             )
@@ -86,63 +86,68 @@ class Begun:
             digest = code["digest"]
             if not digest or folder is None:
                 continue
-            kept = _snapshot(digest)
-            if kept is not None and snapshot.is_whole(kept):
+            copy = _snapshot(digest)
+            if copy is not None and snapshot.is_whole(copy):
                 continue
-            now = snapshot.take(folder) if folder.exists() and kept is None else None
-            if now is None or now.digest != digest:
-                what = "is gone" if kept is None else "was changed"
+            current = snapshot.take(folder) if folder.exists() and copy is None else None
+            if current is None or current.digest != digest:
+                change = "is gone" if copy is None else "was changed"
                 yield Problem(
                     "code-changed",
-                    f"the copy of `{shown(folder)}` that the run was begun with {what}: "
+                    f"the copy of `{shown(folder)}` that the run was started with {change}: "
                     f"{shown(home.snapshots() / digest.removeprefix('sha256:'))}",
                     f"code with the digest {digest[:19]}…, as before",
                     "go back to that code and resume again, or run the spec again",
                 )
 
 
-def keep(
+def save(
     folder: Path,
     plan: SweepPlan | PipelinePlan,
     code: Mapping[Path | None, dict[str, Any]],
     digest: Callable[[Path], str] = assets.digest,
     isolated: bool = False,
 ) -> None:
-    """Write down what a run is begun with, in its job folder. Data is read once for its digest."""
+    """Save the plan in the job folder, with the code and the data; data is read for its digest."""
     data = [
-        {"field": field, "path": str(one.path), "digest": digest(one.path)}
-        for field, one in given(plan)
-        if one.path is not None and not one.is_literal
+        {"field": field, "path": str(source.path), "digest": digest(source.path)}
+        for field, source in given(plan)
+        if source.path is not None and not source.is_literal
     ]
-    codes = [{"folder": str(path) if path else None, "code": one} for path, one in code.items()]
+    codes = [
+        {"folder": str(path) if path else None, "code": origin} for path, origin in code.items()
+    ]
     document = {"schema_version": 1, "plan": to_json(plan), "code": codes, "data": data}
     document |= {"isolated": isolated, "packages": HERE.identity()}
     records.replace(folder / PLAN, document, durable=True)
 
 
-def read(folder: Path) -> Begun:
-    """What the run of that job folder was begun with. Refused when that cannot be told."""
+def read(folder: Path) -> SavedPlan:
+    """The saved plan of a job folder. Raises Refused when there is none or it cannot be read."""
     try:
         document = json.loads((folder / PLAN).read_text())
         plan = from_json(document["plan"])
         if isinstance(plan, CommandPlan):
             raise ValueError("it is a command's")
-        return Begun(
+        return SavedPlan(
             plan,
-            {_path(one["folder"]): one["code"] for one in document["code"]},
-            tuple(Data(one["field"], Path(one["path"]), one["digest"]) for one in document["data"]),
+            {_path(entry["folder"]): entry["code"] for entry in document["code"]},
+            tuple(
+                Data(entry["field"], Path(entry["path"]), entry["digest"])
+                for entry in document["data"]
+            ),
             bool(document.get("isolated")),
             tuple(document.get("packages", ())),
         )
     except FileNotFoundError:
-        found = f"{folder.name} was begun by a version that kept no plans"
+        reason = f"{folder.name} was started by a version that saved no plans"
     except (OSError, ValueError, KeyError, TypeError) as error:
-        found = f"the plan of {folder.name} cannot be read ({error}): {shown(folder / PLAN)}"
+        reason = f"the plan of {folder.name} cannot be read ({error}): {shown(folder / PLAN)}"
     raise Refused(
         Problem(
             "no-plan",
-            found,
-            "the plan that the run was begun with",
+            reason,
+            "the plan that the run was started with",
             "run the spec again; what was logged and written is kept",
         ),
         exit_code=Exit.WRONG_CALL,
