@@ -33,9 +33,10 @@ class LocalRegistry:
         if registered:
             return registered[-1]
         with faults.as_refusals():
-            if not self._exists(model):
-                _client().create_registered_model(model, tags={PROJECT: project})
-            made = _client().create_model_version(
+            client = _client()
+            if model not in reader.models():
+                client.create_registered_model(model, tags={PROJECT: project})
+            made = client.create_model_version(
                 model,
                 source=str(model_folder(digest)),
                 run_id=run,
@@ -111,9 +112,6 @@ class LocalRegistry:
         with faults.as_refusals():
             _client().set_model_version_tag(version.model, version.version, EVIDENCE, sha256)
         return self.find(version.model, version.version)
-
-    def _exists(self, model: str) -> bool:
-        return model in reader.models()
 
 
 def _client() -> MlflowClient:
