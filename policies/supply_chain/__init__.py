@@ -1,1 +1,1 @@
-"""What may enter a release from outside: the model formats that load without running code."""
+"""What a release may contain: model formats, licences, and packages without advisories."""

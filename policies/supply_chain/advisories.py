@@ -1,6 +1,6 @@
-"""Known vulnerabilities of packages, from a local copy of OSV records: no network is asked.
+"""Known vulnerabilities of packages, from a local copy of OSV records, without network access.
 
-The copy is a folder of OSV JSON files, a zip of them as osv.dev hands out for each ecosystem, or
+The copy is a folder of OSV JSON files, a zip of them as osv.dev publishes for each ecosystem, or
 one file with a list. It is as old as its newest record (https://ossf.github.io/osv-schema/).
 """
 
@@ -22,7 +22,7 @@ ECOSYSTEM = "PyPI"
 
 
 class AdvisoriesError(Exception):
-    """A source of advisories that cannot be read, or that holds something else."""
+    """A source of advisories cannot be read, or holds something else."""
 
 
 @dataclass(frozen=True)
@@ -32,12 +32,12 @@ class Advisories:
     records: tuple[Mapping[str, Any], ...]
     as_of: datetime
 
-    def found(self, packages: Iterable[Package]) -> tuple[str, ...]:
-        """`ID: NAME VERSION` of every record, not withdrawn, that affects one of the packages.
+    def affecting(self, packages: Iterable[Package]) -> tuple[str, ...]:
+        """`ID: NAME VERSION` of every current record that affects one of the packages.
 
         A version or a range that cannot be read counts as affected.
         """
-        by_name = {one.name: one.installed or one.locked for one in packages}
+        by_name = {package.name: package.installed or package.locked for package in packages}
         return tuple(
             sorted(
                 {
@@ -66,7 +66,7 @@ def read(source: Path) -> Advisories:
                 records.append(record)
                 newest = changed if newest is None else max(newest, changed)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            raise AdvisoriesError(f"{name} is no OSV record: {error!r}") from None
+            raise AdvisoriesError(f"{name} is not an OSV record: {error!r}") from None
     if newest is None:
         raise AdvisoriesError(f"{source} holds no record")
     return Advisories(tuple(records), newest)
@@ -101,19 +101,23 @@ def _affects(affected: Mapping[str, Any], version: str) -> bool:
         return True
     try:
         ours = Version(version)
-        if any(ours == Version(one) for one in listed):
+        if any(ours == Version(each) for each in listed):
             return True
-        return any(_within(of, ours) for of in ranges if of.get("type") != "GIT")
+        return any(_contains(each, ours) for each in ranges if each.get("type") != "GIT")
     except (InvalidVersion, KeyError, TypeError, AttributeError):
         return True
 
 
-def _within(of: Mapping[str, Any], ours: Version) -> bool:
-    events = [(kind, at) for event in of["events"] for kind, at in event.items()]
+def _contains(affected_range: Mapping[str, Any], ours: Version) -> bool:
+    events = [(kind, at) for event in affected_range["events"] for kind, at in event.items()]
     inside = False
     order = {"introduced": 0, "fixed": 1, "last_affected": 2}
-    known = [(Version("0.dev0" if at == "0" else at), kind) for kind, at in events if kind in order]
-    for at, kind in sorted(known, key=lambda one: (one[0], order[one[1]])):
+    changes = [
+        (Version("0.dev0" if at == "0" else at), order[kind], kind)
+        for kind, at in events
+        if kind in order
+    ]
+    for at, _, kind in sorted(changes):
         if kind == "introduced" and ours >= at:
             inside = True
         elif (kind == "fixed" and ours >= at) or (kind == "last_affected" and ours > at):

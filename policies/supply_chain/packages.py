@@ -18,7 +18,7 @@ SPEC_VERSION = "1.6"
 
 @dataclass(frozen=True)
 class Package:
-    """A package of the lock; `installed` is "" when it is not there, `licence` is SPDX."""
+    """A package of the lock; `installed` is "" when it is missing, `licence` is SPDX."""
 
     name: str
     locked: str
@@ -32,25 +32,27 @@ def normalised(name: str) -> str:
 
 
 def packages(lock: Path) -> tuple[Package, ...]:
-    """Every pinned package of a requirements file, by name; raises OSError when there is none."""
-    pins = {normalised(name): of for name, of in _PIN.findall(lock.read_text(encoding="utf-8"))}
+    """Every pinned package of a requirements file, by name; OSError when the file is missing."""
+    lines = lock.read_text(encoding="utf-8")
+    pins = {normalised(name): version for name, version in _PIN.findall(lines)}
     return tuple(_package(name, pins[name]) for name in sorted(pins))
 
 
-def sbom(found: tuple[Package, ...]) -> str:
-    """CycloneDX JSON of the packages (https://cyclonedx.org/docs/1.6/json/): the same packages
-    give the same bytes, so it has neither a time nor a random serial number.
+def sbom(packages: tuple[Package, ...]) -> str:
+    """CycloneDX JSON of the packages (https://cyclonedx.org/docs/1.6/json/).
+
+    The same packages give the same bytes, so it has no time and no random serial number.
     """
     components = [
         {
             "type": "library",
-            "bom-ref": _purl(one),
-            "name": one.name,
-            "version": one.installed or one.locked,
-            "purl": _purl(one),
-            **({} if one.licence == UNKNOWN else {"licenses": [{"expression": one.licence}]}),
+            "bom-ref": _purl(package),
+            "name": package.name,
+            "version": package.installed or package.locked,
+            "purl": _purl(package),
+            **_licenses(package),
         }
-        for one in found
+        for package in packages
     ]
     document: Mapping[str, object] = {
         "$schema": f"http://cyclonedx.org/schema/bom-{SPEC_VERSION}.schema.json",
@@ -67,16 +69,20 @@ def digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _purl(one: Package) -> str:
-    return f"pkg:pypi/{one.name}@{one.installed or one.locked}"
+def _licenses(package: Package) -> Mapping[str, object]:
+    return {} if package.licence == UNKNOWN else {"licenses": [{"expression": package.licence}]}
+
+
+def _purl(package: Package) -> str:
+    return f"pkg:pypi/{package.name}@{package.installed or package.locked}"
 
 
 def _package(name: str, locked: str) -> Package:
     try:
-        found = distribution(name)
+        installed = distribution(name)
     except PackageNotFoundError:
         return Package(name, locked, "", UNKNOWN)
-    about = found.metadata
-    stated, text = (about.get_all(name) or [""] for name in ("License-Expression", "License"))
-    licence = expression(stated[0], about.get_all("Classifier") or [], text[0])
-    return Package(name, locked, found.version, licence)
+    metadata = installed.metadata
+    stated, text = (metadata.get_all(key) or [""] for key in ("License-Expression", "License"))
+    licence = expression(stated[0], metadata.get_all("Classifier") or [], text[0])
+    return Package(name, locked, installed.version, licence)

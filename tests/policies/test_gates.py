@@ -217,7 +217,7 @@ def test_a_report_only_floor_may_be_enabled_by_a_project(tmp_path: Path) -> None
     text = FLOOR.read_text()
     floor.write_text(
         text.replace(
-            "freshness: # old evidence says nothing of today's data\n    mode: enabled",
+            "freshness: # old evidence does not describe today's data\n    mode: enabled",
             "freshness:\n    mode: report-only",
         )
     )

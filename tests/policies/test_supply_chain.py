@@ -170,14 +170,14 @@ def source(folder: Path, *records: object) -> Path:
 @pytest.mark.parametrize("of", HITS.values(), ids=HITS)
 def test_an_advisory_that_affects_is_found(of: dict[str, Any], tmp_path: Path) -> None:
     """With its name and ours."""
-    assert read(source(tmp_path / "osv", of)).found(OURS) == ("PYSEC-1: a 1.5",)
+    assert read(source(tmp_path / "osv", of)).affecting(OURS) == ("PYSEC-1: a 1.5",)
 
 
 @pytest.mark.parametrize("of", MISSES.values(), ids=MISSES)
 def test_an_advisory_that_does_not_affect_is_not(of: dict[str, Any], tmp_path: Path) -> None:
     """And is read all the same."""
-    found = read(source(tmp_path / "osv", of))
-    assert len(found.records) == 1 and found.found(OURS) == ()
+    advisories = read(source(tmp_path / "osv", of))
+    assert len(advisories.records) == 1 and advisories.affecting(OURS) == ()
 
 
 def test_a_source_is_as_old_as_its_newest_record(tmp_path: Path) -> None:

@@ -46,7 +46,7 @@ def look() -> tuple[Mapping[str, object], str]:
             "source": shown,
             "as_of": advisories.as_of.isoformat(),
             "records": len(advisories.records),
-            "advisories": list(advisories.found(found)),
+            "advisories": list(advisories.affecting(found)),
         }
     return stated, bill
 
@@ -65,7 +65,7 @@ def today(of: SupplyChain) -> SupplyChain:
         Package(name, one.locked or "", one.installed or "", one.licence or "")
         for name, one in of.packages.items()
     ]
-    found = advisories.found(packages)
+    found = advisories.affecting(packages)
     if of.as_of is not None and of.as_of > advisories.as_of:
         return replace(of, advisories=tuple(sorted({*found, *(of.advisories or ())})))
     return replace(of, source=shown, as_of=advisories.as_of, advisories=found)
