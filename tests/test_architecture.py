@@ -76,7 +76,6 @@ PAST_THE_PORT = {
     "ml.cli.app",
     "ml.cli.bound",
     "ml.cli.commands.demo",
-    "ml.cli.commands.report",
     "ml.cli.commands.run",
     "ml.cli.commands.run_logs",
     "ml.cli.commands.runs",
@@ -112,7 +111,6 @@ MODULES_IN_A_FOLDER = 15
 FLAT_FOLDERS = {
     "ml/cli/commands",
     "ml/projects/*",
-    "ml/reports",
     "policies/infra",
     "policies/promotion",
 }

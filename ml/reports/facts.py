@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ml.backends.base import Curve, Run, RunStore, TrackingUnavailable
+from ml.backends.base import Backend, Curve, Run, RunStore, TrackingUnavailable
 from ml.core.errors import Refused
 from ml.release.selection import contenders
 from ml.release.selection.contenders import Selected
@@ -60,12 +60,13 @@ class Facts:
         return "sweep" if self.sweep else "pipeline" if self.steps else "job"
 
 
-def gather(run: Run, store: RunStore) -> Facts:
+def gather(run: Run, backend: Backend) -> Facts:
     """All that is known of the run; what cannot be read is named in `notes`."""
     notes: list[str] = []
+    store = backend.runs
     lineage = _lineage(run, store, notes)
     sweep = read_sweep(run, lineage, store, notes) if run.trials else None
-    release = find_release(run, notes)
+    release = find_release(run, backend.registry, notes)
     failed = _failed(run)
     log_path = store.logs(failed).get("0") if failed else None
     return Facts(

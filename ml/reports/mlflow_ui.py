@@ -1,4 +1,4 @@
-"""MLflow's own pages on the local store, as a child process that never outlives this one's end."""
+"""MLflow's own pages on the local store, served by a child process that ends with this one."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from ml.core.errors import Exit, Problem, Refused
 
 
 def serve(port: int, ready: Callable[[str], None]) -> None:
-    """Serve until Ctrl-C or SIGTERM, which is the way to end it; `ready` is told the address.
+    """Serve until Ctrl-C or SIGTERM; `ready` is called with the address.
 
-    Raises Refused when there is no store, and with the end of MLflow's log when it ends by itself.
+    Raises Refused when there is no store, and with the end of MLflow's log when MLflow exits.
     """
     if not home.database().exists():
         raise Refused(
@@ -35,15 +35,15 @@ def serve(port: int, ready: Callable[[str], None]) -> None:
         suppress(KeyboardInterrupt),
     ):
         if not mlflow_server.answers(process, port):
-            raise _ended(log, "did not start")
+            raise _failure(log, "did not start")
         ready(f"http://{mlflow_server.HOST}:{port}")
         process.wait()
-        raise _ended(log, f"ended by itself with {process.returncode}")
+        raise _failure(log, f"exited with {process.returncode}")
 
 
 @contextmanager
 def _interruptible() -> Iterator[None]:
-    """SIGTERM and a closed terminal end the server as Ctrl-C does, and only the first counts."""
+    """SIGTERM and a closed terminal end the server like Ctrl-C; later signals are ignored."""
     names = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 
     def interrupt(number: int, frame: FrameType | None) -> None:
@@ -59,9 +59,9 @@ def _interruptible() -> Iterator[None]:
             signal.signal(name, handler)
 
 
-def _ended(log: Path, how: str) -> Refused:
-    said = "".join(f"\n    | {line}" for line in outcome.last_lines(log))
+def _failure(log: Path, how: str) -> Refused:
+    lines = "".join(f"\n    | {line}" for line in outcome.last_lines(log))
     return Refused(
-        Problem("ui-ended", f"MLflow's server {how}; its log ends:{said}", hint=f"less {log}"),
+        Problem("ui-ended", f"MLflow's server {how}; its log ends:{lines}", hint=f"less {log}"),
         exit_code=Exit.RUN_FAILED,
     )

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from ml.backends.base import Run, RunStore
+from ml.backends.base import Backend, Run
 from ml.core import faults, files, home, repository
 from ml.reports import formatting
 from ml.reports.charts.intervals import confidence_sequence, intervals
@@ -45,12 +45,12 @@ class Report:
     notes: tuple[str, ...]
 
 
-def report(run: Run, store: RunStore) -> Report:
+def report(run: Run, backend: Backend) -> Report:
     """The report of a run in any state; changes nothing."""
     from ml.reports import summary
     from ml.reports.facts import gather
 
-    facts = gather(run, store)
+    facts = gather(run, backend)
     return Report(run, run_page(facts), summary.sentences(facts), facts.notes)
 
 

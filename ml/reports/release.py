@@ -3,104 +3,75 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from ml.backends.base import Run
-from ml.backends.choice import open_backend
 from ml.backends.registry import Registry, Version
-from ml.core import home
 from ml.core.errors import Refused
+from ml.release.comparison.comparison import Comparison, Side, compare
 from ml.release.declaration import desired
 from ml.release.evidence import evidence
 from ml.release.log import audit
 from ml.release.promotion.candidate import EVALUATION, MODEL
 from ml.reports.formatting import count
 from ml.serving.scoring.manifest import ManifestError, verify
-from policies.promotion.bootstrap import Difference, difference
-from policies.promotion.evidence import Evidence, Metrics, parse
-
-CONFIDENCE = 0.95
+from policies.promotion.bootstrap import Difference
+from policies.promotion.evidence import Evidence, parse
 
 
 @dataclass(frozen=True)
 class Quality:
-    """The evaluation of a model; `source` names the file that it was read from.
-
-    `slices` is slice name → its values → metrics; `contributions` are (feature, share).
-    """
+    """The evaluation of a model; `source` names the file that it was read from."""
 
     source: str
     evidence: Evidence
-    slices: Mapping[str, Metrics] = field(default_factory=dict)
-    contributions: Sequence[tuple[str, float]] = ()
-    stability: Mapping[str, float] = field(default_factory=dict)
-    training_seconds: float | None = None
-    training_threads: float | None = None
 
 
 @dataclass(frozen=True)
 class Release:
     """The registered version of the run's model, the gates' last decision, and the champion.
 
-    `decision` is the audit line's, None when the gates never ran; `against` is the version that
-    the model is compared with: today's champion, or the one that it replaced.
+    `decision` is the audit line's, None when the gates never ran. The model is compared with
+    `against`, the side of today's champion or of the one that the model replaced.
     """
 
     version: Version
     evidence: Evidence
-    document: Mapping[str, Any]
     decision: Mapping[str, Any] | None
     decided: str
     declared: bool
     is_champion: bool
-    against: Version | None
-    against_evidence: Evidence | None
+    against: Side | None
 
     @property
     def name(self) -> str:
         """Model and version."""
         return f"{self.version.model} {self.version.version}"
 
-    @property
-    def same_data(self) -> bool:
-        """Whether both were measured on the same versions of the data."""
-        theirs = self.against_evidence.data if self.against_evidence else {}
-        hashes = [
-            {name: asset.sha256 for name, asset in data.items()}
-            for data in (self.evidence.data, theirs)
-        ]
-        return hashes[0] == hashes[1]
+    @cached_property
+    def comparison(self) -> Comparison:
+        """The model beside `against`."""
+        return compare(_side(self.version, self.evidence), self.against)
 
     def paired_difference(self, split: str) -> Difference | None:
         """The paired difference to `against` on the split, in units of the primary metric.
 
-        None when the two were not measured on the same data, or the evidence of one is not valid.
+        None when the two cannot be compared: `comparison.unpaired` says why.
         """
-        theirs = self.against_evidence
-        if theirs is None or theirs.disagreements or self.evidence.disagreements:
-            return None
-        if not self.same_data or theirs.primary_metric != self.evidence.primary_metric:
-            return None
-        ours, groups = self.evidence.outcomes.get(split, {}), self.evidence.groups.get(split)
-        try:
-            return difference(ours, theirs.outcomes.get(split, {}), CONFIDENCE, groups)
-        except ValueError:
-            return None
+        comparison = self.comparison
+        rows = (row for row in comparison.metrics if row.metric == comparison.primary)
+        return next((row.by for row in rows if row.place == split), None)
 
 
-def find_release(run: Run, notes: list[str]) -> Release | None:
+def find_release(run: Run, registry: Registry, notes: list[str]) -> Release | None:
     """The version that was registered from the run, or that the run evaluated."""
-    models = sorted({path.parents[2].name for path in _evidence_files()})
-    if not models:
-        return None
     digest = next((digest for part in _parts(run, MODEL) if (digest := _digest(part))), "")
     ids = {run.id, *(part.id for part in _parts(run, EVALUATION))}
     try:
-        registry = open_backend().registry
-        versions = [version for model in models for version in registry.versions(model)]
+        versions = registry.versions()
         matches = [version for version in versions if digest and version.digest == digest] or [
             version
             for version in versions
@@ -120,7 +91,7 @@ def find_quality(run: Run, release: Release | None, notes: list[str]) -> Quality
         except Refused as refused:
             notes.append(f"The evaluation is not shown: {refused.problems[0].found}")
             return None
-        return _quality(document, parse(document), f"evaluation.json of {part.name}")
+        return Quality(f"evaluation.json of {part.name}", parse(document))
     if release is None:
         return None
     if release.evidence.disagreements:
@@ -129,12 +100,7 @@ def find_quality(run: Run, release: Release | None, notes: list[str]) -> Quality
         notes.append(f"The evidence of {release.name} is not valid: {first}{others}.")
     if not release.evidence.metrics:
         return None
-    return _quality(release.document, release.evidence, f"evidence.json of {release.name}")
-
-
-def _evidence_files() -> Iterator[Path]:
-    """The evidence of every version, as MODEL/VERSION/DIGEST/evidence.json."""
-    return (home.home() / "evidence").glob(f"*/*/*/{evidence.FILE}")
+    return Quality(f"evidence.json of {release.name}", release.evidence)
 
 
 def _release(registry: Registry, version: Version, notes: list[str]) -> Release:
@@ -150,14 +116,16 @@ def _release(registry: Registry, version: Version, notes: list[str]) -> Release:
     return Release(
         version=version,
         evidence=evidence.load(version),
-        document=_document(version),
         decision=decision,
         decided=str(line.get("at", "")),
         declared=declared is not None and declared.digest == version.digest,
         is_champion=is_champion,
-        against=against,
-        against_evidence=evidence.load(against) if against else None,
+        against=_side(against, evidence.load(against)) if against else None,
     )
+
+
+def _side(version: Version, of: Evidence) -> Side:
+    return Side(f"version {version.version}", version.digest, of)
 
 
 def _parts(run: Run, output: str) -> list[Run]:
@@ -197,36 +165,5 @@ def _audit_line(version: Version, notes: list[str]) -> Mapping[str, Any]:
     return {}
 
 
-def _quality(document: Mapping[str, Any], parsed: Evidence, source: str) -> Quality:
-    training = _mapping(document.get("training"))
-    return Quality(
-        source=source,
-        evidence=parsed,
-        # The gates' parser turns a value of a wrong type into None and raises nothing.
-        slices={
-            str(name): parse({"metrics": metrics}).metrics
-            for name, metrics in _mapping(document.get("slices")).items()
-        },
-        contributions=[
-            (str(entry["feature"]), share)
-            for entry in document.get("contributions") or []
-            if isinstance(entry, dict)
-            and "feature" in entry
-            and (share := _number(entry.get("share"))) is not None
-        ],
-        stability={
-            str(metric): spread
-            for metric, values in _mapping(document.get("stability")).items()
-            if (spread := _number(_mapping(values).get("std"))) is not None
-        },
-        training_seconds=_number(training.get("seconds")),
-        training_threads=_number(training.get("threads")),
-    )
-
-
 def _mapping(value: object) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
-
-
-def _number(value: object) -> float | None:
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None

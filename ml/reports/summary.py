@@ -125,7 +125,7 @@ def _difference(release: Release) -> Iterator[str]:
         is_clear = difference.low > 0 or difference.high < 0
         doubt = "" if is_clear else "; it may be chance"
         yield (
-            f"The paired difference to version {release.against.version} is "
+            f"The paired difference to {release.against.name} is "
             f"{signed(difference.mean)} (95 % interval {signed(difference.low)} to "
             f"{signed(difference.high)}{doubt})."
         )

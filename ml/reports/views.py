@@ -30,10 +30,9 @@ from ml.reports.formatting import (
     short,
 )
 from ml.reports.importance import Importance
-from ml.reports.release import Quality
 from ml.reports.sweep import OUTCOMES, Sweep, Trial
 from policies.promotion.bootstrap import Difference
-from policies.promotion.evidence import Estimate, Metrics
+from policies.promotion.evidence import Estimate, Evidence, Metrics
 
 # The most rows of trials, columns of parameters, and cells of both: a page is below a megabyte.
 TRIALS, PARAMETERS, CELLS = 200, 20, 2000
@@ -191,10 +190,10 @@ def quality_source(facts: Facts) -> str:
     assert quality is not None
     words = [f"From {quality.source}; 95 % intervals by bootstrap."]
     if release and release.against:
-        former = "the champion that it replaced" if release.is_champion else "the champion"
-        words.append(f"Compared with version {release.against.version}, {former}.")
-        if not release.same_data:
-            words.append("That version was measured on other data: compare with care.")
+        which = "the champion that it replaced" if release.is_champion else "the champion"
+        words.append(f"Compared with {release.against.name}, {which}.")
+        if unpaired := release.comparison.unpaired:
+            words.append(f"There are no paired differences: {unpaired}.")
     elif release and release.is_champion:
         words.append("It is the champion; there was none before it.")
     return " ".join(words)
@@ -202,8 +201,8 @@ def quality_source(facts: Facts) -> str:
 
 def champion_metrics(facts: Facts) -> Metrics:
     """The metrics of the version that the model is compared with; empty without one."""
-    evidence = facts.release.against_evidence if facts.release else None
-    return evidence.metrics if evidence else {}
+    against = facts.release.against if facts.release else None
+    return against.evidence.metrics if against else {}
 
 
 def metric_rows(facts: Facts) -> Iterator[MetricRow]:
@@ -241,11 +240,11 @@ def metric_rows(facts: Facts) -> Iterator[MetricRow]:
             )
 
 
-def slice_rows(quality: Quality, metrics: Metrics) -> list[tuple[str, Estimate, Markup]]:
+def slice_rows(evidence: Evidence, metrics: Metrics) -> list[tuple[str, Estimate, Markup]]:
     """(value, estimate of the primary metric, interval) of a slice, the worst value first."""
-    metric = quality.evidence.primary_metric or ""
+    metric = evidence.primary_metric or ""
     estimates = {value: of[metric] for value, of in metrics.items() if metric in of}
-    sign = -1 if quality.evidence.goal == "minimize" else 1
+    sign = -1 if evidence.goal == "minimize" else 1
 
     def rank(value: str) -> float:
         estimate = estimates[value].value
@@ -258,23 +257,29 @@ def slice_rows(quality: Quality, metrics: Metrics) -> list[tuple[str, Estimate, 
     ]
 
 
-def contributions_chart(quality: Quality) -> Markup:
+def contributions_chart(evidence: Evidence) -> Markup:
     """The share of each feature in the predictions, as bars."""
-    shares = sorted(quality.contributions, key=lambda entry: -abs(entry[1]))
+    features = [
+        (contribution.feature, contribution.share)
+        for contribution in evidence.contributions
+        if contribution.feature is not None and contribution.share is not None
+    ]
+    shares = sorted(features, key=lambda feature: -feature[1])
     caption = f"The {FEATURES} largest of {len(shares)} features." if len(shares) > FEATURES else ""
     return bars("Feature contributions", shares[:FEATURES], caption)
 
 
-def stability(quality: Quality) -> list[tuple[str, str]]:
+def stability(evidence: Evidence) -> list[tuple[str, str]]:
     """What refitting the model showed: (term, value)."""
     rows = [
-        (f"standard deviation of {metric} over refits", number(spread))
-        for metric, spread in quality.stability.items()
+        (f"standard deviation of {metric} over refits", number(refits.std))
+        for metric, refits in evidence.stability.items()
+        if refits.std is not None
     ]
-    if quality.training_seconds is not None:
-        rows.append(("time of a refit", duration(quality.training_seconds)))
-    if quality.training_threads is not None:
-        rows.append(("threads", number(quality.training_threads)))
+    if evidence.training.seconds is not None:
+        rows.append(("time of a refit", duration(evidence.training.seconds)))
+    if evidence.training.threads is not None:
+        rows.append(("threads", number(evidence.training.threads)))
     return rows
 
 

@@ -40,67 +40,67 @@ def compared(
     return Compared(made, decision, "prod", "tiny", None, None, notes)
 
 
-def elements(said: str) -> set[str]:
-    html = RENDER.render(said)
+def elements(text: str) -> set[str]:
+    html = RENDER.render(text)
     return set(re.findall(r"<([a-z][a-z0-9]*)", re.sub(r"<!--.*?-->", "", html)))
 
 
 def test_a_better_candidate(tmp_path: Path):
     """The marker, the verdict, the picture, the numbers; gates that all pass are folded."""
-    found = compared(cases.good(0.9), cases.good(0.8, "6", cases.OTHER), tmp_path)
-    said = comment(found, repository="https://github.com/o/r")
-    assert said.startswith(marker("tiny", "prod") + "\n")
-    assert "### tiny 7 against tiny 6 for prod" in said
-    assert "**Gates: ✅ pass, approval needed**." in said
-    told = r"in gain\\_at\\_1 on test is \+0\.1 \(\+0\.0\d+ to .* 400 units\): better"
-    assert re.search(told, said)
-    assert "├" in said and "worse ◂" in said
-    assert "| gain\\_at\\_1 | test | 0.9000 (0.8600 – 0.9400) |" in said
-    assert "<summary>Gates: " in said and "<summary>Slices: 2 slices</summary>" in said
+    comparison = compared(cases.good(0.9), cases.good(0.8, "6", cases.OTHER), tmp_path)
+    text = comment(comparison, repository="https://github.com/o/r")
+    assert text.startswith(marker("tiny", "prod") + "\n")
+    assert "### tiny 7 against tiny 6 for prod" in text
+    assert "**Gates: ✅ pass, approval needed**." in text
+    difference = r"in gain\\_at\\_1 on test is \+0\.1 \(\+0\.0\d+ to .* 400 units\): better"
+    assert re.search(difference, text)
+    assert "├" in text and "worse ◂" in text
+    assert "| gain\\_at\\_1 | test | 0.9000 (0.8600 – 0.9400) |" in text
+    assert "<summary>Gates: " in text and "<summary>Slices: 2 slices</summary>" in text
     commit = "e" * 40
-    assert f"[`{commit[:12]}`](<https://github.com/o/r/commit/{commit}>)" in said
-    assert elements(said) <= OURS
+    assert f"[`{commit[:12]}`](<https://github.com/o/r/commit/{commit}>)" in text
+    assert elements(text) <= OURS
     # Every gate has its row.
-    assert said.count("✅ |") == sum(one.verdict == "pass" for one in found.decision.results)
+    assert text.count("✅ |") == sum(one.verdict == "pass" for one in comparison.decision.results)
 
 
-def test_the_interval_is_named_as_it_was_reckoned(tmp_path: Path):
-    """A project may ask for more than 95 %: wider, and said to be."""
-    found = compared(cases.good(0.9), cases.good(0.8, "6", cases.OTHER), tmp_path)
-    made = found.comparison
+def test_the_comment_states_the_confidence_of_its_intervals(tmp_path: Path):
+    """A project may ask for more than 95 %."""
+    comparison = compared(cases.good(0.9), cases.good(0.8, "6", cases.OTHER), tmp_path)
+    made = comparison.comparison
     assert made.champion
     surer = compare(made.candidate, made.champion, 0.995)
-    said = comment(replace(found, comparison=surer))
-    assert "with 99.5 % intervals" in said and "95 % intervals" in comment(found)
-    assert "95 % intervals" not in said.replace("99.5 %", "")
+    text = comment(replace(comparison, comparison=surer))
+    assert "with 99.5 % intervals" in text and "95 % intervals" in comment(comparison)
+    assert "95 % intervals" not in text.replace("99.5 %", "")
 
 
 def test_a_refused_candidate(tmp_path: Path):
-    """Which gates say no stands on top, and their table is not folded."""
-    said = comment(compared(cases.good(0.5), cases.good(0.8, "6", cases.OTHER), tmp_path))
-    assert "**Gates: ❌ refused** (" in said and "`non-inferiority`" in said.split("\n")[4]
-    assert "<summary>Gates" not in said and "| ❌ | `quality` |" in said
-    assert "▼" in said and "worse" in said
+    """The failed gates are in the first line, and their table is not folded."""
+    text = comment(compared(cases.good(0.5), cases.good(0.8, "6", cases.OTHER), tmp_path))
+    assert "**Gates: ❌ refused** (" in text and "`non-inferiority`" in text.split("\n")[4]
+    assert "<summary>Gates" not in text and "| ❌ | `quality` |" in text
+    assert "▼" in text and "worse" in text
 
 
 def test_without_a_champion(tmp_path: Path):
     """No column for it, no difference, and the note says why."""
-    said = comment(compared(cases.good(), None, tmp_path, ("prod has no champion of tiny yet",)))
-    assert "### tiny 7 for prod" in said and "Prod has no champion of tiny yet." in said
-    assert "champion |" not in said and "├" not in said
+    text = comment(compared(cases.good(), None, tmp_path, ("prod has no champion of tiny yet",)))
+    assert "### tiny 7 for prod" in text and "Prod has no champion of tiny yet." in text
+    assert "champion |" not in text and "├" not in text
 
 
-def test_what_is_missing_is_said(tmp_path: Path):
-    """Fields by their path; a number that is not there reads missing, not zero."""
+def test_missing_evidence_is_named(tmp_path: Path):
+    """Fields by their path; an absent number is "missing", not zero."""
     bare = replace(cases.good(), lineage=Lineage(), slices={}, baseline={})
-    said = comment(compared(bare, cases.good(0.8, "6", cases.OTHER), tmp_path))
-    assert "Missing from the evidence: " in said and "`lineage.commit`" in said
-    assert "| commit | missing |" in said
+    text = comment(compared(bare, cases.good(0.8, "6", cases.OTHER), tmp_path))
+    assert "Missing from the evidence: " in text and "`lineage.commit`" in text
+    assert "| commit | missing |" in text
 
 
 @pytest.mark.parametrize("hostile", HOSTILE)
-def test_hostile_names_stay_text(tmp_path: Path, hostile: str):
-    """Metric, split, slice, data, hardware and run bear somebody's text: no element, no mention."""
+def test_hostile_names_are_text(tmp_path: Path, hostile: str):
+    """In metric, split, slice, data, hardware and run: no element, no mention."""
     of = {hostile: Estimate(0.8, 0.7, 0.9, 400)}
     lineage = replace(cases.good().lineage, run_name=hostile, commit=hostile, environment=hostile)
     every = {
@@ -114,45 +114,46 @@ def test_hostile_names_stay_text(tmp_path: Path, hostile: str):
         "latency": replace(cases.good().latency, hardware=hostile, instance_type=hostile),
     }
     sides = [replace(cases.good(share), **every) for share in (0.9, 0.8)]  # type: ignore[arg-type]
-    found = compared(sides[0], replace(sides[1], digest=cases.OTHER), tmp_path, (hostile,))
-    said = comment(
-        replace(found, model=hostile), "https://github.com/o/r", links={hostile: hostile}
+    comparison = compared(sides[0], replace(sides[1], digest=cases.OTHER), tmp_path, (hostile,))
+    text = comment(
+        replace(comparison, model=hostile), "https://github.com/o/r", links={hostile: hostile}
     )
-    html = RENDER.render(said)
-    assert elements(said) <= OURS and html.count("<!--") == 1
+    html = RENDER.render(text)
+    assert elements(text) <= OURS and html.count("<!--") == 1
     assert not MENTION.search(html) and "javascript:" not in re.findall('href="([^"]*)', html)
-    assert html.count("<table>") == len(re.findall(r"^\| ---", said, re.M))
+    assert html.count("<table>") == len(re.findall(r"^\| ---", text, re.M))
     assert not re.findall(r'<a href="(?!https://github\.com/o/r/commit/)', html)
 
 
-def test_it_fits_into_a_comment(tmp_path: Path):
-    """A thousand slices with long names: rows are left out and said, the whole stays below the
-    limit."""
+def test_a_comment_is_below_the_limit_of_github(tmp_path: Path):
+    """A thousand slices with long names: the comment states how many rows are left out."""
     names = [f"{'x' * 3000}{number}" for number in range(1000)]
     of = {"gain_at_1": Estimate(0.8, 0.7, 0.9, 400)}
     huge = replace(cases.good(), slices={"topic": dict.fromkeys(names, of)})
     huge = replace(huge, metrics={**huge.metrics, **dict.fromkeys(names, of)})
-    said = comment(compared(huge, cases.good(0.7, "6", cases.OTHER), tmp_path, tuple(names)))
-    assert len(said) <= MAX_LENGTH
-    assert "more rows are left out" in said or "did not fit" in said
+    text = comment(compared(huge, cases.good(0.7, "6", cases.OTHER), tmp_path, tuple(names)))
+    assert len(text) <= MAX_LENGTH
+    assert "more rows are left out" in text or "did not fit" in text
 
 
-def test_a_picture_by_its_address(tmp_path: Path):
-    """With an address the letters give way to it; what is no web address is no picture."""
-    found = compared(cases.good(0.9), cases.good(0.8, "6", cases.OTHER), tmp_path)
+def test_a_chart_by_its_address(tmp_path: Path):
+    """A web address replaces the text plot; anything else does not."""
+    comparison = compared(cases.good(0.9), cases.good(0.8, "6", cases.OTHER), tmp_path)
     url = "https://example.org/chart.svg"
-    assert f"](<{url}>)" in comment(found, chart=url) and "├" not in comment(found, chart=url)
-    assert "├" in comment(found, chart="data:image/svg+xml,<svg/>")
-    assert [one.label for one in forest_rows(found.comparison)] == [
+    assert f"](<{url}>)" in comment(comparison, chart=url) and "├" not in comment(
+        comparison, chart=url
+    )
+    assert "├" in comment(comparison, chart="data:image/svg+xml,<svg/>")
+    assert [one.label for one in forest_rows(comparison.comparison)] == [
         *("test", "topic=cost", "topic=data")
     ]
 
 
-def test_evidence_that_cannot_be_trusted_has_no_table_of_metrics(tmp_path: Path):
-    """What is wrong with it is told by the gates; a table without a row says nothing."""
+def test_invalid_evidence_has_no_table_of_metrics(tmp_path: Path):
+    """The gates name the reason; an empty table would say nothing."""
     edited = Evidence(
         model="tiny", version="7", digest=cases.DIGEST, disagreements=("evidence.json was edited",)
     )
-    said = comment(compared(edited, cases.champion(0.8), tmp_path))
-    assert "| metric |" not in said and "evidence.json was edited" in said
-    assert "no evidence that can be trusted" in said and "another version of this code" not in said
+    text = comment(compared(edited, cases.champion(0.8), tmp_path))
+    assert "| metric |" not in text and "evidence.json was edited" in text
+    assert "no evidence that can be trusted" in text and "another version of this code" not in text

@@ -1,4 +1,4 @@
-"""A sweep explained: where its trials came from, what ended them, what mattered."""
+"""The explanation of a sweep: origins, endings, importance."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ from ml.reports.explanation import explain
 from ml.reports.pages import report
 from ml.specs.search.domain import Sample
 from ml.sweeps.early_termination import Verdict
-from tests.reports.made import STORE, Made, command, pipeline, sweep
+from tests.local import BACKEND
+from tests.reports.run_records import TrialRecord, command, pipeline, sweep
 
 TPE = {
     "kind": "tpe",
@@ -49,13 +50,13 @@ SAMPLES: list[Mapping[str, Any]] = [
 
 
 @pytest.fixture
-def made(home: Path) -> Run:
+def tpe_sweep(home: Path) -> Run:
     """Three trials: a given point, a random one that the bandit ended, one by TPE."""
     run = sweep(
         [
-            Made([0.5, 0.75], {"lr": 0.1}),
-            Made([0.2, 0.4], {"lr": 0.5}, "Canceled", "bandit"),
-            Made([0.6, 0.875], {"lr": 0.05}),
+            TrialRecord([0.5, 0.75], {"lr": 0.1}),
+            TrialRecord([0.2, 0.4], {"lr": 0.5}, "Canceled", "bandit"),
+            TrialRecord([0.6, 0.875], {"lr": 0.05}),
         ]
     )
     for number, (trial, origin) in enumerate(zip(run.trials, SAMPLES, strict=True)):
@@ -74,7 +75,7 @@ Explain = Callable[..., Result]
 
 
 @pytest.fixture
-def said() -> Explain:
+def explain_command() -> Explain:
     """What `ml sweep explain` answers."""
 
     def call(*words: str) -> Result:
@@ -83,14 +84,14 @@ def said() -> Explain:
     return call
 
 
-def test_by_how_much_a_policy_was_missed(made: Run) -> None:
+def test_how_far_a_stopped_trial_missed_the_threshold(tpe_sweep: Run) -> None:
     """The threshold against the value, exactly: 0.5 against 0.4, so by 0.1."""
-    ended = explain(made, STORE).trials[1].ending
+    ended = explain(tpe_sweep, BACKEND.runs).trials[1].ending
     assert ended is not None
     assert (ended.policy, ended.interval) == ("bandit", 2)
     assert (ended.value, ended.threshold) == (0.4, 0.5)
     assert ended.missed_by == pytest.approx(0.1)
-    assert [one.ending for one in explain(made, STORE).trials[::2]] == [None, None]
+    assert [one.ending for one in explain(tpe_sweep, BACKEND.runs).trials[::2]] == [None, None]
 
 
 @pytest.mark.parametrize(
@@ -123,28 +124,28 @@ def test_by_how_much_a_policy_was_missed(made: Run) -> None:
     ],
 )  # fmt: skip
 def test_origins_in_words(origin: Mapping[str, Any], words: str, in_a_table: str) -> None:
-    """Each kind that a sampler records; one that nobody knows is left unsaid."""
+    """Each kind that a sampler records; an unknown kind has no sentence."""
     assert origins.sentence(origin) == words
     if in_a_table:
         assert origins.short(origin) == in_a_table
 
 
-def test_what_tpe_preferred(home: Path) -> None:
+def test_the_preferences_of_tpe(home: Path) -> None:
     """The values of the good trials, and how many others had them; the rarest among those first."""
     rates = [0.1, 0.2, 0.15, 0.9, 0.8, 0.5]
     depths = [3, 4, 5, 4, 6, 4]
-    run = sweep([Made([0.5], {"lr": rate}) for rate in rates])
+    run = sweep([TrialRecord([0.5], {"lr": rate}) for rate in rates])
     tpe = TPE | {"good": [0, 1], "bad": 2, "running": [4]}
     for trial, rate, depth in zip(run.trials, rates, depths, strict=True):
         number = int(trial.folder.name)
         values = {"lr": rate, "depth": depth, "kind": "tree" if number < 3 else "linear"}
         origin = tpe if number == 5 else {"kind": "random"}
         samples.write(trial.folder, Sample(number, values, origin))
-    explanation = explain(run, STORE)
+    explanation = explain(run, BACKEND.runs)
     *earlier, last = explanation.trials
-    found = explanation.preferences(last)
+    preferences = explanation.preferences(last)
     # The others are trials 2 and 3: 4 was running, 5 is the trial itself.
-    assert [(one.name, one.value, one.good_values, one.among_others) for one in found] == [
+    assert [(one.name, one.value, one.good_values, one.among_others) for one in preferences] == [
         ("lr", 0.5, "0.1000 … 0.2000", 0.5),
         ("depth", 4, "3, 4", 0.5),
         ("kind", "linear", "tree", 0.5),
@@ -152,9 +153,9 @@ def test_what_tpe_preferred(home: Path) -> None:
     assert [explanation.preferences(one) for one in earlier] == [()] * 5
 
 
-def test_all_trials_in_a_table(made: Run, said: Explain) -> None:
-    """A line each: its value, where it came from, and the most telling thing known of it."""
-    done = said(made.name)
+def test_all_trials_in_a_table(tpe_sweep: Run, explain_command: Explain) -> None:
+    """A line per trial: value, origin, and the most telling detail."""
+    done = explain_command(tpe_sweep.name)
     assert done.exit_code == 0
     lines = done.stdout.splitlines()
     assert lines[0] == "brave_lake_01: maximize score, random, seed 7"
@@ -167,9 +168,9 @@ def test_all_trials_in_a_table(made: Run, said: Explain) -> None:
 
 
 @pytest.mark.parametrize("words", [["brave_lake_01", "--trial", "2"], ["brave_lake_01_2"]])
-def test_one_trial_in_full(made: Run, said: Explain, words: list[str]) -> None:
-    """By its number or by its own name: its values, and what the good trials had."""
-    done = said(*words)
+def test_one_trial_in_detail(tpe_sweep: Run, explain_command: Explain, words: list[str]) -> None:
+    """By its number or its name: its values, and those of the good trials."""
+    done = explain_command(*words)
     assert done.exit_code == 0
     assert "brave_lake_01_2: score 0.8750, completed" in done.stdout
     assert "lr=0.05, model={name: tree, depth: 3}" in done.stdout
@@ -179,63 +180,63 @@ def test_one_trial_in_full(made: Run, said: Explain, words: list[str]) -> None:
     assert rows[2] == ["model.depth", "3", "3", "100%"]
 
 
-def test_the_explanation_for_a_program(made: Run, said: Explain) -> None:
-    """Everything as it was recorded, and the sentence."""
-    everything = json.loads(said(made.name, "--json").stdout)
+def test_the_explanation_as_json(tpe_sweep: Run, explain_command: Explain) -> None:
+    """The records, and their sentences."""
+    everything = json.loads(explain_command(tpe_sweep.name, "--json").stdout)
     assert everything["objective"] == {"metric": "score", "goal": "maximize"}
     assert [one["origin"] for one in everything["trials"]] == SAMPLES
     assert [one["from"] for one in everything["trials"]] == [*map(origins.sentence, SAMPLES)]
     assert everything["trials"][1]["ended_by"]["missed_by"] == pytest.approx(0.1)
     assert everything["importance"]["shares"] == {}
-    (one,) = json.loads(said(made.name, "--trial", "1", "--json").stdout)["trials"]
+    (one,) = json.loads(explain_command(tpe_sweep.name, "--trial", "1", "--json").stdout)["trials"]
     assert one == everything["trials"][1]
 
 
-def test_the_latest_sweep_is_meant(made: Run, said: Explain) -> None:
-    """Also when a later run is no sweep, and when the sweep is a step."""
+def test_the_latest_sweep_is_the_default(tpe_sweep: Run, explain_command: Explain) -> None:
+    """Also when a later run is not a sweep, and when the sweep is a step."""
     command()
-    assert said().stdout.startswith("brave_lake_01: ")
+    assert explain_command().stdout.startswith("brave_lake_01: ")
     pipeline()
-    assert said("calm_lake_01").stdout.startswith("calm_lake_01.search: ")
+    assert explain_command("calm_lake_01").stdout.startswith("calm_lake_01.search: ")
 
 
-def test_what_was_not_recorded_is_said(home: Path, said: Explain) -> None:
-    """A sweep of before: the table has question marks, one trial says so."""
-    run = sweep([Made([0.5], {"lr": 0.1})])
-    assert "?" in said(run.name).stdout
-    assert "from    not recorded" in said(run.name, "--trial", "0").stdout
+def test_a_sweep_without_recorded_origins(home: Path, explain_command: Explain) -> None:
+    """The table has question marks, and a trial says "not recorded"."""
+    run = sweep([TrialRecord([0.5], {"lr": 0.1})])
+    assert "?" in explain_command(run.name).stdout
+    assert "from    not recorded" in explain_command(run.name, "--trial", "0").stdout
 
 
-def test_what_cannot_be_explained(home: Path, made: Run, said: Explain) -> None:
-    """No such trial, no sweep, no run at all: each is told with what to type."""
+def test_unknown_sweeps_and_trials(home: Path, tpe_sweep: Run, explain_command: Explain) -> None:
+    """No such trial, not a sweep, no such run: each has its own error."""
     command("calm_river_01")
     for words, code in (
-        ([made.name, "--trial", "3"], "no-such-trial"),
+        ([tpe_sweep.name, "--trial", "3"], "no-such-trial"),
         (["calm_river_01"], "not-a-sweep"),
         (["nobody"], "no-such-run"),
     ):
-        done = said(*words)
+        done = explain_command(*words)
         assert isinstance(done.exception, Refused)
         assert done.exception.problems[0].code == code
 
 
-def test_without_any_sweep(home: Path, said: Explain) -> None:
-    """It says how to start one."""
-    done = said()
+def test_without_any_sweep(home: Path, explain_command: Explain) -> None:
+    """The error is `no-sweep`."""
+    done = explain_command()
     assert isinstance(done.exception, Refused)
     assert done.exception.problems[0].code == "no-sweep"
 
 
-def test_the_command_is_found() -> None:
+def test_the_command_is_a_group() -> None:
     """`ml sweep` is a group with `explain` in it."""
     done = CliRunner().invoke(build("sweep"), ["sweep", "--help"])
     assert done.exit_code == 0
     assert "explain" in done.stdout
 
 
-def test_the_page_says_where_trials_came_from(made: Run) -> None:
-    """In the table and under the pointer."""
-    html = report(made, STORE).html
+def test_the_page_contains_the_origins(tpe_sweep: Run) -> None:
+    """In the table and in tooltips."""
+    html = report(tpe_sweep, BACKEND).html
     assert "point 1 of the hints (sweep.hints.yml:2): the best in May" in html
     assert ">TPE</td>" in html
     assert "random start" in html

@@ -1,4 +1,4 @@
-"""What is gathered of a run."""
+"""The facts about a run."""
 
 from __future__ import annotations
 
@@ -12,24 +12,25 @@ from ml.core.errors import Problem
 from ml.reports.facts import gather
 from ml.reports.formatting import HIDDEN, headline, redact, redact_text
 from ml.specs.search.domain import Sample
-from tests.reports import made
-from tests.reports.made import STORE, Made
+from tests.local import BACKEND
+from tests.reports import run_records
+from tests.reports.run_records import TrialRecord
 
 
-def test_how_trials_ended(home: Path) -> None:
-    """Each outcome, its best value, and why; only completed trials with finite values rank."""
-    made.sweep(
+def test_trial_outcomes(home: Path) -> None:
+    """Outcome, best value and reason; only completed trials with finite values are ranked."""
+    run_records.sweep(
         [
-            Made([0.2, 0.9, 0.5], {"x": 1, "same": 3}),
-            Made([0.3], {"x": 2, "same": 3}),
-            Made([0.4, 0.1], {"x": 3, "same": 3}, "Canceled", "median_stopping"),
-            Made([0.5, math.nan], {"x": 4, "same": 3}),
-            Made([], {"x": 5, "same": 3}, "Failed", error=made.failed()),
-            Made([0.6], {"x": 6, "same": 3}, "Canceled", "trial_timeout"),
+            TrialRecord([0.2, 0.9, 0.5], {"x": 1, "same": 3}),
+            TrialRecord([0.3], {"x": 2, "same": 3}),
+            TrialRecord([0.4, 0.1], {"x": 3, "same": 3}, "Canceled", "median_stopping"),
+            TrialRecord([0.5, math.nan], {"x": 4, "same": 3}),
+            TrialRecord([], {"x": 5, "same": 3}, "Failed", error=run_records.failed()),
+            TrialRecord([0.6], {"x": 6, "same": 3}, "Canceled", "trial_timeout"),
         ]
     )
-    made.tag("id-brave_lake_01-2", "ended_by", "median_stopping at interval 2: best 0.4")
-    sweep = gather(runs.find("brave_lake_01"), STORE).sweep
+    run_records.tag("id-brave_lake_01-2", "ended_by", "median_stopping at interval 2: best 0.4")
+    sweep = gather(runs.find("brave_lake_01"), BACKEND).sweep
     assert sweep
     assert [trial.outcome for trial in sweep.trials] == [
         *("completed", "completed", "stopped", "unranked", "failed", "canceled")
@@ -44,21 +45,21 @@ def test_how_trials_ended(home: Path) -> None:
 
 
 def test_a_goal_to_minimise(home: Path) -> None:
-    """The least value is the best, of a trial and of the sweep."""
-    made.sweep([Made([0.9, 0.2, 0.4]), Made([0.3])], goal="minimize")
-    sweep = gather(runs.find("latest"), STORE).sweep
+    """The smallest value is the best, of a trial and of the sweep."""
+    run_records.sweep([TrialRecord([0.9, 0.2, 0.4]), TrialRecord([0.3])], goal="minimize")
+    sweep = gather(runs.find("latest"), BACKEND).sweep
     assert sweep
     assert [(trial.number, trial.value) for trial in sweep.ranked] == [(0, 0.2), (1, 0.3)]
 
 
-def test_a_nested_choice_is_a_parameter_for_each_of_its_names(home: Path) -> None:
-    """One that only some trials have stands beside the others of its choice."""
+def test_a_nested_choice_has_a_parameter_per_name(home: Path) -> None:
+    """A parameter that only some trials have stands beside the others of its choice."""
     models = [{"kind": "tree", "depth": 3}, {"kind": "line", "l2": {"a": [1]}}]
-    given = [Made([0.1 + x], {"model": json.dumps(models[x % 2]), "x": x}) for x in range(3)]
-    run = made.sweep(given)
+    given = [TrialRecord([0.1 + x], {"model": json.dumps(models[x % 2]), "x": x}) for x in range(3)]
+    run = run_records.sweep(given)
     for number, trial in enumerate(run.trials):
         samples.write(trial.folder, Sample(number, {"model": models[number % 2], "x": number}))
-    sweep = gather(runs.find("brave_lake_01"), STORE).sweep
+    sweep = gather(runs.find("brave_lake_01"), BACKEND).sweep
     assert sweep
     assert [dict(trial.run.parameters) for trial in sweep.trials] == [
         {"model.kind": "tree", "model.depth": 3, "x": 0},
@@ -68,18 +69,18 @@ def test_a_nested_choice_is_a_parameter_for_each_of_its_names(home: Path) -> Non
     assert sweep.varied == ("model.kind", "model.depth", "model.l2.a", "x")
 
 
-def test_without_the_store(home: Path) -> None:
-    """The record has the last values; the page says that they are no more than that."""
-    made.sweep([Made([0.9, 0.2]), Made([0.3])])
+def test_without_the_tracking_store(home: Path) -> None:
+    """The values are the last ones, from the record; a note says so."""
+    run_records.sweep([TrialRecord([0.9, 0.2]), TrialRecord([0.3])])
     (home / "mlflow.db").unlink()
-    facts = gather(runs.find("latest"), STORE)
+    facts = gather(runs.find("latest"), BACKEND)
     assert facts.sweep
     assert [trial.value for trial in facts.sweep.trials] == [0.2, 0.3]
     assert "the last that it logged" in facts.notes[0]
 
 
 def test_secrets_are_hidden() -> None:
-    """In parameters, by name or look, and in what a script printed; the rest stays."""
+    """In parameters, by name or pattern, and in a log; other text stays."""
     key = "AccountKey=" + "k9" * 20
     assert redact("connection", f"Endpoint=x;{key}") == HIDDEN
     assert redact("learning_rate", 0.1) == 0.1

@@ -1,4 +1,4 @@
-"""Differences on one scale."""
+"""Forest plots of paired differences."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ SPANS = [
 ]
 
 
-def test_letters_in_a_row():
-    """Zero in the middle, the ends and the mean where they belong, the numbers behind."""
+def test_the_text_plot():
+    """Zero in the middle, ends and mean in order, the numbers at the end."""
     head, first, second, _ = text_plot(SPANS)
     assert head.index("0") == head.index("worse") + SCALE // 2
     scale = first[12 : 12 + SCALE]
@@ -31,23 +31,23 @@ def test_letters_in_a_row():
     assert second[12:].startswith("├")
 
 
-def test_nothing_to_draw():
+def test_no_rows():
     assert [*text_plot([])] == []
     assert ElementTree.fromstring(svg_file([], "none")) is not None
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf, 1e308])
-def test_what_cannot_be_drawn(bad: float):
+def test_values_that_cannot_be_drawn(bad: float):
     assert forest_row("x", 0.1, bad, 0.2) is None and forest_row("x", bad, 0.0, 0.2) is None
 
 
 def test_less_is_better():
-    """The sign turns the interval round."""
+    """The sign reverses the interval."""
     assert forest_row("loss", -0.2, -0.3, -0.1, sign=-1) == ForestRow("loss", 0.2, 0.1, 0.3)
 
 
-def test_the_file_stands_alone():
-    """Well-formed, needing nothing; a hostile label stays text."""
+def test_the_svg_file_has_no_references():
+    """Well-formed; a hostile label is text."""
     drawn = svg_file(
         [*SPANS, ForestRow("</text><script>alert(1)</script>", 0.0, 0.0, 0.0)], "gain & more"
     )
@@ -61,8 +61,8 @@ ends = st.floats(-1e6, 1e6)
 
 
 @given(st.lists(st.tuples(st.text(min_size=1, max_size=40), ends, ends, ends), max_size=6))
-def test_every_scale_is_as_wide(drawn: list[tuple[str, float, float, float]]):
-    """Whatever the labels and the numbers: a mean between two ends, in its column."""
+def test_every_scale_has_the_same_width(drawn: list[tuple[str, float, float, float]]):
+    """For any labels and numbers: a mean between two ends, in its column."""
     spans = [
         ForestRow(label, mean, low, high)
         for label, *numbers in drawn

@@ -1,4 +1,4 @@
-"""Numbers as a person reads them."""
+"""Numbers and other values as text."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ml.reports.formatting import count, digest, duration, number, short, signed
 
 
 @pytest.mark.parametrize(
-    ("value", "said"),
+    ("value", "text"),
     [
         (0.681506849, "0.6815"),
         (0.661, "0.6610"),
@@ -24,9 +24,9 @@ from ml.reports.formatting import count, digest, duration, number, short, signed
         (-math.inf, "−∞"),
     ],
 )
-def test_number(value: float, said: str) -> None:
-    """Four digits at most, a real minus, no surprise for what is not finite."""
-    assert number(value) == said
+def test_number(value: float, text: str) -> None:
+    """At most four digits, a real minus; NaN and infinities."""
+    assert number(value) == text
 
 
 def test_other_forms() -> None:

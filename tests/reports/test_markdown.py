@@ -1,4 +1,4 @@
-"""Names from the data in a comment: a Markdown parser makes nothing but text of them."""
+"""Names from the data in a comment are text to a Markdown parser."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ def rendered(cell: str) -> str:
 
 
 @pytest.mark.parametrize("hostile", HOSTILE)
-def test_hostile_text_stays_text(hostile: str):
-    """One cell of one row, no element in it, and nothing that GitHub finds afterwards."""
+def test_hostile_text_is_text(hostile: str):
+    """One cell of one row, no element in it, and no mention or link that GitHub finds later."""
     html = rendered(text(hostile))
     inner = re.fullmatch(r"\s*<tr>\s*<td>(.*)</td>\s*</tr>\s*", html, re.S)
     assert inner, html
@@ -61,30 +61,30 @@ def test_hostile_text_stays_text(hostile: str):
     assert re.fullmatch(r"<p>[^<]*</p>\s*", alone), alone
 
 
-def test_what_is_harmless_reads_as_it_was():
-    """Escapes are not seen once rendered."""
-    for said in ("gain_at_1", "test_known", "50 % [a]", "C:\\x", "a*b_c"):
-        assert said in rendered(text(said)).replace("&amp;", "&")
+def test_harmless_text_is_unchanged():
+    """Escapes are invisible once rendered."""
+    for words in ("gain_at_1", "test_known", "50 % [a]", "C:\\x", "a*b_c"):
+        assert words in rendered(text(words)).replace("&amp;", "&")
     assert "\u200b" not in text("gain_at_1 0.5 – 0.7 (n=3)")
 
 
 @given(st.text(max_size=80))
-def test_any_text_is_one_cell(said: str):
-    """Whatever the letters: one row, one cell, no element."""
-    html = rendered(text(said))
+def test_any_text_is_one_cell(words: str):
+    """For any letters: one row, one cell, no element."""
+    html = rendered(text(words))
     assert html.count("<td>") == 1 and html.count("<") == 4, html
 
 
 @pytest.mark.parametrize("hostile", HOSTILE)
 def test_code_and_blocks(hostile: str):
-    """A code span is for plain names; a block is closed by nothing that stands in it."""
+    """A code span is for plain names; the content of a block cannot close it."""
     assert "<td>" not in rendered(code(hostile)).replace("<td>", "", 1)
     html = RENDER.render(block([hostile, "next"]))
     assert html.count("<pre>") == 1 and html.endswith("</code></pre>\n")
     assert not MENTION.search(html)
 
 
-def test_names_are_in_code_letters():
+def test_names_are_code():
     assert code("faq-matching:3") == "`faq-matching:3`"
     assert code("models:/faq/3") == "`models:/faq/3`"
     assert code("a|b") == "a\\|b"
@@ -98,7 +98,7 @@ def test_only_web_addresses_are_links(url: str):
     assert link("words", url) == "words" and image("words", url) == ""
 
 
-def test_a_picture_and_a_fold():
+def test_an_image_and_details():
     url = "https://example.org/o/r/blob/charts/7.svg?raw=true"
     html = RENDER.render(f"{image('a | b', url)}\n\n{details('more', table(['h'], [['x']]))}")
     assert f'<img src="{url}"' in html and "<table>" in html and html.count("<details>") == 1

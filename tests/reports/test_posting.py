@@ -1,4 +1,4 @@
-"""Which comment is written anew."""
+"""Which comment is created or updated."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def body(said: str = "new", first: str = FIRST) -> str:
 
 
 def test_the_first_push_makes_a_comment():
-    """None is ours: other markers, no marker, a quotation of ours, an empty body."""
+    """Other markers, no marker, a quotation of ours, an empty body: none is ours."""
     others = [
         comment(1, "looks good"),
         comment(2, body("old", marker("faq-matching", "staging"))),
@@ -30,38 +30,38 @@ def test_the_first_push_makes_a_comment():
         comment(4, None),
         comment(5, f"words before\n{FIRST}"),
     ]
-    made = post(body(), others, BOT)
-    assert (made.action, made.id, made.body) == ("create", None, body())
+    posting = post(body(), others, BOT)
+    assert (posting.action, posting.id, posting.body) == ("create", None, body())
 
 
 def test_the_next_push_updates_it():
-    """Line ends as a browser left them are no difference; nor is nothing new."""
-    made = post(body(), [comment(1, "hello"), comment(7, body("old"))], BOT)
-    assert (made.action, made.id) == ("update", 7)
+    """A body that differs only in its line ends is not posted again."""
+    posting = post(body(), [comment(1, "hello"), comment(7, body("old"))], BOT)
+    assert (posting.action, posting.id) == ("update", 7)
     same = post(body(), [comment(7, body().replace("\n", "\r\n"))], BOT)
     assert (same.action, same.id) == ("nothing", 7)
 
 
-def test_nobody_else_s_comment_is_taken():
-    """Somebody pasted the marker, or the account is gone."""
+def test_comments_of_others_are_left_alone():
+    """Somebody pasted the marker, or the account was deleted."""
     foreign = [comment(1, body("mine!"), "mallory"), comment(2, body(), None)]
     assert post(body(), foreign, BOT).action == "create"
 
 
-def test_two_of_ours():
-    """Two pushes at once may have made two: the oldest is kept, the other named."""
-    made = post(body(), [comment(9, body("b")), comment(4, body("a"))], BOT)
-    assert (made.action, made.id, made.duplicates) == ("update", 4, (9,))
+def test_two_comments_of_ours():
+    """Two pushes at once may have created two: the oldest is updated, the other named."""
+    posting = post(body(), [comment(9, body("b")), comment(4, body("a"))], BOT)
+    assert (posting.action, posting.id, posting.duplicates) == ("update", 4, (9,))
 
 
-def test_a_marker_is_a_comment_whatever_the_name():
-    """Nothing in a model's name ends the HTML comment."""
-    made = marker("a --> <b>", "x\ny")
-    assert made == "<!-- ml-compare: a-b-x-y -->"
+def test_a_marker_is_one_html_comment():
+    """A model's name cannot end it."""
+    posting = marker("a --> <b>", "x\ny")
+    assert posting == "<!-- ml-compare: a-b-x-y -->"
     assert marker("a", "b") != marker("a", "c")
 
 
 @pytest.mark.parametrize("wrong", ["", "hello", "<!-- other -->\nx", FIRST + "x" * MAX_LENGTH])
-def test_a_body_that_is_none(wrong: str):
+def test_invalid_bodies(wrong: str):
     with pytest.raises(ValueError, match=r"marker|characters"):
         post(wrong, [], BOT)

@@ -1,4 +1,4 @@
-"""`ml report` as a person types it."""
+"""`ml report` on the command line."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from ml.cli.app import main
-from tests.reports import made
-from tests.reports.made import Made
+from tests.reports import run_records
+from tests.reports.run_records import TrialRecord
 
 
 def ml(*words: str) -> int:
@@ -19,22 +19,22 @@ def ml(*words: str) -> int:
     return int(ended.value.code or 0)
 
 
-def test_the_page_goes_into_the_home(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Its path on stdout, the verdict on stderr; a second report replaces the first."""
-    made.sweep([Made([0.5], {"x": 1}), Made([0.6], {"x": 2})])
+def test_the_page_is_written_to_the_home(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its path on stdout, the summary on stderr; a second report replaces the first."""
+    run_records.sweep([TrialRecord([0.5], {"x": 1}), TrialRecord([0.6], {"x": 2})])
     for _ in range(2):
         assert ml("report", "brave_lake_01") == 0
-        said = capsys.readouterr()
-        assert said.out.strip() == str(home / "reports" / "brave_lake_01.html")
-        assert "trial 1 won with score 0.6000" in said.err
+        output = capsys.readouterr()
+        assert output.out.strip() == str(home / "reports" / "brave_lake_01.html")
+        assert "trial 1 won with score 0.6000" in output.err
     assert [path.name for path in (home / "reports").iterdir()] == ["brave_lake_01.html"]
 
 
 def test_by_id_latest_trial_and_file(
     home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Any name of a run; --out names the file; --json says where and what."""
-    made.sweep([Made([0.5], {"x": 1})])
+    """By name, id, `latest` or trial; --out names the file; --json has path and summary."""
+    run_records.sweep([TrialRecord([0.5], {"x": 1})])
     for wanted, name in (
         ("latest", "brave_lake_01"),
         ("id-brave_lake_01", "brave_lake_01"),
@@ -42,30 +42,30 @@ def test_by_id_latest_trial_and_file(
     ):
         out = tmp_path / "deep" / f"{name}.html"
         assert ml("report", wanted, "--out", str(out), "--json") == 0
-        said = json.loads(capsys.readouterr().out)
-        assert (said["run"], said["status"], said["path"]) == (name, "Completed", str(out))
-        assert said["bytes"] == out.stat().st_size
-        assert said["verdict"]
+        output = json.loads(capsys.readouterr().out)
+        assert (output["run"], output["status"], output["path"]) == (name, "Completed", str(out))
+        assert output["bytes"] == out.stat().st_size
+        assert output["verdict"]
 
 
 def test_it_opens_in_a_browser(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """--open hands the file to the browser that the machine names."""
-    told, browser = tmp_path / "told", tmp_path / "browser"
-    browser.write_text(f'#!/bin/sh\necho "$1" > {told}\n')
+    """--open starts the browser of the machine."""
+    opened, browser = tmp_path / "opened", tmp_path / "browser"
+    browser.write_text(f'#!/bin/sh\necho "$1" > {opened}\n')
     browser.chmod(0o755)
     monkeypatch.setattr("webbrowser._tryorder", None)
     monkeypatch.setenv("BROWSER", f"{browser} %s")
-    made.command()
+    run_records.command()
     assert ml("report", "latest", "--open") == 0
-    assert told.read_text().strip() == (home / "reports" / "calm_river_01.html").as_uri()
+    assert opened.read_text().strip() == (home / "reports" / "calm_river_01.html").as_uri()
 
 
-def test_what_is_refused(home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_errors(home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """No such run; a folder in place of a file."""
     assert ml("report", "nobody") == 2
     assert "no-such-run" in capsys.readouterr().err
-    made.command()
+    run_records.command()
     assert ml("report", "latest", "--out", str(tmp_path)) == 2
     assert "is a directory" in capsys.readouterr().err

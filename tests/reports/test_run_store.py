@@ -9,7 +9,8 @@ import pytest
 
 from ml.backends.base import Run, TrackingUnavailable
 from ml.core import home as place
-from tests.reports.made import STORE, log_metrics
+from tests.local import BACKEND
+from tests.reports.run_records import log_metrics
 
 LARGEST = 1.7976931348623157e308
 
@@ -19,8 +20,8 @@ def runs(*ids: str) -> list[Run]:
     return [Run(run_id, run_id, "Completed", "tests", Path(), 0.0) for run_id in ids]
 
 
-def test_as_mlflow_says(home: Path) -> None:
-    """Every value in the order of its arrival, NaN and infinities included; tags."""
+def test_curves_and_tags_equal_mlflow_s(home: Path) -> None:
+    """Every value in the order of arrival, with NaN and infinities; tags."""
     from mlflow.tracking import MlflowClient
 
     client = MlflowClient(place.tracking_uri())
@@ -33,28 +34,28 @@ def test_as_mlflow_says(home: Path) -> None:
             client.log_metric(run.info.run_id, "score", value, step=step)
         client.log_metric(run.info.run_id, "other", 1.0)
     client.set_tag(ids[0], "ended_by", "bandit at interval 2")
-    curves = STORE.curves(runs(*ids, "nobody"), "score")
+    curves = BACKEND.runs.curves(runs(*ids, "nobody"), "score")
     assert set(curves) == set(ids)
     for run_id in ids:
-        said = client.get_metric_history(run_id, "score")
+        history = client.get_metric_history(run_id, "score")
         # MLflow keeps an infinity as the largest number; the script logged an infinity.
-        kept = sorted((one.step, one.value) for one in said)
-        told = [(step, min(value, LARGEST)) for step, value in curves[run_id]]
-        assert repr(told) == repr(kept)
-    assert set(STORE.all_curves(*runs(ids[0]))) == {"score", "other"}
-    assert STORE.tag(runs(*ids), "ended_by") == {ids[0]: "bandit at interval 2"}
+        expected = sorted((metric.step, metric.value) for metric in history)
+        values = [(step, min(value, LARGEST)) for step, value in curves[run_id]]
+        assert repr(values) == repr(expected)
+    assert set(BACKEND.runs.all_curves(*runs(ids[0]))) == {"score", "other"}
+    assert BACKEND.runs.tag(runs(*ids), "ended_by") == {ids[0]: "bandit at interval 2"}
 
 
 def test_more_runs_than_a_statement_takes(home: Path) -> None:
-    """Ids go to SQLite in portions."""
+    """Ids are sent to SQLite in batches."""
     ids = [f"run-{number}" for number in range(2000)]
     log_metrics([(run_id, "score", [float(number)]) for number, run_id in enumerate(ids)])
-    found = STORE.curves(runs(*ids), "score")
-    assert [found[run_id] for run_id in ids] == [((0, float(n)),) for n in range(2000)]
+    curves = BACKEND.runs.curves(runs(*ids), "score")
+    assert [curves[run_id] for run_id in ids] == [((0, float(n)),) for n in range(2000)]
 
 
 def test_without_a_store(own_home: Path) -> None:
-    """Nothing is made in its place."""
+    """No store is created."""
     with pytest.raises(TrackingUnavailable):
-        STORE.curves(runs("a"), "score")
+        BACKEND.runs.curves(runs("a"), "score")
     assert list(own_home.iterdir()) == []

@@ -1,4 +1,4 @@
-"""Axes: which kind, and where the ticks are."""
+"""Scales: the kind for given values, and the ticks."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from ml.reports.charts.scales import Category, Linear, Log, bounds, scale_of
     ],
 )
 def test_the_kind_of_scale(values: list[object], kind: type) -> None:
-    """By what the values are; every one of them has its place."""
+    """By the values; each of them has a pixel."""
     scale = scale_of(values, 300.0, 50.0)
     assert isinstance(scale, kind)
     assert all(50 <= scale(value) <= 300 for value in values)
@@ -34,20 +34,20 @@ def test_the_kind_of_scale(values: list[object], kind: type) -> None:
 
 def test_ticks_are_round() -> None:
     """At 1, 2 or 5 times a power of ten, with as many digits as they need."""
-    assert [said for _, said in Linear(0.613, 0.687, 0, 100).ticks(4)] == [
+    assert [label for _, label in Linear(0.613, 0.687, 0, 100).ticks(4)] == [
         "0.62",
         "0.64",
         "0.66",
         "0.68",
     ]
-    assert [said for _, said in Linear(0, 1000, 0, 100).ticks(2)] == ["0", "500", "1,000"]
-    assert [said for _, said in Log(0.001, 1.0, 0, 100).ticks(5)] == ["0.001", "0.01", "0.1", "1"]
-    assert [said for _, said in Category((7, 15, 31), 0, 100).ticks()] == ["7", "15", "31"]
+    assert [label for _, label in Linear(0, 1000, 0, 100).ticks(2)] == ["0", "500", "1,000"]
+    assert [label for _, label in Log(0.001, 1.0, 0, 100).ticks(5)] == ["0.001", "0.01", "0.1", "1"]
+    assert [label for _, label in Category((7, 15, 31), 0, 100).ticks()] == ["7", "15", "31"]
     assert len(Category(tuple(range(100)), 0, 100).ticks()) <= 12
 
 
-def test_one_far_value_does_not_flatten_the_others() -> None:
-    """A diverged trial is drawn at the edge; without one the whole range is drawn."""
+def test_an_outlier_does_not_flatten_the_others() -> None:
+    """A diverged trial is drawn at the edge; without outliers the whole range is drawn."""
     low, high = bounds([0.5, 0.51, 0.52, 0.53, 0.54, 0.55, 0.56, 1e6])
     assert high < 1
     assert Linear(low, high, 0.0, 100.0)(1e6) == 100.0

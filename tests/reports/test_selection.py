@@ -1,4 +1,4 @@
-"""What `ml select` finds on this machine, what it says, and its picture in the report."""
+"""`ml select` on runs of this machine, and its section in the report."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from ml.core.errors import Refused
 from ml.release.selection.contenders import Selected, choose
 from ml.reports.pages import report
 from tests.local import BACKEND
-from tests.reports import made
-from tests.reports.made import STORE, Made
-from tests.reports.reading import Page
+from tests.reports import run_records
+from tests.reports.html_page import Page
+from tests.reports.run_records import TrialRecord
 
 SPEC = "ml/projects/tiny/jobs/pipeline.yml:30"
 WEIGHTS = """schema_version: 1
@@ -48,12 +48,12 @@ def logged(milliseconds: float, seconds: float = 1.0, spread: float = 0.001) -> 
     }
 
 
-def three() -> list[Made]:
+def three() -> list[TrialRecord]:
     """Trial 0 is best by the metric, trial 1 nearly as good and much faster, 2 is poor."""
     return [
-        Made([0.5, 0.80, 0.79], {"x": 0}, metrics=logged(60.0)),
-        Made([0.5, 0.79], {"x": 1}, metrics=logged(6.0)),
-        Made([0.6], {"x": 2}, metrics=logged(7.0)),
+        TrialRecord([0.5, 0.80, 0.79], {"x": 0}, metrics=logged(60.0)),
+        TrialRecord([0.5, 0.79], {"x": 1}, metrics=logged(6.0)),
+        TrialRecord([0.6], {"x": 2}, metrics=logged(7.0)),
     ]
 
 
@@ -61,114 +61,114 @@ def chosen(*names: str, **given: str) -> Selected:
     return choose(BACKEND.runs, [runs.find(name) for name in names or ("latest",)], **given)
 
 
-def test_a_sweep_by_its_project_s_weights(home: Path) -> None:
-    """The metric counts by its best value, as the sweep ranks; the rest by what was logged last."""
-    made.sweep(three(), spec=SPEC)
-    found = chosen()
-    assert found.project == "tiny" and found.notes == ()
-    assert [one.contender.label for one in found.selection.ranked] == [
+def test_a_sweep_with_the_weights_of_its_project(home: Path) -> None:
+    """The metric counts by its best value, like in the sweep, the others by their last."""
+    run_records.sweep(three(), spec=SPEC)
+    selected = chosen()
+    assert selected.project == "tiny" and selected.notes == ()
+    assert [one.contender.label for one in selected.selection.ranked] == [
         *("trial 1", "trial 0", "trial 2")
     ]
-    assert found.selection.by_metric.contender.terms["quality"] == 0.80
-    first = found.selection.by_score
+    assert selected.selection.by_metric.contender.terms["quality"] == 0.80
+    first = selected.selection.by_score
     assert first is not None and first.contender.terms["cost"] == 1.0 + 10_000 * 6.0 / 1000
-    assert set(found.runs) == {f"brave_lake_01_{number}" for number in range(3)}
+    assert set(selected.runs) == {f"brave_lake_01_{number}" for number in range(3)}
 
 
-def test_what_is_not_ranked_is_said(home: Path) -> None:
-    """Stopped, failed, diverged: none is a contender, each is told."""
+def test_trials_that_are_not_ranked(home: Path) -> None:
+    """Stopped, failed and diverged trials are not contenders; notes count them."""
     others = [
-        Made([0.9], {"x": 3}, "Canceled", "bandit", metrics=logged(1.0)),
-        Made([], {"x": 4}, "Failed", error=made.failed()),
-        Made([0.95, math.nan], {"x": 5}, metrics=logged(1.0)),
-        Made([], {"x": 6}, metrics=logged(1.0)),
+        TrialRecord([0.9], {"x": 3}, "Canceled", "bandit", metrics=logged(1.0)),
+        TrialRecord([], {"x": 4}, "Failed", error=run_records.failed()),
+        TrialRecord([0.95, math.nan], {"x": 5}, metrics=logged(1.0)),
+        TrialRecord([], {"x": 6}, metrics=logged(1.0)),
     ]
-    made.sweep([*three(), *others], spec=SPEC)
-    found = chosen()
-    assert len(found.selection.ranked) == 3
-    assert found.notes == (
+    run_records.sweep([*three(), *others], spec=SPEC)
+    selected = chosen()
+    assert len(selected.selection.ranked) == 3
+    assert selected.notes == (
         "trial 5, trial 6: not ranked, no usable score",
         "not ranked: 1 stopped early by bandit, 1 failed",
     )
 
 
 def test_without_weights_quality_alone_counts(home: Path) -> None:
-    """The spec lies in no project: said, and the ranking is the metric's."""
-    made.sweep(three())
-    found = chosen()
-    assert found.project == "" and "only quality weighs" in found.notes[0]
-    assert found.selection.by_score is not None
-    assert found.selection.by_score.contender.label == "trial 0"
+    """The spec is outside of every project: the ranking is the metric's."""
+    run_records.sweep(three())
+    selected = chosen()
+    assert selected.project == "" and "only quality weighs" in selected.notes[0]
+    assert selected.selection.by_score is not None
+    assert selected.selection.by_score.contender.label == "trial 0"
 
 
 def test_a_pipeline_stands_for_its_sweep(home: Path) -> None:
-    """The steps that are no trials are no contenders."""
-    made.pipeline()
+    """Steps that are not trials are not contenders."""
+    run_records.pipeline()
     assert [one.contender.name for one in chosen().selection.ranked] == [
         *("calm_lake_01.search_1", "calm_lake_01.search_0")
     ]
 
 
 def test_single_runs_need_a_metric(home: Path) -> None:
-    """Runs of no sweep: the metric and its goal are asked for, and then they are ranked."""
-    made.command("calm_river_01", curves={"loss": [2.0, 1.0]})
-    made.command("calm_river_02", curves={"loss": [3.0, 0.5]})
+    """Runs outside of a sweep are ranked once the metric and its goal are given."""
+    run_records.command("calm_river_01", curves={"loss": [2.0, 1.0]})
+    run_records.command("calm_river_02", curves={"loss": [3.0, 0.5]})
     names = ("calm_river_01", "calm_river_02")
     with pytest.raises(Refused, match="which-metric"):
         chosen(*names)
-    found = chosen(*names, metric="loss", goal="minimize")
-    assert [one.contender.label for one in found.selection.ranked] == [*reversed(names)]
+    selected = chosen(*names, metric="loss", goal="minimize")
+    assert [one.contender.label for one in selected.selection.ranked] == [*reversed(names)]
     with pytest.raises(Refused, match="nothing-to-rank"):
         chosen(*names, metric="lost", goal="minimize")
 
 
 def test_a_trial_by_its_own_name(home: Path) -> None:
-    """Its sweep says which metric decides."""
-    made.sweep(three(), spec=SPEC)
-    found = chosen("brave_lake_01_0", "brave_lake_01_2")
-    assert [one.contender.label for one in found.selection.ranked] == [
+    """The metric is that of its sweep."""
+    run_records.sweep(three(), spec=SPEC)
+    selected = chosen("brave_lake_01_0", "brave_lake_01_2")
+    assert [one.contender.label for one in selected.selection.ranked] == [
         *("brave_lake_01_0", "brave_lake_01_2")
     ]
-    assert found.selection.metric == "score" and found.project == "tiny"
+    assert selected.selection.metric == "score" and selected.project == "tiny"
 
 
 def test_runs_of_several_projects_are_refused(home: Path) -> None:
-    """Each has weights of its own."""
-    made.sweep(three(), spec=SPEC)
-    made.sweep(three(), "calm_lake_02", spec="ml/projects/other/jobs/sweep.yml:1")
+    """Each project has its own weights."""
+    run_records.sweep(three(), spec=SPEC)
+    run_records.sweep(three(), "calm_lake_02", spec="ml/projects/other/jobs/sweep.yml:1")
     with pytest.raises(Refused, match="several-projects"):
         chosen("brave_lake_01", "calm_lake_02")
 
 
 def test_the_command(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The table on stdout, the words and the next command on stderr."""
-    made.sweep(three(), spec=SPEC)
+    run_records.sweep(three(), spec=SPEC)
     with pytest.raises(SystemExit) as ended:
         main(["select", "brave_lake_01", "--limit", "2"])
     assert ended.value.code == 0
-    said = capsys.readouterr()
-    lines = [line.split() for line in said.out.splitlines()]
+    output = capsys.readouterr()
+    lines = [line.split() for line in output.out.splitlines()]
     assert lines[0] == [
         *("score", "score", "latency", "ms", "cost", "s", "spread", "by", "metric", "Pareto")
     ]
     assert [line[:2] for line in lines[1:]] == [["trial", "1"], ["trial", "0"]]
-    assert "trial 0 is first by score, trial 1 by the score: 1 point less score" in said.err
-    assert "10 times faster (+2.70)" in said.err
-    assert "2 of 3; all: --limit 0" in said.err
-    assert "next: ml release propose tiny --run brave_lake_01_1" in said.err
+    assert "trial 0 is first by score, trial 1 by the score: 1 point less score" in output.err
+    assert "10 times faster (+2.70)" in output.err
+    assert "2 of 3; all: --limit 0" in output.err
+    assert "next: ml release propose tiny --run brave_lake_01_1" in output.err
 
 
-def test_the_command_for_a_program(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """One JSON document; an infinity is text, and a missing term is named."""
-    trials = [*three(), Made([0.7], {"x": 3}, metrics={"predict_p50_ms": math.inf})]
-    made.sweep(trials, spec=SPEC)
+def test_the_command_with_json(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """An infinity is text, and a missing term is named."""
+    trials = [*three(), TrialRecord([0.7], {"x": 3}, metrics={"predict_p50_ms": math.inf})]
+    run_records.sweep(trials, spec=SPEC)
     with pytest.raises(SystemExit):
         main(["select", "--json"])
-    said = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
-    assert said["first_by_score"] == "brave_lake_01_1"
-    assert said["first_by_metric"] == "brave_lake_01_0"
-    assert said["weights"].endswith("tiny/select.yml")
-    last = said["ranked"][-1]
+    output = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
+    assert output["first_by_score"] == "brave_lake_01_1"
+    assert output["first_by_metric"] == "brave_lake_01_0"
+    assert output["weights"].endswith("tiny/select.yml")
+    last = output["ranked"][-1]
     assert (last["run"], last["score"], last["on_front"]) == ("brave_lake_01_3", None, None)
     assert last["terms"]["latency"] == "inf"
     assert last["missing"] == {
@@ -177,31 +177,31 @@ def test_the_command_for_a_program(home: Path, capsys: pytest.CaptureFixture[str
     }
 
 
-def test_its_picture_in_the_report(home: Path) -> None:
-    """A mark a trial; the two that are first have their own; the words stand beside it."""
-    trials = [*three(), Made([0.55], {"x": 3}, metrics={"predict_p50_ms": math.nan})]
-    made.sweep(trials, spec=SPEC)
-    html = report(runs.find("latest"), STORE).html
-    found = Page(html)
-    assert found.problems == [] and "nan" not in "".join(
-        given.get("cx") or "" for _, given in found.elements
+def test_the_pareto_front_in_the_report(home: Path) -> None:
+    """A mark per trial, with a class for the two best, and the sentences."""
+    trials = [*three(), TrialRecord([0.55], {"x": 3}, metrics={"predict_p50_ms": math.nan})]
+    run_records.sweep(trials, spec=SPEC)
+    html = report(runs.find("latest"), BACKEND).html
+    selected = Page(html)
+    assert selected.problems == [] and "nan" not in "".join(
+        given.get("cx") or "" for _, given in selected.elements
     )
     for kind in ("score", "metric", "beaten"):
-        assert found.count("circle", kind) == 1, kind
-    assert "Trial 0 is first by score, trial 1 by the score: 1 point less score" in found.text
-    assert "Trial 3 has no score: `predict_p50_ms` is NaN" in found.text
-    assert "latency of a prediction, ms" in found.text
+        assert selected.count("circle", kind) == 1, kind
+    assert "Trial 0 is first by score, trial 1 by the score: 1 point less score" in selected.text
+    assert "Trial 3 has no score: `predict_p50_ms` is NaN" in selected.text
+    assert "latency of a prediction, ms" in selected.text
 
 
-def test_nothing_to_weigh_nothing_to_draw(home: Path) -> None:
-    """A sweep that logged its metric alone has no section of its own for that."""
-    made.sweep([Made([0.5], {"x": 0}), Made([0.6], {"x": 1})], spec=SPEC)
-    assert "Selection" not in Page(report(runs.find("latest"), STORE).html).text
+def test_without_terms_there_is_no_section(home: Path) -> None:
+    """A sweep that logged only its metric has no selection."""
+    run_records.sweep([TrialRecord([0.5], {"x": 0}), TrialRecord([0.6], {"x": 1})], spec=SPEC)
+    assert "Selection" not in Page(report(runs.find("latest"), BACKEND).html).text
 
 
-def test_wrong_weights_are_noted_in_the_report(home: Path, weights: Path) -> None:
-    """The page is whole all the same."""
+def test_invalid_weights_are_noted_in_the_report(home: Path, weights: Path) -> None:
+    """The page is complete."""
     weights.write_text("schema_version: 1\nlatency: fast\n")
-    made.sweep(three(), spec=SPEC)
-    (note,) = report(runs.find("latest"), STORE).notes
+    run_records.sweep(three(), spec=SPEC)
+    (note,) = report(runs.find("latest"), BACKEND).notes
     assert "select.yml:2: " in note and "fast" in note

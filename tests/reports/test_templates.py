@@ -15,7 +15,7 @@ from markupsafe import Markup
 from ml.reports.charts.svg import tag
 from ml.reports.pages import TEMPLATES, environment
 from tests.conftest import ROOT
-from tests.reports.reading import Page
+from tests.reports.html_page import Page
 
 TEXTS = [
     ("<script>alert(1)</script>", "&lt;script&gt;alert(1)&lt;/script&gt;"),
@@ -71,8 +71,8 @@ def test_the_cells_of_a_table() -> None:
     assert page.text == "<h> <td>no 0.2500"
 
 
-def test_a_name_that_a_template_does_not_have() -> None:
-    """An error of the template is an error, not an empty page."""
+def test_an_unknown_name_in_a_template() -> None:
+    """It raises and does not render as nothing."""
     with pytest.raises(UndefinedError):
         render("{{ missing }}")
 

@@ -1,4 +1,4 @@
-"""`ml ui`: starts, answers, ends with everything that it started."""
+"""`ml ui`: starts, answers, and ends with its child processes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.conftest import ROOT
 
 
 def started(*words: str) -> subprocess.Popen[str]:
-    """`ml ui …` as a process of its own."""
+    """`ml ui …` in a child process."""
     return subprocess.Popen(
         [sys.executable, "-c", "from ml.cli.app import main; main()", "ui", *words],
         env={**os.environ, "PYTHONPATH": str(ROOT)},
@@ -30,8 +30,8 @@ def started(*words: str) -> subprocess.Popen[str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("ended_by", [signal.SIGINT, signal.SIGTERM])
-def test_it_serves_until_it_is_told_to_end(home: Path, ended_by: signal.Signals) -> None:
-    """The address on stdout once it answers; Ctrl-C is exit 0 and leaves no process behind."""
+def test_it_serves_until_a_signal(home: Path, ended_by: signal.Signals) -> None:
+    """The address is on stdout once it answers; Ctrl-C exits with 0 and leaves no process."""
     process = started()
     assert process.stdout
     address = process.stdout.readline().strip()
@@ -41,15 +41,15 @@ def test_it_serves_until_it_is_told_to_end(home: Path, ended_by: signal.Signals)
     children = psutil.Process(process.pid).children(recursive=True)
     assert children
     process.send_signal(ended_by)
-    _, said = process.communicate(timeout=60)
+    _, output = process.communicate(timeout=60)
     assert process.returncode == 0
-    assert said.splitlines()[-1] == "ended"
-    assert "Traceback" not in said
+    assert output.splitlines()[-1] == "ended"
+    assert "Traceback" not in output
     assert not [child for child in children if child.is_running()]
 
 
 def test_a_port_in_use(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Exit 2; says who has it and what to type."""
+    """Exit code 2, with the process that holds it and a hint."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -57,14 +57,14 @@ def test_a_port_in_use(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
         with pytest.raises(SystemExit) as ended:
             main(["ui", "--port", str(port)])
     assert ended.value.code == 2
-    said = capsys.readouterr().err
-    assert f"port {port} is held by " in said
-    assert f"process {os.getpid()}" in said
-    assert "leave --port out" in said
+    output = capsys.readouterr().err
+    assert f"port {port} is held by " in output
+    assert f"process {os.getpid()}" in output
+    assert "leave --port out" in output
 
 
 def test_no_runs_yet(own_home: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Nothing to show: exit 2, and no empty store is made."""
+    """Exit code 2, and no store is created."""
     with pytest.raises(SystemExit) as ended:
         main(["ui"])
     assert ended.value.code == 2

@@ -16,12 +16,12 @@ def command(
     as_json: Annotated[bool, typer.Option("--json", help="Where it is, as JSON.")] = False,
 ) -> None:
     """Write a run's report, a page that opens without a network, and print where it is."""
-    from ml.backends.local.runs.store import LocalRuns
+    from ml.backends.choice import open_backend
     from ml.core import faults, files
     from ml.reports.pages import default_path, report
 
-    store = LocalRuns()
-    made = report(store.find(run), store)
+    backend = open_backend()
+    made = report(backend.runs.find(run), backend)
     path = (out or default_path(made.run.name)).absolute()
     with faults.as_refusals():
         files.replace(path, made.html)

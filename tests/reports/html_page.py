@@ -1,4 +1,4 @@
-"""A page as a browser would take it apart, and what it would fetch."""
+"""A page as a browser parses it, and what it would fetch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs as the local backend leaves them, made without running anything."""
+"""Records of runs as the local backend writes them, without running anything."""
 
 from __future__ import annotations
 
@@ -12,12 +12,10 @@ from typing import Any
 
 from ml.backends.base import Run, Status
 from ml.backends.local.runs import records
-from ml.backends.local.runs.store import LocalRuns
 from ml.core import home
 from ml.core.errors import Place, Problem
 from ml.specs.plan.plan import Value
 
-STORE = LocalRuns()
 METRIC = "score"
 LINEAGE: dict[str, Any] = {
     "spec": "jobs/sweep.yml:1",
@@ -32,8 +30,8 @@ _ROW = (
 
 
 @dataclass(frozen=True)
-class Made:
-    """A trial to make: `curve` is what it logs of the metric, `metrics` the last of all others."""
+class TrialRecord:
+    """A trial: `curve` is what it logged of the metric, `metrics` the last value of the others."""
 
     curve: Sequence[float] = ()
     parameters: Mapping[str, Value] = field(default_factory=dict)
@@ -74,7 +72,7 @@ def command(
 
 
 def sweep(
-    trials: Sequence[Made],
+    trials: Sequence[TrialRecord],
     name: str = "brave_lake_01",
     metric: str = METRIC,
     goal: str = "maximize",
@@ -82,11 +80,11 @@ def sweep(
     error: Problem | None = None,
     spec: str = LINEAGE["spec"],
 ) -> Run:
-    """A sweep that ended, its trials and what they logged."""
+    """A sweep that has ended, with its trials and their metrics."""
     folder = home.jobs() / name
     better = max if goal == "maximize" else min
     scores: dict[str, float] = {}
-    made = []
+    records_of_trials = []
     for number, trial in enumerate(trials):
         own = folder / "trials" / str(number)
         (own / "logs").mkdir(parents=True)
@@ -107,7 +105,7 @@ def sweep(
         )
         if trial.status == "Completed" and trial.curve and all(map(math.isfinite, trial.curve)):
             scores[run.name] = better(trial.curve)
-        made.append(run)
+        records_of_trials.append(run)
     best = better(scores, key=lambda key: scores[key]) if scores else None
     run = Run(
         id=f"id-{name}",
@@ -117,22 +115,26 @@ def sweep(
         folder=folder,
         started=1_700_000_000.0,
         ended=1_700_000_100.0,
-        trials=tuple(made),
+        trials=tuple(records_of_trials),
         best=best,
         error=error,
     )
     objective = {"primary_metric": metric, "goal": goal}
     sampling = {"algorithm": "random", "rule": "random", "seed": 7}
-    came = {"spec": spec, "objective": objective, "sampling": sampling}
-    records.write(run, LINEAGE | came)
-    log_metrics([(one.id, metric, t.curve) for one, t in zip(made, trials, strict=True)])
+    lineage = {"spec": spec, "objective": objective, "sampling": sampling}
+    records.write(run, LINEAGE | lineage)
+    log_metrics(
+        [(run.id, metric, t.curve) for run, t in zip(records_of_trials, trials, strict=True)]
+    )
     return run
 
 
 def pipeline(name: str = "calm_lake_01", status: Status = "Failed") -> Run:
     """A pipeline: a sweep of two trials, a step that failed, one that was never started."""
     steps = home.jobs() / name / "steps"
-    swept = sweep([Made([0.1, 0.4], {"lr": 0.1}), Made([0.8], {"lr": 0.2})], f"{name}.search")
+    swept = sweep(
+        [TrialRecord([0.1, 0.4], {"lr": 0.1}), TrialRecord([0.8], {"lr": 0.2})], f"{name}.search"
+    )
     evaluated = command(f"{name}.evaluate", "Failed", error=failed(), log="boom at the end")
     moved = []
     for run in (swept, evaluated):
@@ -192,5 +194,5 @@ def _stored(value: float) -> tuple[float, int]:
 
 
 def failed(why: str = "the command exited with 3; the end of its log:\n    | boom") -> Problem:
-    """What the backend says of a script that failed."""
+    """The error of a script that failed."""
     return Problem("script-failed", why, "exit code 0", "read it", Place("jobs/sweep.yml", 7))
