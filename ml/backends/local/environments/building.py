@@ -1,6 +1,6 @@
 """`--isolated`: every command in an environment that `uv` builds from its conda file.
 
-There is one a content, and every run uses it again.
+There is one for each content of a conda file, and every run with that content uses it.
 """
 
 from __future__ import annotations
@@ -194,7 +194,7 @@ def _failed(environment: Environment, output: str) -> Refused:
             "environment-not-built",
             f"uv could not build the environment {environment.reference}:{end}",
             "packages that this machine can fetch, and versions that go together",
-            "mend the conda file, or run the job without --isolated; nothing was left behind",
+            "correct the conda file, or run the job without --isolated; the rest was removed",
             place,
         ),
         exit_code=Exit.RUN_FAILED,
@@ -275,7 +275,7 @@ def _tracking_server(watchman: Watchman) -> Iterator[str]:
 
     It ends with this block, or with this program if that is killed.
     """
-    Tracking()  # the server must not be the one that makes the tables
+    Tracking()  # makes the tables: the server must not
     with socket.socket() as free:
         free.bind((HOST, 0))
         port = free.getsockname()[1]

@@ -39,7 +39,7 @@ HERE = Interpreter(Path(sys.executable), platform.python_version())
 
 @dataclass(frozen=True)
 class Interpreters:
-    """The interpreter of every command of one `ml run`: the only place that says it."""
+    """The interpreter of every command of one `ml run`."""
 
     built: Mapping[Environment, Interpreter] = field(default_factory=dict)
 
@@ -50,5 +50,5 @@ class Interpreters:
 
 @cache
 def _installed(python: Path) -> tuple[str, ...]:
-    found = (python.parent.parent / "lib").glob("python3*/site-packages/*.dist-info")
-    return tuple(sorted(path.name for path in found))
+    paths = (python.parent.parent / "lib").glob("python3*/site-packages/*.dist-info")
+    return tuple(sorted(path.name for path in paths))

@@ -21,7 +21,7 @@ from ml.core.errors import Exit, Problem, Refused
 
 
 def venv(python: str, place: Path, watchman: Watchman, name: str) -> str:
-    """Make an empty environment; what uv says when it cannot, else ""."""
+    """Make an empty environment; what uv prints when it cannot, else ""."""
     words = ("venv", "--quiet", "--python", python, str(place))
     return _call(words, os.environ, None, watchman, name)
 
@@ -29,7 +29,7 @@ def venv(python: str, place: Path, watchman: Watchman, name: str) -> str:
 def install(
     python: Path, requirements: Path, folder: Path | None, watchman: Watchman, name: str
 ) -> str:
-    """Install a file of requirements, as seen from `folder`; what uv says when it cannot, else "".
+    """Install a file of requirements, as seen from `folder`; what uv prints if it cannot, else "".
 
     Raises Refused when pip's configuration cannot be read.
     """
@@ -66,8 +66,8 @@ def _call(
 
 def _program() -> str:
     path = os.environ.get("PATH", os.defpath)
-    found = shutil.which("uv", path=f"{Path(sys.executable).parent}{os.pathsep}{path}")
-    if found is None:
+    uv = shutil.which("uv", path=f"{Path(sys.executable).parent}{os.pathsep}{path}")
+    if uv is None:
         raise Refused(
             Problem(
                 "no-uv",
@@ -77,26 +77,26 @@ def _program() -> str:
             ),
             exit_code=Exit.CANNOT_HONOUR,
         )
-    return found
+    return uv
 
 
 def _environment(own: Mapping[str, str]) -> dict[str, str]:
     # The Python that runs this must not decide what another one sees.
-    found = {k: v for k, v in own.items() if k not in {"VIRTUAL_ENV", "PYTHONPATH"}}
-    return {**found, "PATH": _search_path(own)}
+    rest = {k: v for k, v in own.items() if k not in {"VIRTUAL_ENV", "PYTHONPATH"}}
+    return {**rest, "PATH": _search_path(own)}
 
 
 def _search_path(own: Mapping[str, str]) -> str:
     """PATH for uv: pyenv's shims fail for every Python but the active one, so that uv gives up
     the search; the Pythons that they stand for take their place."""
     root = Path(own.get("PYENV_ROOT") or Path.home() / ".pyenv")
-    found: list[str] = []
+    folders: list[str] = []
     for folder in own.get("PATH", os.defpath).split(os.pathsep):
         if Path(folder) == root / "shims":
-            found += [str(path) for path in sorted(root.glob("versions/*/bin"), reverse=True)]
+            folders += [str(path) for path in sorted(root.glob("versions/*/bin"), reverse=True)]
         else:
-            found.append(folder)
-    return os.pathsep.join(found)
+            folders.append(folder)
+    return os.pathsep.join(folders)
 
 
 # pip's option → uv's variable, and what separates several values in it; "" for those with one.
@@ -117,14 +117,14 @@ _SECTIONS = (":env:", "install", "global")
 
 def uv_variables(own: Mapping[str, str], settings: Mapping[str, str]) -> dict[str, str]:
     """uv's variables that say what pip's settings say, where `own` has none of that name."""
-    found = {}
+    variables = {}
     for option, (name, separator) in _VARIABLES.items():
         values = settings.get(option, "").split()
         if option in _PLACES:
             values = [value for value in values if _exists(value)]
         if values and not own.get(name):
-            found[name] = separator.join(values) if separator else values[0]
-    return found
+            variables[name] = separator.join(values) if separator else values[0]
+    return variables
 
 
 def pip_options(settings: Mapping[str, str]) -> Iterator[str]:
@@ -142,14 +142,14 @@ def pip_settings(own: Mapping[str, str]) -> dict[str, str]:
     words = [sys.executable, "-m", "pip", "config", "list"]
     done = subprocess.run(words, env=dict(own), capture_output=True, text=True)
     if done.returncode and "No module named pip" in done.stderr:
-        found = {k: v for k, v in own.items() if k.startswith("PIP_")}
-        return {k.removeprefix("PIP_").lower().replace("_", "-"): v for k, v in found.items()}
+        pip = {k: v for k, v in own.items() if k.startswith("PIP_")}
+        return {k.removeprefix("PIP_").lower().replace("_", "-"): v for k, v in pip.items()}
     if done.returncode:
-        said = " ".join(done.stderr.split()) or f"exit code {done.returncode}"
+        reason = " ".join(done.stderr.split()) or f"exit code {done.returncode}"
         raise Refused(
             Problem(
                 "pip-settings",
-                f"pip cannot read its configuration: {said.removeprefix('ERROR: ')}",
+                f"pip cannot read its configuration: {reason.removeprefix('ERROR: ')}",
                 "files that pip understands: they say where packages come from",
                 "see which ones: pip config debug",
             )

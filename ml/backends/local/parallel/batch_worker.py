@@ -63,7 +63,7 @@ class Worker:
         return self._cached[1]
 
     def run(self, batch: Mapping[str, Any], data: Any) -> int:
-        """How many items run() returned; they lie in the mini-batch's file, whole or not at all."""
+        """How many items run() returned; the mini-batch's file has all of them, or is not there."""
         context = SimpleNamespace(
             mini_batch_id=batch["id"], partition_key_value=batch.get("keys") or {}
         )
@@ -94,7 +94,7 @@ def as_lines(returned: Any, header: bool) -> tuple[str, int]:
 def _load(path: Path) -> ModuleType:
     spec = importlib.util.spec_from_file_location(path.stem, path)
     if spec is None or spec.loader is None:
-        raise ImportError(f"{path} is no Python file")
+        raise ImportError(f"{path} is not a Python file")
     module = importlib.util.module_from_spec(spec)
     sys.modules[path.stem] = module
     spec.loader.exec_module(module)
@@ -111,8 +111,8 @@ def main() -> None:
     tasks = os.fdopen(int(sys.argv[2]))
     answers = os.fdopen(int(sys.argv[3]), "w")
 
-    def answer(**said: Any) -> None:
-        answers.write(json.dumps(said) + "\n")
+    def answer(**fields: Any) -> None:
+        answers.write(json.dumps(fields) + "\n")
         answers.flush()
 
     logging.basicConfig(level=getattr(logging, settings["logging_level"], logging.INFO))

@@ -71,77 +71,80 @@ class Batches:
         try:
             for number in range(count):
                 self._processes.append(BatchProcess(number, self._path, settings))
-            while self._waiting or any(one.batch for one in self._processes):
+            while self._waiting or any(process.batch for process in self._processes):
                 self._turn()
-            for one in self._processes:
-                one.dismiss()
-            for one in self._processes:
-                one.wait()
+            for process in self._processes:
+                process.dismiss()
+            for process in self._processes:
+                process.wait()
         finally:
-            for one in self._processes:
-                one.kill()
+            for process in self._processes:
+                process.kill()
             self._report(items)
         self._judge(at_the_end=True)
         self._gather()
 
     def _turn(self) -> None:
-        for place, one in enumerate(self._processes):
-            if one.is_idle and self._waiting:
-                one.give(self._waiting.pop(0))
-            self._listen(one, 0.02 / len(self._processes))
-            if error := one.ended():
-                self._listen(one, 0)  # what it said at the last moment
-                if one.batch is not None:
-                    self._again(one, error)
-                elif not one.was_ready:
+        for place, process in enumerate(self._processes):
+            if process.is_idle and self._waiting:
+                process.give(self._waiting.pop(0))
+            self._listen(process, 0.02 / len(self._processes))
+            if error := process.failure():
+                self._listen(process, 0)  # what it answered at the last moment
+                if process.batch is not None:
+                    self._retry(process, error)
+                elif not process.was_ready:
                     self._lost += 1
-                    _say(f"process {one.number} ended before init() was done: {error} ({one.log})")
-                    if one.error or self._lost >= STARTS:
+                    _say(
+                        f"process {process.number} ended before init() was done: {error} "
+                        f"({process.log})"
+                    )
+                    if process.error or self._lost >= STARTS:
                         raise Aborted(f"init() failed: {error}")
-                one.kill()
-                self._processes[place] = BatchProcess(one.number, self._path, self._settings)
+                process.kill()
+                self._processes[place] = BatchProcess(process.number, self._path, self._settings)
 
-    def _listen(self, one: BatchProcess, patience_s: float) -> None:
-        for said in one.said(patience_s):
-            if "done" in said:
+    def _listen(self, process: BatchProcess, patience_s: float) -> None:
+        for answer in process.answers(patience_s):
+            if "done" in answer:
                 self._lost = 0
-                self._done(one, said["count"])
-            elif "raised" in said:
-                self._again(one, said["error"])
+                self._done(process, answer["count"])
+            elif "raised" in answer:
+                self._retry(process, answer["error"])
 
-    def _done(self, one: BatchProcess, count: int) -> None:
-        batch, short = one.taken(), 0
+    def _done(self, process: BatchProcess, count: int) -> None:
+        batch, short = process.release(), 0
         if not self._settings["partition_keys"]:
             short = max(0, batch["items"] - count)
         self._failed_items += short
         self._failed += bool(short)
         error = f"run() returned {count} of {batch['items']} items" if short else ""
         if short:
-            _say(f"mini-batch {batch['id']}: {error} ({one.log})")
-        self._note(batch, count, one, error, self._tries.get(batch["id"], 0) + 1)
+            _say(f"mini-batch {batch['id']}: {error} ({process.log})")
+        self._note(batch, count, process, error, self._tries.get(batch["id"], 0) + 1)
 
-    def _again(self, one: BatchProcess, error: str) -> None:
-        """One more try, or none is left."""
-        batch = one.taken()
-        tried = self._tries[batch["id"]] = self._tries.get(batch["id"], 0) + 1
+    def _retry(self, process: BatchProcess, error: str) -> None:
+        """Try the mini-batch again, or count it as failed after the last try."""
+        batch = process.release()
+        tries = self._tries[batch["id"]] = self._tries.get(batch["id"], 0) + 1
         most = self._settings["max_retries"] + 1
-        _say(f"mini-batch {batch['id']}, try {tried} of {most}: {error} ({one.log})")
-        if tried < most:
+        _say(f"mini-batch {batch['id']}, try {tries} of {most}: {error} ({process.log})")
+        if tries < most:
             self._waiting.append(batch)
             return
         self._failed += 1
         self._failed_items += batch["items"]
-        self._note(batch, 0, one, error, tried)
+        self._note(batch, 0, process, error, tries)
 
     def _note(
-        self, batch: dict[str, Any], count: int, one: BatchProcess, error: str, tried: int
+        self, batch: dict[str, Any], count: int, process: BatchProcess, error: str, tries: int
     ) -> None:
-        spent = f"{time.monotonic() - one.since:.2f}"
-        self._rows.append((batch["id"], batch["items"], count, tried, spent, one.number, error))
+        spent = f"{time.monotonic() - process.since:.2f}"
+        self._rows.append((batch["id"], batch["items"], count, tries, spent, process.number, error))
         self._judge(at_the_end=False)
 
     def _judge(self, at_the_end: bool) -> None:
-        """Raise Aborted when more has failed than may."""
+        """Raise Aborted when more has failed than the thresholds allow."""
         for name, count, allowed in (
             ("mini_batch_error_threshold", self._failed, self._settings["mini_batches_allowed"]),
             ("error_threshold", self._failed_items, self._settings["items_allowed"]),
@@ -160,7 +163,7 @@ class Batches:
             _say(f"{_many(self._failed, 'mini-batch')} failed, which the thresholds allow")
 
     def _report(self, items: int) -> None:
-        """What became of every mini-batch, as a table; the counts for whoever started this."""
+        """A table of the mini-batches for a person, and the counts for `parallel.warnings`."""
         with (self._results.parent / "logs" / "mini_batches.csv").open("w", newline="") as sink:
             writer = csv.writer(sink)
             writer.writerow(TABLE)
@@ -171,7 +174,7 @@ class Batches:
         _say(f"{len(self._rows)} of {self._total} mini-batches done, {self._failed} failed")
 
     def _gather(self) -> None:
-        """Put together what run() returned, in the order of the mini-batches, whole or not."""
+        """Write what run() returned to the common file, in the order of the mini-batches."""
         if not self._settings["append_to"]:
             return
         target = Path(self._settings["append_to"])
@@ -248,7 +251,7 @@ class BatchProcess:
         return free and self._process.poll() is None
 
     def give(self, batch: dict[str, Any]) -> None:
-        """Let it work on a mini-batch; one that has just died is found out by `ended`."""
+        """Let it work on a mini-batch; `failure` reports one that has just died."""
         self.batch, self.since = batch, time.monotonic()
         limit = self._settings["overhead_timeout_s"]
         self._deadline, self._late = self.since + limit, f"reading it took more than {limit:g} s"
@@ -256,36 +259,36 @@ class BatchProcess:
             self._sink.write(json.dumps(batch) + "\n")
             self._sink.flush()
 
-    def taken(self) -> dict[str, Any]:
-        """What it worked on, and does not any more."""
+    def release(self) -> dict[str, Any]:
+        """The mini-batch that it worked on; it has none afterwards."""
         assert self.batch is not None
         batch, self.batch = self.batch, None
         return batch
 
-    def said(self, patience_s: float) -> Iterator[dict[str, Any]]:
-        """What it has answered since; waits a moment when that is nothing."""
+    def answers(self, patience_s: float) -> Iterator[dict[str, Any]]:
+        """What it has answered since the last call; waits a moment when that is nothing."""
         if not select.select([self._answers], [], [], patience_s)[0]:
             return
         self._buffer += os.read(self._answers, 1 << 16)
         *lines, self._buffer = self._buffer.split(b"\n")
         for line in lines:
-            said: dict[str, Any] = json.loads(line)
-            self._heard(said)
-            yield said
+            answer: dict[str, Any] = json.loads(line)
+            self._take_in(answer)
+            yield answer
 
-    def _heard(self, said: dict[str, Any]) -> None:
-        self.was_ready = self.was_ready or "ready" in said
-        self._leaves = self._leaves or bool(said.get("leaves"))
-        self.error = str(said.get("failed", ""))
-        if "running" in said:
+    def _take_in(self, answer: dict[str, Any]) -> None:
+        self.was_ready = self.was_ready or "ready" in answer
+        self._leaves = self._leaves or bool(answer.get("leaves"))
+        self.error = str(answer.get("failed", ""))
+        if "running" in answer:
             limit = self._settings["run_timeout_s"]
             self._deadline, self._late = (
                 time.monotonic() + limit,
                 f"run() took more than {limit:g} s",
             )
 
-    def ended(self) -> str:
-        """Why it has ended, "" while it goes on. One that is too late is ended."""
+    def failure(self) -> str:
+        """Why it has ended, "" while it runs. One that is too late is ended."""
         code = self._process.poll()
         if code is None:
             busy = self.batch is not None or not self.was_ready

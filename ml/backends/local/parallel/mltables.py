@@ -50,8 +50,8 @@ class Unreadable(ValueError):
 def _table(folder: Path, document: Mapping[str, Any]) -> dict[str, Any]:
     """{files, steps}: absolute paths of the table's files, and what is done with them in order."""
     steps = []
-    for one in document.get("transformations") or []:
-        name, options = (one, {}) if isinstance(one, str) else next(iter(one.items()))
+    for step in document.get("transformations") or []:
+        name, options = (step, {}) if isinstance(step, str) else next(iter(step.items()))
         if name not in READS | WHOLE | OTHERS | {PARTITIONS}:
             raise Unreadable(f"{folder / FILE}: the transformation `{name}` is not supported here")
         unknown = sorted(set(options or {}) - _KNOWN[name]) if name in READS else []
@@ -66,12 +66,12 @@ def _table(folder: Path, document: Mapping[str, Any]) -> dict[str, Any]:
         if re.match(r"[a-z]+://", str(text)) or str(text).startswith("azureml:"):
             raise Unreadable(f"{folder / FILE}: {text} is not on this machine")
         if kind == "pattern":
-            found = sorted(folder.glob(str(text).removeprefix("./")))
+            paths = sorted(folder.glob(str(text).removeprefix("./")))
         elif (folder / str(text)).is_dir():
-            found = sorted((folder / str(text)).rglob("*"))
+            paths = sorted((folder / str(text)).rglob("*"))
         else:
-            found = [folder / str(text)]
-        files += [path for path in found if not path.is_dir()]
+            paths = [folder / str(text)]
+        files += [path for path in paths if not path.is_dir()]
     missing = [path for path in files if not path.exists()]
     if missing:
         raise Unreadable(f"{folder / FILE}: there is no file {missing[0]}")
@@ -96,15 +96,15 @@ def frame(table: Mapping[str, Any], part: int | None) -> pd.DataFrame:
 
     numbers = range(len(table["files"])) if part is None else [part]
     read = [_file(table, number) for number in numbers]
-    found = pd.concat(read, ignore_index=True) if len(read) != 1 else read[0]
+    rows = pd.concat(read, ignore_index=True) if len(read) != 1 else read[0]
     for name, options in table["steps"]:
         if name == "take":
-            found = found.head(int(options))
+            rows = rows.head(int(options))
         elif name == "skip":
-            found = found.iloc[int(options) :]
+            rows = rows.iloc[int(options) :]
         elif name in OTHERS:
-            found = _changed(found, name, options)
-    return found.reset_index(drop=True)
+            rows = _apply(rows, name, options)
+    return rows.reset_index(drop=True)
 
 
 def partitions(path: str, form: str) -> dict[str, str | datetime]:
@@ -114,18 +114,18 @@ def partitions(path: str, form: str) -> dict[str, str | datetime]:
     a path that does not have the format.
     """
     parts = re.split(r"\{([^{}]+)\}", form.lstrip("/"))
-    fields = [one.partition(":") for one in parts[1::2]]
+    fields = [field.partition(":") for field in parts[1::2]]
     held = [f"({_date(day)[0]})" if day else "([^/]+)" for _, _, day in fields]
     pattern = "".join(
         re.escape(text) + field for text, field in zip(parts[::2], [*held, ""], strict=True)
     )
-    found = re.search(rf"(?:^|/){pattern}$", path) or re.search(rf"(?:^|/){pattern}/", path)
-    if found is None:
+    match = re.search(rf"(?:^|/){pattern}$", path) or re.search(rf"(?:^|/){pattern}/", path)
+    if match is None:
         raise Unreadable(f"{path} does not have the partition format `{form}`")
     try:
         return {
             name: datetime.strptime(value, _date(day)[1]) if day else value
-            for (name, _, day), value in zip(fields, found.groups(), strict=True)
+            for (name, _, day), value in zip(fields, match.groups(), strict=True)
         }
     except ValueError as error:
         raise Unreadable(f"{path}: {error}") from None
@@ -154,20 +154,20 @@ def _partition_format(folder: Path, options: Any) -> str:
 def _file(table: Mapping[str, Any], number: int) -> pd.DataFrame:
     import pandas as pd
 
-    path, found = table["files"][number], pd.DataFrame()
+    path, rows = table["files"][number], pd.DataFrame()
     for name, options in table["steps"]:
         options = options or {}
         if name == "read_delimited":
-            found = _delimited(table["files"], number, options)
+            rows = _delimited(table["files"], number, options)
         elif name == "read_parquet":
-            found = pd.read_parquet(path)
+            rows = pd.read_parquet(path)
         elif name == "read_json_lines":
-            found = _json_lines(Path(path), options)
+            rows = _json_lines(Path(path), options)
         elif name == PARTITIONS:
-            found = found.assign(**partitions(path, str(options)))
+            rows = rows.assign(**partitions(path, str(options)))
         if name in READS and options.get("include_path_column"):
-            found.insert(0, "Path", path)
-    return found
+            rows.insert(0, "Path", path)
+    return rows
 
 
 def _delimited(files: Sequence[str], number: int, options: Mapping[str, Any]) -> pd.DataFrame:
@@ -182,12 +182,12 @@ def _delimited(files: Sequence[str], number: int, options: Mapping[str, Any]) ->
         "keep_default_na": not options.get("empty_as_string"),
         "dtype": str if options.get("infer_column_types") is False else None,
     }
-    found: pd.DataFrame = pd.read_csv(files[number], header=0 if own else None, **shared)
+    rows: pd.DataFrame = pd.read_csv(files[number], header=0 if own else None, **shared)
     if header == "no_header":
-        found.columns = pd.Index([f"Column{place + 1}" for place in range(found.shape[1])])
+        rows.columns = pd.Index([f"Column{place + 1}" for place in range(rows.shape[1])])
     elif not own:
-        found.columns = pd.read_csv(files[0], nrows=0, **shared).columns
-    return found
+        rows.columns = pd.read_csv(files[0], nrows=0, **shared).columns
+    return rows
 
 
 def _json_lines(path: Path, options: Mapping[str, Any]) -> pd.DataFrame:
@@ -204,20 +204,20 @@ def _json_lines(path: Path, options: Mapping[str, Any]) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def _changed(found: pd.DataFrame, name: str, options: Any) -> pd.DataFrame:
+def _apply(rows: pd.DataFrame, name: str, options: Any) -> pd.DataFrame:
     columns = [options] if isinstance(options, str) else options
     if name == "drop_columns":
-        return found.drop(columns=columns)
+        return rows.drop(columns=columns)
     if name == "keep_columns":
-        return found[columns]
+        return rows[columns]
     for change in options:
         named = change["columns"]
         for column in [named] if isinstance(named, str) else named:
-            found = found.assign(**{column: _converted(found[column], change["column_type"])})
-    return found
+            rows = rows.assign(**{column: _convert(rows[column], change["column_type"])})
+    return rows
 
 
-def _converted(values: pd.Series[Any], kind: Any) -> pd.Series[Any]:
+def _convert(values: pd.Series[Any], kind: Any) -> pd.Series[Any]:
     import pandas as pd
 
     options: Any = {}
@@ -227,7 +227,7 @@ def _converted(values: pd.Series[Any], kind: Any) -> pd.Series[Any]:
         formats = (options or {}).get("formats") or [None]
         return pd.to_datetime(values, format=formats[0])
     if kind == "boolean":
-        truths = {str(one).lower() for one in (options or {}).get("true_values") or ["true", "1"]}
+        truths = {str(text).lower() for text in (options or {}).get("true_values") or ["true", "1"]}
         return values.map(lambda value: str(value).lower() in truths)
     plain: dict[Any, Any] = {"int": "int64", "float": "float64", "string": "str"}
     if kind not in plain:
@@ -266,30 +266,30 @@ def divide(table: Mapping[str, Any], size: int, keys: list[str]) -> list[dict[st
     A mini-batch of a table never crosses the boundary of a file (how-to-debug-parallel-run-step).
     """
     if is_tabular(table):
-        found = _groups(table, keys) if keys else _rows(table, size or TABLE_BYTES)
+        batches = _groups(table, keys) if keys else _rows(table, size or TABLE_BYTES)
     elif keys:
-        found = _partitions(table, keys)
+        batches = _partitions(table, keys)
     else:
         size = size or FILES
         files = table["files"]
-        found = [
+        batches = [
             {"files": files[at : at + size], "items": len(files[at : at + size])}
             for at in range(0, len(files), size)
         ]
-    return [{"id": number, **batch} for number, batch in enumerate(found)]
+    return [{"id": number, **batch} for number, batch in enumerate(batches)]
 
 
 def _rows(table: Mapping[str, Any], size: int) -> list[dict[str, Any]]:
     """Even runs of rows, as many as make up the size of the file that they are in."""
-    found = []
+    batches = []
     for part in parts(table):
         files = table["files"] if part is None else [table["files"][part]]
         rows = len(frame(table, part))
         count = min(rows, math.ceil(sum(Path(file).stat().st_size for file in files) / size))
         for number in range(count):
             start, stop = rows * number // count, rows * (number + 1) // count
-            found.append({"part": part, "start": start, "stop": stop, "items": stop - start})
-    return found
+            batches.append({"part": part, "start": start, "stop": stop, "items": stop - start})
+    return batches
 
 
 def _groups(table: Mapping[str, Any], keys: list[str]) -> list[dict[str, Any]]:
@@ -298,11 +298,11 @@ def _groups(table: Mapping[str, Any], keys: list[str]) -> list[dict[str, Any]]:
     lacking = [key for key in keys if key not in rows_of_all.columns]
     if lacking:
         raise Unreadable(f"the table has no column `{lacking[0]}` to divide it by")
-    found = []
+    batches = []
     for number, (values, rows) in enumerate(rows_of_all.groupby(keys, sort=True)):
         named = dict(zip(keys, map(_plain, values), strict=True))
-        found.append({"group": number, "keys": named, "items": len(rows)})
-    return found
+        batches.append({"group": number, "keys": named, "items": len(rows)})
+    return batches
 
 
 def _partitions(table: Mapping[str, Any], keys: list[str]) -> list[dict[str, Any]]:

@@ -67,8 +67,8 @@ def launch_command(
 
 def processes(plan: CommandPlan) -> int:
     """How many processes the nodes would have had between them."""
-    asked = plan.parallel.max_concurrency_per_instance if plan.parallel else 1
-    return plan.instance_count * (asked or cores())
+    each = plan.parallel.max_concurrency_per_instance if plan.parallel else 1
+    return plan.instance_count * (each or cores())
 
 
 def differences(plan: CommandPlan) -> Iterator[str]:

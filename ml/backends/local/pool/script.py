@@ -90,8 +90,7 @@ def imports(root: Path, invocation: Invocation) -> tuple[str, ...]:
             spec = PathFinder.find_spec(name, _SITE)
             if spec is not None and spec.loader is not None:
                 raise Unfit(f"`{name}` of the code hides another module of that name")
-    found = dict.fromkeys(scan.modules)
-    return tuple(name for name in found if _top(name) not in scan.stubbed)
+    return tuple(name for name in dict.fromkeys(scan.modules) if _top(name) not in scan.stubbed)
 
 
 class _Scan:

@@ -34,14 +34,14 @@ class Watchman:
         )
 
     def tell(self, *words: object) -> None:
-        """One line; a watchman that was killed is no reason to stop the run."""
+        """One line; a watchman that was killed does not stop the run."""
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.write(" ".join(map(str, words)) + "\n")
             self._process.stdin.flush()
 
     def close(self) -> None:
-        """Send the watchman home; whatever was still listed is ended first."""
+        """End the watchman; it ends what is still listed first."""
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.close()
@@ -49,7 +49,7 @@ class Watchman:
 
 
 class RunProcess(ABC):
-    """A run's first process, and whatever comes of it (see `Shell` and `pool.Forked`).
+    """A run's first process and its descendants (see `Shell` and `pool.Forked`).
 
     `poll` has to be called now and then: it sees the end and sends SIGKILL when SIGTERM was not
     enough. Whatever the command leaves running in the background ends with it, as a node would.
@@ -76,10 +76,6 @@ class RunProcess(ABC):
     def _first(self) -> int | None:
         """The exit code of the first process, None while it goes on."""
 
-    def _may_have_left_something(self) -> bool:
-        """Whether processes may be there that the first has left behind."""
-        return True
-
     def poll(self) -> int | None:
         """The exit code (−N: ended by signal N), or None while the command goes on.
 
@@ -88,13 +84,12 @@ class RunProcess(ABC):
         if self._returncode is not None:
             return self._returncode
         code = self._first()
-        asked, late = self._kill_at is not None, time.monotonic() >= (self._kill_at or 0.0)
-        if code is None or (asked and not late and reaper.processes_of(self._run_id)):
-            if asked and late:
+        terminated, late = self._kill_at is not None, time.monotonic() >= (self._kill_at or 0.0)
+        if code is None or (terminated and not late and reaper.processes_of(self._run_id)):
+            if terminated and late:
                 reaper.send(signal.SIGKILL, self._run_id, self.group)
             return None
-        if self._may_have_left_something():
-            reaper.send(signal.SIGKILL, self._run_id, self.group)
+        reaper.send(signal.SIGKILL, self._run_id, self.group)  # what it left in the background
         self._watchman.tell("-", self._run_id)
         self._returncode = code
         return code

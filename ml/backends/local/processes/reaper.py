@@ -27,12 +27,12 @@ def processes_of(run_id: str) -> list[int]:
 
     Reads /proc; elsewhere than on Linux the list is empty and the process group has to do.
     """
-    mark, found = f"MLFLOW_RUN_ID={run_id}".encode(), []
+    mark, numbers = f"MLFLOW_RUN_ID={run_id}".encode(), []
     for entry in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             if mark in (entry / "environ").read_bytes().split(b"\0"):
-                found.append(int(entry.name))
-    return [pid for pid in found if pid != os.getpid()]
+                numbers.append(int(entry.name))
+    return [pid for pid in numbers if pid != os.getpid()]
 
 
 def send(signum: int, run_id: str, group: int | None) -> None:
