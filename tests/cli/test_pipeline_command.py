@@ -56,7 +56,7 @@ def test_data_of_another_place_can_be_planned_but_not_run(repository: Path, own_
 
 
 @pytest.mark.slow
-def test_a_pipeline_says_its_steps_in_plain_lines(repository: Path, own_home: Path) -> None:
+def test_a_pipeline_says_its_steps_in_plain_lines(repository: Path, home: Path) -> None:
     """A failure names the step, its line and its log; the second run says what it reused."""
     planned(repository, NEAR.replace("CODE", "3"))
     failed = ml("run", "pipeline.yml")

@@ -69,6 +69,7 @@ def ml(tmp_path: Path, own_home: Path) -> Ml:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("home")
 def test_a_job_that_completes(ml: Ml) -> None:
     """Exit 0; words on stderr, what the job printed among them; nothing on stdout."""
     done = ml("run", "jobs/job.yml", "--set", "inputs.word=friend")
@@ -81,6 +82,7 @@ def test_a_job_that_completes(ml: Ml) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("home")
 def test_a_job_that_fails(ml: Ml) -> None:
     """Exit 1, the line of the command, a hint, no traceback; JSON for a program."""
     done = ml("run", "jobs/job.yml", "--json", "--set", "inputs.code=3")
@@ -94,6 +96,7 @@ def test_a_job_that_fails(ml: Ml) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("home")
 def test_what_a_failing_job_printed_is_shown_once(ml: Ml) -> None:
     """While it ran; without progress, in the problem; the record has it in any case."""
     words = ("run", "jobs/job.yml", "--set", "inputs.code=3", "--set", "inputs.word=unlucky")
@@ -106,6 +109,7 @@ def test_what_a_failing_job_printed_is_shown_once(ml: Ml) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("home")
 def test_a_sweep_says_its_trials_in_plain_lines(ml: Ml) -> None:
     """Off a terminal: a line a trial, then the best."""
     done = ml("run", "jobs/sweep.yml")

@@ -49,11 +49,14 @@ CHANGED = [
     pytest.param(name, marks=[pytest.mark.slow] if name in {"command", "pipeline"} else [])
     for name in ("command", "sweep", "pipeline", "parallel-component", "schedule")
 ]
+# 40 in `make test`; `--hypothesis-profile deep`, as `make torture` has it: ten times as many.
 ENOUGH = settings(
-    max_examples=150,
+    max_examples=settings.default.max_examples * 4 // 10,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
+
+pytestmark = pytest.mark.torture
 
 
 def survives(text: str, folder: Path) -> None:
