@@ -234,39 +234,11 @@ def load(script: Path) -> ModuleType:
     return module
 
 
-class Spinner:
-    """Keeps the event loop awake for a moment after an answer, in case the caller asks again.
-
-    Waking a process that sleeps costs more than a small model does, on a virtual machine above all.
-    At most `seconds` of one core are spent for a request.
-    """
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, seconds: float) -> None:
-        self._loop = loop
-        self._seconds = seconds
-        self._until = 0.0
-        self._spins = False
-
-    def touch(self) -> None:
-        """A request was answered."""
-        self._until = perf_counter() + self._seconds
-        if not self._spins and self._seconds > 0:
-            self._spins = True
-            self._loop.call_soon(self._spin)
-
-    def _spin(self) -> None:
-        if perf_counter() < self._until:
-            self._loop.call_soon(self._spin)
-        else:
-            self._spins = False
-
-
 class App:
     """POST /score runs the script; GET / says that the process lives, /ready that init() ran."""
 
-    def __init__(self, run: Callable[[bytes], object], spinner: Spinner) -> None:
+    def __init__(self, run: Callable[[bytes], object]) -> None:
         self._run = run
-        self._spinner = spinner
 
     def handle(self, method: bytes, target: bytes, headers: Headers, body: bytes) -> Answer:
         """The answer to one request."""
@@ -280,7 +252,6 @@ class App:
         else:
             status, more, content = 404, [], b'{"message": "no such route"}'
         ids = [header for header in headers if header[0] == _REQUEST_ID]
-        self._spinner.touch()
         return status, [*_JSON, *more, *ids], content
 
     def _score(self, body: bytes) -> Answer:
@@ -301,11 +272,10 @@ async def serve(run: Callable[[bytes], object], host: str, port: int, spin_us: i
     ended = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, ended.set)
-    spin_s = spin_us / 1e6
-    app = App(run, Spinner(loop, spin_s))
+    app = App(run)
     connections: set[Connection] = set()
     server = await loop.create_server(
-        lambda: Connection(app.handle, connections, spin_s), host, port, backlog=2048
+        lambda: Connection(app.handle, connections, spin_us / 1e6), host, port, backlog=2048
     )
     print(f"listening on {host}:{port}", file=sys.stderr, flush=True)
     while not ended.is_set():
@@ -329,7 +299,7 @@ def main() -> None:
     parser.add_argument("--host", default="127.0.0.1", help="0.0.0.0 in a container")
     parser.add_argument("--port", type=int, default=PORT)
     parser.add_argument(
-        "--spin-us", type=int, default=200, help="stay awake so long after an answer; 0: do not"
+        "--spin-us", type=int, default=200, help="wait awake so long for a caller's next request"
     )
     options = parser.parse_args()
     if not options.entry_script:

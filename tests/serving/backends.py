@@ -1,4 +1,4 @@
-"""Stand-ins for a deployment's server, each misbehaving in one way that a real one can."""
+"""Stand-ins for a deployment's server, each with one defect of a real one."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class _Server(ThreadingHTTPServer):
 
 @dataclass
 class Backend:
-    """Answers `{"by": name, "echo": …}`; what it was asked is kept."""
+    """Answers `{"by": name, "echo": …}` and records the requests."""
 
     name: str
     port: int
@@ -79,7 +79,7 @@ def backend(name: str) -> Iterator[Backend]:
         do_GET = do_HEAD = do_POST
 
         def log_message(self, *_: object) -> None:
-            """Nobody reads it."""
+            """Quiet."""
 
     server = _Server((processes.HOST, 0), Handler)
     made.port = server.server_address[1]
@@ -97,9 +97,9 @@ def backend(name: str) -> Iterator[Backend]:
 
 @contextmanager
 def scripted(*answers: bytes, closing: bool = False, reset: bool = False) -> Iterator[int]:
-    """The port of a server that gives these bytes to one request after another, as they are.
+    """The port of a server that sends these bytes, unchanged, to one request after another.
 
-    A connection stays open after an answer, unless it is `closing`, or broken off by a `reset`.
+    A connection stays open after an answer, unless it is `closing` or ends with a `reset`.
     """
     left, lock = list(answers), threading.Lock()
 
@@ -139,14 +139,14 @@ class Routed:
     file: Path
 
     def put(self, refresh: bool = True, **changes: object) -> None:
-        """Write routes over the old ones and have them followed."""
+        """Replace the routes, and make the router read them."""
         write(self.file, **changes)
         if refresh:
             self.router.refresh()
 
 
 def write(file: Path, **changes: object) -> None:
-    """Routes with everything to `blue`, but for the changes."""
+    """Routes with all traffic to `blue`, with these changes."""
     routes = {
         "live": "blue",
         "ports": {},

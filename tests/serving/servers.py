@@ -1,4 +1,4 @@
-"""Launches of the real inference server with scoring scripts made for a test."""
+"""Launches of the real inference server with scoring scripts for tests."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def run(body):
 
 
 def launch(folder: Path, script: str = ECHO, endpoint: str = "echo", version: str = "1") -> Launch:
-    """A launch of the script with a sound model folder of its own."""
+    """A launch of the script with a model folder of its own."""
     code = folder / f"code{version}"
     model = folder / f"model{version}"
     for path in (code, model):

@@ -1,4 +1,4 @@
-"""ml.serving.client: answers that are none, and the hardware that a latency was measured on."""
+"""ml.serving.client: incomplete answers, and the hardware of a latency."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.serving.backends import scripted
 
 
 def response(body: bytes, length: int | None = None) -> bytes:
-    """A whole answer; shorter or longer than its header says, if a length is stated."""
+    """A complete answer; with `length` its header announces another length."""
     stated = len(body) if length is None else length
     return b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%b" % (stated, body)
 
@@ -21,10 +21,8 @@ def response(body: bytes, length: int | None = None) -> bytes:
     "answer",
     [b"garbage", b"", response(b"{}", 99), response(b"x" * 2000), b"HTTP/1.1 200 OK\r\n\r\n" * 99],
 )
-def test_an_answer_that_is_none_is_told_as_that(
-    answer: bytes, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """No HTTP, nothing, half of it, too much."""
+def test_an_invalid_answer_raises(answer: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not HTTP, empty, half an answer, too much."""
     monkeypatch.setattr(client, "MAX_ANSWER", 1000)
     with (
         scripted(answer, closing=True) as port,
@@ -34,15 +32,15 @@ def test_an_answer_that_is_none_is_told_as_that(
 
 
 @pytest.mark.parametrize("body", [b"[" * 100_000, b"9" * 5000, b"\xff\x00", b"{} {}"])
-def test_a_body_that_is_no_json_is_a_text(body: bytes) -> None:
-    """Nested without end, a number of thousands of digits, no text at all."""
+def test_a_body_that_is_not_json_is_text(body: bytes) -> None:
+    """Deeply nested, a number of thousands of digits, bytes that are not text, two documents."""
     with scripted(response(body), closing=True) as port:
         found = client.score(port, {})
     assert found.status == 200 and isinstance(found.body, str)
 
 
-def test_a_message_shows_the_beginning_of_an_answer() -> None:
-    """On one line, whatever is in it, and without what a terminal would obey."""
+def test_an_excerpt_is_the_beginning_of_an_answer() -> None:
+    """On one line, with control characters escaped."""
     assert Answer(500, "no\nroom \x1b[2J").excerpt == r"no\nroom \x1b[2J"
     assert Answer(200, {"a": "ä"}).excerpt == "{'a': 'ä'}"
     for body in ("x" * 10**6, {"x": "y" * 10**6}, "\n" * 10**6):
@@ -51,8 +49,8 @@ def test_a_message_shows_the_beginning_of_an_answer() -> None:
         )
 
 
-def test_a_machine_states_its_instance_type(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the latency gate compares with the deployment's; without it the machine in words."""
+def test_the_instance_type_names_the_hardware(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The latency gate compares it with the deployment's; without it the machine is described."""
     monkeypatch.setenv("MLOPS_INSTANCE_TYPE", " Standard_DS3_v2 ")
     assert hardware() == "Standard_DS3_v2"
     for unstated in ("", "  "):

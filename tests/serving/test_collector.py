@@ -1,4 +1,4 @@
-"""The router's collector: what it keeps, what it leaves out, and what breaks without harm."""
+"""The router's collector: what it records, what it omits, and how it fails."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ DIGESTS = {"blue": "sha256:b", "green": "sha256:g"}
 
 @pytest.fixture
 def both(tmp_path: Path) -> Iterator[Routed]:
-    """Blue and green behind a router that writes everything of blue's down."""
+    """Blue and green behind a router that records all requests of blue."""
     with backend("blue") as blue, backend("green") as green:
         two = {"green": green.port, "blue": blue.port}
         with routed(tmp_path, ports=two, collect={"blue": 1.0}, digests=DIGESTS) as made:
@@ -30,7 +30,7 @@ def both(tmp_path: Path) -> Iterator[Routed]:
 
 
 def ask(at: Routed, body: bytes, **headers: str) -> int:
-    """One request; its status."""
+    """The status of one request."""
     connection = http.client.HTTPConnection(processes.HOST, at.router.port, timeout=20)
     try:
         named = {name.replace("_", "-"): value for name, value in headers.items()}
@@ -43,14 +43,14 @@ def ask(at: Routed, body: bytes, **headers: str) -> int:
 
 
 def collected(at: Routed) -> list[dict[str, Any]]:
-    """Every line that is on the disk once the router was told to look again."""
+    """Every line on the disk after a refresh, which flushes the buffer."""
     at.router.refresh()
     folder = at.file.parent / collector.FOLDER
     return [json.loads(line) for path in numbered(folder) for line in path.open()]
 
 
-def test_what_is_asked_and_answered_is_written_down(both: Routed) -> None:
-    """Both bodies, whose they are and how it went; no header; for the owner's eyes alone."""
+def test_requests_and_answers_are_recorded(both: Routed) -> None:
+    """Both bodies, the deployment and the status; no header; readable by the owner alone."""
     assert ask(both, b'{"q": "how?"}', authorization="Bearer secret") == 200
     (line,) = collected(both)
     assert line["request"] == {"q": "how?"} and line["answer"]["by"] == "blue"
@@ -72,8 +72,8 @@ def test_an_id_that_is_not_utf_8_is_recorded_as_latin_1(tmp_path: Path) -> None:
         assert [line["id"] for line in collected(at)] == ["müller"]
 
 
-def test_nothing_is_kept_unless_it_is_asked_for(both: Routed) -> None:
-    """Green has no share; a named deployment is a probe; a body that is no JSON is left out."""
+def test_only_sampled_requests_are_recorded(both: Routed) -> None:
+    """Green has no share; a named deployment is a probe; a body that is not JSON is null."""
     ask(both, b"{}", azureml_model_deployment="green")
     ask(both, b"{}", azureml_model_deployment="blue")
     assert collected(both) == []
@@ -81,7 +81,7 @@ def test_nothing_is_kept_unless_it_is_asked_for(both: Routed) -> None:
     assert [line["request"] for line in collected(both)] == [None]
 
 
-def test_nothing_is_kept_while_a_canary_is_led(both: Routed) -> None:
+def test_nothing_is_recorded_during_a_canary(both: Routed) -> None:
     """Its traffic may be the project's samples."""
     found = json.loads(both.file.read_text())["routes"]
     both.put(**{**found, "lease_s": 30.0})
@@ -89,8 +89,8 @@ def test_nothing_is_kept_while_a_canary_is_led(both: Routed) -> None:
     assert collected(both) == []
 
 
-def test_an_experiment_knows_who_was_sent_where(both: Routed) -> None:
-    """A line a key, with the ticket and never the key; the ticket says which deployment it was."""
+def test_an_experiment_records_the_deployment_of_each_key(both: Routed) -> None:
+    """One line per key, with the ticket and never the key; the ticket determines the deployment."""
     found = json.loads(both.file.read_text())["routes"]
     half = {"green": 50, "blue": 50}
     both.put(**{**found, "experiment": "wording", "salt": "s", "traffic": half})
@@ -104,8 +104,8 @@ def test_an_experiment_knows_who_was_sent_where(both: Routed) -> None:
     assert {line["arm"] for line in lines} == {"green", "blue"} and "customer" not in text
 
 
-def test_a_restart_goes_on_in_the_same_file(both: Routed) -> None:
-    """SIGTERM writes out what waits; a line that a kill tore spoils none but itself."""
+def test_a_restarted_router_appends_to_the_same_file(both: Routed) -> None:
+    """SIGTERM flushes the buffer; a line that a kill cut off damages no other line."""
     ask(both, b'{"n": 1}')
     collected(both)
     folder = both.file.parent / collector.FOLDER
@@ -120,7 +120,7 @@ def test_a_restart_goes_on_in_the_same_file(both: Routed) -> None:
 
 
 def test_the_files_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The oldest go; what is left is the latest, in order."""
+    """The oldest files are removed; the latest lines remain, in order."""
     monkeypatch.setattr(collector, "MAX_FILE", 1000)
     loop = asyncio.new_event_loop()
     made = Collector(tmp_path, loop)
@@ -135,8 +135,8 @@ def test_the_files_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert kept == list(range(kept[0], 200)) and kept[0] > 0
 
 
-def test_a_body_that_is_too_long_is_left_out(tmp_path: Path) -> None:
-    """Its line is there, and says null."""
+def test_a_body_that_is_too_long_is_null(tmp_path: Path) -> None:
+    """Its line is written."""
     loop = asyncio.new_event_loop()
     made = Collector(tmp_path, loop)
     long = json.dumps("x" * collector.MAX_BODY).encode()
@@ -147,8 +147,8 @@ def test_a_body_that_is_too_long_is_left_out(tmp_path: Path) -> None:
     assert (line["request"], line["answer"]) == (None, 7)
 
 
-def test_what_cannot_be_written_is_counted_and_harms_nobody(tmp_path: Path) -> None:
-    """A full disk or a folder that is none: the answer was given, the loss is known."""
+def test_lines_that_cannot_be_written_are_counted(tmp_path: Path) -> None:
+    """A full disk, or a file in place of the folder: nothing is raised, the loss is counted."""
     (tmp_path / "taken").write_text("a file where the folder should be")
     loop = asyncio.new_event_loop()
     made = Collector(tmp_path / "taken", loop)

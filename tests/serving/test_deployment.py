@@ -1,4 +1,4 @@
-"""ml.serving.deployment: what endpoint.yml and deployment.yml ask for."""
+"""ml.serving.deployment: reading endpoint.yml and deployment.yml."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ def write(folder: Path, endpoint: str = ENDPOINT, deployment: str = DEPLOYMENT) 
     return place
 
 
-def test_what_a_managed_endpoint_would_do_is_read(tmp_path: Path) -> None:
-    """Code, script, instance type, variables, and the timeout as the server is given it."""
+def test_a_deployment_is_read(tmp_path: Path) -> None:
+    """Code, script, instance type, variables, and the timeout as a variable of the server."""
     found = read(write(tmp_path))
     assert (found.endpoint, found.code, found.scoring_script) == (
         "echo",
@@ -65,7 +65,7 @@ def test_what_a_managed_endpoint_would_do_is_read(tmp_path: Path) -> None:
 def test_specs_that_do_not_fit_are_refused_with_a_line(
     old: str, new: str, code: str, tmp_path: Path
 ) -> None:
-    """Another endpoint's name, a script that is not there, an unknown field, no code at all."""
+    """Another endpoint's name, a missing script, an unknown field, no code."""
     place = write(tmp_path, deployment=DEPLOYMENT.replace(old, new))
     with pytest.raises(Refused) as raised:
         read(place)
@@ -75,8 +75,8 @@ def test_specs_that_do_not_fit_are_refused_with_a_line(
 
 
 @pytest.mark.parametrize("found", ["0", "-1", "5s", "1.5", "180001", "9" * 5000])
-def test_a_time_that_no_endpoint_waits_is_refused(tmp_path: Path, found: str) -> None:
-    """As a variable, where Azure ML's SDK takes any text."""
+def test_an_invalid_timeout_is_refused(tmp_path: Path, found: str) -> None:
+    """As a variable, for which Azure ML's SDK accepts any text."""
     text = DEPLOYMENT.replace('WORKER_COUNT: "2"', f'SCORING_TIMEOUT_MS: "{found}"')
     assert text != DEPLOYMENT
     with pytest.raises(Refused) as raised:
@@ -86,7 +86,7 @@ def test_a_time_that_no_endpoint_waits_is_refused(tmp_path: Path, found: str) ->
 
 
 def test_another_kind_of_spec_is_refused(tmp_path: Path) -> None:
-    """A deployment where the endpoint should be."""
+    """A deployment in place of the endpoint."""
     with pytest.raises(Refused) as raised:
         read(write(tmp_path, endpoint=DEPLOYMENT))
     assert raised.value.problems[0].code == "wrong-kind"
@@ -109,6 +109,6 @@ def test_another_kind_of_spec_is_refused(tmp_path: Path) -> None:
 def test_payloads_are_collected_as_the_data_collector_says(
     tmp_path: Path, collector: str, share: float
 ) -> None:
-    """Both of the reserved collections, at the sampling rate; off without them."""
+    """Both reserved collections, at the sampling rate; off without them."""
     text = DEPLOYMENT + (f"data_collector: {collector}\n" if collector else "")
     assert read(write(tmp_path, deployment=text)).collect == share

@@ -16,7 +16,7 @@ from ml.serving.server import Launch, Server
 
 @pytest.fixture
 def trial(own_home: Path) -> Live:
-    """Blue is live, green on trial beside a baseline."""
+    """Blue is live, green is a canary with a baseline."""
     folder = endpoint.folder("echo")
     blue, green, baseline = (
         Server(folder / name, number, number)
@@ -29,7 +29,7 @@ def trial(own_home: Path) -> Live:
     return Live(blue, old, Canary(green, new, 10, 20, baseline))
 
 
-def test_what_is_written_is_read_back(trial: Live) -> None:
+def test_a_written_state_is_read_back(trial: Live) -> None:
     """With a canary and a baseline, with a canary alone, and with neither."""
     assert trial.canary
     alone = replace(trial, canary=replace(trial.canary, baseline=None))
@@ -51,10 +51,10 @@ def test_what_is_written_is_read_back(trial: Live) -> None:
         (100, {"green": 100, "baseline": 0, "blue": 0}),
     ],
 )
-def test_a_baseline_gets_what_green_gets_as_far_as_that_goes(
+def test_a_baseline_gets_the_share_of_green(
     trial: Live, weight: int, traffic: dict[str, int]
 ) -> None:
-    """In this order, so that green's sticky keys stay; and of copies as many."""
+    """Up to 50 %. Green comes first, so that its sticky keys stay; copies are shared equally."""
     assert trial.canary
     endpoint.switch("echo", replace(trial, canary=replace(trial.canary, weight=weight)))
     routes = routing.read(endpoint.folder("echo") / "live.json")
@@ -62,8 +62,8 @@ def test_a_baseline_gets_what_green_gets_as_far_as_that_goes(
     assert routes.mirror == {"green": 20, "baseline": 20} and routes.live == "blue"
 
 
-def test_an_answer_is_of_whoever_gave_it(trial: Live) -> None:
-    """The baseline's is the live version's; so is one that names nobody."""
+def test_a_slot_names_a_server_and_its_launch(trial: Live) -> None:
+    """The baseline has the live version's launch; an unknown name means the live server."""
     found = {name: trial.in_slot(name) for name in ("green", "baseline", "blue", "")}
     assert [launch.version for _, launch in found.values()] == ["2", "1", "1", "1"]
     slots = [server.slot.name for server, _ in found.values()]

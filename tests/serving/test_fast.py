@@ -43,13 +43,13 @@ def call(
 
 @pytest.fixture(scope="module")
 def echo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
-    """The script of the other server tests, on the fast server."""
+    """The echo script on the fast server."""
     with fast(launch(tmp_path_factory.mktemp("echo"))) as port:
         yield port
 
 
-def test_its_routes_are_those_of_the_environment(echo: int) -> None:
-    """What inference_config names is answered; nothing else is."""
+def test_it_answers_the_routes_of_the_environment(echo: int) -> None:
+    """The routes of inference_config, and no other."""
     routes = yaml.safe_load((FOLDER / "environment.yml").read_text())["inference_config"]
     for probe in ("liveness_route", "readiness_route"):
         assert call(echo, "GET", routes[probe]["path"])[0] == 200
@@ -57,8 +57,8 @@ def test_its_routes_are_those_of_the_environment(echo: int) -> None:
     assert call(echo, "GET", "/score")[0] == 405 and call(echo, "GET", "/other")[0] == 404
 
 
-def test_it_answers_as_score_py_says(echo: int) -> None:
-    """A refusal is 400 with its sentence, an exception 500 with Azure ML's header; ids return."""
+def test_it_passes_on_the_results_of_score_py(echo: int) -> None:
+    """A refusal is 400 with its message, an exception 500 with Azure ML's header; ids return."""
     status, headers, content = call(
         echo, "POST", "/score", b'{"question": "how?"}', x_ms_request_id="7"
     )
@@ -82,8 +82,8 @@ def run(body):
 """
 
 
-def test_a_caller_who_never_pauses_does_not_keep_others_out(echo: int) -> None:
-    """One socket is read without the event loop only for so long; others are accepted then."""
+def test_a_caller_who_never_pauses_does_not_block_others(echo: int) -> None:
+    """One socket is read without the event loop only for a moment; then others are accepted."""
     body = b'{"question": "how?"}'
     crowd = Crowd(echo, body, 1)
     try:
@@ -94,8 +94,8 @@ def test_a_caller_who_never_pauses_does_not_keep_others_out(echo: int) -> None:
     assert set(crowd.found) == {"200"}
 
 
-def test_answers_longer_than_the_sockets_buffer_arrive_whole_and_in_order(tmp_path: Path) -> None:
-    """What cannot be written at once is written as the caller reads; then the next answer."""
+def test_answers_longer_than_the_buffer_arrive_complete_and_in_order(tmp_path: Path) -> None:
+    """The rest of an answer is written as the caller reads; then the next answer."""
     with (
         fast(launch(tmp_path, LONG)) as port,
         socket.create_connection((processes.HOST, port)) as one,
@@ -114,8 +114,8 @@ def test_answers_longer_than_the_sockets_buffer_arrive_whole_and_in_order(tmp_pa
             assert stream.read(length) == b'"' + letter * 800_000 + b'"'
 
 
-def test_a_caller_who_leaves_in_the_middle_harms_nobody(echo: int) -> None:
-    """Half a request, or one whose answer nobody waits for; the next caller is served."""
+def test_a_caller_who_disconnects_does_not_harm_others(echo: int) -> None:
+    """After half a request, or before the answer; the next caller is served."""
     for content in (b"POST /score HTTP/1.1\r\nContent-Le", b"GET / HTTP/1.1\r\nHost: h\r\n\r\n"):
         with socket.create_connection((processes.HOST, echo)) as one:
             reset = struct.pack("ii", 1, 0)  # close() resets the connection
@@ -153,7 +153,7 @@ def test_both_servers_give_the_same_answers(tmp_path: Path) -> None:
 
 
 def test_the_environment_is_one_that_azure_accepts() -> None:
-    """The SDK loads it, our checks have nothing against it, and its Dockerfile is there."""
+    """The SDK loads it, the checks find no problem, and its Dockerfile exists."""
     spec = load(FOLDER / "environment.yml")
     assert not check(spec)
     build = spec.entity.build
@@ -161,8 +161,8 @@ def test_the_environment_is_one_that_azure_accepts() -> None:
     assert context == ROOT and (context / build.dockerfile_path) == FOLDER / "Dockerfile"
 
 
-def test_the_image_has_what_is_locked() -> None:
-    """Each pin of the Dockerfile is requirements/main.lock's, and the port is the spec's."""
+def test_the_image_has_the_locked_versions() -> None:
+    """Each pin of the Dockerfile is in requirements/main.lock, and the port is the spec's."""
     text = (FOLDER / "Dockerfile").read_text()
     pins = re.findall(r"^\s+(\S+==\S+)", text, re.MULTILINE)
     locked = (ROOT / "requirements" / "main.lock").read_text()

@@ -1,4 +1,4 @@
-"""The scoring script that spoils another one's answers on purpose."""
+"""The scoring script with a deliberate fault."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def run(body):
 
 
 def loaded(folder: Path, monkeypatch: pytest.MonkeyPatch, fault: str) -> ModuleType:
-    """The script as a server loads it: as a file, its variables set."""
+    """The script as a server loads it: as a file, with its variables set."""
     (folder / "score.py").write_text(REAL)
     monkeypatch.setenv(faulty.SCRIPT, str(folder / "score.py"))
     monkeypatch.setenv(faulty.FAULT, fault)
@@ -40,7 +40,7 @@ def loaded(folder: Path, monkeypatch: pytest.MonkeyPatch, fault: str) -> ModuleT
 
 
 def test_one_request_in_ten_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The others are answered as they would be."""
+    """The other answers are correct."""
     made = loaded(tmp_path, monkeypatch, "errors")
     failed = 0
     for number in range(30):
@@ -51,7 +51,7 @@ def test_one_request_in_ten_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert failed == 3
 
 
-def test_slow_answers_are_right(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_answers_are_correct(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = loaded(tmp_path, monkeypatch, "slow")
     waited: list[float] = []
     monkeypatch.setattr(time, "sleep", waited.append)

@@ -1,4 +1,4 @@
-"""ml.serving.scoring.manifest: a model folder is what was written, to the bit."""
+"""ml.serving.scoring.manifest: any change of a model folder is detected."""
 
 from pathlib import Path
 
@@ -19,7 +19,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_untouched_folder_verifies_to_its_digest(folder: Path) -> None:
-    """What was written verifies, and write, verify and folder_digest agree on the digest."""
+    """write_manifest, verify and folder_digest agree on the digest."""
     digest = manifest.write_manifest(folder)
     assert digest.startswith("sha256:") and len(digest) == len("sha256:") + 64
     assert manifest.verify(folder) == manifest.folder_digest(folder) == digest
@@ -61,8 +61,8 @@ def test_missing_added_and_linked_files_are_found(folder: Path, tmp_path: Path) 
     assert (raised.value.file, raised.value.reason) == ("parts/vocabulary.json", "missing")
 
 
-def test_no_manifest_and_a_torn_manifest_are_refused(folder: Path) -> None:
-    """Without a readable manifest nothing is trusted."""
+def test_a_missing_and_an_incomplete_manifest_are_refused(folder: Path) -> None:
+    """Without a readable manifest no file is trusted."""
     path = folder / manifest.NAME
     path.write_text(path.read_text()[:20])
     with pytest.raises(manifest.ManifestError) as raised:

@@ -1,4 +1,4 @@
-"""The router process: real sockets, and servers that misbehave as real ones can."""
+"""The router process: real sockets, and servers that misbehave as real ones do."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def green() -> Iterator[Backend]:
 
 @pytest.fixture
 def both(tmp_path: Path, blue: Backend, green: Backend) -> Iterator[Routed]:
-    """Blue has everything, green is there for whoever asks for it."""
+    """Blue has all traffic; green answers when a header names it."""
     with routed(tmp_path, ports={"green": green.port, "blue": blue.port}) as made:
         yield made
 
@@ -62,7 +62,7 @@ def ask(
 
 
 def raw(at: Routed, *parts: bytes, until: bytes = b"") -> bytes:
-    """What comes back for these bytes until the connection is closed, or until those bytes."""
+    """The bytes that come back until the connection is closed, or `until` is among them."""
     with socket.create_connection((processes.HOST, at.router.port), timeout=20) as stream:
         for part in parts:
             stream.sendall(part)
@@ -80,7 +80,7 @@ def tally(at: Routed, name: str) -> dict[str, object]:
 
 
 def test_a_request_and_its_answer_pass_unchanged(both: Routed, blue: Backend) -> None:
-    """Path, headers and body arrive; status, headers and body come back, with who answered."""
+    """Path, headers and body; status, headers and body, with the deployment that answered."""
     body = json.dumps({"q": "größer"}).encode()
     status, headers, content = ask(both, body, "/score?a=1", x_request_id="7")
     assert status == 200 and json.loads(content)["echo"].encode("latin-1") == body
@@ -92,7 +92,7 @@ def test_a_request_and_its_answer_pass_unchanged(both: Routed, blue: Backend) ->
 def test_weights_split_and_change_under_traffic(
     both: Routed, blue: Backend, green: Backend
 ) -> None:
-    """Every request is answered while the weights go up and down; each has its share in the end."""
+    """Every request is answered while the weights go up and down."""
     found: Counter[tuple[int, str]] = Counter()
     stop = threading.Event()
 
@@ -123,7 +123,7 @@ def test_weights_split_and_change_under_traffic(
 
 
 def test_the_header_names_the_deployment(both: Routed) -> None:
-    """Green answers whoever asks for it at weight 0; a name that is not there is 404."""
+    """Green answers at weight 0 when the header names it; an unknown name is 404."""
     status, headers, _ = ask(both, azureml_model_deployment="green")
     assert (status, headers["azureml-model-deployment"]) == (200, "green")
     status, _, content = ask(both, azureml_model_deployment="red")
@@ -131,7 +131,7 @@ def test_the_header_names_the_deployment(both: Routed) -> None:
 
 
 def test_a_key_is_sticky(both: Routed, blue: Backend, green: Backend) -> None:
-    """Each key always has the same deployment, and the keys have both."""
+    """Each key always gets the same deployment, and both deployments get keys."""
     both.put(ports={"green": green.port, "blue": blue.port}, traffic={"green": 50, "blue": 50})
     found = {
         key: {json.loads(ask(both, x_routing_key=key)[2])["by"] for _ in range(3)}
@@ -141,10 +141,10 @@ def test_a_key_is_sticky(both: Routed, blue: Backend, green: Backend) -> None:
     assert set.union(*found.values()) == {"blue", "green"}
 
 
-def test_mirrored_requests_are_measured_and_dropped(
+def test_answers_to_mirrored_requests_are_counted_and_dropped(
     both: Routed, blue: Backend, green: Backend
 ) -> None:
-    """Callers have blue's answers alone, also where green fails; green's copies are counted."""
+    """Callers get only blue's answers, even if green fails."""
     green.status = 500
     both.put(ports={"green": green.port, "blue": blue.port}, mirror={"green": 50})
     answers = [ask(both) for _ in range(60)]
@@ -156,8 +156,8 @@ def test_mirrored_requests_are_measured_and_dropped(
     assert tally(both, "blue")["requests"] == 60
 
 
-def test_a_dead_green_is_its_own_error(both: Routed, blue: Backend) -> None:
-    """502 names it and counts for it; the request is not sent to blue, and blue is not touched."""
+def test_an_unreachable_green_counts_as_its_error(both: Routed, blue: Backend) -> None:
+    """502 names it; the request is not sent to blue."""
     both.put(
         ports={"green": processes.free_port(), "blue": blue.port}, traffic={"green": 50, "blue": 50}
     )
@@ -169,10 +169,8 @@ def test_a_dead_green_is_its_own_error(both: Routed, blue: Backend) -> None:
     assert tally(both, "green")["errors"] == found[502] + 1 and tally(both, "blue")["errors"] == 0
 
 
-def test_a_connection_closed_under_a_request_is_tried_once_more(
-    both: Routed, blue: Backend
-) -> None:
-    """A kept connection that turns out closed costs nothing; a fresh one that does is 502."""
+def test_a_request_on_a_stale_connection_is_sent_again(both: Routed, blue: Backend) -> None:
+    """Only on a connection that was kept; a new connection that the server closes is 502."""
     assert ask(both)[0] == 200
     blue.drop = 1
     assert ask(both)[0] == 200 and len(blue.asked) == 3
@@ -185,8 +183,8 @@ OK = b"HTTP/1.1 200 OK\r\ncontent-length: 1\r\n\r\n%d"
 OK_WITH_COOKIE = OK.replace(b"\r\n", b"\r\nset-cookie: a=b; path=/\r\n", 1)
 
 
-def test_a_hint_before_the_answer_is_no_answer(tmp_path: Path) -> None:
-    """Early hints are passed over, in one packet with the answer."""
+def test_early_hints_are_skipped(tmp_path: Path) -> None:
+    """Even in one packet with the answer."""
     hints = b"HTTP/1.1 103 Early Hints\r\nlink: <x>\r\n\r\n"
     with scripted(hints + OK % 1) as port, routed(tmp_path, ports={"blue": port}) as at:
         status, headers, content = ask(at)
@@ -194,7 +192,7 @@ def test_a_hint_before_the_answer_is_no_answer(tmp_path: Path) -> None:
 
 
 def test_two_answers_to_one_request_do_not_reach_another_caller(tmp_path: Path) -> None:
-    """The connection is given up: what comes next on it could be anybody's."""
+    """The connection is closed, since the second answer has no request."""
     with scripted(OK % 1 + OK % 2, OK % 3) as port, routed(tmp_path, ports={"blue": port}) as at:
         assert [ask(at)[2] for _ in range(2)] == [b"1", b"3"]
 
@@ -206,36 +204,36 @@ def test_two_answers_to_one_request_do_not_reach_another_caller(tmp_path: Path) 
         b"HTTP/1.1 200 OK\r\ncontent-length: 1\r\ncontent-length: 2\r\n\r\nxx",
     ],
 )
-def test_an_answer_that_is_none_is_502(tmp_path: Path, answer: bytes) -> None:
-    """And counted as the deployment's error."""
+def test_an_invalid_answer_is_502(tmp_path: Path, answer: bytes) -> None:
+    """It counts as the deployment's error."""
     with scripted(answer) as port, routed(tmp_path, ports={"blue": port}) as at:
         assert ask(at)[0] == 502 and tally(at, "blue")["errors"] == 1
 
 
 def test_an_answer_without_a_length_ends_with_the_connection(tmp_path: Path) -> None:
-    """As HTTP/1.0 servers do it."""
+    """As HTTP/1.0 servers answer."""
     answer = b"HTTP/1.0 200 OK\r\n\r\nwhole"
     with scripted(answer, closing=True) as port, routed(tmp_path, ports={"blue": port}) as at:
         status, headers, content = ask(at)
     assert (status, content, headers["content-length"]) == (200, b"whole", "5")
 
 
-def test_an_answer_without_a_length_that_breaks_off_is_502(tmp_path: Path) -> None:
-    """A reset is no end: what came may be a part."""
+def test_an_answer_without_a_length_that_is_cut_off_is_502(tmp_path: Path) -> None:
+    """After a reset the answer may be incomplete."""
     answer = b"HTTP/1.0 200 OK\r\n\r\npart"
     with scripted(answer, reset=True) as port, routed(tmp_path, ports={"blue": port}) as at:
         assert ask(at)[0] == 502 and tally(at, "blue")["errors"] == 1
 
 
-def test_a_connection_that_was_closed_meanwhile_fails_nothing(tmp_path: Path) -> None:
-    """The server said nothing of closing; each request reaches it once, on a new connection."""
+def test_a_connection_that_the_server_closed_is_not_used_again(tmp_path: Path) -> None:
+    """Without an announcement; each request reaches the server once, on a new connection."""
     answers = [OK % number for number in range(5)]
     with scripted(*answers, closing=True) as port, routed(tmp_path, ports={"blue": port}) as at:
         assert [ask(at)[2] for _ in answers] == [b"%d" % number for number in range(5)]
 
 
-def test_a_server_that_closes_sees_the_connection_closed(tmp_path: Path) -> None:
-    """One that answers a single request a connection may wait for it before the next."""
+def test_the_router_closes_a_connection_that_the_server_ends(tmp_path: Path) -> None:
+    """A server of one request per connection may wait for that before the next request."""
     answer = b"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 1\r\n\r\n%d"
     with (
         socket.create_server((processes.HOST, 0)) as alone,
@@ -255,16 +253,16 @@ def test_a_server_that_closes_sees_the_connection_closed(tmp_path: Path) -> None
     assert found == [b"0", b"1", b"2"]
 
 
-def test_an_answer_before_the_request_was_read_is_the_answer(tmp_path: Path) -> None:
-    """A server may refuse five megabytes by their head, and close; then it is not 502."""
+def test_an_answer_to_an_unread_request_is_passed_on(tmp_path: Path) -> None:
+    """A server may refuse five megabytes by their headers, and close; that is not a 502."""
     answer = b"HTTP/1.1 413 Too Large\r\nconnection: close\r\ncontent-length: 2\r\n\r\nno"
     with scripted(answer, closing=True) as port, routed(tmp_path, ports={"blue": port}) as at:
         status, _, content = ask(at, b"x" * 5 * 2**20)
         assert (status, content) == (413, b"no") and tally(at, "blue")["refused"] == 1
 
 
-def test_megabytes_pass_whole(both: Routed, blue: Backend) -> None:
-    """More than the system takes at once, both ways, on a new connection and on a kept one."""
+def test_megabytes_pass_unchanged(both: Routed, blue: Backend) -> None:
+    """More than a socket buffer, in both directions, on a new and on a kept connection."""
     for number in range(2):
         body = b"%d" % number * 5 * 2**20
         assert json.loads(ask(both, body)[2])["echo"].encode() == body
@@ -272,7 +270,7 @@ def test_megabytes_pass_whole(both: Routed, blue: Backend) -> None:
 
 
 def test_a_head_request_has_no_body(both: Routed, blue: Backend) -> None:
-    """The headers are those of GET, and the connection can be used again."""
+    """The headers are those of GET, and the connection is kept."""
     connection = http.client.HTTPConnection(processes.HOST, both.router.port, timeout=20)
     for _ in range(2):
         connection.request("HEAD", "/")
@@ -283,7 +281,7 @@ def test_a_head_request_has_no_body(both: Routed, blue: Backend) -> None:
 
 
 def test_connections_are_kept_alive(both: Routed, blue: Backend) -> None:
-    """Twenty requests one after another on one connection of a caller use one to blue."""
+    """Twenty sequential requests of a caller use one connection to blue."""
     connection = http.client.HTTPConnection(processes.HOST, both.router.port, timeout=20)
     for _ in range(20):
         connection.request("POST", "/score", b"{}")
@@ -293,7 +291,7 @@ def test_connections_are_kept_alive(both: Routed, blue: Backend) -> None:
 
 
 def test_a_late_answer_is_408_and_counted(tmp_path: Path, blue: Backend) -> None:
-    """The caller is told, and the connection is not used for another request."""
+    """The connection is not used for another request."""
     blue.hold = threading.Event()
     with routed(tmp_path, ports={"blue": blue.port}, timeout_ms=200) as at:
         status, headers, _ = ask(at)
@@ -303,10 +301,10 @@ def test_a_late_answer_is_408_and_counted(tmp_path: Path, blue: Backend) -> None
         assert tally(at, "blue")["errors"] == 1 and tally(at, "blue")["in_flight"] == 0
 
 
-def test_a_deployment_that_is_taken_out_ends_what_it_has(
+def test_a_removed_deployment_answers_the_requests_in_flight(
     both: Routed, blue: Backend, green: Backend
 ) -> None:
-    """A request under way to blue is answered by blue although all traffic is green's by then."""
+    """Blue answers its request although all traffic goes to green by then."""
     blue.hold = threading.Event()
     found: list[tuple[int, dict[str, str], bytes]] = []
     slow = threading.Thread(target=lambda: found.append(ask(both)))
@@ -322,10 +320,10 @@ def test_a_deployment_that_is_taken_out_ends_what_it_has(
     assert json.loads(found[0][2])["by"] == "blue" and both.router.state()["draining"] == []
 
 
-def test_a_canary_that_nobody_watches_loses_its_traffic(
+def test_a_canary_without_a_lease_loses_its_traffic(
     both: Routed, blue: Backend, green: Backend
 ) -> None:
-    """After the lease all goes to what is live; watching again brings the weights back."""
+    """The live deployment gets all; renewing the lease restores the weights."""
     both.put(
         ports={"green": green.port, "blue": blue.port},
         traffic={"green": 100, "blue": 0},
@@ -338,16 +336,16 @@ def test_a_canary_that_nobody_watches_loses_its_traffic(
     assert json.loads(ask(both)[2])["by"] == "green"
 
 
-def test_routes_that_are_wrong_change_nothing(both: Routed) -> None:
-    """The router says so to whoever wrote them and goes on as before."""
+def test_invalid_routes_change_nothing(both: Routed) -> None:
+    """The writer gets an error, and the router continues with the old routes."""
     with pytest.raises(Refused) as raised:
         both.put(traffic={"blue": 90})
     assert raised.value.problems[0].code == "routes-refused"
     assert ask(both)[0] == 200
 
 
-def test_a_change_that_nobody_told_is_found(both: Routed, green: Backend) -> None:
-    """A writer that was killed before it could say so: the file is what counts."""
+def test_the_router_notices_a_change_by_itself(both: Routed, green: Backend) -> None:
+    """Its writer may have been killed before it could tell the router."""
     both.put(refresh=False, ports={"green": green.port}, live="green", traffic={"green": 100})
     while both.router.state()["routes"]["live"] != "green":
         pass
@@ -358,8 +356,8 @@ def test_a_change_that_nobody_told_is_found(both: Routed, green: Backend) -> Non
     assert ask(both)[0] == 404
 
 
-def test_answers_are_recorded_for_whoever_watches(both: Routed, green: Backend) -> None:
-    """By number, with the deployment and the body; what was read is not given again."""
+def test_recent_answers_can_be_read(both: Routed, green: Backend) -> None:
+    """After a number, with the deployment and the body."""
     ask(both, b"one")
     ask(both, b"two", azureml_model_deployment="green")
     first, second = both.router.answers()
@@ -368,8 +366,8 @@ def test_answers_are_recorded_for_whoever_watches(both: Routed, green: Backend) 
     assert both.router.answers(first["number"]) == [second]
 
 
-def test_the_control_port_asks_for_the_token(both: Routed) -> None:
-    """The file with it is its owner's alone, and without it nothing is told."""
+def test_the_control_port_requires_the_token(both: Routed) -> None:
+    """The file with the token is readable by its owner alone."""
     assert (both.router.folder / "router.json").stat().st_mode & 0o077 == 0
     connection = http.client.HTTPConnection(processes.HOST, both.router.control, timeout=20)
     for headers in ({}, {"authorization": "Bearer guess"}):
@@ -379,8 +377,8 @@ def test_the_control_port_asks_for_the_token(both: Routed) -> None:
     connection.close()
 
 
-def test_nobody_else_can_reach_it(both: Routed) -> None:
-    """Both ports are on the loopback address."""
+def test_it_listens_on_the_loopback_address(both: Routed) -> None:
+    """Both ports; nobody else can reach them."""
     listening = [
         one
         for one in psutil.Process(both.router.pid).net_connections("inet")
@@ -390,15 +388,15 @@ def test_nobody_else_can_reach_it(both: Routed) -> None:
 
 
 def test_pipelined_requests_are_answered_in_order(both: Routed) -> None:
-    """Three in one packet, the last asking to close."""
+    """Three in one packet, the last with `connection: close`."""
     one = b"POST /score HTTP/1.1\r\nhost: h\r\ncontent-length: 1\r\n%b\r\n%d"
     found = raw(both, *(one % (b"connection: close\r\n" * (n == 3), n) for n in (1, 2, 3)))
     places = [found.index(b'"echo": "%d"' % number) for number in (1, 2, 3)]
     assert places == sorted(places) and found.count(b"200 OK") == 3
 
 
-def test_chunks_are_taken_and_given(both: Routed, blue: Backend) -> None:
-    """A chunked request has a length when it arrives; so has a chunked answer."""
+def test_chunked_bodies_are_forwarded_with_a_length(both: Routed, blue: Backend) -> None:
+    """Requests and answers."""
     blue.chunked = True
     found = raw(
         both,
@@ -411,7 +409,7 @@ def test_chunks_are_taken_and_given(both: Routed, blue: Backend) -> None:
     )
 
 
-def test_a_caller_that_waits_to_be_told_is_told(both: Routed) -> None:
+def test_100_continue_is_sent_on_request(both: Routed) -> None:
     """`Expect: 100-continue`, as curl sends it with a large body."""
     found = raw(
         both,
@@ -441,7 +439,7 @@ POST = b"POST /score HTTP/1.1\r\nhost: h\r\n"
 def test_an_invalid_request_is_refused(
     both: Routed, blue: Backend, request_: bytes, status: int
 ) -> None:
-    """With a status and a sentence; the connection is closed, and no deployment hears of it."""
+    """With a status and a message; the connection is closed, and no deployment is called."""
     answer = raw(both, request_)
     assert re.match(rb"HTTP/1\.[01] %d " % status, answer) and b'"message"' in answer
     assert not blue.asked
@@ -478,16 +476,16 @@ def test_a_key_is_text_in_either_encoding(both: Routed, encoding: str) -> None:
     assert json.loads(exposed)["id"] == ticket("müller", "s")
 
 
-def test_a_body_that_grows_beyond_the_limit_is_cut_off(both: Routed, blue: Backend) -> None:
-    """Also in chunks, which announce no length."""
+def test_a_chunked_body_over_the_limit_is_refused(both: Routed, blue: Backend) -> None:
+    """Chunks announce no length."""
     chunk = b"%x\r\n%b\r\n" % (2**20, b"z" * 2**20)
     head = b"POST /score HTTP/1.1\r\nhost: h\r\ntransfer-encoding: chunked\r\n\r\n"
     assert b"413" in raw(both, head, *[chunk] * 10, b"1\r\nz\r\n", until=b"413")
     assert not blue.asked
 
 
-def test_it_ends_what_is_under_way_before_it_ends(both: Routed, blue: Backend) -> None:
-    """SIGTERM: the answer still comes, then the process is gone."""
+def test_it_answers_the_requests_in_flight_before_it_ends(both: Routed, blue: Backend) -> None:
+    """After SIGTERM the answer still comes; then the process ends."""
     blue.hold = threading.Event()
     found: list[int] = []
     slow = threading.Thread(target=lambda: found.append(ask(both)[0]))
@@ -502,8 +500,8 @@ def test_it_ends_what_is_under_way_before_it_ends(both: Routed, blue: Backend) -
     assert process.find(both.router.folder) is None
 
 
-def test_a_port_that_is_taken_is_told(tmp_path: Path) -> None:
-    """With who holds it: it was free when it was asked for."""
+def test_a_port_that_is_in_use_is_an_error(tmp_path: Path) -> None:
+    """The error names the process that holds it."""
     with socket.socket() as taken:
         taken.bind((processes.HOST, 0))
         taken.listen()

@@ -1,4 +1,4 @@
-"""ml.serving.router.routes and tally: who gets a request, and how answers are counted."""
+"""ml.serving.router.routes and tally: which deployment gets a request, and the counters."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def split(green: int, mirror: int = 0) -> Routes:
 
 
 @pytest.mark.parametrize("share", [0, 10, 50, 100])
-def test_weights_are_kept(share: int) -> None:
+def test_traffic_follows_the_weights(share: int) -> None:
     """Of 10,000 requests green gets its percentage, to within four standard errors."""
     draw = random.Random(0)
     got = sum(split(share).pick(None, draw) == "green" for _ in range(10_000))
@@ -41,7 +41,7 @@ def test_weights_are_kept(share: int) -> None:
 
 @given(some.text(), some.integers(0, 100), some.integers(0, 100))
 def test_a_key_stays_with_green_while_its_share_grows(key: str, one: int, other: int) -> None:
-    """A key that green has at some weight it has at every larger one; a draw plays no part."""
+    """A key that green has at one weight it has at every larger one; no draw is involved."""
     less, more = sorted((one, other))
     first = split(less).pick(key, random.Random(1))
     assert first == split(less).pick(key, random.Random(2))
@@ -49,29 +49,29 @@ def test_a_key_stays_with_green_while_its_share_grows(key: str, one: int, other:
         assert split(more).pick(key, random.Random(3)) == "green"
 
 
-def test_keys_are_spread_as_the_weights_say() -> None:
+def test_keys_follow_the_weights() -> None:
     """A tenth of the keys, not of the requests of one key."""
     draw = random.Random(0)
     got = sum(split(10).pick(f"customer-{number}", draw) == "green" for number in range(10_000))
     assert 880 <= got <= 1120
 
 
-def test_without_a_lease_everything_goes_to_what_is_live() -> None:
-    """Sticky keys too: nobody watches green any more."""
+def test_without_a_lease_all_traffic_goes_to_the_live_deployment() -> None:
+    """Sticky keys too."""
     draw = random.Random(0)
     assert {split(100).pick(key, draw, leased=False) for key in (None, "a", "b")} == {"blue"}
 
 
-def test_mirrors_never_copy_to_whoever_answers() -> None:
-    """About the percentage is copied to green when blue answers, nothing when green does."""
+def test_a_request_is_not_copied_to_the_deployment_that_answers_it() -> None:
+    """Green gets its percentage when blue answers, nothing when green does."""
     draw, routes = random.Random(0), split(50, mirror=20)
     copies = sum(routes.pick_mirror("blue", draw) == "green" for _ in range(10_000))
     assert 1840 <= copies <= 2160
     assert not any(routes.pick_mirror("green", draw) for _ in range(1000))
 
 
-def test_two_mirrors_get_as_much_and_never_the_same_request() -> None:
-    """Each its percentage, to within four standard errors."""
+def test_two_mirrors_share_the_copies() -> None:
+    """Each gets its percentage, to within four standard errors, and no request is copied twice."""
     mirror = {"green": 30, "baseline": 30}
     routes = Routes("blue", {**PORTS, "baseline": 3}, {"blue": 100}, mirror)
     draw = random.Random(0)
@@ -79,8 +79,8 @@ def test_two_mirrors_get_as_much_and_never_the_same_request() -> None:
     assert all(abs(copies[name] - 3000) <= 184 for name in mirror)
 
 
-def test_keys_stay_with_green_whatever_its_baseline_gets() -> None:
-    """10, 50 and 100 per cent with as much to a baseline, as an endpoint writes it."""
+def test_keys_stay_with_green_beside_a_baseline() -> None:
+    """With 10 % and 50 % and an equal share for the baseline, as an endpoint writes it."""
     steps = [{"green": 10, "baseline": 10, "blue": 80}, {"green": 50, "baseline": 50, "blue": 0}]
     made = [Routes("blue", {**PORTS, "baseline": 3}, traffic, {}) for traffic in steps]
     draw = random.Random(0)
@@ -99,17 +99,17 @@ def test_keys_stay_with_green_whatever_its_baseline_gets() -> None:
         ({"blue": 50, "red": 50}, {}, "no port for red"),
     ],
 )
-def test_routes_that_cannot_be_followed(
+def test_invalid_routes_are_refused(
     traffic: dict[str, int], mirror: dict[str, int], why: str
 ) -> None:
-    """They are refused with what is wrong."""
+    """The error names the defect."""
     with pytest.raises(RoutesError, match=why):
         ports = {**PORTS, "red": 3} if "red" in mirror else PORTS
         Routes("blue", ports, traffic, mirror)
 
 
-def test_a_file_is_read_or_refused(tmp_path: Path) -> None:
-    """What the endpoint writes is read back; anything else is an error that names the file."""
+def test_a_file_of_routes_is_read_or_refused(tmp_path: Path) -> None:
+    """Any other content is an error that names the file."""
     path = tmp_path / "live.json"
     sound = {"live": "blue", "ports": PORTS, "traffic": {"green": 5, "blue": 95}, "mirror": {}}
     path.write_text(json.dumps({"routes": {**sound, "timeout_ms": 100, "lease_s": 2.5}}))
@@ -121,8 +121,8 @@ def test_a_file_is_read_or_refused(tmp_path: Path) -> None:
 
 
 @given(some.floats(0, 1000))
-def test_a_time_is_in_the_bucket_that_says_so(seconds: float) -> None:
-    """Below its upper edge and not below the one before."""
+def test_a_time_lies_within_its_bucket(seconds: float) -> None:
+    """Below its upper edge and not below its lower one."""
     found = bucket(seconds)
     assert 0 <= found < BUCKETS
     if 0 < found < BUCKETS - 1:
@@ -130,8 +130,8 @@ def test_a_time_is_in_the_bucket_that_says_so(seconds: float) -> None:
         assert seconds <= FIRST_S * 2 ** (found / PER_OCTAVE) * (1 + 1e-9)
 
 
-def test_answers_are_counted_for_what_they_are() -> None:
-    """5xx and what the router had to say are errors, the deployment's own 4xx are refusals."""
+def test_answers_are_counted_by_kind() -> None:
+    """5xx and the router's own answers are errors, the deployment's own 4xx are refusals."""
     tally = Tally()
     for status, own in ((200, True), (500, True), (502, False), (408, False), (400, True)):
         tally.add(status, 0.001, own)
@@ -139,8 +139,8 @@ def test_answers_are_counted_for_what_they_are() -> None:
     assert sum(tally.latency) == 5 and tally.statuses[408] == 1
 
 
-def test_what_is_remembered_is_bounded() -> None:
-    """The oldest answers go first, and one that is too long leaves its number alone."""
+def test_recent_answers_are_bounded() -> None:
+    """The oldest are dropped first; the body of a long one is not stored."""
     recent = Recent()
     recent.add("blue", 200, b"x" * 100_000)
     assert recent.since(0)[0].body is None
@@ -152,8 +152,8 @@ def test_what_is_remembered_is_bounded() -> None:
     assert [one.number for one in recent.since(recent.last - 2)] == [recent.last - 1, recent.last]
 
 
-def test_a_salt_deals_the_keys_out_anew() -> None:
-    """Two experiments share about as many of their keys as chance says, and a ticket hides them."""
+def test_another_salt_gives_other_tickets() -> None:
+    """The groups of two experiments are independent, and a ticket hides its key."""
     keys = [f"customer-{number}" for number in range(4000)]
     one, other = (
         [routing.position(routing.ticket(key, salt)) < 50 for key in keys] for salt in "ab"
@@ -162,8 +162,8 @@ def test_a_salt_deals_the_keys_out_anew() -> None:
     assert routing.ticket("customer-1", "a") != routing.ticket("customer-1")
 
 
-def test_a_router_with_a_salt_picks_as_the_ticket_says() -> None:
-    """The share of a key's ticket is the deployment that it is sent to."""
+def test_the_ticket_determines_the_deployment() -> None:
+    """With a salt, too."""
     routes = Routes("blue", PORTS, {"green": 30, "blue": 70}, {}, salt="s", experiment="e")
     for number in range(500):
         green = routing.position(routing.ticket(f"k{number}", "s")) < 30

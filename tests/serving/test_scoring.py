@@ -18,7 +18,7 @@ SCHEMA: Schema = {"question": Text(longest=10), "top": Integer(1, 5, default=3)}
 
 @pytest.fixture
 def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A sound model folder inside AZUREML_MODEL_DIR, as Azure ML mounts it."""
+    """An intact model folder inside AZUREML_MODEL_DIR, as Azure ML mounts it."""
     folder = tmp_path / "mounted" / "model"
     folder.mkdir(parents=True)
     (folder / "model.txt").write_text("tree\n")
@@ -49,7 +49,7 @@ def test_a_changed_model_is_refused_before_anything_loads_it(model: Path) -> Non
 def test_another_model_than_the_declared_is_refused(
     model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A sound folder of another digest is not the model that was declared."""
+    """An intact folder with another digest is not the declared model."""
     monkeypatch.setenv(MODEL_DIGEST, "sha256:" + "0" * 64)
     with pytest.raises(ManifestError):
         open_model()
@@ -58,7 +58,7 @@ def test_another_model_than_the_declared_is_refused(
 def test_no_model_and_two_models_are_refused(
     model: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Nothing is guessed."""
+    """The error counts them."""
     other = model.parent / "other"
     other.mkdir()
     write_manifest(other)
@@ -73,7 +73,7 @@ def test_no_model_and_two_models_are_refused(
 
 
 def test_a_request_that_follows_the_schema_is_read() -> None:
-    """Values come typed, defaults are filled in."""
+    """Values are typed, defaults are filled in."""
     asked = parse('{"question": "how?"}', SCHEMA)
     assert (asked.texts, asked.integers) == ({"question": "how?"}, {"top": 3})
     assert parse('{"question": "how?", "top": 5}', SCHEMA).integers == {"top": 5}
@@ -104,7 +104,7 @@ def test_a_request_that_follows_the_schema_is_read() -> None:
     ],
 )
 def test_a_request_that_breaks_it_names_the_field(body: str, field: str) -> None:
-    """Each mistake is refused with the field, what was found and what was expected."""
+    """With what was found and what was expected."""
     with pytest.raises(BadRequest) as raised:
         parse(body, SCHEMA)
     error = raised.value
@@ -117,7 +117,7 @@ def test_a_request_that_breaks_it_names_the_field(body: str, field: str) -> None
 
 @given(body=st.text(max_size=40) | st.binary(max_size=40).map(lambda b: b.decode("latin-1")))
 def test_any_text_is_read_or_refused(body: str) -> None:
-    """No body at all makes the parser raise anything else."""
+    """The parser raises nothing but BadRequest."""
     try:
         asked = parse(body, SCHEMA)
     except BadRequest:
@@ -125,7 +125,7 @@ def test_any_text_is_read_or_refused(body: str) -> None:
     assert set(asked.texts) == {"question"}
 
 
-def test_a_reply_names_the_model_that_gave_it() -> None:
-    """The digest travels with every answer."""
+def test_a_reply_has_the_digest_of_its_model() -> None:
+    """Beside the answer's own fields."""
     served = ServedModel(Path("x"), "sha256:1")
     assert reply(served, {"answers": []}) == {"answers": [], "model_digest": "sha256:1"}

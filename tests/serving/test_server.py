@@ -42,8 +42,8 @@ def echo(own_home: Path, tmp_path: Path) -> Iterator[Live]:
     endpoint.stop("echo")
 
 
-def test_it_serves_what_it_was_given(echo: Live) -> None:
-    """Ready means that it answers, with the digest of its model, and bad requests get 400."""
+def test_it_serves_the_launched_model(echo: Live) -> None:
+    """It answers with the digest of its model; invalid requests get 400, a failing script 500."""
     answer = client.score(echo.server.port, {"question": "how?"})
     expected = {"echo": "how?", "top": 3, "model_digest": echo.launch.digest}
     assert (answer.status, answer.body) == (200, expected)
@@ -51,8 +51,8 @@ def test_it_serves_what_it_was_given(echo: Live) -> None:
     assert client.score(echo.server.port, {"question": "break"}).status == 500
 
 
-def test_nobody_else_can_reach_it(echo: Live) -> None:
-    """It listens on the loopback address alone."""
+def test_it_listens_on_the_loopback_address(echo: Live) -> None:
+    """Nobody else can reach it."""
     process = psutil.Process(echo.server.pid)
     listening = [one for one in process.net_connections("inet") if one.status == "LISTEN"]
     assert {one.laddr.ip for one in listening} == {"127.0.0.1"}
@@ -68,8 +68,8 @@ def test_its_environment_holds_no_secret_of_the_caller(
     assert "planted" not in processes.log(slot).read_text()
 
 
-def test_latency_is_measured_warm_with_hardware_named(echo: Live) -> None:
-    """Percentiles are in order, and an answer that is an error is no measurement."""
+def test_latency_is_measured_with_the_hardware(echo: Live) -> None:
+    """Percentiles are in order, and an error raises instead of counting."""
     timing = client.measure(echo.server.port, [{"question": "how?"}, {"question": "why?"}], 50)
     assert 0 < timing.p50_ms <= timing.p95_ms <= timing.p99_ms
     assert timing.requests == 50 and "cores" in timing.hardware
@@ -88,24 +88,24 @@ def test_stopping_ends_every_process(slot: Path, tmp_path: Path) -> None:
     assert processes.stop(slot) is False
 
 
-def test_a_server_that_ignores_a_request_to_end_is_ended(slot: Path, tmp_path: Path) -> None:
-    """A master that SIGSTOP holds cannot keep its slot."""
+def test_a_server_that_ignores_sigterm_is_killed(slot: Path, tmp_path: Path) -> None:
+    """SIGSTOP holds its master."""
     started = server.start(slot, launch(tmp_path))
     os.kill(started.pid, signal.SIGSTOP)
     assert processes.stop(slot, patience_s=1.0) is True
     assert not psutil.pid_exists(started.pid)
 
 
-def test_starting_again_replaces_what_ran_in_the_slot(slot: Path, tmp_path: Path) -> None:
-    """There is never more than one server in a slot, even when nobody remembers the first."""
+def test_a_second_start_replaces_the_server_of_the_slot(slot: Path, tmp_path: Path) -> None:
+    """There is never more than one server in a slot."""
     first = server.start(slot, launch(tmp_path))
     second = server.start(slot, launch(tmp_path))
     assert not psutil.pid_exists(first.pid) and server.is_up(second)
 
 
-def test_two_load_at_once(slot: Path, tmp_path: Path) -> None:
-    """Begun one after the other before either answers: two ports, and both answer; what was only
-    begun is stopped by its slot."""
+def test_two_servers_load_at_once(slot: Path, tmp_path: Path) -> None:
+    """Both are started before either answers, on two ports; a server that is still starting is
+    stopped by its slot."""
     other = slot.with_name("green")
     begun = [server.begin(one, launch(tmp_path)) for one in (slot, other)]
     assert [one.process.poll() for one in begun] == [None, None]
@@ -116,8 +116,8 @@ def test_two_load_at_once(slot: Path, tmp_path: Path) -> None:
     processes.stop(slot)
 
 
-def test_a_crash_on_start_is_told_with_the_log(slot: Path, tmp_path: Path) -> None:
-    """The error ends with the log's last lines, and nothing is left running."""
+def test_the_error_of_a_crash_on_start_has_the_log(slot: Path, tmp_path: Path) -> None:
+    """Its last lines, and no process is left running."""
     with pytest.raises(Refused) as raised:
         server.start(slot, launch(tmp_path, CRASH))
     problem = raised.value.problems[0]
@@ -127,16 +127,16 @@ def test_a_crash_on_start_is_told_with_the_log(slot: Path, tmp_path: Path) -> No
     assert processes.running(slot) is None
 
 
-def test_a_server_that_never_answers_is_given_up(slot: Path, tmp_path: Path) -> None:
-    """After the deadline it is stopped and said so."""
+def test_a_server_that_never_answers_is_stopped(slot: Path, tmp_path: Path) -> None:
+    """After the deadline, with an error."""
     with pytest.raises(Refused) as raised:
         server.start(slot, launch(tmp_path, HANG), deadline_s=2.0)
     assert raised.value.problems[0].code == "server-not-ready"
     assert processes.running(slot) is None
 
 
-def test_a_port_in_use_is_refused_with_who_holds_it(slot: Path, tmp_path: Path) -> None:
-    """The error names the port and the process, and hints at the way out."""
+def test_the_error_of_a_port_in_use_names_its_holder(slot: Path, tmp_path: Path) -> None:
+    """And the port, and the option for another one."""
     with socket.socket() as taken:
         taken.bind((processes.HOST, 0))
         taken.listen()
@@ -149,8 +149,8 @@ def test_a_port_in_use_is_refused_with_who_holds_it(slot: Path, tmp_path: Path) 
     assert processes.running(slot) is None
 
 
-def test_a_stated_port_is_used(slot: Path, tmp_path: Path) -> None:
-    """And it can be used again right after the server has stopped."""
+def test_a_given_port_is_used(slot: Path, tmp_path: Path) -> None:
+    """It can be used again as soon as the server has stopped."""
     port = processes.free_port()
     for _ in range(2):
         assert server.start(slot, launch(tmp_path), port).port == port
@@ -179,8 +179,8 @@ def test_it_outlives_the_command_that_started_it(own_home: Path, tmp_path: Path)
         assert processes.stop(slot) is True
 
 
-def test_ensure_starts_what_is_declared_after_a_reboot(echo: Live) -> None:
-    """Running: left alone. Gone: started and said so."""
+def test_ensure_starts_the_live_server_after_a_reboot(echo: Live) -> None:
+    """A running server is left alone; a missing one is started."""
     assert endpoint.ensure("echo") == (echo, False)
     processes.stop(echo.server.slot)
     again, started = endpoint.ensure("echo")
@@ -188,7 +188,7 @@ def test_ensure_starts_what_is_declared_after_a_reboot(echo: Live) -> None:
 
 
 def test_a_port_in_use_leaves_the_served_model_as_it_was(echo: Live) -> None:
-    """Asked to move to a taken port, the router stays where it is and goes on."""
+    """A router that should move to it keeps its own port and goes on."""
     before = endpoint.router("echo")
     with socket.socket() as taken:
         taken.bind((processes.HOST, 0))
@@ -200,8 +200,8 @@ def test_a_port_in_use_leaves_the_served_model_as_it_was(echo: Live) -> None:
     assert endpoint.router("echo") == before is not None
 
 
-def test_moving_leaves_one_router(echo: Live) -> None:
-    """The router on the new port answers, the one on the old port is gone; the server stays."""
+def test_a_router_moves_to_another_port(echo: Live) -> None:
+    """The old router is stopped; the server goes on."""
     before = endpoint.router("echo")
     port = processes.free_port()
     moved, started = endpoint.ensure("echo", port)
@@ -210,8 +210,8 @@ def test_moving_leaves_one_router(echo: Live) -> None:
     assert before and not psutil.pid_exists(before.pid)
 
 
-def test_a_router_that_died_comes_back_at_the_same_address(echo: Live) -> None:
-    """Killed, it answers nobody; the next command that needs it starts it on the port it had."""
+def test_a_killed_router_is_restarted_on_the_same_port(echo: Live) -> None:
+    """By the next command that needs it."""
     before = endpoint.router("echo")
     assert before
     os.kill(before.pid, signal.SIGKILL)
@@ -224,7 +224,7 @@ def test_a_router_that_died_comes_back_at_the_same_address(echo: Live) -> None:
 
 
 def test_stopping_an_endpoint_stops_its_router(echo: Live) -> None:
-    """Nothing of it is left, and starting it again brings both back."""
+    """Starting the endpoint again starts both."""
     assert endpoint.stop("echo") is True
     assert endpoint.router("echo") is None and not server.is_up(echo.server)
     assert endpoint.stop("echo") is False
@@ -232,7 +232,7 @@ def test_stopping_an_endpoint_stops_its_router(echo: Live) -> None:
     assert started and endpoint.router("echo") and server.is_up(again.server)
 
 
-def test_two_commands_that_start_it_start_one(echo: Live) -> None:
+def test_two_commands_start_one_server(echo: Live) -> None:
     """Both wait for the lock; the second finds the first one's server."""
     processes.stop(echo.server.slot)
     found: list[tuple[Live, bool]] = []
@@ -261,8 +261,8 @@ def test_a_flipped_bit_is_refused_before_the_server_starts(echo: Live) -> None:
     assert processes.running(echo.server.slot) is None
 
 
-def test_an_endpoint_nothing_was_promoted_to(own_home: Path) -> None:
-    """The error says what to type next."""
+def test_an_endpoint_without_a_promoted_model(own_home: Path) -> None:
+    """The error has the next command."""
     with pytest.raises(Refused) as raised:
         endpoint.ensure("faq-matching")
     problem = raised.value.problems[0]
@@ -270,7 +270,7 @@ def test_an_endpoint_nothing_was_promoted_to(own_home: Path) -> None:
 
 
 def test_a_state_file_that_cannot_be_read(own_home: Path) -> None:
-    """It is named, not guessed around."""
+    """The error names it."""
     folder = endpoint.folder("echo")
     folder.mkdir(parents=True)
     for text in (
@@ -294,10 +294,10 @@ def test_a_state_file_that_cannot_be_read(own_home: Path) -> None:
         *(("launch.version", 1), ("launch.environment_variables", "x"), ("launch.more", 1)),
     ],
 )
-def test_a_state_file_with_a_field_of_another_kind(
+def test_a_state_file_with_a_field_of_another_type(
     own_home: Path, tmp_path: Path, field: str, value: object
 ) -> None:
-    """Nothing later is surprised by it."""
+    """It is refused where it is read."""
     path = endpoint.folder("echo") / "live.json"
     endpoint.switch("echo", Live(Server(path.parent / "blue", 1, 2), launch(tmp_path)))
     document = json.loads(path.read_text())
@@ -311,10 +311,10 @@ def test_a_state_file_with_a_field_of_another_kind(
 
 
 @pytest.mark.slow
-def test_a_port_that_is_taken_meanwhile_is_not_the_models_fault(
+def test_a_port_that_is_taken_meanwhile_is_not_a_crash(
     slot: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It was free when it was asked for; a release that meets this may be tried again."""
+    """A release that gets this error may be tried again."""
     with socket.create_server((processes.HOST, 0)) as other:
         taken = other.getsockname()[1]
         monkeypatch.setattr(processes, "free_port", lambda: taken)
@@ -328,7 +328,7 @@ def test_a_port_that_is_taken_meanwhile_is_not_the_models_fault(
 @pytest.mark.parametrize(
     "text", ['{"port": 99999999}', '{"port": -4}', '{"port": 1e400}', "[" * 9999]
 )
-def test_a_router_file_that_holds_no_port(tmp_path: Path, text: str) -> None:
-    """Then it is as if there had been none."""
+def test_a_router_file_without_a_valid_port(tmp_path: Path, text: str) -> None:
+    """It is ignored."""
     (tmp_path / "router.json").write_text(text)
     assert process.last_port(tmp_path) is None and process.find(tmp_path) is None

@@ -1,4 +1,4 @@
-"""ml.serving.scoring.tabular: the numbers that LightGBM itself gives, and what is refused."""
+"""ml.serving.scoring.tabular: LightGBM's own predictions, and invalid requests."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ def body(*rows: list[object], columns: list[str] | None = None) -> bytes:
 
 
 @pytest.mark.parametrize("objective", ["binary", "regression", "multiclass"])
-def test_the_answers_are_lightgbms(tmp_path: Path, objective: str) -> None:
-    """To the last bit, texts, missing values and texts that training never saw included."""
+def test_predictions_equal_those_of_lightgbm(tmp_path: Path, objective: str) -> None:
+    """To the last bit, with texts, missing values and texts that training never saw."""
     booster = train(tmp_path, objective)
     table = Table(tmp_path)
     rows = [[0.3, "south", 1], [None, "north", -2.5], [2, "west", None], [0.1, None, 0.0]]
@@ -72,8 +72,8 @@ def test_the_answers_are_lightgbms(tmp_path: Path, objective: str) -> None:
         (body([1, "north", [2]]), "age"),
     ],
 )
-def test_what_is_no_such_table_is_refused(tmp_path: Path, content: bytes, field: str) -> None:
-    """With the field that is wrong; the next request is answered as ever."""
+def test_an_invalid_table_is_refused(tmp_path: Path, content: bytes, field: str) -> None:
+    """With the invalid field; the next request is answered as before."""
     train(tmp_path)
     table = Table(tmp_path)
     before = table.predict(body([1, "north", 2]))
@@ -84,7 +84,7 @@ def test_what_is_no_such_table_is_refused(tmp_path: Path, content: bytes, field:
 
 
 def test_a_text_may_be_anything(tmp_path: Path) -> None:
-    """A number or a list where a text is due is a value that training never saw."""
+    """A number or a list in place of a text is a value that training never saw."""
     train(tmp_path)
     table = Table(tmp_path)
     unknown = table.predict(body([1, "west", 2]))
@@ -92,7 +92,7 @@ def test_a_text_may_be_anything(tmp_path: Path) -> None:
 
 
 def test_a_model_of_other_columns_is_refused(tmp_path: Path) -> None:
-    """When it is loaded, not when it is asked; so is one that is not there or no model."""
+    """When it is loaded; so is a missing file, and a file that is not a model."""
     train(tmp_path)
     with pytest.raises(RuntimeError, match="3 features"):
         Trees(tmp_path / MODEL, 2)
@@ -103,8 +103,8 @@ def test_a_model_of_other_columns_is_refused(tmp_path: Path) -> None:
         Trees(tmp_path / MODEL, 3)
 
 
-def test_a_row_is_written_whole(tmp_path: Path) -> None:
-    """Nothing of the row before is left in the buffer."""
+def test_a_row_replaces_the_whole_buffer(tmp_path: Path) -> None:
+    """No value of the row before remains."""
     train(tmp_path)
     columns, trees = Columns.load(_wrote(tmp_path)), Trees(tmp_path / MODEL, 3)
     columns.write([1, "south", 3], trees.row)

@@ -43,17 +43,17 @@ class Control:
 
     def application(self) -> web.Application:
         """The application of the control port."""
-        made = web.Application(middlewares=[self._authorize])
-        made.router.add_post("/refresh", self._refresh)
-        made.router.add_post("/renew", self._renew)
-        made.router.add_get("/state", self._state)
-        made.router.add_get("/answers", self._answers)
-        return made
+        application = web.Application(middlewares=[self._authorize])
+        application.router.add_post("/refresh", self._refresh)
+        application.router.add_post("/renew", self._renew)
+        application.router.add_get("/state", self._state)
+        application.router.add_get("/answers", self._answers)
+        return application
 
     @web.middleware
     async def _authorize(self, request: web.Request, handler: object) -> web.StreamResponse:
-        given = request.headers.get(hdrs.AUTHORIZATION, "")
-        if not hmac.compare_digest(given.encode("utf-8", "surrogateescape"), self._expected):
+        header = request.headers.get(hdrs.AUTHORIZATION, "")
+        if not hmac.compare_digest(header.encode("utf-8", "surrogateescape"), self._expected):
             return error(401, "the token is missing or wrong")
         return await handler(request)  # type: ignore[operator, no-any-return]
 

@@ -1,7 +1,7 @@
 """The manifest of a model folder: sha256 of every file, checked before any loader touches one.
 
-One flipped bit makes LightGBM, numpy and torch load wrong numbers without a word, so a model is
-never opened unless its folder is exactly what was written. Standard library only.
+LightGBM, numpy and torch load wrong numbers from a file with one flipped bit, and report nothing.
+So a model is never opened unless its folder is exactly what was written. Standard library only.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ DIGEST_PREFIX = "sha256:"
 
 Reason = Literal["no-manifest", "bad-manifest", "missing", "added", "changed", "link"]
 _SENTENCES: Mapping[Reason, str] = {
-    "no-manifest": "the folder has no manifest, so nothing says what it should hold",
+    "no-manifest": "the folder has no manifest, so its files cannot be checked",
     "bad-manifest": "the manifest cannot be read",
-    "missing": "the manifest lists this file and it is not there",
+    "missing": "the manifest lists this file, but it is missing",
     "added": "this file is not in the manifest",
-    "changed": "its sha256 is not the one in the manifest",
-    "link": "it is a link, and a model folder holds its own files only",
+    "changed": "its sha256 differs from the manifest",
+    "link": "it is a link; a model folder may hold only its own files",
 }
 
 
@@ -41,7 +41,7 @@ class ManifestError(Exception):
 def write_manifest(folder: Path) -> str:
     """Write `manifest.json` over every file under `folder`, atomically; returns the digest.
 
-    Raises ManifestError when the folder holds a link, NotADirectoryError when it is no folder.
+    Raises ManifestError when the folder holds a link, NotADirectoryError when it is not a folder.
     """
     temporary = folder / f".{NAME}.tmp"
     temporary.unlink(missing_ok=True)  # of a write that was killed
@@ -59,10 +59,10 @@ def write_manifest(folder: Path) -> str:
 
 
 def verify(folder: Path, digest: str | None = None) -> str:
-    """The folder's digest, once every file is the one in its manifest.
+    """Check every file against the manifest; returns the folder's digest.
 
     Raises ManifestError with the first file that is missing, added or changed. With `digest` the
-    whole folder must also have that digest, so that an edited manifest is found too.
+    folder must also have that digest, so that an edited manifest is found too.
     """
     hashes = _hashes(folder)
     listed = _listed(folder)
@@ -73,10 +73,10 @@ def verify(folder: Path, digest: str | None = None) -> str:
             raise ManifestError(folder, file, "added")
         if hashes[file] != listed[file]:
             raise ManifestError(folder, file, "changed")
-    found = _digest(hashes)
-    if digest is not None and found != digest:
+    actual = _digest(hashes)
+    if digest is not None and actual != digest:
         raise ManifestError(folder, NAME, "changed")
-    return found
+    return actual
 
 
 def folder_digest(folder: Path) -> str:

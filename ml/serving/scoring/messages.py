@@ -1,4 +1,4 @@
-"""Requests in and answers out: a caller's mistake is answered with 400 and a sentence."""
+"""Checks requests and forms answers; an invalid request is answered with 400 and a sentence."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ class BadRequest(Exception):
 
 @dataclass(frozen=True)
 class Text:
-    """A field that holds some text, of at most `longest` characters."""
+    """A field of text, of at most `longest` characters."""
 
     longest: int
 
     def read(self, name: str, value: object) -> str:
-        """The text; raises BadRequest when it is none, blank or too long."""
+        """The text; raises BadRequest when it is not text, blank or too long."""
         if not isinstance(value, str):
             raise BadRequest(name, type(value).__name__, "text")
         if not value.strip() or len(value) > self.longest:
@@ -41,14 +41,14 @@ class Text:
 
 @dataclass(frozen=True)
 class Integer:
-    """A field that holds a whole number from `lowest` to `highest`, `default` when left out."""
+    """An optional field of a whole number from `lowest` to `highest`."""
 
     lowest: int
     highest: int
     default: int
 
     def read(self, name: str, value: object) -> int:
-        """The number; raises BadRequest when it is none or out of range."""
+        """The number; raises BadRequest when it is not a whole number or out of range."""
         if isinstance(value, bool) or not isinstance(value, int):
             raise BadRequest(name, type(value).__name__, "a whole number")
         if not self.lowest <= value <= self.highest:
@@ -60,19 +60,19 @@ Schema = Mapping[str, Text | Integer]
 
 
 @dataclass(frozen=True)
-class Asked:
+class Fields:
     """The fields of a request that follows its schema."""
 
     texts: Mapping[str, str]
     integers: Mapping[str, int]
 
 
-def parse(body: str, schema: Schema) -> Asked:
+def parse(body: str, schema: Schema) -> Fields:
     """The fields of a JSON object; raises BadRequest at the first that breaks the schema."""
     try:
         document = json.loads(body)
     except (ValueError, RecursionError):
-        raise BadRequest("", "no JSON", f"an object with {_names(schema)}") from None
+        raise BadRequest("", "not JSON", f"an object with {_names(schema)}") from None
     if not isinstance(document, dict):
         raise BadRequest("", type(document).__name__, f"an object with {_names(schema)}")
     for name in document:
@@ -87,16 +87,16 @@ def parse(body: str, schema: Schema) -> Asked:
             texts[name] = field.read(name, document[name])
         else:
             integers[name] = field.read(name, document.get(name, field.default))
-    return Asked(texts, integers)
+    return Fields(texts, integers)
 
 
 def reply(model: ServedModel, answer: Mapping[str, object]) -> Mapping[str, object]:
-    """What `run` returns: the answer, and the digest of the model that gave it."""
+    """The result of `run`: the answer, and the digest of the model that gave it."""
     return {**answer, "model_digest": model.digest}
 
 
 def refusal(error: BadRequest) -> AMLResponse:
-    """What `run` returns for a caller's mistake: status 400 and the error as JSON.
+    """The result of `run` for an invalid request: status 400 and the error as JSON.
 
     A managed endpoint passes it on as 424 with `ms-azureml-model-error-statuscode: 400`.
     """

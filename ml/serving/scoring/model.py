@@ -1,4 +1,4 @@
-"""The model that a score.py serves: where Azure ML put it, and that it is the one meant."""
+"""Finds and verifies the model that a score.py serves."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from pathlib import Path
 
 from ml.serving.scoring.manifest import NAME, verify
 
-# Azure ML sets the first for every deployment; a release sets the second to the declared digest.
+# Azure ML sets the first for every deployment, a release the second: the declared digest.
 MODEL_DIR = "AZUREML_MODEL_DIR"
 MODEL_DIGEST = "MODEL_DIGEST"
 
 
 @dataclass(frozen=True)
 class ServedModel:
-    """A model folder whose every file was checked against its manifest, and its digest."""
+    """A model folder whose files were all checked against its manifest, and its digest."""
 
     folder: Path
     digest: str
@@ -26,14 +26,14 @@ def open_model() -> ServedModel:
 
     Azure ML mounts a registered folder as a folder inside AZUREML_MODEL_DIR, so the folder with the
     manifest may be that one or one below it. Raises FileNotFoundError when there is none or more
-    than one, and ManifestError when a file is not what was written or the digest is another.
+    than one, and ManifestError when a file was changed or the digest is another.
     """
     mounted = os.environ.get(MODEL_DIR)
     if not mounted:
         raise FileNotFoundError(f"{MODEL_DIR} is not set; the inference server sets it")
     root = Path(mounted)
-    places = [root, *sorted(path for path in root.glob("*") if path.is_dir())]
-    folders = [place for place in places if (place / NAME).is_file()]
+    candidates = [root, *sorted(path for path in root.glob("*") if path.is_dir())]
+    folders = [folder for folder in candidates if (folder / NAME).is_file()]
     if len(folders) != 1:
         raise FileNotFoundError(f"{len(folders)} folders with a {NAME} in {root}, expected one")
     return ServedModel(folders[0], verify(folders[0], os.environ.get(MODEL_DIGEST) or None))

@@ -1,9 +1,9 @@
-"""Rows of a table into a LightGBM model, a few microseconds each: for a score.py of small requests.
+"""Predictions of a LightGBM model in a few microseconds a row, for a score.py of small requests.
 
-A request is Azure ML's own form for tables, {"input_data": {"columns": [...], "data": [[...]]}}.
-Preprocessing is what `preprocessing.json` in the model folder says: a number may have a value that
-stands for a missing one, a text becomes the place that it has among the column's categories, and
-what is neither is missing to LightGBM. Values go straight into a buffer that LightGBM's C API reads
+A request has Azure ML's own form for tables, {"input_data": {"columns": [...], "data": [[...]]}}.
+`preprocessing.json` in the model folder defines the preprocessing: a missing number is replaced by
+the column's `fill`, and a text by its index among the column's `categories`; anything else is
+missing to LightGBM. Values are written into a buffer that LightGBM's C API reads
 (LGBM_BoosterPredictForMatSingleRowFast), which keeps its configuration between calls.
 """
 
@@ -26,7 +26,7 @@ _FLOAT64, _NORMAL = 1, 0  # C_API_DTYPE_FLOAT64, C_API_PREDICT_NORMAL of LightGB
 
 
 class Columns:
-    """How values become numbers; `columns` is a list of {"name", "fill"?, "categories"?}."""
+    """Turns values into numbers; `columns` is a list of {"name", "fill"?, "categories"?}."""
 
     def __init__(self, columns: Sequence[Mapping[str, Any]]) -> None:
         self.names = [str(column["name"]) for column in columns]
@@ -40,20 +40,20 @@ class Columns:
 
     @classmethod
     def load(cls, folder: Path) -> Columns:
-        """What the model folder says."""
+        """The columns of the model folder."""
         return cls(json.loads((folder / FILE).read_text(encoding="utf-8"))["columns"])
 
     def write(self, row: list[Any], into: Any) -> None:
         """Put one row into a buffer of doubles; raises BadRequest for a row of another length."""
         if not isinstance(row, list) or len(row) != len(self.names):
-            found = f"{len(row)} values" if isinstance(row, list) else type(row).__name__
-            raise BadRequest("data", found, f"rows of {len(self.names)} values")
+            kind = f"{len(row)} values" if isinstance(row, list) else type(row).__name__
+            raise BadRequest("data", kind, f"rows of {len(self.names)} values")
         for number, codes in self._codes:
             value = row[number]
             row[number] = codes.get(value, math.nan) if isinstance(value, str) else math.nan
         try:
             self._row.pack_into(into, 0, *row)
-        except struct.error:  # a value is missing, or is no number
+        except struct.error:  # a value is missing, or is not a number
             self._row.pack_into(into, 0, *map(self._number, row, self._fills, self.names))
 
     def _number(self, value: Any, fill: float, name: str) -> float:
@@ -67,11 +67,11 @@ class Columns:
 class Trees:
     """A LightGBM text model; one caller at a time, since a call has one buffer.
 
-    Raises RuntimeError with LightGBM's own words.
+    Raises RuntimeError with LightGBM's own message.
     """
 
     def __init__(self, model: Path, columns: int) -> None:
-        from lightgbm.basic import _LIB  # the library that the package has found and loaded
+        from lightgbm.basic import _LIB  # the library that the package loaded
 
         self._library: Any = _LIB
         self._check(model.is_file(), f"there is no {model}")
@@ -98,22 +98,22 @@ class Trees:
             *(b"num_threads=1", ctypes.byref(self._fast)),
         )
         self._predict = self._library.LGBM_BoosterPredictForMatSingleRowFast
-        self._given = (self._fast, self.row, ctypes.byref(self._length), self._out)
+        self._arguments = (self._fast, self.row, ctypes.byref(self._length), self._out)
 
     def predict(self) -> float | list[float]:
-        """The prediction for what is in `row`: a number, or one a class."""
-        if self._predict(*self._given):
+        """The prediction for the values in `row`: a number, or one per class."""
+        if self._predict(*self._arguments):
             raise RuntimeError(self._library.LGBM_GetLastError().decode(errors="replace"))
         return self._out[0] if len(self._out) == 1 else list(self._out)
 
-    def _call(self, name: str, *given: Any) -> None:
-        if getattr(self._library, name)(*given):
+    def _call(self, name: str, *arguments: Any) -> None:
+        if getattr(self._library, name)(*arguments):
             error = self._library.LGBM_GetLastError().decode(errors="replace")
             raise RuntimeError(f"{name}: {error}")
 
-    def _check(self, sound: bool, message: object) -> None:
-        if not sound:
-            raise RuntimeError(str(message))
+    def _check(self, condition: bool, message: str) -> None:
+        if not condition:
+            raise RuntimeError(message)
 
 
 class Table:
@@ -124,7 +124,7 @@ class Table:
         self._trees = Trees(folder / MODEL, len(self._columns.names))
 
     def predict(self, body: str | bytes) -> list[float | list[float]]:
-        """One prediction a row, in order; raises BadRequest for a body that is no such table."""
+        """One prediction per row, in order; raises BadRequest for a body of another form."""
         import orjson
 
         names = self._columns.names
@@ -133,13 +133,13 @@ class Table:
             columns, rows = table["columns"], table["data"]
         except (ValueError, KeyError, TypeError):
             form = '{"input_data": {"columns": [...], "data": [[...]]}}'
-            raise BadRequest("", "no table", form) from None
+            raise BadRequest("", "not a table", form) from None
         if columns != names:
             raise BadRequest("columns", "other columns", ", ".join(names)[:500])
         if not isinstance(rows, list) or len(rows) > MOST_ROWS:
-            raise BadRequest("data", "no list of rows", f"at most {MOST_ROWS} rows")
-        write, trees, found = self._columns.write, self._trees, []
+            raise BadRequest("data", "not a list of rows", f"at most {MOST_ROWS} rows")
+        write, trees, predictions = self._columns.write, self._trees, []
         for row in rows:
             write(row, trees.row)
-            found.append(trees.predict())
-        return found
+            predictions.append(trees.predict())
+        return predictions

@@ -1,4 +1,4 @@
-"""ml.core.files: lines are added whole or not at all."""
+"""ml.core.files: lines are appended completely or not at all."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pytest
 from ml.core.files import append
 
 
-def test_half_a_line_is_taken_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The disk fills up in the middle: the file is what it was."""
+def test_a_partial_line_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When the disk is full the file stays as it was."""
     path = tmp_path / "lines.jsonl"
     append(path, b"one\n")
     real = os.write
