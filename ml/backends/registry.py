@@ -45,6 +45,10 @@ class Registry(Protocol):
     An alias per environment (`local`) names the champion there.
     """
 
+    def exists(self) -> bool:
+        """Whether anything was ever registered or run; False for one that was moved away."""
+        ...
+
     def register(self, model: str, project: str, digest: str, run: str) -> Version:
         """The version with that digest, made if there is none; its files are in `folder`."""
         ...

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
-from mlflow.tracking import MlflowClient
 
-from ml.backends.base import Backend, Event
-from ml.core.errors import Place, Severity
+from ml.backends.base import Backend, Event, Filter, Run
+from ml.core.errors import Exit, Place, Refused, Severity
 from ml.specs.plan.plan import Distribution, EarlyTermination
 from tests.backends.conftest import LOG, Plans, Sweeps
 
@@ -16,14 +16,10 @@ from tests.backends.conftest import LOG, Plans, Sweeps
 class BackendContract:
     """The promises of `ml.backends.base`, with jobs that take a moment each."""
 
-    @pytest.fixture
-    def client(self) -> MlflowClient:
-        """The tracking server that the backend's runs report to."""
-        raise NotImplementedError
+    def check_tracking(self, run: Run, status: str) -> None:
+        """What the tracking server has to say of a run, beyond what the port does."""
 
-    def test_a_command_that_succeeds(
-        self, backend: Backend, client: MlflowClient, command: Plans
-    ) -> None:
+    def test_a_command_that_succeeds(self, backend: Backend, command: Plans) -> None:
         """Completed; what it logged and wrote can be read, from the Run and from MLflow."""
         script = LOG + (
             "log('loss', 0.5); log('loss', 0.25, 1)\n"
@@ -36,15 +32,12 @@ class BackendContract:
         assert run.metrics == {"loss": 0.25}
         assert (run.outputs["model"] / "model.txt").read_text() == "hello"
         assert run.ended is not None
-        tracked = client.get_run(run.id)
-        assert tracked.info.status == "FINISHED"
-        assert tracked.data.params == {"word": "hello"}
-        assert client.get_experiment(tracked.info.experiment_id).name == "tests"
-        assert [m.value for m in client.get_metric_history(run.id, "loss")] == [0.5, 0.25]
+        assert run.parameters == {"word": "hello"} and run.experiment == "tests"
+        assert backend.runs.curves([run], "loss") == {run.id: ((0, 0.5), (1, 0.25))}
+        assert backend.runs.all_curves(run) == {"loss": ((0, 0.5), (1, 0.25))}
+        self.check_tracking(run, "FINISHED")
 
-    def test_a_command_that_fails(
-        self, backend: Backend, client: MlflowClient, command: Plans
-    ) -> None:
+    def test_a_command_that_fails(self, backend: Backend, command: Plans) -> None:
         """A Run with its error, not an exception: the code, the line, the end of the log."""
         run = backend.run(command("print('the cause'); raise SystemExit(3)"))
         assert run.status == "Failed"
@@ -53,20 +46,18 @@ class BackendContract:
         assert str(run.error.place) == "jobs/job.yml:7"
         assert "exited with 3" in run.error.found
         assert "the cause" in run.error.found
-        assert client.get_run(run.id).info.status == "FAILED"
+        self.check_tracking(run, "FAILED")
 
-    def test_a_command_that_takes_too_long(
-        self, backend: Backend, client: MlflowClient, command: Plans
-    ) -> None:
+    def test_a_command_that_takes_too_long(self, backend: Backend, command: Plans) -> None:
         """`limits.timeout` cancels the job."""
         plan = replace(command("import time; time.sleep(60)"), timeout_s=0.5)
         run = backend.run(plan)
         assert run.status == "Canceled"
         assert run.error is not None
         assert run.error.code == "timed-out"
-        assert client.get_run(run.id).info.status == "KILLED"
+        self.check_tracking(run, "KILLED")
 
-    def test_a_sweep(self, backend: Backend, client: MlflowClient, sweep: Sweeps) -> None:
+    def test_a_sweep(self, backend: Backend, sweep: Sweeps) -> None:
         """Trials in their order; the best has its outputs and metrics promoted to the sweep."""
         script = LOG + "log('score', float(sys.argv[1])); Path(sys.argv[2]).write_text(sys.argv[1])"
         plan = sweep(script, {"note": "uri_file"})
@@ -81,12 +72,14 @@ class BackendContract:
         assert float(run.outputs["note"].read_text()) == max(scores.values())
         assert run.metrics == run.trial(run.best).metrics
         assert run.parameters == run.trial(run.best).parameters
-        for trial in run.trials:
-            tracked = client.get_run(trial.id)
-            assert tracked.data.tags["mlflow.parentRunId"] == run.id
-            assert tracked.info.status == "FINISHED"
-        tags = client.get_run(run.id).data.tags
-        assert tags["best_child_run_id"] == run.trial(run.best).id
+        self.check_tracking(run, "FINISHED")
+        for number, trial in enumerate(run.trials):
+            parent, sample = backend.runs.parent(trial), backend.runs.sample(trial)
+            assert parent is not None and parent.id == run.id
+            assert sample is not None and (sample.number, sample.values) == (
+                number,
+                trial.parameters,
+            )
 
     def test_a_trial_that_fails_does_not_end_the_sweep(
         self, backend: Backend, sweep: Sweeps
@@ -100,7 +93,7 @@ class BackendContract:
         assert run.best is not None
         assert statuses[run.best] == "Completed"
 
-    def test_early_termination(self, backend: Backend, client: MlflowClient, sweep: Sweeps) -> None:
+    def test_early_termination(self, backend: Backend, sweep: Sweeps) -> None:
         """The policy ends what lags: Canceled, with the policy's name, and never the best."""
         script = LOG + (
             "good = float(sys.argv[1]) < 0.5\n"
@@ -109,16 +102,19 @@ class BackendContract:
             "time.sleep(0 if good else 60)\n"
         )
         policy = EarlyTermination("median_stopping", Place("jobs/job.yml", 30), 1, 4)
-        run = backend.run(sweep(script, max_total_trials=6, early_termination=policy))
+        plan = sweep(script, max_total_trials=6, early_termination=policy)
+        if refusals := backend.refusals(plan):
+            assert refusals[0].place == policy.place
+            return
+        run = backend.run(plan)
         assert run.status == "Completed"
         for trial in run.trials:
             expected = ("Completed", "") if trial.metrics["score"] else ("Canceled", policy.type)
             assert (trial.status, trial.ended_by) == expected
         ended = [trial for trial in run.trials if trial.ended_by]
         assert ended
-        tracked = client.get_run(ended[0].id)
-        assert tracked.info.status == "KILLED"
-        assert "threshold" in tracked.data.tags["ended_by"]
+        self.check_tracking(ended[0], "KILLED")
+        assert "threshold" in backend.runs.tag(ended, "ended_by")[ended[0].id]
 
     def test_events_tell_the_story(self, backend: Backend, sweep: Sweeps) -> None:
         """Started, each trial's start and end, ended; every event has the run as it then was."""
@@ -143,3 +139,79 @@ class BackendContract:
                 assert (refusal.place, refusal.severity) == (place, severity)
                 assert refusal.hint
         assert backend.refusals(plan) == ()
+
+    def test_runs_are_found_and_listed(self, backend: Backend, command: Plans) -> None:
+        """By name, by id, as the latest; the latest comes first in the list."""
+        first, second = backend.run(command("")), backend.run(command(""))
+        for name in (first.name, first.id):
+            assert backend.runs.find(name).id == first.id
+        assert backend.runs.find("latest").id == second.id
+        entries = backend.runs.entries()
+        assert [entry.run.id for entry in entries] == [second.id, first.id]
+        assert {entry.kind for entry in entries} == {"command"}
+        assert Filter(experiment="tests").apply(entries) == entries
+        assert Filter(experiment="others").apply(entries) == []
+        with pytest.raises(Refused) as refused:
+            backend.runs.find("no_such_run")
+        assert refused.value.exit_code == Exit.WRONG_CALL
+
+    def test_a_run_has_its_lineage(self, backend: Backend, sweep: Sweeps) -> None:
+        """Spec, code, data and environment; of a sweep the objective; a trial names its sweep."""
+        run = backend.run(sweep(LOG + "log('score', 1.0)"))
+        entry = backend.runs.entry(run)
+        assert entry.lineage["spec"] == "jobs/job.yml:3"
+        assert entry.objective == ("score", "maximize")
+        trial = backend.runs.entry(run.trials[0])
+        assert trial.lineage["parent"] == run.id
+        assert {"commit", "dirty", "digest"} <= trial.lineage["code"].keys()
+        assert {"data", "environment", "environment_digest"} <= trial.lineage.keys()
+        assert backend.runs.lineage(run)[-1].run.id == run.id
+
+    def test_logs_and_outputs_are_local_files(self, backend: Backend, command: Plans) -> None:
+        run = backend.run(command("print('said')", outputs={}))
+        assert "said" in backend.runs.logs(run)["0"].read_text()
+        assert backend.runs.outputs(run) == run.outputs
+
+    def test_a_snapshot_never_changes(self, backend: Backend, tmp_path: Path) -> None:
+        """The same content is the same folder; other content is another, and the old one stays."""
+        code = tmp_path / "endpoint"
+        code.mkdir()
+        (code / "score.py").write_text("1")
+        first = backend.snapshot(code)
+        assert backend.snapshot(code) == first
+        (code / "score.py").write_text("2")
+        assert backend.snapshot(code) != first
+        assert (first / "score.py").read_text() == "1"
+
+    def test_a_run_is_protected(self, backend: Backend, command: Plans) -> None:
+        run = backend.run(command(""))
+        for keep in (True, False):
+            backend.storage.keep(run, keep)
+            assert backend.storage.is_kept(run) is keep
+
+    def test_a_model_is_registered_once(self, backend: Backend, command: Plans) -> None:
+        """Versions count up and are found by number; an alias an environment names the champion."""
+        run, registry = backend.run(command("")), backend.registry
+        first = registry.register("m", "p", "sha256:" + "a" * 64, run.id)
+        assert registry.register("m", "p", "sha256:" + "a" * 64, run.id) == first
+        second = registry.register("m", "p", "sha256:" + "b" * 64, run.id)
+        assert [version.version for version in registry.versions("m")] == ["1", "2"]
+        assert registry.versions("other") == []
+        assert list(registry.versions()) == [first, second]
+        assert registry.find("m", "2") == second
+        with pytest.raises(Refused, match="no-such-version"):
+            registry.find("m", "3")
+        assert registry.champion("m", "local") is None
+        registry.promote(second, "local")
+        assert registry.champion("m", "local") == second
+        assert registry.champions() == [("local", "m", "2")]
+        registry.demote("m", "local")
+        assert registry.champion("m", "local") is None
+        kept = registry.keep_evidence(first, "c" * 64)
+        assert registry.find("m", "1") == kept and kept.evidence == "c" * 64
+
+    def test_a_run_that_ended_is_not_cancelled(self, backend: Backend, command: Plans) -> None:
+        run = backend.run(command(""))
+        assert not backend.was_stopped(run)
+        with pytest.raises(Refused):
+            backend.cancel(run.name)

@@ -27,6 +27,10 @@ class LocalRegistry:
     cannot be read or written.
     """
 
+    def exists(self) -> bool:
+        """See `Registry`."""
+        return database().is_file()
+
     def register(self, model: str, project: str, digest: str, run: str) -> Version:
         """See `Registry`."""
         registered = [version for version in self.versions(model) if version.digest == digest]

@@ -23,7 +23,7 @@ def needed(registry: Registry) -> Needed:
     """
     paths: dict[Path, str] = {}
     runs: dict[str, str] = {}
-    _demand_registry()
+    _demand_registry(registry)
     for version in registry.versions():
         why = f"{version.model} {version.version} is registered"
         lineage = _lineage(version)
@@ -57,13 +57,13 @@ def needed(registry: Registry) -> Needed:
     return Needed(paths, runs, home.models())
 
 
-def _demand_registry() -> None:
+def _demand_registry(registry: Registry) -> None:
     """Models without a registry: it was moved aside, and may come back."""
-    if not home.database().is_file() and home.models().is_dir() and any(home.models().iterdir()):
+    if not registry.exists() and home.models().is_dir() and any(home.models().iterdir()):
         raise Refused(
             Problem(
                 "registry-missing",
-                f"there are stored models and no {home.database()} that says which are registered",
+                f"{home.models()} has models, and the registry that says which are registered is gone",
                 "the tracking store that they were registered in",
                 "put it back; nothing was removed",
             ),

@@ -1,4 +1,4 @@
-"""The contract of every backend, held by the local one."""
+"""The contract of every backend, held by the local one and by one in memory."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from pathlib import Path
 import pytest
 from mlflow.tracking import MlflowClient
 
-from ml.backends.base import Backend
+from ml.backends.base import Backend, Run
 from ml.backends.local.backend import LocalBackend
 from ml.core.errors import Exit, Place, Refused
 from ml.core.home import tracking_uri
 from ml.specs.plan.plan import Asset, Distribution, InputPlan, OutputPlan
 from tests.backends.conftest import Plans, Sweeps
 from tests.backends.contract import BackendContract
+from tests.stand_ins.memory import MemoryBackend
 
 HERE = Place("jobs/job.yml", 9)
 
@@ -24,9 +25,25 @@ class TestLocal(BackendContract):
     def backend(self, home: Path) -> Backend:
         return LocalBackend()
 
+    def check_tracking(self, run: Run, status: str) -> None:
+        """MLflow's own client sees the same run."""
+        client = MlflowClient(tracking_uri())
+        tracked = client.get_run(run.id)
+        assert tracked.info.status == status
+        assert client.get_experiment(tracked.info.experiment_id).name == run.experiment
+        if not run.trials:  # a sweep's own are those of its best trial
+            assert tracked.data.params == {k: str(value) for k, value in run.parameters.items()}
+            assert tracked.data.metrics == run.metrics
+        if run.best:
+            assert tracked.data.tags["best_child_run_id"] == run.trial(run.best).id
+        for trial in run.trials:
+            assert client.get_run(trial.id).data.tags["mlflow.parentRunId"] == run.id
+
+
+class TestMemory(BackendContract):
     @pytest.fixture
-    def client(self, home: Path) -> MlflowClient:
-        return MlflowClient(tracking_uri())
+    def backend(self, tmp_path: Path) -> Backend:
+        return MemoryBackend(tmp_path / "memory")
 
 
 @pytest.mark.parametrize(

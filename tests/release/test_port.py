@@ -1,0 +1,61 @@
+"""Releases know a backend by its port alone: the same steps on a backend in memory, unpatched."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ml.release.declaration import desired
+from ml.release.promotion.judge import gate
+from ml.release.promotion.propose import propose
+from ml.release.registry.descent import descendants
+from ml.release.registry.needed import needed
+from ml.release.rollout.plan import plan
+from ml.release.rollout.status import status
+from ml.release.selection.contenders import choose
+from ml.specs.plan import planning
+from ml.specs.sdk.load import load
+from tests.release import tiny
+from tests.stand_ins.memory import MemoryBackend
+
+
+@pytest.mark.slow
+def test_a_release_on_a_backend_in_memory(
+    own_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Train, sweep, select, propose, gate, plan, status, a better one, a worse one."""
+    monkeypatch.chdir(tmp_path)
+    folder = tiny.make(tmp_path).folder
+    backend = MemoryBackend(tmp_path / "memory")
+
+    def train(skill: float) -> str:
+        spec = load(folder / "jobs" / "train.yml", {"inputs.skill": str(skill)})
+        run = backend.run(planning.plan(spec))
+        assert run.status == "Completed", run.error
+        return run.name
+
+    first = propose(backend, "tiny", train(0.8))
+    assert not first.decision.blocking, first.decision.blocking
+    assert first.decision.outcome == "pending" and first.version == "1"
+    declared = desired.read("tiny", "local")
+    assert declared is not None and declared.digest == first.digest
+    assert gate(backend, "tiny", "1", "local").decision.outcome == "pending"
+    steps = plan(backend, "tiny")
+    assert steps.unsigned and steps.steps and steps.stops is None
+    assert status(backend.registry, "tiny", "local")[0].declared == "1"
+    assert [d.relation for d in descendants(backend.registry, first.run)] == ["made"]
+    assert backend.registry.find("tiny", "1").folder in needed(backend.registry).paths
+
+    backend.registry.promote(backend.registry.find("tiny", "1"), "local")
+    worse = propose(backend, "tiny", train(0.7))
+    assert worse.decision.outcome == "refused"
+    assert "non-inferiority" in [result.gate for result in worse.decision.blocking]
+    better = propose(backend, "tiny", train(0.95))
+    assert better.decision.allowed and (better.champion, better.version) == ("1", "3")
+
+    sweep = backend.run(planning.plan(load(folder / "jobs" / "sweep-random.yml")))
+    selected = choose(backend.runs, [sweep])
+    assert selected.project == "tiny" and len(selected.runs) == len(sweep.trials)
+    # None of it left a run in the local backend's home.
+    assert not (own_home / "jobs").exists() and not (own_home / "mlflow.db").exists()

@@ -1,0 +1,418 @@
+"""A backend that keeps its runs in memory: the second implementation of the port.
+
+Commands run in a subprocess, one at a time, and log metrics into the two tables of SQLite that a
+script needs (see `LOG` in tests/backends/conftest.py). It refuses pipelines.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from ml.backends.base import (
+    Curve,
+    Entry,
+    Event,
+    Link,
+    Run,
+    Sample,
+    Status,
+    Watch,
+    unwatched,
+)
+from ml.backends.registry import Version
+from ml.backends.storage import Cleaning, Needed, Usage
+from ml.core.errors import Problem, Refused
+from ml.specs.expressions.expressions import resolve_command
+from ml.specs.plan.plan import CommandPlan, PipelinePlan, Plan, SweepPlan
+from ml.sweeps.objective import leader, score
+from ml.sweeps.samplers import sampler_for
+
+_TABLES = (
+    "key TEXT, value REAL, timestamp INTEGER, run_uuid TEXT, step INTEGER, is_nan INTEGER",
+    "key TEXT, value REAL, timestamp INTEGER, run_uuid TEXT, step INTEGER, is_nan INTEGER,"
+    " PRIMARY KEY (key, run_uuid)",
+)
+_NOTHING = Cleaning((), 0, {})
+
+
+@dataclass
+class MemoryRuns:
+    """Implements `ml.backends.base.RunStore`."""
+
+    database: Path
+    kept: dict[str, Entry] = field(default_factory=dict)
+
+    def find(self, name: str, experiment: str | None = None) -> Run:
+        entries = [e for e in self.entries() if experiment in (None, e.run.experiment)]
+        for entry in entries:
+            for run in (entry.run, *entry.run.below()):
+                if name in ("latest", run.name, run.id):
+                    return run
+        raise Refused(Problem("no-such-run", f"there is no run `{name}`"))
+
+    def entries(self) -> list[Entry]:
+        return sorted(self.kept.values(), key=lambda entry: -entry.run.started)
+
+    def unreadable(self, entries: Iterable[Entry]) -> list[str]:
+        return []
+
+    def entry(self, run: Run) -> Entry:
+        for entry in self.kept.values():
+            if run.id in (entry.run.id, *(part.id for part in entry.run.below())):
+                if run.id == entry.run.id:
+                    return entry
+                return Entry(run, "command", {**entry.lineage, "parent": entry.run.id})
+        raise KeyError(run.name)
+
+    def parent(self, run: Run) -> Run | None:
+        entries = self.kept.values()
+        return next((e.run for e in entries if run.id in [p.id for p in e.run.below()]), None)
+
+    def original(self, run: Run) -> Run | None:
+        return run
+
+    def metrics(self, run: Run) -> Mapping[str, float]:
+        return {name: curve[-1][1] for name, curve in self.all_curves(run).items()}
+
+    def curves(self, runs: Sequence[Run], metric: str) -> Mapping[str, Curve]:
+        curves = {run.id: self.all_curves(run).get(metric) for run in runs}
+        return {run: curve for run, curve in curves.items() if curve}
+
+    def all_curves(self, run: Run) -> Mapping[str, Curve]:
+        query = "SELECT key, step, value, is_nan FROM metrics WHERE run_uuid = ? ORDER BY rowid"
+        curves: dict[str, list[tuple[int, float]]] = {}
+        with closing(sqlite3.connect(self.database)) as connection:
+            for key, step, value, is_nan in connection.execute(query, (run.id,)):
+                curves.setdefault(key, []).append((step, float("nan") if is_nan else value))
+        return {key: tuple(points) for key, points in curves.items()}
+
+    def tag(self, runs: Sequence[Run], key: str) -> Mapping[str, str]:
+        return {}
+
+    def sample(self, trial: Run) -> Sample | None:
+        return Sample(int(trial.name.rpartition("_")[2]), trial.parameters)
+
+    def logs(self, run: Run) -> Mapping[str, Path]:
+        log = run.folder / "log.txt"
+        return {"0": log} if log.is_file() else {}
+
+    def outputs(self, run: Run) -> Mapping[str, Path]:
+        return run.outputs
+
+    def snapshot(self, entry: Entry) -> Path | None:
+        return None
+
+    def lineage(self, run: Run) -> list[Link]:
+        return [Link(self.entry(run), (), (), None)]
+
+
+class MemoryStorage:
+    """Implements `ml.backends.base.Storage`: nothing is ever removed."""
+
+    grace_s = 0.0
+    limit_variable = "MLOPS_DISK_LIMIT"
+
+    def __init__(self) -> None:
+        self._protected: set[str] = set()
+
+    def size(self, run: Run) -> int:
+        return 0
+
+    def usage(self) -> Usage:
+        return Usage(0, None, _NOTHING)
+
+    def parts(self) -> dict[str, int]:
+        return {}
+
+    def keep(self, run: Run, keep: bool) -> None:
+        (self._protected.add if keep else self._protected.discard)(run.id)
+
+    def is_kept(self, run: Run) -> bool:
+        return run.id in self._protected
+
+    def evicted(self, run: Run) -> float | None:
+        return None
+
+    def cleaning(self, needed: Needed, **_: Any) -> Cleaning:
+        return _NOTHING
+
+    def eviction(self, usage: Usage, needed: Needed, reads: Iterable[Path] = ()) -> Usage:
+        return usage
+
+    def remove(self, cleaning: Cleaning, current: Cleaning) -> tuple[int, list[str]]:
+        return 0, []
+
+    def evict(self, usage: Usage, current: Usage) -> tuple[int, list[str]]:
+        return 0, []
+
+
+class MemoryRegistry:
+    """Implements `ml.backends.registry.Registry`."""
+
+    def __init__(self) -> None:
+        self._versions: list[Version] = []
+        self._aliases: dict[tuple[str, str], str] = {}
+
+    def exists(self) -> bool:
+        return True
+
+    def register(self, model: str, project: str, digest: str, run: str) -> Version:
+        registered = [version for version in self.versions(model) if version.digest == digest]
+        if registered:
+            return registered[-1]
+        number = str(len(self.versions(model)) + 1)
+        self._versions.append(Version(model, number, digest, project, run, ""))
+        return self._versions[-1]
+
+    def versions(self, model: str | None = None) -> Sequence[Version]:
+        return [version for version in self._versions if model in (None, version.model)]
+
+    def find(self, model: str, version: str) -> Version:
+        for registered in self.versions(model):
+            if registered.version == version:
+                return registered
+        raise Refused(Problem("no-such-version", f"there is no version {version} of `{model}`"))
+
+    def champion(self, model: str, environment: str) -> Version | None:
+        number = self._aliases.get((environment, model))
+        return self.find(model, number) if number else None
+
+    def champions(self) -> Sequence[tuple[str, str, str]]:
+        return [(*key, number) for key, number in sorted(self._aliases.items())]
+
+    def sources(self) -> Sequence[tuple[str, str]]:
+        return [(f"{v.model} {v.version}", str(v.folder)) for v in self._versions]
+
+    def promote(self, version: Version, environment: str) -> None:
+        self._aliases[environment, version.model] = version.version
+
+    def demote(self, model: str, environment: str) -> None:
+        self._aliases.pop((environment, model), None)
+
+    def keep_evidence(self, version: Version, sha256: str) -> Version:
+        kept = replace(version, evidence=sha256)
+        self._versions[self._versions.index(self.find(version.model, version.version))] = kept
+        return kept
+
+
+class MemoryBackend:
+    """Implements `ml.backends.base.Backend`; files of runs are in `folder`."""
+
+    name = "memory"
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+        database = folder / "metrics.db"
+        with closing(sqlite3.connect(database)) as connection:
+            for table, columns in zip(("metrics", "latest_metrics"), _TABLES, strict=True):
+                connection.execute(f"CREATE TABLE IF NOT EXISTS {table} ({columns})")
+        self.runs = MemoryRuns(database)
+        self.storage = MemoryStorage()
+        self.registry = MemoryRegistry()
+        self._started = 0
+
+    def snapshot(self, code: Path) -> Path:
+        copy = self._folder / "snapshots" / hashlib.sha256(_content(code)).hexdigest()
+        if not copy.exists():
+            shutil.copytree(code, copy, ignore=shutil.ignore_patterns("__pycache__", ".*"))
+        return copy
+
+    def refusals(self, plan: Plan) -> tuple[Problem, ...]:
+        if isinstance(plan, PipelinePlan):
+            hint = "run its steps one by one"
+            return (Problem("pipeline", "the job is a pipeline", "a job", hint, plan.place),)
+        command = plan.trial if isinstance(plan, SweepPlan) else plan
+        policy = plan.early_termination if isinstance(plan, SweepPlan) else None
+        places = [
+            *([policy.place] if policy else []),
+            *([command.distribution.place] if command.distribution else []),
+            *([command.places["resources.instance_count"]] if command.instance_count > 1 else []),
+        ]
+        hint = "run it on another backend"
+        return tuple(Problem("one-process", "more than it does", "", hint, p) for p in places[:1])
+
+    def differences(self, plan: Plan) -> tuple[str, ...]:
+        return ("memory: compute → this machine",)
+
+    def run(self, plan: Plan, watch: Watch = unwatched) -> Run:
+        self._started += 1
+        name = f"memory_{self._started}"
+        if isinstance(plan, CommandPlan):
+            watch(Event("started", self._begun(name, plan.experiment)))
+            run = self._command(plan, name, {})
+        else:
+            assert isinstance(plan, SweepPlan)
+            run = self._sweep(plan, name, watch)
+        kind = "sweep" if run.trials else "command"
+        self.runs.kept[run.name] = Entry(run, kind, self._lineage(plan))
+        watch(Event("ended", run))
+        return run
+
+    def cached(self, plan: Plan, output: str) -> Run | None:
+        return None
+
+    def cancel(self, name: str) -> Run:
+        run = self.runs.find(name)
+        raise Refused(Problem("has-ended", f"{run.name} is {run.status}"))
+
+    def resumable(self, name: str) -> Run:
+        return self.runs.find(name)
+
+    def resume_plan(self, run: Run, timeout_s: float | None = None) -> SweepPlan | PipelinePlan:
+        raise Refused(Problem("not-resumable", f"{run.name} has ended"))
+
+    def resume(
+        self,
+        run: Run,
+        watch: Watch = unwatched,
+        timeout_s: float | None = None,
+        say: Callable[[str], None] = lambda line: None,
+    ) -> Run:
+        self.resume_plan(run, timeout_s)
+        return run
+
+    def was_stopped(self, run: Run) -> bool:
+        return False
+
+    def _begun(self, name: str, experiment: str) -> Run:
+        return Run(name, name, "Running", experiment, self._folder / "runs" / name, time.time())
+
+    def _command(self, plan: CommandPlan, name: str, sampled: Mapping[str, Any]) -> Run:
+        run = self._begun(name, plan.experiment)
+        outputs = {output: run.folder / "outputs" / output for output in plan.outputs}
+        for output, path in outputs.items():
+            is_file = plan.outputs[output].type == "uri_file"
+            (path.parent if is_file else path).mkdir(parents=True, exist_ok=True)
+        run.folder.mkdir(parents=True, exist_ok=True)
+        inputs = {
+            key: None if data.value is None and data.path is None else str(data.value or data.path)
+            for key, data in plan.inputs.items()
+        }
+        values = {key: str(value) for key, value in sampled.items()}
+        command = resolve_command(plan.command, inputs, outputs, values, plan.places.get("command"))
+        search = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        tracking = {
+            "MLFLOW_TRACKING_URI": f"sqlite:///{self.runs.database}",
+            "MLFLOW_RUN_ID": run.id,
+            "MLFLOW_EXPERIMENT_NAME": plan.experiment,
+        }
+        log = run.folder / "log.txt"
+        status: Status = "Completed"
+        error = None
+        with log.open("w") as stream:
+            try:
+                done = subprocess.run(
+                    ["bash", "-c", command],
+                    cwd=self.snapshot(plan.code) if plan.code else run.folder,
+                    env={**os.environ, "PATH": search, **plan.environment_variables, **tracking},
+                    stdout=stream,
+                    stderr=subprocess.STDOUT,
+                    timeout=plan.timeout_s,
+                )
+                if done.returncode:
+                    status, place = "Failed", plan.places.get("command", plan.place)
+                    found = f"the command exited with {done.returncode}: {log.read_text()}"
+                    error = Problem("script-failed", found, place=place)
+            except subprocess.TimeoutExpired:
+                status, error = "Canceled", Problem("timed-out", f"over {plan.timeout_s} s")
+        literals = {key: data.value for key, data in plan.inputs.items() if data.is_literal}
+        return replace(
+            run,
+            status=status,
+            ended=time.time(),
+            error=error,
+            parameters={k: v for k, v in literals.items() if v is not None} | dict(sampled),
+            metrics=self.runs.metrics(run),
+            outputs={key: path for key, path in outputs.items() if path.exists()},
+        )
+
+    def _sweep(self, plan: SweepPlan, name: str, watch: Watch) -> Run:
+        run = self._begun(name, plan.experiment)
+        watch(Event("started", run))
+        sampler = sampler_for(plan, plan.seed or 0)
+        scores: dict[str, float | None] = {}
+        while len(run.trials) < plan.max_total_trials and (suggestion := sampler.ask()):
+            trial_name = f"{name}_{len(run.trials)}"
+            watch(Event("trial_started", run, self._begun(trial_name, plan.experiment)))
+            trial = self._command(plan.trial, trial_name, suggestion.values)
+            curve = [v for _, v in self.runs.all_curves(trial).get(plan.primary_metric, ())]
+            value = score(curve, plan.goal) if trial.status == "Completed" else None
+            sampler.tell(suggestion.number, curve, value)
+            scores[trial.name] = value
+            run = replace(run, trials=(*run.trials, trial), best=leader(scores, plan.goal))
+            watch(Event("trial_ended", run, trial))
+        if run.best is None:
+            error = Problem("no-trial-completed", "no trial completed")
+            return replace(run, status="Failed", ended=time.time(), error=error)
+        best = run.trial(run.best)
+        return replace(
+            run,
+            status="Completed",
+            ended=time.time(),
+            outputs=best.outputs,
+            metrics=best.metrics,
+            parameters=best.parameters,
+        )
+
+    def _lineage(self, plan: Plan) -> dict[str, Any]:
+        command = plan.trial if isinstance(plan, SweepPlan) else plan
+        assert isinstance(command, CommandPlan)
+        objective = (
+            {"objective": {"primary_metric": plan.primary_metric, "goal": plan.goal}}
+            if isinstance(plan, SweepPlan)
+            else {}
+        )
+        return {
+            "spec": str(plan.place),
+            "display_name": plan.display_name,
+            "code": {
+                "commit": _commit(command.code),
+                "dirty": True,
+                "digest": f"sha256:{_digest(command.code)}",
+            },
+            "data": {
+                name: {
+                    "asset": str(data.asset or ""),
+                    "digest": data.asset.digest if data.asset else "",
+                }
+                for name, data in command.inputs.items()
+                if not data.is_literal
+            },
+            "environment": command.environment.reference,
+            "environment_digest": f"sha256:{hashlib.sha256(b'').hexdigest()}",
+            "parent": None,
+            **objective,
+        }
+
+
+def _content(code: Path) -> bytes:
+    return b"".join(
+        str(path.relative_to(code)).encode() + path.read_bytes() for path in _files(code)
+    )
+
+
+def _files(code: Path) -> Iterator[Path]:
+    for path in sorted(code.rglob("*")):
+        if path.is_file() and not any(p.startswith((".", "__pyc")) for p in path.parts[-4:]):
+            yield path
+
+
+def _digest(code: Path | None) -> str:
+    return hashlib.sha256(_content(code) if code else b"").hexdigest()
+
+
+def _commit(code: Path | None) -> str:
+    done = subprocess.run(["git", "rev-parse", "HEAD"], cwd=code, capture_output=True, text=True)
+    return done.stdout.strip()
