@@ -13,7 +13,6 @@ from ml.release.registry.descent import descendants
 from ml.release.registry.needed import needed
 from ml.release.rollout.plan import plan
 from ml.release.rollout.status import status
-from ml.release.selection.contenders import choose
 from ml.specs.plan import planning
 from ml.specs.sdk.load import load
 from tests.release import tiny
@@ -24,7 +23,7 @@ from tests.stand_ins.memory import MemoryBackend
 def test_a_release_on_a_backend_in_memory(
     own_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Train, sweep, select, propose, gate, plan, status, a better one, a worse one."""
+    """Train, propose, gate, plan, status, a better one, a worse one."""
     monkeypatch.chdir(tmp_path)
     folder = tiny.make(tmp_path).folder
     backend = MemoryBackend(tmp_path / "memory")
@@ -53,9 +52,5 @@ def test_a_release_on_a_backend_in_memory(
     assert "non-inferiority" in [result.gate for result in worse.decision.blocking]
     better = propose(backend, "tiny", train(0.95))
     assert better.decision.allowed and (better.champion, better.version) == ("1", "3")
-
-    sweep = backend.run(planning.plan(load(folder / "jobs" / "sweep-random.yml")))
-    selected = choose(backend.runs, [sweep])
-    assert selected.project == "tiny" and len(selected.runs) == len(sweep.trials)
     # None of it left a run in the local backend's home.
     assert not (own_home / "jobs").exists() and not (own_home / "mlflow.db").exists()

@@ -29,7 +29,7 @@ class LocalRegistry:
 
     def exists(self) -> bool:
         """See `Registry`."""
-        return database().is_file()
+        return home.database().is_file()
 
     def register(self, model: str, project: str, digest: str, run: str) -> Version:
         """See `Registry`."""

@@ -63,7 +63,7 @@ def _demand_registry(registry: Registry) -> None:
         raise Refused(
             Problem(
                 "registry-missing",
-                f"{home.models()} has models, and the registry that says which are registered is gone",
+                f"{home.models()} has models, and the registry that lists them is gone",
                 "the tracking store that they were registered in",
                 "put it back; nothing was removed",
             ),
