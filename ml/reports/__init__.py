@@ -1,1 +1,1 @@
-"""What a run came to, as one page of HTML that opens without a network."""
+"""Reports: HTML pages that open without a network, the pull-request comment, and their charts."""

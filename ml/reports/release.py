@@ -124,8 +124,8 @@ def _release(registry: Registry, version: Version, notes: list[str]) -> Release:
     )
 
 
-def _side(version: Version, of: Evidence) -> Side:
-    return Side(f"version {version.version}", version.digest, of)
+def _side(version: Version, loaded: Evidence) -> Side:
+    return Side(f"version {version.version}", version.digest, loaded)
 
 
 def _parts(run: Run, output: str) -> list[Run]:

@@ -98,7 +98,7 @@ def outcomes(sweep: Sweep) -> list[tuple[str, str, int]]:
         for trial in sweep.trials
         if trial.outcome != "completed"
     )
-    return [(OUTCOMES[outcome], reason, of) for (outcome, reason), of in reasons.most_common()]
+    return [(OUTCOMES[outcome], reason, n) for (outcome, reason), n in reasons.most_common()]
 
 
 def compared_terms(selected: Selected) -> dict[str, str]:
@@ -219,7 +219,7 @@ def metric_rows(facts: Facts) -> Iterator[MetricRow]:
             if metric not in metrics:
                 continue
             ours = metrics[metric]
-            baseline, champion = (of.get(split, {}).get(metric) for of in sources[1:])
+            baseline, champion = (source.get(split, {}).get(metric) for source in sources[1:])
             difference = None
             if facts.release and metric == primary:
                 difference = facts.release.paired_difference(split)
@@ -243,7 +243,9 @@ def metric_rows(facts: Facts) -> Iterator[MetricRow]:
 def slice_rows(evidence: Evidence, metrics: Metrics) -> list[tuple[str, Estimate, Markup]]:
     """(value, estimate of the primary metric, interval) of a slice, the worst value first."""
     metric = evidence.primary_metric or ""
-    estimates = {value: of[metric] for value, of in metrics.items() if metric in of}
+    estimates = {
+        value: of_value[metric] for value, of_value in metrics.items() if metric in of_value
+    }
     sign = -1 if evidence.goal == "minimize" else 1
 
     def rank(value: str) -> float:

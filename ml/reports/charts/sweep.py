@@ -110,8 +110,8 @@ def parallel(sweep: Sweep, first: Sequence[str] = ()) -> Markup | None:
     if first:
         caption.append("The most important parameters come first.")
     if len(lines) < len(sweep.trials):
-        drawn = f"{len(lines):,} of {count(len(sweep.trials), 'trial')}"
-        caption.append(f"{drawn} drawn: the best, and the others evenly.")
+        total = count(len(sweep.trials), "trial")
+        caption.append(f"{len(lines):,} of {total} drawn: the best, and the others evenly.")
     if len(names) < len(every):
         caption.append(
             f"{len(names)} of {len(every)} parameters drawn; the table of trials has more."
