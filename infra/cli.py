@@ -48,9 +48,7 @@ def settings(
 ) -> None:
     """Check the stack files; exit 2 with every problem, each with its line."""
     if schema:
-        from infra.settings.schema import schema as stack_schema
-
-        _write_json(stack_schema())
+        _write_json(loader.schema())
         return
     problems: list[Problem] = []
     loaded: dict[str, object] = {}

@@ -199,7 +199,7 @@ def _names(settings: Settings) -> Findings:
 
 def _asset_registry(settings: Settings) -> Findings:
     registry, key = settings.asset_registry, "platform:asset_registry"
-    missing, no_effect = "missing-setting", "no-effect"
+    missing, no_effect = "missing-field", "no-effect"
     if registry.mode != "none" and not registry.name:
         yield Finding(missing, f"no `name` in `{key}`", "its name", "add `name:`", (key,))
     if registry.mode == "use" and not registry.resource_group:
@@ -231,7 +231,7 @@ def _storage(settings: Settings) -> Findings:
         found = f"`{STORAGE}.nfs_share_gib` is {storage.nfs_share_gib}"
         hint = "a premium share is billed for at least 100 GiB"
         keys: tuple[Key, ...] = (STORAGE, "nfs_share_gib")
-        yield Finding("wrong-setting", found, "0, or 100 or more", hint, keys)
+        yield Finding("wrong-value", found, "0, or 100 or more", hint, keys)
     # `infra sas` issues a SAS for one path of one container, and there is one secret.
     if storage.datastores == "sas" and len(storage.containers) > 1:
         found = f"`datastores: sas` with {len(storage.containers)} containers"
@@ -252,7 +252,7 @@ def _workstations(settings: Settings) -> Findings:
         if vm and not machine.ssh_key:
             found = f"`{machine.name}` has no `ssh_key`"
             hint = "add the public key of its administrator; passwords are off"
-            yield Finding("missing-setting", found, "a public key", hint, keys)
+            yield Finding("missing-field", found, "a public key", hint, keys)
         if not vm and machine.ssh_key:
             found = f"`{machine.name}` is a compute instance, which does not accept SSH"
             hint = "delete it, or set `kind: data-science-vm`"
@@ -273,16 +273,16 @@ def _address_space(settings: Settings) -> Findings:
         if "host bits" in str(error):
             meant = ipaddress.IPv4Network(settings.network.address_space, strict=False)
             hint = f"did you mean `{meant}`?"
-        yield Finding("wrong-setting", f"{found}: {error}", expected, hint, ADDRESS_SPACE)
+        yield Finding("wrong-value", f"{found}: {error}", expected, hint, ADDRESS_SPACE)
         return
     private = any(space.subnet_of(range_) for range_ in _PRIVATE)
     if not 16 <= space.prefixlen <= 24 or not private:
         hint = "ask the owner of the network plan"
-        yield Finding("wrong-setting", found, expected, hint, ADDRESS_SPACE)
+        yield Finding("wrong-value", found, expected, hint, ADDRESS_SPACE)
     elif space.overlaps(_DOCKER):
         expected = f"no overlap with {_DOCKER}: nodes use it for Docker"
         hint = "choose another range, such as 172.18.0.0/16"
-        yield Finding("wrong-setting", found, expected, hint, ADDRESS_SPACE)
+        yield Finding("wrong-value", found, expected, hint, ADDRESS_SPACE)
     if settings.network.isolation != "own":
         return
     # A node needs an address, or a cluster stays smaller than declared (how-to-secure-training-

@@ -1,19 +1,53 @@
 """The settings of one environment: a stack file as one frozen value.
 
 A stack file states only what differs from the defaults here. No code branches on the name of an
-environment: every difference is a setting. A field is a type, a sentence for people, and the rule
-that `reader` checks it by.
+environment: every difference is a setting. The text below a field is its description in errors and
+in editors.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal
+
+from pydantic import ConfigDict, Field, GetCoreSchemaHandler, GetJsonSchemaHandler
+from pydantic_core import core_schema
 
 from infra.catalog.sizes import PRESETS, SIZES, Preset, Size
-from infra.settings.reader import Form, field
+from ml.core.settings import CLOSED, invalid
 
+
+@dataclass(frozen=True)
+class Form:
+    """The form of a string: a pattern that matches all of it, and the same in words."""
+
+    pattern: str
+    words: str
+
+    def __get_pydantic_core_schema__(
+        self, source: Any, handler: GetCoreSchemaHandler
+    ) -> core_schema.CoreSchema:
+        return core_schema.no_info_after_validator_function(self._check, handler(source))
+
+    def __get_pydantic_json_schema__(
+        self, schema: core_schema.CoreSchema, handler: GetJsonSchemaHandler
+    ) -> dict[str, Any]:
+        return {**handler(schema), "pattern": f"^({self.pattern})$"}
+
+    def _check(self, text: str) -> str:
+        if self._fits(text):
+            return text
+        lower = text.strip().lower()
+        similar = [re.sub(r"[\s_]+", "-", lower), re.sub(r"\s+", "", lower)]
+        meant = next((other for other in similar if self._fits(other)), None)
+        raise invalid(self.words, f"did you mean `{meant}`?" if meant else "")
+
+    def _fits(self, text: str) -> bool:
+        return re.fullmatch(self.pattern, text, re.ASCII) is not None
+
+
+CONFIG = ConfigDict(**CLOSED, use_attribute_docstrings=True)
 # The cluster that builds images where the container registry is private.
 BUILDER = "image-builder"
 # Default of a compute instance.
@@ -36,6 +70,12 @@ COMPUTE = Form(
     " hyphen",
 )
 CIDR = Form(r"\d{1,3}(\.\d{1,3}){3}/\d{1,2}", "a range such as 10.60.0.0/16")
+HOST = Form(
+    r"(\*\.)?([a-z0-9]+(-+[a-z0-9]+)*\.)+[a-z]{2,}", "a host name such as pypi.org, or *.pypi.org"
+)
+CONTAINER = Form(
+    r"(?=.{3,30}$)[a-z0-9](-?[a-z0-9])+", "3 to 30 lower-case letters, digits and single hyphens"
+)
 # `checks` knows which sizes exist.
 VM_SIZE = Form(r"\w+", "a VM size such as Standard_E4ds_v4")
 
@@ -52,92 +92,73 @@ def _resource_id(kind: str) -> Form:
 class Network:
     """The virtual network, and whether Azure ML or a subnet of ours isolates compute."""
 
-    isolation: Literal["managed", "own"] = field(
-        "`managed`: Azure ML's managed network; `own`: clusters in our own subnet, and deployments"
-        " with `egress_public_network_access: disabled`; cannot be changed for an existing"
-        " workspace",
-        "managed",
-    )
-    address_space: str = field(
-        "range of the virtual network, /16 to /24; cannot be changed once the network is in use",
-        "10.60.0.0/16",
-        form=CIDR,
-    )
-    service_endpoints: bool = field(
-        "also reach storage and vault by service endpoints: their public addresses then answer to"
-        " the nodes' subnet, and storage-public-access and vault-public-access need waivers",
-        False,
-    )
-    firewall: Literal["Basic", "Standard"] = field(
-        "SKU of the firewall that rules with host names need", "Standard"
-    )
-    allowed_hosts: tuple[str, ...] = field(
-        "hosts that compute may reach; the first one adds a firewall and its cost",
-        (),
-        form=Form(
-            r"(\*\.)?([a-z0-9]+(-+[a-z0-9]+)*\.)+[a-z]{2,}",
-            "a host name such as pypi.org, or *.pypi.org",
-        ),
-    )
+    __pydantic_config__ = CONFIG
+
+    isolation: Literal["managed", "own"] = "managed"
+    """`managed`: Azure ML's managed network; `own`: clusters in our own subnet, and deployments
+    with `egress_public_network_access: disabled`; cannot be changed for an existing workspace.
+    """
+    address_space: Annotated[str, CIDR] = "10.60.0.0/16"
+    """Range of the virtual network, /16 to /24; cannot be changed once the network is in use."""
+    service_endpoints: bool = False
+    """Also reach storage and vault by service endpoints: their public addresses then answer to the
+    nodes' subnet, and storage-public-access and vault-public-access need waivers.
+    """
+    firewall: Literal["Basic", "Standard"] = "Standard"
+    """SKU of the firewall that rules with host names need."""
+    allowed_hosts: tuple[Annotated[str, HOST], ...] = ()
+    """Hosts that compute may reach; the first one adds a firewall and its cost."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Storage:
     """The workspace's storage account and the data lake."""
 
-    redundancy: Literal["LRS", "ZRS", "GRS", "GZRS", "RAGRS", "RAGZRS"] = field(
-        "how many copies, and where; to move an existing account into zones or out of them, convert"
-        " it (`az storage account migration start`) before the change here",
-        "ZRS",
-    )
-    containers: tuple[str, ...] = field(
-        "file systems of the lake; each is a datastore of the workspace",
-        ("raw", "curated"),
-        form=Form(
-            r"(?=.{3,30}$)[a-z0-9](-?[a-z0-9])+",
-            "3 to 30 lower-case letters, digits and single hyphens",
-        ),
-        low=1,
-        high=20,
-    )
-    datastores: Literal["identity", "sas"] = field(
-        "how jobs reach the lake: by identity, or by a short-lived SAS for a path of its one"
-        " container. Nothing renews the SAS: `infra sas ENV raw/2026/ --hours 8 | sed 's/[^?]*//' |"
-        " pulumi config set --secret lake_sas`, then `pulumi up`",
-        "identity",
-    )
-    sas_hours: int = field("longest lifetime of a SAS, in hours", 8, low=1, high=168)
-    soft_delete_days: int = field("days in which a deletion can be undone", 14, low=7, high=365)
-    cool_after_days: int = field("days until a blob moves to the cool tier", 30, low=1, high=3650)
-    delete_after_days: int = field(
-        "days until a blob of the first container is deleted; 0 means never", 0, low=0, high=36500
-    )
-    stored_gb: int = field("GB stored, for the cost estimate only", 100, low=0, high=10**7)
-    customer_managed_key: bool = field(
-        "encrypt with a key from our own vault; cannot be changed for existing accounts. If the"
-        " first update ends with KeyVaultAuthenticationFailure, run it again: a new role takes"
-        " effect in the vault after some minutes",
-        False,
-    )
-    nfs_share_gib: int = field(
-        "size of an NFS share; 0 means none, otherwise 100 or more. A job mounts it itself, with"
-        " nfs-common in its image: `mount -t nfs -o vers=4,minorversion=1,sec=sys"
-        " ACCOUNT.file.core.windows.net:/ACCOUNT/shared DIR`",
-        0,
-        high=102400,
-    )
+    __pydantic_config__ = CONFIG
+
+    redundancy: Literal["LRS", "ZRS", "GRS", "GZRS", "RAGRS", "RAGZRS"] = "ZRS"
+    """How many copies, and where; to move an existing account into zones or out of them, convert it
+    (`az storage account migration start`) before the change here.
+    """
+    containers: Annotated[
+        tuple[Annotated[str, CONTAINER], ...], Field(min_length=1, max_length=20)
+    ] = ("raw", "curated")
+    """File systems of the lake; each is a datastore of the workspace."""
+    datastores: Literal["identity", "sas"] = "identity"
+    """How jobs reach the lake: by identity, or by a short-lived SAS for a path of its one
+    container. Nothing renews the SAS: `infra sas ENV raw/2026/ --hours 8 | sed 's/[^?]*//' | pulumi
+    config set --secret lake_sas`, then `pulumi up`.
+    """
+    sas_hours: Annotated[int, Field(ge=1, le=168)] = 8
+    """Longest lifetime of a SAS, in hours."""
+    soft_delete_days: Annotated[int, Field(ge=7, le=365)] = 14
+    """Days in which a deletion can be undone."""
+    cool_after_days: Annotated[int, Field(ge=1, le=3650)] = 30
+    """Days until a blob moves to the cool tier."""
+    delete_after_days: Annotated[int, Field(ge=0, le=36500)] = 0
+    """Days until a blob of the first container is deleted; 0 means never."""
+    stored_gb: Annotated[int, Field(ge=0, le=10**7)] = 100
+    """GB stored, for the cost estimate only."""
+    customer_managed_key: bool = False
+    """Encrypt with a key from our own vault; cannot be changed for existing accounts. If the first
+    update ends with KeyVaultAuthenticationFailure, run it again: a new role takes effect in the
+    vault after some minutes.
+    """
+    nfs_share_gib: Annotated[int, Field(ge=0, le=102400)] = 0
+    """Size of an NFS share; 0 means none, otherwise 100 or more. A job mounts it itself, with
+    nfs-common in its image: `mount -t nfs -o vers=4,minorversion=1,sec=sys
+    ACCOUNT.file.core.windows.net:/ACCOUNT/shared DIR`.
+    """
 
 
 @dataclass(frozen=True, kw_only=True)
 class Vault:
     """The key vault."""
 
-    soft_delete_days: int = field(
-        "days in which a deleted secret can be recovered; cannot be changed for an existing vault",
-        90,
-        low=7,
-        high=90,
-    )
+    __pydantic_config__ = CONFIG
+
+    soft_delete_days: Annotated[int, Field(ge=7, le=90)] = 90
+    """Days in which a deleted secret can be recovered; cannot be changed for an existing vault."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,24 +171,28 @@ class Images:
     regions, and billed while idle.
     """
 
-    zone_redundant: bool = field(
-        "spread over the zones of the region; cannot be changed for an existing registry", True
-    )
-    keep_untagged_days: int = field("days until an untagged image is deleted", 30, low=1, high=365)
-    builder_size: str = field(
-        "size of the node that builds images where the registry is private",
-        "Standard_D4ds_v4",
-        form=VM_SIZE,
-    )
-    builds: int = field("images built in a typical month, for its cost", 10, low=0, high=10000)
+    __pydantic_config__ = CONFIG
+
+    zone_redundant: bool = True
+    """Spread over the zones of the region; cannot be changed for an existing registry."""
+    keep_untagged_days: Annotated[int, Field(ge=1, le=365)] = 30
+    """Days until an untagged image is deleted."""
+    builder_size: Annotated[str, VM_SIZE] = "Standard_D4ds_v4"
+    """Size of the node that builds images where the registry is private."""
+    builds: Annotated[int, Field(ge=0, le=10000)] = 10
+    """Images built in a typical month, for its cost."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Monitoring:
     """Logs, metrics and alerts."""
 
-    retention_days: int = field("days for which logs are kept", 90, low=30, high=730)
-    daily_gb: int = field("daily cap on logs, in GB", 5, low=1, high=1000)
+    __pydantic_config__ = CONFIG
+
+    retention_days: Annotated[int, Field(ge=30, le=730)] = 90
+    """Days for which logs are kept."""
+    daily_gb: Annotated[int, Field(ge=1, le=1000)] = 5
+    """Daily cap on logs, in GB."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -180,81 +205,86 @@ class AssetRegistry:
     how-to-registry-network-isolation, "Use assets from registry in workspace").
     """
 
-    mode: Literal["create", "use", "none"] = field(
-        "exactly one environment creates it and is deployed first, the others use it; models of a"
-        " private environment are uploaded to it as files, from inside its network: Azure cannot"
-        " share models from storage without public addresses",
-        "none",
-    )
-    name: str = field("its name, the same in every environment", "", form=NAME)
-    resource_group: str = field(
-        "with `mode: use`: its resource group, in the same subscription and region",
-        "",
-        form=Form(r"[\w().-]{1,89}[\w()-]", "the name of a resource group"),
-    )
-    storage: str = field(
-        "id of the storage account that Azure created for it: jobs read its models there",
-        "",
-        form=_resource_id("Microsoft.Storage/storageAccounts"),
-    )
-    images: str = field(
-        "id of the container registry that Azure created for it: jobs pull its images there",
-        "",
-        form=_resource_id("Microsoft.ContainerRegistry/registries"),
-    )
+    __pydantic_config__ = CONFIG
+
+    mode: Literal["create", "use", "none"] = "none"
+    """Exactly one environment creates it and is deployed first, the others use it; models of a
+    private environment are uploaded to it as files, from inside its network: Azure cannot share
+    models from storage without public addresses.
+    """
+    name: Annotated[str, NAME] = ""
+    """Its name, the same in every environment."""
+    resource_group: Annotated[
+        str, Form(r"[\w().-]{1,89}[\w()-]", "the name of a resource group")
+    ] = ""
+    """With `mode: use`: its resource group, in the same subscription and region."""
+    storage: Annotated[str, _resource_id("Microsoft.Storage/storageAccounts")] = ""
+    """Id of the storage account that Azure created for it: jobs read its models there."""
+    images: Annotated[str, _resource_id("Microsoft.ContainerRegistry/registries")] = ""
+    """Id of the container registry that Azure created for it: jobs pull its images there."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Guardrails:
     """The budget, its recipients, and locks."""
 
-    monthly_budget: int = field("monthly budget, in the billing currency", low=1, high=10**7)
-    budget_from: str = field(
-        "first month of the budget: Azure accepts the month in which it is created, or one of the"
-        " twelve after it",
-        form=Form(r"20\d\d-(0[1-9]|1[0-2])", "a month such as 2026-12"),
-    )
-    locks: bool = field(
-        "lock storage, vault and registry against deletion; an update that removes roles or"
-        " containers (removes a cluster, changes `lake` or `person`) needs an update with false"
-        " before it, because a lock also protects roles on a resource and what is inside it",
-        True,
-    )
-    protect: bool = field(
-        "Pulumi refuses to replace or delete resources that hold data; `pulumi state unprotect`"
-        " releases one",
-        True,
-    )
+    __pydantic_config__ = CONFIG
+
+    monthly_budget: Annotated[int, Field(ge=1, le=10**7)]
+    """Monthly budget, in the billing currency."""
+    budget_from: Annotated[str, Form(r"20\d\d-(0[1-9]|1[0-2])", "a month such as 2026-12")]
+    """First month of the budget: Azure accepts the month in which it is created, or one of the
+    twelve after it.
+    """
+    locks: bool = True
+    """Lock storage, vault and registry against deletion; an update that removes roles or containers
+    (removes a cluster, changes `lake` or `person`) needs an update with false before it, because a
+    lock also protects roles on a resource and what is inside it.
+    """
+    protect: bool = True
+    """Pulumi refuses to replace or delete resources that hold data; `pulumi state unprotect`
+    releases one.
+    """
 
 
 @dataclass(frozen=True, kw_only=True)
 class Usage:
     """A typical month, for the cost estimate only."""
 
-    jobs: int = field("jobs a month", 20, low=0, high=100000)
-    hours: int = field("hours a job", 2, low=0, high=720)
-    nodes: int = field("nodes a job", 1, low=0, high=1000)
+    __pydantic_config__ = CONFIG
+
+    jobs: Annotated[int, Field(ge=0, le=100000)] = 20
+    """Jobs a month."""
+    hours: Annotated[int, Field(ge=0, le=720)] = 2
+    """Hours a job."""
+    nodes: Annotated[int, Field(ge=0, le=1000)] = 1
+    """Nodes a job."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cluster:
     """A compute cluster: a preset or a size, from `min_nodes` to `max_nodes`."""
 
-    name: str = field("its name in the workspace", form=COMPUTE)
-    preset: Preset | None = field("a size by its purpose; or `size`", None)
-    size: str | None = field(
-        "a size by its name; or `preset`; cannot be changed for an existing cluster",
-        None,
-        form=VM_SIZE,
-    )
-    priority: Literal["dedicated", "spot"] | None = field(
-        "by default CPU is dedicated and GPU is spot, except H100, which has no spot nodes", None
-    )
-    min_nodes: int = field("nodes that run even without jobs", 0, low=0, high=100)
-    max_nodes: int = field("most nodes", 4, low=1, high=1000)
-    idle_minutes: int = field("minutes until an idle node is released", 15, low=1, high=1440)
-    lake: Literal["read", "write"] = field("access of its identity to the data lake", "write")
-    usage: Usage = field("a typical month", Usage)
+    __pydantic_config__ = CONFIG
+
+    name: Annotated[str, COMPUTE]
+    """Its name in the workspace."""
+    preset: Preset | None = None
+    """A size by its purpose; or `size`."""
+    size: Annotated[str, VM_SIZE] | None = None
+    """A size by its name; or `preset`; cannot be changed for an existing cluster."""
+    priority: Literal["dedicated", "spot"] | None = None
+    """By default CPU is dedicated and GPU is spot, except H100, which has no spot nodes."""
+    min_nodes: Annotated[int, Field(ge=0, le=100)] = 0
+    """Nodes that run even without jobs."""
+    max_nodes: Annotated[int, Field(ge=1, le=1000)] = 4
+    """Most nodes."""
+    idle_minutes: Annotated[int, Field(ge=1, le=1440)] = 15
+    """Minutes until an idle node is released."""
+    lake: Literal["read", "write"] = "write"
+    """Access of its identity to the data lake."""
+    usage: Usage = field(default_factory=Usage)
+    """A typical month."""
 
     @property
     def vm_size(self) -> str:
@@ -277,87 +307,113 @@ class Cluster:
 class Workstation:
     """A machine for one person: a compute instance of the workspace, or a Linux VM."""
 
-    name: str = field("its name", form=NAME)
-    kind: Literal["compute-instance", "data-science-vm"] = field(
-        "an Azure ML compute instance, which reaches the same hosts as jobs (Git needs its host in"
-        " `allowed_hosts`; our own network only lets it reach Azure), or a Linux data-science VM",
-        "compute-instance",
+    __pydantic_config__ = CONFIG
+
+    name: Annotated[str, NAME]
+    """Its name."""
+    kind: Literal["compute-instance", "data-science-vm"] = "compute-instance"
+    """An Azure ML compute instance, which reaches the same hosts as jobs (Git needs its host in
+    `allowed_hosts`; our own network only lets it reach Azure), or a Linux data-science VM.
+    """
+    size: Annotated[str, VM_SIZE] = "Standard_E4ds_v4"
+    """A VM size."""
+    person: Annotated[str, GUID]
+    """Object id of its user."""
+    ssh_key: Annotated[str, Form(r"ssh-(rsa|ed25519) \S+.*", "a public key: ssh-ed25519 AAAA…")] = (
+        ""
     )
-    size: str = field("a VM size", "Standard_E4ds_v4", form=VM_SIZE)
-    person: str = field("object id of its user", form=GUID)
-    ssh_key: str = field(
-        "public key of a VM's administrator; cannot be changed for an existing VM",
-        "",
-        form=Form(r"ssh-(rsa|ed25519) \S+.*", "a public key: ssh-ed25519 AAAA…"),
-    )
-    idle_minutes: int = field(
-        "minutes until an idle instance stops", IDLE_MINUTES, low=15, high=4320
-    )
+    """Public key of a VM's administrator; cannot be changed for an existing VM."""
+    idle_minutes: Annotated[int, Field(ge=15, le=4320)] = IDLE_MINUTES
+    """Minutes until an idle instance stops."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Endpoint:
     """An online endpoint; it may exist before its first model."""
 
-    name: str = field(
-        "its name in the region",
-        form=Form(
+    __pydantic_config__ = CONFIG
+
+    name: Annotated[
+        str,
+        Form(
             r"(?=.{3,32}$)[a-z](-?[a-z0-9])+",
             "3 to 32 lower-case letters, digits and single hyphens, a letter first",
         ),
-    )
-    alert_errors: int = field("failed requests a minute that raise an alert", 10, low=1, high=10**6)
+    ]
+    """Its name in the region."""
+    alert_errors: Annotated[int, Field(ge=1, le=10**6)] = 10
+    """Failed requests a minute that raise an alert."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
-    """One environment; `environment` is the name of its stack."""
+class StackFile:
+    """The contents of `config` in a stack file."""
 
-    environment: str = field("the stack", internal=True)
-    location: str = field(
-        "as `az account list-locations` names it",
-        key="azure-native:location",
-        form=Form(r"[a-z]+[a-z0-9]*", "a region such as westeurope"),
-    )
-    subscription: str = field(
-        "`az account list` names it", key="azure-native:subscriptionId", form=GUID
-    )
-    tenant: str = field("`az account list` names it", key="azure-native:tenantId", form=GUID)
-    name: str = field(
-        "short name of the platform, a part of every name",
-        form=Form(r"[a-z][a-z0-9]{1,7}", "2 to 8 lower-case letters and digits, a letter first"),
-    )
-    repository: str = field(
-        "GitHub repository whose workflows may sign in, with its ids where its tokens contain them"
-        " (`infra bootstrap` tells)",
-        form=Form(
+    __pydantic_config__ = ConfigDict(**CONFIG, alias_generator=lambda name: f"platform:{name}")
+
+    location: Annotated[
+        str,
+        Form(r"[a-z]+[a-z0-9]*", "a region such as westeurope"),
+        Field(alias="azure-native:location"),
+    ]
+    """As `az account list-locations` names it."""
+    subscription: Annotated[str, GUID, Field(alias="azure-native:subscriptionId")]
+    """`az account list` names it."""
+    tenant: Annotated[str, GUID, Field(alias="azure-native:tenantId")]
+    """`az account list` names it."""
+    name: Annotated[
+        str, Form(r"[a-z][a-z0-9]{1,7}", "2 to 8 lower-case letters and digits, a letter first")
+    ]
+    """Short name of the platform, a part of every name."""
+    repository: Annotated[
+        str,
+        Form(
             r"[A-Za-z0-9][A-Za-z0-9-]*(@\d+/(?=.*@\d+$)|/(?!.*@))"
             r"(?!\.{1,2}(@|$))(?!.*\.git(@|$))[A-Za-z0-9._-]+(@\d+)?",
             "owner/name or owner@id/name@id, as GitHub writes it and without .git",
         ),
-    )
-    owner: str = field("recipient of alerts and budget notices", form=EMAIL)
-    cost_center: str = field(
-        "tag for billing",
-        form=Form(
-            r"[\w .-]{1,64}", "1 to 64 letters (A to Z, a to z), digits, spaces, dots, - and _"
-        ),
-    )
-    exposure: Literal["private", "starter"] = field(
-        "`private`: reachable only through private endpoints; `starter`: public addresses, also"
-        " without keys; cannot be changed for an existing workspace",
-        "private",
-    )
-    network: Network = field("virtual network", Network)
-    storage: Storage = field("storage accounts", Storage)
-    vault: Vault = field("key vault", Vault)
-    images: Images = field("container registry", Images)
-    monitoring: Monitoring = field("logs and alerts", Monitoring)
-    asset_registry: AssetRegistry = field("shared registry", AssetRegistry)
-    clusters: tuple[Cluster, ...] = field("compute clusters", (), high=200)
-    workstations: tuple[Workstation, ...] = field("machines for people", (), high=100)
-    endpoints: tuple[Endpoint, ...] = field("online endpoints", (), high=100)
-    guardrails: Guardrails = field("budget and locks")
+    ]
+    """GitHub repository whose workflows may sign in, with its ids where its tokens contain them
+    (`infra bootstrap` tells).
+    """
+    owner: Annotated[str, EMAIL]
+    """Recipient of alerts and budget notices."""
+    cost_center: Annotated[
+        str,
+        Form(r"[\w .-]{1,64}", "1 to 64 letters (A to Z, a to z), digits, spaces, dots, - and _"),
+    ]
+    """Tag for billing."""
+    exposure: Literal["private", "starter"] = "private"
+    """`private`: reachable only through private endpoints; `starter`: public addresses, also
+    without keys; cannot be changed for an existing workspace.
+    """
+    network: Network = field(default_factory=Network)
+    """Virtual network."""
+    storage: Storage = field(default_factory=Storage)
+    """Storage accounts."""
+    vault: Vault = field(default_factory=Vault)
+    """Key vault."""
+    images: Images = field(default_factory=Images)
+    """Container registry."""
+    monitoring: Monitoring = field(default_factory=Monitoring)
+    """Logs and alerts."""
+    asset_registry: AssetRegistry = field(default_factory=AssetRegistry)
+    """Shared registry."""
+    clusters: Annotated[tuple[Cluster, ...], Field(max_length=200)] = ()
+    """Compute clusters."""
+    workstations: Annotated[tuple[Workstation, ...], Field(max_length=100)] = ()
+    """Machines for people."""
+    endpoints: Annotated[tuple[Endpoint, ...], Field(max_length=100)] = ()
+    """Online endpoints."""
+    guardrails: Guardrails
+    """Budget and locks."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings(StackFile):
+    """One environment; `environment` is the name of its stack."""
+
+    environment: str
 
     @property
     def github(self) -> str:

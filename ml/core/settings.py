@@ -124,12 +124,18 @@ def _problem(
     keys, kind, context = (*above, *inner), detail["type"], detail.get("ctx", {})
     name, place = dotted(keys) or "the file", document.place(*keys)
     if kind in _UNKNOWN:
+        place = document.place(*keys[:-1], _yaml_key(document.get(*keys[:-1]), keys[-1]))
         allowed = list(_described(schema, inner[:-1]).get("properties", {}))
-        near = nearest(str(inner[-1]), allowed)
-        hint = f"did you mean `{near[0]}`?" if near else "delete it"
+        # Without the prefix that names of one tool share, as in `platform:name`.
+        names = {field.rpartition(":")[2]: field for field in allowed}
+        near = nearest(str(inner[-1]).rpartition(":")[2], names)
+        hint = f"did you mean `{names[near[0]]}`?" if near else "delete it"
         return Problem("unknown-field", f"`{name}`", "one of: " + ", ".join(allowed), hint, place)
     expected = _EXPECTED.get(kind, detail["msg"]).format(**context)
-    description = str(_described(schema, inner).get("description", ""))
+    part = _described(schema, inner)
+    description = " ".join(str(part.get("description", "")).split())
+    if kind == "dataclass_type":
+        expected += f" with {', '.join(part.get('properties', {}))}"
     if kind == "missing":
         hint = f"add `{inner[-1]}:`" + (f" ({description})" if description else "")
         return Problem("missing-field", f"no `{name}`", description or "it", hint, place)
@@ -137,6 +143,12 @@ def _problem(
     hint = str(context.get("hint") or _correction(value, kind, document, keys, context))
     found = f"`{name}` is {_shown(value)}"
     return Problem("wrong-value", found, expected, hint or description, place)
+
+
+def _yaml_key(mapping: object, key: Key) -> Any:
+    """The key as YAML has it: in JSON `true` and `null` are texts."""
+    others = mapping if isinstance(mapping, dict) else {}
+    return next((other for other in others if str(other).lower() == str(key).lower()), key)
 
 
 def _correction(
@@ -150,8 +162,9 @@ def _correction(
         return "write it without quotes" if plain or value in {"true", "false"} else ""
     if kind == "literal_error":
         allowed = [word.strip(" '") for word in context["expected"].replace(" or ", ",").split(",")]
-        near = nearest(str(value).lower(), allowed)
-        return f"did you mean `{near[0]}`?" if near else ""
+        folded = {word.lower(): word for word in allowed}
+        near = nearest(str(value).lower(), folded)
+        return f"did you mean `{folded[near[0]]}`?" if near else ""
     return ""
 
 

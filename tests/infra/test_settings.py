@@ -15,9 +15,8 @@ import yaml
 
 from infra import cli
 from infra.catalog.sizes import PRESETS, RETIREMENTS, SIZES, retired, retirement
-from infra.settings.loader import FOLDER, load, select, stacks
+from infra.settings.loader import FOLDER, load, schema, select, stacks
 from infra.settings.model import Cluster, Settings
-from infra.settings.schema import schema
 from ml.core.errors import Problem, Refused
 from tests.conftest import ROOT
 
@@ -140,14 +139,14 @@ def test_an_unknown_stack_is_told_what_is_near(
     ("was", "now", "hint"),
     [
         ("redundancy: LRS", "redundancy: lrs", "did you mean `LRS`"),
-        ("preset: t4", "preset: gpu", "hint: a size by its purpose"),
-        ("ml-platform@example.com", "[a@example.com]", "hint: recipient of alerts"),
-        ("endpoints:\n    - name: ", "endpoints:\n    - ", "its keys: name, alert_errors"),
+        ("preset: t4", "preset: gpu", "hint: A size by its purpose"),
+        ("ml-platform@example.com", "[a@example.com]", "hint: Recipient of alerts"),
+        ("endpoints:\n    - name: ", "endpoints:\n    - ", "a mapping with name, alert_errors"),
         ("platform:name", "azure-native:clientSecret", "hint: delete it"),
         ("platform:name", "name", "did you mean `platform:name`"),
         ("westeurope", "westeurop", "did you mean `westeurope`"),
         ("monthly_budget: 500", "monthly_budget: 0500", "`0500`, which YAML reads as 320"),
-        ("monthly_budget: 500", 'monthly_budget: "500"', "digits alone, without quotes"),
+        ("monthly_budget: 500", 'monthly_budget: "500"', "write it without quotes"),
         ("locks: false", 'locks: "false"', "hint: write it without quotes"),
         ("westeurope", "West Europe", "did you mean `westeurope`"),
         ("cpu-cluster", "CPU_cluster", "did you mean `cpu-cluster`"),
@@ -155,7 +154,7 @@ def test_an_unknown_stack_is_told_what_is_near(
         ("preset: t4", "size: E4ds_v4", "did you mean `Standard_E4ds_v4`"),
         ("preset: t4", "size: Standard_M128", "hint: add a missing size to"),
         ("cost_center: ml", "cost_center: 0711", "hint: put it in quotes"),
-        ("budget_from: 2026-12", "budget_from: 2026-12-01", "hint: first month of the budget"),
+        ("budget_from: 2026-12", "budget_from: 2026-12-01", "hint: First month of the budget"),
         ("repository: your-organisation/", "repository: https://github.com/a/", "hint: GitHub"),
         ("platform:storage:", NETWORK.format("10.60.1.0/16"), "did you mean `10.60.0.0/16`"),
         ("platform:storage:", NETWORK.format("10.60.0.0/33"), "hint: numbers up to 255"),
@@ -226,7 +225,7 @@ def test_the_schema_takes_the_stacks_and_refuses_what_one_setting_gets_wrong() -
     for stack in stacks():
         validator.validate(yaml.safe_load((FOLDER / f"Pulumi.{stack}.yaml").read_text()))
     for path in WRONG:
-        if "wrong: wrong-setting" in path.read_text() and path.stem not in NOT_OF_ONE_SETTING:
+        if "wrong: wrong-value" in path.read_text() and path.stem not in NOT_OF_ONE_SETTING:
             assert not validator.is_valid(yaml.safe_load(path.read_text())), path.stem
 
 
