@@ -39,9 +39,7 @@ class Workstations(pulumi.ComponentResource):
         card = network.NetworkInterface(
             f"{machine.name}-card",
             network_interface_name=site.names.local("nic", machine.name),
-            resource_group_name=site.group,
-            location=site.location,
-            tags=site.tags,
+            **site.place,
             ip_configurations=[
                 network.NetworkInterfaceIPConfigurationArgs(
                     name="private",
@@ -54,9 +52,7 @@ class Workstations(pulumi.ComponentResource):
         resource = compute.VirtualMachine(
             machine.name,
             vm_name=site.names.local("vm", machine.name),
-            resource_group_name=site.group,
-            location=site.location,
-            tags=site.tags,
+            **site.place,
             identity=compute.VirtualMachineIdentityArgs(
                 type=compute.ResourceIdentityType.SYSTEM_ASSIGNED
             ),
@@ -87,9 +83,7 @@ class Workstations(pulumi.ComponentResource):
             f"{machine.name}-sign-in",
             vm_extension_name="AADSSHLoginForLinux",
             vm_name=resource.name,
-            resource_group_name=site.group,
-            location=site.location,
-            tags=site.tags,
+            **site.place,
             publisher="Microsoft.Azure.ActiveDirectory",
             type="AADSSHLoginForLinux",
             type_handler_version="1.0",
@@ -163,10 +157,8 @@ class Compute(pulumi.ComponentResource):
         return ml.Compute(
             cluster.name,
             compute_name=cluster.name,
-            resource_group_name=args.site.group,
+            **args.site.place,
             workspace_name=args.workspace,
-            location=args.site.location,
-            tags=args.site.tags,
             identity=ml.ManagedServiceIdentityArgs(
                 type="UserAssigned",
                 user_assigned_identities=[args.identities[cluster.name].id],
@@ -196,10 +188,8 @@ class Compute(pulumi.ComponentResource):
         ml.Compute(
             instance.name,
             compute_name=args.site.names.instance(instance.name),
-            resource_group_name=args.site.group,
+            **args.site.place,
             workspace_name=args.workspace,
-            location=args.site.location,
-            tags=args.site.tags,
             properties=ml.ComputeInstanceArgs(
                 compute_type="ComputeInstance",
                 disable_local_auth=True,

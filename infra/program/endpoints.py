@@ -42,10 +42,8 @@ class Endpoints(pulumi.ComponentResource):
             resource = ml.OnlineEndpoint(
                 endpoint.name,
                 endpoint_name=site.names.regional(endpoint.name),
-                resource_group_name=site.group,
+                **site.place,
                 workspace_name=args.workspace,
-                location=site.location,
-                tags=site.tags,
                 kind="Managed",
                 identity=ml.ManagedServiceIdentityArgs(
                     type="UserAssigned", user_assigned_identities=[args.identity.id]

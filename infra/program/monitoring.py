@@ -36,9 +36,7 @@ class Monitoring(pulumi.ComponentResource):
         self.logs = operationalinsights.Workspace(
             "logs",
             workspace_name=site.names.local("log"),
-            resource_group_name=site.group,
-            location=site.location,
-            tags=site.tags,
+            **site.place,
             sku=operationalinsights.WorkspaceSkuArgs(name="PerGB2018"),
             retention_in_days=args.settings.retention_days,
             workspace_capping=operationalinsights.WorkspaceCappingArgs(
@@ -52,9 +50,7 @@ class Monitoring(pulumi.ComponentResource):
         self.insights = applicationinsights.Component(
             "insights",
             resource_name_=site.names.local("appi"),
-            resource_group_name=site.group,
-            location=site.location,
-            tags=site.tags,
+            **site.place,
             kind="web",
             application_type="web",
             ingestion_mode="LogAnalytics",

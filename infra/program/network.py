@@ -125,9 +125,7 @@ class Network(pulumi.ComponentResource):
         self.virtual = network.VirtualNetwork(
             "virtual-network",
             virtual_network_name=site.names.local("vnet"),
-            resource_group_name=site.group,
-            location=site.location,
-            tags=site.tags,
+            **site.place,
             address_space=network.AddressSpaceArgs(address_prefixes=[str(space)]),
             subnets=[
                 network.SubnetArgs(
@@ -178,9 +176,7 @@ class Network(pulumi.ComponentResource):
         endpoint = network.PrivateEndpoint(
             full_name,
             private_endpoint_name=site.names.local("pe", full_name),
-            resource_group_name=site.group,
-            location=site.location,
-            tags=site.tags,
+            **site.place,
             subnet=network.SubnetArgs(id=self.subnet("endpoints")),
             private_link_service_connections=[
                 network.PrivateLinkServiceConnectionArgs(
@@ -236,9 +232,7 @@ class Network(pulumi.ComponentResource):
         return network.NetworkSecurityGroup(
             f"security-{part}",
             network_security_group_name=self._site.names.local("nsg", part),
-            resource_group_name=self._site.group,
-            location=self._site.location,
-            tags=self._site.tags,
+            **self._site.place,
             security_rules=[*rules(part, self._site.location)],
             opts=pulumi.ResourceOptions(parent=self),
         )
@@ -249,9 +243,7 @@ class Network(pulumi.ComponentResource):
         address = network.PublicIPAddress(
             "nat-address",
             public_ip_address_name=site.names.local("pip", "out"),
-            resource_group_name=site.group,
-            location=site.location,
-            tags=site.tags,
+            **site.place,
             sku=network.PublicIPAddressSkuArgs(name="Standard"),
             public_ip_allocation_method="Static",
             opts=opts,
@@ -259,9 +251,7 @@ class Network(pulumi.ComponentResource):
         return network.NatGateway(
             "nat-gateway",
             nat_gateway_name=site.names.local("ng"),
-            resource_group_name=site.group,
-            location=site.location,
-            tags=site.tags,
+            **site.place,
             sku=network.NatGatewaySkuArgs(name="Standard"),
             public_ip_addresses=[network.SubResourceArgs(id=address.id)],
             opts=opts,

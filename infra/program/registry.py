@@ -36,9 +36,7 @@ class Registry(pulumi.ComponentResource):
         self.registry = containerregistry.Registry(
             "images",
             registry_name=site.names.worldwide("cr"),
-            resource_group_name=site.group,
-            location=site.location,
-            tags=site.tags,
+            **site.place,
             sku=containerregistry.SkuArgs(name="Premium"),
             admin_user_enabled=False,
             anonymous_pull_enabled=False,
@@ -100,9 +98,7 @@ class Assets(pulumi.ComponentResource):
         return ml.Registry(
             "assets",
             registry_name=args.settings.name,
-            resource_group_name=site.group,
-            location=site.location,
-            tags=site.tags,
+            **site.place,
             identity=ml.ManagedServiceIdentityArgs(type="SystemAssigned"),
             public_network_access=site.public_access,
             region_details=[

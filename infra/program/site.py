@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import pulumi
 from pulumi_azure_native import resources
@@ -28,6 +29,15 @@ class Site:
     tags: Mapping[str, str]
     protect: bool
     public_access: str
+
+    @property
+    def place(self) -> dict[str, Any]:
+        """The arguments that most resources share."""
+        return {
+            "resource_group_name": self.group,
+            "location": self.location,
+            "tags": self.tags,
+        }
 
 
 def site(settings: Settings) -> Site:

@@ -181,9 +181,7 @@ class Storage(pulumi.ComponentResource):
         account = storage.StorageAccount(
             name,
             account_name=site.names.worldwide(kind),
-            resource_group_name=site.group,
-            location=site.location,
-            tags=site.tags,
+            **site.place,
             kind="FileStorage" if nfs else "StorageV2",
             sku=storage.SkuArgs(name="Premium_ZRS" if nfs else f"Standard_{settings.redundancy}"),
             is_hns_enabled=lake,

@@ -33,9 +33,7 @@ class Vault(pulumi.ComponentResource):
         self.vault = keyvault.Vault(
             "vault",
             vault_name=site.names.worldwide("kv"),
-            resource_group_name=site.group,
-            location=site.location,
-            tags=site.tags,
+            **site.place,
             properties=keyvault.VaultPropertiesArgs(
                 tenant_id=site.tenant,
                 sku=keyvault.SkuArgs(family="A", name=keyvault.SkuName.PREMIUM),

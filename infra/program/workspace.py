@@ -48,9 +48,7 @@ class Workspace(pulumi.ComponentResource):
         self.workspace = ml.Workspace(
             "workspace",
             workspace_name=site.names.local("mlw"),
-            resource_group_name=site.group,
-            location=site.location,
-            tags=site.tags,
+            **site.place,
             kind="Default",
             sku=ml.SkuArgs(name="Basic", tier="Basic"),
             identity=ml.ManagedServiceIdentityArgs(

@@ -1,4 +1,4 @@
-"""Programs to preview: the repository's own once a session, and tiny ones written by a test."""
+"""Programs to preview: the repository's own, once a session, and tiny ones written by a test."""
 
 from __future__ import annotations
 

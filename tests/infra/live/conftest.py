@@ -1,4 +1,4 @@
-"""A subscription that is as declared, until a test changes it."""
+"""A subscription without drift, until a test changes it."""
 
 from __future__ import annotations
 

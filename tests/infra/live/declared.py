@@ -1,4 +1,4 @@
-"""A few declared resources, as the program registers them, and what Azure says of them."""
+"""A few declared resources, as the program registers them, and Azure's answers about them."""
 
 from __future__ import annotations
 

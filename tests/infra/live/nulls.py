@@ -1,6 +1,6 @@
-"""Answers with a null where something is expected: one for each value in them, at any depth.
+"""Answers with a null in place of a value: one answer for each value, at any depth.
 
-A list of objects that holds none of them is no answer at all: `Arm` refuses it.
+A list of objects without any object is invalid: `Arm` refuses it.
 """
 
 from __future__ import annotations

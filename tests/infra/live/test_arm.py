@@ -1,4 +1,4 @@
-"""What Azure, or something in its place, may answer: read, named, or refused in a few lines."""
+"""Answers of Azure, or of something in its place: read, named, or refused in a few lines."""
 
 from __future__ import annotations
 
@@ -48,10 +48,10 @@ def answered(state: State, status: int, headers: dict[str, str], body: bytes) ->
         (200, JSON, b'{"value": [], "nextLink": "http://127.0.0.1/next"}'),
     ],
 )
-def test_what_is_no_answer_of_azure_is_one_readable_error(
+def test_an_invalid_answer_is_one_readable_error(
     arm: Arm, state: State, status: int, headers: dict[str, str], body: bytes
 ) -> None:
-    """Exit 1 and a few short lines; never taken for nothing being there."""
+    """Exit 1 and a few short lines; never treated as an absent resource."""
     answered(state, status, headers, body)
     arm._client._config.retry_policy.backoff_factor = 0
     with pytest.raises(Refused, match="azure-does-not-answer") as refused:
@@ -62,7 +62,7 @@ def test_what_is_no_answer_of_azure_is_one_readable_error(
 
 
 @pytest.mark.parametrize("body", [b'{"value": null}', b"{}", b'{"value": [], "nextLink": null}'])
-def test_a_list_that_is_empty_in_any_way(arm: Arm, state: State, body: bytes) -> None:
+def test_an_empty_list(arm: Arm, state: State, body: bytes) -> None:
     answered(state, 200, JSON, body)
     assert list(arm.all(AT, "1")) == []
 
@@ -75,24 +75,24 @@ def test_a_list_without_pages(arm: Arm, state: State) -> None:
     assert arm.array(AT, "1") == []
 
 
-def test_nothing_there(arm: Arm, state: State) -> None:
-    """With a body, with one in the form of Azure Monitor, and without any."""
+def test_an_absent_resource(arm: Arm, state: State) -> None:
+    """With a body, with one in Azure Monitor's form, and without any."""
     for body in (error("ResourceNotFound"), b'{"code": "ResourceNotFound"}', b""):
         answered(state, 404, JSON, body)
     assert [arm.get(AT, "1") for _ in range(3)] == [None] * 3
 
 
 @pytest.mark.parametrize("code", ["InvalidAuthenticationTokenTenant", "ExpiredAuthenticationToken"])
-def test_a_token_that_is_not_taken_ends_it(arm: Arm, state: State, code: str) -> None:
-    """Of another tenant, or too old: no other question would be answered either."""
+def test_a_rejected_token_ends_the_command(arm: Arm, state: State, code: str) -> None:
+    """Of another tenant, or expired: no other request would succeed."""
     answered(state, 401, SIGN_IN, error(code))
     with pytest.raises(Refused, match=code) as refused:
         arm.get(AT, "1")
     assert "az login --tenant" in str(refused.value)
 
 
-def test_a_subscription_that_who_is_signed_in_does_not_see_ends_it(arm: Arm, state: State) -> None:
-    """Or everything in it would be called missing."""
+def test_an_invisible_subscription_ends_the_command(arm: Arm, state: State) -> None:
+    """Otherwise everything in it would be reported missing."""
     answered(state, 404, JSON, error("SubscriptionNotFound"))
     with pytest.raises(Refused, match="SubscriptionNotFound") as refused:
         arm.get(AT, "1")
@@ -103,16 +103,18 @@ def test_a_subscription_that_who_is_signed_in_does_not_see_ends_it(arm: Arm, sta
     ("status", "code"),
     [(403, "AuthorizationFailed"), (400, "NoRegisteredProviderFound"), (409, "Conflict")],
 )
-def test_what_azure_does_not_say_is_named(arm: Arm, state: State, status: int, code: str) -> None:
-    """By its code; other questions may be answered."""
+def test_a_refused_request_is_named_by_its_code(
+    arm: Arm, state: State, status: int, code: str
+) -> None:
+    """Other requests may succeed."""
     answered(state, status, JSON, error(code))
     for _ in range(2):
         with pytest.raises(Denied, match=code):
             arm.get(AT, "1")
 
 
-def test_no_question_registers_a_provider(arm: Arm, state: State) -> None:
-    """As the SDK does by itself at that answer, and then waits for it without an end."""
+def test_no_request_registers_a_provider(arm: Arm, state: State) -> None:
+    """The SDK would register it on that answer, and then wait indefinitely."""
     message = "The subscription is not registered to use namespace 'Microsoft.KeyVault'"
     answered(state, 409, JSON, error("MissingSubscriptionRegistration", message))
     with pytest.raises(Denied, match="MissingSubscriptionRegistration"):
@@ -120,8 +122,8 @@ def test_no_question_registers_a_provider(arm: Arm, state: State) -> None:
     assert [(method, path) for method, path, _ in state.asked] == [("POST", AT)]
 
 
-def test_a_busy_azure_is_asked_again_when_it_says(arm: Arm, state: State) -> None:
-    """429 with Retry-After, for a question that is a POST too."""
+def test_a_busy_service_is_retried_after_its_delay(arm: Arm, state: State) -> None:
+    """429 with Retry-After, also for a POST."""
     busy = (429, {**JSON, "Retry-After": "0"}, error("TooManyRequests"))
     state.raw += [busy, (200, JSON, b'{"nameAvailable": true}')]
     assert arm.query(AT, "1", {})["nameAvailable"] is True
@@ -129,8 +131,8 @@ def test_a_busy_azure_is_asked_again_when_it_says(arm: Arm, state: State) -> Non
     assert arm.get(AT, "1") == {"id": "x"}
 
 
-def test_the_next_page_may_be_named_with_the_port_of_https() -> None:
-    """Some services name it."""
+def test_the_next_page_may_name_the_port_of_https() -> None:
+    """As some services do."""
     here = Arm(SignedIn(), SUBSCRIPTION, asking.PUBLIC)
     seen: list[str] = []
     pages: list[Any] = [{"value": [], "nextLink": f"{asking.PUBLIC}:443{GROUP}"}, {"value": [{}]}]
@@ -144,8 +146,8 @@ def test_the_next_page_may_be_named_with_the_port_of_https() -> None:
     assert seen[1] == f"{asking.PUBLIC}:443{GROUP}"
 
 
-def test_an_address_where_nobody_speaks_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It takes the connection and says nothing."""
+def test_a_silent_server_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It accepts the connection and never answers."""
     monkeypatch.setattr(asking, "TIMEOUT_S", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         here = Arm(SignedIn(), SUBSCRIPTION, f"https://127.0.0.1:{silent.getsockname()[1]}")
@@ -154,7 +156,7 @@ def test_an_address_where_nobody_speaks_is_given_up(monkeypatch: pytest.MonkeyPa
             here.get(AT, "1")
 
 
-def test_a_proxy_that_is_not_there_is_a_readable_error(
+def test_an_unreachable_proxy_is_a_readable_error(
     arm: Arm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:9")

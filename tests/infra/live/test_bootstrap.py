@@ -1,4 +1,4 @@
-"""A fork's first steps: shown, made, made once, and taken up where they were cut off."""
+"""A fork's first steps: shown, carried out once, and resumed after an interruption."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ def changing(commands: list[list[str]]) -> list[list[str]]:
     return [words for words in commands if CHANGES & set(words)]
 
 
-def test_what_is_wanting_is_shown_and_nothing_is_changed(cloud: Cloud) -> None:
-    """A new subscription."""
+def test_missing_steps_are_shown_and_nothing_is_changed(cloud: Cloud) -> None:
+    """In a new subscription."""
     found = outcomes(cloud, make=False)
     assert {name for name, outcome in found.items() if outcome == "exists"} == {
         "signed-in", "subject"
@@ -61,8 +61,8 @@ def test_what_is_wanting_is_shown_and_nothing_is_changed(cloud: Cloud) -> None:
     assert changing(cloud.taken()) == []
 
 
-def test_everything_is_made_once(cloud: Cloud) -> None:
-    """Another run asks, and changes nothing."""
+def test_every_step_runs_once(cloud: Cloud) -> None:
+    """A second run only asks."""
     provisioned(cloud)
     first = outcomes(cloud, make=True)
     assert set(first.values()) == {"exists", "created"}
@@ -71,7 +71,7 @@ def test_everything_is_made_once(cloud: Cloud) -> None:
     assert changing(cloud.taken()) == []
 
 
-def test_what_was_made_is_a_place_for_state_and_an_identity_an_environment(cloud: Cloud) -> None:
+def test_the_steps_create_state_and_an_identity_for_each_environment(cloud: Cloud) -> None:
     """No shared keys, a protected vault, the environment as the subject, ids in the variables."""
     outcomes(cloud, make=True)
     commands = [" ".join(words) for words in cloud.taken()]
@@ -98,8 +98,8 @@ def test_what_was_made_is_a_place_for_state_and_an_identity_an_environment(cloud
     )
 
 
-def test_who_deploys_may_set_the_locks_that_are_declared(cloud: Cloud) -> None:
-    """Neither a Contributor nor who assigns roles may; dev has no locks."""
+def test_the_deployer_may_set_declared_locks(cloud: Cloud) -> None:
+    """Neither a Contributor nor a role administrator may; dev has no locks."""
     outcomes(cloud, make=True)
     held = [name for name in cloud.state["things"] if "Locks Contributor" in name]
     assert held == [
@@ -109,8 +109,8 @@ def test_who_deploys_may_set_the_locks_that_are_declared(cloud: Cloud) -> None:
 
 
 @pytest.mark.parametrize("cut", range(0, 40, 3))
-def test_a_run_that_was_cut_off_is_taken_up(cloud: Cloud, cut: int) -> None:
-    """After any number of commands: nothing is made twice."""
+def test_an_interrupted_run_is_resumed(cloud: Cloud, cut: int) -> None:
+    """After any number of commands: nothing is created twice."""
 
     class Stopped(Exception):
         pass
@@ -130,8 +130,8 @@ def test_a_run_that_was_cut_off_is_taken_up(cloud: Cloud, cut: int) -> None:
     assert set(outcomes(cloud, make=False).values()) == {"exists"}
 
 
-def test_a_command_that_fails_is_a_readable_error_and_can_be_repeated(cloud: Cloud) -> None:
-    """A role that is not in force yet, say; these are processes."""
+def test_a_failed_command_is_a_readable_error_and_can_be_repeated(cloud: Cloud) -> None:
+    """Such as a role that is not effective yet; these are real processes."""
     cloud.state["fail"] = "az rest --method put"
     provisioned(cloud)
     cloud.programs()
@@ -151,8 +151,8 @@ def test_a_command_that_fails_is_a_readable_error_and_can_be_repeated(cloud: Clo
         "ERROR: (SubscriptionNotFound) The subscription 'x' could not be found.",
     ],
 )
-def test_a_question_that_fails_is_no_absence(cloud: Cloud, error: str) -> None:
-    """Who may not look, or looks into a subscription that is not seen, does not make a second."""
+def test_a_failed_question_creates_nothing(cloud: Cloud, error: str) -> None:
+    """A refusal, or an invisible subscription, does not mean that a resource is absent."""
     cloud.state.update(fail="az group show", error=error)
     cloud.programs()
     with pytest.raises(Refused, match="command-failed"):
@@ -161,8 +161,8 @@ def test_a_question_that_fails_is_no_absence(cloud: Cloud, error: str) -> None:
     assert changing(cloud.taken()) == []
 
 
-def test_a_variable_of_another_value_is_set_anew(cloud: Cloud) -> None:
-    """And only that one."""
+def test_a_variable_with_another_value_is_updated(cloud: Cloud) -> None:
+    """Only that one."""
     provisioned(cloud)
     outcomes(cloud, make=True)
     cloud.taken()
@@ -171,7 +171,7 @@ def test_a_variable_of_another_value_is_set_anew(cloud: Cloud) -> None:
     assert [words[3] for words in changing(cloud.taken())] == ["AZURE_TENANT_ID"] * 2
 
 
-def test_without_the_programs_it_says_where_they_are(
+def test_without_az_or_gh_the_error_names_its_source(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Exit 2, no traceback."""
@@ -189,8 +189,8 @@ def test_environments_of_two_platforms_are_refused() -> None:
 
 
 @pytest.mark.parametrize("apart", [{"subscription": "another"}, {"location": "westus3"}])
-def test_a_registry_that_cannot_be_used_from_elsewhere_is_refused(apart: dict[str, str]) -> None:
-    """It is looked for in the subscription of who uses it, and serves workspaces of its region."""
+def test_a_registry_of_another_subscription_or_region_is_refused(apart: dict[str, str]) -> None:
+    """It is looked up in the environment's subscription, and serves its own region."""
     dev, prod = load("dev"), load("prod")
     with pytest.raises(Refused, match="dev uses the asset registry mlplat-shared of prod"):
         steps([replace(dev, **apart), prod])
@@ -198,8 +198,8 @@ def test_a_registry_that_cannot_be_used_from_elsewhere_is_refused(apart: dict[st
     assert steps([alone, prod]) and steps([dev, prod])
 
 
-def test_the_environment_that_makes_the_shared_registry_is_the_first_to_be_deployed() -> None:
-    """The others give rights on it and lead their networks to it: there is nothing before."""
+def test_the_creator_of_the_shared_registry_is_deployed_first() -> None:
+    """The others assign roles on it and create endpoints to it."""
     stages = [load(stack) for stack in ("dev", "staging", "prod")]
     plan = [one.name for one in steps(stages) if "up" in one.make]
     assert plan == ["prod-pipeline", "dev-pipeline", "staging-pipeline"]
@@ -208,8 +208,10 @@ def test_the_environment_that_makes_the_shared_registry_is_the_first_to_be_deplo
     assert plan == ["dev-pipeline", "staging-pipeline", "prod-pipeline"]
 
 
-def test_environments_of_one_subscription_are_told(capsys: pytest.CaptureFixture[str]) -> None:
-    """Who deploys dev could change prod there; with a subscription each there is nothing to say."""
+def test_environments_in_one_subscription_cause_a_warning(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The deployer of dev could change prod."""
     for stacks, told in ((["dev", "prod"], True), (["dev"], False)):
         with pytest.raises(SystemExit):
             cli.main(["bootstrap", *stacks, "--offline"])
@@ -219,7 +221,7 @@ def test_environments_of_one_subscription_are_told(capsys: pytest.CaptureFixture
 
 
 def test_the_commands_can_be_typed(capsys: pytest.CaptureFixture[str]) -> None:
-    """Offline every command is shown, with what only Azure knows in angle brackets."""
+    """Offline every command is shown; values that only Azure knows are in angle brackets."""
     with pytest.raises(SystemExit):
         cli.main(["bootstrap", "dev", "--offline"])
     lines = capsys.readouterr().out.splitlines()
@@ -231,7 +233,7 @@ def test_the_commands_can_be_typed(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_the_command_line(cloud: Cloud, capsys: pytest.CaptureFixture[str]) -> None:
-    """It shows first, and makes with --run."""
+    """It shows the steps, and runs them with --run."""
     provisioned(cloud)
     cloud.programs()
     with pytest.raises(SystemExit):
@@ -249,7 +251,7 @@ def test_the_command_line(cloud: Cloud, capsys: pytest.CaptureFixture[str]) -> N
 def test_the_identity_of_the_pipeline_waits_for_pulumi(
     cloud: Cloud, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The program makes it; until then everything else is made, and after it its variable too."""
+    """The program creates it; all other steps run before, and its variable after."""
     cloud.programs()
     with pytest.raises(SystemExit):
         cli.main(["bootstrap", "dev", "--run"])
@@ -275,8 +277,8 @@ def test_the_identity_of_the_pipeline_waits_for_pulumi(
     assert there["AZURE_CLIENT_ID"] == "client-id-mlplat-dev-deploy"
 
 
-def test_who_deploys_may_make_nobody_who_assigns_roles(cloud: Cloud) -> None:
-    """Owner, User Access Administrator and Role Based Access Control Administrator are excepted."""
+def test_the_deployer_cannot_assign_administrator_roles(cloud: Cloud) -> None:
+    """Owner, User Access Administrator and Role Based Access Control Administrator are excluded."""
     outcomes(cloud, make=True)
     held = {name: one for name, one in cloud.state["things"].items() if name.startswith("role ")}
     (condition,) = {one["condition"] for name, one in held.items() if "Access Control" in name}
@@ -287,8 +289,8 @@ def test_who_deploys_may_make_nobody_who_assigns_roles(cloud: Cloud) -> None:
     assert not any(one["condition"] for name, one in held.items() if "Access Control" not in name)
 
 
-def test_the_key_is_made_without_waiting_for_a_role(cloud: Cloud) -> None:
-    """By Azure Resource Manager, which asks for no role on the vault's data."""
+def test_the_key_is_created_without_waiting_for_a_role(cloud: Cloud) -> None:
+    """Through Azure Resource Manager, which requires no role on the vault's data."""
     outcomes(cloud, make=True)
     commands = [words for words in cloud.taken() if words[1] == "rest"]
     assert [words[3] for words in commands] == ["get", "put"]
@@ -316,10 +318,10 @@ IDS = "acme@1/platform@2"
         ({"use_default": False, "include_claim_keys": ["repo", "context"]}, "acme/platform", None),
     ],
 )
-def test_credentials_are_for_the_subject_that_github_says(
+def test_credentials_match_githubs_subject(
     cloud: Cloud, told: dict[str, object], declared: str, error: str | None
 ) -> None:
-    """With the ids of owner and repository where its tokens have them, or nobody could sign in."""
+    """With the ids of owner and repository if its tokens contain them; otherwise nobody could sign in."""
     cloud.state["things"]["subject"] = told
     plan = steps([replace(one, repository=declared) for one in ENVIRONMENTS])
     if error:

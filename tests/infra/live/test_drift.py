@@ -1,4 +1,4 @@
-"""Drift: what Azure fills in is none, what is changed, gone or nobody's is named."""
+"""Drift: changed, missing and undeclared resources, but not values that Azure fills in."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def found(arm: Arm, *more: Any) -> list[Difference]:
     return list(drift([*resources(), *more], arm, KNOWN))
 
 
-def test_what_is_as_declared_has_no_drift(arm: Arm, state: State) -> None:
+def test_a_resource_as_declared_has_no_drift(arm: Arm, state: State) -> None:
     """In another case, unit, order and nesting, with everything that Azure adds."""
     assert found(arm) == []
     assert ("GET", f"{WORKSPACE}/computes/cpu-cluster", "2025-12-01") in state.asked
@@ -69,7 +69,7 @@ def test_what_is_as_declared_has_no_drift(arm: Arm, state: State) -> None:
         (GROUP, "location", "North Europe", "location"),
     ],
 )
-def test_one_changed_property_is_exactly_what_is_found(
+def test_one_changed_property_is_one_difference(
     arm: Arm, state: State, id: str, path: str, value: object, said: str
 ) -> None:
     """Somebody clicked in the portal."""
@@ -84,21 +84,21 @@ def test_one_changed_property_is_exactly_what_is_found(
     )  # fmt: skip
 
 
-def test_a_property_that_is_gone_is_a_change(arm: Arm, state: State) -> None:
-    """Not the same as false."""
+def test_an_absent_property_is_a_change(arm: Arm, state: State) -> None:
+    """Absent is not the same as false."""
     del state.resources[STORAGE]["properties"]["allowSharedKeyAccess"]
     (one,) = found(arm)
     assert (one.path, one.declared, one.actual) == ("allowSharedKeyAccess", False, None)
 
 
-def test_what_is_gone_is_missing(arm: Arm, state: State) -> None:
+def test_a_deleted_resource_is_missing(arm: Arm, state: State) -> None:
     """By its id."""
     del state.resources[IDENTITY]
     assert [(one.kind, one.id) for one in found(arm)] == [("missing", IDENTITY)]
 
 
-def test_what_nobody_declared_is_named_unless_azure_makes_it(arm: Arm, state: State) -> None:
-    """A machine that somebody started; not the network interface of a private endpoint."""
+def test_an_undeclared_resource_is_named_unless_azure_creates_it(arm: Arm, state: State) -> None:
+    """A VM that somebody started, but not the network interface of a private endpoint."""
     group = state.lists[f"{GROUP}/resources"]
     network = f"{GROUP}/providers/Microsoft.Network/networkInterfaces"
     group.append({"id": f"{network}/pe-lake.nic.1b2c3d4e-0000"})
@@ -106,8 +106,8 @@ def test_what_nobody_declared_is_named_unless_azure_makes_it(arm: Arm, state: St
     assert [(one.kind, one.resource) for one in found(arm)] == [("undeclared", "mine")]
 
 
-def test_what_a_managed_network_lets_out_besides_is_named(arm: Arm, state: State) -> None:
-    """A host that somebody approved, or that left the stack file; not what Azure itself needs."""
+def test_an_undeclared_outbound_rule_is_named(arm: Arm, state: State) -> None:
+    """A host that somebody approved, or that left the stack file; not Azure's required rules."""
     pypi = {"type": "FQDN", "category": "UserDefined", "destination": "pypi.org"}
     system = {"type": "PrivateEndpoint", "category": "Required"}
     rules: dict[str, object] = {"host-pypi-org": pypi, "__SYS_PE_blob": system, "odd": None}
@@ -123,7 +123,7 @@ def test_what_a_managed_network_lets_out_besides_is_named(arm: Arm, state: State
 
 
 def test_a_list_is_compared_without_its_order(arm: Arm, state: State) -> None:
-    """And the item that differs is found."""
+    """The item that differs is reported."""
     id = f"{GROUP}/providers/Microsoft.Network/networkSecurityGroups/nsg"
     rules = [{"name": "a", "priority": 100.0}, {"name": "b", "priority": 200.0}]
     group = resource(
@@ -140,8 +140,8 @@ def test_a_list_is_compared_without_its_order(arm: Arm, state: State) -> None:
     assert [one.path for one in found(arm, group)] == ["securityRules"]
 
 
-def test_secrets_and_written_noise_are_not_compared(arm: Arm, state: State) -> None:
-    """Azure does not give back what it keeps."""
+def test_secrets_and_listed_noise_are_not_compared(arm: Arm, state: State) -> None:
+    """Azure does not return secrets."""
     id = f"{WORKSPACE}/datastores/raw"
     store = resource(
         "machinelearningservices:Datastore", "store", name="raw",
@@ -154,21 +154,21 @@ def test_secrets_and_written_noise_are_not_compared(arm: Arm, state: State) -> N
     assert [one.path for one in found(arm, store)] == ["properties.datastoreType"]
 
 
-def test_what_may_not_be_read_is_said(arm: Arm, state: State) -> None:
+def test_a_refused_answer_is_not_comparable(arm: Arm, state: State) -> None:
     """Neither missing nor without drift."""
     state.denied.add(VAULT)
     (one,) = found(arm)
     assert (one.kind, one.resource, one.path) == ("not-comparable", "vault", "AuthorizationFailed")
 
 
-def test_a_kind_without_an_address_is_said(arm: Arm) -> None:
-    """A component that is new to the program, until addresses.py knows it."""
+def test_a_kind_without_an_address_is_not_comparable(arm: Arm) -> None:
+    """A new kind in the program, until addresses.py has it."""
     (one,) = found(arm, resource("search:Service", "search"))
     assert (one.kind, one.path) == ("not-comparable", "search:Service")
 
 
-def test_an_azure_that_does_not_answer_is_a_readable_error(arm: Arm) -> None:
-    """Exit 1; nothing is called missing because of it."""
+def test_an_unreachable_azure_is_a_readable_error(arm: Arm) -> None:
+    """Exit 1; nothing is reported missing."""
     gone = Arm(SignedIn(), SUBSCRIPTION, "https://127.0.0.1:9")
     gone._client._config.retry_policy.total_retries = 0
     with pytest.raises(Refused, match="azure-does-not-answer"):
@@ -176,15 +176,15 @@ def test_an_azure_that_does_not_answer_is_a_readable_error(arm: Arm) -> None:
 
 
 def test_noise_without_a_reason_is_refused(tmp_path: Path) -> None:
-    """The list is for people."""
+    """People read the list."""
     path = tmp_path / "noise.yml"
     path.write_text("inputs: [{kind: '*', input: tags}]\nresources: []\n")
     with pytest.raises(ValueError, match="no reason"):
         noise(path)
 
 
-def test_a_null_where_something_is_expected_is_no_traceback(direct: Arm, state: State) -> None:
-    """Anywhere in any answer: it is a difference, or a readable error."""
+def test_a_null_in_an_answer_causes_no_traceback(direct: Arm, state: State) -> None:
+    """It is a difference, or a readable error."""
     tried = 0
     for kept in (state.resources, state.lists):
         for path, answer in list(kept.items()):

@@ -1,7 +1,7 @@
-"""The commands that ask Azure, over HTTP: azure-identity and the SDKs as they are.
+"""The commands that ask Azure, over HTTP, with azure-identity and the SDKs unchanged.
 
-The token comes from a stand-in for a machine's identity endpoint, ARM is another, storage is
-Azurite.
+A stand-in for a machine's identity endpoint issues the token, another answers as ARM, and Azurite
+as storage.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def azure(state: State, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
             yield asked
 
 
-def test_a_doctor_who_finds_nothing(azure: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_doctor_without_findings(azure: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     """Exit 0, a line a check; the token was for Azure Resource Manager."""
     code, out, err = ran(capsys, "doctor", "dev")
     assert (code, err) == (0, "")
@@ -74,7 +74,7 @@ def test_a_doctor_who_finds_nothing(azure: list[str], capsys: pytest.CaptureFixt
     assert set(azure) == {arm.PUBLIC}
 
 
-def test_a_doctor_who_finds_something(
+def test_doctor_with_a_finding(
     azure: list[str], state: State, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Exit 3, with the command that helps; the same as JSON."""
@@ -96,7 +96,7 @@ def test_no_drift(azure: list[str], capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_drift(azure: list[str], state: State, capsys: pytest.CaptureFixture[str]) -> None:
-    """Exit 3, with what is declared and what is there."""
+    """Exit 3, with the declared and the actual value."""
     state.resources[STORAGE]["properties"]["allowSharedKeyAccess"] = True
     code, out, _ = ran(capsys, "drift", "dev")
     assert (code, out) == (3, "lake: allowSharedKeyAccess is True, declared False\n")
@@ -136,10 +136,10 @@ def test_nobody_is_signed_in(
         },
     ],
 )
-def test_variables_that_azures_sign_in_cannot_take_are_told(
+def test_invalid_variables_of_azures_sign_in_are_named(
     variables: dict[str, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Exit 1 and one error, before the program is run; no secret in it."""
+    """Exit 1 and one error, before the program runs; no secret in it."""
     monkeypatch.setattr(cli, "_declared", lambda stack: pytest.fail("too early"))
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
@@ -151,16 +151,16 @@ def test_variables_that_azures_sign_in_cannot_take_are_told(
 
 
 @pytest.mark.parametrize("hours", ["nan", "inf", "-1", "0", "1e-300", "9"])
-def test_a_life_that_is_refused_needs_no_sign_in(
+def test_a_refused_lifetime_needs_no_sign_in(
     hours: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Exit 2 and no traceback, whatever kind of number it is."""
+    """Exit 2 and no traceback, for any kind of number."""
     code, out, err = ran(capsys, "sas", "dev", "raw/a.csv", "--hours", hours)
     assert (code, out) == (2, "")
     assert "error[sas-" in err and "at most 8 h" in err
 
 
-def test_a_path_that_is_refused_needs_no_sign_in(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_refused_path_needs_no_sign_in(capsys: pytest.CaptureFixture[str]) -> None:
     code, _, err = ran(capsys, "sas", "dev", "raw")
     assert code == 2 and "error[no-path]" in err
 
@@ -187,7 +187,7 @@ def store(azurite: Azurite, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[st
 
 
 def test_a_sas(store: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
-    """Its URL alone on stdout, and it works; what is said beside it holds no secret."""
+    """Only its URL is on stdout, and it works; stderr holds no secret."""
     code, out, err = ran(capsys, "sas", "dev", "raw/in/a.csv")
     assert code == 0 and len(out.splitlines()) == 1
     reader = BlobClient.from_blob_url(out.strip(), connection_verify=store["verify"])
@@ -197,7 +197,7 @@ def test_a_sas(store: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> Non
 
 
 def test_a_sas_to_write_as_json(store: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
-    """It writes its file and reads nothing."""
+    """It writes its file and cannot read."""
     code, out, err = ran(capsys, "sas", "dev", "raw/out/b.csv", "--write", "--hours=2", "--json")
     found = json.loads(out)
     assert (code, err, found["access"]) == (0, "", "write")

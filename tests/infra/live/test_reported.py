@@ -1,4 +1,4 @@
-"""Where Azure's answer holds an input: the shapes are those of azure-rest-api-specs' examples."""
+"""Azure's answers in the shapes of azure-rest-api-specs' examples: every input is found."""
 
 from __future__ import annotations
 
@@ -155,9 +155,7 @@ def changes(arm: Arm, declared: Resource) -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_what_azure_reports_in_its_own_shape_is_as_declared(
-    direct: Arm, state: State, case: str
-) -> None:
+def test_an_answer_in_azures_shape_has_no_drift(direct: Arm, state: State, case: str) -> None:
     declared, id, reported = CASES[case]
     state.lists.clear()
     state.resources[id] = {"id": id, **reported}
@@ -175,8 +173,8 @@ def others(value: Any) -> list[Any]:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_what_differs_in_it_is_found(direct: Arm, state: State, case: str) -> None:
-    """Each value that is there, put to another; the type of the resource is nobody's input."""
+def test_every_changed_value_is_found(direct: Arm, state: State, case: str) -> None:
+    """Each reported value is changed in turn; the type of the resource is not an input."""
     declared, id, reported = CASES[case]
     state.lists.clear()
     tried = others(reported["properties"])
@@ -186,8 +184,8 @@ def test_what_differs_in_it_is_found(direct: Arm, state: State, case: str) -> No
         assert {kind for kind, _ in changes(direct, declared)} == {"changed"}, one
 
 
-def test_a_category_that_is_off_is_as_one_that_is_not_there(direct: Arm, state: State) -> None:
-    """Azure lists those of a storage account that nobody asked for too; one that is on is drift."""
+def test_a_disabled_category_is_like_an_absent_one(direct: Arm, state: State) -> None:
+    """Azure lists all categories of a storage account; an enabled one is drift."""
     declared = resource(
         "monitor:DiagnosticSetting",
         "x",

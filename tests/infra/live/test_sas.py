@@ -1,4 +1,4 @@
-"""`infra sas` against Azurite: what is in scope works, everything else is 403."""
+"""`infra sas` against Azurite: requests in its scope succeed, all others get 403."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def denied(call: object) -> bool:
 
 
 def test_a_sas_to_read_reads_its_file(azurite: Azurite) -> None:
-    """And its URL is all that it takes."""
+    """The URL is sufficient."""
     one = issued(azurite, "raw/in/a.csv")
     assert client(azurite, one.token).download_blob().readall() == b"raw in/a.csv"
     by_url = BlobClient.from_blob_url(one.url, connection_verify=str(azurite.certificate))
@@ -65,7 +65,7 @@ def test_a_sas_to_read_reads_its_file(azurite: Azurite) -> None:
 
 
 def test_a_sas_to_write_writes_its_file(azurite: Azurite) -> None:
-    """A new one too."""
+    """Also a new one."""
     one = issued(azurite, "raw/out/new.csv", "write")
     client(azurite, one.token, name="out/new.csv").upload_blob(b"1", overwrite=True)
     read = azurite.service().get_blob_client("raw", "out/new.csv").download_blob().readall()
@@ -73,7 +73,7 @@ def test_a_sas_to_write_writes_its_file(azurite: Azurite) -> None:
 
 
 def test_another_file_is_denied(azurite: Azurite) -> None:
-    """Beside it, in the same folder."""
+    """In the same folder."""
     one = issued(azurite, "raw/in/a.csv")
     assert denied(client(azurite, one.token, name="in/b.csv").download_blob)
 
@@ -85,7 +85,7 @@ def test_another_container_is_denied(azurite: Azurite) -> None:
 
 
 def test_another_permission_is_denied(azurite: Azurite) -> None:
-    """Who reads may not write, who writes may not read, nobody may delete."""
+    """Reading excludes writing, writing excludes reading, and neither may delete."""
     reader, writer = (issued(azurite, "raw/in/b.csv", one) for one in ("read", "write"))
     at = {"name": "in/b.csv"}
     assert denied(lambda: client(azurite, reader.token, **at).upload_blob(b"2", overwrite=True))
@@ -94,8 +94,8 @@ def test_another_permission_is_denied(azurite: Azurite) -> None:
         assert denied(client(azurite, one.token, **at).delete_blob)
 
 
-def test_an_expired_one_is_denied(azurite: Azurite) -> None:
-    """It worked until then; storage counts whole seconds."""
+def test_an_expired_sas_is_denied(azurite: Azurite) -> None:
+    """It worked before; storage counts whole seconds."""
     one = issued(azurite, "raw/in/a.csv", life=timedelta(seconds=2))
     reader = client(azurite, one.token)
     assert reader.download_blob().readall()
@@ -104,7 +104,7 @@ def test_an_expired_one_is_denied(azurite: Azurite) -> None:
 
 
 def test_a_changed_token_is_denied(azurite: Azurite) -> None:
-    """A later expiry or more permissions are not what was signed."""
+    """A later expiry or more permissions do not match the signature."""
     one = issued(azurite, "raw/in/a.csv")
     later = one.token.replace(f"{one.expires:%Y}", f"{one.expires.year + 1}")
     assert later != one.token
@@ -113,17 +113,15 @@ def test_a_changed_token_is_denied(azurite: Azurite) -> None:
 
 
 @pytest.mark.parametrize("access", ["read", "write"])
-def test_a_token_is_of_a_user_delegation_and_over_https_alone(
-    azurite: Azurite, access: Access
-) -> None:
-    """Signed with the key of a person (skoid), for one blob (sr=b)."""
+def test_a_token_is_a_user_delegation_for_https_only(azurite: Azurite, access: Access) -> None:
+    """Signed with a person's key (skoid), for one blob (sr=b)."""
     found = parse_qs(issued(azurite, "raw/in/a.csv", access).token)
     assert found["skoid"] == ["22222222-2222-2222-2222-222222222222"]
     assert (found["sr"], found["spr"], found["sp"]) == (["b"], ["https"], [sas.FILE[access]])
 
 
 def test_a_folder_is_signed_with_its_depth(azurite: Azurite) -> None:
-    """Only a data lake has folders, which Azurite is not: the token's fields are looked at."""
+    """Azurite has no folders, so the fields of the token are checked."""
     found = parse_qs(issued(azurite, "raw/in/2026/").token)
     assert (found["sr"], found["sdd"], found["sp"]) == (["d"], ["2"], ["rl"])
 
@@ -131,7 +129,7 @@ def test_a_folder_is_signed_with_its_depth(azurite: Azurite) -> None:
 def test_no_log_holds_a_signature_or_a_key(
     azurite: Azurite, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Though everything that issuing does is logged; the SAS does not show its token either."""
+    """All logging of the issue is captured; the repr of a SAS does not contain its token."""
     caplog.set_level(logging.DEBUG)
     caplog.set_level(logging.DEBUG, "azure")
     one = issued(azurite, "raw/in/a.csv")
@@ -147,8 +145,8 @@ def test_no_log_holds_a_signature_or_a_key(
     ["raw", "raw/", "/in/a.csv", "raw//a.csv", "raw/../curated/a.csv", "raw/./a", "Raw/a", "",
      "raw/a?sig=x", "raw/in\\a", "raw/a\nb", "r/a", "raw/a//"],
 )  # fmt: skip
-def test_what_is_wider_than_a_path_is_refused(path: str) -> None:
-    """Or could be read in two ways."""
+def test_a_path_that_is_too_wide_is_refused(path: str) -> None:
+    """Or ambiguous."""
     with pytest.raises(Refused, match="no-path"):
         scope(path)
 
@@ -157,21 +155,23 @@ def test_what_is_wider_than_a_path_is_refused(path: str) -> None:
     ("life", "code"),
     [(LIMIT + timedelta(seconds=1), "sas-too-long"), (timedelta(0), "sas-without-life")],
 )
-def test_a_life_beyond_the_limit_is_refused(azurite: Azurite, life: timedelta, code: str) -> None:
-    """Before any key is asked for; the limit itself is allowed."""
+def test_a_lifetime_beyond_the_limit_is_refused(
+    azurite: Azurite, life: timedelta, code: str
+) -> None:
+    """Before any key is requested; the limit itself is allowed."""
     with pytest.raises(Refused, match=code):
         issued(azurite, "raw/in/a.csv", life=life)
     assert issued(azurite, "raw/in/a.csv", life=LIMIT).token
 
 
-def test_azures_own_limit_holds_whatever_the_environment_says(azurite: Azurite) -> None:
+def test_azures_limit_applies_to_every_environment(azurite: Azurite) -> None:
     """Seven days."""
     with pytest.raises(Refused, match="168 h"):
         issue(azurite.service(), scope("raw/a"), "read", timedelta(days=8), timedelta(days=30))
 
 
-def test_an_account_that_does_not_answer_is_a_readable_error(tmp_path: Path) -> None:
-    """Exit 1, with what to try."""
+def test_an_unreachable_account_is_a_readable_error(tmp_path: Path) -> None:
+    """Exit 1, with a hint."""
     with azurite_server.running(tmp_path) as server:
         gone = server
     with pytest.raises(Refused, match="no-delegation-key") as refused:
@@ -204,10 +204,10 @@ KEY = b"""<?xml version="1.0"?><UserDelegationKey><SignedOid>a</SignedOid><Signe
         (503, b"<html>busy</html>", "status 503"),
     ],
 )
-def test_what_is_no_key_is_one_readable_error(
+def test_an_invalid_key_is_one_readable_error(
     tmp_path: Path, path: str, status: int, body: bytes, found: str
 ) -> None:
-    """Exit 1, a few lines, and no SAS that is signed with nothing."""
+    """Exit 1, a few lines, and no SAS."""
     code = {"x-ms-error-code": found} if found[:6] not in ("", "status") else {}
     state = State(raw=[(status, {**XML, **code}, body)])
     with arm_server.running(state, tmp_path) as (address, certificate):
@@ -221,8 +221,8 @@ def test_what_is_no_key_is_one_readable_error(
     assert found in str(refused.value) and len(str(refused.value).splitlines()) <= 4
 
 
-def test_a_network_that_does_not_let_in_is_told_from_a_role_that_is_wanting() -> None:
-    """Both are 403, and neither helps against the other."""
+def test_a_blocked_network_is_distinguished_from_a_missing_role() -> None:
+    """Both are 403, with different remedies."""
     hints = {}
     for code in ("AuthorizationFailure", "AuthorizationPermissionMismatch"):
         error = HttpResponseError("no")

@@ -1,4 +1,4 @@
-"""Every resource that the program declares has an address, and is compared with what is there."""
+"""Every resource of the program has an address and is compared with Azure's answer."""
 
 from __future__ import annotations
 
@@ -56,10 +56,10 @@ def as_azure_has_it(value: Any, addresses: Addresses) -> Any:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("stack", ["dev", "prod"])
-def test_an_environment_that_is_as_declared_has_no_drift(
+def test_an_environment_as_declared_has_no_drift(
     stack: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And every resource is looked at; one that is taken away is missing."""
+    """Every resource is read; a deleted one is missing."""
     subscription = load(stack).subscription
     declared = run.capture(stack).resources
     addresses = Addresses(declared, subscription)

@@ -1,4 +1,4 @@
-"""What the doctor says of a few declared resources, and where a subscription keeps what it asks."""
+"""The doctor's checks of a few declared resources, and the paths of its requests."""
 
 from __future__ import annotations
 

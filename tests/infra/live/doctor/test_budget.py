@@ -1,4 +1,4 @@
-"""The month in which a budget begins: past, this one, within a year, later."""
+"""The first month of a budget: past, this one, within a year, later."""
 
 from __future__ import annotations
 
@@ -36,20 +36,17 @@ def _with_budget(month: str) -> list[Resource]:
         ("2028-04", "error"),
     ],
 )
-def test_the_first_month_of_a_budget_that_is_to_be_made(
-    arm: Arm, state: State, month: str, verdict: str
-) -> None:
+def test_the_first_month_of_a_new_budget(arm: Arm, state: State, month: str, verdict: str) -> None:
     (found,) = budget(_with_budget(month), arm, TODAY)
     assert (found.name, found.verdict) == ("budget", verdict)
     assert ("platform:guardrails.budget_from: 2027-03" in found.hint) is (verdict == "error")
 
 
-def test_a_budget_that_is_there_began_when_it_did(arm: Arm, state: State) -> None:
-    """Nothing is asked of its month."""
+def test_the_month_of_an_existing_budget_is_not_checked(arm: Arm, state: State) -> None:
     state.resources[f"{GROUP}/providers/Microsoft.Consumption/budgets/budget-2026-12"] = {}
     (found,) = budget(_with_budget("2026-12"), arm, TODAY)
     assert (found.verdict, found.message) == ("ok", "exists since 2026-12")
 
 
-def test_where_no_budget_is_declared_nothing_is_said(arm: Arm) -> None:
+def test_without_a_budget_there_is_no_check(arm: Arm) -> None:
     assert list(budget(resources(), arm, TODAY)) == []

@@ -1,4 +1,4 @@
-"""Names that a deleted resource keeps, and those that another's keeps."""
+"""Deleted resources that reserve a name."""
 
 from __future__ import annotations
 
@@ -11,10 +11,8 @@ from tests.stand_ins.arm_server import State
 LOGS = f"{HERE}/Microsoft.OperationalInsights/deletedWorkspaces"
 
 
-def test_a_deleted_vault_that_keeps_its_name(settings: Settings, arm: Arm, state: State) -> None:
-    """With the command that recovers it, in the region where it was; another one's is none of
-    ours.
-    """
+def test_a_deleted_vault_reserves_its_name(settings: Settings, arm: Arm, state: State) -> None:
+    """The hint is the command that recovers it in its region; other vaults do not matter."""
     vaults = state.lists[f"{HERE}/Microsoft.KeyVault/deletedVaults"]
     vaults.append({"name": "another"})
     assert wrong(said(settings, arm)) == {}
@@ -27,10 +25,10 @@ def test_a_deleted_vault_that_keeps_its_name(settings: Settings, arm: Arm, state
     )
 
 
-def test_deleted_logs_come_back_where_they_were_and_nowhere_else(
+def test_deleted_logs_return_in_their_region_only(
     settings: Settings, arm: Arm, state: State
 ) -> None:
-    """Of another group they are another's."""
+    """Logs of another group do not matter."""
     logs = resource(
         "operationalinsights:Workspace",
         "logs",
@@ -50,10 +48,8 @@ def test_deleted_logs_come_back_where_they_were_and_nowhere_else(
     assert wrong(said(settings, arm)) == {}
 
 
-def test_a_workspace_that_is_to_be_made_may_be_a_deleted_one(
-    settings: Settings, arm: Arm, state: State
-) -> None:
-    """Nothing can be asked for it; one that is there has its name."""
+def test_a_new_workspace_may_be_a_deleted_one(settings: Settings, arm: Arm, state: State) -> None:
+    """Azure cannot be asked; an existing workspace has its name."""
     assert wrong(said(settings, arm)) == {}
     del state.resources[WORKSPACE]
     found = said(settings, arm)

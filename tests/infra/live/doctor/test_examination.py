@@ -1,4 +1,4 @@
-"""Every check, with a subscription that is ready and one where something may not be read."""
+"""All checks, with a ready subscription and with one that refuses some answers."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ from tests.infra.live.nulls import with_a_null
 from tests.stand_ins.arm_server import State
 
 
-def test_a_subscription_that_is_ready(settings: Settings, arm: Arm, state: State) -> None:
-    """Every check says ok, over more than one page."""
+def test_a_ready_subscription_passes_every_check(
+    settings: Settings, arm: Arm, state: State
+) -> None:
+    """Over more than one page."""
     found = said(settings, arm)
     assert wrong(found) == {}
     assert {"names", "resource providers", "deleted vaults", "permissions"} <= set(found)
@@ -23,18 +25,18 @@ def test_a_subscription_that_is_ready(settings: Settings, arm: Arm, state: State
     )
 
 
-def test_what_may_not_be_read_is_a_warning(settings: Settings, arm: Arm, state: State) -> None:
-    """The other checks go on."""
+def test_a_refused_answer_is_a_warning(settings: Settings, arm: Arm, state: State) -> None:
+    """The other checks continue."""
     state.denied.add(USAGES)
     found = said(settings, arm)
     assert wrong(found) == {"quota": "warning"}
     assert found["permissions"].verdict == "ok"
 
 
-def test_a_null_where_something_is_expected_is_no_traceback(
+def test_a_null_in_an_answer_causes_no_traceback(
     settings: Settings, direct: Arm, state: State
 ) -> None:
-    """Anywhere in any answer: it is said, or taken for what it may mean."""
+    """Anywhere in any answer."""
     state.lists[f"{HERE}/Microsoft.KeyVault/deletedVaults"] = [
         {"name": "kvmlplatdev", "properties": {"scheduledPurgeDate": "2027-01-01"}}
     ]

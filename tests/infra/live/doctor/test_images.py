@@ -1,4 +1,4 @@
-"""The image of a machine: in its region, elsewhere, with Trusted Launch and without."""
+"""The VM image: in its region, elsewhere, with Trusted Launch and without."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def _security(value: object) -> list[Any]:
     ["TrustedLaunchSupported", "TrustedLaunch", "TrustedLaunchAndConfidentialVmSupported"],
 )
 def test_an_image_with_trusted_launch(arm: Arm, state: State, value: str) -> None:
-    """It is asked once for several machines, of the version with the largest numbers."""
+    """Asked once for several machines, for the highest version."""
     _offered(state, "24.9.30", "24.10.2", features=_security(value))
     (found,) = images([_machine("TrustedLaunch"), _machine(None)], arm)
     assert (found.name, found.verdict, found.message) == (IMAGE, "ok", "24.10.2 in westeurope")
@@ -68,7 +68,7 @@ def test_an_image_with_trusted_launch(arm: Arm, state: State, value: str) -> Non
     "features", [None, [], [None], _security(None), _security("ConfidentialVmSupported")]
 )
 def test_an_image_without_trusted_launch(arm: Arm, state: State, features: object) -> None:
-    """Azure would refuse the machine that has it, and take one that has not."""
+    """Azure refuses a VM that requires it, and accepts another."""
     _offered(state, "24.10.2", features=features)
     (found,) = images([_machine("TrustedLaunch")], arm)
     assert (found.name, found.verdict) == (IMAGE, "error")
@@ -79,7 +79,7 @@ def test_an_image_without_trusted_launch(arm: Arm, state: State, features: objec
 
 
 def test_an_image_that_is_not_in_the_region(arm: Arm, state: State) -> None:
-    """No such offer there, or one without a version."""
+    """No such offer, or no version of it."""
     (found,) = images([_machine("TrustedLaunch")], arm)
     assert (found.name, found.verdict, found.message) == (IMAGE, "error", "not in westeurope")
     _offered(state)
@@ -87,21 +87,21 @@ def test_an_image_that_is_not_in_the_region(arm: Arm, state: State) -> None:
     assert (found.verdict, found.message) == ("error", "not in westeurope")
 
 
-def test_a_version_without_a_number_is_no_traceback(arm: Arm, state: State) -> None:
+def test_a_version_without_numbers_causes_no_traceback(arm: Arm, state: State) -> None:
     _offered(state, "1.0.0", features=None)
     state.resources[VERSIONS] = [{"name": None}, {"name": "latest"}, {}, None, {"name": "1.0.0"}]
     (found,) = images([_machine(None)], arm)
     assert (found.verdict, found.message) == ("ok", "1.0.0 in westeurope")
 
 
-def test_a_machine_from_a_disk_of_its_own_has_no_image(arm: Arm) -> None:
+def test_a_vm_from_its_own_disk_has_no_image(arm: Arm) -> None:
     kind = "azure-native:compute:VirtualMachine"
     made = Resource("urn:pulumi:dev::platform::bob", kind, "bob", "", {"storageProfile": {}})
     assert list(images([made], arm)) == []
 
 
-def test_the_machines_of_the_program(arm: Arm, state: State, tmp_path: Path) -> None:
-    """What it declares is what is looked at, in the region of prod."""
+def test_the_images_of_the_program_are_checked(arm: Arm, state: State, tmp_path: Path) -> None:
+    """In the region of prod."""
     machine = {
         "name": "bob",
         "person": "6f8d2c1e-0000-4000-8000-000000000002",

@@ -1,4 +1,4 @@
-"""Names: each check with one that is allowed and one that is not."""
+"""Names: each check with an allowed name and a refused one."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from tests.infra.live.doctor.ready import HERE, said, wrong
 from tests.stand_ins.arm_server import State
 
 
-def test_a_name_that_another_has(settings: Settings, arm: Arm, state: State) -> None:
-    """Unless the other is the very resource that is declared."""
+def test_a_name_in_use(settings: Settings, arm: Arm, state: State) -> None:
+    """Unless the declared resource itself uses it."""
     taken = {"nameAvailable": False, "reason": "AlreadyExists", "message": "already taken"}
     state.answers[f"{HERE}/Microsoft.Storage/checkNameAvailability"] = taken
     assert said(settings, arm)["name stlkmlplatdev"].message == "already ours"
@@ -21,7 +21,7 @@ def test_a_name_that_another_has(settings: Settings, arm: Arm, state: State) -> 
 
 
 def test_a_name_of_the_wrong_form(settings: Settings, arm: Arm) -> None:
-    """Before anything is asked."""
+    """Before Azure is asked."""
     bad = resource("storage:StorageAccount", "bad", accountName="With-Dash", resourceGroupName="g")
     long = resource("resources:ResourceGroup", "long", resourceGroupName="g" * 91)
     found = said(settings, arm, bad, long)

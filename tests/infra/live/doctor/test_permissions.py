@@ -1,4 +1,4 @@
-"""Permissions: who may do what a deployment does, and who may not."""
+"""Permissions: enough for a deployment, and too few."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from tests.stand_ins.arm_server import State
         {"actions": ["*/read"], "notActions": []},
     ],
 )
-def test_a_contributor_may_not_assign_roles(
+def test_a_contributor_cannot_assign_roles(
     settings: Settings, arm: Arm, state: State, granted: dict[str, list[str]]
 ) -> None:
-    """Wildcards and exclusions count as in role definitions, whatever the case."""
+    """Wildcards and exclusions count as in role definitions, in any case."""
     assignment = resource(
         "authorization:RoleAssignment", "right", scope=STORAGE, roleAssignmentName="r"
     )
@@ -32,10 +32,10 @@ def test_a_contributor_may_not_assign_roles(
     assert wrong(said(settings, arm)) == {}
 
 
-def test_only_who_declares_locks_needs_the_right_to_set_them(
+def test_only_an_environment_with_locks_needs_to_set_them(
     settings: Settings, arm: Arm, state: State
 ) -> None:
-    """The roles that the bootstrap grants an environment without locks are enough for it."""
+    """The bootstrap's roles suffice for an environment without locks."""
     contributor = {"actions": ["*"], "notActions": ["Microsoft.Authorization/*/Write"]}
     roles = {"actions": ["Microsoft.Authorization/roleAssignments/write"], "notActions": []}
     state.lists[PERMISSIONS] = [contributor, roles]

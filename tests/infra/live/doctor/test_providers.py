@@ -1,4 +1,4 @@
-"""What has to be registered: with a subscription that has it and one that has not."""
+"""Resource providers and features: registered and not."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_a_provider_that_is_not_registered(settings: Settings, arm: Arm, state: 
 
 
 def test_a_feature_that_a_machine_needs(settings: Settings, arm: Arm, state: State) -> None:
-    """Asked for machines alone: without it their creation is refused."""
+    """Only checked for VMs, whose creation would be refused."""
     state.resources[f"{HERE}/Microsoft.Compute"] = {"registrationState": "Registered"}
     machine = resource(
         "compute:VirtualMachine",
@@ -48,10 +48,10 @@ def test_a_feature_that_a_machine_needs(settings: Settings, arm: Arm, state: Sta
     ("reported", "verdict"),
     [("Registering", "warning"), ("Unregistering", "error"), (None, "error")],
 )
-def test_a_provider_that_is_being_registered_creates_already(
+def test_a_provider_in_registration_is_a_warning(
     settings: Settings, arm: Arm, state: State, reported: str | None, verdict: str
 ) -> None:
-    """Wherever its registration is through."""
+    """Registered regions already accept resources."""
     state.resources[f"{HERE}/Microsoft.KeyVault"] = {"registrationState": reported}
     assert wrong(said(settings, arm)) == {"provider Microsoft.KeyVault": verdict}
 
@@ -91,7 +91,7 @@ def test_a_provider_that_is_being_registered_creates_already(
         ),
     ],
 )
-def test_a_provider_that_another_stands_on(
+def test_a_provider_that_another_needs(
     settings: Settings, arm: Arm, state: State, declared: Resource, names: set[str]
 ) -> None:
     """Azure's own error does not name it."""
@@ -106,10 +106,10 @@ def test_a_provider_that_another_stands_on(
     assert missing() == {}
 
 
-def test_a_provider_that_is_not_registered_is_asked_for_nothing_else(
+def test_an_unregistered_provider_stops_no_other_check(
     settings: Settings, arm: Arm, state: State
 ) -> None:
-    """What it does not say is a warning, the other checks go on, and nothing registers it."""
+    """Its refusal is a warning, and no request registers it."""
     message = "The subscription is not registered to use namespace 'Microsoft.KeyVault'"
     state.unregistered["Microsoft.KeyVault"] = message
     found = said(settings, arm)

@@ -1,4 +1,4 @@
-"""Quota: too small, in use, just enough; told from the other entries of the same name."""
+"""Quota: too small, in use, sufficient; entries of the same name are distinguished."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ FAMILY = "quota standardEDSv4Family"
 def test_quota(
     settings: Settings, arm: Arm, state: State, limit: int, used: int, verdict: str | None
 ) -> None:
-    """Four nodes of four cores: less than one node, fewer than four, some in use, just enough."""
+    """Four nodes of four cores: less than one node, fewer than four, some in use, sufficient."""
     state.lists[USAGES][0] = usage("STANDARDEDSV4FAMILY", limit, used)
     expected = {FAMILY: verdict} if verdict else {}
     assert wrong(said(settings, arm)) == expected
 
 
 def test_spot_nodes_share_one_quota(settings: Settings, arm: Arm, state: State) -> None:
-    """Two T4 nodes of four cores; their family has a limit for dedicated nodes alone."""
+    """Two T4 nodes of four cores; the limit of their family only counts dedicated nodes."""
     state.lists[USAGES].append(usage("Standard NCASv3_T4 Family", 0))
     state.lists[USAGES][1] = usage("TotalLowPriorityCores", 3, spot=True)
     assert wrong(said(settings, arm)) == {"quota TotalLowPriorityCores": "error"}
@@ -38,7 +38,7 @@ def test_spot_nodes_share_one_quota(settings: Settings, arm: Arm, state: State) 
 def test_dedicated_nodes_share_the_quota_of_the_region(
     settings: Settings, arm: Arm, state: State
 ) -> None:
-    """Whatever their families have."""
+    """Whatever the limits of their families."""
     state.lists[USAGES][2] = usage("TotalDedicatedCores", 20, 10)
     assert wrong(said(settings, arm)) == {"quota TotalDedicatedCores": "warning"}
 
@@ -54,13 +54,13 @@ def test_dedicated_nodes_share_the_quota_of_the_region(
 def test_another_entry_of_the_same_name_is_not_the_familys_quota(
     settings: Settings, arm: Arm, state: State, other: dict[str, Any], at: int
 ) -> None:
-    """That of its low-priority nodes and that of a workspace, before it in the list or after."""
+    """The entries of low-priority nodes and of a workspace, before it in the list or after."""
     state.lists[USAGES].insert(at, other)
     assert wrong(said(settings, arm)) == {}
 
 
-def test_no_limit_is_enough(settings: Settings, arm: Arm, state: State) -> None:
-    """Azure says -1."""
+def test_no_limit_passes(settings: Settings, arm: Arm, state: State) -> None:
+    """Azure reports -1."""
     state.lists[USAGES][0] = usage("standardEDSv4Family", -1)
     found = said(settings, arm)
     assert wrong(found) == {}
@@ -68,16 +68,16 @@ def test_no_limit_is_enough(settings: Settings, arm: Arm, state: State) -> None:
 
 
 @pytest.mark.parametrize("entry", ["currentValue", "limit"])
-def test_a_number_that_is_not_said_is_a_warning(
+def test_a_missing_number_is_a_warning(
     settings: Settings, arm: Arm, state: State, entry: str
 ) -> None:
-    """Azure has both as null until the subscription may use it."""
+    """Azure reports null until the subscription may use it."""
     state.lists[USAGES][0][entry] = None
     assert wrong(said(settings, arm)) == {FAMILY: "warning"}
 
 
 def test_a_family_without_an_entry_is_a_warning(settings: Settings, arm: Arm, state: State) -> None:
-    """Such as one that the region does not have."""
+    """The region may not have it."""
     del state.lists[USAGES][0]
     found = said(settings, arm)
     assert wrong(found) == {FAMILY: "warning"}

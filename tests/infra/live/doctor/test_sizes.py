@@ -1,4 +1,4 @@
-"""Sizes: one that stays, one whose end is announced."""
+"""VM sizes: current, and with an announced retirement."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from tests.infra.live.doctor.ready import USAGES, said, usage, wrong
 from tests.stand_ins.arm_server import State
 
 
-def test_a_size_whose_end_is_announced_is_told(settings: Settings, arm: Arm, state: State) -> None:
-    """It can be had until then."""
+def test_an_announced_retirement_is_a_warning(settings: Settings, arm: Arm, state: State) -> None:
+    """The size is available until then."""
     assert said(settings, arm)["sizes"].verdict == "ok"
     state.lists[USAGES].append(usage("standardDSv2Family", 100))
     old = Cluster(name="old", size="Standard_DS3_v2", max_nodes=1)

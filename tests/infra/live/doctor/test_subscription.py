@@ -1,4 +1,4 @@
-"""The subscription: its state, and the tenant that it is of."""
+"""The subscription: its state and its tenant."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ AT = f"/subscriptions/{SUBSCRIPTION}"
     [("Enabled", None), ("Warned", "warning"), ("PastDue", "warning"), ("Disabled", "error"),
      ("Deleted", "error")],
 )  # fmt: skip
-def test_a_state_that_takes_no_changes(
+def test_a_state_without_changes_is_an_error(
     settings: Settings, arm: Arm, state: State, state_of_it: str, verdict: str | None
 ) -> None:
-    """A disabled subscription is read as any other."""
+    """A disabled subscription can still be read."""
     state.resources[AT]["state"] = state_of_it
     assert wrong(said(settings, arm)) == ({"subscription": verdict} if verdict else {})
 
 
 def test_another_tenant_than_the_declared_one(settings: Settings, arm: Arm, state: State) -> None:
-    """A vault of another tenant than its subscription's is refused."""
+    """Azure refuses a vault of another tenant."""
     state.resources[AT]["tenantId"] = "11111111-1111-1111-1111-111111111111"
     found = said(settings, arm)
     assert wrong(found) == {"subscription": "error"}

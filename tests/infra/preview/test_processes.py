@@ -1,4 +1,4 @@
-"""What a process took is its own, however large the process that started it is."""
+"""Processes: memory and CPU are measured per process, and none survives."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ import pytest
 from infra.preview.runner import Peak, ended, started
 
 
-def test_the_memory_of_who_starts_a_process_is_not_the_processs() -> None:
-    """A preview in a process of 400 MiB; the child holds 64 of its own."""
+def test_the_memory_of_the_parent_is_not_counted() -> None:
+    """The parent holds 400 MiB, the child 64 of its own."""
     held = bytearray(b"x") * (400 * 2**20)
     child = subprocess.Popen(
         [sys.executable, "-c", "held = bytearray(b'x') * (64 * 2**20); input()"],
@@ -51,7 +51,7 @@ def _running(session: int) -> list[str]:
 def test_a_signal_while_a_process_starts_ends_it_too(
     sent: signal.Signals, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It comes when the process is there and nobody has hold of it."""
+    """It arrives when the process exists and nobody holds it yet."""
     there: list[subprocess.Popen[str]] = []
     start = subprocess.Popen
 
@@ -79,8 +79,8 @@ def test_a_signal_while_a_process_starts_ends_it_too(
 @pytest.mark.slow
 @pytest.mark.parametrize("child", ["pulumi.policy", "launch.py"])
 @pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT])
-def test_a_preview_that_is_told_to_end_leaves_no_process(child: str, sent: signal.Signals) -> None:
-    """It alone is told, as `timeout` and a cancelled workflow do."""
+def test_a_terminated_preview_leaves_no_process(child: str, sent: signal.Signals) -> None:
+    """Only the preview gets the signal, as from `timeout` and a cancelled workflow."""
     preview = subprocess.Popen(
         [sys.executable, "-c", "from infra.cli import main; main()", "preview", "dev"],
         stdout=subprocess.DEVNULL,

@@ -1,4 +1,4 @@
-"""What changes from one run to another, and how a preview shows it."""
+"""Changes between two runs, and their rendering."""
 
 from __future__ import annotations
 
@@ -56,14 +56,14 @@ def test_added_removed_and_changed() -> None:
     )
 
 
-def test_nothing_changes_between_two_of_the_same_and_everything_is_new_to_nothing() -> None:
+def test_equal_runs_have_no_changes_and_without_a_base_all_is_added() -> None:
     capture = _capture(_resource("a", x=[1, {"y": 2}]))
     assert changes(capture, capture) == ()
     assert [one.what for one in changes(None, capture)] == ["added"]
 
 
-def test_a_list_of_named_things_goes_by_their_names() -> None:
-    """A rule that is put first does not change the others."""
+def test_named_items_of_a_list_are_compared_by_name() -> None:
+    """A new first rule does not change the others."""
     one, two = {"name": "one", "port": 1}, {"name": "two", "port": 2}
     (change,) = changes(
         _capture(_resource("g", rules=[two])), _capture(_resource("g", rules=[one, two]))
@@ -78,8 +78,8 @@ def test_protection_is_a_property() -> None:
     assert change.properties == (Property("(protect)", "False", "True"),)
 
 
-def test_what_is_ignored_does_not_change() -> None:
-    """Neither a property nor what is in it; one that only begins alike does."""
+def test_ignored_properties_do_not_change() -> None:
+    """Neither the property nor its content; a longer name does."""
     ignored = ("tags", "properties.traffic")
 
     def declared(value: str) -> Resource:
@@ -91,12 +91,12 @@ def test_what_is_ignored_does_not_change() -> None:
     assert change.properties == (Property("tagsOf", "old", "new"),)
 
 
-def test_an_empty_list_is_not_nothing() -> None:
+def test_an_empty_list_differs_from_an_absent_one() -> None:
     (change,) = changes(_capture(_resource("a")), _capture(_resource("a", rules=[])))
     assert change.properties == (Property("rules", ABSENT, []),)
 
 
-def test_the_three_forms_say_the_same() -> None:
+def test_the_three_formats_agree() -> None:
     findings = (
         Finding("vault-firewall", True, "urn", "a: open"),
         Finding("set-aside", False, "urn", "b"),
@@ -125,10 +125,8 @@ def test_the_three_forms_say_the_same() -> None:
         ("Disabled", "AllowOnlyApprovedOutbound", "are deleted"),
     ],
 )
-def test_a_workspace_keeps_the_isolation_that_it_was_made_with(
-    before: str, after: str, told: str
-) -> None:
-    """Said where the engineer meets it; a new workspace has any of them."""
+def test_a_change_of_the_workspaces_isolation_is_noted(before: str, after: str, told: str) -> None:
+    """A new workspace may have any isolation."""
 
     def made(mode: str) -> Capture:
         network = {"isolationMode": mode, "firewallSku": mode}
@@ -145,15 +143,15 @@ def test_a_workspace_keeps_the_isolation_that_it_was_made_with(
 
 
 def test_a_value_of_several_lines_stays_in_its_cell() -> None:
-    """A row of a table that GitHub draws ends with its line, and code with its mark."""
+    """A table row ends with its line, and code with its mark."""
     changed = Change("changed", "a:B", "a", "urn", (Property("x", "one\n  two", "a`b|c"),))
     report = _report(_capture(_resource("a")), base="main", changes=(changed,))
     rows = [line for line in rendered([report], "md").splitlines() if line.startswith("| changed")]
     assert rows == ["| changed | `a` a:B | `x` | `one two` | ``a`b\\|c`` |"]
 
 
-def test_a_pull_request_begins_with_every_stack_at_a_glance() -> None:
-    """A row a stack: may it be, what changes, and what that does to the cost."""
+def test_the_markdown_report_begins_with_an_overview() -> None:
+    """A row a stack: verdict, changes and cost."""
     changed = Change("changed", "keyvault:Vault", "a", "urn", (Property("x", 1, 2),))
     no = Finding("vault-firewall", True, "urn", "a: open")
     fine = _report(_capture(_resource("a")), base="main", changes=(changed,))
@@ -188,7 +186,7 @@ def _repository(folder: Path) -> Path:
     return folder
 
 
-def test_a_revision_is_the_tree_as_it_was(tmp_path: Path) -> None:
+def test_a_revision_is_checked_out(tmp_path: Path) -> None:
     here = _repository(tree(tmp_path, "BEFORE = 1"))
     tree(tmp_path, "AFTER = 1")
     with revision_tree(here, "HEAD") as folder:
@@ -218,7 +216,7 @@ def test_an_unknown_revision_is_refused(revision: str, tmp_path: Path) -> None:
         ("origin/main", "git fetch origin main, then --against origin/main"),
     ],
 )
-def test_an_unknown_revision_is_told_how_to_get_it(
+def test_an_unknown_revision_has_a_hint_to_fetch_it(
     revision: str, hint: str, tmp_path: Path
 ) -> None:
     with (
@@ -228,7 +226,7 @@ def test_an_unknown_revision_is_told_how_to_get_it(
         pass
 
 
-def test_a_clone_of_the_last_commit_alone_is_told_as_one(tmp_path: Path) -> None:
+def test_a_shallow_clone_has_a_hint(tmp_path: Path) -> None:
     (tmp_path / "whole").mkdir()
     whole = _repository(tree(tmp_path / "whole", ""))
     _git(whole, "commit", "-q", "--allow-empty", "-m", "two")
@@ -240,7 +238,7 @@ def test_a_clone_of_the_last_commit_alone_is_told_as_one(tmp_path: Path) -> None
         pass
 
 
-def test_without_a_repository_or_git_there_is_nothing_to_compare_with(
+def test_a_comparison_needs_git_and_a_repository(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(Refused, match="is not a git repository"), revision_tree(tmp_path, "main"):
@@ -251,8 +249,8 @@ def test_without_a_repository_or_git_there_is_nothing_to_compare_with(
 
 
 @pytest.mark.slow
-def test_a_revision_whose_program_does_not_run_is_named(tmp_path: Path) -> None:
-    """Its own settings refuse what stands in its stack file, as of then."""
+def test_a_failing_revision_is_named(tmp_path: Path) -> None:
+    """The revision's own settings refuse its stack file."""
     leave = shutil.ignore_patterns("__pycache__")
     for room in ("infra", "policies", "ml/core"):
         shutil.copytree(ROOT / room, tmp_path / room, ignore=leave)
@@ -269,8 +267,8 @@ def test_a_revision_whose_program_does_not_run_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_stack_whose_file_is_gone_is_shown_as_such(tmp_path: Path) -> None:
-    """It would else not be in the pull request at all; renamed, it is another one."""
+def test_a_removed_stack_file_is_reported(tmp_path: Path) -> None:
+    """A renamed stack is one removed and one added."""
     leave = shutil.ignore_patterns("__pycache__", "Pulumi.prod.yaml", "Pulumi.staging.yaml")
     for room in ("infra", "policies", "ml/core"):
         shutil.copytree(ROOT / room, tmp_path / room, ignore=leave)
@@ -292,8 +290,8 @@ def test_a_stack_whose_file_is_gone_is_shown_as_such(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_one_value_is_exactly_the_properties_that_change(tmp_path: Path) -> None:
-    """From a clean clone: one value of Pulumi.prod.yaml, seen against the commit before."""
+def test_one_changed_value_is_one_changed_property(tmp_path: Path) -> None:
+    """From a clean clone: one value of Pulumi.prod.yaml, compared with the commit before."""
     leave = shutil.ignore_patterns("__pycache__")
     for room in ("infra", "policies", "ml/core"):
         shutil.copytree(ROOT / room, tmp_path / room, ignore=leave)

@@ -1,4 +1,4 @@
-"""The month of an environment: each line, what is left out, and the comparison of none and one."""
+"""The monthly estimate: each line, the exclusions, and the comparison of zero and one node."""
 
 from __future__ import annotations
 
@@ -49,16 +49,16 @@ def test_lines_add_up(settings: Settings) -> None:
         )
 
 
-def test_a_host_brings_a_firewall(settings: Settings) -> None:
-    """And its cost, whether or not anything runs."""
+def test_an_allowed_host_adds_a_firewall(settings: Settings) -> None:
+    """With its cost, whether or not anything runs."""
     network = replace(settings.network, allowed_hosts=("pypi.org",), firewall="Standard")
     made = estimate(replace(settings, network=network), LISTED)
     firewall = next(line for line in made.lines if line.item == "firewall")
     assert firewall.month.idle == pytest.approx(1.25 * 730)
 
 
-def test_our_own_network_brings_a_way_out(settings: Settings) -> None:
-    """A gateway and its address; the managed network has its own."""
+def test_our_own_network_adds_a_nat_gateway(settings: Settings) -> None:
+    """A managed network includes its own."""
     assert "NAT gateway" not in {line.item for line in estimate(settings, LISTED).lines}
     network = replace(settings.network, isolation="own")
     made = estimate(replace(settings, network=network), LISTED)
@@ -67,7 +67,7 @@ def test_our_own_network_brings_a_way_out(settings: Settings) -> None:
 
 
 def test_options_that_cost_have_lines(settings: Settings) -> None:
-    """A share, a key of one's own, the shared registry, the node that builds images."""
+    """A share, a customer-managed key, the shared registry, the image builder."""
     storage = replace(settings.storage, nfs_share_gib=200, customer_managed_key=True)
     shared = AssetRegistry(mode="create", name="mlplat-shared")
     made = estimate(replace(settings, storage=storage, asset_registry=shared), LISTED)
@@ -102,8 +102,8 @@ def test_every_size_has_a_price(size: str) -> None:
         assert LISTED.find(f"vm/{size}", "westeurope", priority)
 
 
-def test_what_has_no_price_is_said_and_not_counted_as_nothing(settings: Settings) -> None:
-    """The total is then at least so much, in every form."""
+def test_an_item_without_a_price_makes_the_total_at_least(settings: Settings) -> None:
+    """In every format."""
     unlisted = [one for one in LISTED.prices if one.item != "vm/Standard_HB120rs_v3"]
     large = replace(settings.clusters[0], preset=None, size="Standard_HB120rs_v3")
     made = estimate(replace(settings, clusters=(large,)), replace(LISTED, prices=tuple(unlisted)))
@@ -117,8 +117,8 @@ def test_what_has_no_price_is_said_and_not_counted_as_nothing(settings: Settings
     assert "at least" not in costing.as_text(estimate(settings, LISTED))
 
 
-def test_what_no_line_counts_is_named(settings: Settings) -> None:
-    """Each by its name, in the table, in JSON and in a pull request."""
+def test_exclusions_are_named(settings: Settings) -> None:
+    """In the table, in JSON and in a pull request."""
     made = estimate(settings, LISTED)
     report = Report(Capture("dev", (), {}), made)
     forms: tuple[Format, ...] = ("text", "md", "json")
@@ -126,8 +126,8 @@ def test_what_no_line_counts_is_named(settings: Settings) -> None:
         assert all(one in shown for one in EXCLUDED)
 
 
-def test_whose_the_prices_are_is_said_beside_each_estimate(settings: Settings) -> None:
-    """Third parties' copies, a stand-in region, a share for low priority: with their lines."""
+def test_sources_and_approximations_of_prices_are_shown(settings: Settings) -> None:
+    """Third-party copies, another region's price, an estimated spot price: each with its lines."""
     spot = replace(settings.clusters[0], name="gpu-spot", preset="t4")
     here = replace(settings, location="uksouth", clusters=(spot,))
     fresh = prices.Price("vm/Standard_NC4as_T4_v3", "uksouth", "hour", 0.6, AZURE, "2026-01-01")
@@ -148,8 +148,8 @@ def test_whose_the_prices_are_is_said_beside_each_estimate(settings: Settings) -
     }
 
 
-def test_a_line_says_what_is_in_a_node(settings: Settings) -> None:
-    """Cores, memory, GPUs, InfiniBand: what a size's name only hints at."""
+def test_a_line_describes_the_hardware_of_a_node(settings: Settings) -> None:
+    """Cores, memory, GPUs, InfiniBand."""
     kinds: tuple[Preset, ...] = ("cpu", "t4", "infiniband")
     clusters = tuple(Cluster(name=f"c-{kind}", preset=kind) for kind in kinds)
     made = estimate(replace(settings, clusters=clusters), LISTED)
@@ -166,8 +166,8 @@ def test_every_redundancy_has_a_price(redundancy: str) -> None:
     assert LISTED.find(f"blob/{redundancy}", "westeurope")
 
 
-def test_a_node_that_stands_is_compared_with_none(settings: Settings) -> None:
-    """It costs the month less what the jobs would have cost, and saves five minutes a job."""
+def test_one_node_that_is_always_on_is_compared_with_none(settings: Settings) -> None:
+    """It costs the month less the cost of its jobs, and saves five minutes a job."""
     made = estimate(settings, LISTED)
     (one,) = made.alternatives
     assert one.at_one.idle == pytest.approx(0.288 * 730)

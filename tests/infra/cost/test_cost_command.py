@@ -40,10 +40,10 @@ def test_every_environment_has_a_table(capsys: pytest.CaptureFixture[str]) -> No
         assert one["month"]["idle"] <= one["month"]["typical"] <= one["month"]["worst"]
 
 
-def test_a_refresh_writes_what_azure_says(
+def test_a_refresh_writes_azures_prices(
     listed: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A size that is not listed is named and keeps its old price."""
+    """A size without a listed price is named and keeps its old price."""
 
     def answer(url: str) -> Mapping[str, Any]:
         if "Standard_E4ds_v4" not in url:

@@ -1,4 +1,4 @@
-"""Names that Azure takes, whatever the tail that tells two environments apart."""
+"""Names that Azure accepts, whatever the unique suffix."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from infra.settings.names import Names
 
 @pytest.mark.parametrize("tail", ["12345", "0a000", "fffff"])
 def test_a_letter_follows_each_hyphen_of_an_instance(tail: str) -> None:
-    """A hyphen takes a letter later in the name, and 24 characters are the most
+    """Each hyphen needs a letter after it, and 24 characters are the maximum
     (how-to-create-compute-instance).
     """
     called = Names("mlplat", "prod", tail).instance("a-name-of-16-c16")

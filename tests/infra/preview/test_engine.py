@@ -1,4 +1,4 @@
-"""infra.preview.run and engine: what is captured of a program, and what is refused."""
+"""Running a program against the stand-in engine: the capture, and what is refused."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ def test_a_program_is_captured_with_parents_dependencies_and_references(tmp_path
     assert found.spent.cpu_seconds > 0 and found.spent.peak_mib > 10
 
 
-def test_the_short_cut_changes_nothing_that_is_captured(tmp_path: Path) -> None:
-    """The SDK left as it is, which makes a URN of every alias, declares the same."""
+def test_the_alias_shortcut_does_not_change_the_capture(tmp_path: Path) -> None:
+    """The unchanged SDK, which computes a URN for each alias, declares the same."""
     root = tree(tmp_path, PROGRAM)
     fast, bare = capture("dev", root=root), capture("dev", root=root, bare=True)
     assert replace(fast, spent=bare.spent) == bare
 
 
-def test_a_secret_is_captured_as_a_word(tmp_path: Path) -> None:
+def test_a_secret_is_replaced(tmp_path: Path) -> None:
     found = capture("dev", root=tree(tmp_path, PROGRAM))
     (who,) = (one for one in found.provided if one.name == "who")
     assert who.inputs["location"] == SECRET
@@ -70,7 +70,7 @@ def test_a_secret_is_captured_as_a_word(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_what_an_engine_would_refuse_is_told(line: str, said: str, tmp_path: Path) -> None:
+def test_disorder_is_reported(line: str, said: str, tmp_path: Path) -> None:
     found = capture("dev", root=tree(tmp_path, f"{PROGRAM}\n    {line}\n"))
     assert len(found.problems) == 1 and said in found.problems[0]
 
@@ -97,10 +97,10 @@ def test_a_program_that_fails_is_refused_with_its_reason(tmp_path: Path) -> None
         ),
     ],
 )
-def test_a_program_that_fails_is_told_with_its_own_line(
+def test_a_failed_program_is_reported_at_its_own_line(
     program: str, said: str, line: int | None, tmp_path: Path
 ) -> None:
-    """Not the SDK's lines below it; settings that it refuses have told their own."""
+    """Not the SDK's lines below it; refused settings have their own place."""
     shutil.copytree(ROOT / "ml" / "core", tmp_path / "ml" / "core")
     with pytest.raises(Refused) as refused:
         capture("dev", root=tree(tmp_path, program))
@@ -109,7 +109,7 @@ def test_a_program_that_fails_is_told_with_its_own_line(
     assert problem.place == (Place("infra/__main__.py", line) if line else None)
 
 
-def test_a_program_that_asks_azure_is_refused(tmp_path: Path) -> None:
+def test_a_program_that_queries_azure_is_refused(tmp_path: Path) -> None:
     asking = """
         from pulumi_azure_native import authorization
         authorization.get_client_config()
@@ -118,8 +118,8 @@ def test_a_program_that_asks_azure_is_refused(tmp_path: Path) -> None:
         capture("dev", root=tree(tmp_path, asking))
 
 
-def test_numbers_are_whole_again() -> None:
-    """Pulumi's protocol has floats alone."""
+def test_integers_are_restored() -> None:
+    """Pulumi's protocol only has floats."""
     given = {"nodes": 4.0, "share": 0.5, "list": [1.0], "flag": True}
     assert plain(given) == {"nodes": 4, "share": 0.5, "list": [1], "flag": True}
     assert isinstance(plain(given)["nodes"], int)

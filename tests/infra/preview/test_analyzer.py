@@ -1,4 +1,4 @@
-"""The real CrossGuard analyzer with our pack: what it says of a small program."""
+"""The real CrossGuard analyzer with our pack: its findings for a small program."""
 
 from __future__ import annotations
 
@@ -78,8 +78,8 @@ def test_findings_come_with_their_policy_level_and_resource(tmp_path: Path) -> N
     assert analyzer and 0 < analyzer.spent.peak_mib < 300
 
 
-def test_what_rules_would_not_see_is_refused_for_being_there(tmp_path: Path) -> None:
-    """A subnet apart, a template, a provider of one's own, changes by hand; a lock by its scope."""
+def test_resources_that_rules_cannot_check_are_refused(tmp_path: Path) -> None:
+    """A separate subnet, a template, a custom provider, manual changes; a lock by its scope."""
     (found,), _ = captures(["prod"], root=_tree(tmp_path, HIDDEN))
     said = {(one.policy, one.urn.split("::")[-1]) for one in found.findings if one.mandatory}
     assert {one for one in said if one[0].startswith(("known", "lock"))} == {
@@ -91,8 +91,8 @@ def test_what_rules_would_not_see_is_refused_for_being_there(tmp_path: Path) -> 
     }
 
 
-def test_no_stack_is_refused_by_the_pack_as_the_cli_runs_it() -> None:
-    """Stack rules see outputs, in which names such as `computeName` are not."""
+def test_the_pack_refuses_no_stack_when_run_by_the_cli() -> None:
+    """Stack rules see outputs, which lack names such as `computeName`."""
     found, _ = captures(["dev", "prod", "staging"])
     assert {one.stack: [f.message for f in one.findings if f.mandatory] for one in found} == {
         "dev": [],
@@ -143,8 +143,8 @@ def _resource(kind: str, name: str) -> analyzer_pb2.AnalyzeRequest:
     )
 
 
-def test_the_pack_starts_as_the_cli_starts_it_and_changes_no_resource(tmp_path: Path) -> None:
-    """The CLI's calls in the CLI's order: deploy's step generator shows all that is registered."""
+def test_the_pack_starts_by_the_clis_protocol_and_changes_no_resource(tmp_path: Path) -> None:
+    """The CLI's calls in the CLI's order, as in its step generator."""
     process = _started(tmp_path)
     try:
         assert process.stdout
@@ -194,7 +194,7 @@ def test_the_pack_starts_as_the_cli_starts_it_and_changes_no_resource(tmp_path: 
         process.communicate()
 
 
-def test_a_waiver_makes_it_advice_that_names_who_answers(tmp_path: Path) -> None:
+def test_a_waived_finding_is_advice_with_its_owner(tmp_path: Path) -> None:
     here = _tree(tmp_path, PROGRAM)
     (here / "policies/infra/limits.yml").write_text(
         (ROOT / "policies/infra/limits.yml")
@@ -207,7 +207,7 @@ def test_a_waiver_makes_it_advice_that_names_who_answers(tmp_path: Path) -> None
     assert not {one.policy for one in found.findings} & {"storage-shared-key", "storage-defender"}
 
 
-def test_a_pack_whose_files_are_wrong_does_not_start(tmp_path: Path) -> None:
+def test_a_pack_with_invalid_files_does_not_start(tmp_path: Path) -> None:
     here = _tree(tmp_path, PROGRAM)
     (here / "policies/infra/waivers.yml").write_text("- rule: vault-firewall\n")
     with pytest.raises(

@@ -1,4 +1,4 @@
-"""The program itself: three stacks, and every option of the settings, against the stand-in."""
+"""The program: three stacks, and every option of the settings, against the stand-in engine."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ def _sound(found: Capture) -> None:
 
 
 @pytest.mark.parametrize("stack", ["dev", "prod", "staging"])
-def test_every_stack_is_sound(stack: str) -> None:
-    """And every resource is within a component."""
+def test_every_stack_is_valid(stack: str) -> None:
+    """Every resource belongs to a component."""
     found = own()[stack]
     _sound(found)
     assert [one.name for one in found.provided if not found.component(one)] == ["group"]
 
 
-def test_the_short_cut_of_the_launcher_changes_nothing() -> None:
-    """Of the whole program, with every parent and child that has aliases."""
+def test_the_launchers_shortcut_changes_nothing() -> None:
+    """For the whole program, with all its aliases."""
     fast = own()["prod"]
     bare = capture("prod", bare=True)
     assert replace(fast, spent=bare.spent) == bare
@@ -66,8 +66,8 @@ def test_private_and_starter_differ_by_one_flag() -> None:
     ]
 
 
-def test_private_endpoints_are_made_one_after_another() -> None:
-    """Of several at a time Azure refuses some, which the provider does not try again."""
+def test_private_endpoints_are_created_one_after_another() -> None:
+    """Azure refuses some of several concurrent ones, and the provider does not retry."""
     endpoints = [*_kinds(own()["prod"], "network:PrivateEndpoint").values()]
     urns = {one.urn for one in endpoints}
     before = [len(urns & set(one.dependencies)) for one in endpoints]
@@ -89,14 +89,14 @@ def _in_between(found: Capture) -> list[tuple[str, str]]:
     ]
 
 
-def test_a_private_endpoint_waits_for_what_is_written_to_its_account_or_vault() -> None:
-    """They take one write at a time, and an endpoint that comes in between fails for good."""
+def test_a_private_endpoint_waits_for_other_writes_to_its_target() -> None:
+    """They accept one write at a time, and an endpoint created in between fails for good."""
     assert _in_between(own()["prod"]) == []
 
 
 @pytest.mark.parametrize("stack", ["prod", "staging"])
 def test_the_workspace_and_its_clusters_wait_for_private_endpoints(stack: str) -> None:
-    """The managed network makes others to the same resources; clusters speak by the workspace's."""
+    """The managed network adds endpoints to the same resources; clusters use the workspace's."""
     names = _kinds(own()[stack], "network:PrivateDnsZoneGroup")
     last = names.pop("workspace-amlworkspace-names").urn
     workspace = _kinds(own()[stack], "machinelearningservices:Workspace")["workspace"]
@@ -105,8 +105,8 @@ def test_the_workspace_and_its_clusters_wait_for_private_endpoints(stack: str) -
         assert last in cluster.dependencies
 
 
-def test_accounts_with_a_key_of_ours_come_long_after_the_right_to_it() -> None:
-    """It is known to the vault minutes later; other private endpoints take them anyway."""
+def test_accounts_with_a_customer_key_wait_for_its_role() -> None:
+    """The role takes effect after minutes; other private endpoints fill the time."""
     names = _kinds(own()["prod"], "network:PrivateDnsZoneGroup")
     others = {names[f"{one}-names"].urn for one in ("vault-vault", "images-registry")}
     others.add(names["assets-amlregistry-names"].urn)
@@ -115,7 +115,7 @@ def test_accounts_with_a_key_of_ours_come_long_after_the_right_to_it() -> None:
         assert {right, *others} <= set(account.dependencies)
 
 
-def test_the_workspace_waits_for_the_rights_of_its_identity() -> None:
+def test_the_workspace_waits_for_the_roles_of_its_identity() -> None:
     found = own()["staging"]
     workspace = _kinds(found, "machinelearningservices:Workspace")["workspace"]
     rights = {
@@ -127,8 +127,8 @@ def test_the_workspace_waits_for_the_rights_of_its_identity() -> None:
 
 
 @pytest.mark.parametrize("stack", ["dev", "prod"])
-def test_clusters_wait_for_the_right_of_the_workspace_on_itself(stack: str) -> None:
-    """It makes them, and there is nothing to have a right on before there is a workspace."""
+def test_clusters_wait_for_the_workspaces_role_on_itself(stack: str) -> None:
+    """The workspace's identity creates them; the role needs the workspace first."""
     right = _kinds(own()[stack], "authorization:RoleAssignment")["workspace-itself"]
     for cluster in _kinds(own()[stack], "machinelearningservices:Compute").values():
         assert right.urn in cluster.dependencies
@@ -140,8 +140,8 @@ def test_each_cluster_has_an_identity_of_its_own() -> None:
     assert len(set(held)) == len(held) == 4
 
 
-def test_a_node_of_its_own_builds_images_where_the_registry_is_private() -> None:
-    """It alone may push, it has the workspace's storage as any cluster, and not the lake."""
+def test_a_private_registry_has_a_cluster_that_builds_images() -> None:
+    """Only it may push; it has the workspace's storage like any cluster, and not the lake."""
     found = own()["prod"]
     workspace = _kinds(found, "machinelearningservices:Workspace")["workspace"].inputs
     computes = _kinds(found, "machinelearningservices:Compute")
@@ -162,7 +162,7 @@ def test_a_node_of_its_own_builds_images_where_the_registry_is_private() -> None
     assert "imageBuildCompute" not in starter
 
 
-def test_no_lock_stands_on_the_resource_group() -> None:
+def test_the_resource_group_has_no_lock() -> None:
     scopes = {
         one.inputs["scope"]
         for one in _kinds(own()["prod"], "authorization:ManagementLockByScope").values()
@@ -170,14 +170,14 @@ def test_no_lock_stands_on_the_resource_group() -> None:
     assert len(scopes) == 4 and not any("ResourceGroup" in one for one in scopes)
 
 
-def test_a_budget_that_begins_in_another_month_is_another_budget() -> None:
-    """Azure refuses a new start of one that is there."""
+def test_a_budget_of_another_month_is_another_budget() -> None:
+    """Azure refuses to change the start of an existing one."""
     budget = _kinds(own()["prod"], "consumption:Budget")["budget"].inputs
     assert budget["timePeriod"] == {"startDate": "2026-12-01T00:00:00Z"}
     assert budget["budgetName"] == "budget-mlplat-prod-2026-12"
 
 
-def test_one_registry_is_made_and_the_others_use_it() -> None:
+def test_one_environment_creates_the_registry_and_others_use_it() -> None:
     made = {
         stack: len(_kinds(found, "machinelearningservices:Registry"))
         for stack, found in own().items()
@@ -203,7 +203,7 @@ def test_one_registry_is_made_and_the_others_use_it() -> None:
     assert scope["scope"].endswith("/registries/mlplat-shared")
 
 
-def test_our_own_subnet_in_place_of_the_managed_network(tmp_path: Path) -> None:
+def test_our_own_subnet_replaces_the_managed_network(tmp_path: Path) -> None:
     found = changed(tmp_path, network={"isolation": "own", "service_endpoints": True})
     _sound(found)
     cluster = _kinds(found, "machinelearningservices:Compute")["cpu-cluster"]
@@ -287,10 +287,9 @@ def _rights(found: Capture) -> dict[str, str]:
     }
 
 
-def test_the_pipeline_may_do_what_it_does() -> None:
-    """What it uploads goes to the workspace's storage under its own name; a SAS that it signs
-    gives no more than it has itself. A release writes the endpoint, whose identity it has to be
-    allowed to assign.
+def test_the_pipeline_has_the_roles_that_it_needs() -> None:
+    """Uploads to the workspace's storage use its identity, and a SAS grants no more than its roles.
+    A release writes the endpoint, whose identity it must be allowed to assign.
     """
     blobs = "Storage Blob Data Contributor"
     granted = _rights(own()["dev"])
@@ -301,7 +300,7 @@ def test_the_pipeline_may_do_what_it_does() -> None:
 
 
 def test_the_workspace_sees_the_private_endpoints_of_its_storage() -> None:
-    """Without it nothing behind them is shown in the studio."""
+    """Without it the studio shows none of their data."""
     granted = _rights(own()["staging"])
     seen = {name for name, role in granted.items() if name.startswith("workspace-sees")}
     assert {granted[name] for name in seen} == {"Reader"}
@@ -312,8 +311,8 @@ def test_the_workspace_sees_the_private_endpoints_of_its_storage() -> None:
     assert not [name for name in _rights(own()["dev"]) if name.startswith("workspace-sees")]
 
 
-def test_parallel_steps_have_what_shares_out_their_work(tmp_path: Path) -> None:
-    """Their nodes speak by a queue and a table of the workspace's storage, wherever they stand."""
+def test_parallel_steps_have_queues_and_tables(tmp_path: Path) -> None:
+    """Their nodes coordinate through a queue and a table of the workspace's storage."""
     granted = _rights(own()["dev"])
     for cluster in ("cpu-cluster", "gpu-spot"):
         assert granted[f"cluster-{cluster}-queues"] == "Storage Queue Data Contributor"
@@ -325,24 +324,24 @@ def test_parallel_steps_have_what_shares_out_their_work(tmp_path: Path) -> None:
     assert {"workspace-storage-queue", "workspace-storage-table"} <= ours.keys()
 
 
-def test_an_endpoint_may_write_down_what_it_was_asked() -> None:
-    """A `data_collector` writes to the workspace's storage under the endpoint's name."""
+def test_an_endpoint_may_record_requests() -> None:
+    """A `data_collector` writes to the workspace's storage as the endpoint."""
     assigned = _kinds(own()["dev"], "authorization:RoleAssignment")["endpoints-storage"].inputs
     assert assigned["scope"] == "${StorageAccount:workspace-storage.id}"
     assert _rights(own()["dev"])["endpoints-storage"] == "Storage Blob Data Contributor"
 
 
-def test_a_vault_says_that_it_has_no_access_policies() -> None:
-    """Azure takes none that says nothing of them ("The parameter accessPolicies is not
-    specified"), though roles alone give access.
+def test_a_vault_declares_empty_access_policies() -> None:
+    """Azure requires the list ("The parameter accessPolicies is not specified"); only roles grant
+    access.
     """
     for found in own().values():
         properties = _kinds(found, "keyvault:Vault")["vault"].inputs["properties"]
         assert properties["accessPolicies"] == [] and properties["enableRbacAuthorization"] is True
 
 
-def test_a_key_of_our_own_encrypts_every_service_of_an_account() -> None:
-    """Queues and tables only where it is asked for, as the account is made."""
+def test_a_customer_key_encrypts_every_service_of_an_account() -> None:
+    """Queues and tables only if the account is created so."""
     for stack, holds in (("prod", True), ("dev", False)):
         for account in _kinds(own()[stack], "storage:StorageAccount").values():
             services = account.inputs["encryption"]["services"]
@@ -351,7 +350,7 @@ def test_a_key_of_our_own_encrypts_every_service_of_an_account() -> None:
 
 
 def test_jobs_and_endpoints_read_the_shared_registry_and_the_pipeline_writes_it() -> None:
-    """What a job of dev may write there, prod may serve."""
+    """prod may serve what a job of dev writes there."""
     granted = _rights(own()["dev"])
     roles = {name: role for name, role in granted.items() if name.endswith("-assets")}
     assert roles == {
@@ -363,7 +362,7 @@ def test_jobs_and_endpoints_read_the_shared_registry_and_the_pipeline_writes_it(
 
 
 def test_another_role_is_another_assignment(tmp_path: Path) -> None:
-    """Azure lets nobody change the role of one that is there (RoleAssignmentUpdateNotPermitted)."""
+    """Azure refuses to change the role of an assignment (RoleAssignmentUpdateNotPermitted)."""
     clusters = [{"name": "cpu", "preset": "cpu", "lake": lake} for lake in ("read", "write")]
     names = {
         _kinds(changed(tmp_path / one["lake"], clusters=[one]), "authorization:RoleAssignment")[
@@ -394,13 +393,13 @@ def _openings(found: Capture, part: str, direction: str, access: str) -> dict[st
         ("builds", {"443"}),
     ],
 )
-def test_the_security_groups_let_in_what_stands_behind_them(part: str, ports: set[str]) -> None:
-    """Files are read over SMB or NFS, not HTTPS; a machine is reached by SSH."""
+def test_the_security_groups_open_the_ports_of_their_subnets(part: str, ports: set[str]) -> None:
+    """Files use SMB or NFS, not HTTPS; machines use SSH."""
     assert _openings(own()["prod"], part, "Inbound", "Allow") == {"VirtualNetwork": ports}
 
 
-def test_a_node_in_our_own_network_reaches_azure_and_no_more() -> None:
-    """Without these it never starts; what builds images alone fetches packages."""
+def test_a_node_in_our_own_network_only_reaches_azure() -> None:
+    """Without these it never starts; only the image builder fetches packages."""
     found = own()["prod"]
     for part in ("compute", "builds", "workstations", "endpoints"):
         assert _openings(found, part, "Outbound", "Deny") == {"Internet": {"*"}}
@@ -438,7 +437,7 @@ def _led_to(found: Capture) -> set[tuple[str, str]]:
 
 
 def test_jobs_reach_the_shared_registry_wherever_it_is() -> None:
-    """It answers on private addresses alone, also to those who only use it, starters among them."""
+    """It only has private addresses, also for environments that use it, including starters."""
     of_prod = f"/subscriptions/{load('dev').subscription}/resourceGroups/rg-mlplat-prod"
     shared = f"{of_prod}/providers/Microsoft.MachineLearningServices/registries/mlplat-shared"
     for stack, id in (("dev", shared), ("staging", shared), ("prod", "${Registry:assets.id}")):
@@ -450,7 +449,7 @@ def test_jobs_reach_the_shared_registry_wherever_it_is() -> None:
 
 
 @pytest.mark.parametrize("isolation", ["managed", "own"])
-def test_what_the_shared_registry_holds_is_reached_too(isolation: str, tmp_path: Path) -> None:
+def test_the_content_of_the_shared_registry_is_reachable(isolation: str, tmp_path: Path) -> None:
     """An endpoint of the registry leads to neither its models nor its images."""
     found = changed(tmp_path, asset_registry=SHARED, network={"isolation": isolation})
     _sound(found)
@@ -466,8 +465,8 @@ def test_what_the_shared_registry_holds_is_reached_too(isolation: str, tmp_path:
     assert set(ids) <= approved or not managed
 
 
-def test_who_has_a_compute_instance_may_use_it(tmp_path: Path) -> None:
-    """Its files are a share that is mounted under their own name, by which it reads data too."""
+def test_the_user_of_a_compute_instance_has_its_roles(tmp_path: Path) -> None:
+    """Its files are a share mounted as the user, who also reads data."""
     person = "6f8d2c1e-0000-4000-8000-000000000002"
     found = changed(tmp_path, workstations=[{"name": "ada", "person": person}])
     granted = _kinds(found, "authorization:RoleAssignment")
@@ -484,8 +483,8 @@ def test_who_has_a_compute_instance_may_use_it(tmp_path: Path) -> None:
     }
 
 
-def test_a_change_of_the_settings_takes_no_traffic_from_an_endpoint(tmp_path: Path) -> None:
-    """An update writes the endpoint without its traffic, and Azure takes that for none."""
+def test_a_change_of_settings_keeps_an_endpoints_traffic(tmp_path: Path) -> None:
+    """An update without the traffic would remove it."""
     before, after = (
         changed(_folder(tmp_path, owner), owner=owner)
         for owner in ("a@example.com", "b@example.com")
@@ -501,10 +500,10 @@ def _folder(parent: Path, name: str) -> Path:
     return folder
 
 
-def test_diagnostics_ask_for_metrics_that_their_resource_has() -> None:
-    """A category that a type does not have is refused: azure-monitor/reference/supported-metrics.
+def test_diagnostics_use_metrics_of_their_resource() -> None:
+    """Azure refuses categories that a type lacks: azure-monitor/reference/supported-metrics.
 
-    A storage service has its own two, a security group and an asset registry have no metrics.
+    A storage service has its own two; a security group and an asset registry have no metrics.
     """
     found = own()["prod"]
     kinds = {one.urn: one.kind for one in found.provided}
@@ -528,8 +527,8 @@ def test_diagnostics_ask_for_metrics_that_their_resource_has() -> None:
     }
 
 
-def test_people_may_give_names_that_parts_of_the_program_have(tmp_path: Path) -> None:
-    """A cluster, an instance and an endpoint called as one of our own identities is."""
+def test_names_may_equal_those_of_the_program(tmp_path: Path) -> None:
+    """A cluster, an instance and an endpoint named like one of the program's identities."""
     person = "6f8d2c1e-0000-4000-8000-000000000000"
     found = changed(
         tmp_path,
@@ -540,7 +539,7 @@ def test_people_may_give_names_that_parts_of_the_program_have(tmp_path: Path) ->
     _sound(found)
 
 
-def test_with_nothing_optional(tmp_path: Path) -> None:
+def test_without_any_optional_setting(tmp_path: Path) -> None:
     found = changed(tmp_path, clusters=[], endpoints=[], asset_registry={"mode": "none"})
     _sound(found)
     assert _kinds(found, "machinelearningservices:Compute").keys() == {"image-builder"}

@@ -23,7 +23,7 @@ LISTED = PriceList(
 )
 
 
-def test_the_list_of_the_repository_says_where_each_price_is_from() -> None:
+def test_every_price_of_the_repository_has_a_source() -> None:
     """Read as it is; every preset of a cluster has a price."""
     listed = prices.read()
     assert all(one.source and one.as_of and one.amount > 0 for one in listed.prices)
@@ -32,21 +32,21 @@ def test_the_list_of_the_repository_says_where_each_price_is_from() -> None:
 
 
 def test_a_price_of_the_region_is_preferred() -> None:
-    """The stand-in is used, and named, only where there is none."""
+    """Another region's price is used, and named, only if there is none."""
     assert LISTED.find("vm/B", "north") == price("vm/B", "north", 3.0)
     stand_in = LISTED.find("vm/A", "north")
     assert stand_in is not None
     assert (stand_in.amount, stand_in.note) == (1.0, "price of eastus: none is listed for north")
 
 
-def test_what_has_no_price_has_none() -> None:
+def test_an_item_without_a_price_is_none() -> None:
     """Never zero."""
     assert LISTED.find("vm/C", "eastus") is None
     assert LISTED.find("vm/C", "eastus", "spot") is None
 
 
-def test_spot_is_a_share_until_a_price_is_listed() -> None:
-    """The share is said; a listed price takes its place."""
+def test_a_spot_price_is_estimated_until_one_is_listed() -> None:
+    """The note names the share; a listed price replaces the estimate."""
     assumed = LISTED.find("vm/A", "eastus", "spot")
     assert assumed is not None
     assert (assumed.amount, assumed.note) == (
@@ -59,7 +59,7 @@ def test_spot_is_a_share_until_a_price_is_listed() -> None:
 
 
 def test_a_newer_price_replaces_the_old_one_in_the_file(tmp_path: Path) -> None:
-    """Written and read again, nothing else is different."""
+    """Written and read again; nothing else differs."""
     LISTED.updated([price("vm/A", "eastus", 1.5)]).write(tmp_path / "prices.json")
     found = prices.read(tmp_path / "prices.json")
     assert found.find("vm/A", "eastus") == price("vm/A", "eastus", 1.5)
@@ -79,10 +79,8 @@ def test_a_newer_price_replaces_the_old_one_in_the_file(tmp_path: Path) -> None:
         ({"priority": "cheap"}, "vm/A in eastus: priority cheap"),
     ],
 )
-def test_an_entry_that_is_no_price_is_refused(
-    tmp_path: Path, change: dict[str, object], said: str
-) -> None:
-    """By its name, with what is wrong."""
+def test_an_invalid_entry_is_refused(tmp_path: Path, change: dict[str, object], said: str) -> None:
+    """The message names the entry and the reason."""
     path = tmp_path / "prices.json"
     LISTED.write(path)
     document = json.loads(path.read_text())
@@ -93,8 +91,8 @@ def test_an_entry_that_is_no_price_is_refused(
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"currency": "USD"}', '{"prices": 3}'])
-def test_a_file_that_is_no_list_is_refused(tmp_path: Path, text: str) -> None:
-    """As JSON that is broken, or of another form."""
+def test_an_invalid_price_file_is_refused(tmp_path: Path, text: str) -> None:
+    """Broken JSON, or another structure."""
     path = tmp_path / "prices.json"
     path.write_text(text)
     with pytest.raises(WrongPrices, match=r"prices\.json"):

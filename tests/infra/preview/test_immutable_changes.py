@@ -1,4 +1,4 @@
-"""What is there already does not take every change: which are told, and which are not."""
+"""Changes that existing resources do not accept: which are noted, and which are not."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def _change(kind: str, path: str, before: object, after: object) -> Change:
 
 
 @pytest.mark.parametrize(("kind", "path", "before", "after", "text"), TOLD)
-def test_what_is_not_made_in_place_is_told(
+def test_a_change_that_is_impossible_in_place_is_noted(
     kind: str, path: str, before: object, after: object, text: str
 ) -> None:
     (line,) = immutable_changes([_change(kind, path, before, after)])
@@ -75,13 +75,13 @@ def test_what_is_not_made_in_place_is_told(
 
 
 @pytest.mark.parametrize(("kind", "path", "before", "after"), IN_PLACE)
-def test_what_azure_makes_in_place_is_not(
+def test_a_change_that_is_possible_in_place_is_not_noted(
     kind: str, path: str, before: object, after: object
 ) -> None:
     assert not [*immutable_changes([_change(kind, path, before, after)])]
 
 
-def test_what_is_new_is_not_told_and_what_holds_data_does_not_just_go() -> None:
+def test_removals_of_data_are_noted_and_additions_are_not() -> None:
     added = Change("added", "storage:BlobContainer", "container-raw", "urn:a")
     gone = Change("removed", "storage:BlobContainer", "container-raw", "urn:a")
     harmless = Change("removed", "monitor:MetricAlert", "alert-failed-runs", "urn:b")
@@ -96,8 +96,8 @@ def test_what_is_new_is_not_told_and_what_holds_data_does_not_just_go() -> None:
     assert "--refresh" in line, "what Azure ML asks of a deletion it may ask of one of nothing too"
 
 
-def test_several_resources_share_a_line() -> None:
-    """A key of our own for two accounts changes queues and tables of both: that is one note."""
+def test_resources_with_the_same_note_share_a_line() -> None:
+    """A customer-managed key for two accounts changes queues and tables of both: one note."""
     table = QUEUES.replace("queue", "table")
     changes = [
         Change("changed", "storage:StorageAccount", name, name, (first, second))
@@ -118,8 +118,8 @@ def _paths(found: Capture) -> list[tuple[str, str]]:
     ]
 
 
-def test_each_row_has_a_source_and_is_about_what_the_program_declares(tmp_path: Path) -> None:
-    """A row for a property under another name would never be told."""
+def test_each_rule_has_a_source_and_matches_the_program(tmp_path: Path) -> None:
+    """A rule for an undeclared property would never apply."""
     machine = {"kind": "data-science-vm", "ssh_key": "ssh-ed25519 A", "name": "bob"}
     person = {"person": "6f8d2c1e-0000-4000-8000-000000000002"}
     found = changed(tmp_path, workstations=[{**machine, **person}])

@@ -1,4 +1,4 @@
-"""The formulas of a month, by hand-computed figures and by what must hold for all of them."""
+"""The formulas of cost, by hand-computed figures and by properties that hold for all values."""
 
 from __future__ import annotations
 
@@ -6,25 +6,35 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from infra.cost.formulas import HOURS, Month, by_quantity, cluster, constant, waiting_hours
+from infra.cost.formulas import (
+    HOURS,
+    Bound,
+    Month,
+    by_quantity,
+    cluster,
+    constant,
+    single,
+    sweep,
+    waiting_hours,
+)
 
 
-def test_a_cluster_at_zero_costs_what_its_jobs_take() -> None:
+def test_a_cluster_at_zero_costs_its_jobs() -> None:
     """10 jobs of 2 h on 3 nodes, 5 minutes to start and 15 idle: 10 x 2 1/3 h x 3 nodes."""
     month = cluster(2.0, 0, 8, idle_minutes=15, jobs=10, hours=2, nodes=3)
     assert month.typical == pytest.approx(2.0 * 10 * (2 + 20 / 60) * 3)
     assert (month.idle, month.worst) == (0.0, 2.0 * 730 * 8)
 
 
-def test_a_node_that_stands_is_paid_all_month_and_not_twice() -> None:
-    """Jobs on one node run on the one that stands."""
+def test_a_node_that_is_always_on_is_counted_once() -> None:
+    """Jobs on one node run on it."""
     month = cluster(2.0, 1, 8, idle_minutes=15, jobs=10, hours=2, nodes=1)
     assert month.idle == month.typical == 2.0 * 730
     assert waiting_hours(12, 1, 1) == 0.0
     assert waiting_hours(12, 0, 1) == pytest.approx(1.0)
 
 
-def test_more_jobs_than_a_month_has_room_for_cost_all_nodes_all_the_time() -> None:
+def test_too_many_jobs_cost_all_nodes_for_the_whole_month() -> None:
     """The worst case bounds the typical one."""
     month = cluster(1.0, 0, 2, idle_minutes=15, jobs=10_000, hours=10, nodes=2)
     assert month.typical == month.worst == 730 * 2
@@ -37,7 +47,7 @@ def test_more_jobs_than_a_month_has_room_for_cost_all_nodes_all_the_time() -> No
     idle=st.integers(1, 1440),
 )
 def test_the_worst_case_is_linear_in_nodes(rate: float, nodes: int, times: int, idle: int) -> None:
-    """So many times the nodes, so many times the money; with idle nodes the same holds."""
+    """Also with idle nodes."""
     one = cluster(rate, 0, nodes, idle, 20, 2, 1)
     many = cluster(rate, 0, nodes * times, idle, 20, 2, 1)
     assert many.worst == pytest.approx(one.worst * times)
@@ -48,3 +58,24 @@ def test_the_worst_case_is_linear_in_nodes(rate: float, nodes: int, times: int, 
 def test_sums() -> None:
     """Months add up by column."""
     assert constant(146.0) + by_quantity(3.0, 1, 4) == Month(146.0, 149.0, 158.0)
+
+
+def test_a_job_is_bounded_by_its_limit() -> None:
+    """Four nodes for half an hour."""
+    assert single(4, 1800) == Bound(4, 2.0)
+    assert single(4, None) == Bound(4, None)
+
+
+def test_a_sweep_is_bounded_by_the_smaller_limit() -> None:
+    """16 trials of 10 minutes, two at a time within two hours, on one node each."""
+    assert sweep(1, 16, 2, 600, 7200) == Bound(2, 16 / 6)
+    assert sweep(1, 16, 2, 3600, 7200) == Bound(2, 4.0)
+    assert sweep(2, 16, 2, None, 3600) == Bound(4, 4.0)
+    assert sweep(1, 3, 8, None, 3600) == Bound(3, 3.0)
+    assert sweep(1, 16, 2, None, None) == Bound(2, None)
+
+
+def test_bounds_of_parts_add_up() -> None:
+    """The sum has none if one part has none."""
+    assert Bound(1, 2.0) + Bound(3, 4.0) == Bound(4, 6.0)
+    assert Bound(1, 2.0) + Bound(3, None) == Bound(4, None)

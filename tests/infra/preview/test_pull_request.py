@@ -1,4 +1,4 @@
-"""The workflow's own commands, in the clone that a pull request is checked out as."""
+"""The workflow's own commands, in a clone as a pull request is checked out."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_a_reviewer_sees_exactly_what_a_merge_changes(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_what_a_policy_refuses_fails_the_check_and_is_on_the_page(tmp_path: Path) -> None:
+def test_a_policy_refusal_fails_the_check_and_is_on_the_page(tmp_path: Path) -> None:
     code, page = previewed(merged(tmp_path, "redundancy: GZRS", "redundancy: LRS"))
     assert code == 3
     assert "storage-redundancy" in page
@@ -87,7 +87,7 @@ def test_what_a_policy_refuses_fails_the_check_and_is_on_the_page(tmp_path: Path
     ],
 )
 def test_the_required_check_passes_with_every_job(test: str, infra: str, passes: bool) -> None:
-    """Before a merge the preview counts; on main there is none."""
+    """The preview counts before a merge; on main there is none."""
     assert {*JOBS["required"]["needs"]} == {*JOBS} - {"required"}
     (script,) = steps("required")
     environment = {**os.environ, "TEST": test, "INFRA": infra}

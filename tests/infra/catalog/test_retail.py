@@ -63,7 +63,7 @@ class Recorded:
 
 
 def test_dedicated_and_low_priority_are_found_over_all_pages() -> None:
-    """Windows, spot machines, cloud services, reservations, DevTest and former prices are not."""
+    """Windows, spot VMs, cloud services, reservations, DevTest and former prices are skipped."""
     get = Recorded({"Items": FIRST, "NextPageLink": NEXT}, {"Items": SECOND, "NextPageLink": None})
     found = {one.priority: one for one in vm_prices(SIZE, "westeurope", get)}
     assert {name: one.amount for name, one in found.items()} == {"dedicated": 0.658, "spot": 0.132}
@@ -78,7 +78,7 @@ def test_dedicated_and_low_priority_are_found_over_all_pages() -> None:
 
 
 def test_a_size_that_azure_does_not_list_is_named() -> None:
-    """An empty answer is no price."""
+    """An empty answer is not a price."""
     get = Recorded({"Items": FIRST}, {"Items": []})
     prices, missing = refreshed([SIZE, "Standard_Gone"], "westeurope", get)
     assert [one.item for one in prices] == [f"vm/{SIZE}"]
@@ -100,6 +100,6 @@ def test_a_size_that_azure_does_not_list_is_named() -> None:
     ],
 )
 def test_an_answer_that_cannot_be_trusted_is_refused(page: dict[str, Any], said: str) -> None:
-    """No list, no number, two prices for one thing, another host, pages without end."""
+    """No list, no number, two prices for one item, another host, endless pages."""
     with pytest.raises(NoPrices, match=said):
         vm_prices(SIZE, "westeurope", Recorded(*([page] * 50)))

@@ -1,4 +1,4 @@
-"""`infra preview`: what it ends with, the pictures it leaves, and what is missing for it."""
+"""`infra preview`: its exit codes, its diagrams, and missing packages."""
 
 from __future__ import annotations
 
@@ -45,20 +45,20 @@ def _preview(
         ((NO,), ("vault.sku: required",), 2),
     ],
 )
-def test_the_exit_code_says_who_refuses(
+def test_the_exit_code_is_the_verdict(
     findings: tuple[Finding, ...],
     problems: tuple[str, ...],
     code: int,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """0 fine, 2 not deployable as it is, 3 a policy says no; what is found is printed anyway."""
+    """0 accepted, 2 not deployable, 3 refused by a policy; findings are printed in any case."""
     assert _preview(monkeypatch, findings=findings, problems=problems) == code
     printed = capsys.readouterr().out
     assert all(one.message in printed for one in findings) and all(p in printed for p in problems)
 
 
-def test_json_alone_is_printed_for_a_program(
+def test_the_json_format_prints_only_json(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert _preview(monkeypatch, "--format", "json", findings=(NO,)) == 3
@@ -80,7 +80,7 @@ def test_a_diagram_without_a_folder_is_refused_before_anything_runs(
     assert printed.out == "" and "error[cannot-write]: --diagram " in printed.err
 
 
-def test_without_its_packages_it_says_how_to_get_them(
+def test_missing_packages_have_a_hint(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for name in [name for name in sys.modules if name.startswith("infra.preview")]:

@@ -1,4 +1,4 @@
-"""infra.preview.sdk_types: what the SDK's types allow, and what they do not."""
+"""Inputs that the SDK's types allow, and inputs that they refuse."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _problems(kind: str, inputs: dict[str, Any]) -> list[str]:
 
 
 @pytest.mark.parametrize(("kind", "inputs"), [(ACCOUNT, GOOD), (COMPUTE, CLUSTER)])
-def test_sound_inputs_pass(kind: str, inputs: dict[str, Any]) -> None:
+def test_valid_inputs_pass(kind: str, inputs: dict[str, Any]) -> None:
     assert _problems(kind, inputs) == []
 
 
@@ -51,23 +51,23 @@ def test_sound_inputs_pass(kind: str, inputs: dict[str, Any]) -> None:
         ({"networkRuleSet": {"ipRules": [{"action": "Allow"}]}}, "ipRules[0].iPAddressOrRange"),
     ],
 )
-def test_what_the_types_refuse(changed: dict[str, Any], said: str) -> None:
+def test_invalid_inputs_are_refused(changed: dict[str, Any], said: str) -> None:
     found = _problems(ACCOUNT, {**GOOD, **changed})
     assert found and any(said in one for one in found), found
 
 
-def test_a_required_input_is_missed() -> None:
+def test_a_missing_required_input_is_refused() -> None:
     without = {key: value for key, value in GOOD.items() if key != "resourceGroupName"}
     assert _problems(ACCOUNT, without) == ["it.resourceGroupName: required by StorageAccountArgs"]
 
 
-def test_the_variant_is_the_one_that_its_discriminator_names() -> None:
-    """`maxNodeCount` belongs to a cluster; of a compute instance it is not an input."""
+def test_the_discriminator_selects_the_variant() -> None:
+    """`maxNodeCount` is an input of a cluster and not of a compute instance."""
     wrong = {**CLUSTER, "properties": {**CLUSTER["properties"], "computeType": "ComputeInstance"}}  # type: ignore[dict-item]
     assert any("ComputeInstancePropertiesArgs" in one for one in _problems(COMPUTE, wrong))
 
 
-def test_a_nested_type_is_that_of_its_own_module() -> None:
+def test_a_nested_type_is_of_its_own_module() -> None:
     """Storage and vault both have a SkuArgs."""
     vault = {"sku": {"family": "A", "name": "premium"}, "tenantId": "t"}
     inputs = {"resourceGroupName": "rg", "properties": vault}
@@ -75,6 +75,6 @@ def test_a_nested_type_is_that_of_its_own_module() -> None:
     assert _problems("azure-native:keyvault:Vault", inputs) == []
 
 
-def test_a_type_that_the_sdk_does_not_have() -> None:
+def test_an_unknown_type_is_refused() -> None:
     (found,) = _problems("azure-native:storage:Bucket", {})
     assert "no resource" in found

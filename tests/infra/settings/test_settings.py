@@ -1,4 +1,4 @@
-"""infra.settings: the stacks load; every wrong file is refused in one error, at its line."""
+"""Stack files: the repository's load; every invalid file is refused with one error, at its line."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ def test_cpu_is_dedicated_and_gpu_is_spot_unless_stated() -> None:
 
 
 @pytest.mark.parametrize("path", WRONG, ids=lambda path: path.stem)
-def test_a_wrong_file_is_refused_in_one_error_at_its_line(path: Path, tmp_path: Path) -> None:
-    """`# wrong: CODE` stands on the line that the error has to name."""
+def test_an_invalid_file_is_refused_with_one_error_at_its_line(path: Path, tmp_path: Path) -> None:
+    """`# wrong: CODE` marks the expected line."""
     problem = _refused(path, tmp_path)
     marked = [
         (number, found[1])
@@ -67,7 +67,7 @@ def test_a_wrong_file_is_refused_in_one_error_at_its_line(path: Path, tmp_path: 
     assert problem.found and problem.expected and "Traceback" not in str(problem)
 
 
-def test_there_are_forty_wrong_files() -> None:
+def test_there_are_forty_invalid_files() -> None:
     assert len(WRONG) >= 40
 
 
@@ -75,24 +75,24 @@ def test_there_are_forty_wrong_files() -> None:
     "content",
     [b"", b"\x00", b"config: \xff\n", b"config: {", b"config:\n" + b" - [" * 5000, b"- " * 100_000],
 )
-def test_bytes_that_are_no_stack_file_are_refused(content: bytes, tmp_path: Path) -> None:
+def test_invalid_bytes_are_refused(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "Pulumi.dev.yaml").write_bytes(content)
     with pytest.raises(Refused):
         load("dev", tmp_path)
 
 
-def test_a_secret_in_the_open_is_not_shown_again(tmp_path: Path) -> None:
+def test_an_unencrypted_secret_is_not_printed(tmp_path: Path) -> None:
     source = next(path for path in WRONG if path.stem == "secret-in-the-open")
     assert "sig=abc" not in str(_refused(source, tmp_path))
 
 
-def test_an_encrypted_secret_is_let_through(tmp_path: Path) -> None:
+def test_an_encrypted_secret_is_accepted(tmp_path: Path) -> None:
     text = (FOLDER / "Pulumi.dev.yaml").read_text() + "  platform:lake_sas:\n    secure: v1:abc\n"
     (tmp_path / "Pulumi.dev.yaml").write_text("encryptionsalt: v1:xyz\n" + text)
     assert load("dev", tmp_path).environment == "dev"
 
 
-def test_every_mistake_of_a_file_is_told_at_once(tmp_path: Path) -> None:
+def test_all_errors_of_a_file_are_reported_together(tmp_path: Path) -> None:
     text = (FOLDER / "Pulumi.dev.yaml").read_text()
     text = text.replace("mlplat\n", "NO GOOD\n", 1).replace("max_nodes: 2", "max_nodes: many")
     (tmp_path / "Pulumi.dev.yaml").write_text(text)
@@ -107,12 +107,12 @@ def test_a_long_stack_name_would_make_names_too_long(tmp_path: Path) -> None:
         load("production", tmp_path)
 
 
-def test_an_unknown_stack_names_those_that_there_are() -> None:
+def test_an_unknown_stack_lists_the_existing_ones() -> None:
     with pytest.raises(Refused, match="dev, prod, staging"):
         load("test")
 
 
-def test_where_there_is_no_stack_file_nothing_is_called_sound(tmp_path: Path) -> None:
+def test_a_folder_without_stack_files_is_refused(tmp_path: Path) -> None:
     with pytest.raises(Refused, match="no-stack"):
         select(None, tmp_path)
     shutil.copy(FOLDER / "Pulumi.dev.yaml", tmp_path)
@@ -127,9 +127,7 @@ def test_where_there_is_no_stack_file_nothing_is_called_sound(tmp_path: Path) ->
         ("../dev", "Pulumi.other.yaml", "write Pulumi.STACK.yaml"),
     ],
 )
-def test_an_unknown_stack_is_told_what_is_near(
-    stack: str, beside: str, hint: str, tmp_path: Path
-) -> None:
+def test_an_unknown_stack_has_a_hint(stack: str, beside: str, hint: str, tmp_path: Path) -> None:
     shutil.copy(FOLDER / "Pulumi.dev.yaml", tmp_path / beside)
     with pytest.raises(Refused, match=hint):
         load(stack, tmp_path)
@@ -163,7 +161,7 @@ def test_an_unknown_stack_is_told_what_is_near(
         ("ml-platform@", "m" * 250 + "@", "expected: one e-mail address"),
     ],
 )
-def test_a_hint_says_what_to_write(was: str, now: str, hint: str, tmp_path: Path) -> None:
+def test_a_hint_corrects_the_value(was: str, now: str, hint: str, tmp_path: Path) -> None:
     text = (FOLDER / "Pulumi.dev.yaml").read_text()
     assert was in text
     (tmp_path / "Pulumi.dev.yaml").write_text(text.replace(was, now, 1))
@@ -172,7 +170,7 @@ def test_a_hint_says_what_to_write(was: str, now: str, hint: str, tmp_path: Path
     assert hint in str(refused.value)
 
 
-def test_a_file_that_is_a_link_or_a_folder_is_told_as_one(tmp_path: Path) -> None:
+def test_a_link_or_a_folder_is_named_as_such(tmp_path: Path) -> None:
     (tmp_path / "Pulumi.dev.yaml").symlink_to("nowhere")
     (tmp_path / "Pulumi.prod.yaml").mkdir()
     with pytest.raises(Refused, match="look at where it leads"):
@@ -182,7 +180,7 @@ def test_a_file_that_is_a_link_or_a_folder_is_told_as_one(tmp_path: Path) -> Non
 
 
 def test_files_of_other_editors_are_read(tmp_path: Path) -> None:
-    """A byte order mark and Windows' ends of lines; anchors and merges mean what YAML says."""
+    """A byte order mark and Windows line endings; anchors and merges have YAML's meaning."""
     text = (FOLDER / "Pulumi.dev.yaml").read_text()
     shared = text.replace(
         "- name: cpu-cluster\n      preset: cpu",
@@ -197,8 +195,8 @@ def test_files_of_other_editors_are_read(tmp_path: Path) -> None:
     ]
 
 
-def test_no_code_asks_which_environment_it_is() -> None:
-    """What differs between environments is a value in its file."""
+def test_no_code_compares_the_environment() -> None:
+    """Every difference between environments is a setting."""
     compared = re.compile(
         r"""((==|!=|\bin\b)\s*[\[\(\{]?\s*|\bcase )["'](dev|staging|prod)["']"""
         r"""|["'](dev|staging|prod)["']\s*(==|!=)"""
@@ -214,13 +212,13 @@ def test_no_code_asks_which_environment_it_is() -> None:
     assert not found
 
 
-def test_the_schema_in_the_repository_is_the_one_that_the_code_makes() -> None:
+def test_the_schema_file_matches_the_code() -> None:
     assert json.loads((FOLDER / "settings.schema.json").read_text()) == schema(), (
         "infra settings --schema > infra/settings.schema.json"
     )
 
 
-def test_the_schema_takes_the_stacks_and_refuses_what_one_setting_gets_wrong() -> None:
+def test_the_schema_accepts_the_stacks_and_refuses_invalid_settings() -> None:
     validator = jsonschema.Draft202012Validator(schema())
     for stack in stacks():
         validator.validate(yaml.safe_load((FOLDER / f"Pulumi.{stack}.yaml").read_text()))
@@ -276,27 +274,27 @@ def test_retired_families(size: str, gone: bool) -> None:
         ("Standard_D14_v2", date(2028, 4, 30)),
     ],
 )
-def test_a_family_is_there_until_the_day_that_is_announced(size: str, last: date) -> None:
+def test_a_family_is_available_until_its_retirement(size: str, last: date) -> None:
     assert retired(size, last) is None
     gone = retired(size, last + timedelta(days=1))
     assert gone is not None and gone == retirement(size)
 
 
-def test_no_size_on_offer_is_retired_and_every_preset_is_one() -> None:
-    """What takes the place of a family stays, too."""
+def test_no_listed_size_is_retired() -> None:
+    """Nor a preset, nor a suggested replacement."""
     assert not [size for size in SIZES if retired(size, TODAY)]
     assert not [one for one in RETIREMENTS if one.instead not in SIZES or retirement(one.instead)]
     assert not [size for size in PRESETS.values() if size not in SIZES or retirement(size)]
     assert SIZES[PRESETS["infiniband"]].infiniband
 
 
-def test_a_gpu_is_spot_by_default_where_azure_ml_has_it() -> None:
-    """H100 nodes are dedicated alone."""
+def test_a_gpu_is_spot_by_default_if_azure_ml_offers_it() -> None:
+    """H100 nodes are only dedicated."""
     assert Cluster(name="gpu", preset="a100").spot
     assert not Cluster(name="gpu", size="Standard_ND96isr_H100_v5").spot
 
 
-def test_the_command_prints_problems_and_no_traceback(
+def test_the_command_prints_problems_without_a_traceback(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     with pytest.raises(SystemExit) as ended:
@@ -305,7 +303,7 @@ def test_the_command_prints_problems_and_no_traceback(
     assert "error[unknown-stack]" in capsys.readouterr().err
 
 
-def test_the_command_prints_what_holds_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_prints_settings_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         cli.main(["settings", "prod", "--json"])
     assert ended.value.code == 0

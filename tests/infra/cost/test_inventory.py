@@ -1,4 +1,4 @@
-"""What an estimate counts from the settings is what the program declares."""
+"""The estimate counts the same items as the program declares."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The hosts that a private environment lets its builder reach are those that images come from."""
+"""A private environment allows exactly the hosts that its images are built from."""
 
 from __future__ import annotations
 
@@ -41,17 +41,17 @@ def _conda() -> Iterator[dict[str, Any]]:
 
 @pytest.mark.parametrize("stack", [one for one in stacks() if load(one).private])
 def test_the_hosts_of_the_images_are_allowed(stack: str) -> None:
-    """No more and no fewer: each is a way out."""
+    """No more and no fewer."""
     assert set(load(stack).network.allowed_hosts) == set(_wanted())
 
 
-def test_conda_asks_no_channel_that_is_not_named() -> None:
-    """It adds its own, of another host, unless `nodefaults` is among them."""
+def test_conda_uses_only_named_channels() -> None:
+    """It adds its default channels, on another host, unless `nodefaults` is listed."""
     for found in _conda():
         assert set(found["channels"]) == {"conda-forge", "nodefaults"}
 
 
-def test_a_builder_in_our_own_network_reaches_what_apt_asks() -> None:
-    """Ubuntu's packages come over HTTP, signed."""
+def test_a_builder_in_our_own_network_reaches_ubuntus_packages() -> None:
+    """They are signed and served by HTTP."""
     (packages,) = (one for one in OUTBOUND["builds"] if one.to == "Internet")
     assert set(packages.ports) == {"80", "443"}
