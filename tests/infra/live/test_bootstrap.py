@@ -321,7 +321,7 @@ IDS = "acme@1/platform@2"
 def test_credentials_match_githubs_subject(
     cloud: Cloud, told: dict[str, object], declared: str, error: str | None
 ) -> None:
-    """With the ids of owner and repository if its tokens contain them; otherwise nobody could sign in."""
+    """With the ids of owner and repository, if its tokens contain them."""
     cloud.state["things"]["subject"] = told
     plan = steps([replace(one, repository=declared) for one in ENVIRONMENTS])
     if error:
