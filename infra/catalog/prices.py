@@ -59,7 +59,7 @@ class PriceList:
             return listed[region]
         if priority == "spot" and (dedicated := self.find(item, region)):
             note = (
-                f"low-priority price estimated as {self.spot_share:.0%} of dedicated"
+                f"low priority, estimated as {self.spot_share:.0%} of dedicated"
                 f" ({self.spot_source})"
             )
             note = "; ".join(filter(None, (dedicated.note, note)))
@@ -68,7 +68,7 @@ class PriceList:
         if DEFAULT_REGION in listed:
             return replace(
                 listed[DEFAULT_REGION],
-                note=f"price of {DEFAULT_REGION}: none is listed for {region}",
+                note=f"as in {DEFAULT_REGION} (no price is listed for {region})",
             )
         return None
 

@@ -295,9 +295,9 @@ def price_notes(estimate: Estimate) -> Iterator[str]:
         for remark in filter(None, line.price.note.split("; ")):
             remarks.setdefault(remark, []).append(line.item)
     for note, items in (*remarks.items(), *sources.items()):
-        which = "all" if len(items) == len(estimate.lines) else ", ".join(items)
+        which = "every item" if len(items) == len(estimate.lines) else ", ".join(items)
         if items:
-            yield f"prices: {note}: {which}"
+            yield f"price of {which}: {note}"
 
 
 def _remarks(estimate: Estimate) -> Iterator[str]:

@@ -95,7 +95,9 @@ class Grants(pulumi.ComponentResource):
         )
 
 
-_LAKE = {"read": "Storage Blob Data Reader", "write": "Storage Blob Data Contributor"}
+READ_BLOBS, WRITE_BLOBS = "Storage Blob Data Reader", "Storage Blob Data Contributor"
+WRITE_FILES = "Storage File Data Privileged Contributor"
+_LAKE = {"read": READ_BLOBS, "write": WRITE_BLOBS}
 
 
 def roles_before_workspace(
@@ -108,38 +110,28 @@ def roles_before_workspace(
     assets: Assets | None,
 ) -> list[Grant]:
     """The roles that must exist before the workspace."""
-    own, images = identity.workspace, registry.registry.id
-    blobs = "Storage Blob Data Contributor"
+    own, images, operator = identity.workspace, registry.registry.id, "Managed Identity Operator"
+    account, lake = storage.workspace.id, storage.lake.id
     grants = [
-        Grant("workspace-storage", own, "Contributor", storage.workspace.id),
-        Grant("workspace-storage-blobs", own, blobs, storage.workspace.id),
-        Grant(
-            "workspace-storage-files",
-            own,
-            "Storage File Data Privileged Contributor",
-            storage.workspace.id,
-        ),
+        Grant("workspace-storage", own, "Contributor", account),
+        Grant("workspace-storage-blobs", own, WRITE_BLOBS, account),
+        Grant("workspace-storage-files", own, WRITE_FILES, account),
         Grant("workspace-vault", own, "Contributor", vault.vault.id),
         Grant("workspace-vault-secrets", own, "Key Vault Administrator", vault.vault.id),
         Grant("workspace-images", own, "Contributor", images),
         Grant("workspace-insights", own, "Contributor", monitoring.insights.id),
-        Grant("workspace-lake", own, "Storage Blob Data Reader", storage.lake.id),
+        Grant("workspace-lake", own, READ_BLOBS, lake),
         Grant("endpoints-images", identity.endpoints, "AcrPull", images),
         # Reads models; a `data_collector` writes requests (how-to-collect-production-data).
-        Grant("endpoints-storage", identity.endpoints, blobs, storage.workspace.id),
+        Grant("endpoints-storage", identity.endpoints, WRITE_BLOBS, account),
         # Uploads to a datastore without credentials use this identity, and a user-delegation SAS
         # that it signs grants no more than its own roles
         # (rest/api/storageservices/create-user-delegation-sas).
-        Grant("pipeline-storage", identity.pipeline, blobs, storage.workspace.id),
-        Grant("pipeline-lake", identity.pipeline, blobs, storage.lake.id),
+        Grant("pipeline-storage", identity.pipeline, WRITE_BLOBS, account),
+        Grant("pipeline-lake", identity.pipeline, WRITE_BLOBS, lake),
         # A release updates the endpoint including its identity, which requires this role
         # (role-based-access-control/built-in-roles, "Managed Identity Operator").
-        Grant(
-            "pipeline-endpoints",
-            identity.pipeline,
-            "Managed Identity Operator",
-            identity.endpoints.id,
-        ),
+        Grant("pipeline-endpoints", identity.pipeline, operator, identity.endpoints.id),
     ]
     # The studio needs it to find the resources behind them (how-to-enable-studio-virtual-network).
     grants += [
@@ -152,8 +144,8 @@ def roles_before_workspace(
         grants += [
             Grant(f"workspace-approves-{name}", own, approver, scope)
             for name, scope in (
-                ("storage", storage.workspace.id),
-                ("lake", storage.lake.id),
+                ("storage", account),
+                ("lake", lake),
                 ("vault", vault.vault.id),
                 ("images", images),
                 *([("share", storage.share.id)] if storage.share else []),
@@ -161,35 +153,26 @@ def roles_before_workspace(
             )
         ]
     for cluster in settings.clusters:
-        assignee = identity.clusters[cluster.name]
+        name, assignee = f"cluster-{cluster.name}", identity.clusters[cluster.name]
         grants += [
-            Grant(f"cluster-{cluster.name}-images", assignee, "AcrPull", images),
-            Grant(f"cluster-{cluster.name}-storage", assignee, blobs, storage.workspace.id),
+            Grant(f"{name}-images", assignee, "AcrPull", images),
+            Grant(f"{name}-storage", assignee, WRITE_BLOBS, account),
             # A parallel step distributes its work through them (how-to-disable-local-auth-storage,
             # "Scenarios for role assignments").
-            Grant(
-                f"cluster-{cluster.name}-queues",
-                assignee,
-                "Storage Queue Data Contributor",
-                storage.workspace.id,
-            ),
-            Grant(
-                f"cluster-{cluster.name}-tables",
-                assignee,
-                "Storage Table Data Contributor",
-                storage.workspace.id,
-            ),
-            Grant(f"cluster-{cluster.name}-lake", assignee, _LAKE[cluster.lake], storage.lake.id),
+            Grant(f"{name}-queues", assignee, "Storage Queue Data Contributor", account),
+            Grant(f"{name}-tables", assignee, "Storage Table Data Contributor", account),
+            Grant(f"{name}-lake", assignee, _LAKE[cluster.lake], lake),
         ]
     if settings.builder:
         # The only identity that pushes images. Like any job it reads sources and writes its log
         # (how-to-disable-local-auth-storage).
-        assignee = identity.clusters[settings.builder.name]
+        name, assignee = (
+            f"cluster-{settings.builder.name}",
+            identity.clusters[settings.builder.name],
+        )
         grants += [
-            Grant(f"cluster-{settings.builder.name}-images", assignee, "AcrPush", images),
-            Grant(
-                f"cluster-{settings.builder.name}-storage", assignee, blobs, storage.workspace.id
-            ),
+            Grant(f"{name}-images", assignee, "AcrPush", images),
+            Grant(f"{name}-storage", assignee, WRITE_BLOBS, account),
         ]
     return grants
 
@@ -219,15 +202,12 @@ def roles_after_workspace(
         # Its files are a share, mounted as the person (how-to-disable-local-auth-storage,
         # "Scenarios for role assignments").
         name, assignee = instance.name, instance.person
-        files = "Storage File Data Privileged Contributor"
         yield Grant(f"person-{name}-workspace", assignee, "AzureML Data Scientist", scope)
-        yield Grant(
-            f"person-{name}-blobs", assignee, "Storage Blob Data Contributor", storage.workspace.id
-        )
-        yield Grant(f"person-{name}-files", assignee, files, storage.workspace.id)
+        yield Grant(f"person-{name}-blobs", assignee, WRITE_BLOBS, storage.workspace.id)
+        yield Grant(f"person-{name}-files", assignee, WRITE_FILES, storage.workspace.id)
         # There a datastore without credentials is read as the person
         # (how-to-identity-based-service-authentication, "Accessing storage services").
-        yield Grant(f"person-{name}-lake", assignee, "Storage Blob Data Reader", storage.lake.id)
+        yield Grant(f"person-{name}-lake", assignee, READ_BLOBS, storage.lake.id)
     for machine in settings.machines("data-science-vm"):
         if vms:
             vm = vms.machines[machine.name].id

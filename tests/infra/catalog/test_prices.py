@@ -36,7 +36,7 @@ def test_a_price_of_the_region_is_preferred() -> None:
     assert LISTED.find("vm/B", "north") == price("vm/B", "north", 3.0)
     stand_in = LISTED.find("vm/A", "north")
     assert stand_in is not None
-    assert (stand_in.amount, stand_in.note) == (1.0, "price of eastus: none is listed for north")
+    assert (stand_in.amount, stand_in.note) == (1.0, "as in eastus (no price is listed for north)")
 
 
 def test_an_item_without_a_price_is_none() -> None:
@@ -51,7 +51,7 @@ def test_a_spot_price_is_estimated_until_one_is_listed() -> None:
     assert assumed is not None
     assert (assumed.amount, assumed.note) == (
         0.2,
-        f"low-priority price estimated as 20% of dedicated ({LISTED.spot_source})",
+        f"low priority, estimated as 20% of dedicated ({LISTED.spot_source})",
     )
     known = LISTED.updated([price("vm/A", "eastus", 0.3, "spot")]).find("vm/A", "eastus", "spot")
     assert known is not None
