@@ -146,7 +146,11 @@ ENTRIES = {
     ),
     "a waiver that is a text": (
         "  {}\nwaivers:\n  - later",
-        (5, "`waivers[0]` is 'later'", "a mapping"),
+        (
+            5,
+            "`waivers[0]` is 'later'",
+            "a mapping with owner, expires, reason, gate, item, version",
+        ),
     ),
     "a gate that is a number": ("  latency: 3", (3, "`gates.latency` is 3", "a mapping")),
 }
