@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from ml.backends.choice import open_backend
-from ml.backends.local.cleaning import bounding
 from ml.backends.storage import Usage
 from ml.cli.render import spans
 from ml.core import faults
@@ -22,19 +21,17 @@ def hold(say: Callable[[str], None], reads: Iterable[Path] = ()) -> None:
     A registry that cannot be read stops no run: then nothing goes, since nothing is known to be
     free to.
     """
-    measured = bounding.measure()
+    backend = open_backend()
+    storage, registry = backend.storage, backend.registry
+    measured = storage.usage()
     if not measured.is_over:
         return
     from ml.release.registry.needed import needed
 
-    registry = open_backend().registry
-
     try:
         with faults.as_refusals():
-            found = bounding.plan(measured, needed(registry), reads)
-            freed, wrong = bounding.carry_out(
-                found, bounding.plan(measured, needed(registry), reads)
-            )
+            found = storage.eviction(measured, needed(registry), reads)
+            freed, wrong = storage.evict(found, storage.eviction(measured, needed(registry), reads))
     except Refused as refused:
         say(f"disk: {_of(measured)}, and nothing may go: {refused.problems[0].found}")
         return
@@ -45,13 +42,14 @@ def hold(say: Callable[[str], None], reads: Iterable[Path] = ()) -> None:
 
 def shown() -> str:
     """What is taken and what may be."""
-    return f"on the disk: {_of(bounding.measure())}"
+    return f"on the disk: {_of(open_backend().storage.usage())}"
 
 
 def _of(bound: Usage) -> str:
     if bound.limit is None:
         return f"{spans.size(bound.taken)}, without a bound"
-    return f"{spans.size(bound.taken)} of at most {spans.size(bound.limit)} ({bounding.VARIABLE})"
+    variable = open_backend().storage.limit_variable
+    return f"{spans.size(bound.taken)} of at most {spans.size(bound.limit)} ({variable})"
 
 
 def _said(found: Usage, freed: int) -> str:
@@ -66,5 +64,6 @@ def _said(found: Usage, freed: int) -> str:
     line = f"disk: {_of(found)}; "
     line += f"{' and '.join(went)} went, {spans.size(freed)}" if went else "nothing may go"
     if found.limit is not None and found.taken - freed > found.limit:
-        return f"{line}; what is left is needed or kept: {bounding.VARIABLE} raises the bound"
+        variable = open_backend().storage.limit_variable
+        return f"{line}; what is left is needed or kept: {variable} raises the bound"
     return f"{line}; ml runs keep RUN protects one"

@@ -18,7 +18,7 @@ from ml.backends.base import Run
 from ml.backends.local.backend import LocalBackend
 from ml.backends.local.processes.reaper import processes_of
 from ml.backends.local.resume import resumption
-from ml.backends.local.runs import records, runs
+from ml.backends.local.runs import records
 from ml.core import home
 from ml.specs.plan.plan import Plan
 
@@ -129,4 +129,4 @@ def locks(home_folder: Path) -> list[str]:
     return [path.name for path in (home_folder / "live").glob("*")]
 
 
-__all__ = ["begin", "dying_at", "go_on", "kill", "locks", "only", "runs", "settled", "start"]
+__all__ = ["begin", "dying_at", "go_on", "kill", "locks", "only", "settled", "start"]

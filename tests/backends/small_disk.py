@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from ml.backends.local.backend import LocalBackend
-from ml.backends.local.runs import runs
+from ml.backends.local.runs.store import LocalRuns
 from ml.core.errors import Place, Refused
 from ml.specs.plan.plan import CommandPlan, Environment, OutputPlan
 
@@ -39,7 +39,7 @@ def main(home: str, code: str) -> None:
         LocalBackend().run(fills)
     except Refused as refused:
         assert refused.problems[0].code == "disk-full", refused
-    assert runs.find(first.name) == first
+    assert LocalRuns().find(first.name) == first
     assert (first.outputs["out"] / "a").read_text() == "kept\n"
     for big in Path(home).rglob("big"):
         big.unlink()

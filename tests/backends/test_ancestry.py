@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ml.backends.base import Link, Run
 from ml.backends.local.backend import LocalBackend
-from ml.backends.local.runs.ancestry import ancestry
+from ml.backends.local.runs.store import LocalRuns
 from ml.cli.commands.runs_lineage import as_json, told
 from ml.core import home as places
 from ml.specs.assets.assets import digest
@@ -51,7 +51,7 @@ def test_the_way_through_a_pipeline(home: Path, repository: Path) -> None:
     """Each step after the one that it reads from, the pipeline last; data with its version."""
     made(repository)
     whole = run(repository, PIPELINE)
-    links = ancestry(whole)
+    links = LocalRuns().lineage(whole)
     assert [link.run.name.rpartition(".")[2] for link in links] == ["prepare", "train", whole.name]
     (datum,) = links[0].data
     assert (datum.what, datum.digest) == ("azureml:words:1", digest(repository / "words"))
@@ -68,8 +68,8 @@ def test_a_step_alone_shows_what_led_to_it(home: Path, repository: Path) -> None
     """The steps before it, and not those after."""
     made(repository)
     whole = run(repository, PIPELINE)
-    assert len(ancestry(whole.step("prepare"))) == 1
-    links = ancestry(whole.step("train"))
+    assert len(LocalRuns().lineage(whole.step("prepare"))) == 1
+    links = LocalRuns().lineage(whole.step("train"))
     assert [link.run.name for link in links] == [f"{whole.name}.prepare", f"{whole.name}.train"]
 
 
@@ -77,12 +77,12 @@ def test_reused_steps_have_the_same_way(home: Path, repository: Path) -> None:
     """With the run that they were taken from, and the same digests."""
     made(repository)
     first, second = run(repository, PIPELINE), run(repository, PIPELINE)
-    ours, theirs = by_name(ancestry(second)), by_name(ancestry(first))
+    ours, theirs = by_name(LocalRuns().lineage(second)), by_name(LocalRuns().lineage(first))
     assert ours["train"].run.reused_from == f"{first.name}.train"
     for name in ("prepare", "train"):
         assert ours[name].made[0].digest == theirs[name].made[0].digest
         assert ours[name].data[0].digest == theirs[name].data[0].digest
-    lines = dict(told(ancestry(second), []))
+    lines = dict(told(LocalRuns().lineage(second), []))
     assert lines["  → model"].endswith("registered as azureml:speller:2")
 
 
@@ -95,12 +95,12 @@ def test_an_asset_leads_to_the_run_that_registered_it(home: Path, repository: Pa
         "        inputs: {m: {path: 'azureml:speller:1'}}}\n"
     )
     second = run(repository, text)
-    links = ancestry(second.step("use"))
+    links = LocalRuns().lineage(second.step("use"))
     assert [link.run.name for link in links][-2:] == [first.name, f"{second.name}.use"]
     (datum,) = links[-1].data
     assert (datum.what, datum.run, datum.output) == ("azureml:speller:1", first.name, "model")
     shutil.rmtree(first.folder)
-    (link,) = ancestry(second.step("use"))
+    (link,) = LocalRuns().lineage(second.step("use"))
     assert link.data[0].run == first.name
 
 
@@ -111,7 +111,7 @@ def test_a_path_in_another_runs_folder_leads_there(home: Path, repository: Path)
     path = first.folder / "steps" / "train" / "outputs" / "m"
     text = "jobs:\n  use: {@, command: 'true', inputs: {m: {path: none}}}\n"
     second = run(repository, text, jobs__use__inputs__m__path=str(path))
-    (datum,) = ancestry(second.step("use"))[-1].data
+    (datum,) = LocalRuns().lineage(second.step("use"))[-1].data
     assert (datum.run, datum.output) == (f"{first.name}.train", "m")
 
 
@@ -120,9 +120,9 @@ def test_what_is_gone_says_so(home: Path, repository: Path) -> None:
     made(repository)
     whole = run(repository, PIPELINE)
     shutil.rmtree(whole.folder / "steps" / "prepare" / "outputs")
-    links = by_name(ancestry(whole))
+    links = by_name(LocalRuns().lineage(whole))
     assert links["prepare"].made[0].digest is None
-    found = as_json(ancestry(whole), [])["runs"]
+    found = as_json(LocalRuns().lineage(whole), [])["runs"]
     assert found[0]["outputs"]["o"]["digest"] is None
     assert found[0]["environment"]["interpreter"]["built"] == ""
-    assert any("(gone)" in text for _, text in told(ancestry(whole), []))
+    assert any("(gone)" in text for _, text in told(LocalRuns().lineage(whole), []))

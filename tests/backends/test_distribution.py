@@ -18,7 +18,7 @@ from ml.backends.local.backend import LocalBackend
 from ml.backends.local.distributed import distribution
 from ml.backends.local.processes.process import cores
 from ml.backends.local.processes.reaper import processes_of
-from ml.backends.local.runs import runs
+from ml.backends.local.runs.store import LocalRuns
 from ml.core.errors import Place
 from ml.specs.plan.plan import CommandPlan, Distribution
 from tests.backends.conftest import LOG, Plans, Sweeps
@@ -360,7 +360,7 @@ def test_a_killed_executor_leaves_no_rank(
     """SIGKILL of `ml run`: the watchman ends every process."""
     executor = ml_run(SPEC, STUBBORN)
     wait_for(lambda: trial_logs(home), executor)
-    run = runs.find("latest")
+    run = LocalRuns().find("latest")
     assert len(processes_of(run.id)) > 4
     executor.kill()
     executor.wait()

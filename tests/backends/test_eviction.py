@@ -18,7 +18,8 @@ from ml.backends.local import files
 from ml.backends.local.backend import LocalBackend
 from ml.backends.local.processes.eviction import Evictions, SpotProcess
 from ml.backends.local.processes.reaper import processes_of
-from ml.backends.local.runs import records, runs
+from ml.backends.local.runs import records
+from ml.backends.local.runs.store import LocalRuns
 from ml.cli.render.live import outcome
 from ml.core.errors import Place
 from ml.core.home import tracking_uri
@@ -77,7 +78,7 @@ def test_a_script_with_checkpoints_survives(home: Path, command: Plans, where: s
     tracked = client.get_run(run.id)
     assert (tracked.info.status, tracked.data.tags["restarts"]) == ("FINISHED", "3")
     assert records.read(run.folder) == run
-    assert runs.find("latest") == run
+    assert LocalRuns().find("latest") == run
 
 
 def test_what_lay_on_the_node_alone_is_lost(home: Path, command: Plans, tmp_path: Path) -> None:

@@ -17,7 +17,8 @@ from ml.backends.base import Run
 from ml.backends.local import snapshot
 from ml.backends.local.backend import LocalBackend
 from ml.backends.local.processes.reaper import processes_of
-from ml.backends.local.runs import records, runs
+from ml.backends.local.runs import records
+from ml.backends.local.runs.store import LocalRuns
 from ml.backends.local.tracking import tracking
 from ml.core import faults
 from ml.core.errors import Exit, Refused
@@ -202,7 +203,7 @@ def test_a_broken_store(home: Path, command: Plans, content: bytes) -> None:
         LocalBackend().run(command("print(1)"))
     assert refused.value.problems[0].code == "database-corrupt"
     assert (home / "mlflow.db").read_bytes() == content
-    assert runs.find("latest") == run
+    assert LocalRuns().find("latest") == run
 
 
 def test_a_sweep_whose_disk_fills_up_ends_its_trials(

@@ -16,7 +16,7 @@ from mlflow.tracking import MlflowClient
 from ml.backends.base import Run
 from ml.backends.local.backend import LocalBackend
 from ml.backends.local.processes.reaper import processes_of
-from ml.backends.local.runs import runs
+from ml.backends.local.runs.store import LocalRuns
 from ml.core.home import tracking_uri
 from tests.backends.conftest import LOG, Plans, Sweeps
 from tests.conftest import ROOT
@@ -105,7 +105,7 @@ def test_a_signal_ends_a_command_and_all_its_children(
     executor.send_signal(number)
     said = executor.communicate(timeout=60)[1]
     assert executor.returncode == 1, said
-    run = runs.find("latest")
+    run = LocalRuns().find("latest")
     assert (run.status, run.ended_by) == ("Canceled", number.name)
     assert MlflowClient(tracking_uri()).get_run(run.id).info.status == "KILLED"
     assert processes_of(run.id) == []
@@ -133,7 +133,7 @@ def test_ctrl_c_ends_every_trial_of_a_sweep(
     executor.send_signal(signal.SIGINT)
     said = executor.communicate(timeout=60)[1]
     assert executor.returncode == 1, said
-    run = runs.find("latest")
+    run = LocalRuns().find("latest")
     statuses = [trial.status for trial in run.trials]
     assert statuses == ["Completed", "Completed", "Canceled", "Canceled"]
     client = MlflowClient(tracking_uri())
@@ -154,12 +154,12 @@ def test_a_killed_executor_leaves_no_orphan_and_no_damage(
     wait_for(lambda: len(trial_logs(home)) == 2, executor)
     executor.kill()
     executor.wait()
-    dead = runs.find("latest")
+    dead = LocalRuns().find("latest")
     assert dead.id != earlier.id
     assert dead.status == "Canceled"
     assert dead.error is not None
     assert dead.error.code == "executor-gone"
-    assert runs.find(earlier.name) == earlier
+    assert LocalRuns().find(earlier.name) == earlier
     deadline = time.monotonic() + 30
     while any(processes_of(one.id) for one in everything(dead)):
         assert time.monotonic() < deadline, "orphans"
@@ -169,7 +169,7 @@ def test_a_killed_executor_leaves_no_orphan_and_no_damage(
     later = LocalBackend().run(command("print('on we go')"))
     assert later.status == "Completed"
     assert [client.get_run(one.id).info.status for one in everything(dead)] == ["KILLED"] * 3
-    assert [one.status for one in everything(runs.find(dead.name))] == ["Canceled"] * 3
+    assert [one.status for one in everything(LocalRuns().find(dead.name))] == ["Canceled"] * 3
     assert [file.name for file in (home / "live").iterdir()] == []
 
 

@@ -15,7 +15,7 @@ from ml.backends.base import Options, Run
 from ml.backends.local import files
 from ml.backends.local.backend import LocalBackend
 from ml.backends.local.processes.reaper import processes_of
-from ml.backends.local.runs import runs
+from ml.backends.local.runs.store import LocalRuns
 from ml.core.errors import Place
 from ml.specs.plan.plan import CommandPlan, InputPlan, Parallel
 from tests.backends.conftest import Plans
@@ -420,7 +420,7 @@ def test_a_killed_executor_leaves_no_process(
     wait_for(lambda: list((home / "jobs").glob("*/steps/score/logs/process_0.txt")), executor)
     log = next((home / "jobs").glob("*/steps/score/logs/process_0.txt"))
     wait_for(lambda: "ready" in log.read_text(), executor)
-    run_id = runs.find("latest").step("score").id
+    run_id = LocalRuns().find("latest").step("score").id
     assert len(processes_of(run_id)) >= 2
     executor.kill()
     executor.wait()

@@ -15,7 +15,7 @@ from mlflow.tracking import MlflowClient
 
 from ml.backends.base import Run
 from ml.backends.local.processes.reaper import processes_of
-from ml.backends.local.runs import runs
+from ml.backends.local.runs.store import LocalRuns
 from ml.core.home import tracking_uri
 from tests.backends.pipelines import RunPipeline, statuses, write
 from tests.backends.pipelines import repository as repository
@@ -84,7 +84,7 @@ def test_a_signal_ends_every_step(repository: Path, start: Start, number: signal
     said = process.communicate(timeout=60)[1]
     assert process.returncode == 1, said
     assert "go on with it: ml runs resume" in said
-    run = runs.find("latest")
+    run = LocalRuns().find("latest")
     assert (run.status, run.ended_by) == ("Canceled", number.name)
     assert run.step("a").status == "Completed"
     client = MlflowClient(tracking_uri())
@@ -104,7 +104,7 @@ def test_after_a_kill_the_next_run_reuses_what_was_done(
     wait_until(lambda: (repository / "b").exists() and (repository / "i").exists(), process)
     process.kill()
     process.communicate()
-    killed = runs.find("latest")
+    killed = LocalRuns().find("latest")
     assert (killed.status, killed.ended_by) == ("Canceled", "executor-gone")
     assert killed.step("a").status == "Completed"
     deadline = time.monotonic() + 30
@@ -121,6 +121,6 @@ def test_after_a_kill_the_next_run_reuses_what_was_done(
     for one in (killed, *killed.below()):
         expected_status = "FINISHED" if one.status == "Completed" else "KILLED"
         assert client.get_run(one.id).info.status == expected_status
-    closed = runs.find(killed.name)
+    closed = LocalRuns().find(killed.name)
     assert closed.status == "Canceled"
     assert closed.step("n").step("i").status == "Canceled"

@@ -9,7 +9,7 @@ from mlflow.tracking import MlflowClient
 
 from ml.backends.base import Event
 from ml.backends.local.backend import LocalBackend
-from ml.backends.local.runs import runs
+from ml.backends.local.runs.store import LocalRuns
 from ml.core.home import tracking_uri
 from tests.backends.conftest import LOG
 from tests.backends.pipelines import RunPipeline, planned, statuses, write
@@ -83,9 +83,9 @@ def test_branches_run_at_once(
 def test_what_is_written_can_be_read_again(run_pipeline: RunPipeline, repository: Path) -> None:
     """By name and by id, the steps too; a step's lineage has the digest of its data."""
     run = run_pipeline(DIAMOND.replace("HERE", str(repository)))
-    assert runs.find(run.name) == run
-    assert runs.find(f"{run.name}.left") == run.step("left")
-    assert runs.find(run.step("left").id) == run.step("left")
+    assert LocalRuns().find(run.name) == run
+    assert LocalRuns().find(f"{run.name}.left") == run.step("left")
+    assert LocalRuns().find(run.step("left").id) == run.step("left")
     with pytest.raises(KeyError):
         run.step("nobody")
 
@@ -259,7 +259,7 @@ def test_pipelines_in_pipelines(
     assert client.get_run(first.id).data.tags["mlflow.parentRunId"] == run.id
     assert first.step("one").folder == run.folder / "steps" / "first" / "steps" / "one"
     assert len(list(run.below())) == 8
-    assert runs.find(f"{run.name}.first.two") == first.step("two")
+    assert LocalRuns().find(f"{run.name}.first.two") == first.step("two")
     again = run_pipeline(OUTER)
     assert statuses(again.step("first")) == {"one": "reused", "two": "reused"}
     assert again.outputs["all"].read_text() == run.outputs["all"].read_text()
@@ -306,7 +306,7 @@ def test_a_sweep_among_steps(
     ended = [event for event in told if event.kind == "trial_ended"]
     assert len(ended) == 2
     assert all(e.step and e.step.name == sweep.name and e.run.id == run.id for e in ended)
-    assert runs.find(best.name).id == best.id
+    assert LocalRuns().find(best.name).id == best.id
     again = run_pipeline(SWEPT)
     assert statuses(again) == {"sweep": "reused", "use": "reused"}
     assert again.step("sweep").metrics == sweep.metrics

@@ -10,7 +10,7 @@ import pytest
 from mlflow.tracking import MlflowClient
 
 from ml.backends.local.backend import LocalBackend
-from ml.backends.local.runs import runs
+from ml.backends.local.runs.store import LocalRuns
 from ml.core.home import home as home_folder
 from ml.core.home import tracking_uri
 from tests.backends.conftest import LOG
@@ -124,7 +124,7 @@ jobs:
     assert tracked.data.tags["reused_from"] == first.step("a").name
     assert tracked.data.tags["mlflow.parentRunId"] == again.id
     assert tracked.data.metrics == {"loss": 0.5}
-    assert runs.find(step.name) == step
+    assert LocalRuns().find(step.name) == step
 
 
 def test_reused_outputs_outlive_the_first_run(run_pipeline: RunPipeline) -> None:
@@ -184,4 +184,4 @@ def test_what_was_done_before_is_recalled(
     done = run_pipeline(WITH_OUTPUT)
     found = backend.cached(planned(repository, spec), "end")
     assert (found == done.step("b")) is recalled and (found is None) is not recalled
-    assert [run.name for run in runs.every()] == [done.name]
+    assert [run.name for run in LocalRuns().all()] == [done.name]

@@ -270,9 +270,9 @@ def test_two_sweeps_at_once(home: Path, sweep: Sweeps) -> None:
     for executor in executors:
         executor.join()
     assert [executor.exitcode for executor in executors] == [0, 0]
-    from ml.backends.local.runs import runs
+    from ml.backends.local.runs.store import LocalRuns
 
-    found: list[Run] = [runs.find(folder.name) for folder in homes.jobs().iterdir()]
+    found: list[Run] = [LocalRuns().find(folder.name) for folder in homes.jobs().iterdir()]
     assert [len(run.trials) for run in found] == [6, 6]
     assert {run.status for run in found} == {"Completed"}
 

@@ -14,7 +14,8 @@ from ml.backends.base import Run
 from ml.backends.local import registration
 from ml.backends.local.backend import LocalBackend
 from ml.backends.local.resume import resumption
-from ml.backends.local.runs import records, runs
+from ml.backends.local.runs import records
+from ml.backends.local.runs.store import LocalRuns
 from ml.core import home as places
 from ml.core.errors import Refused
 from ml.specs.plan.plan import Asset, Plan, SweepPlan
@@ -235,7 +236,7 @@ def test_a_sweep_that_was_cut_off_registers_once(
     """What it had registered already is what it registers when it goes on."""
     run = LocalBackend().run(registering(sweep, tmp_path, version))
     cut_off(run)
-    again = resumption.resume(runs.find(run.name))
+    again = resumption.resume(LocalRuns().find(run.name))
     assert (again.status, again.best, again.registered) == (run.status, run.best, run.registered)
     assert len(list((places.assets() / "model" / "m").iterdir())) == 1
 
@@ -248,7 +249,7 @@ def test_a_sweep_whose_best_changed_says_that_the_version_is_its_own(
     cut_off(run)
     (run.folder / "trials" / "2" / records.FILE).write_text("")
     (tmp_path / "other").write_text("2.0")
-    again = resumption.resume(runs.find(run.name))
+    again = resumption.resume(LocalRuns().find(run.name))
     assert (again.status, again.best) == ("Failed", f"{run.name}_2")
     assert again.error.code == "asset-immutable"
     assert again.error.found.startswith("`azureml:m:7` was registered by this run itself before it")

@@ -19,7 +19,8 @@ from ml.backends.base import Run
 from ml.backends.local import snapshot
 from ml.backends.local.backend import LocalBackend
 from ml.backends.local.resume import resumption, saved_plan
-from ml.backends.local.runs import jobs, records, runs
+from ml.backends.local.runs import jobs, records
+from ml.backends.local.runs.store import LocalRuns
 from ml.backends.local.sweeps import samples
 from ml.backends.local.tracking import reader
 from ml.core import home as homes
@@ -86,7 +87,7 @@ def test_a_killed_sweep_goes_on_where_it_stood(home: Path, sweep: Sweeps, tmp_pa
     (pause,) = run.pauses
     assert pause.ended_by == "executor-gone"
     assert 0 <= run.active_s < (run.ended or 0) - run.started
-    assert runs.find(run.name) == run
+    assert LocalRuns().find(run.name) == run
     assert locks(home) == []
     settled(run)
 
@@ -284,7 +285,7 @@ def test_torn_records_are_told_and_written_anew(home: Path, sweep: Sweeps, tmp_p
     (dead.folder / "trials" / "0" / records.FILE).write_text("")
     (dead.folder / "trials" / "1" / samples.FILE).write_text('{"number":')
     with pytest.raises(Refused, match=f"ml runs resume {dead.name}"):
-        runs.find(dead.name)
+        LocalRuns().find(dead.name)
     (tmp_path / "go").touch()
     run = resumption.resume(resumption.find(dead.name))
     assert (run.status, run.id) == ("Completed", dead.id)
@@ -309,7 +310,7 @@ def test_what_the_store_has_lost_runs_again(home: Path, sweep: Sweeps, tmp_path:
     (run.folder / records.FILE).write_text(
         json.dumps(records.document(run.folder) | {"status": "Canceled", "ended_by": "SIGINT"})
     )
-    assert refused(runs.find(run.name)) == "not-tracked"
+    assert refused(LocalRuns().find(run.name)) == "not-tracked"
 
 
 @pytest.mark.parametrize("text", ["", '{"schema_version": 1', '{"plan": {"is": "x", "with": {}}}'])
@@ -332,7 +333,7 @@ def test_the_same_sweep_twice_at_once_does_not_collide(home: Path, sweep: Sweeps
     for one in both:
         one.join()
     assert [one.exitcode for one in both] == [0, 0]
-    first, second = runs.every()
+    first, second = LocalRuns().all()
     assert first.id != second.id
     assert {one.id for one in first.trials}.isdisjoint(one.id for one in second.trials)
     assert values(first) == values(second)

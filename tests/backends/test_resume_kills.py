@@ -16,7 +16,7 @@ import pytest
 
 from ml.backends.base import Run
 from ml.backends.local.backend import LocalBackend
-from ml.backends.local.runs import runs
+from ml.backends.local.runs.store import LocalRuns
 from ml.core import home as homes
 from ml.core.errors import Place
 from ml.specs.plan.plan import Dimension, PipelinePlan, SweepPlan
@@ -125,7 +125,7 @@ def check_store(run: Run, home: Path) -> None:
     for one in tracked():
         assert one.status != "KILLED" or ", attempt " in one.name or one.name not in found
     assert locks(home) == []
-    assert runs.find(run.name) == run
+    assert LocalRuns().find(run.name) == run
 
 
 def finish(work: Callable[[], object], moments: Callable[[], float | None]) -> int:

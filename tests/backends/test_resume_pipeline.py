@@ -10,7 +10,7 @@ import pytest
 
 from ml.backends.base import Run
 from ml.backends.local.resume import resumption
-from ml.backends.local.runs import runs
+from ml.backends.local.runs.store import LocalRuns
 from ml.core.errors import Refused
 from ml.specs.plan.planning import plan
 from ml.specs.sdk.load import load
@@ -73,7 +73,7 @@ def test_completed_steps_are_kept(home: Path, repository: Path) -> None:
     for again, first in ((run.step("b"), dead.step("b")), (nested.step("j"), before.step("j"))):
         assert again.former[0].id == first.id != again.id
         assert again.former[0].folder.is_dir()
-    assert runs.find(run.name) == run
+    assert LocalRuns().find(run.name) == run
     assert locks(home) == []
     settled(run)
 
@@ -111,7 +111,7 @@ def test_a_reused_step_is_kept_with_what_it_took_over(home: Path, repository: Pa
     executor = start(begin(plan(load(repository / "pipeline.yml"))))
     wait(repository, executor, "j")  # which has both cores, since nothing ran beside it
     kill(executor)
-    dead = next(run for run in runs.every() if run.id != first.id)
+    dead = next(run for run in LocalRuns().all() if run.id != first.id)
     assert dead.step("a").reused_from == first.step("a").name
     (repository / "go").touch()
     run = resumption.resume(dead)
@@ -128,7 +128,7 @@ def test_the_same_pipeline_twice_at_once_does_not_collide(home: Path, repository
     for one in both:
         one.join()
     assert [one.exitcode for one in both] == [0, 0]
-    first, second = runs.every()
+    first, second = LocalRuns().all()
     assert {first.status, second.status} == {"Completed"}
     assert {one.id for one in first.below()}.isdisjoint(one.id for one in second.below())
 

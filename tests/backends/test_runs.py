@@ -12,7 +12,8 @@ import pytest
 
 from ml.backends.base import Run
 from ml.backends.local.backend import LocalBackend
-from ml.backends.local.runs import jobs, records, runs
+from ml.backends.local.runs import jobs, records
+from ml.backends.local.runs.store import LocalRuns
 from ml.core import home as homes
 from ml.core.errors import Place, Problem, Refused
 from tests.backends.conftest import LOG, Plans, Sweeps
@@ -24,20 +25,20 @@ def test_find(home: Path, command: Plans, sweep: Sweeps) -> None:
     one = LocalBackend().run(command("print(1)"))
     two = LocalBackend().run(sweep(LOG + "log('score', 1.0)"))
     other = LocalBackend().run(replace(command("print(1)"), experiment="other"))
-    assert runs.find(one.name) == runs.find(one.id) == one
-    assert runs.find(two.trials[1].name) == two.trials[1]
-    assert runs.find("latest") == other
-    assert runs.find("latest", experiment="tests") == two
+    assert LocalRuns().find(one.name) == LocalRuns().find(one.id) == one
+    assert LocalRuns().find(two.trials[1].name) == two.trials[1]
+    assert LocalRuns().find("latest") == other
+    assert LocalRuns().find("latest", experiment="tests") == two
 
 
 def test_a_run_that_is_not_there(home: Path, command: Plans) -> None:
     """Says which there are."""
     with pytest.raises(Refused) as refused:
-        runs.find("latest")
+        LocalRuns().find("latest")
     assert "none has been made here yet" in str(refused.value)
     run = LocalBackend().run(command("print(1)"))
     with pytest.raises(Refused) as refused:
-        runs.find("calm_river_99")
+        LocalRuns().find("calm_river_99")
     assert refused.value.problems[0].code == "no-such-run"
     assert run.name in str(refused.value)
 
@@ -118,4 +119,4 @@ def test_a_half_made_run_is_passed_over(home: Path, command: Plans) -> None:
     torn = home / "jobs" / "torn_cove_01"
     torn.mkdir()
     (torn / "job.json").write_text('{"kind": "comm')
-    assert list(runs.every()) == [run]
+    assert list(LocalRuns().all()) == [run]

@@ -14,7 +14,8 @@ from mlflow.tracking import MlflowClient
 
 from ml.backends.local.processes.interruption import cancel
 from ml.backends.local.processes.reaper import processes_of
-from ml.backends.local.runs import jobs, runs
+from ml.backends.local.runs import jobs
+from ml.backends.local.runs.store import LocalRuns
 from ml.core.errors import Refused
 from ml.core.home import tracking_uri
 from tests.backends.made_runs import made, made_sweep
@@ -66,7 +67,7 @@ def test_a_run_is_ended_and_closed_by_its_executor(
     """Canceled, MLflow's KILLED, nothing is left running, and its lock is gone."""
     executor = start(spec)
     wait_for(lambda: len(trial_logs(home)) == ready, executor)
-    name = runs.find("latest").name
+    name = LocalRuns().find("latest").name
     assert jobs.executor(name) == executor.pid
     run = cancel(name)
     assert (run.status, run.ended_by) == ("Canceled", "SIGTERM")

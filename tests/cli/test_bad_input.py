@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ml.backends.local import snapshot
-from ml.backends.local.runs import runs
+from ml.backends.local.runs.store import LocalRuns
 from ml.cli.app import main
 from ml.core import home
 from ml.release.registry.models import store
@@ -78,7 +78,7 @@ def what_there_is(first: str) -> dict[str, object]:
     answer = client.score(router.port, {"question": "how?"})
     assert answer.status == 200
     return {
-        "run": runs.find(first),
+        "run": LocalRuns().find(first),
         "files": {
             str(path): path.read_bytes()
             for folder in folders
@@ -100,7 +100,7 @@ def test_a_mistake_is_told_and_touches_nothing(
     def full(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    first = runs.find("latest").name
+    first = LocalRuns().find("latest").name
     before = what_there_is(first)
     for number, (case, (text, exit_code, code)) in enumerate(CASES.items()):
         spec = Path(f"bad{number}.yml")
@@ -121,7 +121,7 @@ def test_a_mistake_is_told_and_touches_nothing(
 @pytest.mark.slow
 def test_a_port_in_use_touches_nothing(served: Live, capfd: pytest.CaptureFixture[str]) -> None:
     """The same of a server that is asked to a port that somebody has."""
-    first = runs.find("latest").name
+    first = LocalRuns().find("latest").name
     before = what_there_is(first)
     with socket.socket() as taken:
         taken.bind((processes.HOST, 0))

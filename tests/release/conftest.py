@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from ml.backends.base import Run
-from ml.backends.local.runs import runs
+from ml.backends.local.runs.store import LocalRuns
 from ml.release.promotion.propose import propose
 from ml.release.rollout.apply import apply
 from ml.serving import endpoint
@@ -118,7 +118,7 @@ def copied(
         root = tmp_path / "repository"
         shutil.copytree(template.root, root)
         monkeypatch.chdir(root)
-        found = {skill: runs.find(name) for skill, name in template.names.items()}
+        found = {skill: LocalRuns().find(name) for skill, name in template.names.items()}
         return World(Tiny(root), found)
 
     yield copy

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ml.backends.local.runs import runs
+from ml.backends.local.runs.store import LocalRuns
 from ml.core.errors import Refused
 from ml.release.declaration import project as projects
 from ml.release.evidence import evidence
@@ -58,12 +58,12 @@ def test_the_second_model_takes_the_recipe_over(pipeline: World) -> None:
     assert first.decision.allowed, first.decision
     lineage = first.evidence.lineage
     assert lineage is not None
-    done = next(run for run in runs.every() if run.steps)
+    done = next(run for run in LocalRuns().all() if run.steps)
     assert [step.reused_from for step in done.steps] == ["", ""]
     assert lineage.evaluation_run == done.step("evaluate").id
     assert set(first.evidence.data) == {"data"}
     assert propose(BACKEND, "tiny", pipeline.run(0.95)).decision.allowed
-    again = next(run for run in runs.every() if run.steps and run.name != done.name)
+    again = next(run for run in LocalRuns().all() if run.steps and run.name != done.name)
     assert again.step("recipe").reused_from == done.step("recipe").name
     assert not again.step("evaluate").reused_from
 
@@ -73,9 +73,9 @@ def test_what_was_evaluated_is_recalled(pipeline: World) -> None:
     project, model = projects.find("tiny"), pipeline.runs[0.8].outputs["model"]
     assert candidate.evaluated_before(BACKEND, project, model) is None
     run = candidate.evaluate(BACKEND, project, model)
-    before = len(list(runs.every()))
+    before = len(list(LocalRuns().all()))
     found = candidate.evaluated_before(BACKEND, project, model)
-    assert found is not None and found == run and len(list(runs.every())) == before
+    assert found is not None and found == run and len(list(LocalRuns().all())) == before
     assert evidence.evaluation_of(found)["model"] == "tiny"
 
 

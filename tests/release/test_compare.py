@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from ml.backends.local.runs import runs
+from ml.backends.local.runs.store import LocalRuns
 from ml.backends.registry import Version
 from ml.cli.app import main
 from ml.core.errors import Refused
@@ -40,7 +40,7 @@ def said(capsys: pytest.CaptureFixture[str], *words: str) -> str:
 
 def test_the_champion_is_what_is_compared_with(two: World) -> None:
     """By version, by run, and either way round; no run is made and no decision logged."""
-    before = len(audit.verify()), len([*runs.every()])
+    before = len(audit.verify()), len([*LocalRuns().all()])
     found = versus(BACKEND, "tiny:2", None, "local")
     assert found.champion is not None and found.champion.version == "1" and found.notes == ()
     first = found.comparison.metrics[0]
@@ -59,7 +59,7 @@ def test_the_champion_is_what_is_compared_with(two: World) -> None:
         assert again.metrics == found.comparison.metrics, words
     back = versus(BACKEND, "champion@local", "tiny:2", "local")
     assert back.comparison.metrics[0].verdict == "worse"
-    assert (len(audit.verify()), len([*runs.every()])) == before
+    assert (len(audit.verify()), len([*LocalRuns().all()])) == before
 
 
 def test_other_features_than_the_champions_are_noted(

@@ -8,7 +8,7 @@ import os
 import pytest
 
 from ml.backends.local.cleaning import cleaning
-from ml.backends.local.runs import listing
+from ml.backends.local.runs.store import LocalRuns
 from ml.backends.registry import model_folder
 from ml.core import home
 from ml.core.errors import Refused
@@ -55,7 +55,7 @@ def test_a_run_is_followed_to_where_it_serves(challenged: World) -> None:
     )
     evaluation = [
         entry
-        for entry in listing.entries()
+        for entry in LocalRuns().entries()
         if entry.run.id == document["lineage"]["evaluation_run"]
     ]
     assert [one.relation for one in descendants(BACKEND.registry, evaluation[0].run)] == [

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ml.backends.local.runs import runs
+from ml.backends.local.runs.store import LocalRuns
 from ml.core import home
 from ml.core.errors import Refused
 from ml.release.declaration import desired, release_check
@@ -33,7 +33,7 @@ TIMING = Timing(1.0, 2.0, 3.0, 1.0, 200, 20, "a machine")
 IMPORTS = """
 from pathlib import Path
 from ml.backends.local.backend import LocalBackend
-from ml.backends.local.runs import runs
+from ml.backends.local.runs.store import LocalRuns
 from ml.release.log import audit
 from ml.release.promotion import candidate, propose as proposing
 from ml.backends.local.registry import LocalRegistry
@@ -42,7 +42,7 @@ from ml.serving.client import Timing
 """
 # What takes seconds is done before: an evaluation is found, a latency is known.
 WORK = """
-candidate.evaluate = lambda *_: runs.find({evaluated!r})
+candidate.evaluate = lambda *_: LocalRuns().find({evaluated!r})
 proposing._measured = lambda *_: Timing(**{timing})
 proposing.propose(LocalBackend(), "tiny", {run!r}, "prod")
 """
@@ -85,7 +85,7 @@ def waiting(trained: Template, tmp_path_factory: pytest.TempPathFactory) -> Wait
         patch.setattr(proposing, "_measured", lambda *_: TIMING)
         assert proposing.propose(BACKEND, "tiny", made.names[0.8], "prod").decision.allowed
         commit("version 1 waits")
-        model = runs.find(made.names[0.95]).outputs["model"]
+        model = LocalRuns().find(made.names[0.95]).outputs["model"]
         return Waiting(made, candidate.evaluate(BACKEND, projects.find("tiny"), model).name)
 
 
@@ -118,7 +118,7 @@ def test_a_proposal_killed_at_any_step_is_made_again(
         assert [one.code for one in release_check.problems(RELEASE)] == ["evidence-edited"]
 
     monkeypatch.setattr(proposing, "_measured", lambda *_: TIMING)
-    monkeypatch.setattr(candidate, "evaluate", lambda *_: runs.find(waiting.evaluated))
+    monkeypatch.setattr(candidate, "evaluate", lambda *_: LocalRuns().find(waiting.evaluated))
     again = proposing.propose(BACKEND, "tiny", run, "prod")
     assert again.version == "2" and again.decision.allowed and len(again.written) == 2
     declared, found = desired.read("tiny", "prod"), plan.plan(BACKEND, "tiny", "prod")

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from mlflow.tracking import MlflowClient
 
-from ml.backends.local.runs import runs
+from ml.backends.local.runs.store import LocalRuns
 from ml.backends.registry import Version
 from ml.core import home
 from ml.core.errors import Refused
@@ -68,10 +68,10 @@ def test_the_whole_way_from_a_run_to_an_answer(world: World) -> None:
 
 def test_the_same_model_is_the_champion_already(served: World) -> None:
     """Nothing is measured, registered or promoted twice, and it says so."""
-    before = len(list(runs.every()))
+    before = len(list(LocalRuns().all()))
     again = propose(BACKEND, "tiny", served.run(0.8))
     assert again.decision.outcome == "already-champion" and again.release is None
-    assert len(list(runs.every())) == before
+    assert len(list(LocalRuns().all())) == before
     assert [one.version for one in BACKEND.registry.versions("tiny")] == ["1"]
 
 
@@ -117,10 +117,12 @@ def test_the_champion_is_scored_again_on_the_candidates_data(served: World) -> N
     """With new questions, both are compared on the new questions, by a real evaluation run."""
     tiny.questions(served.project.root, 500)
     better = served.project.train(0.95)
-    before = len(list(runs.every()))
+    before = len(list(LocalRuns().all()))
     made = propose(BACKEND, "tiny", better.name)
     assert made.decision.allowed, made.decision.blocking
-    assert len(list(runs.every())) == before + 2  # the candidate's evaluation and the champion's
+    assert (
+        len(list(LocalRuns().all())) == before + 2
+    )  # the candidate's evaluation and the champion's
     (compared,) = [one for one in made.decision.results if one.gate == "superiority"]
     assert "+0.15" in compared.found
 
@@ -281,7 +283,7 @@ def test_a_gates_file_that_loosens_the_floor_stops_before_anything_runs(world: W
     """Told with file and line; nothing is evaluated."""
     path = world.project.folder / "gates.yml"
     path.write_text(path.read_text() + "  latency:\n    p95_ms: 9000\n")
-    before = len(list(runs.every()))
+    before = len(list(LocalRuns().all()))
     with pytest.raises(Refused) as raised:
         propose(BACKEND, "tiny", world.run(0.8))
     problem = raised.value.problems[0]
@@ -289,7 +291,7 @@ def test_a_gates_file_that_loosens_the_floor_stops_before_anything_runs(world: W
     lines = path.read_text().splitlines()
     assert problem.place.path == "ml/projects/tiny/gates.yml"
     assert lines[problem.place.line - 1].strip() == "p95_ms: 9000"
-    assert len(list(runs.every())) == before
+    assert len(list(LocalRuns().all())) == before
 
 
 def test_a_candidate_that_does_not_answer_is_not_registered(world: World) -> None:
@@ -328,7 +330,7 @@ def test_a_run_that_cannot_be_proposed_is_refused(world: World, tmp_path: Path) 
         propose(BACKEND, "tiny", "no_such_run_00")
     evaluation = propose(BACKEND, "tiny", world.run(0.8)).evidence
     assert evaluation.lineage.run == world.runs[0.8].id
-    scored = [run for run in runs.every() if "evaluation" in run.outputs]
+    scored = [run for run in LocalRuns().all() if "evaluation" in run.outputs]
     with pytest.raises(Refused) as raised:
         propose(BACKEND, "tiny", scored[0].name)
     assert raised.value.problems[0].code == "unfit-run"

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ml.backends.base import Run
-from ml.backends.local.runs import runs
+from ml.backends.local.runs.store import LocalRuns
 from ml.backends.registry import Version
 from ml.core import home
 from ml.release.comparison.comparison import Side
@@ -139,4 +139,4 @@ def _evaluation(trained: Run) -> Run:
     (path,) = (home.home() / "evidence/tiny/2").glob("*/evidence.json")
     document = json.loads(path.read_text())
     assert document["lineage"]["run"] == trained.id
-    return runs.find(document["lineage"]["evaluation_run"])
+    return LocalRuns().find(document["lineage"]["evaluation_run"])

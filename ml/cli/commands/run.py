@@ -107,11 +107,13 @@ def command(
 
 def keeping(watch: Watch) -> Watch:
     """A watcher that protects the run as soon as it has a folder, besides what `watch` does."""
-    from ml.backends.local.cleaning.keeping import keep
+    from ml.backends.choice import open_backend
+
+    storage = open_backend().storage
 
     def see(event: Event) -> None:
         if event.kind == "started":
-            keep(event.run, True)
+            storage.keep(event.run, True)
         watch(event)
 
     return see

@@ -5,14 +5,12 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
 
 from ml.backends.base import OPEN, Run
-from ml.backends.local import files
-from ml.backends.local.runs import runs
+from ml.backends.choice import open_backend
 from ml.core.errors import Problem, Refused
 
 POLL_S = 0.2
@@ -26,28 +24,26 @@ def write(run: Run, tail: int | None, follow: bool, rank: str = "0") -> bool:
     goes on is followed until it has ended. `rank` is the process of a distributed job whose log it
     is (Refused when no part has one).
     """
+    runs = open_backend().runs
     printed = Printed(sys.stdout.buffer)
     while True:
         printed.headed = printed.headed or bool(run.steps or run.trials)
-        for part in _logged(run, rank):
-            printed.pump(part.name, files.log(part.folder, rank), tail)
+        logs = {part.name: runs.logs(part) for part in (run, *run.below())}
+        for name, files in logs.items():
+            if rank in files:
+                printed.pump(name, files[rank], tail)
         if not follow or run.status not in OPEN:
             if not printed.last:
-                _demand_rank(run, rank)
+                _demand_rank(run, rank, {number for files in logs.values() for number in files})
             return printed.last != ""
         time.sleep(POLL_S)
         run = runs.find(run.id)
 
 
-def _logged(run: Run, rank: str) -> Iterator[Run]:
-    return (one for one in (run, *run.below()) if files.log(one.folder, rank).is_file())
-
-
-def _demand_rank(run: Run, rank: str) -> None:
-    if rank == "0" or any(_logged(run, rank)):
+def _demand_rank(run: Run, rank: str, logged: set[str]) -> None:
+    if rank == "0" or rank in logged:
         return
-    there = {path.stem for one in (run, *run.below()) for path in one.folder.glob("logs/*_*.txt")}
-    ranks = sorted(name.removeprefix("rank_") for name in there - {"std_log"})
+    ranks = sorted(logged - {"0"})
     problem = Problem(
         "no-such-rank",
         f"{run.name} has no process {rank}",

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from contextlib import suppress
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -41,14 +42,14 @@ def list_(
     as_json: AsJson = False,
 ) -> None:
     """The runs, the latest first."""
-    from ml.backends.local.cleaning import disk
     from ml.cli import bound
     from ml.cli.render import runs_text, spans, tables
 
+    storage = open_backend().storage
     found = _chosen(experiment, project, since, status, display_name, tag)
     shown = found[:limit] if limit else found
     if as_json:
-        sizes = [{"bytes": disk.taken(one.run.folder)} if with_size else {} for one in shown]
+        sizes = [{"bytes": storage.size(one.run)} if with_size else {} for one in shown]
         lines = [runs_text.as_json(one) | size for one, size in zip(shown, sizes, strict=True)]
         json_out.write(lines)
         return
@@ -63,7 +64,7 @@ def list_(
     columns: tuple[str, ...] = runs_text.COLUMNS
     if with_size:
         columns = (*columns, "size")
-        texts = [spans.size(disk.taken(entry.run.folder)) for entry in shown]
+        texts = [spans.size(storage.size(entry.run)) for entry in shown]
         rows = [[*row, taken] for row, taken in zip(rows, texts, strict=True)]
     tables.write(columns, rows)
     if len(shown) < len(found):
@@ -75,19 +76,14 @@ def list_(
 def show(run: RunName = "latest", experiment: Experiment = None, as_json: AsJson = False) -> None:
     """One run, and its lineage: data, code, run, model versions, where they serve."""
     from ml.backends.base import OPEN
-    from ml.backends.local.cleaning import disk
-    from ml.backends.local.runs.ancestry import snapshot_of
     from ml.cli.render import live, runs_text, tables
     from ml.release.registry.descent import descendants
 
+    backend = open_backend()
     entry = _entry(run, experiment)
-    came = descendants(open_backend().registry, entry.run)
-    above = entry.run.folder.parent.parent
-    parent = ""
-    if entry.lineage.get("parent") and (above / "job.json").exists():
-        from ml.backends.local.runs import records
-
-        parent = records.read(above).name
+    came = descendants(backend.registry, entry.run)
+    whole = backend.runs.parent(entry.run)
+    parent = whole.name if whole else ""
     if as_json:
         json_out.write(
             {
@@ -95,9 +91,9 @@ def show(run: RunName = "latest", experiment: Experiment = None, as_json: AsJson
                 "kind": entry.kind,
                 "project": entry.project,
                 "part_of": parent or None,
-                "bytes": disk.taken(entry.run.folder),
+                "bytes": backend.storage.size(entry.run),
                 "lineage": entry.lineage,
-                "code_kept": _path(snapshot_of(entry.lineage)),
+                "code_kept": _path(backend.runs.snapshot(entry)),
                 "models": [version.to_json() for version in came],
             }
         )
@@ -113,13 +109,12 @@ def show(run: RunName = "latest", experiment: Experiment = None, as_json: AsJson
 @app.command()
 def lineage(run: RunName = "latest", as_json: AsJson = False) -> None:
     """The way from data to a run's models: every run on it, its code, environment, digests."""
-    from ml.backends.local.runs.ancestry import ancestry
     from ml.cli.commands import runs_lineage
     from ml.cli.render import runs_text, tables
     from ml.release.registry.descent import descendants
 
-    found = _entry(run).run
-    links, came = ancestry(found), descendants(open_backend().registry, found)
+    backend, found = open_backend(), _entry(run).run
+    links, came = backend.runs.lineage(found), descendants(backend.registry, found)
     if as_json:
         json_out.write(json_out.plain(runs_lineage.as_json(links, came)))
         return
@@ -140,10 +135,9 @@ def logs(
     ] = "0",
 ) -> None:
     """What a run printed; of a sweep or a pipeline, each trial's and step's after its name."""
-    from ml.backends.local.runs import runs
     from ml.cli.commands.run_logs import write
 
-    if not write(runs.find(run), tail, follow, rank):
+    if not write(open_backend().runs.find(run), tail, follow, rank):
         typer.echo("it printed nothing", err=True)
 
 
@@ -151,11 +145,10 @@ def logs(
 def diff(one: RunName, other: RunName, as_json: AsJson = False) -> None:
     """Where two runs differ: data, code and its files, parameters, metrics."""
     from ml.backends.comparison import differences
-    from ml.backends.local.runs.store import LocalRuns
     from ml.cli.render import runs_text, tables
 
     entries = _entry(one), _entry(other)
-    found = differences(LocalRuns(), *entries)
+    found = differences(open_backend().runs, *entries)
     names = [entry.run.name for entry in entries]
     if as_json:
         said = [json_out.plain(asdict(difference)) for difference in found]
@@ -182,13 +175,12 @@ def best(
 ) -> None:
     """The best completed runs and trials by a metric, the best first."""
     from ml.backends import ranking
-    from ml.backends.local.runs.store import LocalRuns
     from ml.cli.render import live, tables
 
     if goal not in (None, *ranking.GOALS):
         raise Refused(Problem("no-such-goal", f"--goal {goal}", " or ".join(ranking.GOALS)))
     found = [_entry(run)] if run else _chosen(experiment, project, since, None)
-    ranked = ranking.rank(LocalRuns(), found, metric, goal)
+    ranked = ranking.rank(open_backend().runs, found, metric, goal)
     shown = ranked.runs[:limit]
     if as_json:
         said = [
@@ -210,7 +202,7 @@ def best(
             ],
         )
         typer.echo(f"{ranked.goal} {ranked.metric}, of {len(ranked.runs)} measured", err=True)
-    if ranking.different_data(LocalRuns(), shown):
+    if ranking.different_data(open_backend().runs, shown):
         typer.echo("note: they were not all made from the same data (ml runs diff A B)", err=True)
 
 
@@ -229,7 +221,6 @@ def _chosen(
     tags: list[str] | None = None,
 ) -> list[Entry]:
     from ml.backends.base import STATUSES, Filter
-    from ml.backends.local.runs import listing
     from ml.cli.render.spans import moment
 
     known = {name.lower(): name for name in STATUSES}
@@ -238,8 +229,9 @@ def _chosen(
             raise Refused(
                 Problem("no-such-status", f"--status {one}", f"one of: {', '.join(known.values())}")
             )
-    every = listing.entries()
-    for name in listing.torn(every):
+    runs = open_backend().runs
+    every = runs.entries()
+    for name in runs.unreadable(every):
         typer.echo(f"{name} has a record that cannot be read: ml runs resume {name}", err=True)
     return Filter(
         experiment=experiment,
@@ -255,9 +247,15 @@ def _chosen(
 
 
 def _entry(wanted: str, experiment: str | None = None) -> Entry:
-    from ml.backends.local.runs import listing, runs
+    """The entry of a run; while it runs, its metrics come from the tracking store."""
+    from ml.backends.base import OPEN, TrackingUnavailable
 
-    return listing.entry_of(listing.with_latest_metrics(runs.find(wanted, experiment)))
+    runs = open_backend().runs
+    run = runs.find(wanted, experiment)
+    if run.status in OPEN:
+        with suppress(TrackingUnavailable):
+            run = replace(run, metrics=runs.metrics(run))
+    return runs.entry(run)
 
 
 def _path(path: object) -> str | None:

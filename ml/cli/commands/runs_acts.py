@@ -17,10 +17,11 @@ def cancel(
     as_json: AsJson = False,
 ) -> None:
     """End runs that go on, with all that they started; what they wrote is kept."""
-    from ml.backends.local.processes.interruption import cancel as end
+    from ml.backends.choice import open_backend
     from ml.cli.render import live
 
-    ended = [end(one) for one in run]
+    backend = open_backend()
+    ended = [backend.cancel(name) for name in run]
     if as_json:
         json_out.write([json_out.plain(live.as_json(one)) for one in ended])
         return
@@ -41,22 +42,23 @@ def resume(
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress, only the summary.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Go on with a sweep or a pipeline that was killed, interrupted or failed for want of room.
+    """Resume a sweep or a pipeline that was killed or interrupted, or failed on a full disk.
 
-    What had come to its end is kept; what was cut off runs again. The plan, the code and the data
-    are those that it was begun with.
+    Parts that had ended are kept; parts that were cut off run again. The plan, the code and the
+    data are those with which it was started.
     """
-    from ml.backends.local.resume import resumption
+    from ml.backends.choice import open_backend
     from ml.cli.render import live
 
-    found = resumption.find(run)
-    plan = resumption.plan_of(found, timeout)
+    backend = open_backend()
+    found = backend.resumable(run)
+    plan = backend.resume_plan(found, timeout)
     if found.status == "Completed":
         typer.echo(f"{found.name} is complete: there is nothing to go on with", err=True)
         ended = found
     else:
         with live.watching(plan, not quiet and not as_json) as watch:
-            ended = resumption.resume(found, watch, timeout, _say)
+            ended = backend.resume(found, watch, timeout, _say)
     if as_json:
         json_out.write(json_out.plain(live.as_json(ended)))
     elif ended is not found:
@@ -69,11 +71,11 @@ def keep(
     undo: Annotated[bool, typer.Option("--undo", help="Protect them no more.")] = False,
 ) -> None:
     """Protect runs: their outputs never make room for others, and `clean` leaves them."""
-    from ml.backends.local.cleaning import keeping
-    from ml.backends.local.runs import runs
+    from ml.backends.choice import open_backend
 
-    for found in [runs.find(one) for one in run]:
-        keeping.keep(found, not undo)
+    backend = open_backend()
+    for found in [backend.runs.find(name) for name in run]:
+        backend.storage.keep(found, not undo)
         said = "may make room for others again" if undo else "is protected; --undo ends that"
         typer.echo(f"{found.name} {said}", err=True)
 

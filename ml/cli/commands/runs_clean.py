@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Mapping
 from typing import Any
 
 import typer
 
 from ml.backends.choice import open_backend
-from ml.backends.local.cleaning import cleaning
-from ml.backends.local.cleaning.keeping import GRACE_S
 from ml.backends.storage import Cleaning
 from ml.cli.render import spans, tables
 from ml.core import faults
@@ -31,13 +30,16 @@ def clean(
 ) -> None:
     """Plan, show, ask, remove; see `ml runs clean --help`."""
 
+    backend = open_backend()
+    storage = backend.storage
+
     def plan() -> Cleaning:
         with faults.as_refusals():
-            return cleaning.plan(
-                needed(open_backend().registry), keep=keep, older_than=before, experiment=experiment
+            return storage.cleaning(
+                needed(backend.registry), keep=keep, older_than=before, experiment=experiment
             )
 
-    found, used = plan(), cleaning.usage()
+    found, used = plan(), storage.parts()
     freed = found.frees
     wrong: list[str] = []
     if not as_json:
@@ -47,7 +49,7 @@ def clean(
             _ask(found)
         # What became needed while the person was thinking stays.
         with faults.as_refusals():
-            freed, wrong = cleaning.remove(found, plan())
+            freed, wrong = storage.remove(found, plan())
     if as_json:
         sys.stdout.write(json.dumps(_as_json(found, used, freed, dry_run), indent=1) + "\n")
     elif not dry_run and found.items:
@@ -59,7 +61,7 @@ def clean(
         )
 
 
-def _show(found: Cleaning, used: dict[str, int]) -> None:
+def _show(found: Cleaning, used: Mapping[str, int]) -> None:
     parts = ", ".join(f"{name} {spans.size(taken)}" for name, taken in list(used.items())[:5])
     typer.echo(f"on the disk: {spans.size(sum(used.values()))} ({parts})", err=True)
     if found.items:
@@ -71,7 +73,7 @@ def _show(found: Cleaning, used: dict[str, int]) -> None:
         typer.echo(f"{name} stays: {why}", err=True)
     if len(found.stay) > ROWS:
         typer.echo(f"{len(found.stay) - ROWS} more stay (--json has all)", err=True)
-    grace = f"copies used in the last {GRACE_S / 60:.0f} minutes stay"
+    grace = f"copies used in the last {open_backend().storage.grace_s / 60:.0f} minutes stay"
     if found.items:
         typer.echo(f"this frees {spans.size(found.frees)}; {grace}", err=True)
     else:
@@ -91,7 +93,7 @@ def _ask(found: Cleaning) -> None:
     typer.confirm("remove them?", abort=True, err=True)
 
 
-def _as_json(found: Cleaning, used: dict[str, int], freed: int, dry_run: bool) -> dict[str, Any]:
+def _as_json(found: Cleaning, used: Mapping[str, int], freed: int, dry_run: bool) -> dict[str, Any]:
     return {
         "dry_run": dry_run,
         "freed_bytes": freed,
@@ -101,5 +103,5 @@ def _as_json(found: Cleaning, used: dict[str, int], freed: int, dry_run: bool) -
             for one in found.items
         ],
         "stay": dict(found.stay),
-        "used_bytes": used,
+        "used_bytes": dict(used),
     }

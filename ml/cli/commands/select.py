@@ -28,16 +28,14 @@ def command(
 ) -> None:
     """Rank trials by quality, latency, cost and stability, weighed by the project's select.yml."""
     from ml.backends import ranking
-    from ml.backends.local.runs import runs as known
     from ml.cli.render import json_out
     from ml.core.errors import Problem, Refused
     from ml.release.selection.contenders import choose
 
     if goal not in (None, *ranking.GOALS):
         raise Refused(Problem("no-such-goal", f"--goal {goal}", " or ".join(ranking.GOALS)))
-    found = choose(
-        open_backend().runs, [known.find(name) for name in runs or ["latest"]], metric, goal
-    )
+    store = open_backend().runs
+    found = choose(store, [store.find(name) for name in runs or ["latest"]], metric, goal)
     if as_json:
         json_out.write(document(found))
         return

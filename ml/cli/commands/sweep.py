@@ -32,12 +32,12 @@ def explain(
     as_json: Annotated[bool, typer.Option("--json", help="The result as JSON on stdout.")] = False,
 ) -> None:
     """Where every trial came from, what made it likely, what ended it, and what mattered."""
-    from ml.backends.local.runs.store import LocalRuns
+    from ml.backends.choice import open_backend
     from ml.reports import explanation
 
     found, named = _sweep(run)
     number = trial if trial is not None else named
-    explained = explanation.explain(found, LocalRuns())
+    explained = explanation.explain(found, open_backend().runs)
     numbers = [one.number for one in explained.trials]
     if number is not None and number not in numbers:
         last = f"0 to {max(numbers)}" if numbers else "none has started yet"
@@ -56,10 +56,11 @@ def explain(
 
 def _sweep(wanted: str) -> tuple[Run, int | None]:
     """The sweep that is meant, and the number of the trial when one was named."""
-    from ml.backends.local.runs import listing, records, runs
+    from ml.backends.choice import open_backend
 
+    runs = open_backend().runs
     if wanted == "latest":
-        for entry in listing.entries():
+        for entry in runs.entries():
             for run in (entry.run, *entry.run.below()):
                 if run.trials:
                     return run, None
@@ -74,8 +75,9 @@ def _sweep(wanted: str) -> tuple[Run, int | None]:
     run = runs.find(wanted)
     if run.trials:
         return run, None
-    if run.folder.parent.name == "trials":
-        return records.read(run.folder.parent.parent), int(run.folder.name)
+    sweep = runs.parent(run)
+    if sweep is not None and sweep.trials:
+        return sweep, int(run.folder.name)
     swept = [step for step in run.below() if step.trials]
     if len(swept) == 1:
         return swept[0], None

@@ -162,8 +162,8 @@ def summary(plan: Plan, run: Run, echoed: bool = False) -> str:
 
     `echoed`: what it printed was shown already, and is not shown again.
     """
+    from ml.backends.choice import open_backend
     from ml.backends.local.outcome import without_log
-    from ml.backends.local.resume import resumption
 
     took = run.active_s
     lines = [str(warning) for warning in run.warnings]
@@ -185,7 +185,7 @@ def summary(plan: Plan, run: Run, echoed: bool = False) -> str:
     lines.append(f"  {what}: {shown(run.folder / where)}")
     if run.status == "Completed":
         lines.append(f"next: ml report {run.name}, or ml ui for MLflow's pages")
-    elif resumption.was_stopped(run) and not isinstance(plan, CommandPlan):
+    elif open_backend().was_stopped(run) and not isinstance(plan, CommandPlan):
         more = " --timeout SECONDS" if run.ended_by == "timeout" else ""
         lines.append(f"go on with it: ml runs resume {run.name}{more}")
     return "\n".join(lines)

@@ -7,10 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ml.backends.base import Entry, Run
+from ml.backends.choice import open_backend
 from ml.backends.comparison import Difference
-from ml.backends.local import files
-from ml.backends.local.cleaning import bounding, disk, keeping
-from ml.backends.local.runs.ancestry import snapshot_of
 from ml.cli.render.live import number, outcome, parameters
 from ml.cli.render.spans import ago, size, span
 from ml.core.repository import shown
@@ -80,7 +78,7 @@ def _result(entry: Entry, primary: str) -> str:
 
 def told(entry: Entry, parent: str, came: Sequence[Descendant]) -> Iterator[tuple[str, str]]:
     """(label, text) lines about one run, what it came from before what came of it."""
-    run, lineage = entry.run, entry.lineage
+    run, lineage, backend = entry.run, entry.lineage, open_backend()
     yield "run", f"{run.name} ({entry.kind}, {run.id or 'never started'})"
     yield "status", outcome(run)
     if entry.display_name:
@@ -100,13 +98,13 @@ def told(entry: Entry, parent: str, came: Sequence[Descendant]) -> Iterator[tupl
     for count, attempt in enumerate(run.former, 1):
         where = f"{outcome(attempt)}, kept in {shown(attempt.folder)}"
         yield f"attempt {count}", f"{where}, counts for nothing"
-    yield "disk", f"{size(disk.taken(run.folder))} in {shown(run.folder)}"
-    if (went := bounding.evicted(run)) is not None:
+    yield "disk", f"{size(backend.storage.size(run))} in {shown(run.folder)}"
+    if (went := backend.storage.evicted(run)) is not None:
         yield "outputs", f"some went {ago(went)} to keep the disk within its bound"
-    if keeping.is_kept(run):
+    if backend.storage.is_kept(run):
         yield "kept", f"never makes room (ml runs keep --undo {run.name})"
-    if files.log(run.folder).exists():
-        yield "log", shown(files.log(run.folder))
+    if log := backend.runs.logs(run).get("0"):
+        yield "log", shown(log)
     for number_of, moment in enumerate(run.restarts, 1):
         yield f"restart {number_of}", f"{ago(moment)}, after an eviction"
     for name, value in run.parameters.items():
@@ -115,7 +113,7 @@ def told(entry: Entry, parent: str, came: Sequence[Descendant]) -> Iterator[tupl
         yield f"metric {name}", number(found)
     yield from _parts(entry)
     yield "", ""
-    yield from _origin(lineage)
+    yield from _origin(entry)
     yield "→ run", run.name + (f", part of {parent}" if parent else "")
     if run.reused_from:
         yield "  reused from", run.reused_from
@@ -132,7 +130,8 @@ def _stood_still(run: Run) -> float:
     return sum(pause.until - pause.since for pause in run.pauses)
 
 
-def _origin(lineage: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def _origin(entry: Entry) -> Iterator[tuple[str, str]]:
+    lineage = entry.lineage
     for name, data in (lineage.get("data") or {}).items():
         digest = str(data.get("digest", ""))[:_SHA]
         where = str(data.get("asset") or data.get("source") or "not given")
@@ -143,7 +142,7 @@ def _origin(lineage: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         dirty = ", with uncommitted changes" if code.get("dirty") and code.get("commit") else ""
         yield "→ code", f"{commit}{dirty}"
     if code.get("digest"):
-        kept = snapshot_of(lineage)
+        kept = open_backend().runs.snapshot(entry)
         yield "  snapshot", f"{code['digest'][:_SHA]} ({shown(kept) if kept else 'removed'})"
     if lineage.get("spec"):
         yield "  spec", str(lineage["spec"])

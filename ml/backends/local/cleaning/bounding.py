@@ -20,7 +20,6 @@ from ml.backends.local.cleaning import cleaning, disk
 from ml.backends.local.cleaning.keeping import Keeping
 from ml.backends.local.environments import building
 from ml.backends.local.resume.resumption import was_stopped
-from ml.backends.local.runs.listing import entries
 from ml.backends.local.runs.store import LocalRuns
 from ml.backends.storage import Cleaning, Item, Needed, Usage
 from ml.core import home
@@ -73,7 +72,7 @@ def plan(measured: Usage, needed: Needed, reads: Iterable[Path] = ()) -> Usage:
     needed = replace(needed, paths=paths)
     orphans = cleaning.plan(needed)
     items, freed = list(orphans.items), orphans.frees
-    every = entries()
+    every = LocalRuns().entries()
     stay = Keeping(needed, every).settle(every)
     for item in [*_outputs(every, stay), *_environments()]:
         if freed >= excess:

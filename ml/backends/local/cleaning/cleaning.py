@@ -14,7 +14,8 @@ from ml.backends.base import Entry, Filter
 from ml.backends.local.cleaning import disk
 from ml.backends.local.cleaning.keeping import Keeping, references
 from ml.backends.local.environments import building
-from ml.backends.local.runs import jobs, listing
+from ml.backends.local.runs import jobs
+from ml.backends.local.runs.store import LocalRuns
 from ml.backends.storage import Cleaning, Item, ItemKind, Needed
 from ml.core import home
 
@@ -33,7 +34,7 @@ def plan(
     Runs go when they are beyond the `keep` latest and old; without both, none does, only what
     nobody refers to any more. Reads, and changes nothing.
     """
-    every = listing.entries()
+    every = LocalRuns().entries()
     keeping = Keeping(needed, every)
     asked = _asked(Filter(experiment=experiment).apply(every), keep, older_than)
     stay = keeping.settle(asked)

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 
 from ml.backends.base import Entry, Run
-from ml.backends.local.runs import jobs, listing
+from ml.backends.local.runs import jobs
+from ml.backends.local.runs.store import LocalRuns
 from ml.backends.storage import Needed
 from ml.core import home
 
@@ -69,7 +70,7 @@ def _own_lineages(entry: Entry) -> Iterator[Entry]:
     """The run and its steps; trials have their sweep's snapshot and data."""
     yield entry
     for step in _steps(entry.run):
-        yield listing.entry_of(step)
+        yield LocalRuns().entry(step)
 
 
 def _steps(run: Run) -> Iterator[Run]:

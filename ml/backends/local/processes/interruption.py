@@ -15,7 +15,8 @@ from types import FrameType, TracebackType
 
 from ml.backends.base import Run
 from ml.backends.local.processes.reaper import GRACE_S
-from ml.backends.local.runs import jobs, runs
+from ml.backends.local.runs import jobs
+from ml.backends.local.runs.store import LocalRuns
 from ml.core import home
 from ml.core.errors import Exit, Problem, Refused
 
@@ -65,11 +66,11 @@ def cancel(wanted: str, patience_s: float = PATIENCE_S) -> Run:
     Raises Refused when it is not going on, when it is a part of another run, or when its executor
     does not end in time.
     """
-    run = runs.find(wanted)
+    run = LocalRuns().find(wanted)
     _demand_its_own(run)
     number = jobs.executor(run.name)
     if number is None or not _signalled(number, run.name):
-        raise Refused(_not_running(runs.find(run.id)))
+        raise Refused(_not_running(LocalRuns().find(run.id)))
     deadline = time.monotonic() + patience_s
     while jobs.is_alive(run.name):
         if time.monotonic() > deadline:
@@ -83,7 +84,7 @@ def cancel(wanted: str, patience_s: float = PATIENCE_S) -> Run:
                 exit_code=Exit.RUN_FAILED,
             )
         time.sleep(POLL_S)
-    return runs.find(run.id)
+    return LocalRuns().find(run.id)
 
 
 def _signalled(number: int, name: str) -> bool:

@@ -25,7 +25,8 @@ from ml.backends.local.processes.interruption import Interruption
 from ml.backends.local.processes.process import Watchman, cores
 from ml.backends.local.resume import attempts, recovery, saved_plan
 from ml.backends.local.resume.saved_plan import SavedPlan
-from ml.backends.local.runs import jobs, lineage, records, runs
+from ml.backends.local.runs import jobs, lineage, records
+from ml.backends.local.runs.store import LocalRuns
 from ml.backends.local.sweeps import sweep
 from ml.backends.local.sweeps.state import saved_sweep
 from ml.backends.local.tracking.tracking import Tracking
@@ -128,13 +129,13 @@ def resume(
 
 
 def find(name: str) -> Run:
-    """The run of that name or id, as `runs.find`; a damaged record is written again first.
+    """The run of that name or id, as `LocalRuns.find`; a damaged record is written again first.
 
     It is restored from the saved plan and MLflow's store.
     """
     folder = home.jobs() / Path(name).name
     if not records.is_torn(folder):
-        return runs.find(name)
+        return LocalRuns().find(name)
     with faults.as_refusals(), _held(name):
         saved = saved_plan.read(folder)
         tracking = Tracking()
@@ -156,7 +157,7 @@ def find(name: str) -> Run:
         )
         records.write(run, _lineage(saved))
         recovery.close(tracking, folder.name, None)
-    return runs.find(name)
+    return LocalRuns().find(name)
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from ml.backends.base import Pause, Run
+from ml.backends.base import Entry, Pause, Run
 from ml.core import home
 from ml.core.errors import Place, Problem
 
@@ -77,6 +77,12 @@ def document(folder: Path) -> dict[str, Any]:
         data["trials"] = sorted(_parts(folder / "trials"), key=lambda one: _number(one["name"]))
         data["steps"] = sorted(_parts(folder / "steps"), key=lambda one: float(one["started"]))
     return data
+
+
+def entry(folder: Path) -> Entry:
+    """The run of that folder with its kind and its lineage. Raises as `read`."""
+    data = document(folder)
+    return Entry(from_json(folder, data), data["kind"], data["lineage"])
 
 
 def _parts(folder: Path) -> Iterator[dict[str, Any]]:

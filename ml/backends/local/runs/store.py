@@ -4,34 +4,62 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from pathlib import Path
+from contextlib import contextmanager, suppress
+from pathlib import Path, PurePath
 
 from ml.backends.base import Curve, Entry, Link, Run, TrackingUnavailable
-from ml.backends.local.runs import ancestry, listing, records, runs
+from ml.backends.local.resume.recovery import as_it_is
+from ml.backends.local.runs import ancestry, records
 from ml.backends.local.sweeps import samples
 from ml.backends.local.tracking import reader
+from ml.core import home
+from ml.core.errors import Problem, Refused
 from ml.specs.search.domain import Sample
 
 
 class LocalRuns:
-    """Every run that left a record on this machine; it implements `ml.backends.base.RunStore`."""
+    """Every run that left a record on this machine; it implements `ml.backends.base.RunStore`.
+
+    Lists read records only: a thousand runs take a fraction of a second.
+    """
 
     def find(self, name: str, experiment: str | None = None) -> Run:
         """See `RunStore`."""
-        return runs.find(name, experiment)
+        runs = [run for run in self.all() if experiment in {None, run.experiment}]
+        if name == "latest" and runs:
+            return max(runs, key=lambda run: run.started)
+        for run in runs:
+            for part in (run, *run.below()):
+                if name in {part.name, part.id}:
+                    return part
+        if records.is_torn(home.jobs() / PurePath(name).name):
+            raise Refused(_torn(name))
+        raise Refused(_no_such_run(name, experiment, runs))
 
     def entries(self) -> list[Entry]:
-        """See `RunStore`. It reads records only: a thousand runs take a fraction of a second."""
-        return listing.entries()
+        """See `RunStore`."""
+        entries = []
+        for folder in _folders():
+            # A folder without a record is being made, or its run was killed before its first.
+            with suppress(OSError, ValueError, KeyError):
+                entry = records.entry(folder)
+                entries.append(Entry(as_it_is(entry.run), entry.kind, entry.lineage))
+        return sorted(entries, key=lambda entry: (-entry.run.started, entry.run.name))
 
     def unreadable(self, entries: Iterable[Entry]) -> list[str]:
         """See `RunStore`."""
-        return listing.torn(entries)
+        listed = {entry.run.name for entry in entries}
+        others = [folder for folder in _folders() if folder.name not in listed]
+        return [folder.name for folder in others if records.is_torn(folder)]
 
     def entry(self, run: Run) -> Entry:
-        """See `RunStore`."""
-        return listing.entry_of(run)
+        """See `RunStore`. The run is as it was found; a step that was never started has no record
+        and no lineage."""
+        try:
+            entry = records.entry(run.folder)
+        except FileNotFoundError:
+            return Entry(run, "command", {})
+        return Entry(run, entry.kind, entry.lineage)
 
     def parent(self, run: Run) -> Run | None:
         """See `RunStore`."""
@@ -79,11 +107,23 @@ class LocalRuns:
 
     def snapshot(self, entry: Entry) -> Path | None:
         """See `RunStore`."""
-        return ancestry.snapshot_of(entry.lineage)
+        digest = str((entry.lineage.get("code") or {}).get("digest", "")).removeprefix("sha256:")
+        folder = home.snapshots() / digest
+        return folder if digest and folder.is_dir() else None
 
     def lineage(self, run: Run) -> list[Link]:
         """See `RunStore`."""
-        return ancestry.ancestry(run)
+        return ancestry.ancestry(run, self)
+
+    def all(self) -> Iterator[Run]:
+        """Every run whose record can be read, by name; steps and trials are in their runs."""
+        for folder in _folders():
+            with suppress(OSError, ValueError, KeyError):
+                yield as_it_is(records.read(folder))
+
+
+def _folders() -> list[Path]:
+    return sorted(home.jobs().iterdir()) if home.jobs().is_dir() else []
 
 
 @contextmanager
@@ -92,3 +132,25 @@ def _available() -> Iterator[None]:
         yield
     except sqlite3.Error as error:
         raise TrackingUnavailable(str(error)) from error
+
+
+def _torn(name: str) -> Problem:
+    return Problem(
+        "record-unreadable",
+        f"{home.jobs() / name / records.FILE} cannot be read: the machine went off, or the disk "
+        "was full, while it was written",
+        "a complete record",
+        f"ml runs resume {name} writes it again and resumes the run, if it is a sweep or a "
+        "pipeline",
+    )
+
+
+def _no_such_run(name: str, experiment: str | None, runs: list[Run]) -> Problem:
+    where = f" of the experiment `{experiment}`" if experiment else ""
+    names = [run.name for run in sorted(runs, key=lambda run: -run.started)][:5]
+    return Problem(
+        "no-such-run",
+        f"there is no run `{name}`{where} on this machine",
+        f"one of: {', '.join(names)}" if names else "a run: none has been made here yet",
+        "start one: ml run SPEC" if not names else "`latest` names the last one",
+    )
