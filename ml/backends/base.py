@@ -404,11 +404,11 @@ class Storage(Protocol):
         """
         ...
 
-    def remove(self, cleaning: Cleaning, current: Cleaning) -> tuple[int, list[str]]:
-        """Remove the items of `cleaning` that are still in `current`; bytes freed, and errors."""
+    def remove(self, planned: Cleaning, current: Cleaning) -> tuple[int, list[str]]:
+        """Remove the items of `planned` that are still in `current`; bytes freed, and errors."""
         ...
 
-    def evict(self, usage: Usage, current: Usage) -> tuple[int, list[str]]:
+    def evict(self, planned: Usage, current: Usage) -> tuple[int, list[str]]:
         """As `remove`, for the result of `eviction`; the runs keep a note of it."""
         ...
 

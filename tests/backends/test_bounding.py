@@ -12,7 +12,8 @@ from types import SimpleNamespace
 import pytest
 
 from ml.backends.base import Run
-from ml.backends.local.cleaning import bounding, cleaning, disk, keeping
+from ml.backends.local.cleaning import cleaning, disk
+from ml.backends.local.cleaning.storage import LEAST, MOST, VARIABLE, LocalStorage
 from ml.backends.local.environments import building
 from ml.backends.local.runs import jobs
 from ml.backends.storage import Needed, Usage
@@ -21,6 +22,7 @@ from ml.core import home
 from ml.core.errors import Refused
 from tests.backends.made_runs import made, made_model, made_snapshot, made_sweep
 
+STORAGE = LocalStorage()
 BIG = 100_000
 
 
@@ -54,13 +56,13 @@ def hold(
     reads: Path | None = None,
 ) -> Usage:
     """Keep the home within that share of what it takes now; what was planned."""
-    monkeypatch.setenv(bounding.VARIABLE, f"{int(disk.taken(home.home()) * share)}B")
+    monkeypatch.setenv(VARIABLE, f"{int(disk.taken(home.home()) * share)}B")
 
     def plan() -> Usage:
-        return bounding.plan(bounding.measure(), what or needed(), [reads] if reads else [])
+        return STORAGE.eviction(STORAGE.usage(), what or needed(), [reads] if reads else [])
 
     found = plan()
-    assert bounding.carry_out(found, plan())[1] == []
+    assert STORAGE.evict(found, plan())[1] == []
     return found
 
 
@@ -83,7 +85,7 @@ def test_the_oldest_outputs_go_and_no_more_than_has_to(monkeypatch: pytest.Monke
     assert [item.name for item in found.cleaning.items] == ["oak_oak_00", "oak_oak_01"]
     assert [has_output(run) for run in runs] == [False, False, True, True, True]
     assert (runs[0].folder / "logs" / "std_log.txt").exists()
-    assert bounding.evicted(runs[0]) is not None and bounding.evicted(runs[2]) is None
+    assert STORAGE.evicted(runs[0]) is not None and STORAGE.evicted(runs[2]) is None
     assert disk.taken(home.home()) <= 0.8 * found.taken
 
 
@@ -103,7 +105,7 @@ def test_a_runs_artifacts_go_with_its_outputs(monkeypatch: pytest.MonkeyPatch) -
     [
         lambda run: needed(**{run.id: "faq 1 is registered"}),
         lambda run: needed({run.folder / "outputs" / "model": "the endpoint serves from it"}),
-        lambda run: keeping.keep(run, True),
+        lambda run: STORAGE.keep(run, True),
     ],
     ids=["registered", "served", "kept"],
 )
@@ -123,9 +125,9 @@ def test_a_run_that_is_kept_no_more_goes(monkeypatch: pytest.MonkeyPatch) -> Non
     """And `ml runs clean` leaves a kept one as well."""
     old = bulky(made("old_oak_01", days_ago=9))
     made("new_oak_02")
-    keeping.keep(old, True)
+    STORAGE.keep(old, True)
     assert list(cleaning.plan(needed(), keep=1).stay) == [old.name]
-    keeping.keep(old, False)
+    STORAGE.keep(old, False)
     hold(monkeypatch, 0.5)
     assert not has_output(old)
 
@@ -206,23 +208,23 @@ def test_an_environment_that_is_worked_in_stays(monkeypatch: pytest.MonkeyPatch)
 )
 def test_sizes(monkeypatch: pytest.MonkeyPatch, text: str, size: float | None) -> None:
     """As a person writes them; `none` takes the bound away."""
-    monkeypatch.setenv(bounding.VARIABLE, text)
-    assert bounding.limit() == size
+    monkeypatch.setenv(VARIABLE, text)
+    assert STORAGE.usage().limit == size
 
 
 def test_a_size_that_is_none_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """No bound out of a typing mistake."""
-    monkeypatch.setenv(bounding.VARIABLE, "20 bytes or so")
+    monkeypatch.setenv(VARIABLE, "20 bytes or so")
     with pytest.raises(Refused) as error:
-        bounding.limit()
+        STORAGE.usage().limit
     assert error.value.problems[0].code == "not-a-size"
 
 
 def test_without_a_setting_it_is_a_share_of_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     """Between what a project needs and what nobody would miss."""
-    monkeypatch.delenv(bounding.VARIABLE, raising=False)
-    found = bounding.limit()
-    assert found is not None and bounding.LEAST <= found <= bounding.MOST
+    monkeypatch.delenv(VARIABLE, raising=False)
+    found = STORAGE.usage().limit
+    assert found is not None and LEAST <= found <= MOST
 
 
 def test_one_line_says_what_went(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -232,14 +234,14 @@ def test_one_line_says_what_went(monkeypatch: pytest.MonkeyPatch) -> None:
     bulky(made("new_oak_02"))
     bound.hold(said.append)
     assert said == []
-    monkeypatch.setenv(bounding.VARIABLE, "150kB")
+    monkeypatch.setenv(VARIABLE, "150kB")
     bound.hold(said.append)
     (line,) = said
     assert "the outputs of old_oak_01 went" in line and "ml runs keep" in line
     assert not has_output(old)
-    monkeypatch.setenv(bounding.VARIABLE, "1kB")
+    monkeypatch.setenv(VARIABLE, "1kB")
     bound.hold(said.append)
-    assert "nothing may go" in said[1] and bounding.VARIABLE in said[1]
+    assert "nothing may go" in said[1] and VARIABLE in said[1]
 
 
 def test_nothing_goes_while_the_registry_cannot_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -247,7 +249,7 @@ def test_nothing_goes_while_the_registry_cannot_be_read(monkeypatch: pytest.Monk
     made_model("stored")
     old = bulky(made("old_oak_01", days_ago=9))
     made("new_oak_02")
-    monkeypatch.setenv(bounding.VARIABLE, "1kB")
+    monkeypatch.setenv(VARIABLE, "1kB")
     said: list[str] = []
     bound.hold(said.append)
     assert "nothing may go" in said[0]
@@ -270,7 +272,7 @@ def test_after_every_command_that_ran_jobs(
     monkeypatch.setitem(sys.modules, "work", SimpleNamespace(command=work))
     old = bulky(made("old_oak_01", days_ago=9))
     bulky(made("new_oak_02"))
-    monkeypatch.setenv(bounding.VARIABLE, "150kB")
+    monkeypatch.setenv(VARIABLE, "150kB")
     with pytest.raises(SystemExit):
         app.main(["work"])
     assert "the outputs of old_oak_01 went" in capsys.readouterr().err
@@ -284,7 +286,7 @@ def test_a_command_that_only_reads_removes_nothing(
     monkeypatch.setattr(jobs, "worked_on", set())
     old = bulky(made("old_oak_01", days_ago=9))
     bulky(made("new_oak_02"))
-    monkeypatch.setenv(bounding.VARIABLE, "150kB")
+    monkeypatch.setenv(VARIABLE, "150kB")
     with pytest.raises(SystemExit):
         app.main(["runs", "list"])
     assert "went" not in capsys.readouterr().err
@@ -296,7 +298,7 @@ def test_a_limit_that_is_no_size_hides_no_outcome(
 ) -> None:
     """The command keeps its exit code; the mistake is told."""
     monkeypatch.setattr(jobs, "worked_on", {"some_run_01"})
-    monkeypatch.setenv(bounding.VARIABLE, "a lot")
+    monkeypatch.setenv(VARIABLE, "a lot")
     with pytest.raises(SystemExit) as ended:
         app.main(["runs", "list"])
     assert ended.value.code in {0, None}

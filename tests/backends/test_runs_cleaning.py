@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from ml.backends.local.cleaning import cleaning, disk
-from ml.backends.local.cleaning.cleaning import Cleaning
+from ml.backends.local.cleaning.storage import LocalStorage
 from ml.backends.local.runs import jobs
-from ml.backends.storage import Needed
+from ml.backends.storage import Cleaning, Needed
 from ml.core import home
 from tests.backends.made_runs import DAY_S, made, made_model, made_snapshot
 
@@ -113,7 +113,7 @@ def test_a_run_that_goes_on_stays_with_all_it_may_use() -> None:
         folder.rmdir()
         run = made(folder.name, status="Running", ended=None, lineage={"data": data})
         found = plan(keep=0)
-        assert found.stay[run.name] == "it goes on"
+        assert found.stay[run.name] == "it is still running"
         assert found.stay[source.name] == f"{run.name} refers to it"
         assert going(found, "snapshot") == {earlier.name}
     assert going(plan(keep=0)) == {run.name, source.name}
@@ -219,7 +219,7 @@ def test_usage_names_the_parts_of_the_home() -> None:
     (home.home() / "mlflow.db").write_bytes(b"x" * 50_000)
     (home.home() / "mlflow.db-wal").write_bytes(b"x" * 50_000)
     made("one_oak_01")
-    used = cleaning.usage()
+    used = LocalStorage().parts()
     assert list(used) == ["mlflow.db", "jobs"]
     assert used["mlflow.db"] >= 100_000
 

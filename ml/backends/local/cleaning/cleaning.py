@@ -12,7 +12,7 @@ from pathlib import Path
 
 from ml.backends.base import Entry, Filter
 from ml.backends.local.cleaning import disk
-from ml.backends.local.cleaning.keeping import Keeping, references
+from ml.backends.local.cleaning.retention import Retention, references
 from ml.backends.local.environments import building
 from ml.backends.local.runs import jobs
 from ml.backends.local.runs.store import LocalRuns
@@ -29,58 +29,43 @@ def plan(
     older_than: float | None = None,
     experiment: str | None = None,
 ) -> Cleaning:
-    """What would go now; `older_than` is the moment (epoch seconds) before which a run is old.
+    """What would be removed now; see `Storage.cleaning`."""
+    entries = LocalRuns().entries()
+    retention = Retention(needed, entries)
+    requested = _requested(Filter(experiment=experiment).apply(entries), keep, older_than)
+    stay = retention.stay(requested)
+    removed = [entry for entry in requested if entry.run.name not in stay]
+    names = {entry.run.name for entry in removed}
+    others = [entry for entry in entries if entry.run.name not in names]
+    items = [_run(entry, keep, older_than) for entry in removed]
+    items += _orphans(retention, others)
+    items += _stale_notes(names)
+    items += _unfinished(retention, {entry.run.name for entry in entries})
+    return Cleaning(tuple(items), disk.freed(path for item in items for path in item.paths), stay)
 
-    Runs go when they are beyond the `keep` latest and old; without both, none does, only what
-    nobody refers to any more. Reads, and changes nothing.
+
+def remove(cleaning: Cleaning, current: Cleaning) -> tuple[int, list[str]]:
+    """Remove the items of `cleaning` that are still in `current`; bytes freed, and errors.
+
+    Each is moved in one step: a command that is killed leaves no half of a run behind.
     """
-    every = LocalRuns().entries()
-    keeping = Keeping(needed, every)
-    asked = _asked(Filter(experiment=experiment).apply(every), keep, older_than)
-    stay = keeping.settle(asked)
-    going = [entry for entry in asked if entry.run.name not in stay]
-    gone = {entry.run.name for entry in going}
-    left = [entry for entry in every if entry.run.name not in gone]
-    items = [_run(entry, keep, older_than) for entry in going]
-    items += _orphans(keeping, left)
-    items += _forgotten(gone)
-    items += _leftovers(keeping, {entry.run.name for entry in every})
-    return Cleaning(tuple(items), disk.freed(path for one in items for path in one.paths), stay)
-
-
-def remove(cleaning: Cleaning, still: Cleaning) -> tuple[int, list[str]]:
-    """Remove the items of `cleaning` that are `still` to go; bytes freed, and what went wrong.
-
-    Each goes in one step: a command that is killed half way leaves no half of a run behind.
-    """
-    going = {path for item in still.items for path in item.paths}
-    wrong: list[str] = []
+    paths = {path for item in current.items for path in item.paths}
+    errors: list[str] = []
     trash = Path(tempfile.mkdtemp(prefix=_REMOVING, dir=home.home()))
     for number, item in enumerate(cleaning.items):
         for path in item.paths:
-            if path in going and not _is_busy(item):
+            if path in paths and not _is_busy(item):
                 try:
                     _move(item, path, trash / f"{number}-{len(list(trash.iterdir()))}-{path.name}")
                 except FileNotFoundError:
                     continue
                 except OSError as error:
-                    wrong.append(str(error))
+                    errors.append(str(error))
     freed = disk.freed([trash])
-    shutil.rmtree(trash, onerror=_insist)
+    shutil.rmtree(trash, onerror=_remove_protected)
     if trash.exists():
-        wrong.append(f"{trash} could not be removed whole")
-    return freed, wrong
-
-
-def usage() -> dict[str, int]:
-    """Bytes of the disk that each part of the home takes, the largest first."""
-    if not home.home().is_dir():
-        return {}
-    found: dict[str, int] = {}
-    for path in home.home().iterdir():
-        name = home.database().name if path.name.startswith(home.database().name) else path.name
-        found[name] = found.get(name, 0) + disk.taken(path)
-    return dict(sorted(found.items(), key=lambda one: -one[1]))
+        errors.append(f"{trash} could not be removed completely")
+    return freed, errors
 
 
 def _is_busy(item: Item) -> bool:
@@ -94,14 +79,13 @@ def _move(item: Item, path: Path, to: Path) -> None:
         path.rename(to)
 
 
-def _asked(found: Sequence[Entry], keep: int | None, older_than: float | None) -> list[Entry]:
+def _requested(entries: Sequence[Entry], keep: int | None, older_than: float | None) -> list[Entry]:
     if keep is None and older_than is None:
         return []
-    beyond = found[keep or 0 :]
     return [
-        one
-        for one in beyond
-        if older_than is None or (one.run.ended or one.run.started) < older_than
+        entry
+        for entry in entries[keep or 0 :]
+        if older_than is None or (entry.run.ended or entry.run.started) < older_than
     ]
 
 
@@ -117,20 +101,20 @@ def _run(entry: Entry, keep: int | None, older_than: float | None) -> Item:
     return Item("run", entry.run.name, paths, disk.taken(*paths), ", ".join(why))
 
 
-def _orphans(keeping: Keeping, left: Iterable[Entry]) -> Iterator[Item]:
+def _orphans(retention: Retention, others: Iterable[Entry]) -> Iterator[Item]:
     """Snapshots and stored models that nothing refers to."""
-    found = [references(entry) for entry in left]
-    used = {digest for one in found for digest in one.snapshots}
-    built = {digest for one in found for digest in one.environments}
+    referred = [references(entry) for entry in others]
+    used = {digest for entry in referred for digest in entry.snapshots}
+    built = {digest for entry in referred for digest in entry.environments}
     gone = "no run is left of it"
     stores: list[tuple[ItemKind, Path, Callable[[Path], bool], str]] = [
         ("snapshot", home.snapshots(), lambda path: path.name in used, gone),
         ("environment", home.environments(), lambda path: _works(path, built), gone),
-        ("model", keeping.needed.models, lambda path: False, "it is no registered version"),
+        ("model", retention.needed.models, lambda path: False, "it is no registered version"),
     ]
     for kind, store, is_used, why in stores:
         for path in _listed(store):
-            if is_used(path) or path.name.startswith(".") or keeping.is_held(path):
+            if is_used(path) or path.name.startswith(".") or retention.is_held(path):
                 continue
             yield Item(kind, path.name[:12], (path,), disk.taken(path), why)
 
@@ -139,28 +123,28 @@ def _works(environment: Path, built: set[str]) -> bool:
     return environment.name in built or building.is_used(environment.name)
 
 
-def _forgotten(gone: set[str]) -> Iterator[Item]:
-    """Notes of steps to reuse whose run is gone, or goes."""
+def _stale_notes(removed: set[str]) -> Iterator[Item]:
+    """Notes of steps to reuse whose run is removed."""
     for path in _listed(home.reusable()):
         with suppress(OSError, ValueError, KeyError):
             folder = Path(json.loads(path.read_text())["folder"])
             inside = folder.parts[len(home.jobs().parts) :]
-            if not folder.exists() or (inside and inside[0] in gone):
-                yield Item("reuse", path.name[:12], (path,), disk.taken(path), "its run goes")
+            if not folder.exists() or (inside and inside[0] in removed):
+                yield Item("reuse", path.name[:12], (path,), disk.taken(path), "its run is removed")
 
 
-def _leftovers(keeping: Keeping, known: set[str]) -> Iterator[Item]:
-    """What programs that were killed left half done."""
-    for folder in (home.snapshots(), keeping.needed.models, home.assets(), home.home()):
+def _unfinished(retention: Retention, names: set[str]) -> Iterator[Item]:
+    """Files of programs that were killed before they had finished."""
+    for folder in (home.snapshots(), retention.needed.models, home.assets(), home.home()):
         for path in _listed(folder):
             half = path.name.startswith((_REMOVING, _UNFINISHED))
-            if half and keeping.is_settled(path):
+            if half and retention.is_settled(path):
                 yield Item(
                     "leftover", path.name, (path,), disk.taken(path), "it was never finished"
                 )
     for path in _listed(home.jobs()):
-        empty = path.name not in known and not (path / "job.json").exists()
-        if empty and not jobs.is_alive(path.name) and keeping.is_settled(path):
+        empty = path.name not in names and not (path / "job.json").exists()
+        if empty and not jobs.is_alive(path.name) and retention.is_settled(path):
             yield Item("leftover", path.name, (path,), disk.taken(path), "it has no record")
 
 
@@ -168,7 +152,7 @@ def _listed(folder: Path) -> list[Path]:
     return sorted(folder.iterdir()) if folder.is_dir() else []
 
 
-def _insist(function: Callable[..., object], failed: str, error: object) -> None:
+def _remove_protected(function: Callable[..., object], failed: str, error: object) -> None:
     """A job may have taken the right to write from its own folders."""
     path = Path(failed)
     with suppress(OSError):
