@@ -216,7 +216,7 @@ def test_a_size_that_is_none_is_refused(monkeypatch: pytest.MonkeyPatch) -> None
     """No bound out of a typing mistake."""
     monkeypatch.setenv(VARIABLE, "20 bytes or so")
     with pytest.raises(Refused) as error:
-        STORAGE.usage().limit
+        STORAGE.usage()
     assert error.value.problems[0].code == "not-a-size"
 
 

@@ -1,1 +1,1 @@
-"""Room on the disk: what may go, what must stay, and the bound."""
+"""Disk space: what may be removed, what stays, and the limit."""

@@ -1,4 +1,4 @@
-"""What may go to make room, and its removal: runs that are asked for, and what nobody refers to."""
+"""Removing runs on request, and copies that nothing refers to any more."""
 
 from __future__ import annotations
 

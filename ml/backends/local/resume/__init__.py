@@ -1,1 +1,1 @@
-"""Going on where a killed or interrupted run stood."""
+"""Resuming a run that was killed or interrupted."""

@@ -1,4 +1,4 @@
-"""Closes what a killed executor left open: its MLflow runs and its records say RUNNING for ever."""
+"""Closes the MLflow runs and the records that a killed executor left RUNNING."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ EXECUTOR_GONE = "executor-gone"
 
 
 def as_it_is(run: Run) -> Run:
-    """The run as a reader should see it: Canceled when nobody is running it any more."""
+    """The run as a reader should see it: Canceled when its executor is gone."""
     if run.status not in OPEN or jobs.is_alive(run.name):
         return run
     return _closed(run, jobs.last_sign(run.name) or run.started)
@@ -27,7 +27,7 @@ def as_it_is(run: Run) -> Run:
 def close_abandoned(tracking: Tracking) -> list[str]:
     """Mark every abandoned run KILLED, in MLflow and in its record; their names.
 
-    One that somebody resumes at this moment is left to them.
+    A run that another process resumes at this moment is left to that process.
     """
     names = []
     for name in jobs.abandoned():
@@ -38,24 +38,24 @@ def close_abandoned(tracking: Tracking) -> list[str]:
 
 
 def close(tracking: Tracking, name: str, last_sign: float | None) -> None:
-    """Close what is open of a run that nobody runs; the caller holds its lock.
+    """Close the open parts of a run without an executor; the caller holds its lock.
 
-    A run whose record was closed, but not its MLflow run (the disk was full), gets the record's
-    status. Processes were ended by the executor's watchman already.
+    A run whose record was closed, but not its MLflow run (the disk was full), gets the status of
+    the record. The executor's watchman has ended the processes already.
     """
-    known = {run.id: run for run in records.within(home.jobs() / name)}
+    recorded = {run.id: run for run in records.within(home.jobs() / name)}
     for run_id in tracking.running(home.jobs() / name):
-        left = known.get(run_id)
-        status = left.status if left and left.status not in OPEN else "Canceled"
-        tracking.end(run_id, status, left.parameters if left else {})
-    for run in known.values():
+        run = recorded.get(run_id)
+        status = run.status if run and run.status not in OPEN else "Canceled"
+        tracking.end(run_id, status, run.parameters if run else {})
+    for run in recorded.values():
         if run.status in OPEN:
             ended = max(last_sign or 0.0, run.started)
             records.write(_closed(run, ended), records.lineage(run.folder))
 
 
 def reopen(tracking: Tracking, run: Run, lineage: Mapping[str, Any]) -> Run:
-    """A closed sweep or pipeline as one that goes on: the same run, and its pause kept."""
+    """Let a closed sweep or pipeline be Running again; the pause is recorded."""
     now = time.time()
     why = run.ended_by or (run.error.code if run.error else "")
     pauses = (*run.pauses, Pause(run.ended or run.started, now, why))

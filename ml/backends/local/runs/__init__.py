@@ -1,1 +1,1 @@
-"""What is known of earlier runs: found, listed, compared, traced to their data."""
+"""Runs on this machine: their folders, records and lineage, and the store that lists them."""

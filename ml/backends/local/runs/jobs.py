@@ -1,4 +1,4 @@
-"""Job folders: a name for every run, and a lock that tells whether its executor still lives."""
+"""Job folders: a name for every run, and a lock that says whether its executor is alive."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ _NOUNS = (
 )
 
 
-# Whoever asks whether a run lives holds its lock for some microseconds.
+# A process that asks whether a run is alive holds its lock for some microseconds.
 _PATIENCE_S = 1.0
-# The runs that this process has carried out, or begun to.
+# The runs that this process has started or resumed.
 worked_on: set[str] = set()
 
 
 class Held(Exception):
-    """Another process runs this run: its number, None when it cannot be told."""
+    """Another process executes this run: its number, None when it is not known."""
 
     def __init__(self, executor: int | None) -> None:
         super().__init__(f"process {executor}")
@@ -47,8 +47,8 @@ class Held(Exception):
 def new() -> Iterator[Path]:
     """The empty folder of a new run, and its lock, which the system frees when this process ends.
 
-    The lock file goes when the run was closed: one that stays behind unlocked is abandoned. A run
-    that was refused before it wrote anything but its plan leaves nothing behind.
+    The lock file is removed when the run was closed; an unlocked one marks an abandoned run. A run
+    that is refused before it wrote anything but its plan leaves nothing behind.
     """
     folder = _new_folder()
     with hold(folder.name):
@@ -63,20 +63,20 @@ def new() -> Iterator[Path]:
 
 @contextmanager
 def hold(name: str) -> Iterator[float | None]:
-    """The lock of a run, for as long as it is worked on; raises Held when somebody else does.
+    """The lock of a run while this process works on it; raises Held when another one has it.
 
-    Yields the last sign of life of an executor that was killed and left its lock behind; None when
-    there is nothing of it. An error inside leaves the lock file as the mark of an abandoned run.
+    Yields the last sign of life of an executor that was killed; None when it left no lock file. An
+    error inside leaves the lock file as the mark of an abandoned run.
     """
     home.live().mkdir(parents=True, exist_ok=True)
     path = home.live() / name
-    left = last_sign(name)
+    sign = last_sign(name)
     with _locked(path) as lock:
         lock.truncate(0)
         lock.write(f"{os.getpid()}\n")
         lock.flush()
         worked_on.add(name)
-        yield left
+        yield sign
         path.unlink(missing_ok=True)
 
 
@@ -87,14 +87,14 @@ def _locked(path: Path) -> TextIO:
         lock = path.open("a+")
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # Whoever had it may have ended, and removed the file, since it was opened.
+            # Its former holder may have ended and removed the file since it was opened.
             if os.path.samestat(path.stat(), os.fstat(lock.fileno())):
                 return lock
         except BlockingIOError:
             if time.monotonic() > deadline:
-                found = executor(path.name)
+                holder = executor(path.name)
                 lock.close()
-                raise Held(found) from None
+                raise Held(holder) from None
             time.sleep(0.01)
         except FileNotFoundError:
             pass
@@ -102,7 +102,7 @@ def _locked(path: Path) -> TextIO:
 
 
 def beat(name: str) -> None:
-    """Leave a sign of life: what stops now was worked on until now."""
+    """Leave a sign of life: a run that is killed now was worked on until now."""
     with suppress(FileNotFoundError):
         os.utime(home.live() / name)
 
@@ -128,7 +128,7 @@ def is_alive(name: str) -> bool:
 
 
 def executor(name: str) -> int | None:
-    """The process that runs the run; None when nobody does."""
+    """The process that executes the run; None when there is none."""
     try:
         number = int((home.live() / name).read_text())
     except (FileNotFoundError, ValueError):
@@ -139,7 +139,7 @@ def executor(name: str) -> int | None:
 def abandoned() -> list[str]:
     """The runs whose executor was killed before it could close them.
 
-    What it was just starting, between fork and exec, has the lock for some milliseconds more.
+    A child between fork and exec keeps the lock for some milliseconds more.
     """
     if not home.live().is_dir():
         return []
@@ -148,7 +148,7 @@ def abandoned() -> list[str]:
 
 
 def _is_gone(process: int | None) -> bool:
-    """Whether it is known which process it was, and that there is none of that number."""
+    """Whether the process is known and does not exist any more."""
     from psutil import pid_exists
 
     return process is not None and not pid_exists(process)
@@ -163,10 +163,10 @@ def _new_folder() -> Path:
     """Under a name that no run on this machine has, such as `calm_river_03`."""
     home.jobs().mkdir(parents=True, exist_ok=True)
     # The operating system's randomness: a job that seeds `random` must not repeat names.
-    chance = random.SystemRandom()
+    generator = random.SystemRandom()
     while True:
-        words = [chance.choice(words.split()) for words in (_ADJECTIVES, _NOUNS)]
-        folder = home.jobs() / "_".join([*words, f"{chance.randrange(100):02}"])
+        words = [generator.choice(words.split()) for words in (_ADJECTIVES, _NOUNS)]
+        folder = home.jobs() / "_".join([*words, f"{generator.randrange(100):02}"])
         try:
             folder.mkdir()
         except FileExistsError:

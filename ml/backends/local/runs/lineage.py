@@ -1,4 +1,4 @@
-"""Where a run came from: the code, the data, the environment and the run above it."""
+"""The lineage of a run: code, data, environment and parent run."""
 
 from __future__ import annotations
 
@@ -25,8 +25,9 @@ def of(
     `parent`, the MLflow run id of its sweep, is for a trial to fill in. `code` is `code_of` that
     folder, where that is known already.
     """
-    asked = plan.environment.dependencies
-    said = "\n".join(f"{one.manager} {one.text}" for one in asked or ())
+    dependencies = plan.environment.dependencies
+    packages = "\n".join(f"{entry.manager} {entry.text}" for entry in dependencies or ())
+    digest = f"sha256:{sha256(packages.encode()).hexdigest()}"
     folder = plan.code if plan.code and plan.code.is_dir() else Path(plan.place.path).parent
     return {
         **labels(plan),
@@ -36,14 +37,14 @@ def of(
         "compute": plan.compute,
         "nodes": plan.instance_count,
         "environment": plan.environment.reference,
-        "environment_digest": f"sha256:{sha256(said.encode()).hexdigest()}" if asked else "",
+        "environment_digest": digest if dependencies else "",
         "interpreter": {"python": interpreter.version, "built": interpreter.built},
         "parent": None,
     }
 
 
 def of_sweep(plan: SweepPlan, origin: Mapping[str, Any]) -> dict[str, Any]:
-    """The lineage of a sweep: what its trials did (`origin`), and how they are sampled."""
+    """The lineage of a sweep: that of its trials (`origin`), and how they are sampled."""
     seed = plan.seed if plan.seed is not None else secrets.randbelow(2**32)
     return {
         **origin,
@@ -71,13 +72,13 @@ def of_pipeline(plan: PipelinePlan, parent: str | None) -> dict[str, Any]:
 
 
 def labels(plan: Plan) -> dict[str, Any]:
-    """What its author calls the job, and says of it."""
-    said = {"description": plan.description} if plan.description else {}
-    return {"display_name": plan.display_name, **said, "tags": dict(plan.tags)}
+    """The display name, description and tags of the spec."""
+    description = {"description": plan.description} if plan.description else {}
+    return {"display_name": plan.display_name, **description, "tags": dict(plan.tags)}
 
 
 def data_of(inputs: Mapping[str, InputPlan]) -> dict[str, Any]:
-    """Which data goes in."""
+    """The data of the inputs."""
     return {
         name: {
             "asset": str(data.asset) if data.asset else "",
@@ -91,8 +92,10 @@ def data_of(inputs: Mapping[str, InputPlan]) -> dict[str, Any]:
 
 
 def code_of(folder: Path, snapshot: Snapshot | None) -> dict[str, Any]:
-    """Which code a folder holds. `commit` is "" and `dirty` true outside of a git work tree: what
-    cannot be told is not clean."""
+    """The code of a folder: commit, branch, whether it is dirty, digest of the snapshot.
+
+    Outside of a git work tree `commit` is "" and `dirty` is true.
+    """
     commit = _git(folder, "rev-parse", "HEAD")
     changes = _git(folder, "status", "--porcelain")
     return {
@@ -124,7 +127,7 @@ def tags(lineage: dict[str, Any]) -> dict[str, str]:
 
 
 def _git(folder: Path, *words: str) -> str | None:
-    """What git answers; None without git, outside of a work tree, or before the first commit."""
+    """The output of git; None without git, outside of a work tree, or before the first commit."""
     try:
         done = subprocess.run(
             ["git", "-C", str(folder), *words], capture_output=True, text=True, timeout=20

@@ -1,4 +1,4 @@
-"""`job.json`: what is known of a run, kept beside its logs and outputs, readable without MLflow."""
+"""`job.json`: the record of a run beside its logs and outputs, readable without MLflow."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ from ml.core import home
 from ml.core.errors import Place, Problem
 
 FILE = "job.json"
-# The kinds of runs that have parts, and the folder where those are.
+# The kinds of runs with parts, and the folder of the parts.
 PARTS = {"sweep": "trials", "pipeline": "steps"}
-# Beside them: what attempts at trials and steps left that were cut off, as `<part>.<attempt>`.
+# Beside them: earlier attempts at trials and steps that were cut off, as `<part>.<attempt>`.
 ATTEMPTS = "attempts"
-# What reading a record raises that is not there, or not whole.
+# What reading raises for a record that is missing or damaged.
 UNREADABLE = (OSError, ValueError, KeyError, TypeError, AttributeError)
 
 
 def write(run: Run, lineage: Mapping[str, Any]) -> None:
     """Replace the run's record in one step: a reader sees the old one or the new one.
 
-    A whole run's is on the disk when this returns. A trial's or step's may be torn when the machine
-    goes off: waiting for the disk takes longer than all else that is done for a trial, and what is
-    torn is run again (see `ml.backends.local.resume.resumption`).
+    The record of a sweep or pipeline is on the disk when this returns. That of a trial or step may
+    be damaged when the machine goes off, and the part is then run again: waiting for the disk takes
+    longer than everything else that is done for a trial.
     """
     data = to_json(run) | {"lineage": lineage}
     replace(run.folder / FILE, data, durable=data["kind"] in PARTS)
 
 
 def replace(path: Path, data: Any, *, durable: bool) -> None:
-    """Write JSON to a file in one step; `durable`: a machine that goes off then leaves it whole."""
+    """Write JSON to a file in one step; with `durable` it survives a machine that goes off."""
     unfinished = path.with_suffix(f".{os.getpid()}.tmp")
     try:
         with unfinished.open("w") as file:
@@ -53,7 +53,7 @@ def replace(path: Path, data: Any, *, durable: bool) -> None:
 
 
 def read(folder: Path) -> Run:
-    """The run whose folder this is; one that is going on has the trials and steps that have begun.
+    """The run of that folder; while it is running, with the trials and steps that have started.
 
     Raises OSError or ValueError when there is no record or it cannot be read.
     """
@@ -61,14 +61,14 @@ def read(folder: Path) -> Run:
 
 
 def read_if_whole(folder: Path) -> Run | None:
-    """The run whose folder this is; None when it has no record that can be read."""
+    """The run of that folder; None when its record is missing or damaged."""
     with suppress(*UNREADABLE):
         return read(folder)
     return None
 
 
 def document(folder: Path) -> dict[str, Any]:
-    """The record; while the run goes on, with what its trials and steps last wrote themselves.
+    """The record; while the run is running, with the current records of its trials and steps.
 
     Raises as `read`.
     """
@@ -86,7 +86,7 @@ def entry(folder: Path) -> Entry:
 
 
 def _parts(folder: Path) -> Iterator[dict[str, Any]]:
-    """The records of trials or steps; one that cannot be read is left out."""
+    """The records of trials or steps that can be read."""
     for path in folder.glob(f"*/{FILE}"):
         with suppress(*UNREADABLE):
             yield document(path.parent)
@@ -98,7 +98,7 @@ def _number(name: str) -> int:
 
 
 def within(folder: Path) -> Iterator[Run]:
-    """Every run of a job folder whose record can be read, parts and attempts before the whole."""
+    """Every run of a job folder whose record can be read; the job itself comes last."""
     for kind in (*PARTS.values(), ATTEMPTS):
         for part in sorted((folder / kind).glob("*")):
             yield from within(part)
@@ -118,7 +118,7 @@ def original(run: Run) -> Run | None:
 
 
 def is_torn(folder: Path) -> bool:
-    """Whether the folder has a record, and that cannot be read."""
+    """Whether the folder has a damaged record."""
     return (folder / FILE).exists() and read_if_whole(folder) is None
 
 

@@ -1,1 +1,1 @@
-"""MLflow's part in a run, and the fast way into its store."""
+"""MLflow's database: one writer, one reader, and its own servers."""
