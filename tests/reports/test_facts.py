@@ -6,7 +6,7 @@ import json
 import math
 from pathlib import Path
 
-from ml.backends.local.runs import runs
+from ml.backends.local.runs.store import LocalRuns
 from ml.backends.local.sweeps import samples
 from ml.core.errors import Problem
 from ml.reports.facts import gather
@@ -30,7 +30,7 @@ def test_trial_outcomes(home: Path) -> None:
         ]
     )
     run_records.tag("id-brave_lake_01-2", "ended_by", "median_stopping at interval 2: best 0.4")
-    sweep = gather(runs.find("brave_lake_01"), BACKEND).sweep
+    sweep = gather(LocalRuns().find("brave_lake_01"), BACKEND).sweep
     assert sweep
     assert [trial.outcome for trial in sweep.trials] == [
         *("completed", "completed", "stopped", "unranked", "failed", "canceled")
@@ -47,7 +47,7 @@ def test_trial_outcomes(home: Path) -> None:
 def test_a_goal_to_minimise(home: Path) -> None:
     """The smallest value is the best, of a trial and of the sweep."""
     run_records.sweep([TrialRecord([0.9, 0.2, 0.4]), TrialRecord([0.3])], goal="minimize")
-    sweep = gather(runs.find("latest"), BACKEND).sweep
+    sweep = gather(LocalRuns().find("latest"), BACKEND).sweep
     assert sweep
     assert [(trial.number, trial.value) for trial in sweep.ranked] == [(0, 0.2), (1, 0.3)]
 
@@ -59,7 +59,7 @@ def test_a_nested_choice_has_a_parameter_per_name(home: Path) -> None:
     run = run_records.sweep(given)
     for number, trial in enumerate(run.trials):
         samples.write(trial.folder, Sample(number, {"model": models[number % 2], "x": number}))
-    sweep = gather(runs.find("brave_lake_01"), BACKEND).sweep
+    sweep = gather(LocalRuns().find("brave_lake_01"), BACKEND).sweep
     assert sweep
     assert [dict(trial.run.parameters) for trial in sweep.trials] == [
         {"model.kind": "tree", "model.depth": 3, "x": 0},
@@ -73,7 +73,7 @@ def test_without_the_tracking_store(home: Path) -> None:
     """The values are the last ones, from the record; a note says so."""
     run_records.sweep([TrialRecord([0.9, 0.2]), TrialRecord([0.3])])
     (home / "mlflow.db").unlink()
-    facts = gather(runs.find("latest"), BACKEND)
+    facts = gather(LocalRuns().find("latest"), BACKEND)
     assert facts.sweep
     assert [trial.value for trial in facts.sweep.trials] == [0.2, 0.3]
     assert "the last that it logged" in facts.notes[0]

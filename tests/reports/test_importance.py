@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ml.backends.local.runs import runs
+from ml.backends.local.runs.store import LocalRuns
 from ml.reports.facts import gather
 from ml.reports.importance import MAX_TRIALS, MIN_TRIALS, Importance, importance
 from ml.reports.sweep import Sweep
@@ -20,7 +20,7 @@ from tests.reports.run_records import TrialRecord
 def sweep(trials: list[TrialRecord]) -> Sweep:
     """The facts of a sweep of these trials."""
     run_records.sweep(trials)
-    result = gather(runs.find("latest"), BACKEND).sweep
+    result = gather(LocalRuns().find("latest"), BACKEND).sweep
     assert result
     return result
 

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from ml.backends.local.runs import records, runs
+from ml.backends.local.runs import records
+from ml.backends.local.runs.store import LocalRuns
 from ml.reports.charts.svg import LEGENDS
 from ml.reports.pages import report
 from ml.specs.plan.plan import Value
@@ -25,7 +26,7 @@ HOSTILE = "</title></script><script>alert(1)</script><img src=x onerror=alert(2)
 
 def open_page(name: str = "latest") -> Page:
     """The report of a run, taken apart."""
-    html = report(runs.find(name), BACKEND).html
+    html = report(LocalRuns().find(name), BACKEND).html
     html.encode()
     page = Page(html)
     assert page.problems == []
@@ -194,7 +195,7 @@ def test_hostile_text_is_text(home: Path) -> None:
 def test_a_page_has_no_references(home: Path) -> None:
     """No address, no import; the policy allows only the style and script of the page."""
     run_records.sweep(some_trials())
-    html = report(runs.find("latest"), BACKEND).html
+    html = report(LocalRuns().find("latest"), BACKEND).html
     assert not re.search(r"https?://|//[a-z]|@import|url\(", html.partition("</style>")[0])
     assert "<link" not in html
     policy = re.search(r'Content-Security-Policy" content="([^"]*)"', html)
@@ -227,7 +228,7 @@ def test_a_thousand_trials_fit(home: Path) -> None:
         return TrialRecord(curve, attributes, ended[0], ended[1])  # type: ignore[arg-type]
 
     run_records.sweep([trial(number) for number in range(1000)])
-    large = report(runs.find("latest"), BACKEND)
+    large = report(LocalRuns().find("latest"), BACKEND)
     assert len(large.html.encode()) < 1_000_000
     page = open_page()
     assert page.count("circle", "mark") + page.count("path", "mark") >= 1000

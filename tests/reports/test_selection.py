@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ml.backends.local.runs import runs
+from ml.backends.local.runs.store import LocalRuns
 from ml.cli.app import main
 from ml.core.errors import Refused
 from ml.release.selection.contenders import Selected, choose
@@ -58,7 +58,7 @@ def three() -> list[TrialRecord]:
 
 
 def chosen(*names: str, **given: str) -> Selected:
-    return choose(BACKEND.runs, [runs.find(name) for name in names or ("latest",)], **given)
+    return choose(BACKEND.runs, [LocalRuns().find(name) for name in names or ("latest",)], **given)
 
 
 def test_a_sweep_with_the_weights_of_its_project(home: Path) -> None:
@@ -181,7 +181,7 @@ def test_the_pareto_front_in_the_report(home: Path) -> None:
     """A mark per trial, with a class for the two best, and the sentences."""
     trials = [*three(), TrialRecord([0.55], {"x": 3}, metrics={"predict_p50_ms": math.nan})]
     run_records.sweep(trials, spec=SPEC)
-    html = report(runs.find("latest"), BACKEND).html
+    html = report(LocalRuns().find("latest"), BACKEND).html
     selected = Page(html)
     assert selected.problems == [] and "nan" not in "".join(
         given.get("cx") or "" for _, given in selected.elements
@@ -196,12 +196,12 @@ def test_the_pareto_front_in_the_report(home: Path) -> None:
 def test_without_terms_there_is_no_section(home: Path) -> None:
     """A sweep that logged only its metric has no selection."""
     run_records.sweep([TrialRecord([0.5], {"x": 0}), TrialRecord([0.6], {"x": 1})], spec=SPEC)
-    assert "Selection" not in Page(report(runs.find("latest"), BACKEND).html).text
+    assert "Selection" not in Page(report(LocalRuns().find("latest"), BACKEND).html).text
 
 
 def test_invalid_weights_are_noted_in_the_report(home: Path, weights: Path) -> None:
     """The page is complete."""
     weights.write_text("schema_version: 1\nlatency: fast\n")
     run_records.sweep(three(), spec=SPEC)
-    (note,) = report(runs.find("latest"), BACKEND).notes
+    (note,) = report(LocalRuns().find("latest"), BACKEND).notes
     assert "select.yml:2: " in note and "fast" in note
