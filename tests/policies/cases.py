@@ -1,4 +1,4 @@
-"""Evidence that passes every gate, and ways to spoil one thing in it."""
+"""Evidence that passes every gate, and ways to break one thing in it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ gates:
 """
 
 
-def held(folder: Path, text: str = PROJECT) -> gates.Gates:
+def load_gates(folder: Path, text: str = PROJECT) -> gates.Gates:
     """The floor, tightened by a project's file."""
     path = folder / "gates.yml"
     path.write_text(text)
@@ -41,11 +41,11 @@ def held(folder: Path, text: str = PROJECT) -> gates.Gates:
 
 
 def outcomes(share: float, count: int = UNITS) -> dict[str, float]:
-    """Units of which the first `share` are right: a better model is right where a worse one is."""
+    """Units of which the first `share` are right, so a better model is right where a worse is."""
     return {f"q{number:04}": float(number < share * count) for number in range(count)}
 
 
-# What the gates rely on: take any of these away and the answer is no.
+# What the gates rely on: without any one of these the version is refused.
 _SPENT = {"seconds": 2.0, "nodes": 1, "hardware": "a machine"}
 DOCUMENT: dict[str, Any] = {
     "schema_version": SCHEMA_VERSION,
@@ -137,13 +137,13 @@ def sliced(values: Mapping[str, float]) -> Metrics:
 
 
 def members(count: int = UNITS) -> dict[str, tuple[str, ...]]:
-    """The units of every slice: they take turns."""
+    """The units of every slice, taken in turns."""
     every = [f"q{number:04}" for number in range(count)]
     return {"cost": tuple(every[::2]), "data": tuple(every[1::2])}
 
 
-def afresh(evidence: Evidence, share: float = 0.8) -> Evidence:
-    """The evidence with what whoever loads it makes afresh, of a model that is right as often."""
+def computed(evidence: Evidence, share: float = 0.8) -> Evidence:
+    """The evidence with what is computed when it is loaded; `share` of the units are right."""
     return replace(
         evidence,
         files={"model.txt": "lightgbm-text", "words.json": "json"},
@@ -157,7 +157,7 @@ def good(share: float = 0.8, version: str = "7", digest: str = DIGEST) -> Eviden
     """Evidence without a fault."""
     stated = {"gain_at_1": Estimate(share, share - 0.04, share + 0.04, UNITS)}
     return replace(
-        afresh(parse(DOCUMENT), share),
+        computed(parse(DOCUMENT), share),
         version=version,
         digest=digest,
         uri=f"models:/tiny/{version}",
@@ -181,7 +181,7 @@ def judged(
     text: str = PROJECT,
 ) -> Decision:
     """The decision under the project's gates."""
-    return decide(held(folder, text), evidence, against, request)
+    return decide(load_gates(folder, text), evidence, against, request)
 
 
 def result(decision: Decision, gate: str) -> Result:
@@ -189,6 +189,6 @@ def result(decision: Decision, gate: str) -> Result:
     return next(one for one in decision.results if one.gate == gate)
 
 
-def asked(**changes: object) -> Request:
+def request(**changes: object) -> Request:
     """The request with something changed."""
     return replace(REQUEST, **changes)  # type: ignore[arg-type]

@@ -15,18 +15,18 @@ from policies.promotion import gates
 from policies.promotion.decision import Decision, Request
 from policies.promotion.engine import decide
 from policies.promotion.evidence import Evidence, parse
-from tests.policies.cases import DOCUMENT, OTHER, PROJECT, REQUEST, UNITS, afresh, members
+from tests.policies.cases import DOCUMENT, OTHER, PROJECT, REQUEST, UNITS, computed, members
 
 FOLDER = Path(__file__).with_name("gates")
 # A case has these beside what it changes in the evidence.
-_BESIDE = ("champion", "request", "gates", "reviews", "told", "verdict")
+_BESIDE = ("champion", "request", "gates", "reviews", "contains", "verdict")
 # What the champion's evidence has of its own.
-_CHAMPION = {"version": "3", "digest": OTHER, "uri": "models:/tiny/3", "afresh.right": 0.7}
+_CHAMPION = {"version": "3", "digest": OTHER, "uri": "models:/tiny/3", "computed.right": 0.7}
 
 
 @dataclass(frozen=True)
 class GateCase:
-    """One case: what the gate is to say (`allowed` or `refused`) when `change` is made."""
+    """One case: whether the gate allows or refuses (`kind`) the evidence with `change`."""
 
     gate: str
     kind: str
@@ -65,10 +65,10 @@ def gate_cases() -> Iterator[GateCase]:
 def _evidence(change: Mapping[str, Any]) -> Evidence:
     document = json.loads(json.dumps(DOCUMENT))
     for key, value in change.items():
-        if not key.startswith("afresh."):
+        if not key.startswith("computed."):
             _set(document, key.split("."), copy.deepcopy(value))
-    fresh = {key.removeprefix("afresh."): of for key, of in change.items() if "afresh." in key}
-    return _afresh(parse(document), **fresh)
+    fresh = {key.removeprefix("computed."): of for key, of in change.items() if "computed." in key}
+    return _computed(parse(document), **fresh)
 
 
 def _set(document: dict[str, Any], path: list[str], value: Any) -> None:
@@ -77,7 +77,7 @@ def _set(document: dict[str, Any], path: list[str], value: Any) -> None:
     document[path[-1]] = value
 
 
-def _afresh(
+def _computed(
     evidence: Evidence,
     right: float | Mapping[str, float] = 0.8,
     count: int = UNITS,
@@ -94,7 +94,7 @@ def _afresh(
     if outcome is not None:
         of["q0000"] = outcome
     found = replace(
-        afresh(evidence),
+        computed(evidence),
         outcomes={"test": of},
         members={"test": {"topic": members(count)}},
     )

@@ -22,14 +22,14 @@ def test_equal_models_differ_by_nothing() -> None:
 
 
 def test_the_pairing_is_by_unit_not_by_order() -> None:
-    """The order in which units come does not matter."""
+    """The order of the units does not matter."""
     ours, theirs = units([1, 1, 0, 0] * 30), units([0, 1, 0, 1] * 30)
     backwards = dict(reversed(theirs.items()))
     assert difference(ours, theirs, 0.95) == difference(ours, backwards, 0.95)
 
 
 def test_swapping_the_sides_mirrors_the_interval() -> None:
-    """Candidate against champion is the other way round, but for the bootstrap's own noise."""
+    """Candidate against champion is the mirror image, except for the bootstrap's noise."""
     chance = np.random.default_rng(1)
     ours = units(list(map(float, chance.integers(0, 2, 500))))
     theirs = units(list(map(float, chance.integers(0, 2, 500))))
@@ -39,8 +39,8 @@ def test_swapping_the_sides_mirrors_the_interval() -> None:
 
 
 @pytest.mark.parametrize("spread", ["three values", "continuous"])
-def test_it_is_the_bootstrap_of_units(spread: str) -> None:
-    """Drawing counts of distinct differences gives what resampling units one by one gives."""
+def test_it_equals_the_bootstrap_of_units(spread: str) -> None:
+    """Drawing counts of distinct differences equals resampling units one by one."""
     chance = np.random.default_rng(2)
     if spread == "three values":
         ours, theirs = chance.random(400) < 0.8, chance.random(400) < 0.7
@@ -82,7 +82,7 @@ def test_what_cannot_be_paired_raises(ours: dict[str, float], theirs: dict[str, 
         difference(ours, theirs, 0.95)
 
 
-def test_units_that_hang_together_are_drawn_together() -> None:
+def test_units_of_a_group_are_drawn_together() -> None:
     """Forty groups of ten units that agree: an interval about three times as wide."""
     rng = np.random.default_rng(0)
     values = np.repeat(rng.normal(size=40), 10)
@@ -95,7 +95,7 @@ def test_units_that_hang_together_are_drawn_together() -> None:
 
 
 def test_a_unit_without_a_group_and_too_few_groups_are_refused() -> None:
-    """Neither is guessed at."""
+    """Neither has a fallback."""
     ours = {f"u{number}": 1.0 for number in range(20)}
     with pytest.raises(ValueError, match="no group"):
         difference(ours, ours, 0.95, {"u1": "a"})

@@ -17,10 +17,10 @@ from tests.policies.cases import (
     NOW,
     PROJECT,
     UNITS,
-    asked,
     champion,
     good,
     judged,
+    request,
     result,
 )
 
@@ -40,11 +40,11 @@ def test_dirty_code_passes_in_local_only(tmp_path: Path) -> None:
     """Uncommitted changes are named, and refused for any other environment."""
     dirty = made(dirty=True)
     assert "uncommitted" in result(judged(tmp_path, dirty), "lineage").found
-    assert judged(tmp_path, dirty, request=asked(environment="prod")).outcome == "refused"
+    assert judged(tmp_path, dirty, request=request(environment="prod")).outcome == "refused"
 
 
 def test_a_better_candidate_replaces_the_champion(tmp_path: Path) -> None:
-    """Non-inferior and superior: both pass, the first promotion is not asked."""
+    """Non-inferior and superior: both pass, the first promotion does not apply."""
     decision = judged(tmp_path, good(0.8), champion(0.7))
     assert decision.outcome == "pending" and decision.champion == "3"
     assert result(decision, "first-promotion").verdict == "not asked"
@@ -52,26 +52,26 @@ def test_a_better_candidate_replaces_the_champion(tmp_path: Path) -> None:
 
 
 def test_a_tie_needs_a_reason_in_writing(tmp_path: Path) -> None:
-    """Equal is not better: refused by superiority alone, until somebody writes why."""
+    """Equal is not better: refused by superiority alone, until the request gives a reason."""
     tie = judged(tmp_path, good(0.8), champion(0.8))
     assert [one.gate for one in tie.blocking] == ["superiority"]
-    blank = judged(tmp_path, good(0.8), champion(0.8), asked(reason="  "))
+    blank = judged(tmp_path, good(0.8), champion(0.8), request(reason="  "))
     assert blank.outcome == "refused"
-    reason = judged(tmp_path, good(0.8), champion(0.8), asked(reason="half the latency"))
+    reason = judged(tmp_path, good(0.8), champion(0.8), request(reason="half the latency"))
     assert reason.outcome == "pending"
     assert "half the latency" in result(reason, "superiority").why
 
 
 def test_no_reason_excuses_a_worse_candidate(tmp_path: Path) -> None:
     """A reason in writing replaces superiority, never non-inferiority."""
-    decision = judged(tmp_path, good(0.7), champion(0.8), asked(reason="I like it"))
+    decision = judged(tmp_path, good(0.7), champion(0.8), request(reason="I like it"))
     assert [one.gate for one in decision.blocking] == ["non-inferiority"]
 
 
-def test_what_served_before_may_go_back_although_it_is_worse(tmp_path: Path) -> None:
-    """Comparisons, age and thresholds are shown and hold nobody up; a name is still asked for."""
+def test_a_rollback_may_be_worse_than_the_champion(tmp_path: Path) -> None:
+    """Comparisons, age and thresholds are shown and do not block; an approval is still required."""
     old = replace(good(0.7), created=NOW - timedelta(days=400))
-    back = asked(step="apply", approved_by="ana", served_before=True)
+    back = request(step="apply", approved_by="ana", served_before=True)
     decision = judged(tmp_path, old, champion(0.8), back)
     assert decision.outcome == "approved" and decision.request.served_before
     for gate in ("non-inferiority", "freshness"):
@@ -82,14 +82,14 @@ def test_what_served_before_may_go_back_although_it_is_worse(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("gate", sorted(ROLLBACK_GATES - {"sign-off"}))
-def test_what_served_before_must_still_be_itself(gate: str, tmp_path: Path) -> None:
-    """Evidence of another model, evidence that was edited, files that run code: no way back."""
+def test_a_rollback_needs_unchanged_files(gate: str, tmp_path: Path) -> None:
+    """Evidence of another model, edited evidence and files that run code block it."""
     broken = {
         "identity": {"digest": "sha256:" + "0" * 64},
         "recomputed": {"disagreements": ("edited",)},
         "format": {"files": {"model.pkl": "pickle"}},
     }
-    back = asked(step="apply", approved_by="ana", served_before=True)
+    back = request(step="apply", approved_by="ana", served_before=True)
     decision = judged(tmp_path, replace(good(0.7), **broken[gate]), champion(0.8), back)
     assert [one.gate for one in decision.blocking] == [gate]
 
@@ -115,14 +115,14 @@ def test_a_metric_to_minimize_is_compared_the_other_way(tmp_path: Path) -> None:
     assert result(worse, "non-inferiority").verdict == "fail"
 
 
-def test_the_champion_itself_has_nothing_to_be_promoted(tmp_path: Path) -> None:
+def test_the_champion_cannot_be_promoted_again(tmp_path: Path) -> None:
     """The same digest is already the champion, whatever the version is called."""
     decision = judged(tmp_path, good(), good(version="3", digest=DIGEST))
     assert decision.outcome == "already-champion" and not decision.allowed
 
 
-def test_of_the_champion_itself_only_what_was_changed_is_told(tmp_path: Path) -> None:
-    """It does not beat itself, which stops nothing; files that were edited since do."""
+def test_the_champion_is_blocked_by_changed_files_only(tmp_path: Path) -> None:
+    """It does not beat itself, which does not block; files that were edited since do."""
     itself = good(version="9")
     assert [one.gate for one in judged(tmp_path, good(), itself).blocking] == []
     edited = replace(good(), disagreements=("x",))
@@ -131,14 +131,14 @@ def test_of_the_champion_itself_only_what_was_changed_is_told(tmp_path: Path) ->
     assert [one.gate for one in decision.blocking] == ["recomputed"]
 
 
-def test_a_missing_digest_is_nobodys(tmp_path: Path) -> None:
+def test_a_missing_digest_matches_nothing(tmp_path: Path) -> None:
     """Two models without a digest are not the same model."""
     nobody = replace(good(), digest=None)
-    assert judged(tmp_path, nobody, nobody, asked(digest="")).outcome == "refused"
+    assert judged(tmp_path, nobody, nobody, request(digest="")).outcome == "refused"
 
 
 def test_every_gap_that_is_bounded_holds(tmp_path: Path) -> None:
-    """One that is within its bound does not excuse another, and a bound without metrics fails."""
+    """A gap within its bound does not excuse another; a bound without metrics fails."""
     text = PROJECT.replace("{test.gain_at_1: 0.1}", "{test.gain_at_1: 0.1, unseen.gain_at_1: 0.2}")
     assert "unseen" in result(judged(tmp_path, good(), text=text), "gap").why
     for value, verdict in ((0.61, "pass"), (0.59, "fail")):
@@ -148,9 +148,9 @@ def test_every_gap_that_is_bounded_holds(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("gate", REVIEWED)
-def test_a_review_that_is_missing_is_told_as_a_line_to_copy(gate: str, tmp_path: Path) -> None:
-    """With a day in it, that line under `reviews` lets the gate pass."""
-    prod = asked(environment="prod")
+def test_a_missing_review_comes_with_a_line_to_copy(gate: str, tmp_path: Path) -> None:
+    """With a date in it, that line under `reviews` lets the gate pass."""
+    prod = request(environment="prod")
     refused = result(judged(tmp_path, good(), None, prod), gate)
     (line,) = re.findall(r"\{gate:.*?\}", refused.why)
     text = f"{PROJECT}reviews:\n  - {line.replace('DAY', '2025-12-31')}\n"
@@ -159,11 +159,11 @@ def test_a_review_that_is_missing_is_told_as_a_line_to_copy(gate: str, tmp_path:
 
 
 def test_modes_are_visible_and_only_enabled_blocks(tmp_path: Path) -> None:
-    """Report-only fails without blocking; disabled is not asked; both are in the decision."""
+    """Report-only fails without blocking, disabled does not apply; the decision shows both."""
     from policies.promotion.engine import decide
-    from tests.policies.cases import REQUEST, held
+    from tests.policies.cases import REQUEST, load_gates
 
-    gates = held(tmp_path)
+    gates = load_gates(tmp_path)
     spoiled = replace(good(), created=NOW - timedelta(days=31))
     for mode, verdict in (("report-only", "fail"), ("disabled", "not asked")):
         changed = {**gates, "freshness": replace(gates["freshness"], mode=mode)}
@@ -177,13 +177,13 @@ def test_modes_are_visible_and_only_enabled_blocks(tmp_path: Path) -> None:
 
 
 def test_the_same_case_always_gets_the_same_decision(tmp_path: Path) -> None:
-    """The engine is a pure function: bootstrap and all."""
+    """The engine is a pure function, the bootstrap included."""
     first, second = (judged(tmp_path, good(0.72), champion(0.7)) for _ in range(2))
     assert first == second
 
 
-def test_no_difference_has_no_sign(tmp_path: Path) -> None:
-    """Of a metric that is to be low, too, where the difference is turned round."""
+def test_a_difference_of_zero_has_a_plus_sign(tmp_path: Path) -> None:
+    """Also for a metric to minimize, whose difference is negated."""
     ours, theirs = (replace(one, goal="minimize") for one in (good(), champion(0.8)))
     found = result(judged(tmp_path, ours, theirs), "non-inferiority").found
     assert "test +0.0000 [+0.0000, +0.0000]" in str(found)

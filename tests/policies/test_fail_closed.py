@@ -1,4 +1,4 @@
-"""Properties: spoiling evidence anywhere, in any number of places, never turns a no into a yes."""
+"""Properties: evidence that is broken in any number of places is never approved."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from tests.policies.cases import (
     DOCUMENT,
     REQUEST,
     UNITS,
-    afresh,
     champion,
+    computed,
     good,
-    held,
+    load_gates,
     outcomes,
     result,
 )
 
 
 def _paths(document: Any, above: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    """Every place in the document, inner ones too, but names that are free to choose."""
+    """Every place in the document, inner ones too, except names that are free to choose."""
     for key, value in document.items():
         yield (*above, key)
         if isinstance(value, dict):
@@ -94,17 +94,17 @@ def _spoiled(document: dict[str, Any], path: tuple[str, ...], value: Any) -> dic
 
 
 def _evidence(document: dict[str, Any]) -> Evidence:
-    return afresh(parse(document))
+    return computed(parse(document))
 
 
 @pytest.fixture(scope="module")
 def tightened(tmp_path_factory: pytest.TempPathFactory) -> Gates:
     """The floor with a project's thresholds."""
-    return held(tmp_path_factory.mktemp("gates"))
+    return load_gates(tmp_path_factory.mktemp("gates"))
 
 
 def test_the_document_passes_as_it_is(tightened: Gates) -> None:
-    """What the properties spoil is sound to begin with, with and without a champion."""
+    """The document that the properties break is sound, with and without a champion."""
     assert decide(tightened, _evidence(DOCUMENT), None, REQUEST).allowed
     assert decide(tightened, _evidence(DOCUMENT), champion(), REQUEST).allowed
 
@@ -149,7 +149,7 @@ def test_each_place_alone_is_needed(path: tuple[str, ...], tightened: Gates) -> 
     )
 )
 def test_any_json_at_all_is_parsed_and_refused(tightened: Gates, document: Any) -> None:
-    """Whatever is in the file, the engine answers, and the answer is no."""
+    """Whatever is in the file, the engine decides, and it refuses."""
     decision = decide(tightened, parse(document), parse(document), REQUEST)
     assert not decision.allowed
     json.dumps(decision.to_json())
@@ -174,7 +174,7 @@ def test_quality_passes_only_sound_numbers_over_the_threshold(
 @settings(max_examples=60, deadline=None)
 @given(ours=st.integers(0, UNITS), theirs=st.integers(0, UNITS))
 def test_a_worse_candidate_is_never_superior(tightened: Gates, ours: int, theirs: int) -> None:
-    """Superiority passes only where more units are right, non-inferiority is implied by it."""
+    """Superiority passes only when more units are right, and implies non-inferiority."""
     candidate = replace(good(), outcomes={"test": outcomes(ours / UNITS)})
     holder = replace(champion(), outcomes={"test": outcomes(theirs / UNITS)})
     decision = decide(tightened, candidate, holder, REQUEST)
@@ -189,7 +189,7 @@ def test_the_floor_alone_loads() -> None:
     assert {gate.mode for gate in floor.values()} == {"enabled"}
 
 
-def test_what_says_nothing_is_absent() -> None:
-    """A time without a zone, a boolean for a number and blank text are as good as absent."""
+def test_values_of_a_wrong_type_are_absent() -> None:
+    """A time without a zone, a boolean for a number and blank text count as absent."""
     found = parse({"created": "2025-06-01T00:00:00", "schema_version": True, "project": " "})
     assert (found.created, found.schema_version, found.project) == (None, None, None)

@@ -114,7 +114,7 @@ REFUSED: dict[str, bytes] = {
 
 @pytest.mark.parametrize("content", REFUSED.values(), ids=REFUSED)
 def test_everything_else_is_no_format(content: bytes, tmp_path: Path) -> None:
-    """What is not known to be harmless is not recognised."""
+    """Any other content has no format."""
     path = tmp_path / "model.txt"
     path.write_bytes(content)
     assert detect(path) == ""
@@ -156,7 +156,7 @@ def test_skops_counts_with_trusted_types_alone(tmp_path: Path) -> None:
 
 @given(st.binary(max_size=200))
 def test_no_bytes_break_the_scan(content: bytes) -> None:
-    """Whatever is in a file, it is looked at to the end and never recognised by chance."""
+    """Any bytes can be read without an error."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model"
         for start in (b"", b"tree\n", b"PK\x03\x04", b"\x93NUMPY", b"\x80\x04"):
@@ -164,8 +164,8 @@ def test_no_bytes_break_the_scan(content: bytes) -> None:
             detect(path)
 
 
-def test_every_file_of_a_folder_is_looked_at(tmp_path: Path) -> None:
-    """Inner folders too: one pickle among sound files is found."""
+def test_every_file_of_a_folder_is_checked(tmp_path: Path) -> None:
+    """In inner folders too."""
     (tmp_path / "inner").mkdir()
     (tmp_path / "a.json").write_text("{}")
     (tmp_path / "inner" / "b.json").write_bytes(pickle.dumps(Payload()))

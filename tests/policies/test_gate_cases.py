@@ -1,4 +1,4 @@
-"""Each gate against its data file: what it allows, and what it refuses."""
+"""Each gate with its data file of allowed and refused cases."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ def _parameters(kind: str) -> list[object]:
 
 @pytest.mark.parametrize("case", _parameters("allowed"))
 def test_a_gate_allows(case: GateCase, tmp_path: Path) -> None:
-    """What a gate lets pass, passes it."""
+    """An allowed case passes the gate."""
     found = result(case.decide(tmp_path), case.gate)
     assert found.verdict == case.change.get("verdict", "pass"), found
-    assert case.change.get("told", "") in f"{found.found} {found.why}"
+    assert case.change.get("contains", "") in f"{found.found} {found.why}"
 
 
 @pytest.mark.parametrize("case", _parameters("refused"))
 def test_a_gate_refuses(case: GateCase, tmp_path: Path) -> None:
-    """What a gate refuses fails it, and with it the whole decision; it says what it found."""
+    """A refused case fails the gate and the decision, with what was found and required."""
     decision = case.decide(tmp_path)
     found = result(decision, case.gate)
     assert found.verdict == "fail" and found in decision.blocking, found
     assert found.required and found.found
-    assert case.change.get("told", "") in f"{found.found} {found.why}"
+    assert case.change.get("contains", "") in f"{found.found} {found.why}"
     assert decision.outcome == "refused" and not decision.allowed
 
 

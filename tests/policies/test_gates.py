@@ -106,10 +106,10 @@ def test_a_project_may_not_loosen(body: str, at: int, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("body", "code", "at", "hint"), WRONG.values(), ids=WRONG)
-def test_a_file_that_says_something_else_is_refused(
+def test_a_file_with_anything_else_is_refused(
     body: str, code: str, at: int, hint: str, tmp_path: Path
 ) -> None:
-    """Whatever is not a setting is refused with its line, never ignored."""
+    """Anything that is not a setting is refused with its line."""
     problem = refused(write(tmp_path, body))
     assert (problem.code, line(problem)) == (code, at), problem
     assert hint in problem.hint
@@ -189,7 +189,7 @@ def test_every_field_that_a_statement_lacks_is_listed(
 
 
 def test_two_problems_are_shown_together(tmp_path: Path) -> None:
-    """A project that loosens two gates reads of both."""
+    """A project that loosens two gates gets both problems."""
     path = write(tmp_path, "  latency: {p95_ms: 300}\n  freshness: {max_age_days: 60}")
     with pytest.raises(Refused) as raised:
         load(path)
@@ -232,8 +232,8 @@ def test_a_report_only_floor_may_be_enabled_by_a_project(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("gate", sorted(SETTINGS))
-def test_a_floor_that_forgets_a_gate_is_refused(gate: str, tmp_path: Path) -> None:
-    """The floor sets every gate: one that is left out does not silently pass."""
+def test_a_floor_without_a_gate_is_refused(gate: str, tmp_path: Path) -> None:
+    """The floor sets every gate."""
     import yaml
 
     document = yaml.safe_load(FLOOR.read_text())
@@ -245,7 +245,7 @@ def test_a_floor_that_forgets_a_gate_is_refused(gate: str, tmp_path: Path) -> No
 
 
 def test_missing_and_unknown_versions_are_refused(tmp_path: Path) -> None:
-    """A file of another schema is not guessed at, and a file that is not there is said so."""
+    """Another schema version and a missing file are reported."""
     path = tmp_path / "gates.yml"
     for text in ("gates: {}\n", "schema_version: 2\n"):
         path.write_text(text)

@@ -1,4 +1,4 @@
-"""Each property that the checklist names, made weak one at a time: the pack notices."""
+"""Each property of the checklist, weakened one at a time: the pack refuses it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""policies.infra: every rule with what it allows and refuses; limits, waivers, unknown values."""
+"""policies.infra: the two cases of every rule; limits, waivers and unknown values."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def _item(
 
 
 def _each() -> Iterator[Any]:
-    """One parameter a case: rule, whether it is refused, one resource or those of a stack."""
+    """For each case: the rule, whether it refuses, one resource or those of a stack."""
     for case in CASES:
         for verdict in ("allowed", "refused"):
             found: list[Any] = []
@@ -125,7 +125,7 @@ CHECKLIST = [
 
 @pytest.mark.parametrize("source", CHECKLIST)
 def test_every_check_of_the_catalogues_is_a_rule(source: str) -> None:
-    """What PSRule, checkov, Azure Policy and AVM ask of an Azure ML environment."""
+    """The checks of PSRule, checkov, Azure Policy and AVM for an Azure ML environment."""
     assert any(source in rule.sources.replace(",", " ").split() for rule in RULES)
 
 
@@ -145,15 +145,15 @@ def test_an_environment_without_limits_has_the_strictest() -> None:
     assert refused == {"dev": True, "prod": False, "default": True, "unheard-of": True}
 
 
-def test_the_strictest_is_the_tightest_of_each_limit() -> None:
+def test_the_strictest_limits_are_the_tightest_of_each() -> None:
     loose = Limits(8, 30, ("a", "b"), ("west", "north"), ("owner",), ("x", "y"))
     tight = Limits(4, 60, ("b",), ("north", "west"), ("team",), ("y",))
     found = limits.strictest({"default": loose, "dev": tight})
     assert found == Limits(4, 30, ("b",), ("west", "north"), ("owner", "team"), ("y",))
 
 
-def test_the_stacks_that_we_ship_have_limits_of_their_own() -> None:
-    """The strictest are for a stack that nobody has thought of yet."""
+def test_the_stacks_of_the_template_have_their_own_limits() -> None:
+    """The strictest limits are for stacks that a fork adds."""
     assert LIMITS.keys() == {"default", "dev", "prod", "staging"}
 
 
@@ -189,7 +189,7 @@ def test_wrong_limits_are_refused(text: str, said: str, tmp_path: Path) -> None:
 
 
 def _firewall(stack: str, name: str = "vault", today: date = TODAY) -> pack.Violation:
-    """What `vault-firewall` says of an open vault, with WAIVER."""
+    """The finding of `vault-firewall` for an open vault, with WAIVER."""
     context = Context(STRICT.limits, (WAIVER,), today)
     props = {"properties": {"networkAcls": {"defaultAction": "Allow"}}}
     vault = _item("keyvault:Vault", props, stack=stack, name=name)
@@ -253,8 +253,8 @@ def test_the_waivers_and_limits_of_the_repository_load() -> None:
     assert pack.load().limits["default"].max_nodes > 0
 
 
-def test_an_unknown_value_is_a_word_that_no_rule_allows() -> None:
-    """CrossGuard would drop the policy that reads one, and make its no advice."""
+def test_an_unknown_value_is_a_text_that_no_rule_allows() -> None:
+    """CrossGuard drops a policy that reads one and turns its refusal into advice."""
     proxy = unknown_checking_proxy({"a": UNKNOWN_STRING_VALUE, "b": [{"c": UNKNOWN_STRING_VALUE}]})
     assert plain(proxy) == {"a": UNKNOWN, "b": [{"c": UNKNOWN}]}
     policy = next(one for one in pack.policies() if one.name == "workspace-public-access")

@@ -51,7 +51,7 @@ STATED = {
 def test_the_licence_that_metadata_state(
     stated: str, classifiers: list[str], text: str, found: str
 ) -> None:
-    """What is unambiguous is read, and what is not is not guessed."""
+    """Unambiguous metadata are read; nothing is guessed."""
     assert expression(stated, classifiers, text) == found
 
 
@@ -70,13 +70,13 @@ REFUSED = [
 
 @pytest.mark.parametrize("text", ALLOWED)
 def test_an_expression_is_allowed(text: str) -> None:
-    """AND binds closer than OR, as SPDX has it."""
+    """AND binds closer than OR, as in SPDX."""
     assert allowed(text, LIST)
 
 
 @pytest.mark.parametrize("text", REFUSED)
 def test_an_expression_is_refused(text: str) -> None:
-    """What is off the list, and what is no expression."""
+    """Licences that are not on the list, and texts that are not SPDX."""
     assert not allowed(text, LIST)
 
 
@@ -91,8 +91,8 @@ def test_the_packages_of_this_repository_pass_the_floor() -> None:
     assert set(gate.names("reviewed")) <= {one.name for one in found}
 
 
-def test_a_package_that_is_not_installed_is_said(tmp_path: Path) -> None:
-    """Pins with extras and markers are read; what is not there has no version."""
+def test_a_package_that_is_not_installed_has_no_version(tmp_path: Path) -> None:
+    """Pins with extras and markers are read."""
     lock = tmp_path / "lock"
     lock.write_text(
         'No_Such.Package==1.0 ; sys_platform == "x"\nnumpy[a]==0.1 \\\n  --hash=x\n# a==1\n'
@@ -104,7 +104,7 @@ def test_a_package_that_is_not_installed_is_said(tmp_path: Path) -> None:
 
 
 def test_the_bill_of_materials_is_the_same_for_the_same_packages() -> None:
-    """CycloneDX: every package with its purl and licence, byte for byte the same twice."""
+    """CycloneDX: every package with its purl and licence, the same bytes twice."""
     found = packages(ROOT / "requirements/main.lock")
     assert sbom(found) == sbom(packages(ROOT / "requirements/main.lock"))
     document = json.loads(sbom(found))
@@ -169,19 +169,21 @@ def source(folder: Path, *records: object) -> Path:
 
 @pytest.mark.parametrize("of", HITS.values(), ids=HITS)
 def test_an_advisory_that_affects_is_found(of: dict[str, Any], tmp_path: Path) -> None:
-    """With its name and ours."""
+    """With its id, the package and its version."""
     assert read(source(tmp_path / "osv", of)).affecting(OURS) == ("PYSEC-1: a 1.5",)
 
 
 @pytest.mark.parametrize("of", MISSES.values(), ids=MISSES)
-def test_an_advisory_that_does_not_affect_is_not(of: dict[str, Any], tmp_path: Path) -> None:
-    """And is read all the same."""
+def test_an_advisory_that_does_not_affect_is_not_reported(
+    of: dict[str, Any], tmp_path: Path
+) -> None:
+    """It is read."""
     advisories = read(source(tmp_path / "osv", of))
     assert len(advisories.records) == 1 and advisories.affecting(OURS) == ()
 
 
 def test_a_source_is_as_old_as_its_newest_record(tmp_path: Path) -> None:
-    """A folder, the zip of it and one file with a list say the same."""
+    """A folder, its zip and one file with a list hold the same."""
     older, newer = record(), {**record(versions=["1.5"]), "modified": "2025-06-01T00:00:00Z"}
     folder = source(tmp_path / "osv", newer, older)
     archive, listed = tmp_path / "all.zip", tmp_path / "all.json"
@@ -202,13 +204,13 @@ def test_a_source_is_as_old_as_its_newest_record(tmp_path: Path) -> None:
     ],
 )
 def test_a_source_that_holds_something_else_is_refused(of: object, tmp_path: Path) -> None:
-    """A record that cannot be read is not one that does not affect."""
+    """A record that cannot be read may affect a package."""
     with pytest.raises(AdvisoriesError):
         read(source(tmp_path / "osv", of))
 
 
 def test_a_source_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
-    """Not there, empty, no zip."""
+    """Missing, empty, or not a zip."""
     (tmp_path / "all.zip").write_text("x")
     (tmp_path / "empty").mkdir()
     for name in ("none", "none.json", "all.zip", "empty"):
@@ -217,7 +219,7 @@ def test_a_source_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
 
 
 def test_what_the_evidence_states(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Packages, the SBOM's hash, and advisories where a source is named; nothing without a lock."""
+    """Packages, the SBOM's hash, and advisories where there is a source; nothing without a lock."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "pyproject.toml").write_text("")
     assert supply_chain.look() == ({}, "")
@@ -237,7 +239,7 @@ def test_what_the_evidence_states(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_advisories_are_looked_up_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What has come since is found, what was withdrawn is gone, an older source takes nothing."""
+    """New advisories are added, withdrawn ones removed; an older source removes nothing."""
     then = datetime(2025, 5, 29, tzinfo=UTC)
     made = SupplyChain(
         packages={"a": LockedPackage("1.5", "1.5", "MIT")}, as_of=then, advisories=()

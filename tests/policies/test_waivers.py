@@ -35,11 +35,11 @@ from tests.policies.cases import (
     PROJECT,
     REQUEST,
     UNITS,
-    asked,
     champion,
     good,
-    held,
+    load_gates,
     outcomes,
+    request,
     result,
     sliced,
 )
@@ -73,7 +73,7 @@ _DIRTY = replace(good(), lineage=replace(good().lineage, dirty=True))
 EVIDENCE: dict[str, tuple[Evidence, Evidence | None, Request]] = {
     "too slow": (replace(good(), latency=_SLOW), None, REQUEST),
     "stale": (replace(good(), created=NOW - timedelta(days=31)), None, REQUEST),
-    "uncommitted code for prod": (_DIRTY, None, asked(environment="prod")),
+    "uncommitted code for prod": (_DIRTY, None, request(environment="prod")),
     "below the threshold": (_measured(0.55), None, REQUEST),
     "chosen on luck": (
         replace(
@@ -129,7 +129,7 @@ EVIDENCE: dict[str, tuple[Evidence, Evidence | None, Request]] = {
     "worse than the champion": (
         replace(good(), outcomes={"test": outcomes(0.7)}),
         champion(0.8),
-        asked(reason="the champion leaks"),
+        request(reason="the champion leaks"),
     ),
     "no latency": (replace(good(), latency=Latency()), None, REQUEST),
     "no date": (replace(good(), created=None), None, REQUEST),
@@ -138,7 +138,7 @@ EVIDENCE: dict[str, tuple[Evidence, Evidence | None, Request]] = {
     "a metric that is NaN": (_measured(math.nan), None, REQUEST),
     "no baseline": (replace(good(), baseline={}), None, REQUEST),
     "no lineage": (replace(good(), lineage=replace(good().lineage, commit=None)), None, REQUEST),
-    "a champion that was not scored": (good(), Evidence(), asked(reason="because")),
+    "a champion that was not scored": (good(), Evidence(), request(reason="because")),
 }
 
 
@@ -153,12 +153,12 @@ FIRST = len(PROJECT.splitlines()) + 2
 def decided(case: Any, tmp_path: Path, waivers: str) -> Decision:
     """The decision about the case's evidence under these waivers."""
     evidence, against, request = EVIDENCE[case["evidence"]]
-    return decide(held(tmp_path, project(waivers)), evidence, against, request)
+    return decide(load_gates(tmp_path, project(waivers)), evidence, against, request)
 
 
 @pytest.mark.parametrize("case", cases("allowed.yml"))
 def test_a_waiver_that_holds_sets_its_gate_aside(case: Any, tmp_path: Path) -> None:
-    """Refused without it; with it the verdict is "waived", and says by whom, why and where."""
+    """Refused without it; with it "waived", with the owner, the reason and the place."""
     assert decided(case, tmp_path, "[]").outcome == "refused"
     decision = decided(case, tmp_path, case["waivers"])
     assert decision.outcome == "pending", decision.blocking
@@ -181,29 +181,29 @@ def test_a_waiver_that_does_not_hold_changes_nothing(case: Any, tmp_path: Path) 
     found = result(decision, case["gate"])
     assert decision.outcome == "refused" and found in decision.blocking
     assert (found.verdict, found.found, found.waivers) == ("fail", before.found, ())
-    assert case["told"] in found.why
+    assert case["contains"] in found.why
     # A thing that no waiver names is told by its own name alone.
-    assert case["told"] in before.why or f"gates.yml:{FIRST}" in found.why
+    assert case["contains"] in before.why or f"gates.yml:{FIRST}" in found.why
 
 
 @pytest.mark.parametrize("case", cases("none.yml"))
-def test_what_is_no_waiver_is_refused(case: Any, tmp_path: Path) -> None:
-    """With its line, when the file is read: nobody relies on it until the day it is needed."""
+def test_an_invalid_waiver_is_refused(case: Any, tmp_path: Path) -> None:
+    """With its line, when the file is read, and not only when the waiver is needed."""
     with pytest.raises(Refused) as raised:
-        held(tmp_path, project(case["waivers"]))
+        load_gates(tmp_path, project(case["waivers"]))
     problem = raised.value.problems[0]
     assert problem.place and problem.place.line == FIRST + case.get("line", 1) - 1
-    assert case["told"] in str(problem)
+    assert case["contains"] in str(problem)
 
 
 def test_a_passing_gate_needs_no_waiver(tmp_path: Path) -> None:
-    """Nothing is waived that passes."""
+    """A gate that passes is not waived."""
     waivers = "- {gate: latency, reason: r, owner: ana, expires: 2025-06-30}"
-    decision = decide(held(tmp_path, project(waivers)), good(), None, REQUEST)
+    decision = decide(load_gates(tmp_path, project(waivers)), good(), None, REQUEST)
     assert result(decision, "latency").verdict == "pass" and not decision.waived
 
 
-def test_a_waiver_that_is_used_is_seen(tmp_path: Path) -> None:
+def test_a_used_waiver_is_reported(tmp_path: Path) -> None:
     """In the sentence that a person reads, and in the audit log with owner, reason and place."""
     case = {"evidence": "too slow"}
     waivers = "- {gate: latency, reason: r, owner: ana, expires: 2025-06-30}"
@@ -216,7 +216,7 @@ def test_a_waiver_that_is_used_is_seen(tmp_path: Path) -> None:
 
 
 def test_the_floor_waives_nothing(tmp_path: Path) -> None:
-    """A waiver there would be everybody's."""
+    """A waiver there would hold for every project."""
     floor = tmp_path / "floor.yml"
     floor.write_text(FLOOR.read_text() + "waivers: []\n")
     with pytest.raises(Refused, match=r"unknown-field.*`waivers`"):
@@ -224,15 +224,15 @@ def test_the_floor_waives_nothing(tmp_path: Path) -> None:
 
 
 def test_every_gate_may_be_waived_or_has_a_reason_why_not(tmp_path: Path) -> None:
-    """The gates that are never waived exist, and the others each have a case that allows it."""
+    """The gates that cannot be waived exist; each other gate has a case that is waived."""
     waived = {case.values[0]["gate"] for case in cases("allowed.yml")}
     assert waived == SETTINGS.keys() - NEVER.keys() and NEVER.keys() < SETTINGS.keys()
 
 
 @pytest.fixture(scope="module")
 def waiving(tmp_path_factory: pytest.TempPathFactory) -> Gates:
-    """Every gate with a waiver that holds, those included that a file could not waive."""
-    found = held(tmp_path_factory.mktemp("gates"))
+    """Every gate with a waiver that holds, also the gates that a file cannot waive."""
+    found = load_gates(tmp_path_factory.mktemp("gates"))
     return {
         name: replace(
             gate,
@@ -246,10 +246,10 @@ def waiving(tmp_path_factory: pytest.TempPathFactory) -> Gates:
 @given(
     spoils=st.lists(st.tuples(st.sampled_from(PATHS), st.sampled_from(BAD)), min_size=1, max_size=4)
 )
-def test_no_waiver_makes_up_for_missing_evidence(
+def test_no_waiver_replaces_missing_evidence(
     waiving: Gates, spoils: list[tuple[tuple[str, ...], Any]]
 ) -> None:
-    """Spoilt in any places, with every gate waived that can be: still refused."""
+    """Broken in any places, with a waiver of every gate, evidence is still refused."""
     document = DOCUMENT
     for path, value in spoils:
         if _is_bad(path, value):
@@ -265,17 +265,17 @@ def test_no_waiver_makes_up_for_missing_evidence(
     p95=st.floats(),
     days=st.integers(-10, 200),
 )
-def test_a_waiver_only_ever_turns_a_no_into_waived(
+def test_a_waiver_only_turns_a_failure_into_waived(
     waiving: Gates, evidence: str, value: float, p95: float, days: int
 ) -> None:
-    """It makes no pass, touches no other verdict, and what it lets through is in the decision."""
+    """It changes no other verdict, and the decision shows what it set aside."""
     plain = {name: replace(gate, waivers=()) for name, gate in waiving.items()}
     found, against, request = EVIDENCE[evidence]
     stated = {"gain_at_1": Estimate(value, value, value, UNITS)}
     metrics = {"test": stated, "validation": good().metrics["validation"]}
     latency = replace(good().latency, p95_ms=p95, p99_ms=p95)
     found = replace(found, metrics=metrics, latency=latency, created=NOW - timedelta(days=days))
-    before, after = (decide(held, found, against, request) for held in (plain, waiving))
+    before, after = (decide(gates, found, against, request) for gates in (plain, waiving))
     for one, other in zip(before.results, after.results, strict=True):
         assert (one.found, one.required) == (other.found, other.required)
         assert other.verdict in (one.verdict, "waived" if one.verdict == "fail" else one.verdict)

@@ -34,8 +34,8 @@ def compared(
         for one in (candidate, champion)
     ]
     assert sides[0] is not None
-    request = replace(cases.asked(), digest=candidate.digest or "")
-    decision = decide(cases.held(folder), candidate, champion, request)
+    request = replace(cases.request(), digest=candidate.digest or "")
+    decision = decide(cases.load_gates(folder), candidate, champion, request)
     made = compare(sides[0], sides[1])
     return Compared(made, decision, "prod", "tiny", None, None, notes)
 
