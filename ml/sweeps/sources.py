@@ -1,8 +1,8 @@
 """Where points come from: random numbers, a Sobol sequence, a grid (TPE: `ml.sweeps.tpe`).
 
 Random sampling needs nothing but numpy, which spares `ml run` the import of Optuna; the numbers are
-those of Optuna's RandomSampler. Sobol and grid sampling are not Optuna's either: its QMCSampler and
-GridSampler leave out choices and nested spaces, which Azure ML samples too.
+those of Optuna's RandomSampler. Sobol and grid sampling are not Optuna's either: its QMCSampler
+samples no choices and its GridSampler no nested spaces, and Azure ML samples both.
 """
 
 from __future__ import annotations

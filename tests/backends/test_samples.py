@@ -11,7 +11,7 @@ from ml.specs.search.domain import Sample
 
 
 def test_values_come_back_with_their_types(tmp_path: Path) -> None:
-    """Numbers, truth values, texts and nested choices."""
+    """Numbers, booleans, text and nested choices."""
     values = {"a": 1, "b": 0.1 + 0.2, "c": True, "d": "1", "e": {"kind": "x", "depth": 3}}
     sample = Sample(7, values, {"kind": "tpe"})
     samples.write(tmp_path / "trials" / "7", sample)

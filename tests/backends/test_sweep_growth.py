@@ -1,4 +1,4 @@
-"""A long sweep: what a trial costs does not grow with the number of those before it.
+"""A long sweep: the cost of a trial does not grow with the number of earlier trials.
 
 Counted, not timed: lines of this repository's code that run for a trial, objects that are kept of
 it, bytes that are written for it. `make bench ARGS="sweep-bookkeeping"` has the times.
@@ -23,7 +23,7 @@ TRIALS, EARLY, LATE, SPAN = 110, 30, 100, 8
 
 
 class Counted:
-    """Watches a sweep: the lines that ran in two spans of trials, and the objects kept by then."""
+    """Counts the lines that ran in two ranges of trials, and the objects in memory by then."""
 
     def __init__(self) -> None:
         self.lines: dict[int, int] = {}
@@ -68,7 +68,7 @@ def counted(home: Path) -> Counted:
 
 @pytest.mark.slow
 def test_a_trial_costs_the_same_after_a_hundred(counted: Counted) -> None:
-    """Lines that ran, blocks that are kept, bytes of records: late trials as early ones."""
+    """Lines that ran, blocks in memory and bytes of records: late trials like early ones."""
     early, late = counted.lines[EARLY] / SPAN, counted.lines[LATE] / SPAN
     assert early > VALUES  # every value is looked at: something was counted
     assert late <= 1.05 * early
@@ -79,8 +79,8 @@ def test_a_trial_costs_the_same_after_a_hundred(counted: Counted) -> None:
 
 
 @pytest.mark.slow
-def test_the_counting_sees_what_grows(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A cost that grows with the number of trials would be found."""
+def test_a_growing_cost_is_detected(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The counting sees a loop over all trials for each of them."""
     from ml.backends.local.sweeps.trials import Trials
 
     best = Trials.best

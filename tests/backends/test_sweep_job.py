@@ -33,7 +33,7 @@ def failure(run: Run) -> Problem:
 
 
 def test_the_same_seed_draws_the_same_trials(home: Path, sweep: Sweeps) -> None:
-    """Whatever the order in which they end; the seed of a sweep without one is kept."""
+    """In whatever order they end; a sweep without a seed records the one that it used."""
     plan = sweep(LOG + "log('score', 1.0)")
     first, second = LocalBackend().run(plan), LocalBackend().run(plan)
     assert [t.parameters for t in first.trials] == [t.parameters for t in second.trials]
@@ -43,15 +43,15 @@ def test_the_same_seed_draws_the_same_trials(home: Path, sweep: Sweeps) -> None:
     assert [t.parameters for t in again.trials] == [t.parameters for t in drawn.trials]
 
 
-def test_of_equal_trials_the_first_wins(home: Path, sweep: Sweeps) -> None:
-    """The first that was started, so that a seed gives the same best whatever ends first."""
+def test_the_first_of_equal_trials_is_the_best(home: Path, sweep: Sweeps) -> None:
+    """The first that started, so that a seed gives the same best trial in every run."""
     script = LOG + "log('score', 1.0); time.sleep(0.5 * os.getcwd().endswith('/0/work'))"
     run = LocalBackend().run(sweep(script, max_total_trials=2))
     assert run.best == run.trials[0].name
 
 
 def test_trials_share_the_cores(home: Path, sweep: Sweeps) -> None:
-    """Each gets its part of the threads, and its values also as AZUREML_SWEEP_…"""
+    """Each gets its share of the threads, and its values as AZUREML_SWEEP_… too."""
     script = LOG + "log('score', float(os.environ['OMP_NUM_THREADS']))\n"
     script += "log('x', float(os.environ['AZUREML_SWEEP_x']))"
     run = LocalBackend().run(sweep(script))
@@ -60,24 +60,24 @@ def test_trials_share_the_cores(home: Path, sweep: Sweeps) -> None:
 
 
 @pytest.mark.parametrize(
-    ("machine", "asked", "total", "expected"),
+    ("machine", "wanted", "total", "expected"),
     [(8, 4, 24, 4), (2, 8, 24, 2), (8, 8, 3, 3), (1, 4, 9, 1)],
 )
 def test_concurrency(
     sweep: Sweeps,
     monkeypatch: pytest.MonkeyPatch,
     machine: int,
-    asked: int,
+    wanted: int,
     total: int,
     expected: int,
 ) -> None:
-    """As many as the plan allows, and one a core at most."""
+    """As many as the plan allows, and at most one for each core."""
     monkeypatch.setattr("ml.backends.local.sweeps.sweep.cores", lambda: machine)
-    assert concurrency(sweep("", max_concurrent_trials=asked, max_total_trials=total)) == expected
+    assert concurrency(sweep("", max_concurrent_trials=wanted, max_total_trials=total)) == expected
 
 
 def test_a_nan_is_not_ranked(home: Path, sweep: Sweeps) -> None:
-    """The trial completed, as on Azure ML, but it cannot win, and it says so."""
+    """The trial completed, as on Azure ML, but it is not ranked, and a warning says so."""
     script = LOG + "x = float(sys.argv[1]); log('score', float('nan') if x > 0.5 else x)"
     run = LocalBackend().run(sweep(script, max_total_trials=4))
     diverged = [t for t in run.trials if t.parameters["x"] > 0.5]
@@ -91,24 +91,26 @@ def test_a_nan_is_not_ranked(home: Path, sweep: Sweeps) -> None:
     assert warning.found.startswith(f"{len(diverged)} of 4 trials: {diverged[0].name} logged nan")
 
 
-def test_what_failed_beside_the_best_is_told(home: Path, sweep: Sweeps) -> None:
-    """A sweep that completed says of each kind of fault how many trials had it, and one log."""
+def test_failed_trials_of_a_completed_sweep_are_warnings(home: Path, sweep: Sweeps) -> None:
+    """One for each kind of failure: how many trials had it, and one of their logs."""
     script = LOG + "x = float(sys.argv[1])\nif x > 0.5: sys.exit('too large')\nlog('score', x)"
     run = LocalBackend().run(sweep(script, {"model": "custom_model"}, max_total_trials=4))
     assert (run.status, run.error) == ("Completed", None)
     failed = [trial for trial in run.trials if trial.status == "Failed"]
-    told = {warning.code: warning for warning in run.warnings}
-    assert told.keys() == {"script-failed", "output-empty"}
+    warnings = {warning.code: warning for warning in run.warnings}
+    assert warnings.keys() == {"script-failed", "output-empty"}
     assert all(warning.severity == "warning" for warning in run.warnings)
-    assert told["script-failed"].found.startswith(f"{len(failed)} of 4 trials: the command exited")
-    assert "too large" in told["script-failed"].found
-    assert str(failed[0].folder) in told["script-failed"].hint
+    assert warnings["script-failed"].found.startswith(
+        f"{len(failed)} of 4 trials: the command exited"
+    )
+    assert "too large" in warnings["script-failed"].found
+    assert str(failed[0].folder) in warnings["script-failed"].hint
     assert records.read(run.folder) == run
 
 
 @pytest.mark.parametrize("value", ["nan", "inf", "-inf"])
-def test_a_sweep_of_nothing_but_nan_fails(home: Path, sweep: Sweeps, value: str) -> None:
-    """With the line of the objective, and where to look."""
+def test_a_sweep_without_a_finite_value_fails(home: Path, sweep: Sweeps, value: str) -> None:
+    """With the line of the objective, and the log to read."""
     error = failure(LocalBackend().run(sweep(LOG + f"log('score', float('{value}'))")))
     assert error.code == "metric-not-finite"
     assert error.place == Place("jobs/job.yml", 20)
@@ -125,15 +127,15 @@ def test_a_metric_of_another_name_is_suggested(home: Path, sweep: Sweeps) -> Non
 
 
 def test_a_trial_that_never_logs(home: Path, sweep: Sweeps) -> None:
-    """Is told apart from one that failed."""
+    """Its error differs from that of a trial that failed."""
     error = failure(LocalBackend().run(sweep("print('I log nothing')")))
     assert error.code == "metric-missing"
     assert "no metric at all" in error.found
     assert "std_log.txt" in error.hint
 
 
-def test_when_every_trial_fails_the_first_cause_is_told(home: Path, sweep: Sweeps) -> None:
-    """Not only that they failed."""
+def test_when_every_trial_fails_the_first_error_is_shown(home: Path, sweep: Sweeps) -> None:
+    """The sweep's error has the first trial's cause."""
     error = failure(LocalBackend().run(sweep("raise SystemExit('no data here')")))
     assert error.code == "no-trial-completed"
     assert "none of 3 trials completed" in error.found
@@ -141,7 +143,7 @@ def test_when_every_trial_fails_the_first_cause_is_told(home: Path, sweep: Sweep
 
 
 def test_the_sweeps_timeout_cancels_all_its_trials(home: Path, sweep: Sweeps) -> None:
-    """What had completed by then is kept, and the best of it."""
+    """Trials that completed before stay, and the best of them is the sweep's."""
     script = LOG + "x = float(sys.argv[1]); log('score', x); time.sleep(60 * (x > 0.5))"
     run = LocalBackend().run(sweep(script, max_total_trials=9, timeout_s=3.0))
     assert run.status == "Canceled"
@@ -153,7 +155,7 @@ def test_the_sweeps_timeout_cancels_all_its_trials(home: Path, sweep: Sweeps) ->
 
 
 def test_a_trials_timeout_cancels_that_trial(home: Path, sweep: Sweeps) -> None:
-    """The sweep goes on."""
+    """The sweep continues."""
     script = LOG + "x = float(sys.argv[1]); log('score', x); time.sleep(60 * (x > 0.5))"
     run = LocalBackend().run(sweep(script, max_total_trials=4, trial_timeout_s=1.5))
     assert run.status == "Completed"
@@ -175,7 +177,7 @@ def test_a_grid_ends_with_its_last_point(home: Path, sweep: Sweeps) -> None:
 def test_a_trial_that_ended_in_time_is_not_ended_by_the_policy(
     home: Path, sweep: Sweeps, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One that had completed before anybody looked stays Completed, however poor it is."""
+    """A trial that completed before its metrics were read stays Completed, however poor."""
     monkeypatch.setattr("ml.backends.local.sweeps.sweep.METRICS_S", 3600)
     policy = EarlyTermination("median_stopping", HERE)
     script = LOG + "log('score', float(sys.argv[1]))"
@@ -186,7 +188,7 @@ def test_a_trial_that_ended_in_time_is_not_ended_by_the_policy(
 
 
 def test_when_the_policy_ends_everything_the_sweep_says_so(home: Path, sweep: Sweeps) -> None:
-    """A policy that leaves nothing is a failure with its own advice."""
+    """The sweep fails, with a hint about the policy."""
     script = LOG + "log('score', float(sys.argv[1]) * 0); log('score', -1.0, 1); time.sleep(60)"
     policy = EarlyTermination("truncation_selection", HERE, 1, 2, truncation_percentage=99)
     plan = sweep(script, early_termination=policy, trial_timeout_s=4.0, max_total_trials=2)
@@ -206,7 +208,7 @@ def test_the_record_of_a_sweep_is_the_sweep(home: Path, sweep: Sweeps) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["random", "bayesian"])
 def test_a_sweep_of_real_mlflow_trials(home: Path, sweep: Sweeps, algorithm: str) -> None:
-    """Median stopping included: every metric that a trial logged is in the store, none is lost."""
+    """With median stopping: every metric that a trial logged is in the store."""
     script = (
         "import sys, mlflow\n"
         "x = float(sys.argv[1])\n"
@@ -235,9 +237,9 @@ def test_hints_reach_the_trials(home: Path, sweep: Sweeps) -> None:
         "s.hints.yml",
     )
     plan = sweep(LOG + "log('score', float(sys.argv[1]))", hints=hints, max_total_trials=4)
-    (said,) = [line for line in LocalBackend().differences(plan) if "hints" in line]
-    assert "1 point to try first, 1 constraint that leaves 0." in said
-    assert "Azure ML does not read them" in said
+    (hints,) = [line for line in LocalBackend().differences(plan) if "hints" in line]
+    assert "1 point to try first, 1 constraint that leaves 0." in hints
+    assert "Azure ML does not read them" in hints
     run = LocalBackend().run(plan)
     assert run.trials[0].parameters["x"] == 0.25
     assert all(trial.parameters["x"] <= 0.5 for trial in run.trials)
@@ -246,8 +248,8 @@ def test_hints_reach_the_trials(home: Path, sweep: Sweeps) -> None:
     assert records.lineage(run.folder)["sampling"]["hints"] == "s.hints.yml"
 
 
-def test_constraints_that_leave_nothing_are_told_before_the_run(home: Path, sweep: Sweeps) -> None:
-    """And a caller that does not ask for the differences gets a failed sweep without trials."""
+def test_constraints_that_leave_nothing_are_refused_early(home: Path, sweep: Sweeps) -> None:
+    """A caller that does not check the differences first gets a failed sweep without trials."""
     hints = Hints((), (Constraint("x > 2", Place("s.hints.yml", 4)),), "s.hints.yml")
     plan = sweep("", hints=hints)
     with pytest.raises(Refused, match="none of 10,000 points"):
@@ -258,8 +260,8 @@ def test_constraints_that_leave_nothing_are_told_before_the_run(home: Path, swee
     assert run.error.place == Place("s.hints.yml", 4)
 
 
-def test_a_policys_verdict_is_kept_in_numbers(home: Path, sweep: Sweeps) -> None:
-    """As tags of the trial that it ended: what it had, and what it would have needed."""
+def test_a_policys_verdict_is_recorded_in_numbers(home: Path, sweep: Sweeps) -> None:
+    """As tags of the trial that it ended: the value and the threshold."""
     policy = EarlyTermination("bandit", HERE, 1, 1, slack_amount=0.1)
     script = LOG + (
         "x = float(sys.argv[1])\nlog('score', 0.9 if x == 0.25 else 0.5, 0)\n"
@@ -285,10 +287,8 @@ def test_a_policys_verdict_is_kept_in_numbers(home: Path, sweep: Sweeps) -> None
     ]
 
 
-def test_every_trial_has_its_suggestion_before_its_process_starts(
-    home: Path, sweep: Sweeps
-) -> None:
-    """The script itself can see the file, and the values in it are those that it was given."""
+def test_every_trial_has_its_sample_before_its_process_starts(home: Path, sweep: Sweeps) -> None:
+    """The script can read the file, and the values in it are its own."""
     script = LOG + (
         "import json\n"
         "seen = json.loads(Path('../sampling.json').read_text())\n"

@@ -1,4 +1,4 @@
-"""Points to try first and constraints, as samplers keep to them."""
+"""Points to try first, and constraints, in every sampler."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ ALL = ["random", "sobol", "bayesian"]
 
 
 def plan(algorithm: str, points: list[dict], constraints: list[str], **changes) -> SweepPlan:
-    """A sweep with hints; a constraint's line is 10 and more, a point's 1 and more."""
+    """A sweep with hints: points on the lines from 1, constraints on those from 10."""
     hints = Hints(
         tuple(Point(one, Place("s.hints.yml", 1 + at)) for at, one in enumerate(points)),
         tuple(Constraint(c, Place("s.hints.yml", 10 + at)) for at, c in enumerate(constraints)),
@@ -54,7 +54,7 @@ def plan(algorithm: str, points: list[dict], constraints: list[str], **changes) 
 def run_trials(
     sweep: SweepPlan, count: int, seed: int = 1, loss: Callable[[dict], float] | None = None
 ) -> list[Sample]:
-    """The first suggestions, each told its loss; fewer when the space has no more."""
+    """The first samples, each told its loss; fewer when the space has no more."""
     sampler, samples = sampler_for(sweep, seed), []
     while len(samples) < count and (one := sampler.ask()) is not None:
         value = loss(one.values) if loss else 0.5
@@ -68,7 +68,7 @@ FIRST = {"x": 0.25, "y": 0.5, "a": 2, "model": {"name": "linear", "penalty": 0.1
 
 @pytest.mark.parametrize("algorithm", ALL)
 def test_points_come_first_in_their_order(algorithm: str) -> None:
-    """A whole one as it is; what a partial one leaves open is sampled, in the branch it names."""
+    """A complete one as it is; the open values of a partial one are sampled, in its branch."""
     sweep = plan(algorithm, [FIRST, {"a": 3, "model": {"name": "tree"}}], [])
     first, second, third = run_trials(sweep, 3)
     assert first.values == FIRST
@@ -86,14 +86,14 @@ def test_points_come_first_in_their_order(algorithm: str) -> None:
 
 
 def test_points_do_not_change_the_samples_after_them() -> None:
-    """After two whole points a seed gives the very trials that it gives without them."""
+    """After two complete points a seed gives the same trials as without them."""
     bare = [one.values for one in run_trials(plan("random", [], []), 5)]
     hinted = [one.values for one in run_trials(plan("random", [FIRST, FIRST | {"a": 1}], []), 7)]
     assert hinted[2:] == bare
 
 
 def test_a_grid_begins_with_the_points_and_has_every_cell_once() -> None:
-    """A partial point takes the first cell that is so; afterwards the others in their order."""
+    """A partial point takes the first cell with its values; the other cells follow in order."""
     samples = run_trials(plan("grid", [{"a": 3, "b": 10}, {"b": 20}], []), 99)
     assert [one.values for one in samples] == [
         {"a": 3, "b": 10},
@@ -109,14 +109,14 @@ def test_a_grid_begins_with_the_points_and_has_every_cell_once() -> None:
 
 
 def test_a_point_without_a_free_cell_is_skipped() -> None:
-    """Three partial points, two cells: the third trial is the grid's next."""
+    """Three partial points, two cells: the third trial is the next cell of the grid."""
     samples = run_trials(plan("grid", [{"a": 2}, {"a": 2}, {"a": 2}], []), 3)
     assert [one.values["a"] for one in samples] == [2, 2, 1]
     assert samples[2].origin["kind"] == "grid"
 
 
-def test_a_grid_leaves_out_what_breaks_a_constraint() -> None:
-    """And ends; how many cells were passed over is in the origin."""
+def test_a_grid_skips_cells_that_break_a_constraint() -> None:
+    """It ends, and the origin has the number of skipped cells."""
     samples = run_trials(plan("grid", [], ["a * b <= 40", "a != 1"]), 99)
     assert [tuple(one.values.values()) for one in samples] == [(2, 10), (2, 20), (3, 10)]
     assert [one.origin.get("refused", 0) for one in samples] == [2, 0, 0]
@@ -127,7 +127,7 @@ CONSTRAINTS = ["x + y <= 0.5", "model.depth >= 5 or a == 1", "a < 3 or not given
 
 @pytest.mark.parametrize("algorithm", ALL)
 def test_no_trial_breaks_a_constraint(algorithm: str) -> None:
-    """Over a space of which a ninth is left, also while TPE is drawn towards what is refused."""
+    """A ninth of the space is feasible, and the best points of TPE are refused."""
     sweep = plan(algorithm, [{"x": 0.4}], CONSTRAINTS)
     samples = run_trials(sweep, 40, loss=lambda one: -one["x"] - one["y"])
     assert len(samples) == 40
@@ -145,7 +145,7 @@ def test_no_trial_breaks_a_constraint(algorithm: str) -> None:
 
 @pytest.mark.parametrize("algorithm", [*ALL, "grid"])
 def test_constraints_that_leave_nothing_end_the_sweep(algorithm: str) -> None:
-    """With the line of the one that refused most, how many points were tried, and no trial."""
+    """With the line of the one that refused most, the number of points, and without a trial."""
     sweep = plan(algorithm, [], ["a > 0", "a > 5"])
     for attempt in (lambda: run_trials(sweep, 1), lambda: feasible_share(sweep)):
         with pytest.raises(Refused) as refused:
@@ -160,19 +160,20 @@ def test_constraints_that_leave_nothing_end_the_sweep(algorithm: str) -> None:
 
 
 def test_points_that_tpe_never_reaches_are_drawn_at_random() -> None:
-    """A sliver that TPE leaves in its twenty points is samples by chance, and it is said."""
+    """TPE draws twenty points that are refused; then random points find the feasible sliver."""
     sweep = plan("bayesian", [], ["x < 0.01 or a == 1"], search_space={k: SPACE[k] for k in "xa"})
     sampler = sampler_for(sweep, 3)
     for number in range(15):
         one = sampler.ask()
         sampler.tell(one.number, [float(number)], float(number))
-    seen = [sampler.ask() for _ in range(30)]
-    assert all(one.values["x"] < 0.01 or one.values["a"] == 1 for one in seen)
+    samples = [sampler.ask() for _ in range(30)]
+    assert all(one.values["x"] < 0.01 or one.values["a"] == 1 for one in samples)
+    assert any(one.origin.get("instead_of") == "tpe" for one in samples)
 
 
 @pytest.mark.parametrize("algorithm", ALL)
 def test_a_constraint_that_has_no_value_is_refused(algorithm: str) -> None:
-    """A division by zero at some point of the space: its line, the values, the guard to write."""
+    """A division by zero somewhere in the space: the line, the values, and a guard to write."""
     sweep = plan(algorithm, [], ["1 / (a - 2) < 9"])
     for attempt in (lambda: run_trials(sweep, 50), lambda: feasible_share(sweep)):
         with pytest.raises(Refused) as refused:
@@ -190,8 +191,8 @@ def test_a_constraint_that_has_no_value_is_refused(algorithm: str) -> None:
     ("algorithm", "constraint", "share"),
     [("random", "x <= 0.25", 0.25), ("bayesian", "a == 1", 1 / 3), ("grid", "a == 1", 1 / 3)],
 )
-def test_the_share_that_is_left(algorithm: str, constraint: str, share: float) -> None:
-    """Estimated from a thousand points, and counted for a grid; all of it without constraints."""
+def test_the_feasible_share(algorithm: str, constraint: str, share: float) -> None:
+    """Estimated from a thousand points, counted for a grid; 1 without constraints."""
     assert feasible_share(plan(algorithm, [], [constraint])) == pytest.approx(share, abs=0.05)
     assert feasible_share(plan(algorithm, [], [])) == 1
 
@@ -199,7 +200,7 @@ def test_the_share_that_is_left(algorithm: str, constraint: str, share: float) -
 @pytest.mark.parametrize("algorithm", [*ALL, "grid"])
 @pytest.mark.parametrize("after", [1, 2, 4])
 def test_a_resumed_sweep_keeps_to_its_hints(algorithm: str, after: int) -> None:
-    """Recalled trials count: a point is tried once, and a sequence goes on behind them."""
+    """Recalled trials count: a point is tried once, and a sequence continues after them."""
     constraints = ["a < 3"] if algorithm == "grid" else CONSTRAINTS
     sweep = plan(algorithm, [{"a": 1}, {"a": 2}], constraints)
     whole = run_trials(sweep, 4 if algorithm == "grid" else 14)

@@ -1,4 +1,4 @@
-"""Samplers: repeatable, and learning where they should."""
+"""Samplers: repeatable, resumable, and Bayesian sampling wired to Optuna."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def trial_values(plan: SweepPlan, seed: int, count: int = 12) -> list[Mapping[st
     ids=["random", "sobol", "bayesian"],
 )
 def test_the_same_seed_gives_the_same_trials(plan: SweepPlan) -> None:
-    """And another seed gives others."""
+    """Another seed gives other trials."""
     assert trial_values(plan, 7) == trial_values(plan, 7)
     assert trial_values(plan, 7) != trial_values(plan, 8)
 
@@ -114,7 +114,7 @@ def some_fail(number: int, loss: float) -> tuple[list[float], float | None]:
 def test_the_recorded_good_trials_are_those_that_optuna_separates(
     goal: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With trials that failed, that were stopped early and that run: the same ones, by number."""
+    """With failed, stopped and running trials: Optuna's split has the same good ones."""
     good: list[list[float]] = []
     split = tpe_sampler._split_trials
 
@@ -162,7 +162,7 @@ def test_a_draw_that_a_constraint_refused_is_not_in_the_history() -> None:
 
 
 def test_failed_trials_are_ignored_and_stopped_ones_count_as_bad() -> None:
-    """Ten trials that failed are no start-up; ended ones are good only when nothing else is."""
+    """Failed trials do not end the start-up; stopped ones are good only after completed ones."""
     sampler = sampler_for(replace(PLAN, algorithm="bayesian"), 0)
     for curve in ([], [float("nan")], [0.1, float("inf")]) * 5:
         sampler.tell(sampler.ask().number, curve, None)
@@ -187,7 +187,7 @@ def test_failed_trials_are_ignored_and_stopped_ones_count_as_bad() -> None:
 )
 @pytest.mark.parametrize("after", [1, 8, 14])
 def test_a_resumed_sweep_suggests_what_it_would_have(plan: SweepPlan, after: int) -> None:
-    """Recalled from what was recorded as JSON and told the same, it suggests the same."""
+    """After recalling the recorded samples (JSON) and results, it suggests the same trials."""
     after = min(after, 6) if plan.algorithm == "grid" else after
     first, second = sampler_for(plan, 5), sampler_for(plan, 5)
     for one in run_trials(first, after, some_fail):

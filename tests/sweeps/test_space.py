@@ -24,14 +24,14 @@ def dim(kind: str, *args: object, name: str = "x") -> Dimension:
 
 
 def sweep(space: dict[str, Dimension], **changes: object) -> SweepPlan:
-    """A sweep over a space, random unless told otherwise."""
+    """A sweep over a space, random by default."""
     trial = CommandPlan(HERE, "t", "e", "true", None, Environment("e"))
     given = {"algorithm": "random", "goal": "minimize", "primary_metric": "loss", **changes}
     return SweepPlan(HERE, "s", "e", trial, space, **given)
 
 
 def sample(dimension: Dimension, count: int = 2000, seed: int = 0, **changes: object) -> list:
-    """Values of one dimension, by random sampling unless told otherwise."""
+    """Values of one dimension, by random sampling by default."""
     sampler = sampler_for(sweep({"x": dimension}, **changes), seed)
     return [sampler.ask().values["x"] for _ in range(count)]
 
@@ -77,7 +77,7 @@ def test_quantised_distributions(
 
 
 def shares(dimension: Dimension) -> dict[float, float]:
-    """How likely each value is: what of the exact law lies within half a step of it."""
+    """The probability of each value: that of the exact distribution within half a step of it."""
     args = dimension.args
     if dimension.kind == "choice":
         return dict.fromkeys(args, 1 / len(args))
@@ -174,7 +174,7 @@ def test_a_nested_choice_draws_its_own_branch_alone() -> None:
 
 
 def test_grid_is_the_product_with_nested_branches() -> None:
-    """Two sizes times (two trees + one linear without a free parameter) are six points."""
+    """Two sizes times (two trees + one linear model without a free parameter) are six points."""
     model = dim(
         "choice", {"name": "tree", "depth": dim("choice", 3, 5, name="depth")}, "linear", name="m"
     )
@@ -200,14 +200,14 @@ def test_an_unknown_distribution_is_refused() -> None:
     assert refused.value.exit_code == Exit.CANNOT_HONOUR
 
 
-def test_sobol_covers_the_space_more_evenly_than_chance() -> None:
+def test_sobol_covers_the_space_evenly() -> None:
     """64 points fill 64 equal cells of a unit interval: each holds exactly one."""
     values = sample(dim("uniform", 0, 64), 64, seed=3, rule="sobol")
     assert sorted(int(value) for value in values) == list(range(64))
 
 
-def test_sobol_has_a_lower_discrepancy_than_chance() -> None:
-    """In three dimensions, of 128 points, by the centred L2 discrepancy; for ten seeds of ten."""
+def test_sobol_has_a_lower_discrepancy_than_random_sampling() -> None:
+    """128 points in three dimensions, by the centred L2 discrepancy, for each of ten seeds."""
     space = {name: dim("uniform", 0.0, 1.0, name=name) for name in "abc"}
 
     def discrepancy(rule: str, seed: int) -> float:
@@ -230,7 +230,7 @@ def test_sobol_takes_every_distribution() -> None:
     assert {one["n"] for one in drawn} == {0, 1, 2}
 
 
-def test_draw_names_branches_apart() -> None:
+def test_branches_have_variables_of_their_own() -> None:
     """Two branches with a parameter of the same name are two parameters to the sampler."""
     asked = []
 
@@ -261,8 +261,8 @@ def test_draw_names_branches_apart() -> None:
     ],
     ids=lambda value: value.kind if isinstance(value, Dimension) else "",
 )
-def test_what_is_drawn_can_be_given(dimension: Dimension, seed: int) -> None:
-    """Every value that a sampler draws is one that may be given, and comes back as it was given."""
+def test_every_sampled_value_may_be_a_hint(dimension: Dimension, seed: int) -> None:
+    """Every value that a sampler draws may stand in a hint, and the trial gets exactly that."""
     for value in sample(dimension, 20, seed):
         known = locate({"x": dimension}, {"x": value})
         again = draw({"x": dimension}, lambda one: pytest.fail(f"{one} was asked for"), known)
@@ -300,10 +300,10 @@ def test_what_is_drawn_can_be_given(dimension: Dimension, seed: int) -> None:
         (NESTED, "tree", False, "no choice"),
     ],
 )
-def test_which_values_may_be_given(
+def test_which_values_may_be_hints(
     dimension: Dimension, value: object, allowed: bool, found: str
 ) -> None:
-    """Those that the distribution can yield, of its types."""
+    """Those that the distribution can yield, with their types."""
     if allowed:
         assert "x" in locate({"x": dimension}, {"x": value})
         return
@@ -312,8 +312,8 @@ def test_which_values_may_be_given(
     assert misfit.value.expected
 
 
-def test_branches_are_told_apart_by_what_they_yield() -> None:
-    """Two branches with the same name: 7 lies in the second alone; 5.5 in both says too little."""
+def test_a_hint_selects_the_branch_that_can_yield_it() -> None:
+    """Two branches with the same name: only the second yields 7; both yield 5.5: refused."""
     both = dim("choice", {"d": dim("uniform", 0, 6)}, {"d": dim("uniform", 5, 9)}, name="m")
     assert locate({"m": both}, {"m": {"d": 7}})["m"].raw == 1
     with pytest.raises(Misfit, match="2 branches"):
