@@ -9,6 +9,7 @@ import os
 import re
 import signal
 import socket
+import struct
 import threading
 import time
 from collections import Counter
@@ -430,6 +431,7 @@ POST = b"POST /score HTTP/1.1\r\nhost: h\r\n"
         (b"POST /score HTTP/1.1\r\ncontent-length: 0\r\n\r\n", 400),
         (POST + b"content-length: 5\r\ntransfer-encoding: chunked\r\n\r\n", 400),
         (POST + b"content-length: 5\r\ncontent-length: 6\r\n\r\n", 400),
+        (POST + b"transfer-encoding: chunked\r\n\r\nzz\r\n", 400),
         (POST + b"x: %b\r\n\r\n" % (b"y" * 70_000), 431),
         (POST + b"content-length: %d\r\n\r\n" % (MAX_BODY + 1), 413),
         (b"CONNECT h:1 HTTP/1.1\r\nhost: h\r\n\r\n", 501),
@@ -455,13 +457,14 @@ def test_a_compressed_body_passes_unchanged(both: Routed, blue: Backend) -> None
 
 
 def test_nothing_is_added_to_a_request(both: Routed, blue: Backend) -> None:
-    """No header of the router's own, and no cookie that another caller's answer set."""
+    """No header of the router, no header about the caller's connection, no cookie of an answer."""
     answer = OK_WITH_COOKIE % 1
     with scripted(answer, answer) as port:
         both.put(ports={"blue": port, "green": port})
         assert "set-cookie" in ask(both)[1]
     both.put(ports={"blue": blue.port, "green": blue.port})
-    raw(both, POST + b"content-length: 2\r\nx-own: 1\r\nconnection: close\r\n\r\n{}")
+    own = b"x-own: 1\r\nx-hop: 1\r\nconnection: close, x-hop\r\n"
+    raw(both, POST + own + b"content-length: 2\r\n\r\n{}")
     assert blue.asked[0][1].keys() == {"host", "content-length", "x-own"}
 
 
@@ -482,6 +485,25 @@ def test_a_chunked_body_over_the_limit_is_refused(both: Routed, blue: Backend) -
     head = b"POST /score HTTP/1.1\r\nhost: h\r\ntransfer-encoding: chunked\r\n\r\n"
     assert b"413" in raw(both, head, *[chunk] * 10, b"1\r\nz\r\n", until=b"413")
     assert not blue.asked
+
+
+@pytest.mark.parametrize("body", [b"content-length: 100", b"transfer-encoding: chunked"])
+@pytest.mark.parametrize("resets", [False, True])
+def test_a_caller_who_disconnects_is_not_an_error_of_the_router(
+    both: Routed, blue: Backend, body: bytes, resets: bool
+) -> None:
+    """In the middle of a body: no deployment is called, and the log stays empty."""
+    with socket.create_connection((processes.HOST, both.router.port)) as stream:
+        if resets:
+            linger = struct.pack("ii", 1, 0)  # close() resets the connection
+            stream.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+        stream.sendall(POST + body + b"\r\nexpect: 100-continue\r\n\r\n")
+        assert stream.recv(100).startswith(b"HTTP/1.1 100")
+        stream.sendall(b"5\r\nab")
+    assert ask(both)[0] == 200 and len(blue.asked) == 1
+    os.kill(both.router.pid, signal.SIGTERM)
+    psutil.wait_procs([psutil.Process(both.router.pid)], timeout=20)
+    assert processes.log(both.router.folder).read_text() == ""
 
 
 def test_it_answers_the_requests_in_flight_before_it_ends(both: Routed, blue: Backend) -> None:

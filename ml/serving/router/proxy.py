@@ -14,7 +14,7 @@ from typing import Any
 
 import aiohttp
 from aiohttp import hdrs, web
-from aiohttp.http_exceptions import LineTooLong
+from aiohttp.http_exceptions import HttpProcessingError, LineTooLong
 from multidict import CIMultiDict
 from yarl import URL
 
@@ -38,7 +38,8 @@ KEEP_S = 1.0
 # Requests that a deployment may have in flight; more are answered 429, as a managed endpoint does.
 MAX_IN_FLIGHT = 512
 MAX_MIRRORED_IN_FLIGHT = 32
-# RFC 9110, 7.6.1: headers about one connection. Lengths are written anew.
+# RFC 9110, 7.6.1: headers about one connection, beside those that `Connection` names. Lengths are
+# written anew.
 _HOP_BY_HOP = (
     *(hdrs.CONNECTION, "Keep-Alive", "Proxy-Connection", hdrs.TRANSFER_ENCODING, hdrs.TE),
     *(hdrs.TRAILER, hdrs.UPGRADE, hdrs.CONTENT_LENGTH, hdrs.EXPECT),
@@ -143,6 +144,8 @@ class Proxy:
             return _refuse(413, f"the body is larger than {MAX_BODY} bytes")
         except TimeoutError:
             return _refuse(408, f"the request did not arrive within {CALLER_SLOW_S:g} s")
+        except (web.RequestPayloadError, HttpProcessingError, ConnectionError):
+            return _refuse(400, "the body is malformed or incomplete")
         routes = self.routes
         if routes is None:
             return error(404, "no deployment has a positive weight")
@@ -154,16 +157,17 @@ class Proxy:
         chosen = named or routes.pick(key, self._random, self.leased)
         scores = request.method == hdrs.METH_POST and request.rel_url.raw_path == SCORE
         if not scores or named is not None:
-            return await self._send(chosen, request, body, routes, scores)
+            return await self._send(chosen, self.tallies[chosen], request, body, routes, scores)
         collects = self._collects(routes, chosen, key)
         if routes.mirror and self.leased:
             mirror = routes.pick_mirror(chosen, self._random)
             if mirror is not None and self.tallies[mirror].in_flight < MAX_MIRRORED_IN_FLIGHT:
-                self.tallies[mirror].mirrored += 1
-                copy = asyncio.create_task(self._send(mirror, request, body, routes, True))
+                tally = self.tallies[mirror]
+                tally.mirrored += 1
+                copy = asyncio.create_task(self._send(mirror, tally, request, body, routes))
                 self._copies.add(copy)
                 copy.add_done_callback(self._copies.discard)
-        answer = await self._send(chosen, request, body, routes, True)
+        answer = await self._send(chosen, self.tallies[chosen], request, body, routes)
         if collects:
             digest = routes.digests.get(chosen, "")
             request_id = _text(answer.headers.get(REQUEST_ID)) or ""
@@ -194,10 +198,15 @@ class Proxy:
         return share > 0 and self._random.random() < share
 
     async def _send(
-        self, name: str, request: web.BaseRequest, body: bytes, routes: Routes, scores: bool
+        self,
+        name: str,
+        tally: Tally,
+        request: web.BaseRequest,
+        body: bytes,
+        routes: Routes,
+        scores: bool = True,
     ) -> web.Response:
         """The answer of a deployment, counted if the request `scores`."""
-        tally = self.tallies[name]
         if tally.in_flight >= MAX_IN_FLIGHT:
             if scores:
                 tally.add(TOO_MANY, 0.0, own=False)
@@ -339,8 +348,8 @@ def _url(port: int, path: str, query: str) -> URL:
 
 def _end_to_end(headers: Mapping[str, str]) -> Headers:
     copy = CIMultiDict(headers)
-    for name in _HOP_BY_HOP:
-        copy.popall(name, None)
+    for name in (*_HOP_BY_HOP, *headers.get(hdrs.CONNECTION, "").split(",")):
+        copy.popall(name.strip(), None)
     return copy
 
 
