@@ -32,8 +32,8 @@ def differences(runs: RunStore, one: Entry, other: Entry) -> list[Difference]:
         Difference(*key, first.get(key), second.get(key)) for key in first.keys() | second.keys()
     ]
     differing += _files(runs, one, other)
-    differing.sort(key=lambda found: (SECTIONS.index(found.section), found.name))
-    return [found for found in differing if not _same(found.one, found.other)]
+    differing.sort(key=lambda field: (SECTIONS.index(field.section), field.name))
+    return [field for field in differing if not _same(field.one, field.other)]
 
 
 def _same(one: Any, other: Any) -> bool:

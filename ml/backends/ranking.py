@@ -51,7 +51,9 @@ def different_data(runs: RunStore, ranked: Iterable[Run]) -> bool:
     data = set()
     for run in ranked:
         inputs = (runs.entry(run).lineage.get("data") or {}).items()
-        data.add(tuple(sorted((name, str(one.get("digest") or one)) for name, one in inputs)))
+        data.add(
+            tuple(sorted((name, str(source.get("digest") or source)) for name, source in inputs))
+        )
     return len(data) > 1
 
 

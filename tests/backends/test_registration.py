@@ -288,7 +288,7 @@ def test_two_at_once_get_two_versions(home: Path, repository: Path, tmp_path: Pa
         folder = tmp_path / str(number)
         folder.mkdir()
         (folder / "a").write_text(str(number))
-        closed = registration.closed(made.outputs, replace(run, outputs={"o": folder}))  # type: ignore[union-attr]
+        closed = registration.register_outputs(made.outputs, replace(run, outputs={"o": folder}))  # type: ignore[union-attr]
         return closed.registered["o"]
 
     with ThreadPoolExecutor(4) as pool:

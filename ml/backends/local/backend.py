@@ -125,7 +125,7 @@ class LocalBackend:
                 for name in environment.TRACKING
                 if name in command.environment_variables
             ]
-        said += registration.said(plan)
+        said += registration.differences(plan)
         for places in (plan.places, *(command.places for command in commands(plan))):
             said += [
                 f"local: `{field}` ({place}) has no meaning here"

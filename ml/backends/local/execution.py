@@ -231,7 +231,7 @@ class Execution:
         )
         if self._process is not None:
             self._lineage["process"] = self._process.way
-        self.run = registration.closed(self.plan.outputs, self.run)
+        self.run = registration.register_outputs(self.plan.outputs, self.run)
         records.write(self.run, self._lineage)
         for written in files.artifacts(self.folder, self.session.snapshot):
             files.keep(written, self.session.tracking.artifacts_of(self.run.id))

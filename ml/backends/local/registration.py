@@ -1,9 +1,9 @@
 """Outputs that name an asset: registered on this machine when the run completes, as on Azure ML.
 
 An asset is an Azure ML spec (`az ml data create -f`, `az ml model create -f` take it) beside the
-content that it names. It does not change: the files are the run's own, with a second name here and
-without the right to write, and whoever uses them compares their digest. "A name can be set without
-setting a version" (azure.ai.ml.Output): then it is the next number.
+content that it names. It does not change: the files are hard links to those of the run, read-only,
+and their digest is compared at each use. "A name can be set without setting a version"
+(azure.ai.ml.Output): then the version is the next number.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ _SCHEMA = "https://azuremlschemas.azureedge.net/latest/{}.schema.json"
 _UNFINISHED = ".unfinished-"
 
 
-def closed(outputs: Mapping[str, OutputPlan], run: Run) -> Run:
-    """The run with the named outputs registered if it completed; Failed when that went wrong.
+def register_outputs(outputs: Mapping[str, OutputPlan], run: Run) -> Run:
+    """The run with its named outputs registered, if it completed; Failed when that is not possible.
 
-    An output that was not written is left out: the run warns of it. A version that is there stays
-    as it is: the same content is that version, any other is a problem.
+    An output that was not written is left out: the run has a warning about it. An existing version
+    does not change: the same content is that version, other content is a problem.
     """
     if run.status != "Completed":
         return run
@@ -55,25 +55,25 @@ def _registered(
         if output.asset is None or path is None or not _is_written(path):
             continue
         try:
-            made = _register(output, output.asset, path.resolve(), run, name)
+            result = _register(output, output.asset, path.resolve(), run, name)
         except OSError as error:
             problem = faults.explain(error)
             if problem is None:
                 raise
             return done, problem
-        if isinstance(made, Problem):
-            return done, made
-        done[name] = str(made)
+        if isinstance(result, Problem):
+            return done, result
+        done[name] = str(result)
     return done, None
 
 
-def unnamed(outputs: Mapping[str, OutputPlan]) -> dict[str, OutputPlan]:
-    """The same outputs without assets: of a sweep's trials, the best one's are registered."""
+def without_assets(outputs: Mapping[str, OutputPlan]) -> dict[str, OutputPlan]:
+    """The outputs without assets: of a sweep, only those of the best trial are registered."""
     return {name: replace(output, asset=None) for name, output in outputs.items()}
 
 
-def said(plan: Plan) -> Iterator[str]:
-    """What a person should know of the assets of a plan before it runs."""
+def differences(plan: Plan) -> Iterator[str]:
+    """What a person should know about the assets of a plan before it runs, one line each."""
     for field, data in given(plan):
         if data.asset is None or data.asset.version.startswith("@"):
             continue
@@ -113,14 +113,14 @@ def _register(output: OutputPlan, asset: Asset, path: Path, run: Run, name: str)
     digest = assets.digest(path)
     with _alone():
         if not asset.version:
-            mine = _registered_before(output, asset.name, run, name, digest)
-            asset = Asset(asset.name, mine or _next(output, asset.name))
+            earlier = _registered_before(output, asset.name, run, name, digest)
+            asset = Asset(asset.name, earlier or _next(output, asset.name))
         place = _place(output, asset)
         if place.exists():
-            known = _spec(place)
-            if known.tag("digest") == digest:
+            registered = _spec(place)
+            if registered.tag("digest") == digest:
                 return asset
-            return _immutable(output, asset, known, path, run)
+            return _immutable(output, asset, registered, path, run)
         unfinished = Path(tempfile.mkdtemp(prefix=_UNFINISHED, dir=home.assets()))
         try:
             content = unfinished / CONTENT
@@ -167,13 +167,13 @@ def _next(output: OutputPlan, name: str) -> str:
 def _registered_before(
     output: OutputPlan, asset: str, run: Run, name: str, digest: str
 ) -> str | None:
-    """The version that this run gave the same content before it was killed; None for none."""
+    """The version that this run registered with that content before it was killed, if any."""
     if not run.pauses:
         return None
     wanted = (run.id, name, digest)
     for place in (home.assets() / kind_of(output.type) / asset).glob("*"):
-        known = _spec(place)
-        if tuple(known.tag(tag) for tag in ("run_id", "output", "digest")) == wanted:
+        registered = _spec(place)
+        if tuple(registered.tag(tag) for tag in ("run_id", "output", "digest")) == wanted:
             return place.name
     return None
 
@@ -194,15 +194,15 @@ def _other(data: InputPlan) -> str:
     if asset is None:
         return ""
     found = home.assets() / kind_of(data.type) / asset.name / asset.version
-    known = _spec(found) if (found / assets.REGISTERED).is_file() else None
-    return known.tag("run") if known and known.tag("digest") != asset.digest else ""
+    registered = _spec(found) if (found / assets.REGISTERED).is_file() else None
+    return registered.tag("run") if registered and registered.tag("digest") != asset.digest else ""
 
 
 def _immutable(
-    output: OutputPlan, asset: Asset, known: assets.AssetSpec, path: Path, run: Run
+    output: OutputPlan, asset: Asset, registered: assets.AssetSpec, path: Path, run: Run
 ) -> Problem:
-    by = f"is registered already, by {known.tag('run')}, with other content"
-    if known.tag("run_id") == run.id:
+    by = f"is registered already, by {registered.tag('run')}, with other content"
+    if registered.tag("run_id") == run.id:
         by = "was registered by this run itself before it was stopped, with what was best then"
     return Problem(
         "asset-immutable",
@@ -216,7 +216,7 @@ def _immutable(
 
 @contextmanager
 def _alone() -> Iterator[None]:
-    """Two runs that register at once get two versions."""
+    """A lock: two runs that register at once get two versions."""
     with (home.assets() / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
@@ -227,17 +227,17 @@ def _is_written(path: Path) -> bool:
 
 
 def _link(source: str, target: str) -> None:
-    """A second name for the file, which nobody may write to from now on.
+    """Make `target` a hard link to the file, which becomes read-only.
 
-    A copy of one that has other names, or is a link: it may be somebody's data.
+    A file that has other links, or is a symbolic link, may be somebody's data: it is copied.
     """
-    found = os.lstat(source)
+    state = os.lstat(source)
     try:
-        if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:
+        if not stat.S_ISREG(state.st_mode) or state.st_nlink > 1:
             raise OSError
         os.link(source, target)
     except OSError:  # another disk, or more links than the file system allows
         shutil.copy2(source, target)
-    with suppress(OSError):  # a file of somebody else's: the digest tells all the same
+    with suppress(OSError):  # a file of another owner: the digest shows a change all the same
         mode = Path(target).stat().st_mode
         Path(target).chmod(mode & ~(stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH))

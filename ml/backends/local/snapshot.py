@@ -137,18 +137,18 @@ def working_copy(snapshot: Snapshot | None, into: Path) -> Path:
 
 def _digest(files: list[tuple[str, Path]]) -> str:
     """Of names, contents and whether a file may be executed; times and owners do not count."""
-    whole = hashlib.sha256()
+    content_hash = hashlib.sha256()
     for relative, path in files:
         content = path.read_bytes()
         runs = "x" if os.access(path, os.X_OK) else "-"
-        whole.update(f"{relative}\0{runs}\0{len(content)}\0".encode())
-        whole.update(content)
-    return f"sha256:{whole.hexdigest()}"
+        content_hash.update(f"{relative}\0{runs}\0{len(content)}\0".encode())
+        content_hash.update(content)
+    return f"sha256:{content_hash.hexdigest()}"
 
 
 def _files(folder: Path, prefix: str) -> Iterator[tuple[str, Path]]:
     """Every file of a copy, in the order in which `IgnoreFile` yields them."""
-    for path in sorted(folder.iterdir(), key=lambda one: one.name):
+    for path in sorted(folder.iterdir(), key=lambda path: path.name):
         if path.is_dir():
             yield from _files(path, f"{prefix}{path.name}/")
         else:

@@ -39,16 +39,16 @@ def _inodes(
     paths: Iterable[Path], every_name: bool = False
 ) -> Iterator[tuple[tuple[int, int], int, int]]:
     """(inode, names that it has, bytes) of every file, once or once for each name met."""
-    met = set()
+    counted = set()
     for path in _walk(paths):
-        with suppress(OSError):  # it may go while we look
-            found = path.stat(follow_symlinks=False)
-            inode = found.st_dev, found.st_ino
-            if inode in met and not every_name:
+        with suppress(OSError):  # it may be removed meanwhile
+            state = path.stat(follow_symlinks=False)
+            inode = state.st_dev, state.st_ino
+            if inode in counted and not every_name:
                 continue
-            met.add(inode)
-            is_folder = (found.st_mode & 0o170000) == 0o040000
-            yield inode, 1 if is_folder else found.st_nlink, found.st_blocks * BLOCK_BYTES
+            counted.add(inode)
+            is_folder = (state.st_mode & 0o170000) == 0o040000
+            yield inode, 1 if is_folder else state.st_nlink, state.st_blocks * BLOCK_BYTES
 
 
 def _walk(paths: Iterable[Path]) -> Iterator[os.DirEntry[str] | Path]:

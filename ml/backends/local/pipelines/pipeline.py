@@ -153,7 +153,7 @@ class Pipeline:
             error=error,
             steps=steps,
         )
-        self.run = registration.closed(self._plan.outputs, self.run)
+        self.run = registration.register_outputs(self._plan.outputs, self.run)
         self._preparation.tracking.end(self.run.id, self.run.status, self.run.parameters)
         records.write(self.run, self._lineage)
         return self.run

@@ -49,14 +49,14 @@ def set_aside(tracking: Tracking, part: Path, name: str) -> tuple[Run, ...]:
     """
     former = earlier(part)
     if part.exists():
-        kept = records.attempt_folder(part, len(former) + 1)
+        target = records.attempt_folder(part, len(former) + 1)
         ids = tracking.runs_in(part)
         end_processes(ids)
         for run_id in ids:
-            tracking.set_aside(run_id, f"{name}, attempt {len(former) + 1}", kept)
-        kept.parent.mkdir(exist_ok=True)
-        part.rename(kept)
-        former.append(kept)
+            tracking.set_aside(run_id, f"{name}, attempt {len(former) + 1}", target)
+        target.parent.mkdir(exist_ok=True)
+        part.rename(target)
+        former.append(target)
     return tuple(run for run in map(records.read_if_whole, former) if run)
 
 

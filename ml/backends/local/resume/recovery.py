@@ -31,8 +31,8 @@ def close_abandoned(tracking: Tracking) -> list[str]:
     """
     names = []
     for name in jobs.abandoned():
-        with suppress(jobs.Held), jobs.hold(name) as left:
-            close(tracking, name, left)
+        with suppress(jobs.Held), jobs.hold(name) as last_sign:
+            close(tracking, name, last_sign)
             names.append(name)
     return names
 

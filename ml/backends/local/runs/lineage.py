@@ -109,7 +109,7 @@ def code_of(folder: Path, snapshot: Snapshot | None) -> dict[str, Any]:
 def tags(lineage: dict[str, Any]) -> dict[str, str]:
     """The same as MLflow tags; those of git by the names that Azure ML gives them."""
     code = lineage["code"]
-    found = {
+    tags = {
         "mlflow.source.name": lineage["spec"],
         "mlflow.source.git.commit": code["commit"],
         "mlflow.source.git.branch": code["branch"],
@@ -121,9 +121,9 @@ def tags(lineage: dict[str, Any]) -> dict[str, str]:
         "mlflow.note.content": lineage.get("description") or "",
     }
     for name, data in lineage["data"].items():
-        found[f"data.{name}"] = data["asset"] or data["source"]
-        found[f"data.{name}.digest"] = data["digest"]
-    return {key: value for key, value in found.items() if value}
+        tags[f"data.{name}"] = data["asset"] or data["source"]
+        tags[f"data.{name}.digest"] = data["digest"]
+    return {key: value for key, value in tags.items() if value}
 
 
 def _git(folder: Path, *words: str) -> str | None:

@@ -74,8 +74,8 @@ def document(folder: Path) -> dict[str, Any]:
     """
     data: dict[str, Any] = json.loads((folder / FILE).read_text())
     if data["ended"] is None:
-        data["trials"] = sorted(_parts(folder / "trials"), key=lambda one: _number(one["name"]))
-        data["steps"] = sorted(_parts(folder / "steps"), key=lambda one: float(one["started"]))
+        data["trials"] = sorted(_parts(folder / "trials"), key=lambda part: _number(part["name"]))
+        data["steps"] = sorted(_parts(folder / "steps"), key=lambda part: float(part["started"]))
     return data
 
 
@@ -124,8 +124,8 @@ def is_torn(folder: Path) -> bool:
 
 def lineage(folder: Path) -> dict[str, Any]:
     """Where the run came from: see `ml.backends.local.runs.lineage`."""
-    found: dict[str, Any] = json.loads((folder / FILE).read_text())["lineage"]
-    return found
+    recorded: dict[str, Any] = json.loads((folder / FILE).read_text())["lineage"]
+    return recorded
 
 
 def to_json(run: Run) -> dict[str, Any]:
@@ -158,8 +158,8 @@ def to_json(run: Run) -> dict[str, Any]:
 
 def _kind(folder: Path) -> str:
     # Texts: a folder's path is not taken apart and put together again a thousand times.
-    found = (kind for kind, parts in PARTS.items() if os.path.isdir(f"{folder}/{parts}"))  # noqa: PTH112
-    return next(found, "command")
+    kinds = (kind for kind, parts in PARTS.items() if os.path.isdir(f"{folder}/{parts}"))  # noqa: PTH112
+    return next(kinds, "command")
 
 
 def from_json(folder: Path, data: Mapping[str, Any]) -> Run:

@@ -163,7 +163,7 @@ class Sweep:
         former = attempts.set_aside(self._session.tracking, folder, name)
         samples.write(folder, sample)
         limit, trial = self._plan.trial_timeout_s, self._plan.trial
-        trial = replace(trial, outputs=registration.unnamed(trial.outputs))
+        trial = replace(trial, outputs=registration.without_assets(trial.outputs))
         execution = Execution(
             self._session,
             replace(trial, timeout_s=limit) if limit is not None else trial,
@@ -245,7 +245,7 @@ class Sweep:
             error=error,
             warnings=() if error else sweep_outcome.of_trials(self._trials.runs),
         )
-        self.run = registration.closed(self._plan.trial.outputs, self.run)
+        self.run = registration.register_outputs(self._plan.trial.outputs, self.run)
         self._session.tracking.end(self.run.id, self.run.status, {})
         records.write(self.run, self._lineage)
         return self.run
