@@ -175,7 +175,7 @@ def _before(
         try:
             results, _ = captures(selected, root=folder, policies=False)
         except Refused as refused:
-            hint = "a revision that does not run cannot be compared: name another, or none"
+            hint = "name another revision, or omit --against: this one does not run"
             raise Refused(
                 *(
                     replace(problem, found=f"as of {revision}, {problem.found}", hint=hint)
