@@ -82,7 +82,11 @@ def cost(
         price_list = prices.read()
         environments = [loader.load(stack) for stack in loader.select(stacks)]
         if refresh:
-            sizes = {(size, one.location) for one in environments for size in one.sizes}
+            sizes = {
+                (size, environment.location)
+                for environment in environments
+                for size in environment.sizes
+            }
             for region in sorted({region for _, region in sizes}):
                 of_region = sorted(size for size, where in sizes if where == region)
                 fresh, missing = retail.refreshed(of_region, region)
@@ -99,11 +103,11 @@ def cost(
             Problem("no-prices", str(error), "an answer of the price list", hint),
             exit_code=Exit.RUN_FAILED,
         ) from None
-    estimates = [estimate.estimate(one, price_list) for one in environments]
+    estimates = [estimate.estimate(environment, price_list) for environment in environments]
     if as_json:
-        _write_json([estimate.as_json(one) for one in estimates])
+        _write_json([estimate.as_json(result) for result in estimates])
         return
-    typer.echo("\n\n".join(estimate.as_text(one) for one in estimates))
+    typer.echo("\n\n".join(estimate.as_text(result) for result in estimates))
 
 
 @app.command()
@@ -173,7 +177,9 @@ def drift(stack: Stack, as_json: AsJson = False) -> None:
     if differences:
         raise typer.Exit(Exit.GATE_SAID_NO)
     if not as_json:
-        typer.echo(f"{stack}: {sum(one.custom for one in declared)} resources are as declared")
+        typer.echo(
+            f"{stack}: {sum(resource.custom for resource in declared)} resources are as declared"
+        )
 
 
 @app.command()

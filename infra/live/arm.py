@@ -130,9 +130,9 @@ def _code(body: Mapping[str, Any]) -> str:
     return str(error.get("code") or "") if isinstance(error, Mapping) else ""
 
 
-def _unreachable(found: str, hint: str = _NETWORK) -> Refused:
+def _unreachable(message: str, hint: str = _NETWORK) -> Refused:
     return Refused(
-        Problem("azure-does-not-answer", found, "an answer of Azure Resource Manager", hint),
+        Problem("azure-does-not-answer", message, "an answer of Azure Resource Manager", hint),
         exit_code=Exit.RUN_FAILED,
     )
 
@@ -141,15 +141,15 @@ def credential(audience: str) -> TokenCredential:
     """The signed-in user; Refused at once, in one line, if nobody is signed in."""
     # The SDKs log a paragraph for each way of signing in that fails.
     logging.getLogger("azure").setLevel(logging.CRITICAL + 1)
-    found, hint = "nobody", "az login"
+    message, hint = "nobody", "az login"
     try:
         user = DefaultAzureCredential()
         user.get_token(f"{audience}/.default")
     except ClientAuthenticationError:
         pass
     except (ValueError, OSError) as error:  # an invalid variable
-        found, hint = str(error)[:300], "correct or unset the variables AZURE_…"
+        message, hint = str(error)[:300], "correct or unset the variables AZURE_…"
     else:
         return user
-    problem = Problem("not-signed-in", found, "a user who is signed in to Azure", hint)
+    problem = Problem("not-signed-in", message, "a user who is signed in to Azure", hint)
     raise Refused(problem, exit_code=Exit.RUN_FAILED)

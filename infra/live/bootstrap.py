@@ -85,10 +85,10 @@ def plan(environments: Sequence[Settings]) -> tuple[Step, ...]:
     first = environments[0]
     for other in environments:
         if (other.name, other.repository) != (first.name, first.repository):
-            found = f"{first.environment} and {other.environment} belong to different platforms"
-            raise cannot(found, "one platform:name and platform:repository in every stack file")
+            message = f"{first.environment} and {other.environment} belong to different platforms"
+            raise cannot(message, "one platform:name and platform:repository in every stack file")
     _check_registry(environments)
-    ordered = sorted(environments, key=lambda one: one.asset_registry.mode != "create")
+    ordered = sorted(environments, key=lambda settings: settings.asset_registry.mode != "create")
     return (
         _token_subject(first),
         *_state_steps(first),
@@ -101,8 +101,12 @@ def shared_subscriptions(environments: Sequence[Settings]) -> Iterator[str]:
 
     Roles are assigned on the whole subscription, because a deployment creates its resource group.
     """
-    for subscription in sorted({one.subscription for one in environments}):
-        stacks = [one.environment for one in environments if one.subscription == subscription]
+    for subscription in sorted({settings.subscription for settings in environments}):
+        stacks = [
+            settings.environment
+            for settings in environments
+            if settings.subscription == subscription
+        ]
         if len(stacks) > 1:
             yield (
                 f"{', '.join(stacks)} share a subscription: the deployer of one can change the"
@@ -116,18 +120,20 @@ def _check_registry(environments: Sequence[Settings]) -> None:
     Source: how-to-share-models-pipelines-across-workspaces-with-registries.
     """
     creators = {
-        one.asset_registry.name: one for one in environments if one.asset_registry.mode == "create"
+        settings.asset_registry.name: settings
+        for settings in environments
+        if settings.asset_registry.mode == "create"
     }
-    for one in environments:
-        name, creator = one.asset_registry.name, creators.get(one.asset_registry.name)
-        if creator is None or one.asset_registry.mode != "use":
+    for settings in environments:
+        name, creator = settings.asset_registry.name, creators.get(settings.asset_registry.name)
+        if creator is None or settings.asset_registry.mode != "use":
             continue
-        if (one.subscription, one.location) != (creator.subscription, creator.location):
-            found = (
-                f"{one.environment} uses the asset registry {name} of {creator.environment},"
+        if (settings.subscription, settings.location) != (creator.subscription, creator.location):
+            message = (
+                f"{settings.environment} uses the asset registry {name} of {creator.environment},"
                 " which has another subscription or region"
             )
-            raise cannot(found, "the same for both, or `asset_registry.mode: none` or `create`")
+            raise cannot(message, "the same for both, or `asset_registry.mode: none` or `create`")
 
 
 def _token_subject(first: Settings) -> Step:
@@ -236,18 +242,18 @@ def _state_steps(first: Settings) -> Iterator[Step]:
     yield _role("key-user", "Key Vault Crypto User", "{signed-in.id}", "{vault.id}", "User")
 
 
-def _deployer(one: Settings, first: Settings) -> Iterator[Step]:
+def _deployer(settings: Settings, first: Settings) -> Iterator[Step]:
     """The identity that deploys an environment, with its roles, and GitHub's variables."""
     home, here = state(first), ("--subscription", first.subscription)
     where = ("--resource-group", home.group, *here)
-    name, identity = one.environment, f"id-{one.name}-{one.environment}-deploy"
+    name, identity = settings.environment, f"id-{settings.name}-{settings.environment}-deploy"
     principal = f"{{{name}-identity.principalId}}"
     yield Step(
         f"{name}-identity",
         ("az", "identity", "show", "--name", identity, *where),
         ("az", "identity", "create", "--name", identity, "--location", first.location, *where),
     )
-    subject = f"repo:{one.repository}:environment:{name}"
+    subject = f"repo:{settings.repository}:environment:{name}"
     yield Step(
         f"{name}-credential",
         ("az", "identity", "federated-credential", "show", "--name", "github",
@@ -258,43 +264,43 @@ def _deployer(one: Settings, first: Settings) -> Iterator[Step]:
         lambda answer, value: answer if (answer or {}).get("subject") == value else None,
         subject,
     )  # fmt: skip
-    scope = f"/subscriptions/{one.subscription}"
+    scope = f"/subscriptions/{settings.subscription}"
     yield _role(f"{name}-contributor", CONTRIBUTOR, principal, scope)
     yield _role(f"{name}-role", ADMINISTRATOR, principal, scope, condition=CONDITION)
-    if one.guardrails.locks:
+    if settings.guardrails.locks:
         yield _role(f"{name}-locks", LOCKS, principal, scope)
     yield _role(f"{name}-state", "Storage Blob Data Contributor", principal, "{account.id}")
     yield _role(f"{name}-key", "Key Vault Crypto User", principal, "{vault.id}")
     yield Step(
         f"{name}-environment",
-        ("gh", "api", f"repos/{one.github}/environments/{name}"),
-        ("gh", "api", "--method", "PUT", f"repos/{one.github}/environments/{name}"),
+        ("gh", "api", f"repos/{settings.github}/environments/{name}"),
+        ("gh", "api", "--method", "PUT", f"repos/{settings.github}/environments/{name}"),
     )
     # Variables that the workflows read; none is secret.
     for variable, value in (
         ("AZURE_CLIENT_ID", f"{{{name}-identity.clientId}}"),
-        ("AZURE_TENANT_ID", one.tenant),
-        ("AZURE_SUBSCRIPTION_ID", one.subscription),
+        ("AZURE_TENANT_ID", settings.tenant),
+        ("AZURE_SUBSCRIPTION_ID", settings.subscription),
         ("PULUMI_BACKEND_URL", home.url),
         ("PULUMI_SECRETS_PROVIDER", home.secrets),
     ):
-        yield _variable(one, variable, value)
-    resources = names(one)
-    look = ("az", "identity", "show", "--name", resources.local("id", "pipeline"),
-            "--resource-group", resources.group, "--subscription", one.subscription)  # fmt: skip
-    # Pulumi's vault has to be told to sign in as the Azure CLI's user.
+        yield _variable(settings, variable, value)
+    resources = names(settings)
+    group = ("--resource-group", resources.group, "--subscription", settings.subscription)
+    look = ("az", "identity", "show", "--name", resources.local("id", "pipeline"), *group)
+    # Makes Pulumi's client of the vault sign in as the Azure CLI's user.
     pulumi = ("env", f"PULUMI_BACKEND_URL={home.url}", "AZURE_KEYVAULT_AUTH_VIA_CLI=true", "pulumi")
     stack = ("--stack", name, "--cwd", "infra")
     secrets = ("--create", "--secrets-provider", home.secrets)
     yield Step(f"{name}-stack", look, (*pulumi, "stack", "select", *secrets, *stack), by_hand=True)
     yield Step(f"{name}-pipeline", look, (*pulumi, "up", *stack), by_hand=True)
-    yield _variable(one, PIPELINE, f"{{{name}-pipeline.clientId}}")
+    yield _variable(settings, PIPELINE, f"{{{name}-pipeline.clientId}}")
 
 
-def _variable(one: Settings, variable: str, value: str) -> Step:
-    where = ("--repo", one.github, "--env", one.environment)
+def _variable(settings: Settings, variable: str, value: str) -> Step:
+    where = ("--repo", settings.github, "--env", settings.environment)
     return Step(
-        f"{one.environment}-{variable}",
+        f"{settings.environment}-{variable}",
         ("gh", "variable", "list", *where, "--json", "name,value"),
         ("gh", "variable", "set", variable, *where, "--body", value),
         partial(_has, variable),

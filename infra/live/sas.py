@@ -151,8 +151,8 @@ def _key(service: BlobServiceClient, begins: datetime, ends: datetime) -> UserDe
         raise denied(error) from None
     # The SDK fails like this on an answer that is not the service's.
     except (AttributeError, TypeError, ValueError):
-        found, hint = "an answer without a key", "check the account's address and any proxy"
-        raise _no_key(found, hint) from None
+        message, hint = "an answer without a key", "check the account's address and any proxy"
+        raise _no_key(message, hint) from None
     return key
 
 
@@ -164,6 +164,6 @@ def denied(error: AzureError) -> Refused:
     return _no_key(str(code or type(error).__name__), _HINTS.get(str(code), _SIGN_IN))
 
 
-def _no_key(found: str, hint: str) -> Refused:
+def _no_key(message: str, hint: str) -> Refused:
     expected = "a user delegation key of the account"
-    return Refused(Problem("no-delegation-key", found, expected, hint), exit_code=Exit.RUN_FAILED)
+    return Refused(Problem("no-delegation-key", message, expected, hint), exit_code=Exit.RUN_FAILED)

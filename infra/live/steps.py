@@ -88,8 +88,8 @@ def run_command(words: Words, question: bool) -> Any:
     """
     program = shutil.which(words[0])
     if program is None:
-        found, hint = f"`{words[0]}` is not installed", INSTALL.get(words[0], "")
-        raise Refused(Problem("no-such-program", found, "the Azure CLI and GitHub's", hint))
+        message, hint = f"`{words[0]}` is not installed", INSTALL.get(words[0], "")
+        raise Refused(Problem("no-such-program", message, "the Azure CLI and GitHub's", hint))
     more = ("--output", "json", "--only-show-errors") if words[0] == "az" else ()
     process = subprocess.run(
         [program, *words[1:], *more], stdin=subprocess.DEVNULL, capture_output=True, text=True
@@ -143,9 +143,9 @@ def as_json(result: Result) -> dict[str, object]:
     }
 
 
-def cannot(found: str, expected: str, hint: str = "infra settings") -> Refused:
+def cannot(message: str, expected: str, hint: str = "infra settings") -> Refused:
     """The plan is impossible, or a step of it."""
-    return Refused(Problem("cannot-bootstrap", found, expected, hint))
+    return Refused(Problem("cannot-bootstrap", message, expected, hint))
 
 
 def _filled(words: Words, answers: Mapping[str, Any]) -> tuple[Words, str]:

@@ -73,7 +73,7 @@ class Capture:
 
     def component(self, resource: Resource) -> str:
         """The name of the component that a resource belongs to; "" if it has none."""
-        by_urn = {one.urn: one for one in self.resources}
+        by_urn = {other.urn: other for other in self.resources}
         top = resource
         while top.parent and by_urn[top.parent].type != STACK:
             top = by_urn[top.parent]

@@ -216,7 +216,11 @@ def immutable_changes(changes: Iterable[Change]) -> Iterator[str]:
 
 def _notes(change: Change) -> Iterator[str]:
     removed = change.what == "removed"
-    leaves = [(REMOVED, "", "")] if removed else [astuple(one) for one in change.properties]
+    leaves = (
+        [(REMOVED, "", "")]
+        if removed
+        else [astuple(difference) for difference in change.properties]
+    )
     for rule in IMMUTABLE:
         for path, before, after in leaves if re.fullmatch(rule.kind, change.kind) else ():
             if re.fullmatch(rule.path, path) and re.fullmatch(rule.when, f"{before} → {after}"):

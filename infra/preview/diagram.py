@@ -229,7 +229,9 @@ def _managed_network(
     mode = network.get("isolationMode", "Disabled")
     if mode == "Disabled":
         return
-    endpoints = [one.name for one in _of_kind(capture, "machinelearningservices:OnlineEndpoint")]
+    endpoints = [
+        endpoint.name for endpoint in _of_kind(capture, "machinelearningservices:OnlineEndpoint")
+    ]
     content = [*_listed(machines), *(f"deployments of {name}" for name in endpoints)]
     graph.node("managed", content or ["no compute"], f"Azure ML's managed network: {mode}")
     hosts: list[str] = []

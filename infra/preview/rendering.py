@@ -46,13 +46,14 @@ def _text(report: Report) -> Iterator[str]:
         for change in report.changes:
             sign = {"added": "+", "removed": "-", "changed": "~"}[change.what]
             yield f"    {sign} {change.name}  {change.kind}"
-            for one in change.properties:
-                yield f"        {one.path}: {_value(one.before)} → {_value(one.after)}"
+            for difference in change.properties:
+                before, after = _value(difference.before), _value(difference.after)
+                yield f"        {difference.path}: {before} → {after}"
     else:
         for component, resources in report.by_component().items():
             yield f"  {component}"
-            width = max(len(one.name) for one in resources)
-            yield from (f"    {one.name:<{width}}  {one.kind}" for one in resources)
+            width = max(len(resource.name) for resource in resources)
+            yield from (f"    {resource.name:<{width}}  {resource.kind}" for resource in resources)
     yield f"  a month: {total(report.cost)}"
     if report.base_cost:
         yield f"    before: {total(report.base_cost)}"
@@ -62,8 +63,8 @@ def _text(report: Report) -> Iterator[str]:
     yield f"    not included: {'; '.join(EXCLUDED)}"
     yield from (f"  problem: {problem}" for problem in report.problems)
     yield from (f"  note: {note}" for note in report.immutable)
-    yield from (f"  refused by {one.policy}: {one.message}" for one in report.refused)
-    yield from (f"  advice or waived: {one.message}" for one in report.advised)
+    yield from (f"  refused by {finding.policy}: {finding.message}" for finding in report.refused)
+    yield from (f"  advice or waived: {finding.message}" for finding in report.advised)
     yield f"  {report.verdict}"
     if report.refused:
         yield f"  hint: {LIMITS_HINT.format(report.capture.stack)}"
@@ -88,7 +89,9 @@ def _markdown(report: Report) -> Iterator[str]:
     yield f"### {report.headline}\n"
     yield from (f"- **problem** {problem}" for problem in report.problems)
     yield from (f"- **note** {note}" for note in report.immutable)
-    yield from (f"- **refused** by `{one.policy}`: {one.message}" for one in report.refused)
+    yield from (
+        f"- **refused** by `{finding.policy}`: {finding.message}" for finding in report.refused
+    )
     if report.refused:
         yield f"\n{LIMITS_HINT.format(report.capture.stack)}"
     if report.base:
@@ -98,15 +101,15 @@ def _markdown(report: Report) -> Iterator[str]:
         for change in report.changes:
             row = f"| {change.what} | `{change.name}` {change.kind} |"
             cells = [
-                f" `{one.path}` | {_cell(one.before)} | {_cell(one.after)} |"
-                for one in change.properties
+                f" `{difference.path}` | {_cell(difference.before)} | {_cell(difference.after)} |"
+                for difference in change.properties
             ]
             yield from (row + cell for cell in cells or [" | | |"])
     if report.cost.unpriced:
         yield f"\nNo price known, and not in the total: {', '.join(report.cost.unpriced)}"
     yield from _folded(f"A month: {total(report.cost)}", _cost(report.cost))
     if report.advised:
-        messages = (f"- {one.message}" for one in report.advised)
+        messages = (f"- {finding.message}" for finding in report.advised)
         yield from _folded(f"{len(report.advised)} only advised against or waived", messages)
     if report.removed:
         return
@@ -129,7 +132,9 @@ def _cost(cost: Estimate) -> Iterator[str]:
 def _resources(report: Report) -> Iterator[str]:
     yield "| component | resource | type |\n|---|---|---|"
     for component, resources in report.by_component().items():
-        yield from (f"| {component} | `{one.name}` | {one.kind} |" for one in resources)
+        yield from (
+            f"| {component} | `{resource.name}` | {resource.kind} |" for resource in resources
+        )
 
 
 def _folded(title: str, lines: Iterable[str]) -> Iterator[str]:

@@ -182,7 +182,9 @@ def _before(
                     for problem in refused.problems
                 )
             ) from None
-        return {one.stack: (_settings(one.stack, folder / "infra"), one) for one in results}
+        return {
+            result.stack: (_settings(result.stack, folder / "infra"), result) for result in results
+        }
 
 
 def _settings(stack: str, folder: Path) -> Settings | None:
@@ -212,16 +214,16 @@ def revision_tree(root: Path, revision: str) -> Iterator[Path | None]:
 
 
 def _unknown_revision(root: Path, revision: str) -> Problem:
-    found, expected = f"git knows no revision `{revision}`", "a branch, tag or commit"
+    message, expected = f"git knows no revision `{revision}`", "a branch, tag or commit"
     shallow = _git(root, "rev-parse", "--is-shallow-repository")
     branch = revision.removeprefix("origin/")
     hint = f"git fetch origin {branch}, then --against origin/{branch}"
     if shallow is None:
-        found, expected = f"{root} is not a git repository", "a clone, to compare with a revision"
+        message, expected = f"{root} is not a git repository", "a clone, to compare with a revision"
         hint = "git clone it, or omit --against"
     elif shallow == "true":
         hint = "git fetch --unshallow: this clone only has the last commits"
-    return Problem("unknown-revision", found, expected, hint)
+    return Problem("unknown-revision", message, expected, hint)
 
 
 def _git(root: Path, *words: str) -> str | None:

@@ -77,7 +77,8 @@ def rules(part: Part, region: str) -> Iterator[network.SecurityRuleArgs]:
 def _rule(
     opening: Opening, priority: int, direction: str, *, source: str, region: str
 ) -> network.SecurityRuleArgs:
-    one, several = (opening.ports[0], None) if len(opening.ports) == 1 else (None, opening.ports)
+    ports = opening.ports
+    single, several = (ports[0], None) if len(ports) == 1 else (None, ports)
     return network.SecurityRuleArgs(
         name=opening.name,
         priority=priority,
@@ -87,7 +88,7 @@ def _rule(
         source_address_prefix=source,
         source_port_range="*",
         destination_address_prefix=opening.to.format(region=region),
-        destination_port_range=one,
+        destination_port_range=single,
         destination_port_ranges=several,
     )
 

@@ -95,23 +95,23 @@ def _region(settings: Settings) -> Findings:
     )
     for setting, value, needs_zones, instead in zonal:
         if region in NO_ZONES and needs_zones:
-            found = f"`{region}` has no availability zones: `platform:{setting}` is {value}"
+            message = f"`{region}` has no availability zones: `platform:{setting}` is {value}"
             hint = f"set `platform:{setting}: {instead}`, or choose another region"
-            yield Finding("no-zones", found, "a region with zones", hint, keys)
+            yield Finding("no-zones", message, "a region with zones", hint, keys)
     if region in NO_PAIR and "G" in copies:
-        found = f"`{region}` has no paired region: `platform:storage.redundancy` is {copies}"
+        message = f"`{region}` has no paired region: `platform:storage.redundancy` is {copies}"
         hint = "set `platform:storage.redundancy: ZRS`, or choose another region"
-        yield Finding("no-pair", found, "a region with a pair", hint, keys)
+        yield Finding("no-pair", message, "a region with a pair", hint, keys)
 
 
 def _sizes(settings: Settings) -> Findings:
     for index, cluster in enumerate(settings.clusters):
         keys: tuple[Key, ...] = (CLUSTERS, index)
         if (cluster.preset is None) == (cluster.size is None):
-            given = "both `preset` and `size`" if cluster.size else "neither `preset` nor `size`"
+            sizes = "both `preset` and `size`" if cluster.size else "neither `preset` nor `size`"
             expected = "one of the two; presets: " + ", ".join(PRESETS)
             hint = "delete one" if cluster.size else "add `preset: cpu`"
-            yield Finding("one-size", f"`{cluster.name}` has {given}", expected, hint, keys)
+            yield Finding("one-size", f"`{cluster.name}` has {sizes}", expected, hint, keys)
         elif cluster.size:
             yield from _size(cluster.size, (*keys, "size"))
     for index, workstation in enumerate(settings.workstations):
@@ -119,16 +119,16 @@ def _sizes(settings: Settings) -> Findings:
     builder, keys = settings.images.builder_size, ("platform:images", "builder_size")
     yield from _size(builder, keys)
     if builder in SIZES and SIZES[builder].gpus:
-        found = f"`{builder}` has {SIZES[builder].gpus} GPUs; building an image uses none"
+        message = f"`{builder}` has {SIZES[builder].gpus} GPUs; building an image uses none"
         hint = f"use {PRESETS['cpu']}"
-        yield Finding("builder-with-gpu", found, "a size without a GPU", hint, keys)
+        yield Finding("builder-with-gpu", message, "a size without a GPU", hint, keys)
 
 
 def _size(size: str, keys: tuple[Key, ...]) -> Findings:
     if retirement := retired(size, date.today()):
-        found = f"`{size}`: the {retirement.family} series was retired on {retirement.day}"
+        message = f"`{size}`: the {retirement.family} series was retired on {retirement.day}"
         hint = f"use {retirement.instead}"
-        yield Finding("retired-size", found, "a size that Azure still offers", hint, keys)
+        yield Finding("retired-size", message, "a size that Azure still offers", hint, keys)
     elif size not in SIZES:
         folded = {name.lower().removeprefix("standard_"): name for name in SIZES}
         near = difflib.get_close_matches(size.lower().removeprefix("standard_"), folded, 1, 0.8)
@@ -142,24 +142,24 @@ def _nodes(settings: Settings) -> Findings:
         keys: tuple[Key, ...] = (CLUSTERS, index)
         size = SIZES.get(cluster.vm_size)
         if size and cluster.priority == "spot" and not size.low_priority:
-            found = f"`{cluster.name}`: Azure ML has no low-priority nodes of {cluster.vm_size}"
+            message = f"`{cluster.name}`: Azure ML has no low-priority nodes of {cluster.vm_size}"
             hint = "delete it, or choose another size"
-            yield Finding("no-spot", found, "`priority: dedicated`", hint, (*keys, "priority"))
+            yield Finding("no-spot", message, "`priority: dedicated`", hint, (*keys, "priority"))
         if cluster.min_nodes > cluster.max_nodes:
-            found = f"`{cluster.name}`: min_nodes {cluster.min_nodes} > max_nodes"
+            message = f"`{cluster.name}`: min_nodes {cluster.min_nodes} > max_nodes"
             expected = f"at most {cluster.max_nodes}"
             hint = "with 0 it scales to zero"
-            yield Finding("nodes", found, expected, hint, (*keys, "min_nodes"))
+            yield Finding("nodes", message, expected, hint, (*keys, "min_nodes"))
         if cluster.usage.nodes > cluster.max_nodes:
-            found = f"`{cluster.name}`: a typical job uses {cluster.usage.nodes} nodes"
+            message = f"`{cluster.name}`: a typical job uses {cluster.usage.nodes} nodes"
             expected = f"at most max_nodes, {cluster.max_nodes}"
             hint = "`usage` only serves the cost estimate"
-            yield Finding("nodes", found, expected, hint, (*keys, "usage", "nodes"))
+            yield Finding("nodes", message, expected, hint, (*keys, "usage", "nodes"))
         if size and size.infiniband and cluster.max_nodes > MAX_INFINIBAND_NODES:
-            found = f"`{cluster.name}`: {cluster.max_nodes} nodes with InfiniBand"
+            message = f"`{cluster.name}`: {cluster.max_nodes} nodes with InfiniBand"
             expected = f"at most {MAX_INFINIBAND_NODES}"
             hint = "add a second cluster; a job runs on one of them"
-            yield Finding("nodes", found, expected, hint, (*keys, "max_nodes"))
+            yield Finding("nodes", message, expected, hint, (*keys, "max_nodes"))
 
 
 def _names(settings: Settings) -> Findings:
@@ -173,28 +173,28 @@ def _names(settings: Settings) -> Findings:
     ]
     for keys, name in computes:
         if name == BUILDER:
-            found = f"`{BUILDER}` is the name of the cluster that builds images"
-            yield Finding("same-name", found, "another name", "rename it", (*keys, "name"))
+            message = f"`{BUILDER}` is the name of the cluster that builds images"
+            yield Finding("same-name", message, "another name", "rename it", (*keys, "name"))
     for keys, name in endpoints:
         in_azure = names(settings).regional(name)
         if len(in_azure) > MAX_ENDPOINT_NAME:
-            found = f"the endpoint would be called `{in_azure}`: {len(in_azure)} characters"
+            message = f"the endpoint would be called `{in_azure}`: {len(in_azure)} characters"
             expected = f"at most {MAX_ENDPOINT_NAME}, with the environment and the unique suffix"
             hint = f"shorten `{name}` by {len(in_azure) - MAX_ENDPOINT_NAME}"
-            yield Finding("endpoint-name", found, expected, hint, (*keys, "name"))
+            yield Finding("endpoint-name", message, expected, hint, (*keys, "name"))
     for group in (computes, endpoints):
         for at, (keys, name) in enumerate(group):
             if name in [other for _, other in group[:at]]:
-                found = f"`{name}` appears twice"
-                yield Finding("same-name", found, "distinct names", "rename one", (*keys, "name"))
+                message = f"`{name}` appears twice"
+                yield Finding("same-name", message, "distinct names", "rename one", (*keys, "name"))
     for index, container in enumerate(settings.storage.containers):
         keys = (STORAGE, "containers", index)
         if container in settings.storage.containers[:index]:
-            found = f"container `{container}` appears twice"
-            yield Finding("same-name", found, "distinct names", "delete one", keys)
+            message = f"container `{container}` appears twice"
+            yield Finding("same-name", message, "distinct names", "delete one", keys)
         if container in DEFAULT_DATASTORES:
-            found = f"every workspace already has a datastore `{container}`"
-            yield Finding("same-name", found, "another name", "rename it", keys)
+            message = f"every workspace already has a datastore `{container}`"
+            yield Finding("same-name", message, "another name", "rename it", keys)
 
 
 def _asset_registry(settings: Settings) -> Findings:
@@ -203,41 +203,41 @@ def _asset_registry(settings: Settings) -> Findings:
     if registry.mode != "none" and not registry.name:
         yield Finding(missing, f"no `name` in `{key}`", "its name", "add `name:`", (key,))
     if registry.mode == "use" and not registry.resource_group:
-        found, hint = f"no `resource_group` in `{key}`", "add `resource_group:` of its creator"
-        yield Finding(missing, found, "its resource group", hint, (key,))
+        message, hint = f"no `resource_group` in `{key}`", "add `resource_group:` of its creator"
+        yield Finding(missing, message, "its resource group", hint, (key,))
     if registry.mode == "none" and registry.name:
-        found = f"a `name` in `{key}` with `mode: none`"
+        message = f"a `name` in `{key}` with `mode: none`"
         hint = "add `mode: use` or `mode: create`, or delete it"
-        yield Finding(no_effect, found, "no name", hint, (key, "name"))
+        yield Finding(no_effect, message, "no name", hint, (key, "name"))
     if registry.mode != "use" and registry.resource_group:
-        found = f"a `resource_group` in `{key}` with `mode: {registry.mode}`"
+        message = f"a `resource_group` in `{key}` with `mode: {registry.mode}`"
         hint = "delete it, or set `mode: use`: a new registry goes to the environment's own group"
-        yield Finding(no_effect, found, "no resource_group", hint, (key, "resource_group"))
+        yield Finding(no_effect, message, "no resource_group", hint, (key, "resource_group"))
     ids = [name for name in ("storage", "images") if getattr(registry, name)]
     if ids and registry.mode == "none":
-        found = f"`{ids[0]}` in `{key}` with `mode: none`"
-        yield Finding(no_effect, found, "neither of the two", "delete it", (key, ids[0]))
+        message = f"`{ids[0]}` in `{key}` with `mode: none`"
+        yield Finding(no_effect, message, "neither of the two", "delete it", (key, ids[0]))
     elif len(ids) == 1:
         other = "images" if ids == ["storage"] else "storage"
-        found = f"`{ids[0]}` in `{key}` without `{other}`"
+        message = f"`{ids[0]}` in `{key}` without `{other}`"
         expected = "both: one holds models, the other images"
         hint = f"add `{other}:`, from the group azureml-rg-{registry.name}_…"
-        yield Finding(missing, found, expected, hint, (key, ids[0]))
+        yield Finding(missing, message, expected, hint, (key, ids[0]))
 
 
 def _storage(settings: Settings) -> Findings:
     storage = settings.storage
     if 0 < storage.nfs_share_gib < 100:
-        found = f"`{STORAGE}.nfs_share_gib` is {storage.nfs_share_gib}"
+        message = f"`{STORAGE}.nfs_share_gib` is {storage.nfs_share_gib}"
         hint = "a premium share is billed for at least 100 GiB"
         keys: tuple[Key, ...] = (STORAGE, "nfs_share_gib")
-        yield Finding("wrong-value", found, "0, or 100 or more", hint, keys)
+        yield Finding("wrong-value", message, "0, or 100 or more", hint, keys)
     # `infra sas` issues a SAS for one path of one container, and there is one secret.
     if storage.datastores == "sas" and len(storage.containers) > 1:
-        found = f"`datastores: sas` with {len(storage.containers)} containers"
+        message = f"`datastores: sas` with {len(storage.containers)} containers"
         expected = "one container: a SAS covers a path of one"
         hint = "keep one in `containers`, or set `datastores: identity`"
-        yield Finding("one-container", found, expected, hint, (STORAGE, "datastores"))
+        yield Finding("one-container", message, expected, hint, (STORAGE, "datastores"))
     if 0 < storage.delete_after_days <= storage.cool_after_days:
         days = f"{storage.delete_after_days} days, cool after {storage.cool_after_days}"
         expected = f"more than cool_after_days, {storage.cool_after_days}, or 0"
@@ -250,21 +250,21 @@ def _workstations(settings: Settings) -> Findings:
         keys: tuple[Key, ...] = (WORKSTATIONS, index)
         vm = machine.kind == "data-science-vm"
         if vm and not machine.ssh_key:
-            found = f"`{machine.name}` has no `ssh_key`"
+            message = f"`{machine.name}` has no `ssh_key`"
             hint = "add the public key of its administrator; passwords are off"
-            yield Finding("missing-field", found, "a public key", hint, keys)
+            yield Finding("missing-field", message, "a public key", hint, keys)
         if not vm and machine.ssh_key:
-            found = f"`{machine.name}` is a compute instance, which does not accept SSH"
+            message = f"`{machine.name}` is a compute instance, which does not accept SSH"
             hint = "delete it, or set `kind: data-science-vm`"
-            yield Finding("no-effect", found, "no ssh_key", hint, (*keys, "ssh_key"))
+            yield Finding("no-effect", message, "no ssh_key", hint, (*keys, "ssh_key"))
         if vm and machine.idle_minutes != IDLE_MINUTES:
-            found = f"`{machine.name}` is a VM, which runs until its user stops it"
+            message = f"`{machine.name}` is a VM, which runs until its user stops it"
             hint = "delete it, or set `kind: compute-instance`"
-            yield Finding("no-effect", found, "no idle_minutes", hint, (*keys, "idle_minutes"))
+            yield Finding("no-effect", message, "no idle_minutes", hint, (*keys, "idle_minutes"))
 
 
 def _address_space(settings: Settings) -> Findings:
-    found = f"`{'.'.join(ADDRESS_SPACE)}` is '{settings.network.address_space}'"
+    message = f"`{'.'.join(ADDRESS_SPACE)}` is '{settings.network.address_space}'"
     expected = "a private range (RFC 1918) from /16 to /24, such as 10.60.0.0/16"
     try:
         space = ipaddress.IPv4Network(settings.network.address_space)
@@ -273,16 +273,16 @@ def _address_space(settings: Settings) -> Findings:
         if "host bits" in str(error):
             meant = ipaddress.IPv4Network(settings.network.address_space, strict=False)
             hint = f"did you mean `{meant}`?"
-        yield Finding("wrong-value", f"{found}: {error}", expected, hint, ADDRESS_SPACE)
+        yield Finding("wrong-value", f"{message}: {error}", expected, hint, ADDRESS_SPACE)
         return
     private = any(space.subnet_of(range_) for range_ in _PRIVATE)
     if not 16 <= space.prefixlen <= 24 or not private:
         hint = "ask the owner of the network plan"
-        yield Finding("wrong-value", found, expected, hint, ADDRESS_SPACE)
+        yield Finding("wrong-value", message, expected, hint, ADDRESS_SPACE)
     elif space.overlaps(_DOCKER):
         expected = f"no overlap with {_DOCKER}: nodes use it for Docker"
         hint = "choose another range, such as 172.18.0.0/16"
-        yield Finding("wrong-value", found, expected, hint, ADDRESS_SPACE)
+        yield Finding("wrong-value", message, expected, hint, ADDRESS_SPACE)
     if settings.network.isolation != "own":
         return
     # A node needs an address, or a cluster stays smaller than declared (how-to-secure-training-
@@ -291,10 +291,10 @@ def _address_space(settings: Settings) -> Findings:
     needed = sum(cluster.max_nodes for cluster in settings.clusters)
     needed += len(settings.machines("compute-instance"))
     if needed > room:
-        found = f"`{space}` leaves {room} addresses to compute, which has up to {needed} nodes"
+        message = f"`{space}` leaves {room} addresses to compute, which has up to {needed} nodes"
         expected = f"{needed} addresses: a quarter of the range, less {_RESERVED}"
         hint = "choose a wider range (a smaller number after the /), or fewer nodes"
-        yield Finding("too-few-addresses", found, expected, hint, ADDRESS_SPACE)
+        yield Finding("too-few-addresses", message, expected, hint, ADDRESS_SPACE)
 
 
 def _network_options(settings: Settings) -> Findings:
@@ -303,8 +303,8 @@ def _network_options(settings: Settings) -> Findings:
     for index, host in enumerate(hosts):
         if host in hosts[:index]:
             keys: tuple[Key, ...] = (NETWORK, "allowed_hosts", index)
-            found = f"`{host}` appears twice"
-            yield Finding("same-name", found, "distinct names", "delete one", keys)
+            message = f"`{host}` appears twice"
+            yield Finding("same-name", message, "distinct names", "delete one", keys)
     if not settings.private:
         private_only: list[tuple[str, bool, tuple[Key, ...]]] = [
             ("an NFS share", settings.storage.nfs_share_gib > 0, (STORAGE, "nfs_share_gib")),
@@ -319,19 +319,19 @@ def _network_options(settings: Settings) -> Findings:
         for option, present, keys in private_only:
             if present:
                 expected, hint = "`platform:exposure: private`", "set that, or delete the option"
-                found = f"{option} with `exposure: starter`"
-                yield Finding("needs-network", found, expected, hint, keys)
+                message = f"{option} with `exposure: starter`"
+                yield Finding("needs-network", message, expected, hint, keys)
     # how-to-managed-network, "Limitations"
     elif network.isolation == "managed" and network.service_endpoints:
-        found = "service endpoints with `isolation: managed`"
+        message = "service endpoints with `isolation: managed`"
         expected = "`isolation: own`: a managed network has only private endpoints"
         hint = "set `isolation: own`, or delete service_endpoints: private endpoints exist anyway"
-        yield Finding("needs-own-network", found, expected, hint, (NETWORK, "service_endpoints"))
+        yield Finding("needs-own-network", message, expected, hint, (NETWORK, "service_endpoints"))
     elif network.isolation == "own" and hosts:
-        found = "`allowed_hosts` with `isolation: own`, where they restrict nothing"
+        message = "`allowed_hosts` with `isolation: own`, where they restrict nothing"
         hint = "delete them: the routes and the firewall of our own network decide"
         keys = (NETWORK, "allowed_hosts")
-        yield Finding("needs-managed-network", found, "`isolation: managed`", hint, keys)
+        yield Finding("needs-managed-network", message, "`isolation: managed`", hint, keys)
 
 
 CHECKS: tuple[Callable[[Settings], Findings], ...] = (

@@ -113,10 +113,10 @@ def _open_secrets(document: Document) -> Iterator[Problem]:
         value = document.get("config", key)
         secure = value.get("secure") if isinstance(value, dict) and len(value) == 1 else None
         if not isinstance(secure, str) or not _CIPHERTEXT.fullmatch(secure):
-            found = f"`{key}` is in the file unencrypted"
+            message = f"`{key}` is in the file unencrypted"
             hint = f"pulumi config set --secret {key}, and revoke the old value"
             place = document.place("config", key)
-            yield Problem("secret-in-the-open", found, "secure: …", hint, place)
+            yield Problem("secret-in-the-open", message, "secure: …", hint, place)
 
 
 def _other_notations(document: Document) -> Iterator[Problem]:
@@ -130,13 +130,13 @@ def _other_notations(document: Document) -> Iterator[Problem]:
         elif isinstance(value, int) and not isinstance(value, bool):
             written = document.written(*keys)
             if written is not None and not _DECIMAL.fullmatch(written):
-                found = f"`{reader.dotted(keys)}` is `{written}`, which YAML reads as {value}"
+                message = f"`{reader.dotted(keys)}` is `{written}`, which YAML reads as {value}"
                 expected, hint = "a decimal number", "write only digits, without leading zeros"
-                yield Problem("wrong-value", found, expected, hint, document.place(*keys))
+                yield Problem("wrong-value", message, expected, hint, document.place(*keys))
 
     yield from walk(document.data["config"], ("config",))
 
 
-def _no_config(shown: str, found: str) -> Problem:
+def _no_config(shown: str, message: str) -> Problem:
     hint = f"begin with `config:` and its keys; see another Pulumi.<env>.yaml beside {shown}"
-    return Problem("no-config", found, "a mapping `config`", hint, Place(shown, 1))
+    return Problem("no-config", message, "a mapping `config`", hint, Place(shown, 1))

@@ -70,7 +70,9 @@ def deleted_logs(settings: Settings, resources: Sequence[Resource], arm: Arm) ->
     """
     kind = "operationalinsights:Workspace"
     addresses = Addresses(resources, arm.subscription)
-    declared = {addresses.place(one).id.lower() for one in resources if one.kind == kind}
+    declared = {
+        addresses.place(resource).id.lower() for resource in resources if resource.kind == kind
+    }
     path = f"/subscriptions/{arm.subscription}/providers/{DELETED_LOGS}"
     reserved = 0
     for workspace in arm.all(path, version(kind)) if declared else ():
@@ -124,7 +126,7 @@ def images(resources: Sequence[Resource], arm: Arm) -> Iterator[Check]:
             f"/publishers/{publisher}/artifacttypes/vmimage/offers/{offer}/skus/{sku}/versions"
         )
         name = f"image {publisher}:{offer}:{sku}"
-        offered: list[Mapping[str, Any]] = [one or {} for one in arm.array(path, version(VM))]
+        offered: list[Mapping[str, Any]] = [image or {} for image in arm.array(path, version(VM))]
         newest = max(offered, key=_numbers).get("name") if offered else None
         answer = arm.get(f"{path}/{newest}", version(VM)) if newest else None
         if answer is None:
