@@ -40,8 +40,18 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Where the example project was deleted, what is about it is skipped; nowhere else."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Where the example project was deleted, what is about it is skipped; nowhere else. Cases that
+    only `make torture` runs are left out of others.
+    """
+    if not config.getoption("torture"):
+        rare = {
+            item
+            for item in items
+            if any(mark.kwargs.get("only") for mark in item.iter_markers("torture"))
+        }
+        config.hook.pytest_deselected(items=[*rare])
+        items[:] = [item for item in items if item not in rare]
     if EXAMPLE.is_dir():
         return
     for item in items:

@@ -166,9 +166,26 @@ KILLED = [
     *[("audit.append", 1, moment) for moment in ("before", "after")],
     ("endpoint.drain", 1, "after"),
 ]
+# One of each step in `make test`, where tests/release/test_states.py kills a simulated apply at
+# every effect; the others take minutes.
+BRIEFLY = {
+    ("server.begin", 2, "after"),
+    ("server.wait_until_ready", 1, "after"),
+    *[("endpoint.switch", call, "after") for call in (1, 4, 6)],
+    ("LocalRegistry.promote", 1, "after"),
+    ("audit.append", 1, "before"),
+    ("endpoint.drain", 1, "after"),
+}
 
 
-@pytest.mark.parametrize(("step", "call", "moment"), KILLED)
+@pytest.mark.torture
+@pytest.mark.parametrize(
+    ("step", "call", "moment"),
+    [
+        pytest.param(*case, marks=[] if case in BRIEFLY else pytest.mark.torture(only=True))
+        for case in KILLED
+    ],
+)
 def test_an_apply_killed_at_any_step_is_finished_by_the_next(
     challenged: World, step: str, call: int, moment: str
 ) -> None:

@@ -427,8 +427,7 @@ class Releases(RuleBasedStateMachine):
 
 # `make torture` runs with `--hypothesis-profile deep`.
 EXAMPLES = 600 if settings.default.max_examples > 100 else 20
-# As many effects as an apply has, and every so many-th of them in `make test`.
-LAST, RARELY = 29, 3
+EFFECTS = 29  # as many as an apply has
 Releases.TestCase.settings = settings(
     max_examples=EXAMPLES,
     stateful_step_count=20,
@@ -441,13 +440,10 @@ TestReleases = pytest.mark.timeout(15 * EXAMPLES)(
 
 
 @pytest.mark.slow
-@pytest.mark.torture
 @pytest.mark.parametrize("number", "234")
-def test_an_apply_killed_at_any_effect_leaves_nothing_to_the_next(
-    number: str, torture: bool
-) -> None:
+def test_an_apply_killed_at_any_effect_leaves_nothing_to_the_next(number: str) -> None:
     """One that is killed after its verdict, and before green was stopped, too."""
-    for effects in range(0, LAST, 1 if torture else RARELY):
+    for effects in range(EFFECTS):
         releases = Releases()
         releases.begin()
         releases.propose(number=number)
@@ -458,11 +454,10 @@ def test_an_apply_killed_at_any_effect_leaves_nothing_to_the_next(
 
 
 @pytest.mark.slow
-@pytest.mark.torture
 @pytest.mark.parametrize("number", "1234")
-def test_a_disk_that_is_full_from_any_effect_on_stops_nothing(number: str, torture: bool) -> None:
+def test_a_disk_that_is_full_from_any_effect_on_stops_nothing(number: str) -> None:
     """Not what could be undone no more: the state that was written last is what runs."""
-    for effects in range(0, LAST, 1 if torture else RARELY):
+    for effects in range(EFFECTS):
         releases = Releases()
         releases.begin()
         releases.propose(number=number)
