@@ -20,11 +20,11 @@ from pathlib import Path
 
 from ml.backends.local.backend import LocalBackend
 from ml.backends.local.registry import LocalRegistry
-from ml.release.declaration import desired
+from ml.release.declaration import desired_state
 from ml.release.log import audit
 from ml.release.promotion.propose import propose
 from ml.release.rollout.apply import apply
-from ml.release.rollout.ask import ask
+from ml.release.rollout.invoke import ask
 from ml.serving import endpoint
 
 RACES = 50
@@ -78,7 +78,10 @@ def _race(names: list[str], draw: random.Random) -> bool:
     time.sleep(draw.random() * LATER_S)
     second = subprocess.Popen([sys.executable, "-c", _PROMOTE, names[1]])
     ended = first.wait(), second.wait()
-    champion, declared = LocalRegistry().champion("tiny", "local"), desired.read("tiny", "local")
+    champion, declared = (
+        LocalRegistry().champion("tiny", "local"),
+        desired_state.read("tiny", "local"),
+    )
     applied = [line["version"] for line in audit.verify() if line["event"] == "applied"]
     assert champion and declared
     answered = ask("tiny", {"question": "how?"}).version

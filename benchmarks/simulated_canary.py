@@ -10,10 +10,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from ml.release.canary.latency import STRETCH_S, Stretches
+from ml.release.canary.replay import ENOUGH_PER_S
 from ml.release.canary.signals import Memory, Side, judge
-from ml.release.canary.stretches import STRETCH_S, Stretches
 from ml.release.declaration.strategy import Strategy
-from ml.release.rollout.replay import ENOUGH_PER_S
 from ml.serving.router.tally import BUCKETS, FIRST_S, PER_OCTAVE
 
 STRATEGY = Strategy(prediction="answer")

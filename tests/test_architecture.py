@@ -95,10 +95,10 @@ PAST_THE_PORT = {
     "ml.release.promotion.candidate",
     "ml.release.promotion.propose",
     "ml.backends.local.registry",
-    "ml.release.registry.needed",
+    "ml.release.registry.retention",
     "ml.release.registry.registry",
     "ml.release.rollout.rollback",
-    "ml.release.selection.contenders",
+    "ml.release.selection.candidates",
     "ml.reports.mlflow_ui",
 }
 

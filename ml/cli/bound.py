@@ -26,7 +26,7 @@ def hold(say: Callable[[str], None], reads: Iterable[Path] = ()) -> None:
     measured = storage.usage()
     if not measured.is_over:
         return
-    from ml.release.registry.needed import needed
+    from ml.release.registry.retention import needed
 
     try:
         with faults.as_refusals():

@@ -12,7 +12,7 @@ from ml.backends.base import Run
 from ml.backends.registry import Registry, Version
 from ml.core.errors import Refused
 from ml.release.comparison.comparison import Comparison, Side, compare
-from ml.release.declaration import desired
+from ml.release.declaration import desired_state
 from ml.release.evidence import evidence
 from ml.release.log import audit
 from ml.release.promotion.candidate import EVALUATION, MODEL
@@ -106,8 +106,8 @@ def find_quality(run: Run, release: Release | None, notes: list[str]) -> Quality
 def _release(registry: Registry, version: Version, notes: list[str]) -> Release:
     line = _audit_line(version, notes)
     decision = line.get("decision")
-    champion = registry.champion(version.model, desired.ENVIRONMENTS[0])
-    declared = desired.read(version.project, desired.ENVIRONMENTS[0])
+    champion = registry.champion(version.model, desired_state.ENVIRONMENTS[0])
+    declared = desired_state.read(version.project, desired_state.ENVIRONMENTS[0])
     is_champion = champion is not None and champion.digest == version.digest
     against = champion
     if is_champion:

@@ -12,8 +12,8 @@ from typing import Any
 from markupsafe import Markup
 
 from ml.core import repository
-from ml.release.selection import choosing
-from ml.release.selection.contenders import Selected
+from ml.release.selection import explanation
+from ml.release.selection.candidates import Selected
 from ml.reports import origins
 from ml.reports.charts.intervals import Interval, bars, intervals
 from ml.reports.charts.sweep import REASON_LETTERS, single_curve
@@ -109,10 +109,10 @@ def compared_terms(selected: Selected) -> dict[str, str]:
 def selection_words(selected: Selected) -> tuple[str, str]:
     """What the two rankings say, and how the score was calculated."""
     selection = selected.selection
-    words = [sentence(text) for text in choosing.sentences(selection)]
+    words = [sentence(text) for text in explanation.sentences(selection)]
     if len(selection.ranked) > RANKED:
         words.append(f"{RANKED} of {len(selection.ranked):,} trials, best first.")
-    notes = [f"{choosing.formula(selection)}.", *map(sentence, selected.notes)]
+    notes = [f"{explanation.formula(selection)}.", *map(sentence, selected.notes)]
     return " ".join(words), " ".join(notes)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ml.release.declaration.desired import TRACKED
+from ml.release.declaration.desired_state import TRACKED
 from tests.release.test_commands import ml
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from ml.backends.local.runs.store import LocalRuns
 from ml.core.errors import Refused
-from ml.release.declaration import project as projects
+from ml.release.declaration import projects
 from ml.release.evidence import evidence
 from ml.release.promotion import candidate
 from ml.release.promotion.propose import propose

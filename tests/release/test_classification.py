@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from ml.release.declaration import desired
+from ml.release.declaration import desired_state
 from ml.release.evidence.reverify import checks
 from ml.release.promotion.propose import propose
 from ml.release.rollout.apply import apply
-from ml.release.rollout.ask import ask
+from ml.release.rollout.invoke import ask
 from ml.serving import endpoint
 from tests.local import BACKEND
 from tests.release import tiny_classes
@@ -53,7 +53,7 @@ def test_a_classification_from_propose_to_the_next_champion(
 
         worse = propose(BACKEND, "tiny", fair)
         assert {"non-inferiority", "superiority"} <= {one.gate for one in worse.decision.blocking}
-        declared = desired.read("tiny", "local")
+        declared = desired_state.read("tiny", "local")
         assert declared and declared.version == "3"
         third = BACKEND.registry.find("tiny", "3")
         assert all(check.sound for check in checks(third))

@@ -9,8 +9,8 @@ import pytest
 from ml.cli.app import main
 from ml.core.errors import Refused
 from ml.release.log import audit
-from ml.release.rollout.ask import ask
 from ml.release.rollout.drill import drill, spoilt
+from ml.release.rollout.invoke import ask
 from ml.serving import endpoint, faulty, processes
 from tests.local import BACKEND
 from tests.release.conftest import World

@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 
 from ml.core.errors import Exit, Refused
-from ml.release.declaration import desired
-from ml.release.declaration.desired import Declared
+from ml.release.declaration import desired_state
+from ml.release.declaration.desired_state import Declared
 from ml.release.log import audit
 from ml.release.promotion.propose import propose
 from ml.release.rollout import plan, rollback
 from ml.release.rollout.apply import apply
-from ml.release.rollout.ask import ask
+from ml.release.rollout.invoke import ask
 from ml.release.rollout.status import status
 from ml.serving import endpoint
 from tests.local import BACKEND
@@ -212,7 +212,7 @@ def test_uncommitted_code_goes_to_local_only(rehearsed: World) -> None:
     dirty = rehearsed.project.train(0.9)
     made = propose(BACKEND, "tiny", dirty.name, "prod")
     assert [one.gate for one in made.decision.blocking] == ["lineage"]
-    assert made.written == () and desired.read("tiny", "prod") is None
+    assert made.written == () and desired_state.read("tiny", "prod") is None
     assert propose(BACKEND, "tiny", dirty.name).decision.allowed
 
 
@@ -222,21 +222,21 @@ def test_what_waits_to_be_applied_has_to_be_beaten_too(
 ) -> None:
     """A worse version does not take the place of a better one that is declared, until that is taken
     back; a better one does. A worse one that a hand declares is refused when it is applied."""
-    waiting, why = desired.read("tiny", "local"), "it forgets a withdrawn answer"
+    waiting, why = desired_state.read("tiny", "local"), "it forgets a withdrawn answer"
     third = propose(BACKEND, "tiny", challenged.run(0.8025), reason=why)
     assert third.decision.outcome == "refused"
     assert (third.decision.champion, third.champion) == ("2", "1")
-    assert desired.read("tiny", "local") == waiting
+    assert desired_state.read("tiny", "local") == waiting
     assert rollback.roll_back(BACKEND.registry, "tiny").declared.version == "1"
     assert propose(BACKEND, "tiny", challenged.run(0.8025), reason=why).decision.allowed
-    declared = desired.read("tiny", "local")
+    declared = desired_state.read("tiny", "local")
     assert declared and declared.version == "3"
     assert propose(BACKEND, "tiny", challenged.run(0.95)).unapplied == "3"
-    second = desired.read("tiny", "local")
+    second = desired_state.read("tiny", "local")
     assert second
     done = apply(BACKEND, "tiny", "local", "ana")
     assert done and (done.outcome, done.version) == ("applied", "2")
-    desired.declare("tiny", "local", declared)
+    desired_state.declare("tiny", "local", declared)
     code, out, err = ml(capsys, "release", "plan", "tiny")
     assert code == 3 and "refused: gates that say no to version 3" in out and "superiority" in err
     done = apply(BACKEND, "tiny", "local", "ana")
@@ -254,7 +254,7 @@ def test_what_waits_to_be_applied_has_to_be_beaten_too(
     code, out, _ = ml(capsys, "release", "plan", "tiny")
     assert code == 0 and "no canary: this version served here before" in out
     assert propose(BACKEND, "tiny", challenged.run(0.95)).decision.outcome == "already-champion"
-    desired.declare("tiny", "local", second)
+    desired_state.declare("tiny", "local", second)
     done = apply(BACKEND, "tiny", "local", "ana")
     assert done and done.outcome == "unchanged"
 
@@ -266,14 +266,14 @@ def test_environments_do_not_disturb_each_other(
     """In a tracked environment too what waits has to be beaten; a version that is measured again
     for another environment stays what the first declares."""
     assert propose(BACKEND, "tiny", rehearsed.run(0.95), "prod").decision.allowed
-    waiting, before = desired.read("tiny", "prod"), files()
+    waiting, before = desired_state.read("tiny", "prod"), files()
     words = ("tiny", "--run", rehearsed.run(0.8), "--env", "prod", "--reason", "it is smaller")
     code, _, err = ml(capsys, "release", "propose", *words)
     assert code == 3 and "version 1 is declared and was never applied" in err
-    assert desired.read("tiny", "prod") == waiting and files() == before
+    assert desired_state.read("tiny", "prod") == waiting and files() == before
 
     assert propose(BACKEND, "tiny", rehearsed.run(0.95), "dev").decision.allowed
-    again = desired.read("tiny", "dev")
+    again = desired_state.read("tiny", "dev")
     assert again and waiting and (again.version, again.digest) == (waiting.version, waiting.digest)
     assert again.evidence != waiting.evidence and files()["prod.json"] == before["prod.json"]
     for environment in ("prod", "dev"):
@@ -294,7 +294,7 @@ def test_environments_on_azure_are_said_to_be_missing(
     ):
         code, out, err = ml(capsys, "release", *words)
         assert (code, out) == (33, "") and "error[no-azure-backend]" in err
-    for environment in desired.ENVIRONMENTS:
+    for environment in desired_state.ENVIRONMENTS:
         words = ("tiny", "--env", environment, "--on", "local")
         code, out, err = ml(capsys, "release", "apply", *words)
         assert (code, out) == (0, "") and "no model yet" in err and "ml release propose" in err
@@ -317,7 +317,7 @@ def test_a_second_apply_says_that_it_waits(tmp_path: Path, monkeypatch: pytest.M
         done.set()
 
     other = threading.Thread(target=second)
-    with desired.applying("tiny", "prod", waiting=lambda: None):
+    with desired_state.applying("tiny", "prod", waiting=lambda: None):
         other.start()
         assert waits.wait(60) and not done.is_set()
         assert apply(BACKEND, "tiny", "dev") is None
@@ -336,5 +336,5 @@ def test_rollback_needs_something_to_go_back_to(
             rollback.roll_back(BACKEND.registry, "tiny", "dev")
         assert raised.value.problems[0].code == "nothing-before"
         one = Declared("tiny", "1", "sha256:" + "1" * 64, "e" * 64, "d" * 64)
-        desired.declare("tiny", "dev", one)
-    assert desired.read("tiny", "dev") == one
+        desired_state.declare("tiny", "dev", one)
+    assert desired_state.read("tiny", "dev") == one

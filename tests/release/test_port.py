@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from ml.release.declaration import desired
-from ml.release.promotion.judge import gate
+from ml.release.declaration import desired_state
+from ml.release.promotion.gate_check import gate
 from ml.release.promotion.propose import propose
-from ml.release.registry.descent import descendants
-from ml.release.registry.needed import needed
+from ml.release.registry.descendants import descendants
+from ml.release.registry.retention import needed
 from ml.release.rollout.plan import plan
 from ml.release.rollout.status import status
 from ml.specs.plan import planning
@@ -37,7 +37,7 @@ def test_a_release_on_a_backend_in_memory(
     first = propose(backend, "tiny", train(0.8))
     assert not first.decision.blocking, first.decision.blocking
     assert first.decision.outcome == "pending" and first.version == "1"
-    declared = desired.read("tiny", "local")
+    declared = desired_state.read("tiny", "local")
     assert declared is not None and declared.digest == first.digest
     assert gate(backend, "tiny", "1", "local").decision.outcome == "pending"
     steps = plan(backend, "tiny")

@@ -13,8 +13,7 @@ import pytest
 from ml.backends.local.runs.store import LocalRuns
 from ml.core import home
 from ml.core.errors import Refused
-from ml.release.declaration import desired, release_check
-from ml.release.declaration import project as projects
+from ml.release.declaration import desired_state, projects, release_file
 from ml.release.evidence import reverify
 from ml.release.promotion import candidate
 from ml.release.promotion import propose as proposing
@@ -104,7 +103,7 @@ def test_a_proposal_killed_at_any_step_is_made_again(
     work = WORK.format(evaluated=waiting.evaluated, timing=asdict(TIMING), run=run)
     killed_at(step, call, IMPORTS, work)
 
-    declared, found = desired.read("tiny", "prod"), plan.plan(BACKEND, "tiny", "prod")
+    declared, found = desired_state.read("tiny", "prod"), plan.plan(BACKEND, "tiny", "prod")
     assert declared and declared.version in ("1", "2")
     attached = hashlib.sha256(evidence().read_bytes()).hexdigest() == declared.evidence
     assert attached is ((step, call) not in BETWEEN)
@@ -115,13 +114,13 @@ def test_a_proposal_killed_at_any_step_is_made_again(
         assert "propose the version again" in found.stops.problems[0].hint
         with pytest.raises(Refused, match="evidence-edited"):
             apply(BACKEND, "tiny", "prod", "ana")
-        assert [one.code for one in release_check.problems(RELEASE)] == ["evidence-edited"]
+        assert [one.code for one in release_file.check(RELEASE)] == ["evidence-edited"]
 
     monkeypatch.setattr(proposing, "_measured", lambda *_: TIMING)
     monkeypatch.setattr(candidate, "evaluate", lambda *_: LocalRuns().find(waiting.evaluated))
     again = proposing.propose(BACKEND, "tiny", run, "prod")
     assert again.version == "2" and again.decision.allowed and len(again.written) == 2
-    declared, found = desired.read("tiny", "prod"), plan.plan(BACKEND, "tiny", "prod")
+    declared, found = desired_state.read("tiny", "prod"), plan.plan(BACKEND, "tiny", "prod")
     assert declared and declared.version == "2" and found.steps and not found.stops
     every = BACKEND.registry.versions("tiny")
     assert [one.version for one in every] == ["1", "2"]

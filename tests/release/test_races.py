@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from ml.release.declaration import desired
+from ml.release.declaration import desired_state
 from ml.release.log import audit
 from ml.release.promotion import propose as proposing
 from ml.release.rollout import apply as applying
@@ -64,7 +64,7 @@ def test_of_two_at_once_the_better_ends_as_champion(
                 time.sleep(0.0005)
             other = both.submit(promote, second)
         assert {one.result(), other.result()} <= {"applied", "unchanged"}
-        state, declared = endpoint.live(NAME), desired.read(NAME, "local")
+        state, declared = endpoint.live(NAME), desired_state.read(NAME, "local")
         assert state and state.launch.version == machine.champion == "5"
         assert declared and declared.version == "5"
         applied = [str(one["version"]) for one in audit.verify() if one["event"] == "applied"]

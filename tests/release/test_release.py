@@ -16,12 +16,12 @@ from ml.backends.registry import Version
 from ml.core import home
 from ml.core.errors import Refused
 from ml.release.comparison.compare import versus
-from ml.release.declaration import desired
+from ml.release.declaration import desired_state
 from ml.release.log import audit
-from ml.release.promotion.judge import gate
+from ml.release.promotion.gate_check import gate
 from ml.release.promotion.propose import propose
 from ml.release.rollout.apply import apply
-from ml.release.rollout.ask import ask
+from ml.release.rollout.invoke import ask
 from ml.release.rollout.plan import plan
 from ml.release.rollout.status import status
 from ml.serving import endpoint, processes, server
@@ -77,11 +77,11 @@ def test_the_same_model_is_the_champion_already(served: World) -> None:
 
 def test_a_worse_model_changes_nothing(served: World) -> None:
     """Refused when proposed: what is declared, who is champion and what serves stay."""
-    declared, live = desired.read("tiny", "local"), endpoint.live("tiny")
+    declared, live = desired_state.read("tiny", "local"), endpoint.live("tiny")
     worse = propose(BACKEND, "tiny", served.run(0.7))
     assert worse.decision.outcome == "refused" and worse.release is None
     assert verdicts(worse.decision)["non-inferiority"] == "fail"
-    assert desired.read("tiny", "local") == declared and endpoint.live("tiny") == live
+    assert desired_state.read("tiny", "local") == declared and endpoint.live("tiny") == live
     assert apply(BACKEND, "tiny", "local", "ana").outcome == "unchanged"
     assert gate(BACKEND, "tiny", "2", "local").decision.outcome == "refused"
     assert gate(BACKEND, "tiny", "1", "local").decision.outcome == "already-champion"
@@ -104,7 +104,7 @@ def test_a_model_that_is_no_better_needs_a_reason(served: World) -> None:
     assert propose(BACKEND, "tiny", served.run(0.8025)).decision.outcome == "refused"
     made = propose(BACKEND, "tiny", served.run(0.8025), reason="it forgets a withdrawn answer")
     assert made.decision.outcome == "pending"
-    declared = desired.read("tiny", "local")
+    declared = desired_state.read("tiny", "local")
     assert declared and declared.reason == "it forgets a withdrawn answer"
     # A reviewer sees what the proposal came to.
     assert gate(BACKEND, "tiny", made.version, "local").decision.outcome == "pending"
@@ -235,7 +235,7 @@ def test_a_tracking_servers_numbers_change_nothing(world: World) -> None:
 def test_a_declaration_that_was_edited_is_not_applied(world: World) -> None:
     """The file says another digest than the registry: refused before any gate is asked."""
     propose(BACKEND, "tiny", world.run(0.8))
-    path = desired.path("tiny")
+    path = desired_state.path("tiny")
     path.write_text(re.sub(r"(digest: sha256:)\w{8}", r"\g<1>00000000", path.read_text()))
     with pytest.raises(Refused) as raised:
         apply(BACKEND, "tiny", "local", "ana")
@@ -251,17 +251,17 @@ def test_a_corrupted_model_is_not_proposed(world: World) -> None:
     with pytest.raises(Refused) as raised:
         propose(BACKEND, "tiny", world.run(0.8))
     assert raised.value.problems[0].code == "model-corrupt"
-    assert not BACKEND.registry.versions("tiny") and desired.read("tiny", "local") is None
+    assert not BACKEND.registry.versions("tiny") and desired_state.read("tiny", "local") is None
 
 
 def test_a_full_disk_leaves_everything_as_it_was(served: World) -> None:
     """Registry, declaration and the served model are untouched, and the error says what to do."""
-    declared, live = desired.read("tiny", "local"), endpoint.live("tiny")
+    declared, live = desired_state.read("tiny", "local"), endpoint.live("tiny")
     with full_disk(100), pytest.raises(Refused) as raised:
         propose(BACKEND, "tiny", served.run(0.95))
     assert raised.value.problems[0].code == "disk-full"
     assert [one.version for one in BACKEND.registry.versions("tiny")] == ["1"]
-    assert desired.read("tiny", "local") == declared and endpoint.live("tiny") == live
+    assert desired_state.read("tiny", "local") == declared and endpoint.live("tiny") == live
     assert ask("tiny", {"question": "how?"}).version == "1"
     assert propose(BACKEND, "tiny", served.run(0.95)).decision.allowed
 

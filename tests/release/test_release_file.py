@@ -14,7 +14,7 @@ from jsonschema import Draft202012Validator
 
 from ml.backends.local.snapshot import IgnoreFile
 from ml.core.errors import Problem, Refused
-from ml.release.declaration import release_check, release_file
+from ml.release.declaration import release_file
 from ml.release.declaration.release_file import SCHEMA, schema
 from ml.release.declaration.strategy import Strategy
 from policies.promotion import gates, watch
@@ -280,13 +280,13 @@ def test_a_model_or_evidence_that_is_not_the_projects(
     lines = WHOLE.replace("tiny", "other").split(", ")
     text = "\n    ".join(["schema_version: 1\nenvironments:\n  dev:", *lines])
     path.write_text(text + "\n")
-    model, evidence = release_check.problems(path)
+    model, evidence = release_file.check(path)
     assert model.code == "model-of-another-project" and model.place and model.place.line == 4
     assert evidence.code == "evidence-edited" and evidence.place and evidence.place.line == 7
-    attached = release_check.attached(path, "dev")
+    attached = release_file.attached(path, "dev")
     attached.parent.mkdir()
     attached.write_text("{}")
-    assert "was changed" in release_check.problems(path)[1].found
+    assert "was changed" in release_file.check(path)[1].found
 
 
 def test_a_promotion_is_not_in_the_snapshot_of_the_code(tmp_path: Path) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ml.release.rollout import replay
-from ml.release.rollout.replay import Replay, Traffic
+from ml.release.canary import replay
+from ml.release.canary.replay import Replay, Traffic
 
 Tallies = dict[str, dict[str, int]]
 

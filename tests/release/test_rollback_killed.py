@@ -11,7 +11,7 @@ import pytest
 
 from ml.core import home
 from ml.core.errors import Refused
-from ml.release.declaration import desired
+from ml.release.declaration import desired_state
 from ml.release.log import audit
 from ml.release.promotion import propose as proposing
 from ml.release.rollout import plan, rollback
@@ -81,14 +81,14 @@ def test_a_rollback_killed_at_any_step_is_done_by_the_next(
     monkeypatch.setenv("MLOPS_ADVISORIES", str(home.home() / "osv"))
     killed_at(step, call, IMPORTS, f'rollback.roll_back(LocalRegistry(), "tiny", {where!r})')
 
-    now = desired.read("tiny", where)
+    now = desired_state.read("tiny", where)
     assert now and now.version in ("1", "2")
     if now.version == "2":
         assert rollback.roll_back(BACKEND.registry, "tiny", where).declared.version == "1"
     else:
         with pytest.raises(Refused, match="nothing-before"):
             rollback.roll_back(BACKEND.registry, "tiny", where)
-    now, found = desired.read("tiny", where), plan.plan(BACKEND, "tiny", where)
+    now, found = desired_state.read("tiny", where), plan.plan(BACKEND, "tiny", where)
     assert now and now.version == "1" and not found.stops
     assert [line["to"] for line in audit.verify() if line["event"] == "rollback"][-1] == "1"
     if where == "prod":
@@ -96,5 +96,5 @@ def test_a_rollback_killed_at_any_step_is_done_by_the_next(
         assert files() == first and found.steps
         done = apply(BACKEND, "tiny", "prod", "ana")
         assert done and (done.outcome, done.version, done.canary) == ("applied", "1", None)
-    folder = desired.path("tiny", where).parent
+    folder = desired_state.path("tiny", where).parent
     assert not [one for one in folder.rglob(".*") if one.is_file() and Path(one).suffix == ".tmp"]

@@ -11,7 +11,7 @@ from ml.core.errors import Problem, Refused
 from ml.release.log import audit
 from ml.release.promotion.propose import propose
 from ml.release.rollout.apply import Applied, apply
-from ml.release.rollout.ask import ask
+from ml.release.rollout.invoke import ask
 from ml.release.rollout.status import status
 from ml.serving import endpoint, processes, server
 from ml.serving.endpoint import Canary, Live

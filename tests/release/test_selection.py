@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ml.release.selection.choosing import formula, sentences
+from ml.release.selection.explanation import formula, sentences
 from ml.release.selection.selection import Contender, Selection, select
 from ml.release.selection.weights import TERMS, Cost, Latency, Stability, Term, Weights
 

@@ -25,11 +25,11 @@ from ml.backends.registry import Version
 from ml.core.errors import Problem, Refused
 from ml.release.canary import canary
 from ml.release.canary.canary import Outcome
-from ml.release.declaration import desired
-from ml.release.declaration.desired import Declared
+from ml.release.declaration import desired_state
+from ml.release.declaration.desired_state import Declared
 from ml.release.log import audit, history
 from ml.release.promotion import propose as proposing
-from ml.release.promotion.judge import Judged
+from ml.release.promotion.gate_check import Judged
 from ml.release.rollout import apply as applying
 from ml.release.rollout import rollback, smoke, status
 from ml.serving import endpoint, processes, server
@@ -266,10 +266,10 @@ class Releases(RuleBasedStateMachine):
     def propose(self, number: str) -> None:
         self.proposals += 1
         declared = declaration(number, self.proposals)
-        desired.declare(NAME, "local", declared)
+        desired_state.declare(NAME, "local", declared)
 
     def declared(self) -> Declared:
-        found = desired.read(NAME, "local")
+        found = desired_state.read(NAME, "local")
         assert found is not None
         return found
 

@@ -11,7 +11,7 @@ import pytest
 from ml.backends.local.runs.store import LocalRuns
 from ml.cli.app import main
 from ml.core.errors import Refused
-from ml.release.selection.contenders import Selected, choose
+from ml.release.selection.candidates import Selected, choose
 from ml.reports.pages import report
 from tests.local import BACKEND
 from tests.reports import run_records

@@ -44,8 +44,8 @@ def start(
     `ml ab serve` sends B its keys, with the gates asked and without a canary.
     """
     from ml.release.ab import experiment
-    from ml.release.declaration import project as projects
-    from ml.release.declaration.desired import check_environment
+    from ml.release.declaration import projects
+    from ml.release.declaration.desired_state import check_environment
 
     environment = check_environment(env)
     model = projects.find(project).deployment().endpoint

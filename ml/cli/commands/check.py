@@ -54,9 +54,9 @@ def command(
 
 def release_files() -> Mapping[str, Callable[[Path], Sequence[Problem]]]:
     """What releases read besides Azure ML specs, by pattern, with what finds the problems."""
-    from ml.release.declaration import release_check
-    from ml.release.declaration.project import Project
-    from ml.release.promotion import judge
+    from ml.release.declaration import release_file
+    from ml.release.declaration.projects import Project
+    from ml.release.promotion import gate_check
     from ml.release.selection import weights
     from ml.release.watch import limits
     from policies.promotion import gates, watch
@@ -72,9 +72,9 @@ def release_files() -> Mapping[str, Callable[[Path], Sequence[Problem]]]:
         return problems
 
     return {
-        "ml/projects/*/release.yml": release_check.problems,
+        "ml/projects/*/release.yml": release_file.check,
         "ml/projects/*/gates.yml": told(
-            lambda path: judge.load_gates(Project(path.parent.name, path.parent))
+            lambda path: gate_check.load_gates(Project(path.parent.name, path.parent))
         ),
         "ml/projects/*/select.yml": told(lambda path: weights.read(path.parent)),
         "ml/projects/*/watch.yml": told(lambda path: limits.read(path.parent)),

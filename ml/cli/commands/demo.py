@@ -19,7 +19,7 @@ from ml.core.errors import Exit, Refused
 
 if TYPE_CHECKING:
     from ml.backends.base import Run
-    from ml.release.declaration.project import Project
+    from ml.release.declaration.projects import Project
     from ml.release.promotion.propose import Proposal
 
 
@@ -52,8 +52,8 @@ def command(
 
     began = time.monotonic()
     prepare()
-    from ml.release.declaration import project as projects
-    from ml.release.rollout.ask import example
+    from ml.release.declaration import projects
+    from ml.release.rollout.invoke import example
 
     small, worse = parse_changes(first or []), parse_changes(bad or [])
     steps = Steps(projects.find(project))
@@ -99,7 +99,7 @@ class Steps:
     def sweep(self, spec: str) -> Run:
         """The sweep, and what its trials are worth by more than their metric."""
         from ml.cli.commands.select import told
-        from ml.release.selection.contenders import choose
+        from ml.release.selection.candidates import choose
 
         path = self.project.folder / "jobs" / spec
         self._step(f"ml run {_relative(path)}", "the main job")
@@ -144,7 +144,7 @@ class Steps:
     def ask(self, endpoint: str, question: str) -> None:
         """A request to what serves."""
         from ml.cli.commands.invoke import shown_answers
-        from ml.release.rollout.ask import ask, example, of_text
+        from ml.release.rollout.invoke import ask, example, of_text
 
         request = of_text(endpoint, question) if question else self.project.samples()[0]
         typed = f"ml invoke {endpoint} {shlex.quote(question)}"

@@ -20,8 +20,8 @@ def command(
 ) -> None:
     """Decide whether a model version may be promoted; exit 3 when a gate says no."""
     from ml.cli.render import verdicts
-    from ml.release.declaration.desired import check_environment
-    from ml.release.promotion.judge import gate
+    from ml.release.declaration.desired_state import check_environment
+    from ml.release.promotion.gate_check import gate
 
     decision = gate(open_backend(), model, version, check_environment(to)).decision
     if as_json:

@@ -24,7 +24,7 @@ def command(
     ] = False,
 ) -> None:
     """Ask a served model; its server is started if it is not running."""
-    from ml.release.rollout.ask import ask, example, of_text
+    from ml.release.rollout.invoke import ask, example, of_text
 
     if not request.strip():
         hint = example(endpoint, endpoint)

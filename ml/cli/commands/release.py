@@ -94,10 +94,10 @@ def plan(
 ) -> None:
     """Say what apply would do, step by step, and do none of it; exit 3 when it would refuse."""
     from ml.cli.render import release_text, verdicts
-    from ml.release.declaration import where
+    from ml.release.declaration import desired_state
     from ml.release.rollout.plan import plan as look
 
-    where.demand_here(to, on)
+    desired_state.demand_here(to, on)
     found = look(open_backend(), project, to, watch=_watch)
     if as_json:
         json_out.write(found.to_json())
@@ -128,12 +128,12 @@ def apply(
 ) -> None:
     """Ask the gates again, start the declared version beside the old one, and switch."""
     from ml.cli.render import release_text, verdicts
-    from ml.release.declaration import where
+    from ml.release.declaration import desired_state
     from ml.release.rollout.apply import apply as go
-    from ml.release.rollout.ask import example
+    from ml.release.rollout.invoke import example
     from ml.release.rollout.status import status as look
 
-    where.demand_here(to, on)
+    desired_state.demand_here(to, on)
     done = go(
         open_backend(),
         project,

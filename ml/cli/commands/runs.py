@@ -77,7 +77,7 @@ def show(run: RunName = "latest", experiment: Experiment = None, as_json: AsJson
     """One run, and its lineage: data, code, run, model versions, where they serve."""
     from ml.backends.base import OPEN
     from ml.cli.render import live, runs_text, tables
-    from ml.release.registry.descent import descendants
+    from ml.release.registry.descendants import descendants
 
     backend = open_backend()
     entry = _entry(run, experiment)
@@ -111,7 +111,7 @@ def lineage(run: RunName = "latest", as_json: AsJson = False) -> None:
     """The way from data to a run's models: every run on it, its code, environment, digests."""
     from ml.cli.commands import runs_lineage
     from ml.cli.render import runs_text, tables
-    from ml.release.registry.descent import descendants
+    from ml.release.registry.descendants import descendants
 
     backend, found = open_backend(), _entry(run).run
     links, came = backend.runs.lineage(found), descendants(backend.registry, found)

@@ -14,7 +14,7 @@ from ml.backends.storage import Cleaning
 from ml.cli.render import spans, tables
 from ml.core import faults
 from ml.core.errors import Exit, Problem, Refused
-from ml.release.registry.needed import needed
+from ml.release.registry.retention import needed
 
 ROWS = 20  # a person reads; --json has all
 

@@ -11,7 +11,7 @@ from ml.cli.render.runs_text import environment_of, release_of, sha
 from ml.core.repository import shown
 
 if TYPE_CHECKING:
-    from ml.release.registry.descent import Descendant
+    from ml.release.registry.descendants import Descendant
 
 
 def told(links: Sequence[Link], came: Sequence[Descendant]) -> Iterator[tuple[str, str]]:

@@ -10,7 +10,7 @@ from ml.backends.choice import open_backend
 from ml.cli.options import AsJson
 
 if TYPE_CHECKING:
-    from ml.release.selection.contenders import Selected
+    from ml.release.selection.candidates import Selected
     from ml.release.selection.selection import Ranked, Selection
 
 # The unit of each term where a column shows it.
@@ -30,7 +30,7 @@ def command(
     from ml.backends import ranking
     from ml.cli.render import json_out
     from ml.core.errors import Problem, Refused
-    from ml.release.selection.contenders import choose
+    from ml.release.selection.candidates import choose
 
     if goal not in (None, *ranking.GOALS):
         raise Refused(Problem("no-such-goal", f"--goal {goal}", " or ".join(ranking.GOALS)))
@@ -47,11 +47,11 @@ def command(
 
 def told(found: Selected, limit: int = 0) -> None:
     """The ranking on stdout, what is to be said of it on stderr."""
-    from ml.release.selection import choosing
+    from ml.release.selection import explanation
 
     table(found.selection, limit)
-    typer.echo(choosing.formula(found.selection), err=True)
-    for sentence in choosing.sentences(found.selection):
+    typer.echo(explanation.formula(found.selection), err=True)
+    for sentence in explanation.sentences(found.selection):
         typer.echo(sentence, err=True)
     for note in found.notes:
         typer.echo(f"note: {note}", err=True)
@@ -83,7 +83,7 @@ def _row(one: Ranked, terms: list[str]) -> list[str]:
 def document(found: Selected) -> dict[str, Any]:
     """The selection for a program."""
     from ml.cli.render import json_out
-    from ml.release.selection import choosing
+    from ml.release.selection import explanation
 
     made = found.selection
     first = made.by_score
@@ -92,12 +92,12 @@ def document(found: Selected) -> dict[str, Any]:
         "goal": made.goal,
         "project": found.project or None,
         "weights": made.weights.source or None,
-        "formula": choosing.formula(made),
+        "formula": explanation.formula(made),
         "first_by_score": first.contender.name if first else None,
         "first_by_metric": made.by_metric.contender.name,
         "left_out": dict(made.left_out),
         "compared": list(made.compared),
-        "said": list(choosing.sentences(made)),
+        "said": list(explanation.sentences(made)),
         "notes": list(found.notes),
         "ranked": [
             {

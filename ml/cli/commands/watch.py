@@ -35,8 +35,8 @@ def command(
 ) -> None:
     """Compare with the reference that was kept at the evaluation; exit 3 on a breach."""
     from ml.cli.render import json_out, spans, tables
-    from ml.release.declaration.desired import check_environment
-    from ml.release.watch.watching import watch
+    from ml.release.declaration.desired_state import check_environment
+    from ml.release.watch.report import watch
     from ml.reports.pages import write_watch_page
 
     found = watch(

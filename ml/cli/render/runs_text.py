@@ -14,7 +14,7 @@ from ml.cli.render.spans import ago, size, span
 from ml.core.repository import shown
 
 if TYPE_CHECKING:
-    from ml.release.registry.descent import Descendant
+    from ml.release.registry.descendants import Descendant
 
 COLUMNS = ("run", "job", "kind", "status", "experiment", "started", "took", "result")
 # Trials and steps of one run that are shown; a sweep may have a thousand.

@@ -18,7 +18,7 @@ from ml.backends.registry import Version
 from ml.core import faults, files, home
 from ml.core.errors import Exit, Problem, Refused
 from ml.release.ab.sequence import fixed_size, sample_size, score_deviation
-from ml.release.declaration.desired import endpoint_of
+from ml.release.declaration.desired_state import endpoint_of
 from ml.serving.router.routes import at, position, ticket
 
 SCHEMA_VERSION = 1

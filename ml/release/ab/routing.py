@@ -8,9 +8,9 @@ from dataclasses import replace
 from ml.backends.base import Backend
 from ml.core.errors import Exit, Problem, Refused
 from ml.release.ab.experiment import Experiment
-from ml.release.declaration import project as projects
+from ml.release.declaration import projects
 from ml.release.log import audit, history
-from ml.release.promotion.judge import judge
+from ml.release.promotion.gate_check import judge
 from ml.release.promotion.propose import launch_of
 from ml.release.rollout import smoke
 from ml.serving import endpoint, server

@@ -25,8 +25,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from ml.release.canary.latency import Latencies
 from ml.release.canary.sequential import EVEN, RARE, averaged, evidence
-from ml.release.canary.stretches import Latencies
 from ml.release.declaration.strategy import Strategy
 from ml.serving.router.tally import BUCKETS, PER_OCTAVE
 

@@ -13,12 +13,11 @@ from ml.backends.base import Backend, Run, Watch, unwatched
 from ml.backends.registry import Version
 from ml.core.errors import Problem, Refused
 from ml.release.comparison.comparison import Comparison, Outcomes, Side, compare, other_features
-from ml.release.declaration import desired
-from ml.release.declaration import project as projects
+from ml.release.declaration import desired_state, projects
 from ml.release.evidence import evidence, predictions, supply_chain
 from ml.release.promotion import candidate as candidates
-from ml.release.promotion.judge import champion_evidence, load_gates
-from ml.release.registry.descent import descendants
+from ml.release.promotion.gate_check import champion_evidence, load_gates
+from ml.release.registry.descendants import descendants
 from ml.serving.scoring.manifest import ManifestError, verify
 from ml.toolkit.evaluation import PREDICTIONS
 from policies.promotion.decision import Decision, Request
@@ -68,7 +67,7 @@ def versus(
     no such thing, or nothing is known of how good it is.
     """
     named = against.removeprefix(CHAMPION) if against and against.startswith(CHAMPION) else ""
-    environment = desired.check_environment(environment or named or desired.LOCAL)
+    environment = desired_state.check_environment(environment or named or desired_state.LOCAL)
     notes: list[str] = []
     found = _resolve(backend, wanted, None)
     side, model = _side(found, notes)
@@ -97,7 +96,7 @@ def versus(
             digest=side.digest,
             step="propose",
             now=datetime.now(UTC),
-            reason=desired.reason_for(project.name, environment, side.digest),
+            reason=desired_state.reason_for(project.name, environment, side.digest),
         )
         chain = supply_chain.today(side.evidence.supply_chain)
         decision = decide(gates, replace(side.evidence, supply_chain=chain), judged, request)
@@ -116,7 +115,7 @@ def versus(
 
 def _resolve(backend: Backend, wanted: str, model: str | None) -> _Found:
     if wanted.startswith(CHAMPION):
-        environment = desired.check_environment(wanted.removeprefix(CHAMPION))
+        environment = desired_state.check_environment(wanted.removeprefix(CHAMPION))
         models = [model] if model else [one.deployment().endpoint for one in projects.every()]
         found = [one for name in models if (one := backend.registry.champion(name, environment))]
         if len(found) == 1:

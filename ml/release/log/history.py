@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass
 from ml.backends.registry import Version
 from ml.core.errors import Exit, Problem, Refused
 from ml.release.canary.canary import Outcome
-from ml.release.declaration import desired
-from ml.release.declaration.desired import Declared
+from ml.release.declaration import desired_state
+from ml.release.declaration.desired_state import Declared
 from ml.release.declaration.strategy import Strategy
 from ml.release.log import audit
 from ml.serving.server import Launch
@@ -33,7 +33,7 @@ class Release:
 
     def is_current(self) -> bool:
         """Whether it is still what is declared."""
-        return desired.read(self.project, self.environment) == self.declared
+        return desired_state.read(self.project, self.environment) == self.declared
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 from ml.backends.base import Backend, Filter, Run, Watch, unwatched
 from ml.core import documents, repository
 from ml.core.errors import Exit, Problem, Refused
-from ml.release.declaration.project import Project
+from ml.release.declaration.projects import Project
 from ml.release.registry.models import MODEL_OUTPUT
 from ml.specs.plan.plan import CommandPlan, PipelinePlan, SweepPlan
 from ml.specs.plan.planning import plan

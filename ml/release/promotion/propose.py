@@ -10,15 +10,14 @@ from ml.backends.base import Backend, Run, Watch, unwatched
 from ml.backends.registry import Registry, Version
 from ml.core import faults, files
 from ml.core.errors import Exit, Problem, Refused
-from ml.release.declaration import desired
-from ml.release.declaration import project as projects
-from ml.release.declaration.desired import Declared
-from ml.release.declaration.project import Project
-from ml.release.declaration.release_check import attached
+from ml.release.declaration import desired_state, projects
+from ml.release.declaration.desired_state import Declared
+from ml.release.declaration.projects import Project
+from ml.release.declaration.release_file import attached
 from ml.release.evidence import cost, evidence
 from ml.release.log import history
 from ml.release.promotion import candidate
-from ml.release.promotion.judge import Judged, judge, load_gates
+from ml.release.promotion.gate_check import Judged, judge, load_gates
 from ml.release.registry.models import EVIDENCE_FILE, store
 from ml.serving import client, endpoint, processes, server
 from ml.serving.client import Timing
@@ -74,12 +73,12 @@ def propose(
     that are proposed at once the better one ends as champion. A refusal by a gate is in the
     Proposal; Refused is raised for what is wrong with the call or the machine.
     """
-    desired.check_environment(environment)
+    desired_state.check_environment(environment)
     found = projects.find(project)
     load_gates(found)  # a gates.yml that is wrong is told before anything is spent
     deployment = found.deployment()
     chosen = candidate.choose(backend, found, run)
-    with desired.locked(found.name):
+    with desired_state.locked(found.name):
         digest = store(chosen.outputs[candidate.MODEL])
         registry = backend.registry
         version = _champion(registry, found, deployment, environment, digest)
@@ -98,11 +97,11 @@ def propose(
         unapplied = _unapplied(registry, found.name, environment, digest)
         if judged.decision.allowed:
             with faults.as_refusals():
-                release = desired.declare(
+                release = desired_state.declare(
                     found.name, environment, _declaration(judged, version, reason)
                 )
                 written.append(release)
-                if environment != desired.LOCAL:
+                if environment != desired_state.LOCAL:
                     written.append(attach(release, environment, version))
     return Proposal(
         project=found.name,
@@ -126,13 +125,13 @@ def _rival(registry: Registry, project: str, environment: str) -> Version | None
 
     `ml release rollback` takes one back that is in the way, and so does git where that declares.
     """
-    declared = desired.read(project, environment)
+    declared = desired_state.read(project, environment)
     if declared is None:
         return None
     champion = registry.champion(declared.model, environment)
     if champion is not None and champion.digest == declared.digest:
         return None
-    name = desired.endpoint_of(declared.model, environment)
+    name = desired_state.endpoint_of(declared.model, environment)
     if history.of(name).last_refusal(declared) is not None:
         return None
     try:
@@ -231,7 +230,7 @@ def _measured(project: Project, launch: Launch) -> Timing:
 
 def _unapplied(registry: Registry, project: str, environment: str, digest: str) -> str | None:
     """The version that is declared in place of the champion, unless it is the one proposed."""
-    declared = desired.read(project, environment)
+    declared = desired_state.read(project, environment)
     if declared is None or declared.digest == digest:
         return None
     champion = registry.champion(declared.model, environment)

@@ -10,16 +10,15 @@ from ml.backends.base import Backend, Watch, unwatched
 from ml.backends.registry import Registry, Version
 from ml.core.errors import Exit, Place, Problem, Refused
 from ml.release.canary.canary import Outcome
-from ml.release.declaration import desired
-from ml.release.declaration import project as projects
-from ml.release.declaration.desired import Declared
-from ml.release.declaration.project import Project
-from ml.release.declaration.release_check import attached, evidence_problem, other_project
+from ml.release.declaration import desired_state, projects
+from ml.release.declaration.desired_state import Declared
+from ml.release.declaration.projects import Project
+from ml.release.declaration.release_file import attached, evidence_problem, other_project
 from ml.release.log import history
 from ml.release.log.history import History, Release
-from ml.release.promotion.judge import Judged, judge
+from ml.release.promotion.gate_check import Judged, judge
 from ml.release.promotion.propose import launch_of
-from ml.release.rollout.leftovers import tidy
+from ml.release.rollout.cleanup import tidy
 from ml.release.rollout.rollout import roll_out, settle
 from ml.serving import endpoint
 from ml.serving.endpoint import Live
@@ -76,7 +75,7 @@ class Course:
 def apply(
     backend: Backend,
     project: str,
-    environment: str = desired.LOCAL,
+    environment: str = desired_state.LOCAL,
     approved_by: str = "",
     *,
     port: int | None = None,
@@ -91,11 +90,11 @@ def apply(
     Raises Refused when the model or its evidence are not what was declared, when green fails (blue
     is then live as before), and when it was rolled back before.
     """
-    desired.check_environment(environment)
+    desired_state.check_environment(environment)
     found = projects.find(project)
-    with desired.applying(found.name, environment, waiting):
+    with desired_state.applying(found.name, environment, waiting):
         while True:
-            with desired.locked(found.name):
+            with desired_state.locked(found.name):
                 course = chart(backend, found, environment, approved_by, watch=watch)
             if course is None:
                 return None
@@ -120,11 +119,11 @@ def chart(
     Nothing is touched; the decision is in the audit log unless it is not to be `noted`. Raises
     Refused as `apply` does, and what `judge` raises.
     """
-    declared = desired.read(project.name, environment)
+    declared = desired_state.read(project.name, environment)
     if declared is None:
         return None
     registry, deployment = backend.registry, project.deployment()
-    name = desired.endpoint_of(deployment.endpoint, environment)
+    name = desired_state.endpoint_of(deployment.endpoint, environment)
     version = _declared_version(registry, project, environment, declared)
     launch = replace(launch_of(backend, version, deployment), endpoint=name)
     past = history.of(name)
@@ -147,7 +146,7 @@ def chart(
         version=version,
         launch=launch,
         samples=project.samples(),
-        strategy=desired.strategy(project.name, environment),
+        strategy=desired_state.strategy(project.name, environment),
         approved_by=approved_by,
     )
     return Course(release, judged, registry, past, endpoint.live(name))
@@ -200,7 +199,7 @@ def _declared_version(
     """The registered version that is declared; refused when it is not the one that was judged."""
 
     def place(field: str) -> Place:
-        return desired.place(project.name, environment, field)
+        return desired_state.place(project.name, environment, field)
 
     model = project.model() or declared.model
     if declared.model != model:
@@ -232,8 +231,8 @@ def _declared_version(
                 ),
                 exit_code=Exit.GATE_SAID_NO,
             )
-    if environment != desired.LOCAL:
-        file = attached(desired.path(project.name, environment), environment)
+    if environment != desired_state.LOCAL:
+        file = attached(desired_state.path(project.name, environment), environment)
         if problem := evidence_problem(file, declared.evidence, place("evidence")):
             raise Refused(problem, exit_code=Exit.GATE_SAID_NO)
     return version

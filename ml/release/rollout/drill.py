@@ -15,10 +15,9 @@ from pathlib import Path
 from ml.core.errors import Problem, Refused
 from ml.release.canary import baseline, canary
 from ml.release.canary.canary import Outcome
-from ml.release.declaration import desired
-from ml.release.declaration import project as projects
+from ml.release.declaration import desired_state, projects
 from ml.release.log import audit
-from ml.release.rollout import leftovers
+from ml.release.rollout import cleanup
 from ml.serving import endpoint, faulty, server
 from ml.serving.endpoint import Canary
 from ml.serving.server import Launch
@@ -51,9 +50,9 @@ def drill(project: str, fault: str, told: Callable[[str], None] = lambda _: None
         raise Refused(Problem("no-such-fault", f"there is no fault `{fault}`", known))
     found = projects.find(project)
     samples = found.samples()
-    name = desired.endpoint_of(found.deployment().endpoint, desired.LOCAL)
+    name = desired_state.endpoint_of(found.deployment().endpoint, desired_state.LOCAL)
     waiting = partial(told, "an apply goes on; waiting")
-    with desired.applying(found.name, desired.LOCAL, waiting), ExitStack() as undo:
+    with desired_state.applying(found.name, desired_state.LOCAL, waiting), ExitStack() as undo:
         live, _ = endpoint.ensure(name)
         if live.canary and live.canary.experiment:
             about = f"an experiment is on: {live.canary.experiment}"
@@ -66,17 +65,17 @@ def drill(project: str, fault: str, told: Callable[[str], None] = lambda _: None
                 )
             )
         with endpoint.locked(name):
-            blue = leftovers.cleared(name) or live
+            blue = cleanup.cleared(name) or live
             slot = endpoint.other_slot(name)
-            undo.callback(leftovers.swept, name)
+            undo.callback(cleanup.swept, name)
             bad = spoilt(blue.launch, fault)
             second = baseline.begin(blue, samples)  # it loads while green does
             trial = Canary(server.start(slot, bad), bad, 0)
             trial = replace(trial, baseline=second())
-            undo.callback(leftovers.drained, name)
+            undo.callback(cleanup.drained, name)
             undo.callback(canary.weigh, name, None)
             endpoint.switch(name, replace(blue, canary=trial))
-        strategy = desired.strategy(found.name, desired.LOCAL)
+        strategy = desired_state.strategy(found.name, desired_state.LOCAL)
         outcome = canary.lead(name, trial, strategy, samples, told=told)
     failed = sum(count for of, count in outcome.errors.items() if of != slot.name)
     audit.append(

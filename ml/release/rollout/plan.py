@@ -7,9 +7,8 @@ from dataclasses import asdict, dataclass
 
 from ml.backends.base import Backend, Watch, unwatched
 from ml.core.errors import Problem, Refused
-from ml.release.declaration import desired
-from ml.release.declaration import project as projects
-from ml.release.declaration.desired import Declared
+from ml.release.declaration import desired_state, projects
+from ml.release.declaration.desired_state import Declared
 from ml.release.rollout.apply import Course, chart
 from ml.serving import endpoint
 from policies.promotion.decision import Decision
@@ -68,17 +67,21 @@ class Plan:
 
 
 def plan(
-    backend: Backend, project: str, environment: str = desired.LOCAL, *, watch: Watch = unwatched
+    backend: Backend,
+    project: str,
+    environment: str = desired_state.LOCAL,
+    *,
+    watch: Watch = unwatched,
 ) -> Plan:
     """Compare what is declared with what is on this machine; nothing is changed or written down.
 
     A champion whose evidence is of other data is scored again, as apply will. Raises Refused for a
     release.yml or gates.yml that cannot be read.
     """
-    desired.check_environment(environment)
+    desired_state.check_environment(environment)
     found = projects.find(project)
-    declared = desired.read(found.name, environment)
-    name = desired.endpoint_of(found.deployment().endpoint, environment)
+    declared = desired_state.read(found.name, environment)
+    name = desired_state.endpoint_of(found.deployment().endpoint, environment)
     serving = _serving(name)
 
     def made(

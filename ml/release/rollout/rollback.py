@@ -8,9 +8,8 @@ from pathlib import Path
 from ml.backends.registry import Registry
 from ml.core import faults
 from ml.core.errors import Problem, Refused
-from ml.release.declaration import desired
-from ml.release.declaration import project as projects
-from ml.release.declaration.desired import Declared
+from ml.release.declaration import desired_state, projects
+from ml.release.declaration.desired_state import Declared
 from ml.release.log import audit, history
 from ml.release.promotion.propose import attach
 
@@ -27,20 +26,20 @@ class RolledBack:
 
 
 def roll_back(
-    registry: Registry, project: str, environment: str = desired.LOCAL, why: str = ""
+    registry: Registry, project: str, environment: str = desired_state.LOCAL, why: str = ""
 ) -> RolledBack:
     """Declare the version that served before the declared one; `ml release apply` goes there.
 
     A version that is declared and not live (a gate or its canary refused it) is taken back to the
     one that is. Raises Refused when nothing is declared or nothing came before.
     """
-    desired.check_environment(environment)
+    desired_state.check_environment(environment)
     found = projects.find(project)
-    with desired.locked(found.name):
-        now = desired.read(found.name, environment)
+    with desired_state.locked(found.name):
+        now = desired_state.read(found.name, environment)
         if now is None:
             raise _nowhere(found.name, environment, "nothing is declared")
-        past = history.of(desired.endpoint_of(now.model, environment))
+        past = history.of(desired_state.endpoint_of(now.model, environment))
         served = past.served
         digests = [line["digest"] for line in served]
         before = served[: digests.index(now.digest)] if now.digest in digests else served
@@ -60,14 +59,14 @@ def roll_back(
         beside: list[Path] = []
 
         def first(file: Path) -> None:
-            if environment != desired.LOCAL:
+            if environment != desired_state.LOCAL:
                 beside.append(attach(file, environment, version))
             details = {"project": found.name, "environment": environment, "why": why}
             audit.append("rollback", {**details, "from": now.version, "to": back.version})
 
         # Until it is declared nothing is rolled back, and a rollback that was killed is done again.
         with faults.as_refusals():
-            written = desired.declare(found.name, environment, back, first)
+            written = desired_state.declare(found.name, environment, back, first)
     return RolledBack(found.name, environment, back, now, (written, *beside))
 
 

@@ -14,11 +14,11 @@ from ml.backends.registry import Registry, Version
 from ml.core.errors import Exit, Problem, Refused
 from ml.release.canary import baseline, canary
 from ml.release.canary.canary import Outcome
-from ml.release.declaration import desired
+from ml.release.declaration import desired_state
 from ml.release.log import history
 from ml.release.log.history import History, Release, record_applied, record_refused
 from ml.release.rollout import smoke
-from ml.release.rollout.leftovers import cleared, drained, swept, tidy, without_green
+from ml.release.rollout.cleanup import cleared, drained, swept, tidy, without_green
 from ml.serving import endpoint, server
 from ml.serving.endpoint import Canary, Live
 from ml.serving.router.process import Router
@@ -82,7 +82,7 @@ def roll_out(
             if outcome.kind == "rolled-back":
                 record_refused(release, outcome.why, outcome)
                 raise _rolled_back(release, outcome, blue)
-        with desired.locked(release.project), endpoint.locked(name):
+        with desired_state.locked(release.project), endpoint.locked(name):
             if not release.is_current():
                 endpoint.switch(name, without_green(name))
                 return None

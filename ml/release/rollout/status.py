@@ -7,9 +7,8 @@ from dataclasses import asdict, dataclass
 
 from ml.backends.registry import Registry
 from ml.core.errors import Refused
-from ml.release.declaration import desired
-from ml.release.declaration import project as projects
-from ml.release.declaration.desired import Declared
+from ml.release.declaration import desired_state, projects
+from ml.release.declaration.desired_state import Declared
 from ml.release.log import audit
 from ml.release.log.history import Attempt, History, Line
 from ml.serving import endpoint
@@ -55,10 +54,14 @@ def status(
 
     Raises Refused when a line of the audit log was changed or a declaration cannot be read.
     """
-    names = [projects.find(project).name] if project else desired.projects()
-    wanted = [desired.check_environment(environment)] if environment else desired.ENVIRONMENTS
+    names = [projects.find(project).name] if project else desired_state.projects()
+    wanted = (
+        [desired_state.check_environment(environment)]
+        if environment
+        else desired_state.ENVIRONMENTS
+    )
     log = audit.verify()
-    declared = {(name, one): desired.read(name, one) for name in names for one in wanted}
+    declared = {(name, one): desired_state.read(name, one) for name in names for one in wanted}
     return [_of(*where, what, registry, log) for where, what in declared.items()]
 
 
@@ -70,7 +73,7 @@ def _of(
     log: Sequence[Line],
 ) -> Status:
     model = declared.model if declared else _model(project)
-    name = desired.endpoint_of(model, environment)
+    name = desired_state.endpoint_of(model, environment)
     past = History(name, log)
     live, url = endpoint.live(name), endpoint.url(name)
     champion = registry.champion(model, environment) if declared else None
@@ -140,6 +143,6 @@ def _refused(declared: Declared, why: str | None, live: str | None, project: str
 
 def _verdict(project: str, environment: str, name: str, applied: bool, up: bool) -> str:
     if not applied:
-        env = "" if environment == desired.LOCAL else f" --env {environment} --on local"
+        env = "" if environment == desired_state.LOCAL else f" --env {environment} --on local"
         return f"declared, not applied; next: ml release apply {project}{env} --approved-by NAME"
     return "as declared" if up else f"as declared, but stopped; next: ml serve {name}"

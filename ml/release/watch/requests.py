@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ml.core.errors import Problem, Refused
-from ml.release.canary.observed import prediction
+from ml.release.canary.answers import prediction
 from ml.serving import endpoint
 from ml.serving.router.collector import FOLDER, numbered
 from ml.toolkit.reference import Kind, clean

@@ -79,7 +79,7 @@ def test_the_served_answers_are_the_rankers(served: Server, model: Path) -> None
 
 def test_sample_requests_are_answered(served: Server) -> None:
     """Each line of requests.jsonl, with as many answers as it asks for."""
-    from ml.release.declaration.project import Project
+    from ml.release.declaration.projects import Project
 
     for sample in Project("faq_matching", PROJECT).samples():
         answer = client.score(served.port, sample)

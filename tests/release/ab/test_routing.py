@@ -15,9 +15,8 @@ import pytest
 from ml.core import files
 from ml.core.errors import Refused
 from ml.release.ab import experiment, routing
-from ml.release.declaration import desired
-from ml.release.declaration import project as projects
-from ml.release.declaration.desired import Declared
+from ml.release.declaration import desired_state, projects
+from ml.release.declaration.desired_state import Declared
 from ml.release.log import audit
 from ml.release.log.history import record_refused
 from ml.release.rollout.apply import apply, chart
@@ -111,7 +110,7 @@ def test_b_is_started_again_and_an_apply_leaves_it_alone(
 
     # An apply that has nothing to do leaves it alone.
     one = BACKEND.registry.find("tiny", "1")
-    desired.declare(
+    desired_state.declare(
         "tiny", "local", Declared(one.model, one.version, one.digest, one.evidence, "0" * 64)
     )
     assert apply(BACKEND, "tiny", "local", "ana").outcome == "unchanged" and routing.served(made)

@@ -11,7 +11,7 @@ from ml.backends.registry import Registry, Version, model_folder
 from ml.backends.storage import Needed
 from ml.core import home
 from ml.core.errors import Exit, Problem, Refused
-from ml.release.declaration import desired
+from ml.release.declaration import desired_state
 from ml.release.registry.models import EVIDENCE_FILE
 from ml.serving import endpoint
 
@@ -40,9 +40,9 @@ def needed(registry: Registry) -> Needed:
     for name, source in registry.sources():
         if Path(source).is_absolute():
             paths[Path(source)] = f"{name} is registered"
-    for project in desired.projects():
-        for environment in desired.ENVIRONMENTS:
-            declared = desired.read(project, environment)
+    for project in desired_state.projects():
+        for environment in desired_state.ENVIRONMENTS:
+            declared = desired_state.read(project, environment)
             if declared and declared.digest:
                 paths[model_folder(declared.digest)] = f"{project} declares it in {environment}"
     for name in endpoint.names():

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ml.core.errors import Exit, Problem, Refused
-from ml.release.declaration import project as projects
+from ml.release.declaration import projects
 from ml.serving import client, endpoint, processes
 from ml.serving.router.process import Router
 

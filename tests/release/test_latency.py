@@ -1,4 +1,4 @@
-"""ml.release.canary.stretches: a step's latencies, cut by its time."""
+"""ml.release.canary.latency: a step's latencies, cut by its time."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from ml.release.canary.stretches import Stretches
+from ml.release.canary.latency import Stretches
 
 
 def tallies(green: int, baseline: int) -> Mapping[str, Mapping[str, list[int]]]:

@@ -12,10 +12,10 @@ from ml.backends.local.runs.store import LocalRuns
 from ml.backends.registry import model_folder
 from ml.core import home
 from ml.core.errors import Refused
-from ml.release.declaration import desired
-from ml.release.registry.descent import descendants
+from ml.release.declaration import desired_state
+from ml.release.registry.descendants import descendants
 from ml.release.registry.models import store
-from ml.release.registry.needed import needed
+from ml.release.registry.retention import needed
 from ml.release.rollout.apply import apply
 from ml.serving import endpoint
 from tests.local import BACKEND
@@ -91,7 +91,7 @@ def test_nothing_is_touched_while_a_project_is_being_released(world: World) -> N
     copy = model_folder(store(world.runs[0.8].outputs["model"]))
     os.utime(copy, (0, 0))
     assert [item.kind for item in cleaning.plan(needed(BACKEND.registry)).items] == ["model"]
-    with desired.locked("tiny"):
+    with desired_state.locked("tiny"):
         assert cleaning.plan(needed(BACKEND.registry)).items == ()
 
 

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from ml.backends.base import Run
 from ml.backends.registry import Registry, Version
-from ml.release.declaration import desired
+from ml.release.declaration import desired_state
 from ml.release.registry.models import EVIDENCE_FILE, MODEL_OUTPUT
 from ml.serving import endpoint
 from ml.serving.scoring.manifest import ManifestError, verify
@@ -71,8 +71,9 @@ def _descendant(registry: Registry, version: Version, relation: Relation) -> Des
     here = (version.model, version.version)
     declared = [
         environment
-        for environment in desired.ENVIRONMENTS
-        if (entry := desired.read(version.project, environment)) and entry.digest == version.digest
+        for environment in desired_state.ENVIRONMENTS
+        if (entry := desired_state.read(version.project, environment))
+        and entry.digest == version.digest
     ]
     return Descendant(
         model=version.model,

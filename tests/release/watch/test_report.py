@@ -13,7 +13,8 @@ from ml.backends.registry import Version
 from ml.core.errors import Refused
 from ml.release.evidence import reverify
 from ml.release.registry.models import EVIDENCE_FILE
-from ml.release.watch import reference, requests, watching
+from ml.release.watch import reference, requests
+from ml.release.watch import report as reports
 from ml.release.watch.limits import Limits
 from ml.release.watch.report import look
 from ml.reports.pages import watch_page
@@ -232,7 +233,7 @@ def test_what_callers_sent_cannot_command_the_terminal(
     write_reference(tmp_path, "d", {"q": ("categorical", ["a"] * 100)}, {}, {})
     kept = json.loads((tmp_path / REFERENCE).read_text())
     found = look(kept, requests.Seen(rows), Limits(), **NAMED)
-    monkeypatch.setattr(watching, "watch", lambda *_, **__: found)
+    monkeypatch.setattr(reports, "watch", lambda *_, **__: found)
     code, out, _ = ml(capsys, "watch", "m", "--out", str(tmp_path / "page.html"))
     assert code == 3 and r"`\x1b[2J\n\ud800`" in out
     assert "\x1b" not in out and "\ud800" not in out
@@ -242,8 +243,8 @@ def test_a_version_that_does_not_serve(own_home: Path) -> None:
     """Named, but nothing that it was asked is kept; each environment has an endpoint of its own."""
     version = Version("tiny", "1", "sha256:d", "tiny", "r", "")
     collect(version, QUESTIONS)
-    assert len(watching._collected("tiny", "local", version, None).rows) == 300
+    assert len(reports._collected("tiny", "local", version, None).rows) == 300
     with pytest.raises(Refused, match=r"not-served.*`tiny-prod`"):
-        watching._collected("tiny", "prod", version, None)
+        reports._collected("tiny", "prod", version, None)
     with pytest.raises(Refused, match="nothing-served"):
-        watching._version("tiny", "prod", "", from_file=False)
+        reports._version("tiny", "prod", "", from_file=False)

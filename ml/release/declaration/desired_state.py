@@ -16,7 +16,7 @@ from pathlib import Path
 import yaml
 
 from ml.core import files, home, repository
-from ml.core.errors import Place, Problem, Refused
+from ml.core.errors import Exit, Place, Problem, Refused
 from ml.release.declaration import edit, release_file
 from ml.release.declaration.release_file import SCHEMA_VERSION, Environments, Local, Tracked
 from ml.release.declaration.strategy import Strategy
@@ -25,6 +25,8 @@ LOCAL = "local"
 TRACKED = tuple(field.name for field in fields(Environments))
 ENVIRONMENTS = (LOCAL, *TRACKED)
 FILE = "release.yml"
+# Where an environment can be brought about.
+PLACES = (LOCAL, "azure")
 _HEADER = "# Written by `ml release propose`; `ml release apply` brings it about.\n"
 _NEW = """\
 # yaml-language-server: $schema=../../release/declaration/release.schema.json
@@ -165,6 +167,30 @@ def check_environment(environment: str) -> str:
             )
         )
     return environment
+
+
+def demand_here(environment: str, on: str | None) -> None:
+    """Refuse (exit 33) a rollout that needs the Azure backend; `on` is one of PLACES or None.
+
+    Without `on`, `local` is on this machine and the other environments are on Azure ML. With `on`
+    "local" they are rehearsed here, each on its own endpoint, from the same release.yml.
+    """
+    check_environment(environment)
+    if (on or ("local" if environment == LOCAL else "azure")) == "local":
+        return
+    if environment == LOCAL:
+        hint = "leave --on out: `local` is this machine"
+    else:
+        hint = f"--on local rehearses {environment} on this machine, on an endpoint of its own"
+    raise Refused(
+        Problem(
+            "no-azure-backend",
+            f"`{environment}` on Azure ML takes the Azure backend, which is not built yet",
+            "an environment on this machine",
+            hint,
+        ),
+        exit_code=Exit.CANNOT_HONOUR,
+    )
 
 
 def endpoint_of(model: str, environment: str) -> str:

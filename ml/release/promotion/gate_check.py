@@ -8,9 +8,8 @@ from datetime import UTC, datetime
 from ml.backends.base import Backend, Watch, unwatched
 from ml.backends.registry import Version
 from ml.core.errors import Refused
-from ml.release.declaration import desired
-from ml.release.declaration import project as projects
-from ml.release.declaration.project import Project
+from ml.release.declaration import desired_state, projects
+from ml.release.declaration.projects import Project
 from ml.release.evidence import evidence, supply_chain
 from ml.release.log import audit
 from ml.release.promotion import candidate
@@ -37,7 +36,7 @@ def gate(backend: Backend, model: str, version: str, environment: str) -> Judged
     """
     found = backend.registry.find(model, version)
     project = projects.find(found.project)
-    reason = desired.reason_for(project.name, environment, found.digest)
+    reason = desired_state.reason_for(project.name, environment, found.digest)
     return judge(backend, project, found, environment, reason=reason)
 
 
