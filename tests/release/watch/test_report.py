@@ -247,4 +247,4 @@ def test_a_version_that_does_not_serve(own_home: Path) -> None:
     with pytest.raises(Refused, match=r"not-served.*`tiny-prod`"):
         reports._collected("tiny", "prod", version, None)
     with pytest.raises(Refused, match="nothing-served"):
-        reports._version("tiny", "prod", "", from_file=False)
+        reports._version(BACKEND.registry, "tiny", "prod", "", from_file=False)
