@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path, PurePath
 from typing import Any, Literal, Protocol, TextIO
@@ -31,6 +32,10 @@ Kind = Literal[
 ]
 Status = Literal["Queued", "Running", "Completed", "Failed", "Canceled"]
 STATUSES: tuple[Status, ...] = ("Queued", "Running", "Completed", "Failed", "Canceled")
+# What follows it in a problem of a failed script is the end of its log.
+LOG_FOLLOWS = "; the end of its log:"
+# The code of a refusal that only asks for data to be brought here.
+DATA_NOT_HERE = "data-not-here"
 # The statuses of a run that has not ended.
 OPEN: frozenset[Status] = frozenset({"Queued", "Running"})
 # (step, value) pairs of one metric in the order in which a script logged them.
@@ -113,6 +118,15 @@ class Run:
         for one in (*self.steps, *self.trials):
             yield one
             yield from one.below()
+
+
+def without_log(problem: Problem) -> Problem:
+    """The problem of a failed script without the end of its log, which the person has read.
+
+    A rank that failed has a log of its own.
+    """
+    found, follows, _ = problem.found.partition(LOG_FOLLOWS)
+    return replace(problem, found=found) if follows and found.startswith("the command") else problem
 
 
 @dataclass(frozen=True)
@@ -262,6 +276,10 @@ class TrackingUnavailable(Exception):
 class RunStore(Protocol):
     """The runs of a backend, their metrics and their files. It changes nothing."""
 
+    def document(self, run: Run) -> dict[str, Any]:
+        """The run as JSON: its fields, its `kind`, paths relative to its folder."""
+        ...
+
     def find(self, name: str, experiment: str | None = None) -> Run:
         """The run with that name or id, or the `latest` (of the experiment).
 
@@ -358,6 +376,11 @@ class Storage(Protocol):
         """The environment variable that sets the limit."""
         ...
 
+    @property
+    def grew(self) -> bool:
+        """Whether this process has run anything."""
+        ...
+
     def size(self, run: Run) -> int:
         """Bytes that the folder of the run takes."""
         ...
@@ -414,6 +437,14 @@ class Storage(Protocol):
 
 
 @dataclass(frozen=True)
+class EnvironmentComparison:
+    """An environment beside the one that a job would get: for programs, and a line a difference."""
+
+    data: Mapping[str, Any]
+    lines: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class Options:
     """How a backend runs plans; each is harmless where it means nothing.
 
@@ -450,6 +481,25 @@ class Backend(Protocol):
     @property
     def registry(self) -> Registry:
         """The registered model versions."""
+        ...
+
+    def prepare(self) -> None:
+        """Begin what a first run needs whatever its plan is; returns at once."""
+        ...
+
+    def sharing(self) -> AbstractContextManager[None]:
+        """Runs within it share what is slow to start."""
+        ...
+
+    def serve_pages(self, port: int, ready: Callable[[str], None]) -> None:
+        """Serve the tracking server's own pages until Ctrl-C; `ready` gets the address.
+
+        Raises Refused when there is nothing to serve.
+        """
+        ...
+
+    def environments(self, plan: Plan) -> tuple[EnvironmentComparison, ...]:
+        """The environments that the plan asks for beside those that its jobs would get."""
         ...
 
     def snapshot(self, code: Path) -> Path:

@@ -27,7 +27,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "Compare a candidate with the champion; a pull-request comment.",
     ),
     "demo": (
-        "ml.cli.commands.demo",
+        "ml.cli.demo",
         "The main job: sweep, select, gate, canary, ask; two are refused.",
     ),
     "evidence": (
@@ -46,7 +46,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "report": ("ml.cli.commands.report", "Write a run as one page of HTML that needs no network."),
     "run": ("ml.cli.commands.run", "Run a job spec on this machine."),
     "runs": (
-        "ml.cli.commands.runs",
+        "ml.cli.commands.runs.runs",
         "Runs of this machine: list, show, logs, diff, best, resume, …",
     ),
     "select": ("ml.cli.commands.select", "Rank trials by quality, latency, cost and stability."),
@@ -55,7 +55,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "ml.cli.commands.sweep",
         "Explain a sweep: where its trials came from, what mattered.",
     ),
-    "ui": ("ml.cli.render.ui", "Open MLflow on the runs of this machine."),
+    "ui": ("ml.cli.commands.ui", "Open MLflow on the runs of this machine."),
     "watch": ("ml.cli.commands.watch", "Whether what a model is asked is what it was made for."),
 }
 
@@ -132,13 +132,15 @@ def main(argv: list[str] | None = None, begin: Callable[[], object] = lambda: No
 
 def _make_room() -> None:
     """Keep the home within its bound after every command that ran jobs, whatever became of them."""
-    jobs = sys.modules.get("ml.backends.local.runs.jobs")
-    if jobs is not None and jobs.worked_on:
+    choice = sys.modules.get("ml.backends.choice")
+    for backend in choice.opened.values() if choice else ():
+        if not backend.storage.grew:
+            continue
         from ml.cli import bound
         from ml.core.errors import Refused
 
         try:
-            bound.hold(lambda line: print(line, file=sys.stderr))
+            bound.hold(backend, lambda line: print(line, file=sys.stderr))
         except Refused as refused:
             # What the command came to is said already, with its exit code.
             sys.stderr.write(f"{refused}\n")

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from ml.backends.choice import open_backend
+from ml.backends.base import Backend, Storage
 from ml.backends.storage import Usage
 from ml.cli.render import spans
 from ml.core import faults
@@ -15,14 +15,13 @@ from ml.core.errors import Refused
 NAMED = 3
 
 
-def hold(say: Callable[[str], None], reads: Iterable[Path] = ()) -> None:
+def hold(backend: Backend, say: Callable[[str], None], reads: Iterable[Path] = ()) -> None:
     """Make room if more is taken than may be; one line says what went, or why nothing could.
 
     A registry that cannot be read stops no run: then nothing goes, since nothing is known to be
     free to.
     """
-    backend = open_backend()
-    storage, registry = backend.storage, backend.registry
+    storage = backend.storage
     measured = storage.usage()
     if not measured.is_over:
         return
@@ -30,29 +29,32 @@ def hold(say: Callable[[str], None], reads: Iterable[Path] = ()) -> None:
 
     try:
         with faults.as_refusals():
-            found = storage.eviction(measured, needed(registry), reads)
-            freed, wrong = storage.evict(found, storage.eviction(measured, needed(registry), reads))
+            found = storage.eviction(measured, needed(backend.registry), reads)
+            # What became needed in between stays.
+            current = storage.eviction(measured, needed(backend.registry), reads)
+            freed, wrong = storage.evict(found, current)
     except Refused as refused:
-        say(f"disk: {_of(measured)}, and nothing may go: {refused.problems[0].found}")
+        say(f"disk: {_of(storage, measured)}, and nothing may go: {refused.problems[0].found}")
         return
-    say(_said(found, freed))
+    say(_said(storage, found, freed))
     for one in wrong:
         say(f"disk: {one}")
 
 
-def shown() -> str:
+def shown(storage: Storage) -> str:
     """What is taken and what may be."""
-    return f"on the disk: {_of(open_backend().storage.usage())}"
+    return f"on the disk: {_of(storage, storage.usage())}"
 
 
-def _of(bound: Usage) -> str:
+def _of(storage: Storage, bound: Usage) -> str:
     if bound.limit is None:
         return f"{spans.size(bound.taken)}, without a bound"
-    variable = open_backend().storage.limit_variable
-    return f"{spans.size(bound.taken)} of at most {spans.size(bound.limit)} ({variable})"
+    return (
+        f"{spans.size(bound.taken)} of at most {spans.size(bound.limit)} ({storage.limit_variable})"
+    )
 
 
-def _said(found: Usage, freed: int) -> str:
+def _said(storage: Storage, found: Usage, freed: int) -> str:
     runs = [item.name for item in found.cleaning.items if item.kind == "outputs"]
     others = len(found.cleaning.items) - len(runs)
     went = []
@@ -61,9 +63,8 @@ def _said(found: Usage, freed: int) -> str:
         went.append(f"the outputs of {', '.join(runs[:NAMED])}{more}")
     if others:
         went.append(f"{others} cop{'ies' if others > 1 else 'y'} that nothing uses")
-    line = f"disk: {_of(found)}; "
+    line = f"disk: {_of(storage, found)}; "
     line += f"{' and '.join(went)} went, {spans.size(freed)}" if went else "nothing may go"
     if found.limit is not None and found.taken - freed > found.limit:
-        variable = open_backend().storage.limit_variable
-        return f"{line}; what is left is needed or kept: {variable} raises the bound"
+        return f"{line}; what is left is needed or kept: {storage.limit_variable} raises the bound"
     return f"{line}; ml runs keep RUN protects one"

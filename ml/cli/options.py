@@ -13,4 +13,5 @@ Since = Annotated[str | None, typer.Option(help="Started since: 7d, 12h, 2026-11
 Environment = Annotated[
     str, typer.Option("--env", "--to", help="`local`, or one of release.yml.", metavar="ENV")
 ]
+On = Annotated[str, typer.Option("--on", help="Where: local (this machine).")]
 AsJson = Annotated[bool, typer.Option("--json", help="The result as JSON on stdout.")]

@@ -29,7 +29,7 @@ def started(module: str, error: str, *words: str) -> subprocess.CompletedProcess
 
 
 @pytest.mark.parametrize(
-    "module", ["typer", "ml.cli.commands.runs", "ml.cli.options", "ml.backends.local"]
+    "module", ["typer", "ml.cli.commands.runs.runs", "ml.cli.options", "ml.backends.local"]
 )
 def test_ctrl_c_during_the_imports_is_one_line(module: str) -> None:
     """130, as a shell says it of a program that Ctrl-C ended, and no traceback."""
@@ -54,7 +54,7 @@ entry.main()
 """
 
 
-@pytest.mark.parametrize("module", ["ml.cli.app", "typer", "ml.cli.commands.runs"])
+@pytest.mark.parametrize("module", ["ml.cli.app", "typer", "ml.cli.commands.runs.runs"])
 def test_ctrl_c_in_the_script_is_never_swallowed(module: str) -> None:
     """From the first import of the script to the last of the command."""
     program = SWALLOWED.replace("MODULE", module)
@@ -146,11 +146,11 @@ def test_the_list_of_a_groups_commands_has_whole_sentences() -> None:
 def test_a_fault_of_the_machine_is_told_whatever_the_command() -> None:
     """Exit 1 and the file; what nobody knows keeps its traceback."""
     denied = "PermissionError(13, 'Permission denied', '/somewhere')"
-    done = started("ml.cli.commands.runs_acts", denied, "runs", "keep", "latest")
+    done = started("ml.cli.commands.runs.changes", denied, "runs", "keep", "latest")
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith("error[no-access]: /somewhere: Permission denied\n")
     unknown = started(
-        "ml.cli.commands.runs_acts", "ZeroDivisionError('a bug')", "runs", "keep", "latest"
+        "ml.cli.commands.runs.changes", "ZeroDivisionError('a bug')", "runs", "keep", "latest"
     )
     assert "Traceback" in unknown.stderr and "a bug" in unknown.stderr
 

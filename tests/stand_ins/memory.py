@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from typing import Any
 from ml.backends.base import (
     Curve,
     Entry,
+    EnvironmentComparison,
     Event,
     Link,
     Run,
@@ -52,6 +53,9 @@ class MemoryRuns:
 
     database: Path
     kept: dict[str, Entry] = field(default_factory=dict)
+
+    def document(self, run: Run) -> dict[str, Any]:
+        return {"name": run.name, "id": run.id, "status": run.status, "metrics": dict(run.metrics)}
 
     def find(self, name: str, experiment: str | None = None) -> Run:
         entries = [e for e in self.entries() if experiment in (None, e.run.experiment)]
@@ -122,6 +126,7 @@ class MemoryStorage:
 
     grace_s = 0.0
     limit_variable = "MLOPS_DISK_LIMIT"
+    grew = False
 
     def __init__(self) -> None:
         self._protected: set[str] = set()
@@ -222,6 +227,18 @@ class MemoryBackend:
         self.storage = MemoryStorage()
         self.registry = MemoryRegistry()
         self._started = 0
+
+    def prepare(self) -> None:
+        pass
+
+    def sharing(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def serve_pages(self, port: int, ready: Callable[[str], None]) -> None:
+        raise Refused(Problem("no-pages", "it has no pages"))
+
+    def environments(self, plan: Plan) -> tuple[EnvironmentComparison, ...]:
+        return ()
 
     def snapshot(self, code: Path) -> Path:
         copy = self._folder / "snapshots" / hashlib.sha256(_content(code)).hexdigest()

@@ -4,10 +4,18 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 
-from ml.backends.base import Event, Options, Run, Watch, unwatched
+from ml.backends.base import (
+    DATA_NOT_HERE,
+    EnvironmentComparison,
+    Event,
+    Options,
+    Run,
+    Watch,
+    unwatched,
+)
 from ml.backends.local import environment, registration, snapshot
 from ml.backends.local.cleaning.storage import LocalStorage
 from ml.backends.local.command import run_command
@@ -17,7 +25,7 @@ from ml.backends.local.environments.interpreters import Interpreters
 from ml.backends.local.files import COPIED
 from ml.backends.local.parallel import parallel
 from ml.backends.local.pipelines import recall
-from ml.backends.local.pool.pool import pool_of_a_run
+from ml.backends.local.pool.pool import pool_of_a_run, shared_pool
 from ml.backends.local.preparation import Preparation, assets_of
 from ml.backends.local.processes import interruption as interruptions
 from ml.backends.local.processes.eviction import Evictions
@@ -28,6 +36,7 @@ from ml.backends.local.resume import recovery, resumption
 from ml.backends.local.runs import jobs
 from ml.backends.local.runs.store import LocalRuns
 from ml.backends.local.sweeps.sweep import concurrency
+from ml.backends.local.tracking import pages, tracking
 from ml.backends.local.tracking.tracking import Tracking
 from ml.core import faults
 from ml.core.errors import Exit, Problem, Refused
@@ -47,8 +56,6 @@ MEANINGLESS = frozenset(
     {"identity", "services", "queue_settings", "parent_job_name", "notification_setting"}
     | {f"resources.{key}" for key in ("instance_type", "shm_size", "docker_args", "properties")}
 )
-# The refusal of a plan that says all that is needed, and wants data of another place.
-DATA_NOT_HERE = "data-not-here"
 
 
 class LocalBackend:
@@ -70,6 +77,31 @@ class LocalBackend:
         options = options or Options()
         self._echo, self._isolated, self._say = options.echo, options.isolated, options.say
         self._evictions = Evictions(options.evict_after, options.evict_notice)
+
+    def prepare(self) -> None:
+        """See the protocol: MLflow takes seconds to create its database."""
+        tracking.prepare()
+
+    def sharing(self) -> AbstractContextManager[None]:
+        """See the protocol."""
+        return shared_pool()
+
+    def serve_pages(self, port: int, ready: Callable[[str], None]) -> None:
+        """See the protocol."""
+        pages.serve(port, ready)
+
+    def environments(self, plan: Plan) -> tuple[EnvironmentComparison, ...]:
+        """See the protocol."""
+        return tuple(
+            EnvironmentComparison(
+                requirements.as_json(environment),
+                tuple(
+                    f"{difference.dependency.place}: {difference}"
+                    for difference in requirements.differences(environment)
+                ),
+            )
+            for environment in building.environments(plan)
+        )
 
     def snapshot(self, code: Path) -> Path:
         """See the protocol."""

@@ -7,10 +7,9 @@ import re
 import shlex
 import signal
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 
-from ml.backends.base import Run
+from ml.backends.base import LOG_FOLLOWS, Run
 from ml.core import faults
 from ml.core.errors import Problem
 from ml.core.repository import shown
@@ -19,7 +18,6 @@ from ml.specs.plan.plan import CommandPlan
 LAST_LINES = 12
 # Of every input: file → its size and when it was last changed.
 States = Mapping[str, Mapping[str, tuple[int, int]]]
-_LOG_FOLLOWS = "; the end of its log:"
 # What a script, and what bash, says of a package that is not there.
 _NO_MODULE = re.compile(
     r"ModuleNotFoundError: No module named '([^']+)'|bash: line \d+: (\S+): command not found"
@@ -60,20 +58,11 @@ def script_failed(
     advice = _missing(lines, plan, is_built) or _advice(code)
     return Problem(
         "script-failed",
-        f"{who} {_ended(code)}{_LOG_FOLLOWS}{said}",
+        f"{who} {_ended(code)}{LOG_FOLLOWS}{said}",
         "exit code 0",
         f"{advice}read it whole: less {shlex.quote(shown(log))}",
         plan.places.get("command", plan.place),
     )
-
-
-def without_log(problem: Problem) -> Problem:
-    """The problem for somebody who has the end of the command's log before their eyes.
-
-    A rank that failed has a log of its own.
-    """
-    found, follows, _ = problem.found.partition(_LOG_FOLLOWS)
-    return replace(problem, found=found) if follows and found.startswith("the command") else problem
 
 
 def _ended(code: int) -> str:

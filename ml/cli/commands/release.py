@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ml.backends.choice import open_backend
-from ml.cli.commands import release_drill
 from ml.cli.options import Environment
 from ml.cli.render import json_out
 from ml.core.errors import Exit
@@ -183,7 +182,30 @@ def apply(
         raise typer.Exit(Exit.GATE_SAID_NO)
 
 
-app.command()(release_drill.drill)
+@app.command()
+def drill(
+    project: Annotated[str, typer.Argument(help="A folder under ml/projects.")],
+    fault: Annotated[str, typer.Option(help="errors, slow or constant.")] = "errors",
+    as_json: Annotated[bool, typer.Option("--json", help="The result as JSON.")] = False,
+) -> None:
+    """Try what serves with a fault put in: its canary must take it back. Promotes nothing.
+
+    Exit 0 when it was taken back and no request to the old version failed, 1 when not.
+    """
+    from ml.cli.render import json_out, release_text
+    from ml.release.rollout.drill import drill as go
+    from ml.serving.faulty import FAULTS
+
+    if fault in FAULTS:
+        typer.echo(f"a green in which {FAULTS[fault]}, beside what serves", err=True)
+    done = go(project, fault, told=lambda sentence: typer.echo(f"canary: {sentence}", err=True))
+    if as_json:
+        found = {**asdict(done), "outcome": done.outcome.to_json(), "noticed": done.noticed}
+        json_out.write(found)
+    else:
+        release_text.show_drill(done)
+    if not done.noticed:
+        raise typer.Exit(Exit.RUN_FAILED)
 
 
 @app.command()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ml.backends.choice import open_backend
-from ml.cli.options import AsJson
+from ml.cli.options import AsJson, On
 
 if TYPE_CHECKING:
     from ml.release.selection.candidates import Selected
@@ -24,6 +24,7 @@ def command(
     metric: Annotated[str | None, typer.Option(help="Default: the sweep's primary one.")] = None,
     goal: Annotated[str | None, typer.Option(help="maximize or minimize; as --metric.")] = None,
     limit: Annotated[int, typer.Option(min=0, help="Show so many; 0 for all.")] = 10,
+    on: On = "local",
     as_json: AsJson = False,
 ) -> None:
     """Rank trials by quality, latency, cost and stability, weighed by the project's select.yml."""
@@ -34,7 +35,7 @@ def command(
 
     if goal not in (None, *ranking.GOALS):
         raise Refused(Problem("no-such-goal", f"--goal {goal}", " or ".join(ranking.GOALS)))
-    store = open_backend().runs
+    store = open_backend(on).runs
     found = choose(store, [store.find(name) for name in runs or ["latest"]], metric, goal)
     if as_json:
         json_out.write(document(found))

@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ml.backends.choice import open_backend
+from ml.cli.options import AsJson, On
 from ml.core.errors import Problem, Refused
 
 if TYPE_CHECKING:
-    from ml.backends.base import Run
+    from ml.backends.base import Run, RunStore
     from ml.reports.explanation import ExplainedTrial, Explanation
 
 app = typer.Typer(help="Sweeps of this machine.", no_args_is_help=True)
@@ -29,15 +31,16 @@ def explain(
         str, typer.Argument(metavar="[RUN]", help="A sweep, or one trial of it; `latest`.")
     ] = "latest",
     trial: Annotated[int | None, typer.Option(min=0, help="This trial alone, in full.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="The result as JSON on stdout.")] = False,
+    on: On = "local",
+    as_json: AsJson = False,
 ) -> None:
     """Where every trial came from, what made it likely, what ended it, and what mattered."""
-    from ml.backends.choice import open_backend
     from ml.reports import explanation
 
-    found, named = _sweep(run)
+    store = open_backend(on).runs
+    found, named = _sweep(store, run)
     number = trial if trial is not None else named
-    explained = explanation.explain(found, open_backend().runs)
+    explained = explanation.explain(found, store)
     numbers = [one.number for one in explained.trials]
     if number is not None and number not in numbers:
         last = f"0 to {max(numbers)}" if numbers else "none has started yet"
@@ -54,13 +57,10 @@ def explain(
         _all(explained)
 
 
-def _sweep(wanted: str) -> tuple[Run, int | None]:
+def _sweep(store: RunStore, wanted: str) -> tuple[Run, int | None]:
     """The sweep that is meant, and the number of the trial when one was named."""
-    from ml.backends.choice import open_backend
-
-    runs = open_backend().runs
     if wanted == "latest":
-        for entry in runs.entries():
+        for entry in store.entries():
             for run in (entry.run, *entry.run.below()):
                 if run.trials:
                     return run, None
@@ -72,12 +72,12 @@ def _sweep(wanted: str) -> tuple[Run, int | None]:
                 "start one: ml run SPEC",
             )
         )
-    run = runs.find(wanted)
+    run = store.find(wanted)
     if run.trials:
         return run, None
-    sweep = runs.parent(run)
-    if sweep is not None and sweep.trials:
-        return sweep, int(run.folder.name)
+    parent, sample = store.parent(run), store.sample(run)
+    if parent is not None and parent.trials and sample is not None:
+        return parent, sample.number
     swept = [step for step in run.below() if step.trials]
     if len(swept) == 1:
         return swept[0], None

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from ml.backends.base import Event, Run, Watch, unwatched
+from ml.backends.base import Backend, Event, Run, Watch, unwatched, without_log
 from ml.cli.render.live_steps import StepLines, StepRows, counts, most_trials
 from ml.cli.render.live_steps import outcome as outcome
 from ml.core.repository import shown
@@ -149,22 +149,17 @@ def _short(value: Any) -> Any:
     return number(value) if isinstance(value, float) else value
 
 
-def as_json(run: Run) -> dict[str, Any]:
+def as_json(backend: Backend, run: Run) -> dict[str, Any]:
     """The run for a program: `job.json`'s fields with its folder and absolute outputs."""
-    from ml.backends.local.runs import records
-
     outputs = {name: str(path) for name, path in run.outputs.items()}
-    return {**records.to_json(run), "folder": str(run.folder), "outputs": outputs}
+    return {**backend.runs.document(run), "folder": str(run.folder), "outputs": outputs}
 
 
-def summary(plan: Plan, run: Run, echoed: bool = False) -> str:
+def summary(backend: Backend, plan: Plan, run: Run, echoed: bool = False) -> str:
     """How it went, where everything lies, and what to type next.
 
     `echoed`: what it printed was shown already, and is not shown again.
     """
-    from ml.backends.choice import open_backend
-    from ml.backends.local.outcome import without_log
-
     took = run.active_s
     lines = [str(warning) for warning in run.warnings]
     if run.error:
@@ -185,7 +180,7 @@ def summary(plan: Plan, run: Run, echoed: bool = False) -> str:
     lines.append(f"  {what}: {shown(run.folder / where)}")
     if run.status == "Completed":
         lines.append(f"next: ml report {run.name}, or ml ui for MLflow's pages")
-    elif open_backend().was_stopped(run) and not isinstance(plan, CommandPlan):
+    elif backend.was_stopped(run) and not isinstance(plan, CommandPlan):
         more = " --timeout SECONDS" if run.ended_by == "timeout" else ""
         lines.append(f"go on with it: ml runs resume {run.name}{more}")
     return "\n".join(lines)

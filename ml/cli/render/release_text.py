@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import typer
+
 if TYPE_CHECKING:
     from ml.release.log.history import Attempt
     from ml.release.promotion.propose import Proposal
+    from ml.release.rollout.drill import Drilled
     from ml.release.rollout.plan import Plan
     from ml.release.rollout.status import Status
 
@@ -63,3 +66,16 @@ def _attempt(one: Attempt) -> str:
     why = f": {one.why}" if one.why else ""
     by = f", for {one.by}" if one.by else ""
     return f"version {one.version} {one.outcome} on {one.at[:16].replace('T', ' ')}{by}{why}"
+
+
+def show_drill(done: Drilled) -> None:
+    """What became of the bad green, and of the requests."""
+    outcome = done.outcome
+    if outcome.kind == "rolled-back":
+        took = f"{outcome.seconds:.0f} s"
+        typer.echo(f"taken back at {outcome.step} % after {took}: {outcome.why}", err=True)
+    else:
+        typer.echo("its canary did not notice; green was taken back all the same", err=True)
+    failed = f"{done.failed} requests to it failed" if done.failed else "none of its failed"
+    every = f"{sum(outcome.requests.values()):,} requests in all"
+    typer.echo(f"version {done.version} served throughout, {every}: {failed}", err=True)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ml.backends.base import Entry, Run
-from ml.backends.choice import open_backend
+from ml.backends.base import Backend, Entry, Run
 from ml.backends.comparison import Difference
 from ml.cli.render.live import number, outcome, parameters
 from ml.cli.render.spans import ago, size, span
@@ -76,9 +76,11 @@ def _result(entry: Entry, primary: str) -> str:
     return ", ".join(said)
 
 
-def told(entry: Entry, parent: str, came: Sequence[Descendant]) -> Iterator[tuple[str, str]]:
+def told(
+    backend: Backend, entry: Entry, parent: str, came: Sequence[Descendant]
+) -> Iterator[tuple[str, str]]:
     """(label, text) lines about one run, what it came from before what came of it."""
-    run, lineage, backend = entry.run, entry.lineage, open_backend()
+    run, lineage = entry.run, entry.lineage
     yield "run", f"{run.name} ({entry.kind}, {run.id or 'never started'})"
     yield "status", outcome(run)
     if entry.display_name:
@@ -113,7 +115,7 @@ def told(entry: Entry, parent: str, came: Sequence[Descendant]) -> Iterator[tupl
         yield f"metric {name}", number(found)
     yield from _parts(entry)
     yield "", ""
-    yield from _origin(entry)
+    yield from _origin(lineage, backend.runs.snapshot(entry))
     yield "→ run", run.name + (f", part of {parent}" if parent else "")
     if run.reused_from:
         yield "  reused from", run.reused_from
@@ -130,8 +132,7 @@ def _stood_still(run: Run) -> float:
     return sum(pause.until - pause.since for pause in run.pauses)
 
 
-def _origin(entry: Entry) -> Iterator[tuple[str, str]]:
-    lineage = entry.lineage
+def _origin(lineage: Mapping[str, Any], kept: Path | None) -> Iterator[tuple[str, str]]:
     for name, data in (lineage.get("data") or {}).items():
         digest = str(data.get("digest", ""))[:_SHA]
         where = str(data.get("asset") or data.get("source") or "not given")
@@ -142,7 +143,6 @@ def _origin(entry: Entry) -> Iterator[tuple[str, str]]:
         dirty = ", with uncommitted changes" if code.get("dirty") and code.get("commit") else ""
         yield "→ code", f"{commit}{dirty}"
     if code.get("digest"):
-        kept = open_backend().runs.snapshot(entry)
         yield "  snapshot", f"{code['digest'][:_SHA]} ({shown(kept) if kept else 'removed'})"
     if lineage.get("spec"):
         yield "  spec", str(lineage["spec"])

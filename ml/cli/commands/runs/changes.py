@@ -7,23 +7,24 @@ from typing import Annotated
 
 import typer
 
-from ml.cli.options import AsJson, Experiment, RunName
+from ml.backends.choice import open_backend
+from ml.cli.options import AsJson, Experiment, On, RunName
 from ml.cli.render import json_out
 from ml.core.errors import Exit
 
 
 def cancel(
     run: Annotated[list[str], typer.Argument(metavar="RUN…", help="Names or ids.")],
+    on: On = "local",
     as_json: AsJson = False,
 ) -> None:
     """End runs that go on, with all that they started; what they wrote is kept."""
-    from ml.backends.choice import open_backend
     from ml.cli.render import live
 
-    backend = open_backend()
-    ended = [backend.cancel(name) for name in run]
+    backend = open_backend(on)
+    ended = [backend.cancel(one) for one in run]
     if as_json:
-        json_out.write([json_out.plain(live.as_json(one)) for one in ended])
+        json_out.write([json_out.plain(live.as_json(backend, one)) for one in ended])
         return
     for one in ended:
         typer.echo(f"{one.name}: {live.outcome(one)}", err=True)
@@ -40,17 +41,17 @@ def resume(
         ),
     ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress, only the summary.")] = False,
+    on: On = "local",
     as_json: AsJson = False,
 ) -> None:
-    """Resume a sweep or a pipeline that was killed or interrupted, or failed on a full disk.
+    """Go on with a sweep or a pipeline that was killed, interrupted or failed for want of room.
 
-    Parts that had ended are kept; parts that were cut off run again. The plan, the code and the
-    data are those with which it was started.
+    What had come to its end is kept; what was cut off runs again. The plan, the code and the data
+    are those that it was begun with.
     """
-    from ml.backends.choice import open_backend
     from ml.cli.render import live
 
-    backend = open_backend()
+    backend = open_backend(on)
     found = backend.resumable(run)
     plan = backend.resume_plan(found, timeout)
     if found.status == "Completed":
@@ -60,21 +61,20 @@ def resume(
         with live.watching(plan, not quiet and not as_json) as watch:
             ended = backend.resume(found, watch, timeout, _say)
     if as_json:
-        json_out.write(json_out.plain(live.as_json(ended)))
+        json_out.write(json_out.plain(live.as_json(backend, ended)))
     elif ended is not found:
-        sys.stderr.write(f"{live.summary(plan, ended)}\n")
+        sys.stderr.write(f"{live.summary(backend, plan, ended)}\n")
     raise typer.Exit(Exit.DONE if ended.status == "Completed" else Exit.RUN_FAILED)
 
 
 def keep(
     run: Annotated[list[str], typer.Argument(metavar="RUN…", help="Names or ids.")],
     undo: Annotated[bool, typer.Option("--undo", help="Protect them no more.")] = False,
+    on: On = "local",
 ) -> None:
     """Protect runs: their outputs never make room for others, and `clean` leaves them."""
-    from ml.backends.choice import open_backend
-
-    backend = open_backend()
-    for found in [backend.runs.find(name) for name in run]:
+    backend = open_backend(on)
+    for found in [backend.runs.find(one) for one in run]:
         backend.storage.keep(found, not undo)
         said = "may make room for others again" if undo else "is protected; --undo ends that"
         typer.echo(f"{found.name} {said}", err=True)
@@ -88,6 +88,7 @@ def clean(
     experiment: Experiment = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say it; remove nothing.")] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    on: On = "local",
     as_json: AsJson = False,
 ) -> None:
     """Make room: runs that are asked for, and copies that nothing refers to any more.
@@ -95,11 +96,11 @@ def clean(
     What a registered version, a declared release, a live endpoint or a running run needs stays.
     The metrics of removed runs stay in MLflow's store.
     """
-    from ml.cli.commands.runs_clean import clean as go
+    from ml.cli.commands.runs.clean import clean as go
     from ml.cli.render.spans import moment
 
     before = moment("--older-than", older_than) if older_than else None
-    go(keep, before, experiment, dry_run=dry_run, yes=yes, as_json=as_json)
+    go(open_backend(on), keep, before, experiment, dry_run=dry_run, yes=yes, as_json=as_json)
 
 
 def _say(line: str) -> None:

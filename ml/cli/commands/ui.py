@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from ml.backends.choice import open_backend
 from ml.core.errors import Problem, Refused
 
 
@@ -15,7 +16,6 @@ def command(
     ] = None,
 ) -> None:
     """Serve MLflow's pages on the local store, in the foreground; Ctrl-C ends it."""
-    from ml.reports import mlflow_ui
     from ml.serving import processes
 
     if port is not None and not processes.port_is_free(port):
@@ -28,5 +28,5 @@ def command(
             )
         )
     typer.echo("MLflow is starting; Ctrl-C ends it", err=True)
-    mlflow_ui.serve(port or processes.free_port(), typer.echo)
+    open_backend().serve_pages(port or processes.free_port(), typer.echo)
     typer.echo("ended", err=True)

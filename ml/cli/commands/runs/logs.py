@@ -5,45 +5,48 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
 
-from ml.backends.base import OPEN, Run
-from ml.backends.choice import open_backend
+from ml.backends.base import OPEN, Run, RunStore
 from ml.core.errors import Problem, Refused
 
 POLL_S = 0.2
 BLOCK_BYTES = 1 << 16
 
 
-def write(run: Run, tail: int | None, follow: bool, rank: str = "0") -> bool:
+def write(store: RunStore, run: Run, tail: int | None, follow: bool, rank: str = "0") -> bool:
     """Write what the run and its parts printed to stdout; whether that was anything.
 
     `tail` is the number of lines of each log to begin with, None for all; with `follow` a run that
     goes on is followed until it has ended. `rank` is the process of a distributed job whose log it
     is (Refused when no part has one).
     """
-    runs = open_backend().runs
     printed = Printed(sys.stdout.buffer)
     while True:
         printed.headed = printed.headed or bool(run.steps or run.trials)
-        logs = {part.name: runs.logs(part) for part in (run, *run.below())}
-        for name, files in logs.items():
-            if rank in files:
-                printed.pump(name, files[rank], tail)
+        for part, log in _logged(store, run, rank):
+            printed.pump(part.name, log, tail)
         if not follow or run.status not in OPEN:
             if not printed.last:
-                _demand_rank(run, rank, {number for files in logs.values() for number in files})
+                _demand_rank(store, run, rank)
             return printed.last != ""
         time.sleep(POLL_S)
-        run = runs.find(run.id)
+        run = store.find(run.id)
 
 
-def _demand_rank(run: Run, rank: str, logged: set[str]) -> None:
-    if rank == "0" or rank in logged:
+def _logged(store: RunStore, run: Run, rank: str) -> Iterator[tuple[Run, Path]]:
+    for part in (run, *run.below()):
+        if log := store.logs(part).get(rank):
+            yield part, log
+
+
+def _demand_rank(store: RunStore, run: Run, rank: str) -> None:
+    if rank == "0" or any(_logged(store, run, rank)):
         return
-    ranks = sorted(logged - {"0"})
+    ranks = sorted({name for part in (run, *run.below()) for name in store.logs(part)} - {"0"})
     problem = Problem(
         "no-such-rank",
         f"{run.name} has no process {rank}",

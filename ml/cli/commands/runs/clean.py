@@ -9,7 +9,7 @@ from typing import Any
 
 import typer
 
-from ml.backends.choice import open_backend
+from ml.backends.base import Backend
 from ml.backends.storage import Cleaning
 from ml.cli.render import spans, tables
 from ml.core import faults
@@ -20,6 +20,7 @@ ROWS = 20  # a person reads; --json has all
 
 
 def clean(
+    backend: Backend,
     keep: int | None,
     before: float | None,
     experiment: str | None,
@@ -30,26 +31,23 @@ def clean(
 ) -> None:
     """Plan, show, ask, remove; see `ml runs clean --help`."""
 
-    backend = open_backend()
-    storage = backend.storage
-
     def plan() -> Cleaning:
         with faults.as_refusals():
-            return storage.cleaning(
+            return backend.storage.cleaning(
                 needed(backend.registry), keep=keep, older_than=before, experiment=experiment
             )
 
-    found, used = plan(), storage.parts()
+    found, used = plan(), backend.storage.parts()
     freed = found.frees
     wrong: list[str] = []
     if not as_json:
-        _show(found, used)
+        _show(found, used, backend.storage.grace_s)
     if not dry_run and found.items:
         if not yes:
             _ask(found)
         # What became needed while the person was thinking stays.
         with faults.as_refusals():
-            freed, wrong = storage.remove(found, plan())
+            freed, wrong = backend.storage.remove(found, plan())
     if as_json:
         sys.stdout.write(json.dumps(_as_json(found, used, freed, dry_run), indent=1) + "\n")
     elif not dry_run and found.items:
@@ -61,7 +59,7 @@ def clean(
         )
 
 
-def _show(found: Cleaning, used: Mapping[str, int]) -> None:
+def _show(found: Cleaning, used: Mapping[str, int], grace_s: float) -> None:
     parts = ", ".join(f"{name} {spans.size(taken)}" for name, taken in list(used.items())[:5])
     typer.echo(f"on the disk: {spans.size(sum(used.values()))} ({parts})", err=True)
     if found.items:
@@ -73,7 +71,7 @@ def _show(found: Cleaning, used: Mapping[str, int]) -> None:
         typer.echo(f"{name} stays: {why}", err=True)
     if len(found.stay) > ROWS:
         typer.echo(f"{len(found.stay) - ROWS} more stay (--json has all)", err=True)
-    grace = f"copies used in the last {open_backend().storage.grace_s / 60:.0f} minutes stay"
+    grace = f"copies used in the last {grace_s / 60:.0f} minutes stay"
     if found.items:
         typer.echo(f"this frees {spans.size(found.frees)}; {grace}", err=True)
     else:

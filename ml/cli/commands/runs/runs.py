@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ml.backends.choice import open_backend
-from ml.cli.commands import runs_acts
-from ml.cli.options import AsJson, Experiment, Project, RunName, Since
+from ml.cli.commands.runs import changes
+from ml.cli.options import AsJson, Experiment, On, Project, RunName, Since
 from ml.cli.render import json_out
 from ml.core.errors import Problem, Refused
 
 if TYPE_CHECKING:
-    from ml.backends.base import Entry
+    from ml.backends.base import Entry, RunStore
 
 NO_RUN = "no run; start one: ml run SPEC"
 
@@ -39,14 +39,16 @@ def list_(
     ] = None,
     limit: Annotated[int, typer.Option(min=0, help="At most so many; 0 for all.")] = 20,
     with_size: Annotated[bool, typer.Option("--size", help="What each takes on the disk.")] = False,
+    on: On = "local",
     as_json: AsJson = False,
 ) -> None:
     """The runs, the latest first."""
     from ml.cli import bound
     from ml.cli.render import runs_text, spans, tables
 
-    storage = open_backend().storage
-    found = _chosen(experiment, project, since, status, display_name, tag)
+    backend = open_backend(on)
+    storage = backend.storage
+    found = _chosen(backend.runs, experiment, project, since, status, display_name, tag)
     shown = found[:limit] if limit else found
     if as_json:
         sizes = [{"bytes": storage.size(one.run)} if with_size else {} for one in shown]
@@ -69,28 +71,33 @@ def list_(
     tables.write(columns, rows)
     if len(shown) < len(found):
         typer.echo(f"{len(shown)} of {len(found)} runs; all: --limit 0", err=True)
-    typer.echo(bound.shown(), err=True)
+    typer.echo(bound.shown(storage), err=True)
 
 
 @app.command()
-def show(run: RunName = "latest", experiment: Experiment = None, as_json: AsJson = False) -> None:
+def show(
+    run: RunName = "latest",
+    experiment: Experiment = None,
+    on: On = "local",
+    as_json: AsJson = False,
+) -> None:
     """One run, and its lineage: data, code, run, model versions, where they serve."""
     from ml.backends.base import OPEN
     from ml.cli.render import live, runs_text, tables
     from ml.release.registry.descendants import descendants
 
-    backend = open_backend()
-    entry = _entry(run, experiment)
+    backend = open_backend(on)
+    entry = _entry(backend.runs, run, experiment)
     came = descendants(backend.registry, entry.run)
-    whole = backend.runs.parent(entry.run)
-    parent = whole.name if whole else ""
+    parent = backend.runs.parent(entry.run)
+    part_of = parent.name if parent else ""
     if as_json:
         json_out.write(
             {
-                **json_out.plain(live.as_json(entry.run)),
+                **json_out.plain(live.as_json(backend, entry.run)),
                 "kind": entry.kind,
                 "project": entry.project,
-                "part_of": parent or None,
+                "part_of": part_of or None,
                 "bytes": backend.storage.size(entry.run),
                 "lineage": entry.lineage,
                 "code_kept": _path(backend.runs.snapshot(entry)),
@@ -98,7 +105,7 @@ def show(run: RunName = "latest", experiment: Experiment = None, as_json: AsJson
             }
         )
         return
-    lines = runs_text.told(entry, parent, came)
+    lines = runs_text.told(backend, entry, part_of, came)
     typer.echo(runs_text.aligned((label, tables.plain(text)) for label, text in lines))
     for problem in (*((entry.run.error,) if entry.run.error else ()), *entry.run.warnings):
         typer.echo(str(problem), err=True)
@@ -107,18 +114,19 @@ def show(run: RunName = "latest", experiment: Experiment = None, as_json: AsJson
 
 
 @app.command()
-def lineage(run: RunName = "latest", as_json: AsJson = False) -> None:
+def lineage(run: RunName = "latest", on: On = "local", as_json: AsJson = False) -> None:
     """The way from data to a run's models: every run on it, its code, environment, digests."""
-    from ml.cli.commands import runs_lineage
+    from ml.cli.commands.runs import lineage
     from ml.cli.render import runs_text, tables
     from ml.release.registry.descendants import descendants
 
-    backend, found = open_backend(), _entry(run).run
+    backend = open_backend(on)
+    found = backend.runs.find(run)
     links, came = backend.runs.lineage(found), descendants(backend.registry, found)
     if as_json:
-        json_out.write(json_out.plain(runs_lineage.as_json(links, came)))
+        json_out.write(json_out.plain(lineage.as_json(links, came)))
         return
-    lines = runs_lineage.told(links, came)
+    lines = lineage.told(links, came)
     typer.echo(runs_text.aligned((label, tables.plain(text)) for label, text in lines))
 
 
@@ -133,22 +141,25 @@ def logs(
         str,
         typer.Option(help="Of one process of a job: 0, 1 … or ps_0; process_0 of a parallel step."),
     ] = "0",
+    on: On = "local",
 ) -> None:
     """What a run printed; of a sweep or a pipeline, each trial's and step's after its name."""
-    from ml.cli.commands.run_logs import write
+    from ml.cli.commands.runs.logs import write
 
-    if not write(open_backend().runs.find(run), tail, follow, rank):
+    store = open_backend(on).runs
+    if not write(store, store.find(run), tail, follow, rank):
         typer.echo("it printed nothing", err=True)
 
 
 @app.command()
-def diff(one: RunName, other: RunName, as_json: AsJson = False) -> None:
+def diff(one: RunName, other: RunName, on: On = "local", as_json: AsJson = False) -> None:
     """Where two runs differ: data, code and its files, parameters, metrics."""
     from ml.backends.comparison import differences
     from ml.cli.render import runs_text, tables
 
-    entries = _entry(one), _entry(other)
-    found = differences(open_backend().runs, *entries)
+    store = open_backend(on).runs
+    entries = _entry(store, one), _entry(store, other)
+    found = differences(store, *entries)
     names = [entry.run.name for entry in entries]
     if as_json:
         said = [json_out.plain(asdict(difference)) for difference in found]
@@ -171,6 +182,7 @@ def best(
     project: Project = None,
     since: Since = None,
     limit: Annotated[int, typer.Option(min=1, help="Show so many.")] = 5,
+    on: On = "local",
     as_json: AsJson = False,
 ) -> None:
     """The best completed runs and trials by a metric, the best first."""
@@ -179,12 +191,14 @@ def best(
 
     if goal not in (None, *ranking.GOALS):
         raise Refused(Problem("no-such-goal", f"--goal {goal}", " or ".join(ranking.GOALS)))
-    found = [_entry(run)] if run else _chosen(experiment, project, since, None)
-    ranked = ranking.rank(open_backend().runs, found, metric, goal)
+    backend = open_backend(on)
+    store = backend.runs
+    found = [_entry(store, run)] if run else _chosen(store, experiment, project, since, None)
+    ranked = ranking.rank(store, found, metric, goal)
     shown = ranked.runs[:limit]
     if as_json:
         said = [
-            {"value": one.metrics[ranked.metric], **json_out.plain(live.as_json(one))}
+            {"value": one.metrics[ranked.metric], **json_out.plain(live.as_json(backend, one))}
             for one in shown
         ]
         json_out.write({"metric": ranked.metric, "goal": ranked.goal, "runs": said})
@@ -202,17 +216,18 @@ def best(
             ],
         )
         typer.echo(f"{ranked.goal} {ranked.metric}, of {len(ranked.runs)} measured", err=True)
-    if ranking.different_data(open_backend().runs, shown):
+    if ranking.different_data(store, shown):
         typer.echo("note: they were not all made from the same data (ml runs diff A B)", err=True)
 
 
-app.command()(runs_acts.cancel)
-app.command()(runs_acts.resume)
-app.command()(runs_acts.keep)
-app.command()(runs_acts.clean)
+app.command()(changes.cancel)
+app.command()(changes.resume)
+app.command()(changes.keep)
+app.command()(changes.clean)
 
 
 def _chosen(
+    store: RunStore,
     experiment: str | None,
     project: str | None,
     since: str | None,
@@ -229,9 +244,8 @@ def _chosen(
             raise Refused(
                 Problem("no-such-status", f"--status {one}", f"one of: {', '.join(known.values())}")
             )
-    runs = open_backend().runs
-    every = runs.entries()
-    for name in runs.unreadable(every):
+    every = store.entries()
+    for name in store.unreadable(every):
         typer.echo(f"{name} has a record that cannot be read: ml runs resume {name}", err=True)
     return Filter(
         experiment=experiment,
@@ -246,16 +260,15 @@ def _chosen(
     ).apply(every)
 
 
-def _entry(wanted: str, experiment: str | None = None) -> Entry:
-    """The entry of a run; while it runs, its metrics come from the tracking store."""
+def _entry(store: RunStore, wanted: str, experiment: str | None = None) -> Entry:
+    """The run; one that has not ended has the metrics of this moment."""
     from ml.backends.base import OPEN, TrackingUnavailable
 
-    runs = open_backend().runs
-    run = runs.find(wanted, experiment)
+    run = store.find(wanted, experiment)
     if run.status in OPEN:
         with suppress(TrackingUnavailable):
-            run = replace(run, metrics=runs.metrics(run))
-    return runs.entry(run)
+            run = replace(run, metrics=store.metrics(run))
+    return store.entry(run)
 
 
 def _path(path: object) -> str | None:

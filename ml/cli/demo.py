@@ -46,12 +46,10 @@ def command(
     ] = "",
 ) -> None:
     """Sweep, select, gate, apply with a canary, ask; a bad model and a bad green are refused."""
-    from ml.backends.local.pool.pool import shared_pool
-    from ml.backends.local.tracking.tracking import prepare
     from ml.cli.commands.run import parse_changes
 
     began = time.monotonic()
-    prepare()
+    open_backend().prepare()
     from ml.release.declaration import projects
     from ml.release.rollout.invoke import example
 
@@ -59,7 +57,7 @@ def command(
     steps = Steps(projects.find(project))
     model = steps.project.deployment().endpoint
     fresh = open_backend().registry.champion(model, "local") is None
-    with shared_pool():
+    with open_backend().sharing():
         if fresh:
             steps.first_model(small)
         proposal = steps.candidate(steps.sweep(spec))
@@ -160,7 +158,7 @@ class Steps:
 
     def bad_green(self, fault: str) -> None:
         """What serves, with a fault put in, is taken back by its canary."""
-        from ml.cli.commands.release_drill import told
+        from ml.cli.render.release_text import show_drill
         from ml.release.rollout.drill import drill
         from ml.serving.faulty import FAULTS
 
@@ -169,7 +167,7 @@ class Steps:
             f"a bad green: the same model, and {FAULTS.get(fault, fault)}",
         )
         done = drill(self.project.name, fault, told=_canary)
-        told(done)
+        show_drill(done)
         if not done.noticed:
             raise typer.Exit(Exit.RUN_FAILED)
 
@@ -180,13 +178,12 @@ class Steps:
         return self._run(path, changes)
 
     def _run(self, path: Path, changes: Mapping[str, str]) -> Run:
-        from ml.backends.local.backend import LocalBackend
         from ml.cli.render import live
         from ml.specs.plan import planning
         from ml.specs.sdk import load
 
         plan = planning.plan(load.load(path, changes))
-        backend = LocalBackend()
+        backend = open_backend()
         if refused := backend.refusals(plan):
             raise Refused(*refused, exit_code=Exit.CANNOT_HONOUR)
         for difference in backend.differences(plan):
@@ -196,7 +193,7 @@ class Steps:
         with live.watching(plan, True) as watch:
             run = backend.run(plan, watch)
         if run.status != "Completed":
-            typer.echo(live.summary(plan, run), err=True)
+            typer.echo(live.summary(backend, plan, run), err=True)
             raise typer.Exit(Exit.RUN_FAILED)
         typer.echo(f"{run.name}: completed in {run.active_s:.0f} s", err=True)
         return run

@@ -1,0 +1,1 @@
+"""`ml runs`: the runs of a backend."""
