@@ -22,6 +22,7 @@ from ml.specs.plan.plan import (
     StepPlan,
     SweepPlan,
 )
+from tests.local import BACKEND
 
 HERE = Place("sweep.yml", 1)
 TRIAL = CommandPlan(HERE, "t", "e", "true", None, Environment("e"))
@@ -108,14 +109,16 @@ def test_an_output_that_was_never_written_is_told(tmp_path: Path) -> None:
     """The path of a canceled run leads nowhere, and its summary says so."""
     (tmp_path / "there").write_text("")
     outputs = {"rows": tmp_path / "nowhere", "log": tmp_path / "there"}
-    said = summary(TRIAL, replace(sweep(), outputs=outputs), False)
+    said = summary(BACKEND, TRIAL, replace(sweep(), outputs=outputs), False)
     assert "nowhere (not written)" in said and "there (not written)" not in said
 
 
 def test_the_summary_of_a_failure_ends_with_its_cause() -> None:
     """No next command that would lead nowhere; the hint of the problem is the next step."""
     error = Problem("metric-missing", "no trial logged `score`", hint="did you mean `scores`?")
-    said = summary(PLAN, replace(sweep(trial(0, None)), status="Failed", ended=9.0, error=error))
+    said = summary(
+        BACKEND, PLAN, replace(sweep(trial(0, None)), status="Failed", ended=9.0, error=error)
+    )
     assert "error[metric-missing]" in said
     assert "did you mean `scores`?" in said
     assert "calm_river_03: Failed in 9 s" in said
@@ -128,9 +131,12 @@ def test_the_summary_of_a_pipeline_names_the_best_of_its_sweeps() -> None:
     won = replace(sweep(trial(0, 0.5), best="p.tune_0"), name="p.tune", status="Completed")
     won = replace(won, metrics={"score": 0.5}, parameters={"lr": 0.125, "seed": 0})
     whole = Run("id", "p", "Completed", "e", Path("/x"), 0.0, 9.0, steps=(won,))
-    assert "  best of tune: p.tune_0 (score 0.5, lr=0.125)" in summary(plan, whole).splitlines()
+    assert (
+        "  best of tune: p.tune_0 (score 0.5, lr=0.125)"
+        in summary(BACKEND, plan, whole).splitlines()
+    )
     lost = replace(won, status="Failed", best=None)
-    assert "best of" not in summary(plan, replace(whole, steps=(lost,)))
+    assert "best of" not in summary(BACKEND, plan, replace(whole, steps=(lost,)))
 
 
 def test_a_nested_pipeline_that_stood_still_took_what_it_was_worked_on() -> None:

@@ -26,6 +26,7 @@ from ml.core.errors import Problem, Refused
 from ml.release.registry.descendants import Descendant, Serving
 from tests.backends.made_runs import LINEAGE, made, made_model, made_snapshot, made_sweep
 from tests.cli.conftest import Ml
+from tests.local import BACKEND
 
 
 def test_the_list(ml: Ml) -> None:
@@ -140,7 +141,7 @@ def test_show_ends_where_the_model_serves() -> None:
         ["local"],
         [Serving("faq", "http://127.0.0.1:1/score"), Serving("old", None)],
     )
-    told = list(runs_text.told(listing.entry_of(run), "", [came]))
+    told = list(runs_text.told(BACKEND, listing.entry_of(run), "", [came]))
     assert told[-5:] == [
         ("→ run", "one_oak_01"),
         ("→ model", f"faq 3 (sha256:{'a' * 12})"),
@@ -205,7 +206,7 @@ def test_a_log_is_followed_until_its_run_has_ended(
         folder.rmdir()
         run = made(folder.name, status="Running", ended=None)
         lineage = records.lineage(run.folder)
-        follower = threading.Thread(target=write, args=(runs.find(run.name), 1, True))
+        follower = threading.Thread(target=write, args=(BACKEND.runs, runs.find(run.name), 1, True))
         follower.start()
         with (run.folder / "logs" / "std_log.txt").open("a") as log:
             log.write("and goodbye\n")
