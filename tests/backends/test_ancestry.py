@@ -8,7 +8,7 @@ from pathlib import Path
 from ml.backends.base import Link, Run
 from ml.backends.local.backend import LocalBackend
 from ml.backends.local.runs.store import LocalRuns
-from ml.cli.commands.runs_lineage import as_json, told
+from ml.cli.commands.runs.lineage import as_json, told
 from ml.core import home as places
 from ml.specs.assets.assets import digest
 from ml.specs.plan.planning import plan

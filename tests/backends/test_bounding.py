@@ -12,6 +12,7 @@ from types import SimpleNamespace
 import pytest
 
 from ml.backends.base import Run
+from ml.backends.local.backend import LocalBackend
 from ml.backends.local.cleaning import cleaning, disk
 from ml.backends.local.cleaning.storage import LEAST, MOST, VARIABLE, LocalStorage
 from ml.backends.local.environments import building
@@ -232,15 +233,15 @@ def test_one_line_says_what_went(monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
     old = bulky(made("old_oak_01", days_ago=9))
     bulky(made("new_oak_02"))
-    bound.hold(said.append)
+    bound.hold(LocalBackend(), said.append)
     assert said == []
     monkeypatch.setenv(VARIABLE, "150kB")
-    bound.hold(said.append)
+    bound.hold(LocalBackend(), said.append)
     (line,) = said
     assert "the outputs of old_oak_01 went" in line and "ml runs keep" in line
     assert not has_output(old)
     monkeypatch.setenv(VARIABLE, "1kB")
-    bound.hold(said.append)
+    bound.hold(LocalBackend(), said.append)
     assert "nothing may go" in said[1] and VARIABLE in said[1]
 
 
@@ -251,7 +252,7 @@ def test_nothing_goes_while_the_registry_cannot_be_read(monkeypatch: pytest.Monk
     made("new_oak_02")
     monkeypatch.setenv(VARIABLE, "1kB")
     said: list[str] = []
-    bound.hold(said.append)
+    bound.hold(LocalBackend(), said.append)
     assert "nothing may go" in said[0]
     assert has_output(old)
 

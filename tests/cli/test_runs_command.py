@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from ml.backends.base import Filter
-from ml.backends.local.runs import jobs, listing, records, runs
+from ml.backends.local.runs import jobs, records
 from ml.cli.commands.runs.logs import BLOCK_BYTES, beginning, write
 from ml.cli.render import runs_text
 from ml.cli.render.spans import moment, size, span
@@ -141,7 +141,7 @@ def test_show_ends_where_the_model_serves() -> None:
         ["local"],
         [Serving("faq", "http://127.0.0.1:1/score"), Serving("old", None)],
     )
-    told = list(runs_text.told(BACKEND, listing.entry_of(run), "", [came]))
+    told = list(runs_text.told(BACKEND, BACKEND.runs.entry(run), "", [came]))
     assert told[-5:] == [
         ("→ run", "one_oak_01"),
         ("→ model", f"faq 3 (sha256:{'a' * 12})"),
@@ -206,7 +206,9 @@ def test_a_log_is_followed_until_its_run_has_ended(
         folder.rmdir()
         run = made(folder.name, status="Running", ended=None)
         lineage = records.lineage(run.folder)
-        follower = threading.Thread(target=write, args=(BACKEND.runs, runs.find(run.name), 1, True))
+        follower = threading.Thread(
+            target=write, args=(BACKEND.runs, BACKEND.runs.find(run.name), 1, True)
+        )
         follower.start()
         with (run.folder / "logs" / "std_log.txt").open("a") as log:
             log.write("and goodbye\n")
@@ -304,7 +306,7 @@ def test_a_thousand_runs_are_read_at_once(own_home: Path) -> None:
             opened.append(str(of[0])) if event == "open" and str(own_home) in str(of[0]) else None
         )
     )
-    found = Filter(project="shop_search", statuses={"Completed"}).apply(listing.entries())
+    found = Filter(project="shop_search", statuses={"Completed"}).apply(BACKEND.runs.entries())
     assert len(found) == 1000
     assert len(opened) == 1000
 

@@ -21,6 +21,7 @@ from ml.backends.local.cleaning import cleaning, disk, retention
 from ml.backends.local.cleaning.retention import Retention
 from ml.backends.local.environments import building
 from ml.backends.local.resume.resumption import was_stopped
+from ml.backends.local.runs import jobs
 from ml.backends.local.runs.store import LocalRuns
 from ml.backends.storage import Cleaning, Item, Needed, Usage
 from ml.core import home
@@ -42,6 +43,11 @@ class LocalStorage:
 
     grace_s = retention.GRACE_S
     limit_variable = VARIABLE
+
+    @property
+    def grew(self) -> bool:
+        """See `Storage`."""
+        return bool(jobs.worked_on)
 
     def size(self, run: Run) -> int:
         """See `Storage`."""
