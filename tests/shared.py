@@ -17,8 +17,9 @@ def once(factory: pytest.TempPathFactory, name: str, fill: Callable[[Path], None
     It is read by every worker: tests copy what they change.
     """
     base = factory.getbasetemp()
-    if "PYTEST_XDIST_WORKER" in os.environ:
-        base = base.parent  # a worker's own folder is in that of the session
+    # A worker's own folder is in that of the session; a session that a test starts has no workers.
+    if base.name == f"popen-{os.environ.get('PYTEST_XDIST_WORKER')}":
+        base = base.parent
     folder, filled = base / "shared" / name, base / "shared" / f"{name}.filled"
     folder.parent.mkdir(exist_ok=True)
     with (folder.parent / f"{name}.lock").open("w") as lock:
