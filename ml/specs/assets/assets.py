@@ -147,7 +147,7 @@ def _stamps(root: Path) -> Iterator[tuple[Path, int, int]]:
 
 @cache
 def _known(root: Path, stamps: tuple[tuple[Path, int, int], ...]) -> tuple[AssetSpec, ...]:
-    found = []
+    assets = []
     for path, _, _ in stamps:
         try:
             document = read(path, repository.shown(path))
@@ -158,5 +158,5 @@ def _known(root: Path, stamps: tuple[tuple[Path, int, int], ...]) -> tuple[Asset
         if kind is not None and kind.family in KINDS and isinstance(name, str):
             version = document.get("version")
             written = "1" if version is None else str(version)
-            found.append(AssetSpec(kind.family, name, written, document, path))
-    return tuple(found)
+            assets.append(AssetSpec(kind.family, name, written, document, path))
+    return tuple(assets)

@@ -61,27 +61,27 @@ def of_file(path: Path) -> Conda:
 
 def of_mapping(written: Written, *at: Key) -> Conda:
     """What the mapping at `at` asks for: a `conda_file:` may be written in place."""
-    found: list[Dependency] = []
+    dependencies: list[Dependency] = []
     problems: list[Problem] = []
     data = written.get(*at)
     if not isinstance(data, dict) or not isinstance(data.get("dependencies", []), list):
-        wrong = "dependencies" if isinstance(data, dict) else "the file"
+        faulty = "dependencies" if isinstance(data, dict) else "the file"
         place = written.place(*at, *(["dependencies"] if isinstance(data, dict) else []))
-        return Conda((), (_wrong(f"`{wrong}` is no list of dependencies", place),))
+        return Conda((), (_wrong(f"`{faulty}` is no list of dependencies", place),))
     for index, entry in enumerate(data.get("dependencies") or []):
         place = written.place(*at, "dependencies", index)
         if isinstance(entry, str):
-            found.append(Dependency(entry.strip(), "conda", place))
+            dependencies.append(Dependency(entry.strip(), "conda", place))
         elif isinstance(entry, Mapping) and set(entry) == {"pip"}:
             for number, line in enumerate(entry["pip"] or []):
                 place = written.place(*at, "dependencies", index, "pip", number)
                 if isinstance(line, str):
-                    found += _line(line, place, written.folder, problems, ())
+                    dependencies += _line(line, place, written.folder, problems, ())
                 else:
                     problems.append(_wrong(f"a pip dependency is {line!r}", place))
         else:
             problems.append(_wrong(f"a dependency is {entry!r}", place))
-    return Conda(tuple(found), tuple(problems))
+    return Conda(tuple(dependencies), tuple(problems))
 
 
 def included(path: Path, place: Place, problems: list[Problem]) -> Iterator[Dependency]:
@@ -106,9 +106,9 @@ def _line(
         content = path.read_text(encoding="utf-8-sig")
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or str(error)
-        found = f"`{text}`: {repository.shown(path)} cannot be read: {why}"
+        message = f"`{text}`: {repository.shown(path)} cannot be read: {why}"
         hint = "the path is relative to the file that names it"
-        problems.append(Problem("missing-file", found, "a requirements file", hint, place))
+        problems.append(Problem("missing-file", message, "a requirements file", hint, place))
         return
     for number, joined in _joined(content):
         there = Place(repository.shown(path), number)
@@ -117,16 +117,16 @@ def _line(
 
 def _joined(content: str) -> Iterator[tuple[int, str]]:
     """The lines of a requirements file with their numbers; a backslash joins two."""
-    held, first = "", 0
+    joined, first = "", 0
     for number, line in enumerate(content.splitlines(), 1):
         first = first or number
         if line.endswith("\\"):
-            held += line[:-1] + " "
+            joined += line[:-1] + " "
             continue
-        yield first, held + line
-        held, first = "", 0
-    if held:
-        yield first, held
+        yield first, joined + line
+        joined, first = "", 0
+    if joined:
+        yield first, joined
 
 
 def _wrong(found: str, place: Place) -> Problem:

@@ -64,13 +64,13 @@ class Links:
 
 def _scan(top: Path) -> Iterator[Path]:
     """The links below a folder that would travel with it (`.amlignore`, else `.gitignore`)."""
-    waiting, seen = [top], 0
-    while waiting and seen < _MAX_ENTRIES:
+    waiting, count = [top], 0
+    while waiting and count < _MAX_ENTRIES:
         try:
             entries = list(os.scandir(waiting.pop()))
         except OSError:
             continue
-        seen += len(entries)
+        count += len(entries)
         for entry in entries:
             if entry.is_symlink():
                 if not stays_behind(Path(entry.path), top):

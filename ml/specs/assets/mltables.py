@@ -68,12 +68,12 @@ def _inside(file: Path) -> Iterator[Problem]:
     if not isinstance(document.data, dict) or not isinstance(paths, list) or not paths:
         yield _wrong(document, "there is no list `paths`", ())
         return
-    for index, one in enumerate(paths):
-        ways = [way for way in _WAYS if isinstance(one, dict) and way in one]
-        if len(ways) != 1 or not isinstance(one[ways[0]], str):
-            yield _wrong(document, f"a path is {one!r}", ("paths", index))
+    for index, entry in enumerate(paths):
+        ways = [way for way in _WAYS if isinstance(entry, dict) and way in entry]
+        if len(ways) != 1 or not isinstance(entry[ways[0]], str):
+            yield _wrong(document, f"a path is {entry!r}", ("paths", index))
             continue
-        text = one[ways[0]]
+        text = entry[ways[0]]
         path = assets.local(text, file.parent)
         if path is not None and not _is_there(path, ways[0], text, file.parent):
             yield Problem(

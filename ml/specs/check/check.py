@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from ml.core.errors import Problem, errors
@@ -26,28 +26,42 @@ def check(spec: Spec, links: Links | None = None) -> list[Problem]:
     The rules also read a spec that the SDK refused, so that a person sees everything at once.
     `links` remembers the folders that were searched, for a caller with many specs.
     """
-    pieces = nodes(spec)
-    subject = Subject(spec, links or Links(), pieces)
-    found: list[Problem] = []
-    every = [*pieces, *inside(pieces)]
+    own_nodes = nodes(spec)
+    subject = Subject(spec, links or Links(), own_nodes)
+    problems: list[Problem] = []
+    all_nodes = [*own_nodes, *inside(own_nodes)]
     for rule in RULES.values():
-        for target in _targets(rule, subject, every):
+        for target in _targets(rule, subject, all_nodes):
             try:
-                found += rule.apply(target)
+                problems += rule.apply(target)
             except (AttributeError, KeyError, TypeError, ValueError):
                 if not spec.problems:
-                    raise  # of a spec that the SDK refused nobody knows the shape
-    found += mltables.problems(spec)
-    # Of two that say the same the better: a rule's before the SDK's own words, else the SDK's.
-    ruled = {problem.place for problem in errors(found)}
-    kept = [one for one in spec.problems if one.code != "invalid-field" or one.place not in ruled]
-    kept = [one for one in kept if one.code != "loader-failed" or not ruled]
-    told = {(problem.code, problem.place) for problem in kept}
-    found = kept + [one for one in found if (one.code, one.place) not in told]
-    found.sort(key=lambda problem: _order(problem, spec))
-    if not errors(found):
-        found += hints.problems(spec)  # they are read against a search space that is right
-    return list(dict.fromkeys(map(_printable, found)))
+                    raise  # a spec that the SDK refused may have any shape
+    problems += mltables.problems(spec)
+    problems = _without_repeats(spec.problems, problems)
+    problems.sort(key=lambda problem: _order(problem, spec))
+    if not errors(problems):
+        problems += hints.problems(spec)  # hints need a valid search space
+    return list(dict.fromkeys(map(_printable, problems)))
+
+
+def _without_repeats(from_sdk: Iterable[Problem], from_rules: list[Problem]) -> list[Problem]:
+    """Both lists, without the less specific of two problems at the same place.
+
+    An error of a rule replaces the SDK's untranslated message (`invalid-field`) at that place, and
+    the SDK's own failure (`loader-failed`) anywhere; otherwise the SDK's problem stays.
+    """
+    places = {problem.place for problem in errors(from_rules)}
+    specific = [
+        problem
+        for problem in from_sdk
+        if (problem.code != "invalid-field" or problem.place not in places)
+        and (problem.code != "loader-failed" or not places)
+    ]
+    reported = {(problem.code, problem.place) for problem in specific}
+    return specific + [
+        problem for problem in from_rules if (problem.code, problem.place) not in reported
+    ]
 
 
 def _order(problem: Problem, spec: Spec) -> tuple[bool, str, int]:

@@ -64,8 +64,8 @@ class Node:
             return None
         inside = included(written, self.spec.folder)
         if inside is None:
-            found = assets.find(written, "component", repository.root(self.spec.file))
-            inside = (found.document, found.file) if found else None
+            asset = assets.find(written, "component", repository.root(self.spec.file))
+            inside = (asset.document, asset.file) if asset else None
         data = inside[0].data if inside else None
         # A prompt flow stands in for a component too, and takes inputs that it does not declare.
         return data if isinstance(data, dict) and "nodes" not in data else None
@@ -73,13 +73,13 @@ class Node:
     @cached_property
     def steps(self) -> Mapping[str, Node]:
         """The steps of a pipeline by name; none of anything else."""
-        found = {}
+        steps = {}
         for name, step in self.mapping("jobs").items() if self.type == "pipeline" else ():
             if isinstance(step, dict):
                 kind = step.get("type") or _type_of_component(step, self.spec.folder)
                 keys = (*self.keys, "jobs", name)
-                found[str(name)] = Node(self.spec, keys, str(kind).lower(), step, self)
-        return found
+                steps[str(name)] = Node(self.spec, keys, str(kind).lower(), step, self)
+        return steps
 
     @cached_property
     def inner(self) -> Node | None:
@@ -90,13 +90,13 @@ class Node:
         if isinstance(written, dict):
             keys = (*self.keys, "component")
             return Node(self.spec, keys, self.type, written, declares=True)
-        found = included(str(written), self.spec.folder)
-        if found is None:
+        source = included(str(written), self.spec.folder)
+        if source is None:
             asset = assets.find(str(written), "component", repository.root(self.spec.file))
-            found = (asset.document, asset.file) if asset else None
-        if found is None or not isinstance(found[0].data, dict):
+            source = (asset.document, asset.file) if asset else None
+        if source is None or not isinstance(source[0].data, dict):
             return None
-        document, file = found
+        document, file = source
         kind = Kind("component", self.type)
         spec = Spec(file, kind, document, None, (), repository.boundary(file))
         return Node(spec, (), self.type, document.data)

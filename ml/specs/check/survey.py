@@ -73,7 +73,7 @@ def survey(
     links, problems = Links(), list[Problem]()
     specs = skipped = 0
     with quiet():
-        for path, named in _files(paths or [_repository()]).items():
+        for path, is_named in _files(paths or [_repository()]).items():
             if hints.is_hints(path) and hints.spec_of(path) is None and path.is_file():
                 problems.append(hints.without_spec(path))
                 continue
@@ -86,13 +86,13 @@ def survey(
                 continue
             try:
                 document = read(path, repository.shown(path))
-                if named or kinds.kind_of(document.data) is not None:
+                if is_named or kinds.kind_of(document.data) is not None:
                     problems += check(from_document(document, path.absolute(), {}), links)
                     specs += 1
                 else:
                     skipped += 1
             except Refused as refused:
-                if named or _was_meant_as_spec(path):
+                if is_named or _was_meant_as_spec(path):
                     problems += refused.problems
                     specs += path.is_file()
                 else:
@@ -104,9 +104,9 @@ def _repository() -> Path:
     """The root to check; Refused outside a repository, where it would be all that is below."""
     root = repository.root()
     if not repository.is_root(root):
-        found = f"there is no repository at or above {root}"
+        message = f"there is no repository at or above {root}"
         hint = "change to one, or name files and folders: ml check PATH"
-        raise Refused(Problem("no-repository", found, f"a folder with a {repository.MARK}", hint))
+        raise Refused(Problem("no-repository", message, f"a folder with a {repository.MARK}", hint))
     return root
 
 

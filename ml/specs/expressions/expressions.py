@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Literal
 
 from ml.core.errors import Place, Problem, Refused, nearest
-from ml.specs.expressions.quoting import Quoting, quoting_at
 
 Value = str | PurePath | None
+Quoting = Literal["none", "single", "double", "code"]
 
 # What a shell acts on, quotes included (bash(1), "metacharacter" and "QUOTING"); blanks only
 # separate words, as Azure ML lets them.
@@ -24,6 +24,12 @@ METACHARACTERS = "|&;()<>$`\\\"'\n\r\0"
 
 _PLACEHOLDER = re.compile(r"\$\{\{\s*(.*?)\s*\}\}", re.DOTALL)
 _OPTIONAL = re.compile(r"\$\[\[(.*?)\]\]", re.DOTALL)
+# Text before a quote after which its content is code or is read with backslashes:
+# `bash -c '`, `python -c '`, `perl -e '`, `eval '`, `trap '`, `ssh host '`, `$'`.
+_CODE_FOLLOWS = re.compile(
+    r"(\s-[A-Za-z]*[ceE]\s*|\s--(eval|command|exec)[\s=]\s*|\beval\s+|\btrap\s+|\bssh\s[^;|&]*|\$)$"
+)
+_QUOTES: dict[str, Quoting] = {"": "none", "'": "single", '"': "double"}
 
 
 @dataclass(frozen=True)
@@ -54,12 +60,12 @@ def references(template: str) -> list[Reference]:
     matches = list(_PLACEHOLDER.finditer(template))
     quoting = quoting_at(template, [match.span() for match in matches])
     blocks = [match.span() for match in _OPTIONAL.finditer(template)]
-    found = []
+    placeholders = []
     for match, quoted in zip(matches, quoting, strict=True):
         source, _, name = match[1].partition(".")
         block = next((span for span in blocks if span[0] <= match.start() < span[1]), None)
-        found.append(Reference(match[0], source, name, *match.span(), quoted, block))
-    return found
+        placeholders.append(Reference(match[0], source, name, *match.span(), quoted, block))
+    return placeholders
 
 
 def resolve_command(
@@ -81,17 +87,17 @@ def resolve_command(
     edits: list[tuple[int, int, str]] = []
     dropped: set[tuple[int, int]] = set()
     for reference in references(template):
-        known = spaces.get(reference.source, {})
-        value = known.get(reference.name)
-        if reference.name not in known:
+        values = spaces.get(reference.source, {})
+        value = values.get(reference.name)
+        if reference.name not in values:
             problems.append(unbound(reference, spaces, place))
         elif value is None and reference.block:
             dropped.add(reference.block)
         elif value is None:
-            found = f"`{reference.text}` has no value"
+            message = f"`{reference.text}` has no value"
             hint = f"write `$[[--{reference.name} {reference.text}]]`, or give the input a value"
             problems.append(
-                Problem("no-value", found, "a value, or `$[[…]]` around it", hint, place)
+                Problem("no-value", message, "a value, or `$[[…]]` around it", hint, place)
             )
         elif problem := dangerous(value, reference, place):
             problems.append(problem)
@@ -136,7 +142,9 @@ def unbound(
 ) -> Problem:
     """The problem of a placeholder that names what nobody declared."""
     declared = list(spaces.get(reference.source, ()))
-    names = [f"{source}.{name}" for source, known in spaces.items() for name in known]
+    names = [
+        f"{source}.{name}" for source, declared_names in spaces.items() for name in declared_names
+    ]
     expected = f"one of {', '.join(declared)}" if declared else f"no `{reference.source}` here"
     return Problem(
         "unbound-expression",
@@ -159,18 +167,18 @@ def dangerous(value: Value, reference: Reference, place: Place | None = None) ->
     acts = {"single": "'\0", "double": '$`"\0'}.get(quoting, METACHARACTERS)
     if quoting == "none" and isinstance(value, PurePath):
         acts = "\0"
-    found = sorted({char for char in text if char in acts})
+    characters = sorted({char for char in text if char in acts})
     if quoting == "double" and text.endswith("\\"):
-        found.append("\\")
-    if not found:
+        characters.append("\\")
+    if not characters:
         return None
-    shown = " ".join({"\n": "newline", "\r": "return", "\0": "NUL"}.get(c, c) for c in found)
+    listed = " ".join({"\n": "newline", "\r": "return", "\0": "NUL"}.get(c, c) for c in characters)
     hint = f"write `'{reference.text}'` in the command, in single quotes"
     if quoting in {"single", "code"}:
         hint = "take it out of the value: no quoting protects it there"
     return Problem(
         "shell-metacharacter",
-        f"the value {text!r} of `{reference.text}` holds {shown}, which the shell acts on",
+        f"the value {text!r} of `{reference.text}` holds {listed}, which the shell acts on",
         "a value that stays one value",
         hint,
         place,
@@ -178,7 +186,43 @@ def dangerous(value: Value, reference: Reference, place: Place | None = None) ->
     )
 
 
-def did_you_mean(word: str, known: Iterable[str], form: str = "{}") -> str:
+def did_you_mean(word: str, candidates: Iterable[str], form: str = "{}") -> str:
     """A hint with the known word that is nearest to a misspelt one, "" when none is near."""
-    near = nearest(word, known)
+    near = nearest(word, candidates)
     return f"did you mean `{form.format(near[0])}`?" if near else ""
+
+
+def quoting_at(command: str, spans: Sequence[tuple[int, int]]) -> list[Quoting]:
+    """The quoting in force at each of `spans` (placeholders, in order, read as plain words).
+
+    "code" is where no quoting protects: in an argument that a program runs as code, in a comment,
+    after a here-document begins, in `$'…'`. Where in doubt (`$(…)` in double quotes) the weaker.
+    """
+    states: dict[int, Quoting] = {}
+    ends = dict(spans)
+    heredoc = re.search(r"<<(?!<)", command)
+    quote, code, index = "", False, 0
+    while index < len(command):
+        char = command[index]
+        if index in ends:
+            unsafe = code or (heredoc is not None and heredoc.start() < index)
+            states[index] = "code" if unsafe else _QUOTES[quote]
+            index = ends[index]
+            continue
+        if quote:
+            if char == quote:
+                quote, code = "", False
+            elif char == "\\" and quote == '"':
+                index += 1
+        elif char == "\\":
+            index += 1
+        elif char in "'\"":
+            quote, code = char, bool(_CODE_FOLLOWS.search(command[:index]))
+        elif char == "#" and (index == 0 or command[index - 1] in " \t\n;|&("):
+            end = command.find("\n", index)
+            end = len(command) if end < 0 else end
+            states.update((start, "code") for start, _ in spans if index < start < end)
+            index = end
+            continue
+        index += 1
+    return [states.get(start, "none") for start, _ in spans]

@@ -53,12 +53,12 @@ class Bindings:
         path, asset = assets.local(source, spec.folder), None
         reference = assets.parse(source)
         if reference is not None:
-            found = self._data(source, reference)
+            definition = self._data(source, reference)
             path, version = None, reference.version or f"@{reference.label or 'latest'}"
-            if found is not None:
-                path, version = found.path, found.version
-                kind = str(found.get("type") or kind)
-            made_by = found.tag("run") if found is not None else ""
+            if definition is not None:
+                path, version = definition.path, definition.version
+                kind = str(definition.get("type") or kind)
+            made_by = definition.tag("run") if definition is not None else ""
             asset = Asset(reference.name, version, made_by=made_by)
         if path is not None:
             path = path.resolve()
@@ -66,7 +66,11 @@ class Bindings:
                 self.problems.append(missing(path, place, f"{self.prefix}inputs.{name}"))
             elif asset is not None:
                 asset = replace(asset, digest=assets.digest(path))
-                if found is not None and asset.made_by and found.tag("digest") != asset.digest:
+                if (
+                    definition is not None
+                    and asset.made_by
+                    and definition.tag("digest") != asset.digest
+                ):
                     self.problems.append(_changed(asset, path, place))
         mode = str(written.get("mode") or INPUT_MODE)
         return InputPlan(name, kind, place, source=source, path=path, asset=asset, mode=mode)
@@ -75,15 +79,17 @@ class Bindings:
         """The data asset of that name, or the model; of two that will do the newer one, and the
         repository's when they are the same version."""
         for kind in ("data", "model"):
-            own = assets.find(text, kind, self.root)
-            made = assets.registered(text, kind, self.registered)
-            if own is None or made is None:
-                found = own or made
+            from_repository = assets.find(text, kind, self.root)
+            from_runs = assets.registered(text, kind, self.registered)
+            if from_repository is None or from_runs is None:
+                newest = from_repository or from_runs
             else:
-                is_newer = assets.newness(made.version) > assets.newness(own.version)
-                found = made if is_newer else own
-            if found is not None:
-                return found
+                is_newer = assets.newness(from_runs.version) > assets.newness(
+                    from_repository.version
+                )
+                newest = from_runs if is_newer else from_repository
+            if newest is not None:
+                return newest
         return None
 
     def output(self, name: str) -> OutputPlan:
@@ -116,25 +122,25 @@ class Bindings:
         if not isinstance(written, str):
             name = self.spec.get(*keys, "name") if isinstance(written, dict) else None
             return self._environment(str(name or "inline"), self.spec, keys, place)
-        found = assets.find(written, "environment", self.root)
-        if found is not None:
-            name = f"azureml:{found.name}:{found.version}"
-            return self._environment(name, Part(found.document, found.file), (), place)
+        asset = assets.find(written, "environment", self.root)
+        if asset is not None:
+            name = f"azureml:{asset.name}:{asset.version}"
+            return self._environment(name, Part(asset.document, asset.file), (), place)
         return Environment(written, place=place)
 
     def _environment(
         self, name: str, written: Written, at: tuple[Key, ...], place: Place
     ) -> Environment:
-        image, given = written.get(*at, "image"), written.get(*at, "conda_file")
-        file, found = None, None
-        if isinstance(given, str):
-            file = assets.local(given, written.folder)
+        image, conda_file = written.get(*at, "image"), written.get(*at, "conda_file")
+        file, conda_spec = None, None
+        if isinstance(conda_file, str):
+            file = assets.local(conda_file, written.folder)
             file = file.resolve() if file is not None else None
-            found = conda.of_file(file) if file is not None and file.is_file() else None
-        elif isinstance(given, dict):
-            found = conda.of_mapping(written, *at, "conda_file")
-        self.problems += found.problems if found else ()
-        dependencies = found.dependencies if found else None
+            conda_spec = conda.of_file(file) if file is not None and file.is_file() else None
+        elif isinstance(conda_file, dict):
+            conda_spec = conda.of_mapping(written, *at, "conda_file")
+        self.problems += conda_spec.problems if conda_spec else ()
+        dependencies = conda_spec.dependencies if conda_spec else None
         is_built = isinstance(written.get(*at, "build"), dict)
         return Environment(name, str(image or ""), is_built, file, dependencies, place)
 
@@ -157,10 +163,10 @@ def named(written: Mapping[str, Any], place: Place) -> tuple[Asset | None, Probl
     asset = Asset(str(written["name"]), str(written.get("version") or ""))
     for text in (asset.name, *([asset.version] if asset.version else [])):
         if not assets.is_name(text):
-            found = f"`{text}` is no name for an asset or a version"
+            message = f"`{text}` is no name for an asset or a version"
             return None, Problem(
                 "bad-asset-name",
-                found,
+                message,
                 "letters, digits, `-`, `_` and `.`, at most 255, no sign at the start",
                 place=place,
                 source="azure-ai-ml: assets are named so",

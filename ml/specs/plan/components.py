@@ -32,9 +32,9 @@ def component_of(owner: Part, key: Key, root: Path) -> Part | Problem:
     inside = included(text, owner.folder)
     if inside is not None:
         return Part(*inside)
-    found = assets.find(text, "component", root)
-    if found is not None:
-        return Part(found.document, found.file)
+    asset = assets.find(text, "component", root)
+    if asset is not None:
+        return Part(asset.document, asset.file)
     where = "a registry" if text.startswith("azureml://registries") else "the workspace"
     hint = "export it beside the spec (`az ml component show`) and name the file"
     if not repository.is_root(root):

@@ -34,8 +34,8 @@ class Written(Protocol):
 
 def sweep(written: Written, trial: CommandPlan) -> SweepPlan:
     """The sweep written there, around its trial, whose name and experiment it has."""
-    given = written.get("sampling_algorithm") or "random"
-    algorithm: dict[str, Any] = given if isinstance(given, dict) else {"type": given}
+    sampling = written.get("sampling_algorithm") or "random"
+    algorithm: dict[str, Any] = sampling if isinstance(sampling, dict) else {"type": sampling}
     limits = written.get("limits") or {}
     total = int(limits.get("max_total_trials") or _TRIALS)
     return SweepPlan(
@@ -67,16 +67,16 @@ def sweep(written: Written, trial: CommandPlan) -> SweepPlan:
 
 def dimension(written: Written, *keys: Key) -> Dimension:
     """The distribution written at `keys`; a `choice` may hold nested spaces."""
-    given = written.get(*keys)
-    kind, name = str(given["type"]).lower(), str(keys[-1])
+    setting = written.get(*keys)
+    kind, name = str(setting["type"]).lower(), str(keys[-1])
     if kind == "choice":
         values = [
             _nested(written, *keys, "values", index) if isinstance(value, dict) else value
-            for index, value in enumerate(given.get("values") or [])
+            for index, value in enumerate(setting.get("values") or [])
         ]
         return Dimension(name, kind, tuple(values), written.place(*keys))
     order = ("min_value", "max_value", "mu", "sigma", "upper", "q")
-    numbers = tuple(given[key] for key in order if key in given)
+    numbers = tuple(setting[key] for key in order if key in setting)
     return Dimension(name, kind, numbers, written.place(*keys))
 
 
@@ -89,47 +89,47 @@ def _nested(written: Written, *keys: Key) -> Mapping[str, object]:
 
 def distribution(written: Written, *keys: Key) -> Distribution | None:
     """The launcher written at `keys`, if any."""
-    given = written.get(*keys)
-    if not isinstance(given, dict):
+    setting = written.get(*keys)
+    if not isinstance(setting, dict):
         return None
-    workers = given.get("worker_count")
+    workers = setting.get("worker_count")
     return Distribution(
-        type=str(given.get("type", "")).strip().lower(),
-        process_count_per_instance=int(given.get("process_count_per_instance") or 1),
+        type=str(setting.get("type", "")).strip().lower(),
+        process_count_per_instance=int(setting.get("process_count_per_instance") or 1),
         place=written.place(*keys),
         worker_count=None if workers is None else int(workers),
-        parameter_server_count=int(given.get("parameter_server_count") or 0),
+        parameter_server_count=int(setting.get("parameter_server_count") or 0),
     )
 
 
 def early_termination(written: Written) -> EarlyTermination | None:
     """The policy of a sweep, if any."""
-    given = written.get("early_termination")
-    if not isinstance(given, dict):
+    setting = written.get("early_termination")
+    if not isinstance(setting, dict):
         return None
-    factor, amount = given.get("slack_factor"), given.get("slack_amount")
+    factor, amount = setting.get("slack_factor"), setting.get("slack_amount")
     return EarlyTermination(
-        type=str(given["type"]).lower(),
+        type=str(setting["type"]).lower(),
         place=written.place("early_termination"),
-        evaluation_interval=int(given.get("evaluation_interval") or 1),
-        delay_evaluation=int(given.get("delay_evaluation") or 0),
+        evaluation_interval=int(setting.get("evaluation_interval") or 1),
+        delay_evaluation=int(setting.get("delay_evaluation") or 0),
         slack_factor=float(factor) if factor else None,
         slack_amount=float(amount) if amount else None,
-        truncation_percentage=given.get("truncation_percentage"),
+        truncation_percentage=setting.get("truncation_percentage"),
     )
 
 
 def places(written: Written, *at: Key) -> Mapping[str, Place]:
     """The line of every field of a job, a trial's own before the sweep's; two levels deep."""
-    found: dict[str, Place] = {}
+    lines: dict[str, Place] = {}
     for owner in ((), at) if at else ((),):
         for field, value in (written.get(*owner) or {}).items():
-            found[str(field)] = written.place(*owner, field)
+            lines[str(field)] = written.place(*owner, field)
             for key in (
                 value if isinstance(value, dict) and field in {"resources", "limits"} else ()
             ):
-                found[f"{field}.{key}"] = written.place(*owner, field, key)
-    return Frozen(found)
+                lines[f"{field}.{key}"] = written.place(*owner, field, key)
+    return Frozen(lines)
 
 
 def tags(written: Written) -> Mapping[str, str]:

@@ -19,15 +19,15 @@ from ml.specs.plan.plan import CommandPlan, PipelinePlan, Plan, SweepPlan
 @cache
 def kinds() -> dict[str, Any]:
     """Every dataclass that a plan may hold, by its name."""
-    found: dict[str, Any] = {}
+    classes: dict[str, Any] = {}
     open_ends: list[Any] = [PipelinePlan, SweepPlan, CommandPlan]
     while open_ends:
         hint = open_ends.pop()
         open_ends += get_args(hint)
-        if isinstance(hint, type) and is_dataclass(hint) and hint.__name__ not in found:
-            found[hint.__name__] = hint
+        if isinstance(hint, type) and is_dataclass(hint) and hint.__name__ not in classes:
+            classes[hint.__name__] = hint
             open_ends += get_type_hints(hint).values()
-    return found
+    return classes
 
 
 def to_json(value: Any) -> Any:
@@ -39,39 +39,39 @@ def to_json(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {"is": "mapping", "with": [[to_json(k), to_json(v)] for k, v in value.items()]}
     if isinstance(value, tuple):
-        return [to_json(one) for one in value]
+        return [to_json(item) for item in value]
     if isinstance(value, list):
-        return {"is": "list", "with": [to_json(one) for one in value]}
+        return {"is": "list", "with": [to_json(item) for item in value]}
     name = type(value).__name__
     if kinds().get(name) is not type(value):
         raise TypeError(f"a plan holds no {type(value)}")
     return {
         "is": name,
-        "with": {one.name: to_json(getattr(value, one.name)) for one in fields(value)},
+        "with": {item.name: to_json(getattr(value, item.name)) for item in fields(value)},
     }
 
 
 def from_json(data: Any) -> Plan:
     """The plan that `to_json` wrote. ValueError when it was written in another form."""
     try:
-        found = _value(data)
+        decoded = _value(data)
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"this is no plan as this version writes them: {error}") from error
-    if not isinstance(found, CommandPlan | SweepPlan | PipelinePlan):
+    if not isinstance(decoded, CommandPlan | SweepPlan | PipelinePlan):
         raise ValueError("this is no plan")
-    return found
+    return decoded
 
 
 def _value(data: Any) -> Any:
     if isinstance(data, list):
-        return tuple(_value(one) for one in data)
+        return tuple(_value(item) for item in data)
     if not isinstance(data, dict):
         return data
-    kind, held = data["is"], data["with"]
+    kind, content = data["is"], data["with"]
     if kind == "path":
-        return Path(held)
+        return Path(content)
     if kind == "mapping":
-        return Frozen((_value(key), _value(one)) for key, one in held)
+        return Frozen((_value(key), _value(item)) for key, item in content)
     if kind == "list":
-        return [_value(one) for one in held]
-    return kinds()[kind](**{name: _value(one) for name, one in held.items()})
+        return [_value(item) for item in content]
+    return kinds()[kind](**{name: _value(item) for name, item in content.items()})

@@ -84,8 +84,8 @@ def _set(data: dict[str, Any], keys: list[str], value: Any, target: str) -> Prob
     if last == "path" and isinstance(value, str):
         value = _typed_path(value)
     if isinstance(current, dict) and not isinstance(value, dict):
-        found, known = f"`{target}` is a mapping, not a value", ", ".join(map(str, current))
-        return Problem("bad-override", found, f"one of its fields: {known}")
+        message, field_names = f"`{target}` is a mapping, not a value", ", ".join(map(str, current))
+        return Problem("bad-override", message, f"one of its fields: {field_names}")
     parent[last] = value
     return None
 
@@ -103,15 +103,15 @@ def _typed_path(text: str) -> str:
 
 
 def _unknown(keys: list[str], parent: dict[str, Any], target: str) -> Problem:
-    known = [str(key) for key in parent if key not in _FIXED]
+    field_names = [str(key) for key in parent if key not in _FIXED]
     if len(keys) == 1:
         is_command = not {"jobs", "trial"} & parent.keys()
-        known += sorted((_OPEN | _FIELDS) - (_OF_SWEEPS if is_command else _OF_COMMANDS))
+        field_names += sorted((_OPEN | _FIELDS) - (_OF_SWEEPS if is_command else _OF_COMMANDS))
     prefix = "".join(f"{key}." for key in keys[:-1])
-    names = ", ".join(prefix + key for key in dict.fromkeys(known))
+    names = ", ".join(prefix + key for key in dict.fromkeys(field_names))
     return Problem(
         "bad-override",
         f"--set {target}: the spec has no `{'.'.join(keys)}`",
         f"one of {names}" if names else f"no --set of `{keys[0]}`: the spec has none",
-        did_you_mean(keys[-1], known, prefix + "{}"),
+        did_you_mean(keys[-1], field_names, prefix + "{}"),
     )

@@ -1,4 +1,4 @@
-"""A parallel step → what its plan says of mini-batches (see `ml.specs.plan.processes.Parallel`)."""
+"""A parallel step → what its plan says of mini-batches (see `ml.specs.plan.plan.Parallel`)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from ml.core.errors import Place, Problem
 from ml.specs.expressions import expressions
 from ml.specs.plan.layers import Layers
-from ml.specs.plan.processes import Parallel
+from ml.specs.plan.plan import Parallel
 
 SOURCE = "reference-yaml-job-parallel"
 # azure-ai-ml takes the same: `^\d+([kKmMgG][bB])*$`, with factors of 1024.
@@ -44,7 +44,7 @@ def planned(layers: Layers, code: Path | None) -> Parallel | list[Problem]:
             )
         )
     numbers = Numbers(layers, problems)
-    made = Parallel(
+    parallel = Parallel(
         entry_script=script,
         input=_named(layers.get("input_data"), "inputs"),
         place=layers.place("task"),
@@ -58,7 +58,7 @@ def planned(layers: Layers, code: Path | None) -> Parallel | list[Problem]:
         mini_batch_error_threshold=numbers.threshold("mini_batch_error_threshold"),
         logging_level=str(layers.get("logging_level") or "INFO").upper(),
     )
-    return problems or made
+    return problems or parallel
 
 
 class Numbers:
@@ -72,11 +72,11 @@ class Numbers:
         written = self._layers.get("mini_batch_size")
         if written is None:
             return 0
-        found = _SIZE.fullmatch(str(written).strip())
-        if found is None or int(found[1]) < 1:
+        match = _SIZE.fullmatch(str(written).strip())
+        if match is None or int(match[1]) < 1:
             self._wrong(written, "a number of files, or a size such as 10kb", "mini_batch_size")
             return 0
-        return int(found[1]) * _FACTORS[(found[2] or "").lower()]
+        return int(match[1]) * _FACTORS[(match[2] or "").lower()]
 
     def whole(self, *keys: str, default: int | None = None) -> int | None:
         """A whole number, `default` when the step says none."""
@@ -91,8 +91,8 @@ class Numbers:
 
     def threshold(self, key: str) -> int:
         """A number of failures that are allowed, -1 for any."""
-        found = self.whole(key, default=-1)
-        return -1 if found is None else found
+        limit = self.whole(key, default=-1)
+        return -1 if limit is None else limit
 
     def _below(self, key: str, name: str) -> Any:
         """A step that says one retry setting leaves the others as its component has them."""
@@ -102,10 +102,10 @@ class Numbers:
         return None
 
     def _wrong(self, written: object, expected: str, *keys: str) -> None:
-        found, place = f"`{'.'.join(keys)}` is `{written}`", self._layers.place(*keys)
+        message, place = f"`{'.'.join(keys)}` is `{written}`", self._layers.place(*keys)
         # Azure ML takes a binding in some of these; here they are read before any value is known.
         code = "unsupported-step" if "${{" in str(written) else "bad-mini-batches"
-        self._problems.append(_problem(code, found, expected, place))
+        self._problems.append(_problem(code, message, expected, place))
 
 
 def _named(text: Any, source: str) -> str:

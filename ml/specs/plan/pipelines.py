@@ -117,7 +117,7 @@ class Planner:
                 return None
         ports = Ports(own, declared, self._root, prefix, self._registered)
         inputs, sources = ports.inputs()
-        made, promoted = ports.outputs(around.outputs)
+        outputs, promoted = ports.outputs(around.outputs)
         plan: CommandPlan | SweepPlan | PipelinePlan
         if kind == "pipeline":
             file = (component or own).file
@@ -127,13 +127,13 @@ class Planner:
             inside = replace(around, files=(*around.files, file), prefix=prefix)
             plan = self._pipeline(layers, ports, name, inside)
             # Its inputs as the step gives them, its outputs as the step redeclares them.
-            plan = replace(plan, outputs=made)
+            plan = replace(plan, outputs=outputs)
         else:
             self.problems += ports.problems
             task = layers.owner("task") if kind == "parallel" else None
             command = self._command(Layers(own, declared), name, around.compute, task)
-            made = Frozen((k, v) for k, v in made.items() if not _is_implicit(k, command))
-            command = replace(command, inputs=inputs, outputs=made)
+            outputs = Frozen((k, v) for k, v in outputs.items() if not _is_implicit(k, command))
+            command = replace(command, inputs=inputs, outputs=outputs)
             plan = self._sweep(layers, command) if kind == "sweep" else command
         after = tuple(dict.fromkeys(waits_for(own)))
         return StepPlan(
@@ -161,7 +161,7 @@ class Planner:
             **layers.own.mapping("environment_variables"),
         }
         resources = layers.get("resources") or {}
-        made = CommandPlan(
+        plan = CommandPlan(
             place=layers.owner("command").place(),
             display_name=name,
             experiment=self._experiment,
@@ -179,12 +179,12 @@ class Planner:
         )
         self.problems += [*code.problems, *environment.problems]
         if task is None:
-            return made
-        found = parallel.planned(layers, made.code)
-        if isinstance(found, list):
-            self.problems += found
-            return made
-        return replace(made, parallel=found)
+            return plan
+        mini_batches = parallel.planned(layers, plan.code)
+        if isinstance(mini_batches, list):
+            self.problems += mini_batches
+            return plan
+        return replace(plan, parallel=mini_batches)
 
     def _sweep(self, layers: Layers, trial: CommandPlan) -> SweepPlan:
         """A sweep step: its component takes the sampled values as inputs of the same names."""
@@ -202,11 +202,11 @@ class Planner:
         return plan
 
     def _component(self, owner: Part, key: str) -> Part | None:
-        found = component_of(owner, key, self._root)
-        if isinstance(found, Problem):
-            self.problems.append(found)
+        component = component_of(owner, key, self._root)
+        if isinstance(component, Problem):
+            self.problems.append(component)
             return None
-        return found
+        return component
 
     def _demand(
         self, steps: Mapping[str, StepPlan], inputs: Mapping[str, InputPlan], jobs: Part
@@ -215,15 +215,17 @@ class Planner:
         for name, step in steps.items():
             for key, source in step.sources.items():
                 if isinstance(source, FromStep):
-                    there = source.step in jobs.mapping()
-                    known = ", ".join(map(str, jobs.mapping()))
+                    exists = source.step in jobs.mapping()
+                    names = ", ".join(map(str, jobs.mapping()))
                 else:
-                    there, known = source.input in inputs, ", ".join(inputs)
-                if not there:
-                    found = f"`{source}`, which step `{name}` asks for, is nowhere in the pipeline"
-                    expected = f"one of {known}" if known else "a value"
+                    exists, names = source.input in inputs, ", ".join(inputs)
+                if not exists:
+                    message = (
+                        f"`{source}`, which step `{name}` asks for, is nowhere in the pipeline"
+                    )
+                    expected = f"one of {names}" if names else "a value"
                     place = jobs.place(name, "inputs", key)
-                    self.problems.append(Problem("unknown-source", found, expected, place=place))
+                    self.problems.append(Problem("unknown-source", message, expected, place=place))
 
 
 def _sampled(command: str, names: set[str]) -> str:
@@ -237,10 +239,10 @@ def _sampled(command: str, names: set[str]) -> str:
 
 def _is_implicit(output: str, command: CommandPlan) -> bool:
     """Whether an output is the implicit one: a command that names it writes it itself."""
-    named = [command.command, *command.environment_variables.values()]
+    texts = [command.command, *command.environment_variables.values()]
     return output in _IMPLICIT and not any(
         (reference.source, reference.name) == ("outputs", output)
-        for text in named
+        for text in texts
         for reference in expressions.references(text)
     )
 

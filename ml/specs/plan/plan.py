@@ -12,18 +12,171 @@ from pathlib import Path
 from typing import Literal
 
 from ml.core.errors import Place
-from ml.specs.plan.data import LITERALS as LITERALS
-from ml.specs.plan.data import Asset as Asset
-from ml.specs.plan.data import Dependency as Dependency
-from ml.specs.plan.data import Environment as Environment
-from ml.specs.plan.data import InputPlan as InputPlan
-from ml.specs.plan.data import OutputPlan as OutputPlan
-from ml.specs.plan.data import Value as Value
-from ml.specs.plan.processes import Distribution as Distribution
-from ml.specs.plan.processes import Parallel as Parallel
 from ml.specs.search.domain import Hints
-from ml.specs.search.search import Dimension as Dimension
-from ml.specs.search.search import EarlyTermination as EarlyTermination
+
+Value = str | int | float | bool
+Mode = Literal[
+    "ro_mount", "rw_mount", "download", "direct", "eval_mount", "eval_download", "upload"
+]
+
+LITERALS = frozenset({"string", "number", "integer", "boolean"})
+
+
+@dataclass(frozen=True)
+class Asset:
+    """A named, versioned thing: `azureml:name:version`; the digest is sha256 of its content.
+
+    `made_by` is the run that registered it on this machine, "" of one that a spec defines.
+    """
+
+    name: str
+    version: str
+    digest: str = ""
+    made_by: str = ""
+
+    def __str__(self) -> str:
+        return f"azureml:{self.name}:{self.version}"
+
+
+@dataclass(frozen=True)
+class InputPlan:
+    """An input: a literal `value`, or data at `path` (local, absolute) or `source` (as written).
+
+    `type` is Azure ML's: string number integer boolean uri_file uri_folder mltable custom_model
+    mlflow_model triton_model. A remote source that this machine does not hold has `path=None`.
+    """
+
+    name: str
+    type: str
+    place: Place
+    value: Value | None = None
+    source: str = ""
+    path: Path | None = None
+    asset: Asset | None = None
+    mode: str = "ro_mount"
+
+    @property
+    def is_literal(self) -> bool:
+        """Whether the command receives the value itself, not the path of data."""
+        return self.type in LITERALS
+
+
+@dataclass(frozen=True)
+class OutputPlan:
+    """A path that the job may write, kept when it ends; registered when `asset` is set.
+
+    An `asset` without a version gets the next one that is free.
+    """
+
+    name: str
+    type: str
+    place: Place
+    mode: str = "rw_mount"
+    asset: Asset | None = None
+
+
+@dataclass(frozen=True)
+class Dependency:
+    """A line of a conda file, as written; `manager` is who installs it on Azure ML."""
+
+    text: str
+    manager: Literal["conda", "pip"]
+    place: Place
+
+
+@dataclass(frozen=True)
+class Environment:
+    """The environment a job asks for: an asset, a name, or an inline definition.
+
+    With `dockerfile` its image is built from one. `dependencies` are those of its conda file (or of
+    the mapping in its place), with what the file includes by `-r`; None where it has none, or it is
+    not on this machine.
+    """
+
+    reference: str
+    image: str = ""
+    dockerfile: bool = False
+    conda_file: Path | None = None
+    dependencies: tuple[Dependency, ...] | None = None
+    place: Place | None = None
+
+
+@dataclass(frozen=True)
+class Distribution:
+    """How many processes a node starts, and by which launcher (pytorch, mpi, tensorflow).
+
+    A tensorflow job has workers and parameter servers instead; `worker_count` None is one a node.
+    """
+
+    type: str
+    process_count_per_instance: int
+    place: Place
+    worker_count: int | None = None
+    parameter_server_count: int = 0
+
+    def workers(self, nodes: int) -> int:
+        """The workers of a tensorflow job: "if not specified, will default to the instance count"
+        (azure-ai-ml's TensorFlowDistribution)."""
+        return nodes if self.worker_count is None else self.worker_count
+
+    def processes(self, nodes: int) -> int:
+        """How many processes there are on so many nodes."""
+        if self.type == "tensorflow":
+            return self.workers(nodes) + self.parameter_server_count
+        return nodes * self.process_count_per_instance
+
+
+@dataclass(frozen=True)
+class Parallel:
+    """How a parallel step's data is divided into mini-batches, and when it has failed.
+
+    By reference-yaml-job-parallel. `input` is the name of the input that is divided; mini-batches
+    are of `mini_batch_size` files, or of that many bytes of a table (0: not given), or of one
+    combination of `partition_keys`. A threshold of -1 ignores all failures. `append_row_to` is the
+    name of the output that takes all that run() returned, "" for none.
+    """
+
+    entry_script: str
+    input: str
+    place: Place
+    mini_batch_size: int = 0
+    partition_keys: tuple[str, ...] = ()
+    append_row_to: str = ""
+    # "For a CPU compute, the default value is the number of cores."
+    max_concurrency_per_instance: int | None = None
+    max_retries: int = 2
+    run_timeout_s: float = 60.0
+    error_threshold: int = -1
+    mini_batch_error_threshold: int = -1
+    logging_level: str = "INFO"
+
+
+@dataclass(frozen=True)
+class Dimension:
+    """One hyperparameter's distribution, by Azure ML's name: choice uniform quniform loguniform …
+
+    `args` as Azure ML writes them on the wire: `choice` has its values (a mapping value is a nested
+    space: name → Dimension), the others their numbers (uniform: low, high; quniform: low, high, q;
+    normal: mu, sigma; randint: upper).
+    """
+
+    name: str
+    kind: str
+    args: tuple[object, ...]
+    place: Place
+
+
+@dataclass(frozen=True)
+class EarlyTermination:
+    """A policy: bandit, median_stopping or truncation_selection, with Azure ML's parameters."""
+
+    type: str
+    place: Place
+    evaluation_interval: int = 1
+    delay_evaluation: int = 0
+    slack_factor: float | None = None
+    slack_amount: float | None = None
+    truncation_percentage: int | None = None
 
 
 @dataclass(frozen=True)

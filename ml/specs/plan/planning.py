@@ -30,9 +30,9 @@ def plan(spec: Spec, root: Path | None = None, registered: Path | None = None) -
     that runs on this machine have made. What nothing here can run (a
     kind of job or step, code and components of another place) is refused with exit code 33.
     """
-    found = errors(check.check(spec))
-    if found:
-        raise Refused(*found)
+    problems = errors(check.check(spec))
+    if problems:
+        raise Refused(*problems)
     if not spec.kind.is_job or spec.kind.type not in RUNNABLE:
         _refuse_kind(spec)
     root = root or repository.root(spec.file)
@@ -43,12 +43,12 @@ def plan(spec: Spec, root: Path | None = None, registered: Path | None = None) -
         return pipeline
     bindings = Bindings(spec, root, registered=registered)
     if spec.kind.type != "sweep":
-        made = _command(spec, bindings)
+        command = _command(spec, bindings)
         _refuse(bindings.problems)
-        return made
+        return command
     sweep = fields.sweep(spec, _command(spec, bindings, "trial"))
-    sweep, wrong = hints.attach(sweep, spec.file, ())
-    _refuse([*bindings.problems, *errors(wrong)])
+    sweep, hint_problems = hints.attach(sweep, spec.file, ())
+    _refuse([*bindings.problems, *errors(hint_problems)])
     return sweep
 
 
@@ -62,12 +62,15 @@ def _refuse(problems: Sequence[Problem]) -> None:
 
 def _refuse_kind(spec: Spec) -> NoReturn:
     if spec.kind.is_job:
-        found, code = f"this backend does not run {spec.kind}s yet", Exit.CANNOT_HONOUR
+        message, code = f"this backend does not run {spec.kind}s yet", Exit.CANNOT_HONOUR
     else:
-        found, code = f"this is the spec of {spec.kind.with_article}, not of a job", Exit.WRONG_CALL
+        message, code = (
+            f"this is the spec of {spec.kind.with_article}, not of a job",
+            Exit.WRONG_CALL,
+        )
     hint = f"`ml check {spec.document.shown}` checks it all the same"
     problem = Problem(
-        "unsupported-kind", found, "a command, sweep or pipeline job", hint, spec.place("type")
+        "unsupported-kind", message, "a command, sweep or pipeline job", hint, spec.place("type")
     )
     raise Refused(problem, exit_code=code)
 

@@ -50,22 +50,22 @@ class Ports:
 
     def inputs(self) -> tuple[Mapping[str, InputPlan], Mapping[str, Source]]:
         """Every input, and the sources of those that come from elsewhere in the pipeline."""
-        found: dict[str, InputPlan] = {}
+        inputs: dict[str, InputPlan] = {}
         sources: dict[str, Source] = {}
         for name in self._names("inputs"):
-            made = self._given(name) or self._declared(name)
-            if made is None:
+            planned = self._given(name) or self._declared(name)
+            if planned is None:
                 continue
-            found[name] = made
-            if source := source_of(made.source):
+            inputs[name] = planned
+            if source := source_of(planned.source):
                 sources[name] = source
-        return Frozen(found), Frozen(sources)
+        return Frozen(inputs), Frozen(sources)
 
     def outputs(
         self, around: Mapping[str, OutputPlan]
     ) -> tuple[Mapping[str, OutputPlan], Mapping[str, str]]:
         """Every output, and which output of the pipeline `around` each is promoted to."""
-        found: dict[str, OutputPlan] = {}
+        outputs: dict[str, OutputPlan] = {}
         promoted: dict[str, str] = {}
         for name in self._names("outputs"):
             written = self._own.get("outputs", name)
@@ -79,14 +79,14 @@ class Ports:
             asset, problem = named(fields, self._own.place("outputs", name))
             self.problems += [problem] if problem else []
             owner = self._own if name in self._own.mapping("outputs") else self._component
-            found[name] = OutputPlan(
+            outputs[name] = OutputPlan(
                 name,
                 str(kind or DATA_TYPE),
                 (owner or self._own).place("outputs", name),
                 str(fields.get("mode") or port.get("mode") or OUTPUT_MODE),
                 asset,
             )
-        return Frozen(found), Frozen(promoted)
+        return Frozen(outputs), Frozen(promoted)
 
     def _names(self, direction: str) -> list[str]:
         """The component's first, then what the step adds."""
@@ -128,9 +128,9 @@ class Ports:
 
     def _data(self, name: str, fields: Mapping[str, Any], owner: Part) -> InputPlan:
         bindings = Bindings(owner, self._root, self._prefix, self._registered)
-        made = bindings.data(name, fields, owner.place("inputs", name, "path"))
+        planned = bindings.data(name, fields, owner.place("inputs", name, "path"))
         self.problems += bindings.problems
-        return made
+        return planned
 
 
 def literal_type(value: Value) -> str:
@@ -170,7 +170,7 @@ def _binding(text: str) -> tuple[str, ...]:
 
     `${{inputs.x}}` and `${{jobs.a.outputs.b}}`, without `parent`, are the older spelling.
     """
-    found = expressions.references(text)
-    if len(found) != 1 or found[0].text != text.strip():
+    bindings = expressions.references(text)
+    if len(bindings) != 1 or bindings[0].text != text.strip():
         return ()
-    return found[0].path[1:] if found[0].source == "parent" else found[0].path
+    return bindings[0].path[1:] if bindings[0].source == "parent" else bindings[0].path

@@ -31,13 +31,13 @@ def translate(error: Exception, kind: Kind, document: Document, file: Path) -> t
     cause, schema = _original(error)
     if isinstance(cause, ValidationError) and isinstance(cause.messages, dict):
         at = Spot((), document.data, schema=schema)
-        found = list(leaves(cause.messages, at, file.parent))
+        sdk_messages = list(leaves(cause.messages, at, file.parent))
     else:
         text = getattr(cause, "message", None) or str(cause) or type(cause).__name__
         keys = _keys_of(cause.__traceback__) or _named(str(text), document)
-        found = [Leaf(keys, (str(text),), None, None)]
+        sdk_messages = [Leaf(keys, (str(text),), None, None)]
     problems: list[Problem] = []
-    for leaf in found:
+    for leaf in sdk_messages:
         unreadable = _unreadable(leaf.messages)
         if unreadable:
             problems += unreadable
@@ -56,9 +56,9 @@ def translate(error: Exception, kind: Kind, document: Document, file: Path) -> t
 
 def _unreadable(messages: tuple[str, ...]) -> tuple[Problem, ...]:
     """What is wrong, by its own lines, with a file that the spec names and the SDK cannot read."""
-    for named in filter(None, map(_UNPARSED.search, messages)):
+    for match in filter(None, map(_UNPARSED.search, messages)):
         try:
-            read(Path(named["file"]), repository.shown(Path(named["file"])))
+            read(Path(match["file"]), repository.shown(Path(match["file"])))
         except Refused as refused:
             return refused.problems
     return ()

@@ -71,17 +71,19 @@ def others_of_type(field: Any, value: Any) -> list[tuple[Any, Any]]:
     by_type = getattr(unwrapped(field), "_type_sensitive_fields_dict", {})
     written = value.get("type") if isinstance(value, dict) else None
     options = by_type.get(written) if isinstance(written, str) else None
-    nested = [one for one in map(unwrapped, options or []) if isinstance(one, fields.Nested)]
-    return [(one, one.schema.validate(value)) for one in nested] if len(nested) > 1 else []
+    nested = [
+        option for option in map(unwrapped, options or []) if isinstance(option, fields.Nested)
+    ]
+    return [(option, option.schema.validate(value)) for option in nested] if len(nested) > 1 else []
 
 
 def allowed(field: Any) -> list[str]:
     """The values of an enumeration, of a union all of them; [] where anything goes."""
     field = unwrapped(field)
-    found = [str(value) for value in getattr(field, "allowed_values", None) or []]
+    values = [str(value) for value in getattr(field, "allowed_values", None) or []]
     for option in alternatives(field):
-        found += allowed(option)
-    return list(dict.fromkeys(found))
+        values += allowed(option)
+    return list(dict.fromkeys(values))
 
 
 def wanted(field: Any) -> list[str]:

@@ -119,9 +119,9 @@ def _entity(kind: Kind, document: Document, file: Path) -> tuple[Kind, Any, tupl
     other = {"job": "component", "component": "job"}.get(kind.family)
     if problems and other and "$schema" in document.data:
         second = Kind(other, kind.type)
-        found, again = _load_as(second, document, file)
-        if not again:
-            return second, found, ()
+        other_entity, other_problems = _load_as(second, document, file)
+        if not other_problems:
+            return second, other_entity, ()
     return kind, entity, problems
 
 
@@ -136,8 +136,8 @@ def _load_as(kind: Kind, document: Document, file: Path) -> tuple[Any, tuple[Pro
                 entity._validate()
                 return entity, ()
             # As `azure.ai.ml.entities._load_functions.load_common` does once it has read the file.
-            chosen, _ = base._resolve_cls_and_type(data=data, params_override=[])
-            return chosen._load(data=data, yaml_path=str(file), params_override=[]), ()
+            entity_class, _ = base._resolve_cls_and_type(data=data, params_override=[])
+            return entity_class._load(data=data, yaml_path=str(file), params_override=[]), ()
         except Exception as error:  # the SDK raises what its fields raise: anything
             return None, translate(error, kind, document, file)
 
@@ -171,16 +171,16 @@ _quiet = ContextVar("quiet", default=False)
 
 
 def _no_spec(document: Document) -> Problem:
-    found = "no Azure ML spec"
+    message = "no Azure ML spec"
     if isinstance(document.data, dict):
         schema = document.data.get("$schema")
         keys = ", ".join(str(key) for key in list(document.data)[:5])
-        found = f"`$schema: {schema}`" if schema else f"a mapping of {keys or 'nothing'}"
+        message = f"`$schema: {schema}`" if schema else f"a mapping of {keys or 'nothing'}"
     elif document.data is not None:
-        found = f"a {type(document.data).__name__}, not a mapping"
+        message = f"a {type(document.data).__name__}, not a mapping"
     return Problem(
         "not-a-spec",
-        found,
+        message,
         "an Azure ML v2 spec: a job, component, environment, data asset, endpoint …",
         "start the file with `$schema: https://azuremlschemas.azureedge.net/latest/"
         "commandJob.schema.json` (or the schema of what it is)",

@@ -62,9 +62,9 @@ def included(written: str, folder: Path) -> tuple[Document, Path] | None:
 
 
 @lru_cache(maxsize=256)
-def _read(path: Path, shown: str, mtime_ns: int, size: int) -> Document:
+def _read(path: Path, display_path: str, mtime_ns: int, size: int) -> Document:
     """A file that many specs name, read once as long as it does not change."""
-    return read(path, shown)
+    return read(path, display_path)
 
 
 def leaves(messages: Any, at: Spot, folder: Path) -> Iterator[Leaf]:
@@ -86,8 +86,13 @@ def _mapping(messages: dict[Any, Any], at: Spot, folder: Path) -> Iterator[Leaf]
     others = fields.others_of_type(at.field, at.value) if at.schema is None else []
     if others and any(name not in at.value for name in messages):
         walked = [
-            (list(leaves(told, Spot(at.keys, at.value, option, option.schema), folder)), option)
-            for option, told in others
+            (
+                list(
+                    leaves(option_messages, Spot(at.keys, at.value, option, option.schema), folder)
+                ),
+                option,
+            )
+            for option, option_messages in others
         ]
         yield from max(walked, key=lambda pair: _fit(pair[0], pair[1], at))[0]
         return
@@ -131,13 +136,13 @@ def _union(branches: list[Any], at: Spot, folder: Path) -> Iterator[Leaf]:
     nested = [pair for pair in walked if any(leaf.keys != at.keys for leaf in pair[0])]
     if not isinstance(at.value, dict) or not nested:
         texts = [
-            text for found, _ in walked for leaf in found if leaf.keys == at.keys
+            text for branch_leaves, _ in walked for leaf in branch_leaves if leaf.keys == at.keys
             for text in leaf.messages
         ]  # fmt: skip
         yield Leaf(at.keys, tuple(dict.fromkeys(texts)), at.field, None)
         return
     key = (*at.keys, "type")
-    about_type = [leaf for found, _ in nested for leaf in found if leaf.keys == key]
+    about_type = [leaf for branch_leaves, _ in nested for leaf in branch_leaves if leaf.keys == key]
     values = [leaf for leaf in about_type if "Unknown field." not in leaf.messages]
     if "type" in at.value and len(about_type) == len(nested) and values:
         yield Leaf(key, tuple(text for leaf in values for text in leaf.messages), None, None)
@@ -149,13 +154,13 @@ def _union(branches: list[Any], at: Spot, folder: Path) -> Iterator[Leaf]:
 _TYPES = {("type",), ("component", "type"), ("trial", "type")}
 
 
-def _fit(found: list[Leaf], option: Any, at: Spot) -> tuple[bool, int, int]:
+def _fit(branch_leaves: list[Leaf], option: Any, at: Spot) -> tuple[bool, int, int]:
     """How well an alternative fits a mapping: its type, the keys it knows, the faults it finds."""
     depth = len(at.keys)
-    about_type = any(leaf.keys[depth:] in _TYPES for leaf in found)
-    unknown = sum("Unknown field." in leaf.messages for leaf in found)
-    missing = sum("Missing data for required field." in leaf.messages for leaf in found)
+    about_type = any(leaf.keys[depth:] in _TYPES for leaf in branch_leaves)
+    unknown = sum("Unknown field." in leaf.messages for leaf in branch_leaves)
+    missing = sum("Missing data for required field." in leaf.messages for leaf in branch_leaves)
     schema = fields.schema_for(option, at.value) if option is not None else None
-    known = {str(key) for key in at.value} & (fields.names(schema) if schema else set())
+    known_keys = {str(key) for key in at.value} & (fields.names(schema) if schema else set())
     # Of the two, a missing key says more: some schemas let unknown keys through.
-    return not about_type, len(known) - unknown - 2 * missing, -len(found)
+    return not about_type, len(known_keys) - unknown - 2 * missing, -len(branch_leaves)

@@ -52,8 +52,8 @@ def problem(
     document: Document,
 ) -> Problem:
     """One problem from the messages about the node at `keys`."""
-    code, found, expected, hint = _words(keys, messages, field, schema, kind, document)
-    return Problem(code, found, expected, hint, document.place(*keys), source=SOURCE)
+    code, message, expected, hint = _words(keys, messages, field, schema, kind, document)
+    return Problem(code, message, expected, hint, document.place(*keys), source=SOURCE)
 
 
 def follow(
@@ -81,39 +81,44 @@ def _words(
     owner = _owner(keys, kind)
     text = " ".join(messages)
     if "Unknown field." in messages:
-        known = sorted(fields.names(schema)) if schema is not None else []
-        hint = did_you_mean(name, known)
-        expected = "" if hint or not known else f"one of {', '.join(known)}"
+        field_names = sorted(fields.names(schema)) if schema is not None else []
+        hint = did_you_mean(name, field_names)
+        expected = "" if hint or not field_names else f"one of {', '.join(field_names)}"
         return "unknown-field", f"`{name}` is not a field of {owner}", expected, hint
     if "Missing data for required field." in messages:
         beside = document.get(*keys[:-1])
         # A field that the schema knows, however alike, is not the missing one misspelt.
         around = getattr(field, "parent", None)
         right = fields.names(around) if hasattr(around, "fields") else set()
-        given = beside if isinstance(beside, dict) else {}
-        written = [str(key) for key in given if key not in right]
+        siblings = beside if isinstance(beside, dict) else {}
+        unknown_keys = [str(key) for key in siblings if key not in right]
         hint = (
             f"it says `{misspelt[0]}`"
-            if (misspelt := nearest(name, written))
+            if (misspelt := nearest(name, unknown_keys))
             else _values_hint(field)
         )
         return "missing-field", f"{owner} has no `{name}`", f"`{name}:`", hint
     value = document.get(*keys)
-    found = (
+    message = (
         f"`{name}` is {in_words(name, value)}" if name else f"the file is {in_words(name, value)}"
     )
     path = not_found(messages)
     if path:
-        where = f"`{name}: {value}`" if isinstance(value, str) else f"`{name}`"
+        setting = f"`{name}: {value}`" if isinstance(value, str) else f"`{name}`"
         hint = f"looked for {path}"
-        return "missing-file", f"{where} names nothing on this machine", "a path that exists", hint
-    wanted = _wanted(field, messages)
+        return (
+            "missing-file",
+            f"{setting} names nothing on this machine",
+            "a path that exists",
+            hint,
+        )
+    expected_types = _wanted(field, messages)
     allowed = _listed(messages) or fields.allowed(field)
     if _NOT_IN_SET.search(text) and allowed and "text" not in fields.wanted(field):
         near = did_you_mean(str(value), allowed)
         if "inputs" in keys[-3:-2] and name == "type" and str(value) in LITERALS:
             near = f"an input that is a value is written in place: `{keys[-2]}: VALUE`"
-        return "bad-value", found, f"one of {', '.join(allowed)}", near
+        return "bad-value", message, f"one of {', '.join(allowed)}", near
     unsupported = _UNSUPPORTED.match(text)
     if unsupported:
         allowed = sorted(TASKS if unsupported[1] == "task" else JOBS)
@@ -122,14 +127,14 @@ def _words(
     if "In order to specify an existing" in text and isinstance(value, str):
         expected = "`azureml:NAME:VERSION`, `azureml:NAME@latest`, or what it consists of"
         near = f"did you mean `azureml:{value}`?" if _looks_short(value) else ""
-        return "bad-reference", found, expected, near
+        return "bad-reference", message, expected, near
     if any(map(_TYPES.search, messages)):
-        return "wrong-type", found, wanted, _type_hint(name, value, field)
+        return "wrong-type", message, expected_types, _type_hint(name, value, field)
     if "Field may not be null." in messages:
-        return "wrong-type", f"`{name}` is empty", wanted, _type_hint(name, value, field)
-    shown = _first_sentence(text)
+        return "wrong-type", f"`{name}` is empty", expected_types, _type_hint(name, value, field)
+    sentence = _first_sentence(text)
     hint = "these are azure-ai-ml's own words: `az ml` would say the same"
-    return "invalid-field", f"{f'`{name}`: ' if name else ''}{shown}", "", hint
+    return "invalid-field", f"{f'`{name}`: ' if name else ''}{sentence}", "", hint
 
 
 def not_found(messages: tuple[str, ...]) -> str:
@@ -193,7 +198,7 @@ def _wanted(field: Any, messages: tuple[str, ...]) -> str:
 def _listed(messages: tuple[str, ...]) -> list[str]:
     """The allowed values that the messages list, each once."""
     sets = [match["set"] for match in map(_NOT_IN_SET.search, messages) if match]
-    return list(dict.fromkeys(value for one in sets for value in re.findall(r"'([^']*)'", one)))
+    return list(dict.fromkeys(value for group in sets for value in re.findall(r"'([^']*)'", group)))
 
 
 def _values_hint(field: Any) -> str:

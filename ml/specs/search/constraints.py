@@ -47,8 +47,8 @@ _COMPARED: Mapping[type, Callable[[Any, Any], bool]] = {
     ast.LtE: operator.le,
     ast.Gt: operator.gt,
     ast.GtE: operator.ge,
-    ast.In: lambda one, many: one in many,
-    ast.NotIn: lambda one, many: one not in many,
+    ast.In: lambda item, items: item in items,
+    ast.NotIn: lambda item, items: item not in items,
 }
 _UNARY: Mapping[type, Callable[[Any], Any]] = {
     ast.USub: operator.neg,
@@ -96,66 +96,68 @@ class Expression:
         except _Absent:
             return True
         except (ArithmeticError, ValueError, TypeError) as error:
-            looked = ", ".join(f"{name}={values.get(name)}" for name in sorted(self.names))
-            found = f"`{self.text}` has no value for {looked}: {error}"
+            inputs = ", ".join(f"{name}={values.get(name)}" for name in sorted(self.names))
+            message = f"`{self.text}` has no value for {inputs}: {error}"
             hint = "let it hold there by saying so first: `x == 0 or 1 / x > 2`"
-            raise Unclear(found, "true or false for every point", hint) from None
+            raise Unclear(message, "true or false for every point", hint) from None
 
 
 def names_of(values: Mapping[str, object], prefix: str = "") -> dict[str, object]:
     """A trial's values by name; what is in a nested choice by its dotted name (`model.depth`)."""
-    found: dict[str, object] = {}
+    named_values: dict[str, object] = {}
     for name, value in values.items():
         if isinstance(value, Mapping):
-            found |= names_of(value, f"{prefix}{name}.")
+            named_values |= names_of(value, f"{prefix}{name}.")
         else:
-            found[f"{prefix}{name}"] = value
-    return found
+            named_values[f"{prefix}{name}"] = value
+    return named_values
 
 
 def names_in(space: Mapping[str, object], prefix: str = "") -> set[str]:
     """Every name that some point of the space has, as `names_of` spells it."""
-    found: set[str] = set()
-    for name, one in space.items():
-        choices = one.args if isinstance(one, Dimension) and one.kind == "choice" else (one,)
+    names: set[str] = set()
+    for name, member in space.items():
+        choices = (
+            member.args if isinstance(member, Dimension) and member.kind == "choice" else (member,)
+        )
         for choice in choices:
             if isinstance(choice, Mapping):
-                found |= names_in(choice, f"{prefix}{name}.")
+                names |= names_in(choice, f"{prefix}{name}.")
             else:
-                found.add(f"{prefix}{name}")
-    return found
+                names.add(f"{prefix}{name}")
+    return names
 
 
-def parse(text: str, known: Collection[str]) -> Expression:
+def parse(text: str, allowed: Collection[str]) -> Expression:
     """Read a constraint over the `known` names; raises Unclear for anything that is not one."""
     if len(text) > MAX_LETTERS:
         raise Unclear(f"a constraint of {len(text)} letters", f"at most {MAX_LETTERS}")
     try:
         tree = ast.parse(text.strip(), mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        said = error.msg if isinstance(error, SyntaxError) else str(error)
-        found = f"`{text}` is no expression: {said}"
-        raise Unclear(found, "for example: depth * width <= 4096") from None
+        reason = error.msg if isinstance(error, SyntaxError) else str(error)
+        message = f"`{text}` is no expression: {reason}"
+        raise Unclear(message, "for example: depth * width <= 4096") from None
     names: set[str] = set()
-    _demand(tree, set(known), names, text, MAX_DEPTH)
+    _demand(tree, set(allowed), names, text, MAX_DEPTH)
     if not names:
-        raise Unclear(f"`{text}` names no hyperparameter", f"one of {_listed(known)}")
+        raise Unclear(f"`{text}` names no hyperparameter", f"one of {_listed(allowed)}")
     return Expression(text.strip(), frozenset(names), tree)
 
 
-def _demand(node: ast.AST, known: set[str], names: set[str], text: str, depth: int) -> None:
+def _demand(node: ast.AST, allowed: set[str], names: set[str], text: str, depth: int) -> None:
     """Raise Unclear for what is not on the list; collect the names."""
     if not depth:
         raise Unclear(f"`{text}` is nested more than {MAX_DEPTH} deep", "a simpler expression")
     name = _name(node)
     if name is not None:
-        if name in known:
+        if name in allowed:
             names.add(name)
         elif name not in _WORDS:
-            near = difflib.get_close_matches(name, sorted(known), n=1)
+            near = difflib.get_close_matches(name, sorted(allowed), n=1)
             raise Unclear(
                 f"`{name}` in `{text}` is no hyperparameter of this sweep",
-                f"one of {_listed(known)}",
+                f"one of {_listed(allowed)}",
                 f"did you mean `{near[0]}`?" if near else "text stands in quotes: 'gbdt'",
             )
     elif isinstance(node, ast.Constant):
@@ -168,19 +170,21 @@ def _demand(node: ast.AST, known: set[str], names: set[str], text: str, depth: i
         if called == "given" and not (len(node.args) == 1 and _name(node.args[0])):
             raise Unclear(f"`{ast.unparse(node)}` asks for no name", "given(NAME)")
         for argument in node.args:
-            _demand(argument, known, names, text, depth - 1)
+            _demand(argument, allowed, names, text, depth - 1)
     elif isinstance(node, ast.BinOp) and type(node.op) in _BINARY:
-        _demand(node.left, known, names, text, depth - 1)
-        _demand(node.right, known, names, text, depth - 1)
+        _demand(node.left, allowed, names, text, depth - 1)
+        _demand(node.right, allowed, names, text, depth - 1)
     elif isinstance(node, ast.UnaryOp) and type(node.op) in _UNARY:
-        _demand(node.operand, known, names, text, depth - 1)
-    elif isinstance(node, ast.Compare) and all(type(one) in _COMPARED for one in node.ops):
+        _demand(node.operand, allowed, names, text, depth - 1)
+    elif isinstance(node, ast.Compare) and all(
+        type(operation) in _COMPARED for operation in node.ops
+    ):
         for part in (node.left, *node.comparators):
-            _demand(part, known, names, text, depth - 1)
+            _demand(part, allowed, names, text, depth - 1)
     elif isinstance(node, ast.BoolOp | ast.IfExp | ast.List | ast.Tuple):
         for child in ast.iter_child_nodes(node):
             if isinstance(child, ast.expr):
-                _demand(child, known, names, text, depth - 1)
+                _demand(child, allowed, names, text, depth - 1)
     else:
         raise Unclear(
             f"`{text}` holds `{ast.unparse(node)}`",
@@ -212,27 +216,27 @@ def _value(node: ast.expr, values: Mapping[str, object]) -> Any:
         case ast.List(elts=parts) | ast.Tuple(elts=parts):
             return [_value(part, values) for part in parts]
         case ast.BoolOp(op=op, values=parts):
-            found: Any = isinstance(op, ast.And)
+            result: Any = isinstance(op, ast.And)
             for part in parts:
-                found = _value(part, values)
-                if bool(found) is not isinstance(op, ast.And):
+                result = _value(part, values)
+                if bool(result) is not isinstance(op, ast.And):
                     break
-            return found
-        case ast.IfExp(test=test, body=body, orelse=other):
-            return _value(body if _value(test, values) else other, values)
+            return result
+        case ast.IfExp(test=test, body=body, orelse=otherwise):
+            return _value(body if _value(test, values) else otherwise, values)
         case ast.UnaryOp(op=op, operand=operand):
             return _UNARY[type(op)](_value(operand, values))
         case ast.BinOp(left=left, op=op, right=right):
-            one, other = _value(left, values), _value(right, values)
-            _demand_small(op, one, other)
-            return _BINARY[type(op)](one, other)
+            left_value, right_value = _value(left, values), _value(right, values)
+            _demand_small(op, left_value, right_value)
+            return _BINARY[type(op)](left_value, right_value)
         case ast.Compare(left=left, ops=ops, comparators=others):
-            one = _value(left, values)
+            left_value = _value(left, values)
             for compared, part in zip(ops, others, strict=True):
-                other = _value(part, values)
-                if not _COMPARED[type(compared)](one, other):
+                right_value = _value(part, values)
+                if not _COMPARED[type(compared)](left_value, right_value):
                     return False
-                one = other
+                left_value = right_value
             return True
         case ast.Call(func=ast.Name(id=name), args=arguments):
             if name == "given":
@@ -241,14 +245,14 @@ def _value(node: ast.expr, values: Mapping[str, object]) -> Any:
     raise TypeError(f"{ast.unparse(node)} is not understood")
 
 
-def _demand_small(op: ast.operator, one: object, other: object) -> None:
+def _demand_small(op: ast.operator, left: object, right: object) -> None:
     """No `9**9**9` and no text repeated a billion times: a constraint is arithmetic on numbers."""
-    if isinstance(one, str) != isinstance(other, str) or isinstance(one, str | list):
+    if isinstance(left, str) != isinstance(right, str) or isinstance(left, str | list):
         raise TypeError("text and lists are compared, not computed with")
-    if isinstance(op, ast.Pow) and isinstance(other, int | float) and abs(other) > _MAX_POWER:
-        raise ValueError(f"a power of {other:g}")
-    if isinstance(op, ast.Pow) and isinstance(one, int) and abs(one) > 10**9:
-        raise ValueError(f"a power of {one:g}")
+    if isinstance(op, ast.Pow) and isinstance(right, int | float) and abs(right) > _MAX_POWER:
+        raise ValueError(f"a power of {right:g}")
+    if isinstance(op, ast.Pow) and isinstance(left, int) and abs(left) > 10**9:
+        raise ValueError(f"a power of {left:g}")
 
 
 def _listed(names: Collection[str]) -> str:

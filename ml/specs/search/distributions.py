@@ -101,131 +101,133 @@ def number(argument: object) -> float:
     return argument
 
 
-def locate(space: Space, given: Mapping[str, object]) -> dict[str, Known]:
+def locate(space: Space, point: Mapping[str, object]) -> dict[str, Known]:
     """The variables that a point settles, by path; a point may be partial, nested ones too.
 
     Raises Misfit for a name that the space does not have and a value that it never yields.
     """
-    found: dict[str, Known] = {}
-    _locate(space, given, "", (), found)
-    return found
+    variables: dict[str, Known] = {}
+    _locate(space, point, "", (), variables)
+    return variables
 
 
 def _locate(
     space: Space,
-    given: Mapping[str, object],
+    point: Mapping[str, object],
     prefix: str,
     at: tuple[str, ...],
-    found: dict[str, Known],
+    variables: dict[str, Known],
 ) -> None:
-    for name, wanted in given.items():
+    for name, value in point.items():
         path, where = f"{prefix}{name}", (*at, str(name))
         if name not in space:
-            known = ", ".join(f"`{one}`" for one in space)
-            raise Misfit(where, f"`{name}` is no hyperparameter of this sweep", f"one of {known}")
+            names = ", ".join(f"`{known_name}`" for known_name in space)
+            raise Misfit(where, f"`{name}` is no hyperparameter of this sweep", f"one of {names}")
         dimension = space[name]
-        if dimension.kind == "choice" and isinstance(wanted, Mapping):
-            index, inside = _branch(dimension, wanted, path, where)
-            found |= {path: Known(index, wanted), **inside}
+        if dimension.kind == "choice" and isinstance(value, Mapping):
+            index, inside = _branch(dimension, value, path, where)
+            variables |= {path: Known(index, value), **inside}
         else:
-            found[path] = Known(_raw(dimension, wanted, where), _spelt(dimension, wanted))
+            variables[path] = Known(_raw(dimension, value, where), _spelt(dimension, value))
 
 
 def dimensions(branch: Mapping[str, object]) -> dict[str, Dimension]:
     """The free parameters of a branch; its other members are constants."""
-    return {name: one for name, one in branch.items() if isinstance(one, Dimension)}
+    return {name: member for name, member in branch.items() if isinstance(member, Dimension)}
 
 
 def _branch(
-    dimension: Dimension, wanted: Mapping[str, object], path: str, at: tuple[str, ...]
+    dimension: Dimension, values: Mapping[str, object], path: str, at: tuple[str, ...]
 ) -> tuple[int, dict[str, Known]]:
     """The one branch of a nested choice that can yield this, and what it settles in there."""
     fitting: list[tuple[int, dict[str, Known]]] = []
     misfits: list[Misfit] = []
     for index, branch in enumerate(dimension.args):
-        if not isinstance(branch, Mapping) or not wanted.keys() <= branch.keys():
+        if not isinstance(branch, Mapping) or not values.keys() <= branch.keys():
             continue
         free = dimensions(branch)
-        if all(same(branch[key], one) for key, one in wanted.items() if key not in free):
+        if all(same(branch[key], member) for key, member in values.items() if key not in free):
             inside: dict[str, Known] = {}
-            given = {key: one for key, one in wanted.items() if key in free}
+            free_values = {key: member for key, member in values.items() if key in free}
             try:
-                _locate(free, given, f"{path}.{index}.", at, inside)
+                _locate(free, free_values, f"{path}.{index}.", at, inside)
                 fitting.append((index, inside))
             except Misfit as misfit:
                 misfits.append(misfit)
     if len(fitting) == 1:
         return fitting[0]
-    said = ", ".join(f"{name}: {one}" for name, one in wanted.items()) or "no name"
+    description = ", ".join(f"{name}: {member}" for name, member in values.items()) or "no name"
     if fitting:
-        found = f"{len(fitting)} branches of `{dimension.name}` have {said}"
-        raise Misfit(at, found, "names or constants of one branch alone")
+        message = f"{len(fitting)} branches of `{dimension.name}` have {description}"
+        raise Misfit(at, message, "names or constants of one branch alone")
     if len(misfits) == 1:
         raise misfits[0]
     branches = " or ".join(
-        "{" + ", ".join(map(str, one)) + "}" for one in dimension.args if isinstance(one, Mapping)
+        "{" + ", ".join(map(str, member)) + "}"
+        for member in dimension.args
+        if isinstance(member, Mapping)
     )
-    found = f"no branch of `{dimension.name}` has {said}"
-    raise Misfit(at, found, branches or f"one of {_listed(dimension.args)}")
+    message = f"no branch of `{dimension.name}` has {description}"
+    raise Misfit(at, message, branches or f"one of {_listed(dimension.args)}")
 
 
-def same(one: object, other: object) -> bool:
+def same(first: object, second: object) -> bool:
     """Whether two values are the same to a person: 1 and 1.0 are, 1 and true are not."""
-    if isinstance(one, bool) or isinstance(other, bool):
-        return one is other
-    return one == other
+    if isinstance(first, bool) or isinstance(second, bool):
+        return first is second
+    return first == second
 
 
 def _listed(choices: tuple[object, ...]) -> str:
-    return ", ".join(str(one) for one in choices if not isinstance(one, Mapping))
+    return ", ".join(str(choice) for choice in choices if not isinstance(choice, Mapping))
 
 
-def _spelt(dimension: Dimension, wanted: object) -> object:
+def _spelt(dimension: Dimension, value: object) -> object:
     """A given value as the space spells it: `0.10` is the choice 0.1, 20.0 of a step of 5 is 20."""
     if dimension.kind == "choice":
-        return next(one for one in dimension.args if same(one, wanted))
+        return next(choice for choice in dimension.args if same(choice, value))
     if dimension.kind.startswith("q"):
-        return quantised(number(wanted), number(dimension.args[2]))
-    return int(number(wanted)) if dimension.kind == "randint" else float(number(wanted))
+        return quantised(number(value), number(dimension.args[2]))
+    return int(number(value)) if dimension.kind == "randint" else float(number(value))
 
 
-def _raw(dimension: Dimension, wanted: object, at: tuple[str, ...]) -> float:
+def _raw(dimension: Dimension, value: object, at: tuple[str, ...]) -> float:
     kind, args = dimension.kind, dimension.args
     if kind == "choice":
-        for index, one in enumerate(args):
-            if not isinstance(one, Mapping) and same(one, wanted):
+        for index, choice in enumerate(args):
+            if not isinstance(choice, Mapping) and same(choice, value):
                 return index
-        raise Misfit(at, f"{wanted!r} is no choice of `{at[-1]}`", f"one of {_listed(args)}")
-    if isinstance(wanted, bool) or not isinstance(wanted, int | float) or not math.isfinite(wanted):
-        raise Misfit(at, f"`{at[-1]}` is {wanted!r}", f"a number: it is {_said(dimension)}")
+        raise Misfit(at, f"{value!r} is no choice of `{at[-1]}`", f"one of {_listed(args)}")
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise Misfit(at, f"`{at[-1]}` is {value!r}", f"a number: it is {_definition(dimension)}")
     low, high = bounds(dimension)
     margin = _CLOSE * max(abs(low), abs(high), _CLOSE)
-    if not low - margin <= wanted <= high + margin:
-        found = f"`{at[-1]}` is {wanted:g}, outside of its {_said(dimension)}"
-        raise Misfit(at, found, f"{low:.6g} to {high:.6g}")
+    if not low - margin <= value <= high + margin:
+        message = f"`{at[-1]}` is {value:g}, outside of its {_definition(dimension)}"
+        raise Misfit(at, message, f"{low:.6g} to {high:.6g}")
     step = 1.0 if kind == "randint" else number(args[2]) if kind.startswith("q") else 0.0
-    if step and abs(wanted / step - round(wanted / step)) > 1e-6:
-        found = f"`{at[-1]}` is {wanted:g}, which {_said(dimension)} never yields"
-        raise Misfit(at, found, f"a multiple of {step:g}")
+    if step and abs(value / step - round(value / step)) > 1e-6:
+        message = f"`{at[-1]}` is {value:g}, which {_definition(dimension)} never yields"
+        raise Misfit(at, message, f"a multiple of {step:g}")
     if kind == "randint":
-        return int(wanted)
-    raw = math.log(max(wanted, 1e-300)) if "log" in kind else float(wanted)
+        return int(value)
+    raw = math.log(max(value, 1e-300)) if "log" in kind else float(value)
     if kind.endswith("normal"):
         raw = NormalDist(number(args[0]), number(args[1])).cdf(raw)
-    chosen = variable("", dimension)
-    return min(chosen.high, max(chosen.low, raw))
+    sampled = variable("", dimension)
+    return min(sampled.high, max(sampled.low, raw))
 
 
 def bounds(dimension: Dimension) -> tuple[float, float]:
     """The least and the largest number that a distribution (not a choice) yields."""
-    chosen = variable("", dimension)
-    low, high = value(dimension, chosen.low), value(dimension, chosen.high)
+    sampled = variable("", dimension)
+    low, high = value(dimension, sampled.low), value(dimension, sampled.high)
     assert isinstance(low, int | float) and isinstance(high, int | float)
     return low, high
 
 
-def _said(dimension: Dimension) -> str:
-    return f"{dimension.kind}({', '.join(str(one) for one in dimension.args)})"
+def _definition(dimension: Dimension) -> str:
+    return f"{dimension.kind}({', '.join(str(argument) for argument in dimension.args)})"
 
 
 def walk(space: Space, prefix: str = "") -> Iterator[tuple[str, Mapping[str, Variable], Space]]:
@@ -233,9 +235,13 @@ def walk(space: Space, prefix: str = "") -> Iterator[tuple[str, Mapping[str, Var
 
     The branches of a nested choice come after the level that it is in.
     """
-    named = {f"{prefix}{name}": dimension for name, dimension in space.items()}
-    yield prefix, {path: variable(path, one) for path, one in named.items()}, space
-    for path, dimension in named.items():
+    dimensions_by_path = {f"{prefix}{name}": dimension for name, dimension in space.items()}
+    yield (
+        prefix,
+        {path: variable(path, dimension) for path, dimension in dimensions_by_path.items()},
+        space,
+    )
+    for path, dimension in dimensions_by_path.items():
         for index, branch in enumerate(dimension.args if dimension.kind == "choice" else ()):
             if isinstance(branch, Mapping):
                 yield from walk(dimensions(branch), f"{path}.{index}.")

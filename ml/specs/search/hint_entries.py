@@ -27,7 +27,7 @@ class Reading:
 
     def hints(self) -> Hints:
         """What can be used of them."""
-        read = [one for one in self._constraints() if one]
+        read = [pair for pair in self._constraints() if pair]
         points = tuple(self._points([expression for _, expression in read]))
         file = self.document.shown if points or read else ""
         return Hints(points, tuple(constraint for constraint, _ in read), file)
@@ -43,7 +43,7 @@ class Reading:
             yield (section, index), entry
 
     def _constraints(self) -> Iterator[tuple[Constraint, Expression] | None]:
-        names, seen = constraints.names_in(self.plan.search_space), set[str]()
+        names, meanings = constraints.names_in(self.plan.search_space), set[str]()
         for at, entry in self._entries("constraints"):
             text, because = self._entry(at, entry, "require")
             if not isinstance(text, str):
@@ -53,47 +53,47 @@ class Reading:
             try:
                 expression = constraints.parse(text, names)
             except Unclear as unclear:
-                found = (unclear.found, unclear.expected, unclear.hint)
-                self.problems.append(Problem("constraint", *found, place))
+                details = (unclear.found, unclear.expected, unclear.hint)
+                self.problems.append(Problem("constraint", *details, place))
                 continue
-            if expression.meaning in seen:
+            if expression.meaning in meanings:
                 self._say("duplicate-hint", f"`{text}` stands here twice", "each once", place)
                 continue
-            seen.add(expression.meaning)
+            meanings.add(expression.meaning)
             yield Constraint(expression.text, place, because), expression
 
     def _points(self, demanded: list[Expression]) -> Iterator[Point]:
-        seen: list[dict[str, Known]] = []
+        points: list[dict[str, Known]] = []
         for at, entry in self._entries("try_first"):
             values, because = self._entry(at, entry, "values")
             if not isinstance(values, dict) or not values:
                 self._wrong(at, "a point", "`values: {NAME: VALUE, …}`")
                 continue
             try:
-                known = distributions.locate(self.plan.search_space, values)
+                point = distributions.locate(self.plan.search_space, values)
             except Misfit as misfit:
                 near = difflib.get_close_matches(misfit.path[-1], list(self.plan.search_space), n=1)
-                spelt = misfit.path[-1] not in self.plan.search_space and near
-                hint = f"did you mean `{near[0]}`?" if spelt else ""
+                is_misspelt = misfit.path[-1] not in self.plan.search_space and near
+                hint = f"did you mean `{near[0]}`?" if is_misspelt else ""
                 place = self._place(*at, "values", *misfit.path)
                 self._say("hint-value", misfit.found, misfit.expected, place, hint)
                 continue
             place = self._place(*at)
-            if known in seen:
-                first = seen.index(known) + 1
-                said = f"this point is the same as point {first}"
-                self._say("duplicate-hint", said, "each point once", place)
+            if point in points:
+                first = points.index(point) + 1
+                message = f"this point is the same as point {first}"
+                self._say("duplicate-hint", message, "each point once", place)
             elif not (broken := self._broken(values, demanded, place)):
-                seen.append(known)
+                points.append(point)
                 yield Point(values, place, because)
             else:
-                said = f"this point breaks the constraint `{broken}`"
-                self._say("point-breaks-constraint", said, "a point that fulfils it", place)
-        if len(seen) > self.plan.max_total_trials:
-            said = f"{len(seen)} points to try first, and {self.plan.max_total_trials} trials"
+                message = f"this point breaks the constraint `{broken}`"
+                self._say("point-breaks-constraint", message, "a point that fulfils it", place)
+        if len(points) > self.plan.max_total_trials:
+            message = f"{len(points)} points to try first, and {self.plan.max_total_trials} trials"
             place = self._place("try_first")
             expected = "as many trials as points, at least"
-            self._say("more-points-than-trials", said, expected, place, severity="warning")
+            self._say("more-points-than-trials", message, expected, place, severity="warning")
 
     def _broken(self, values: Mapping[str, object], demanded: list[Expression], at: Place) -> str:
         """The first constraint that a point breaks, whatever else it gets; "" for none."""
@@ -102,8 +102,8 @@ class Reading:
                 if not expression.holds(constraints.names_of(values), partial=True):
                     return expression.text
             except Unclear as unclear:
-                found = (unclear.found, unclear.expected, unclear.hint)
-                self.problems.append(Problem("constraint", *found, at))
+                details = (unclear.found, unclear.expected, unclear.hint)
+                self.problems.append(Problem("constraint", *details, at))
         return ""
 
     def _entry(self, at: tuple[Key, ...], entry: Any, key: str) -> tuple[Any, str]:
@@ -132,17 +132,17 @@ class Reading:
 
 def misshapen(document: Document, keys: tuple[Key, ...], what: str, expected: str) -> Problem:
     """Something of another shape than it has to have."""
-    found = f"{what} is {document.get(*keys)!r}"
-    return Problem("hint-shape", found, expected, place=document.place(*keys))
+    message = f"{what} is {document.get(*keys)!r}"
+    return Problem("hint-shape", message, expected, place=document.place(*keys))
 
 
-def unknown(document: Document, keys: tuple[Key, ...], known: Collection[str]) -> Problem:
+def unknown(document: Document, keys: tuple[Key, ...], allowed: Collection[str]) -> Problem:
     """A key that means nothing."""
-    near = difflib.get_close_matches(str(keys[-1]), list(known), n=1)
+    near = difflib.get_close_matches(str(keys[-1]), list(allowed), n=1)
     return Problem(
         "unknown-hint",
         f"`{keys[-1]}` is none of what may stand here",
-        f"one of {', '.join(known)}" if known else "nothing",
+        f"one of {', '.join(allowed)}" if allowed else "nothing",
         f"did you mean `{near[0]}`?" if near else "",
         document.place(*keys),
     )

@@ -47,28 +47,28 @@ def spec_of(path: Path) -> Path | None:
 
 def without_spec(path: Path) -> Problem:
     """Hints that belong to nothing: a spec that was renamed, a name that was misspelt."""
-    shown = repository.shown(path)
+    display_path = repository.shown(path)
     return Problem(
         "hints-without-spec",
-        f"there is no spec beside `{shown}`",
+        f"there is no spec beside `{display_path}`",
         f"`{path.name.removesuffix('.yml').removesuffix('.yaml').removesuffix('.hints')}.yml`",
         "hints are found by their name: sweep.hints.yml belongs to sweep.yml",
-        Place(shown, 1),
+        Place(display_path, 1),
     )
 
 
 def document_of(spec: Path) -> Document | None:
     """The hints of a spec, None without; Refused when they cannot be read, or are there twice."""
-    found = [path for end in ENDINGS if (path := spec.with_name(spec.stem + end)).is_file()]
-    if len(found) > 1:
+    files = [path for end in ENDINGS if (path := spec.with_name(spec.stem + end)).is_file()]
+    if len(files) > 1:
         problem = Problem(
             "hints-twice",
-            f"`{found[0].name}` and `{found[1].name}` are both hints of `{spec.name}`",
+            f"`{files[0].name}` and `{files[1].name}` are both hints of `{spec.name}`",
             "one of them",
-            place=Place(repository.shown(found[1]), 1),
+            place=Place(repository.shown(files[1]), 1),
         )
         raise Refused(problem)
-    return read(found[0], repository.shown(found[0])) if found else None
+    return read(files[0], repository.shown(files[0])) if files else None
 
 
 def attach(plan: SweepPlan, file: Path, keys: tuple[Key, ...]) -> tuple[SweepPlan, list[Problem]]:
@@ -91,11 +91,10 @@ def problems(spec: Spec) -> list[Problem]:
         return list(refused.problems)
     if document is None:
         return []
-    pieces = nodes(spec)
-    swept = [node for node in pieces if node.search_space]
-    if not swept:
-        found = []
-        found.append(
+    spec_nodes = nodes(spec)
+    sweeps = [node for node in spec_nodes if node.search_space]
+    if not sweeps:
+        results = [
             Problem(
                 "hints-without-sweep",
                 f"`{document.shown}` belongs to a spec without a search space",
@@ -104,14 +103,14 @@ def problems(spec: Spec) -> list[Problem]:
                 document.place(),
                 severity="warning",
             )
-        )
+        ]
     else:
-        found = list(_structure(document, [n.keys for n in pieces], [n.keys for n in swept]))
-    for node in swept:
+        results = list(_structure(document, [n.keys for n in spec_nodes], [n.keys for n in sweeps]))
+    for node in sweeps:
         reading = Reading(document, node.keys, _planned(node))
         reading.hints()
-        found += reading.problems
-    return found
+        results += reading.problems
+    return results
 
 
 def _planned(node: Node) -> SweepPlan:
@@ -138,7 +137,9 @@ class _Written:
 
 
 def _structure(
-    document: Document, known: Collection[tuple[Key, ...]], swept: Collection[tuple[Key, ...]]
+    document: Document,
+    node_keys: Collection[tuple[Key, ...]],
+    sweep_keys: Collection[tuple[Key, ...]],
 ) -> Iterator[Problem]:
     """Unknown keys, steps that the pipeline does not have, and hints that belong to no sweep."""
 
@@ -150,18 +151,22 @@ def _structure(
         for key in value:
             if key not in SECTIONS:
                 yield unknown(document, (*keys, key), SECTIONS)
-            elif key != "jobs" and keys not in swept:
+            elif key != "jobs" and keys not in sweep_keys:
                 expected = "`jobs:` and the name of the sweep step above it"
                 place = document.place(*keys, key)
-                found = f"`{key}` belongs to no sweep"
-                yield Problem("hint-misplaced", found, expected, place=place)
+                message = f"`{key}` belongs to no sweep"
+                yield Problem("hint-misplaced", message, expected, place=place)
         steps = value.get("jobs")
         for name in steps if isinstance(steps, dict) else ():
             inner = (*keys, "jobs", name)
-            if inner in known:
+            if inner in node_keys:
                 yield from below(inner)
             else:
-                names = [str(one[-1]) for one in known if one[:-1] == (*keys, "jobs")]
+                names = [
+                    str(step_keys[-1])
+                    for step_keys in node_keys
+                    if step_keys[:-1] == (*keys, "jobs")
+                ]
                 yield unknown(document, inner, names)
         if steps is not None and not isinstance(steps, dict):
             yield misshapen(document, (*keys, "jobs"), "jobs", "a mapping of steps")

@@ -51,11 +51,11 @@ def unbound_expression(node: Node) -> Iterator[Finding]:
         for reference in expressions.references(text):
             if reference.source not in _SOURCES:
                 continue
-            known = declared(node, reference)
+            names = declared(node, reference)
             name = reference.name.partition(".")[0]
-            if known is None or name in known or (reference.source, name) == ("outputs", "default"):
+            if names is None or name in names or (reference.source, name) == ("outputs", "default"):
                 continue
-            problem = expressions.unbound(reference, {reference.source: known})
+            problem = expressions.unbound(reference, {reference.source: names})
             yield Finding(keys, problem.found, problem.expected, problem.hint)
 
 
@@ -63,8 +63,8 @@ def unbound_expression(node: Node) -> Iterator[Finding]:
 def unknown_expression(node: Node) -> Iterator[Finding]:
     """A command has expressions of inputs, outputs and search_space, and closes each."""
     for keys, text in templates(node):
-        found = expressions.references(text)
-        for reference in found:
+        references = expressions.references(text)
+        for reference in references:
             is_bound = reference.source == "parent" and "environment_variables" in keys
             if reference.source not in _SOURCES and not (is_bound and node.parent):
                 yield Finding(
@@ -72,7 +72,7 @@ def unknown_expression(node: Node) -> Iterator[Finding]:
                     f"`{reference.text}` is no expression of a command",
                     "inputs, outputs or search_space",
                 )
-        if text.count("${{") > len(found):
+        if text.count("${{") > len(references):
             yield Finding(keys, "`${{` without `}}`", "`${{inputs.NAME}}`")
         if text.count("$[[") > text.count("]]"):
             yield Finding(keys, "`$[[` without `]]`", "`$[[--NAME ${{inputs.NAME}}]]`")
@@ -96,5 +96,5 @@ def optional_without_brackets(node: Node) -> Iterator[Finding]:
             continue
         if port.get("optional") is True and port.get("default") is None:
             hint = f"write `$[[--{reference.name} {reference.text}]]`"
-            found = f"`{reference.text}` is optional and has no value when left out"
-            yield Finding(keys, found, "`$[[…]]` around it", hint)
+            message = f"`{reference.text}` is optional and has no value when left out"
+            yield Finding(keys, message, "`$[[…]]` around it", hint)

@@ -22,8 +22,8 @@ def parallel_input(node: Node) -> Iterator[Finding]:
     written = node.get("input_data") or beneath.get("input_data")
     name = _only(written, "inputs")
     if name is None:
-        found = f"`input_data` is `{written}`" if written else "there is no `input_data`"
-        yield Finding(("input_data",), found, "`${{inputs.NAME}}` of one input")
+        message = f"`input_data` is `{written}`" if written else "there is no `input_data`"
+        yield Finding(("input_data",), message, "`${{inputs.NAME}}` of one input")
         return
     port: Any = (node.ports("inputs") or {}).get(name)
     if isinstance(port, Mapping) and port.get("type") in {"string", "number", "integer", "boolean"}:
@@ -39,9 +39,9 @@ def parallel_output(node: Node) -> Iterator[Finding]:
     written = task.get("append_row_to")
     if node.type != "parallel" or written is None:
         return
-    name, known = _only(written, "outputs"), node.ports("outputs")
-    if name is None or (known is not None and name not in known):
-        listed = ", ".join(known or ()) or "an output"
+    name, outputs = _only(written, "outputs"), node.ports("outputs")
+    if name is None or (outputs is not None and name not in outputs):
+        listed = ", ".join(outputs or ()) or "an output"
         yield Finding(
             ("task", "append_row_to"),
             f"`append_row_to` is `{written}`",
@@ -51,6 +51,6 @@ def parallel_output(node: Node) -> Iterator[Finding]:
 
 def _only(text: object, source: str) -> str | None:
     """The name in a text that is one reference to `source` and nothing else."""
-    found = expressions.references(str(text or ""))
-    alone = len(found) == 1 and found[0].text == str(text).strip()
-    return found[0].name if alone and found[0].source == source else None
+    references = expressions.references(str(text or ""))
+    is_single = len(references) == 1 and references[0].text == str(text).strip()
+    return references[0].name if is_single and references[0].source == source else None

@@ -73,10 +73,10 @@ def link_escape(subject: Subject) -> Iterator[Finding]:
         if subject.links.escape(Path(text), spec.folder, spec.boundary) is not None:
             continue
         for link, real in subject.links.escapes_inside(path, spec.folder, spec.boundary):
-            shown = repository.shown(link)
+            display_path = repository.shown(link)
             yield Finding(
                 keys,
-                f"`{text}` holds the link {shown}, which leads to {real}",
+                f"`{text}` holds the link {display_path}, which leads to {real}",
                 "links that stay in the repository",
                 "replace the link by what it names, or leave it out in .amlignore",
             )
@@ -111,11 +111,11 @@ def missing_file(subject: Subject) -> Iterator[Finding]:
         )
     for keys, _, path in local_paths(spec):
         if keys[-2:] == ("build", "path") and path.is_dir():
-            given = spec.get(*keys[:-1], "dockerfile_path")
-            if not (path / str(given or "Dockerfile")).is_file():
+            dockerfile = spec.get(*keys[:-1], "dockerfile_path")
+            if not (path / str(dockerfile or "Dockerfile")).is_file():
                 yield Finding(
-                    (*keys[:-1], "dockerfile_path") if given else keys,
-                    f"`{given or 'Dockerfile'}` is not in `{repository.shown(path)}`",
+                    (*keys[:-1], "dockerfile_path") if dockerfile else keys,
+                    f"`{dockerfile or 'Dockerfile'}` is not in `{repository.shown(path)}`",
                     "a Dockerfile in the build context",
                     "its path is relative to the context",
                     severity,
@@ -130,8 +130,8 @@ def bad_conda_file(subject: Subject) -> Iterator[Finding]:
     """
     spec = subject.spec
     for keys, path in _conda_files(spec):
-        found = conda.of_file(path) if path else conda.of_mapping(spec, *keys)
-        for problem in found.problems:
+        contents = conda.of_file(path) if path else conda.of_mapping(spec, *keys)
+        for problem in contents.problems:
             # What cannot be loaded the SDK refuses; what it includes may be made before the build.
             if problem.code == "bad-conda-file":
                 yield Finding(

@@ -42,11 +42,11 @@ def unknown_step(node: Node) -> Iterator[Finding]:
             continue
         name = reference.path[2]
         if name not in jobs:
-            known = ", ".join(map(str, jobs))
+            names = ", ".join(map(str, jobs))
             yield Finding(
                 keys,
                 f"`{reference.text}`: there is no step `{name}`",
-                f"one of {known}",
+                f"one of {names}",
                 did_you_mean(name, map(str, jobs)),
             )
         elif keys[1] == name:
@@ -64,14 +64,14 @@ def unknown_output(node: Node) -> Iterator[Finding]:
         ports = step.ports("outputs") if step and step.type in _DECLARING else None
         if step is None or ports is None:
             continue
-        known = {*map(str, ports), *map(str, step.mapping("outputs"))}
-        if path[4] not in known:
-            listed = ", ".join(sorted(known))
+        outputs = {*map(str, ports), *map(str, step.mapping("outputs"))}
+        if path[4] not in outputs:
+            listed = ", ".join(sorted(outputs))
             yield Finding(
                 keys,
                 f"`{reference.text}`: step `{path[2]}` has no output `{path[4]}`",
                 f"one of {listed}" if listed else f"`outputs:` in `{path[2]}`",
-                did_you_mean(path[4], known),
+                did_you_mean(path[4], outputs),
             )
 
 
@@ -82,13 +82,13 @@ def unknown_parent(node: Node) -> Iterator[Finding]:
         path = reference.path
         if len(path) < 3 or path[1] not in {"inputs", "outputs"}:
             continue
-        known = list(map(str, node.mapping(path[1])))
-        if path[2] not in known:
+        names = list(map(str, node.mapping(path[1])))
+        if path[2] not in names:
             yield Finding(
                 keys,
                 f"`{reference.text}`: the pipeline has no {path[1][:-1]} `{path[2]}`",
-                f"one of {', '.join(known)}" if known else f"`{path[1]}:` in the pipeline",
-                did_you_mean(path[2], known),
+                f"one of {', '.join(names)}" if names else f"`{path[1]}:` in the pipeline",
+                did_you_mean(path[2], names),
             )
 
 
@@ -115,13 +115,13 @@ def missing_input(node: Node) -> Iterator[Finding]:
     """A step gives its component every input that has no default."""
     if node.parent is None or node.component is None:
         return
-    given = {**node.mapping("inputs"), **node.search_space}
+    inputs = {**node.mapping("inputs"), **node.search_space}
     for name, port in (node.ports("inputs") or {}).items():
-        if not isinstance(port, dict) or name in given or not isinstance(port.get("type"), str):
+        if not isinstance(port, dict) or name in inputs or not isinstance(port.get("type"), str):
             continue
         if not port.get("optional") and port.get("default") is None:
-            found = f"step `{node.name}` gives its component no `{name}`"
-            yield Finding(("inputs",), found, f"`{name}:` ({port['type']})")
+            message = f"step `{node.name}` gives its component no `{name}`"
+            yield Finding(("inputs",), message, f"`{name}:` ({port['type']})")
 
 
 @rule(
@@ -134,12 +134,12 @@ def unknown_input(node: Node) -> Iterator[Finding]:
         return
     for name in node.mapping("inputs"):
         if name not in ports and "." not in str(name):
-            known = list(map(str, ports))
+            names = list(map(str, ports))
             yield Finding(
                 ("inputs", name),
                 f"the component of step `{node.name}` has no input `{name}`",
-                f"one of {', '.join(known)}" if known else "no inputs",
-                did_you_mean(str(name), known),
+                f"one of {', '.join(names)}" if names else "no inputs",
+                did_you_mean(str(name), names),
             )
 
 

@@ -72,10 +72,10 @@ def port_range(node: Node) -> Iterator[Finding]:
             continue
         low, high = _number(port.get("min")), _number(port.get("max"))
         if low is not None and high is not None and low > high:
-            found = f"`{name}` goes from {low:g} down to {high:g}"
-            yield Finding(("inputs", name, "min"), found, "min below max")
+            message = f"`{name}` goes from {low:g} down to {high:g}"
+            yield Finding(("inputs", name, "min"), message, "min below max")
         default = port.get("default")
         wrong = fault(default, port) if default is not None else None
         if wrong and not (isinstance(default, str) and "${{" in default):
-            found = f"the default {default} of `{name}` is {wrong[0]}"
-            yield Finding(("inputs", name, "default"), found, wrong[1])
+            message = f"the default {default} of `{name}` is {wrong[0]}"
+            yield Finding(("inputs", name, "default"), message, wrong[1])

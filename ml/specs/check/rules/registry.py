@@ -58,14 +58,14 @@ class Rule:
 
     def apply(self, subject: Subject | Node) -> Iterator[Problem]:
         """The problems that the rule finds in a spec or one node of it."""
-        for one in self.find(subject):
+        for finding in self.find(subject):
             yield Problem(
                 self.name,
-                one.found,
-                one.expected,
-                one.hint,
-                one.place or subject.spec.place(*subject.keys, *one.keys),
-                one.severity or self.severity,
+                finding.found,
+                finding.expected,
+                finding.hint,
+                finding.place or subject.spec.place(*subject.keys, *finding.keys),
+                finding.severity or self.severity,
                 self.source,
             )
 

@@ -74,5 +74,5 @@ def bad_recurrence(subject: Subject) -> Iterator[Finding]:
             values = pattern.get(key) if isinstance(pattern, dict) else None
             for value in values if isinstance(values, list) else [values]:
                 if isinstance(value, int) and not low <= value <= high:
-                    found = f"`{key}` holds {value}"
-                    yield Finding((*at, "schedule", key), found, f"{low} to {high}")
+                    message = f"`{key}` holds {value}"
+                    yield Finding((*at, "schedule", key), message, f"{low} to {high}")

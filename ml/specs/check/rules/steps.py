@@ -24,14 +24,14 @@ def wrong_type(node: Node) -> Iterator[Finding]:
     """`jobs` is a mapping of steps by their names, and each step is a mapping."""
     jobs = node.get("jobs")
     if "jobs" in node.data and not isinstance(jobs, dict):
-        found = f"`jobs` is {in_words('jobs', jobs)}"
+        message = f"`jobs` is {in_words('jobs', jobs)}"
         yield Finding(
-            ("jobs",), found, "a mapping of steps", "for example `train: {type: command}`"
+            ("jobs",), message, "a mapping of steps", "for example `train: {type: command}`"
         )
     for name, step in node.mapping("jobs").items():
         if not isinstance(step, dict):
-            found = f"`{name}` is {in_words(str(name), step)}"
-            yield Finding(("jobs", name), found, "a mapping", f"for example `{name}: {{…}}`")
+            message = f"`{name}` is {in_words(str(name), step)}"
+            yield Finding(("jobs", name), message, "a mapping", f"for example `{name}: {{…}}`")
 
 
 @rule("not-a-component", scope="node", source=_COMPONENT)
@@ -52,8 +52,8 @@ def not_a_component(node: Node) -> Iterator[Finding]:
             first = refused.problems[0]
             yield Finding((key,), f"{first.place}: {first.found}", first.expected, first.hint)
     elif not isinstance(inside[0].data, dict):
-        found = f"`{key}: {written}` holds {in_words('', inside[0].data)}"
-        yield Finding((key,), found, "the spec of a component")
+        message = f"`{key}: {written}` holds {in_words('', inside[0].data)}"
+        yield Finding((key,), message, "the spec of a component")
 
 
 # What a step may say that runs a component (azure-ai-ml 1.35, `_schema/pipeline/component_job.py`).
@@ -82,8 +82,8 @@ def component_cycle(subject: Subject) -> Iterator[Finding]:
     """A pipeline component does not contain itself."""
     for node in subject.nodes:
         if node.parent is not None and _returns(node, frozenset({node.spec.file.resolve()})):
-            found = f"`component: {node.data.get('component')}` contains itself"
-            yield Finding((*node.keys, "component"), found, "a pipeline that comes to an end")
+            message = f"`component: {node.data.get('component')}` contains itself"
+            yield Finding((*node.keys, "component"), message, "a pipeline that comes to an end")
 
 
 @rule("output-shared", scope="pipeline", severity="warning", source=_YAML)
@@ -98,9 +98,9 @@ def output_shared(node: Node) -> Iterator[Finding]:
                 continue
             first = writers.setdefault(target, f"{name}.{output}")
             if first != f"{name}.{output}":
-                found = f"`{name}.{output}` is the pipeline's output that `{first}` is already"
+                message = f"`{name}.{output}` is the pipeline's output that `{first}` is already"
                 hint = "give the pipeline an output for each: which of the two it is, nobody says"
-                yield Finding(("jobs", name, "outputs", output), found, "one step", hint)
+                yield Finding(("jobs", name, "outputs", output), message, "one step", hint)
 
 
 def _returns(step: Node, above: frozenset[Path]) -> bool:

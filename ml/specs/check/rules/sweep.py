@@ -83,8 +83,8 @@ def bayesian_early_termination(node: Node) -> Iterator[Finding]:
     """Bayesian sampling is documented without early termination."""
     policy = node.get("early_termination")
     if algorithm(node) == "bayesian" and policy:
-        found = f"Bayesian sampling with {kind(policy) or 'early termination'}"
-        yield Finding(("early_termination",), found, "no `early_termination`")
+        message = f"Bayesian sampling with {kind(policy) or 'early termination'}"
+        yield Finding(("early_termination",), message, "no `early_termination`")
 
 
 @rule(
@@ -103,8 +103,8 @@ def log_range(node: Node) -> Iterator[Finding]:
         if low > 0 and high <= 1:
             hint = f"for {low:g} … {high:g} write {math.log(low):.4g} and {math.log(high):.4g}"
         ends = f"{math.exp(low):.3g} to {math.exp(high):.3g}"
-        found = f"`{name}` ranges from {ends} (e^{low:g} … e^{high:g})"
-        yield Finding(("search_space", name), found, "exponents of e as bounds", hint)
+        message = f"`{name}` ranges from {ends} (e^{low:g} … e^{high:g})"
+        yield Finding(("search_space", name), message, "exponents of e as bounds", hint)
 
 
 @rule("distribution-bounds", scope="sweep", source=f"{_TUNE}, parameter expressions")
@@ -114,8 +114,8 @@ def distribution_bounds(node: Node) -> Iterator[Finding]:
         at = ("search_space", name)
         low, high = _number(node.get(*at, "min_value")), _number(node.get(*at, "max_value"))
         if low is not None and high is not None and low > high:
-            found = f"`{name}` goes from {low:g} down to {high:g}"
-            yield Finding((*at, "min_value"), found, "min_value below max_value", "swap them")
+            message = f"`{name}` goes from {low:g} down to {high:g}"
+            yield Finding((*at, "min_value"), message, "min_value below max_value", "swap them")
         for key in ("sigma", "q", "upper"):
             value = _number(node.get(*at, key))
             if value is not None and value <= 0:
@@ -131,11 +131,11 @@ def unused_search_space(node: Node) -> Iterator[Finding]:
         return
     used, source = node.command[1], "search_space" if node.component is None else "inputs"
     for name, distribution in node.search_space.items():
-        names = {str(name)}
+        parameters = {str(name)}
         if kind(distribution) == "choice":
             values = node.get("search_space", name, "values") or []
-            names |= {str(key) for value in values if isinstance(value, dict) for key in value}
-        if not any(f"{source}.{one}" in used for one in names):
+            parameters |= {str(key) for value in values if isinstance(value, dict) for key in value}
+        if not any(f"{source}.{parameter}" in used for parameter in parameters):
             yield Finding(
                 ("search_space", name),
                 f"`{name}` is never used in the command",
@@ -162,8 +162,8 @@ def truncation_percentage(node: Node) -> Iterator[Finding]:
     policy = node.mapping("early_termination")
     value = policy.get("truncation_percentage")
     if kind(policy) == "truncation_selection" and not 1 <= (_number(value) or 0) <= 99:
-        found = f"`truncation_percentage` is {value}"
-        yield Finding(("early_termination", "truncation_percentage"), found, "1 to 99")
+        message = f"`truncation_percentage` is {value}"
+        yield Finding(("early_termination", "truncation_percentage"), message, "1 to 99")
 
 
 @rule("trial-limits", scope="sweep", source=f"{_YAML}: limits")
@@ -198,5 +198,5 @@ def short_timeout(node: Node) -> Iterator[Finding]:
     for key in ("timeout", "trial_timeout"):
         value = _number(node.get("limits", key))
         if value is not None and 0 < value < 60:
-            found = f"`{key}` is {value:g} s; on Azure ML it will be 60 s"
-            yield Finding(("limits", key), found, "at least 60")
+            message = f"`{key}` is {value:g} s; on Azure ML it will be 60 s"
+            yield Finding(("limits", key), message, "at least 60")
