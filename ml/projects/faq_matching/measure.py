@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 from ml.projects.faq_matching.features import NAMES
 from ml.projects.faq_matching.fitting import entries_of, fit, texts_of
 from ml.projects.faq_matching.loading import Faq
-from ml.projects.faq_matching.model import FaqModel
-from ml.projects.faq_matching.ranker import beliefs
+from ml.projects.faq_matching.model import FaqModel, beliefs
 from ml.projects.faq_matching.settings import Hyperparameters
 from ml.projects.faq_matching.splits import (
     NAMES as SPLITS,

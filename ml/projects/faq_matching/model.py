@@ -1,4 +1,4 @@
-"""The model: what it is made of, how it scores, and its folder (no pickle; a manifest over it)."""
+"""The model: its parts, how it scores, its folder (no pickle; a manifest) and its ranker."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ml.projects.faq_matching.features import NAMES, Catalogue, Memory, Spaces, pair_features
 from ml.projects.faq_matching.loading import Entry
@@ -132,6 +133,48 @@ def catalogue_of(spaces: Spaces, entries: Sequence[Entry]) -> Catalogue:
 def answer_text(entry: Entry) -> str:
     """The entry's answer, or what stands for one: the name of an intent that has none."""
     return clean(entry.answer) or entry.title
+
+
+@dataclass(frozen=True)
+class Answer:
+    """An entry as printed, and its share of the belief in all entries (0…1)."""
+
+    entry_id: str
+    question: str
+    answer: str
+    score: float
+
+
+def beliefs(scores: Array) -> NDArray[np.float64]:
+    """(texts, entries): each text's scores as shares that add up to 1."""
+    shares = np.exp(scores.astype(np.float64) - scores.max(axis=1, keepdims=True))
+    return np.asarray(shares / shares.sum(axis=1, keepdims=True))
+
+
+class Ranker:
+    """A trained model, ready to answer."""
+
+    def __init__(self, model: FaqModel) -> None:
+        self._model = model
+
+    @classmethod
+    def load(cls, folder: Path) -> Ranker:
+        """The ranker in a model folder that was verified against its manifest before."""
+        return cls(FaqModel.load(folder))
+
+    def rank(self, question: str, top: int = 3) -> list[Answer]:
+        """The `top` best entries, best first; ValueError when there is no text in the question."""
+        text = clean(question)
+        if not text:
+            raise ValueError("the question is empty")
+        scores = self._model.scores([text])
+        shares = beliefs(scores)[0]
+        best = np.argsort(-scores[0], kind="stable")[:top]
+        entries = self._model.entries
+        return [
+            Answer(entries[at].id, entries[at].question, entries[at].answer, float(shares[at]))
+            for at in best
+        ]
 
 
 def _write(path: Path, content: object) -> None:

@@ -59,7 +59,7 @@ def served(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Se
 
 def test_the_served_answers_are_the_rankers(served: Server, model: Path) -> None:
     """Three by default, best first, the same as in this process, with the model's digest."""
-    from ml.projects.faq_matching.ranker import Ranker
+    from ml.projects.faq_matching.model import Ranker
 
     question = "how do I use spot nodes?"
     answer = client.score(served.port, {"question": question})

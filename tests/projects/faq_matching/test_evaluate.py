@@ -14,11 +14,11 @@ import pytest
 from mlflow.tracking import MlflowClient
 
 from ml.projects.faq_matching import measure, recipe
-from ml.projects.faq_matching.baseline import CLASSIFIER, TREES
 from ml.projects.faq_matching.evaluate import main
 from ml.projects.faq_matching.features import NAMES
 from ml.projects.faq_matching.loading import Faq
 from ml.projects.faq_matching.model import FaqModel
+from ml.projects.faq_matching.recipe import CLASSIFIER, TREES
 from ml.projects.faq_matching.splits import Split
 from ml.release.evidence import identifiers
 from ml.release.evidence import predictions as release

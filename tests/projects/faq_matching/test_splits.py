@@ -9,16 +9,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ml.projects.faq_matching.grouping import THRESHOLD, groups, near_identical
 from ml.projects.faq_matching.loading import DEFAULT_SCHEMA, Faq, Question, read
 from ml.projects.faq_matching.splits import (
     LEFT_OUT,
     TEST_KNOWN,
     TEST_UNSEEN,
+    THRESHOLD,
     TRAIN,
     VALIDATION,
     Split,
     folds,
+    groups,
+    near_identical,
     split,
 )
 from ml.projects.faq_matching.text import normalise

@@ -13,8 +13,7 @@ from mlflow.tracking import MlflowClient
 
 from ml.projects.faq_matching.fitting import entries_of, fit, texts_of
 from ml.projects.faq_matching.loading import Faq
-from ml.projects.faq_matching.model import FaqModel
-from ml.projects.faq_matching.ranker import Ranker
+from ml.projects.faq_matching.model import FaqModel, Ranker
 from ml.projects.faq_matching.settings import Hyperparameters
 from ml.projects.faq_matching.splits import TEST_KNOWN, TRAIN, VALIDATION, Split, shuffled
 from ml.projects.faq_matching.train import main

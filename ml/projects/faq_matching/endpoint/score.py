@@ -5,7 +5,7 @@ The Azure ML inference server imports this file, calls `init` once a worker and 
 
 from __future__ import annotations
 
-from ml.projects.faq_matching.ranker import Ranker
+from ml.projects.faq_matching.model import Ranker
 from ml.serving.scoring.messages import BadRequest, Integer, Schema, Text, parse, refusal, reply
 from ml.serving.scoring.model import ServedModel, open_model
 
