@@ -127,20 +127,20 @@ def main(argv: list[str] | None = None, begin: Callable[[], object] = lambda: No
         sys.stderr.write(f"{problem}\n")
         raise SystemExit(int(Exit.RUN_FAILED)) from None
     finally:
-        _make_room()
+        _limit_disk()
 
 
-def _make_room() -> None:
+def _limit_disk() -> None:
     """Keep the home within its bound after every command that ran jobs, whatever became of them."""
     choice = sys.modules.get("ml.backends.choice")
     for backend in choice.opened.values() if choice else ():
         if not backend.storage.grew:
             continue
-        from ml.cli import bound
+        from ml.cli import disk_limit
         from ml.core.errors import Refused
 
         try:
-            bound.hold(backend, lambda line: print(line, file=sys.stderr))
+            disk_limit.enforce(backend, lambda line: print(line, file=sys.stderr))
         except Refused as refused:
             # What the command came to is said already, with its exit code.
             sys.stderr.write(f"{refused}\n")

@@ -21,6 +21,18 @@ if TYPE_CHECKING:
     from ml.backends.base import Run
     from ml.release.declaration.projects import Project
     from ml.release.promotion.propose import Proposal
+    from policies.promotion.evidence import Evidence
+
+# What the demo calls the splits and metrics, so that a reader needs no glossary.
+SPLITS = {
+    "test_known": "new wordings of entries it knows",
+    "test_unseen": "entries it has never seen",
+}
+METRICS = {
+    "gain_at_1": ("right answer first", "{:.0%}"),
+    "gain_at_3": ("right answer in the first three", "{:.0%}"),
+    "mean_rank": ("mean place of the right answer", "{:.1f}"),
+}
 
 
 def command(
@@ -81,22 +93,22 @@ class Steps:
     def __init__(self, project: Project) -> None:
         self.project = project
         self.number = 0
-        self.told: set[str] = set()
+        self.printed: set[str] = set()
 
     def first_model(self, changes: Mapping[str, str]) -> None:
         """Better than the baseline, and soon beaten."""
         name = self.project.name
-        run = self._trained(changes, "a quick first model, so that there is one to beat")
-        proposal = self._proposed(run, "its evidence, and the gates: nothing serves yet")
-        self._decided(proposal)
+        run = self._train(changes, "a quick first model, so that there is one to beat")
+        proposal = self._propose(run, "its evidence, and the gates: nothing serves yet")
+        self._show_decision(proposal)
         if proposal.decision.allowed:
             who = getpass.getuser()
             self._step(f"ml release apply {name} --approved-by {who}")
-            self._applied(who)
+            self._apply(who)
 
     def sweep(self, spec: str) -> Run:
         """The sweep, and what its trials are worth by more than their metric."""
-        from ml.cli.commands.select import told
+        from ml.cli.commands.select import print_selection
         from ml.release.selection.candidates import choose
 
         path = self.project.folder / "jobs" / spec
@@ -104,16 +116,16 @@ class Steps:
         done = self._run(path, {})
         self._step(f"ml select {done.name}", "quality, latency, cost and stability, weighed")
         found = choose(open_backend().runs, [done])
-        told(found, limit=5)
+        print_selection(found, limit=5)
         first = found.selection.by_score or found.selection.by_metric
         return found.runs[first.contender.name]
 
     def candidate(self, run: Run) -> Proposal:
         """Evidence and gates of the trial that the score chose."""
-        from ml.cli.render import demo_text, verdicts
+        from ml.cli.render import verdicts
 
-        proposal = self._proposed(run, "its evidence, and the gates one by one")
-        demo_text.quality(proposal.evidence)
+        proposal = self._propose(run, "its evidence, and the gates one by one")
+        _show_quality(proposal.evidence)
         verdicts.show(proposal.decision)
         return proposal
 
@@ -125,7 +137,7 @@ class Steps:
                 f"ml release apply {self.project.name} --approved-by {who}",
                 "green beside blue, 10 → 50 → 100 % of the requests, judged at every step",
             )
-            self._applied(who)
+            self._apply(who)
             return True
         if proposal.champion == proposal.version:
             typer.echo("it is the very model that serves already: nothing to do", err=True)
@@ -141,20 +153,20 @@ class Steps:
 
     def ask(self, endpoint: str, question: str) -> None:
         """A request to what serves."""
-        from ml.cli.commands.invoke import shown_answers
+        from ml.cli.commands.invoke import answer_texts
         from ml.release.rollout.invoke import ask, example, of_text
 
         request = of_text(endpoint, question) if question else self.project.samples()[0]
         typed = f"ml invoke {endpoint} {shlex.quote(question)}"
         self._step(typed if question else example(endpoint, endpoint))
-        for answer in shown_answers(ask(endpoint, request).body):
+        for answer in answer_texts(ask(endpoint, request).body):
             typer.echo(answer)
 
     def bad_model(self, changes: Mapping[str, str]) -> None:
         """Spoilt on purpose, as by shuffled labels: the gates say so."""
-        run = self._trained(changes, "a bad model, made so on purpose")
-        proposal = self._proposed(run, "it runs, it answers, it is fast: the gates refuse it")
-        self._decided(proposal)
+        run = self._train(changes, "a bad model, made so on purpose")
+        proposal = self._propose(run, "it runs, it answers, it is fast: the gates refuse it")
+        self._show_decision(proposal)
 
     def bad_green(self, fault: str) -> None:
         """What serves, with a fault put in, is taken back by its canary."""
@@ -171,7 +183,7 @@ class Steps:
         if not done.noticed:
             raise typer.Exit(Exit.RUN_FAILED)
 
-    def _trained(self, changes: Mapping[str, str], why: str) -> Run:
+    def _train(self, changes: Mapping[str, str], why: str) -> Run:
         path = self.project.folder / "jobs" / "train.yml"
         given = " ".join(f"--set {field}={value}" for field, value in changes.items())
         self._step(f"ml run {_relative(path)} {given}", why)
@@ -187,9 +199,9 @@ class Steps:
         if refused := backend.refusals(plan):
             raise Refused(*refused, exit_code=Exit.CANNOT_HONOUR)
         for difference in backend.differences(plan):
-            if difference not in self.told:
+            if difference not in self.printed:
                 typer.echo(difference, err=True)
-        self.told |= {*backend.differences(plan)}
+        self.printed |= {*backend.differences(plan)}
         with live.watching(plan, True) as watch:
             run = backend.run(plan, watch)
         if run.status != "Completed":
@@ -198,7 +210,7 @@ class Steps:
         typer.echo(f"{run.name}: completed in {run.active_s:.0f} s", err=True)
         return run
 
-    def _proposed(self, run: Run, why: str) -> Proposal:
+    def _propose(self, run: Run, why: str) -> Proposal:
         from ml.cli.render import costs
         from ml.release.promotion.propose import propose
 
@@ -207,7 +219,7 @@ class Steps:
             open_backend(), self.project.name, run.name, prices=costs.of_instance("local")
         )
 
-    def _decided(self, proposal: Proposal) -> None:
+    def _show_decision(self, proposal: Proposal) -> None:
         from ml.cli.render import verdicts
 
         for result in proposal.decision.blocking:
@@ -215,7 +227,7 @@ class Steps:
             typer.echo(f"{result.gate} says no: {said}", err=True)
         typer.echo(verdicts.conclusion(proposal.decision), err=True)
 
-    def _applied(self, who: str) -> None:
+    def _apply(self, who: str) -> None:
         from ml.release.rollout.apply import apply
 
         applied = apply(open_backend(), self.project.name, "local", who, told=_canary)
@@ -239,3 +251,25 @@ def _relative(path: Path) -> str:
     from ml.core.repository import shown
 
     return shown(path)
+
+
+def _show_quality(evidence: Evidence) -> None:
+    """Print the metrics beside the reference recipe on stderr, with 95 % intervals."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title="On questions that training never saw", title_justify="left")
+    for column in ("", "this model", "95 % interval", "reference recipe"):
+        table.add_column(column)
+    for split, of_split in SPLITS.items():
+        table.add_section()
+        table.add_row(f"[bold]{of_split}[/bold]")
+        for metric, (title, form) in METRICS.items():
+            ours = evidence.metrics.get(split, {}).get(metric)
+            theirs = evidence.baseline.get(split, {}).get(metric)
+            if ours is None or ours.value is None or ours.low is None or ours.high is None:
+                continue
+            other = "" if theirs is None or theirs.value is None else form.format(theirs.value)
+            interval = f"{form.format(ours.low)} – {form.format(ours.high)}"
+            table.add_row(f"  {title}", form.format(ours.value), interval, other)
+    Console(stderr=True).print(table)

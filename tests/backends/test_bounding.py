@@ -18,7 +18,7 @@ from ml.backends.local.cleaning.storage import LEAST, MOST, VARIABLE, LocalStora
 from ml.backends.local.environments import building
 from ml.backends.local.runs import jobs
 from ml.backends.storage import Needed, Usage
-from ml.cli import app, bound
+from ml.cli import app, disk_limit
 from ml.core import home
 from ml.core.errors import Refused
 from tests.backends.made_runs import made, made_model, made_snapshot, made_sweep
@@ -233,15 +233,15 @@ def test_one_line_says_what_went(monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
     old = bulky(made("old_oak_01", days_ago=9))
     bulky(made("new_oak_02"))
-    bound.hold(LocalBackend(), said.append)
+    disk_limit.enforce(LocalBackend(), said.append)
     assert said == []
     monkeypatch.setenv(VARIABLE, "150kB")
-    bound.hold(LocalBackend(), said.append)
+    disk_limit.enforce(LocalBackend(), said.append)
     (line,) = said
     assert "the outputs of old_oak_01 went" in line and "ml runs keep" in line
     assert not has_output(old)
     monkeypatch.setenv(VARIABLE, "1kB")
-    bound.hold(LocalBackend(), said.append)
+    disk_limit.enforce(LocalBackend(), said.append)
     assert "nothing may go" in said[1] and VARIABLE in said[1]
 
 
@@ -252,7 +252,7 @@ def test_nothing_goes_while_the_registry_cannot_be_read(monkeypatch: pytest.Monk
     made("new_oak_02")
     monkeypatch.setenv(VARIABLE, "1kB")
     said: list[str] = []
-    bound.hold(LocalBackend(), said.append)
+    disk_limit.enforce(LocalBackend(), said.append)
     assert "nothing may go" in said[0]
     assert has_output(old)
 

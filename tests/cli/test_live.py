@@ -12,7 +12,7 @@ from rich.console import Console
 
 from ml.backends.base import Event, Pause, Run
 from ml.cli.render.live import BEST_ROWS, Lines, Rows, summary
-from ml.cli.render.live_steps import said_of
+from ml.cli.render.live_steps import ending
 from ml.core.errors import Place, Problem
 from ml.specs.plan.plan import (
     CommandPlan,
@@ -142,4 +142,4 @@ def test_the_summary_of_a_pipeline_names_the_best_of_its_sweeps() -> None:
 def test_a_nested_pipeline_that_stood_still_took_what_it_was_worked_on() -> None:
     """As the pipeline around it says of itself."""
     step = Run("id", "p.nest", "Completed", "e", Path("/x"), 0.0, 16.0, pauses=(Pause(2, 8, "x"),))
-    assert said_of(step) == "Completed in 10.0 s"
+    assert ending(step) == "Completed in 10.0 s"

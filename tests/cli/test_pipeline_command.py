@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 
 from ml.backends.base import Event, Run
-from ml.cli.render.live_steps import StepLines, StepRows, counts, said_of
+from ml.cli.render.live_steps import StepLines, StepRows, counts, ending
 from ml.core.errors import Place, Problem
 from ml.specs.plan.plan import PipelinePlan
 from tests.backends.pipelines import planned
@@ -124,10 +124,10 @@ def test_how_a_step_ended() -> None:
     problem = Problem("script-failed", "exited with 3", place=Place("p.yml", 4))
     warning = Problem("output-empty", "wrote nothing", severity="warning")
     lazy = Problem("not-started", "it needs step `a`", severity="warning")
-    assert "[script-failed] see f" in said_of(run("p.a", status="Failed", error=problem))
-    assert said_of(run("p.a", warnings=(warning,))).endswith("[output-empty]")
+    assert "[script-failed] see f" in ending(run("p.a", status="Failed", error=problem))
+    assert ending(run("p.a", warnings=(warning,))).endswith("[output-empty]")
     left = run("p.b", id="", status="Canceled", ended_by="not-started", warnings=(lazy,))
-    assert said_of(left) == "Canceled (not-started) it needs step `a`"
+    assert ending(left) == "Canceled (not-started) it needs step `a`"
     assert counts(run("p", steps=(run("p.a"), run("p.c"), left))) == (
         "2 Completed, 1 Canceled (not-started)"
     )

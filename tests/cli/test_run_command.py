@@ -14,7 +14,7 @@ import pytest
 
 from ml.cli.commands.run import parse_changes
 from ml.cli.render.live import number, parameters
-from ml.cli.render.planned import as_text
+from ml.cli.render.plan_text import as_text
 from ml.core.errors import Place, Refused
 from ml.specs.plan.plan import CommandPlan, Environment
 from tests.conftest import ROOT

@@ -19,8 +19,8 @@ from ml.backends.base import Filter
 from ml.backends.local.runs import jobs, records
 from ml.cli.commands.runs.logs import BLOCK_BYTES, beginning, write
 from ml.cli.render import runs_text
-from ml.cli.render.spans import moment, size, span
 from ml.cli.render.tables import plain
+from ml.cli.render.units import moment, size, span
 from ml.core import home
 from ml.core.errors import Problem, Refused
 from ml.release.registry.descendants import Descendant, Serving

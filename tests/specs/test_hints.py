@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ml.cli.render.planned import as_json, as_text
+from ml.cli.render.plan_text import as_json, as_text
 from ml.core.errors import Place, Problem, Refused
 from ml.specs.check.check import check
 from ml.specs.check.survey import survey

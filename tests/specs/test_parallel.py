@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ml.cli.render.planned import as_text
+from ml.cli.render.plan_text import as_text
 from ml.core.errors import Exit, Refused
 from ml.specs.plan.plan import CommandPlan, Parallel, PipelinePlan
 from ml.specs.plan.planning import plan

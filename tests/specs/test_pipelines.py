@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ml.cli.render.planned import as_json, as_text
+from ml.cli.render.plan_text import as_json, as_text
 from ml.core import repository
 from ml.core.errors import Exit, Refused
 from ml.specs.check.check import check

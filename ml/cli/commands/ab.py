@@ -68,7 +68,7 @@ def start(
         power=power,
     )
     if as_json:
-        json_out.write(_described(made))
+        json_out.write(_as_json(made))
         return
     typer.echo(
         f"{name}: {model} {made.a.version} (A) against {made.b.version} (B, {share} % of the keys)",
@@ -150,7 +150,7 @@ def record(
 
     found = experiment.find(name)
     if file is not None:
-        outcomes = _outcomes(file)
+        outcomes = _read_outcomes(file)
     elif key and value is not None:
         outcomes = [(key, value)]
     else:
@@ -183,7 +183,7 @@ def report(
         files.replace(out, experiment_page(found, kept, made))
     if as_json:
         json_out.write(
-            {**_described(found), **made.to_json(), "served": is_served, "records": _lines(kept)}
+            {**_as_json(found), **made.to_json(), "served": is_served, "records": _lines(kept)}
         )
         return
     for arm, side, count in (("A", found.a, made.a), ("B", found.b, made.b)):
@@ -216,7 +216,7 @@ def list_() -> None:
         typer.echo(f"{name}: {found.model} {found.a.version} against {found.b.version}: {said}")
 
 
-def _outcomes(path: Path) -> list[tuple[str, float]]:
+def _read_outcomes(path: Path) -> list[tuple[str, float]]:
     import csv
 
     from ml.core.errors import Place
@@ -242,7 +242,7 @@ def _outcomes(path: Path) -> list[tuple[str, float]]:
     return found
 
 
-def _described(found: object) -> dict[str, object]:
+def _as_json(found: object) -> dict[str, object]:
     from dataclasses import asdict
 
     from ml.release.ab.experiment import Experiment

@@ -61,7 +61,7 @@ def release_files() -> Mapping[str, Callable[[Path], Sequence[Problem]]]:
     from ml.release.watch import limits
     from policies.promotion import gates, watch
 
-    def told(read: Callable[[Path], object]) -> Callable[[Path], Sequence[Problem]]:
+    def problems_of(read: Callable[[Path], object]) -> Callable[[Path], Sequence[Problem]]:
         def problems(path: Path) -> Sequence[Problem]:
             try:
                 read(path)
@@ -73,13 +73,13 @@ def release_files() -> Mapping[str, Callable[[Path], Sequence[Problem]]]:
 
     return {
         "ml/projects/*/release.yml": release_file.check,
-        "ml/projects/*/gates.yml": told(
+        "ml/projects/*/gates.yml": problems_of(
             lambda path: gate_check.load_gates(Project(path.parent.name, path.parent))
         ),
-        "ml/projects/*/select.yml": told(lambda path: weights.read(path.parent)),
-        "ml/projects/*/watch.yml": told(lambda path: limits.read(path.parent)),
-        "policies/promotion/gates.yml": told(lambda path: gates.load(floor=path)),
-        "policies/promotion/watch.yml": told(watch.load),
+        "ml/projects/*/select.yml": problems_of(lambda path: weights.read(path.parent)),
+        "ml/projects/*/watch.yml": problems_of(lambda path: limits.read(path.parent)),
+        "policies/promotion/gates.yml": problems_of(lambda path: gates.load(floor=path)),
+        "policies/promotion/watch.yml": problems_of(watch.load),
     }
 
 

@@ -58,7 +58,7 @@ def command(
         links = {"report": report_url} if report_url else {}
         typer.echo(comment(found, repository or _repository(), chart_url, links), nl=False)
     else:
-        _told(found)
+        _print_comparison(found)
 
 
 def document(found: Compared) -> dict[str, Any]:
@@ -99,7 +99,7 @@ def document(found: Compared) -> dict[str, Any]:
     }
 
 
-def _told(found: Compared) -> None:
+def _print_comparison(found: Compared) -> None:
     from ml.cli.render import tables, verdicts
     from ml.reports.charts.forest import text_plot
     from ml.reports.comment import forest_rows

@@ -36,7 +36,7 @@ def command(
     if as_json:
         typer.echo(json.dumps(reply.body, indent=1))
         return
-    for answer in shown_answers(reply.body):
+    for answer in answer_texts(reply.body):
         typer.echo(answer)
     typer.echo(f"({endpoint}, version {reply.version})", err=True)
 
@@ -49,17 +49,17 @@ def _object(request: str) -> Mapping[str, object] | None:
     return document if isinstance(document, dict) else None
 
 
-def shown_answers(body: Mapping[str, object]) -> list[str]:
+def answer_texts(body: Mapping[str, object]) -> list[str]:
     """What a model answered, for a person: ranked entries one by one, anything else as JSON."""
     answers = body.get("answers")
     if isinstance(answers, list) and all(
         isinstance(one, dict) and one.keys() >= ENTRY for one in answers
     ):
-        return [_shown(one) for one in answers]
+        return [_entry_text(one) for one in answers]
     return [json.dumps(body, ensure_ascii=False)]
 
 
-def _shown(answer: Mapping[str, object]) -> str:
+def _entry_text(answer: Mapping[str, object]) -> str:
     """An entry as a person reads it: rank, score and question on a line, the answer below."""
     text = textwrap.fill(
         str(answer["answer"]), WIDTH, initial_indent="   ", subsequent_indent="   "

@@ -40,11 +40,11 @@ def command(
         for note in made.notes:
             typer.echo(f"note: {note}", err=True)
         typer.echo(path)
-    if show and not _opened(path):
+    if show and not _open_in_browser(path):
         typer.echo(f"no browser could be started here; open {path.as_uri()}", err=True)
 
 
-def _opened(path: Path) -> bool:
+def _open_in_browser(path: Path) -> bool:
     import webbrowser
 
     return webbrowser.open(path.as_uri())

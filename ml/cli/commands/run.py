@@ -46,21 +46,21 @@ def command(
     """Run a job spec: exit 0 completed, 1 failed, 2 the spec is wrong, 33 not possible here."""
     from ml.backends.base import DATA_NOT_HERE, Options
     from ml.backends.choice import open_backend
-    from ml.cli.render import spans
+    from ml.cli.render import units
 
     overrides = parse_changes(changes or [])
     echo = None if quiet or as_json else sys.stderr
     say = _say if not quiet else lambda line: None
     options = Options(
         *(echo, isolated, say),
-        tuple(spans.seconds("--evict-after", text) for text in evict_after or ()),
-        spans.seconds("--evict-notice", evict_notice),
+        tuple(units.seconds("--evict-after", text) for text in evict_after or ()),
+        units.seconds("--evict-notice", evict_notice),
     )
     backend = open_backend(on, options)
     if spec.is_file() and not dry_run:
         backend.prepare()
-    from ml.cli import bound
-    from ml.cli.render import costs, live, planned
+    from ml.cli import disk_limit
+    from ml.cli.render import costs, live, plan_text
     from ml.core import home
     from ml.specs.check import check
     from ml.specs.plan import planning
@@ -83,21 +83,23 @@ def command(
         priced = costs.of(plan)
         azure = [costs.as_json(cost) for cost in priced]
         said = {
-            **planned.as_json(plan),
+            **plan_text.as_json(plan),
             "environments": [one.data for one in compared],
             "azure_costs": azure,
         }
-        text = json.dumps(said, indent=1) if as_json else planned.as_text(plan)
+        text = json.dumps(said, indent=1) if as_json else plan_text.as_text(plan)
         sys.stdout.write(f"{text}\n")
         lines = () if isolated else (f"  {line}" for one in compared for line in one.lines)
         _say(*backend.differences(plan), *lines)
         _say(*priced)
         return
     _say(*backend.differences(plan))
-    bound.hold(backend, say, [data.path for _, data in given(plan) if data.path is not None])
+    disk_limit.enforce(
+        backend, say, [data.path for _, data in given(plan) if data.path is not None]
+    )
     keep = keep or str(plan.tags.get("keep", "")).lower() in {"true", "yes", "1"}
     with live.watching(plan, show) as watch:
-        run = backend.run(plan, keeping(backend, watch) if keep else watch)
+        run = backend.run(plan, protecting(backend, watch) if keep else watch)
     if as_json:
         compared = backend.environments(plan)
         said = {**live.as_json(backend, run), "environments": [one.data for one in compared]}
@@ -107,7 +109,7 @@ def command(
     raise typer.Exit(Exit.DONE if run.status == "Completed" else Exit.RUN_FAILED)
 
 
-def keeping(backend: Backend, watch: Watch) -> Watch:
+def protecting(backend: Backend, watch: Watch) -> Watch:
     """A watcher that protects the run as soon as it has a folder, besides what `watch` does."""
 
     def see(event: Event) -> None:

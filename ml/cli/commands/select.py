@@ -40,13 +40,13 @@ def command(
     if as_json:
         json_out.write(document(found))
         return
-    told(found, limit)
+    print_selection(found, limit)
     first = found.selection.by_score or found.selection.by_metric
     project = found.project or "PROJECT"
     typer.echo(f"next: ml release propose {project} --run {first.contender.name}", err=True)
 
 
-def told(found: Selected, limit: int = 0) -> None:
+def print_selection(found: Selected, limit: int = 0) -> None:
     """The ranking on stdout, what is to be said of it on stderr."""
     from ml.release.selection import explanation
 

@@ -52,9 +52,9 @@ def explain(
     for note in explained.notes:
         typer.echo(f"note: {note}", err=True)
     if number is not None:
-        _one(explained, next(one for one in explained.trials if one.number == number))
+        _show_trial(explained, next(one for one in explained.trials if one.number == number))
     else:
-        _all(explained)
+        _show_sweep(explained)
 
 
 def _sweep(store: RunStore, wanted: str) -> tuple[Run, int | None]:
@@ -87,7 +87,7 @@ def _sweep(store: RunStore, wanted: str) -> tuple[Run, int | None]:
     raise Refused(Problem("not-a-sweep", found, "a sweep, or one of its trials", hint))
 
 
-def _all(explained: Explanation) -> None:
+def _show_sweep(explained: Explanation) -> None:
     from ml.cli.render import tables
     from ml.reports.formatting import number
     from ml.reports.origins import short
@@ -102,7 +102,7 @@ def _all(explained: Explanation) -> None:
         rows.append([str(one.number), value, best, short(one.origin) or "?", why])
     tables.write(("trial", sweep.metric, "outcome", "from", "why"), rows)
     typer.echo("")
-    for line in _mattered(explained):
+    for line in _importance(explained):
         typer.echo(line)
     typer.echo(f"one in full: ml sweep explain {explained.run.name} --trial N", err=True)
 
@@ -111,18 +111,18 @@ def _reason(explained: Explanation, one: ExplainedTrial) -> str:
     """The most telling of what is known, in a line."""
 
     if one.ending:
-        return _ended(one)
+        return _ending(one)
     if one.trial.outcome not in ("completed", "running"):
         return one.trial.reason
     if preferences := explained.preferences(one):
         first = preferences[0]
         others = f"{first.among_others:.0%} of the others"
-        value = _spelt(first.value)
+        value = _value_text(first.value)
         return f"{first.name} {value}: the good trials had {first.good_values}, like {others}"
     return one.sentence if one.origin.get("kind") == "given" else ""
 
 
-def _ended(one: ExplainedTrial) -> str:
+def _ending(one: ExplainedTrial) -> str:
     from ml.reports.formatting import number
 
     assert one.ending is not None
@@ -133,28 +133,28 @@ def _ended(one: ExplainedTrial) -> str:
     )
 
 
-def _one(explained: Explanation, one: ExplainedTrial) -> None:
+def _show_trial(explained: Explanation, one: ExplainedTrial) -> None:
     from ml.cli.render import live, tables
     from ml.reports.formatting import number
 
     value = "no value" if one.trial.value is None else number(one.trial.value)
     typer.echo(f"{one.trial.run.name}: {explained.sweep.metric} {value}, {one.trial.outcome}")
-    typer.echo(f"  values  {live.parameters({k: _spelt(v) for k, v in one.values.items()})}")
+    typer.echo(f"  values  {live.parameters({k: _value_text(v) for k, v in one.values.items()})}")
     typer.echo(f"  from    {tables.plain(one.sentence)}")
     if one.ending:
-        typer.echo(f"  ended   {_ended(one)}")
+        typer.echo(f"  ended   {_ending(one)}")
     elif one.trial.reason:
         typer.echo(f"  why     {tables.plain(one.trial.reason)}")
     if preferences := explained.preferences(one):
         typer.echo("")
         rows = [
-            [each.name, _spelt(each.value), each.good_values, f"{each.among_others:.0%}"]
+            [each.name, _value_text(each.value), each.good_values, f"{each.among_others:.0%}"]
             for each in preferences
         ]
         tables.write(("parameter", "value", "the good trials had", "of the others"), rows, 2)
 
 
-def _mattered(explained: Explanation) -> Iterator[str]:
+def _importance(explained: Explanation) -> Iterator[str]:
     """Which parameters mattered, and how far to believe it."""
     found = explained.importance()
     if not found.shares:
@@ -167,9 +167,9 @@ def _mattered(explained: Explanation) -> Iterator[str]:
     yield f"  a random forest on {found.trials} trials predicts {believed}{doubt}"
 
 
-def _spelt(value: object) -> str:
+def _value_text(value: object) -> str:
     from ml.reports.formatting import short
 
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{key}: {_spelt(one)}" for key, one in value.items()) + "}"
+        return "{" + ", ".join(f"{key}: {_value_text(one)}" for key, one in value.items()) + "}"
     return short(value)

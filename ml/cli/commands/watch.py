@@ -34,7 +34,7 @@ def command(
     as_json: Annotated[bool, typer.Option("--json", help="The report as JSON.")] = False,
 ) -> None:
     """Compare with the reference that was kept at the evaluation; exit 3 on a breach."""
-    from ml.cli.render import json_out, spans, tables
+    from ml.cli.render import json_out, tables, units
     from ml.release.declaration.desired_state import check_environment
     from ml.release.watch.report import watch
     from ml.reports.pages import write_watch_page
@@ -44,7 +44,7 @@ def command(
         *(model, check_environment(env), version),
         inputs=inputs,
         labels=labels,
-        since=spans.moment("--since", since) if since else None,
+        since=units.moment("--since", since) if since else None,
     )
     place = write_watch_page(found, out)
     if as_json:

@@ -41,25 +41,24 @@ class Cost:
             return f"{where}: no price known for {self.size}; `infra cost --refresh` asks Azure"
         hours, nodes = self.bound.node_hours, self.bound.nodes
         if hours is None:
-            said = (
-                f"{_both(nodes, self)} an hour on {_nodes(nodes)}; no time limit bounds the whole"
-            )
+            hourly = f"{_amounts(nodes, self)} an hour on {_nodes(nodes)}"
+            amount = f"{hourly}; no time limit bounds the whole"
         else:
-            said = f"at most {_both(hours, self)} ({hours:.2f} node-hours)"
-        return f"{where}: {said}; {self.notes}"
+            amount = f"at most {_amounts(hours, self)} ({hours:.2f} node-hours)"
+        return f"{where}: {amount}; {self.notes}"
 
 
 def of(plan: Plan) -> list[Cost]:
     """What the plan would cost, cluster by cluster; empty where no stack file names its cluster."""
     try:
-        listed = prices.read()
-        known = [loader.load(stack) for stack in loader.stacks()]
+        price_list = prices.read()
+        environments = [loader.load(stack) for stack in loader.stacks()]
     except (prices.WrongPrices, Refused):
         return []  # `infra settings` and `infra cost` say what is wrong with them
-    found: list[Cost] = []
+    costs: list[Cost] = []
     for compute, bound in _bounds(plan).items():
-        found.extend(_priced(compute, bound, known, listed))
-    return found
+        costs.extend(_costs_on(compute, bound, environments, price_list))
+    return costs
 
 
 def of_instance(environment: str) -> Prices:
@@ -72,7 +71,7 @@ def of_instance(environment: str) -> Prices:
 
     def hourly(wanted: str) -> HourlyPrice | None:
         try:
-            listed, stacks = prices.read(), loader.stacks()
+            price_list, stacks = prices.read(), loader.stacks()
             stack = environment if environment in stacks else next(iter(stacks), None)
             if stack is None:
                 return None
@@ -82,15 +81,17 @@ def of_instance(environment: str) -> Prices:
         size, spot = wanted, False
         if wanted.startswith(CLUSTER):
             own = settings.clusters if environment in stacks else ()
-            cluster = next((one for one in own if one.name == _named(wanted)), None)
+            cluster = next(
+                (cluster for cluster in own if cluster.name == _cluster_name(wanted)), None
+            )
             if cluster is None:
                 return None
             size, spot = cluster.vm_size, cluster.spot
-        found = listed.find(f"vm/{size}", settings.location, "spot" if spot else "dedicated")
-        if found is None:
+        price = price_list.find(f"vm/{size}", settings.location, "spot" if spot else "dedicated")
+        if price is None:
             return None
-        source = f"{found.source} ({found.note})" if found.note else found.source
-        return HourlyPrice(found.amount, listed.currency, source, found.as_of, size)
+        source = f"{price.source} ({price.note})" if price.note else price.source
+        return HourlyPrice(price.amount, price_list.currency, source, price.as_of, size)
 
     return hourly
 
@@ -117,10 +118,10 @@ def as_json(cost: Cost) -> dict[str, object]:
 
 def _bounds(plan: Plan) -> dict[str, Bound]:
     """The bound of a plan by the name of its cluster."""
-    found: dict[str, Bound] = {}
+    bounds: dict[str, Bound] = {}
     for compute, bound in _parts(plan):
-        found[compute] = found[compute] + bound if compute in found else bound
-    return found
+        bounds[compute] = bounds[compute] + bound if compute in bounds else bound
+    return bounds
 
 
 def _parts(plan: Plan) -> Iterator[tuple[str, Bound]]:
@@ -130,7 +131,7 @@ def _parts(plan: Plan) -> Iterator[tuple[str, Bound]]:
     elif isinstance(plan, SweepPlan):
         trial = plan.trial
         yield (
-            _named(trial.compute),
+            _cluster_name(trial.compute),
             sweep(
                 trial.instance_count,
                 plan.max_total_trials,
@@ -140,43 +141,45 @@ def _parts(plan: Plan) -> Iterator[tuple[str, Bound]]:
             ),
         )
     elif isinstance(plan, CommandPlan):
-        yield _named(plan.compute), single(plan.instance_count, plan.timeout_s)
+        yield _cluster_name(plan.compute), single(plan.instance_count, plan.timeout_s)
 
 
-def _priced(compute: str, bound: Bound, known: list[Settings], listed: PriceList) -> Iterator[Cost]:
+def _costs_on(
+    compute: str, bound: Bound, environments: list[Settings], price_list: PriceList
+) -> Iterator[Cost]:
     """One for each size and region that an environment gives a cluster of that name."""
     seen = set()
-    for one in known:
-        for cluster in one.clusters:
-            if cluster.name != compute or (cluster.vm_size, one.location) in seen:
+    for settings in environments:
+        for cluster in settings.clusters:
+            if cluster.name != compute or (cluster.vm_size, settings.location) in seen:
                 continue
-            seen.add((cluster.vm_size, one.location))
+            seen.add((cluster.vm_size, settings.location))
             item = f"vm/{cluster.vm_size}"
-            dedicated = listed.find(item, one.location)
+            dedicated = price_list.find(item, settings.location)
             lent = cluster.hardware.low_priority
-            spot = listed.find(item, one.location, "spot") if lent else None
-            told = spot or dedicated
+            spot = price_list.find(item, settings.location, "spot") if lent else None
+            price = spot or dedicated
             yield Cost(
                 compute,
                 cluster.vm_size,
-                one.location,
+                settings.location,
                 bound,
                 dedicated.amount if dedicated else None,
                 spot.amount if spot else None,
-                listed.currency,
-                "; ".join(filter(None, (f"{told.source}, {told.as_of}", told.note)))
-                if told
+                price_list.currency,
+                "; ".join(filter(None, (f"{price.source}, {price.as_of}", price.note)))
+                if price
                 else "",
             )
 
 
-def _named(compute: str) -> str:
+def _cluster_name(compute: str) -> str:
     return compute.removeprefix("azureml:").partition(":")[0]
 
 
-def _both(quantity: float, cost: Cost) -> str:
-    said = f"{quantity * (cost.dedicated or 0.0):.2f} {cost.currency} dedicated"
-    return said if cost.spot is None else f"{said}, {quantity * cost.spot:.2f} spot"
+def _amounts(quantity: float, cost: Cost) -> str:
+    text = f"{quantity * (cost.dedicated or 0.0):.2f} {cost.currency} dedicated"
+    return text if cost.spot is None else f"{text}, {quantity * cost.spot:.2f} spot"
 
 
 def _nodes(count: int) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 def plain(value: Any) -> Any:
     """JSON has no NaN and no infinities: they are text, as in job.json."""
     if isinstance(value, dict):
-        return {key: plain(one) for key, one in value.items()}
+        return {key: plain(item) for key, item in value.items()}
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 

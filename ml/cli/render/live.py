@@ -67,17 +67,17 @@ class Lines:
         if event.kind != "trial_ended" or event.trial is None:
             return
         trial, metric = event.trial, self._plan.primary_metric
-        ended = sum(one.ended is not None for one in event.run.trials)
-        said = [f"{ended}/{most_trials(self._plan)} {trial.name} {outcome(trial)}"]
+        ended = sum(trial.ended is not None for trial in event.run.trials)
+        words = [f"{ended}/{most_trials(self._plan)} {trial.name} {outcome(trial)}"]
         if metric in trial.metrics:
-            said.append(f"{metric} {number(trial.metrics[metric])}")
-        said.append(f"({parameters(sampled(self._plan, trial))})")
+            words.append(f"{metric} {number(trial.metrics[metric])}")
+        words.append(f"({parameters(sampled(self._plan, trial))})")
         if trial.error:
-            said.append(f"[{trial.error.code}]")
-        said += [f"[{warning.code}]" for warning in trial.warnings]
+            words.append(f"[{trial.error.code}]")
+        words += [f"[{warning.code}]" for warning in trial.warnings]
         if event.run.best:
-            said.append(f"best so far {event.run.best}")
-        sys.stderr.write(" ".join(said) + "\n")
+            words.append(f"best so far {event.run.best}")
+        sys.stderr.write(" ".join(words) + "\n")
         sys.stderr.flush()
 
 
@@ -117,16 +117,16 @@ class Rows:
         metric, sign = self._plan.primary_metric, -1 if self._plan.goal == "maximize" else 1
 
         def rank(trial: Run) -> tuple[bool, float]:
-            found = trial.metrics.get(metric, float("nan"))
-            return trial.status != "Completed" or found != found, sign * found
+            value = trial.metrics.get(metric, float("nan"))
+            return trial.status != "Completed" or value != value, sign * value
 
         return sorted(ended, key=rank)
 
     def _cells(self, trial: Run) -> list[str]:
-        found = trial.metrics.get(self._plan.primary_metric)
+        value = trial.metrics.get(self._plan.primary_metric)
         values = [str(_short(trial.parameters.get(name, ""))) for name in self._plan.search_space]
         took = (trial.ended or time.time()) - trial.started
-        shown_metric = "" if found is None else number(found)
+        shown_metric = "" if value is None else number(value)
         return [trial.name, outcome(trial), shown_metric, *values, f"{took:.0f} s"]
 
 
@@ -188,16 +188,16 @@ def summary(backend: Backend, plan: Plan, run: Run, echoed: bool = False) -> str
 
 def _best_of_sweeps(plan: PipelinePlan, run: Run) -> list[str]:
     """A line for each sweep step that has a best trial, or took one over."""
-    said = []
+    lines = []
     for name, step in plan.steps.items():
-        found = next((one for one in run.steps if one.name == f"{run.name}.{name}"), None)
-        if not isinstance(step.plan, SweepPlan) or found is None or found.status != "Completed":
+        sweep = next((step for step in run.steps if step.name == f"{run.name}.{name}"), None)
+        if not isinstance(step.plan, SweepPlan) or sweep is None or sweep.status != "Completed":
             continue
         metric = step.plan.primary_metric
-        score = f"{metric} {number(found.metrics[metric])}, " if metric in found.metrics else ""
-        values = parameters(sampled(step.plan, found))
-        said.append(f"  best of {name}: {found.best or found.reused_from} ({score}{values})")
-    return said
+        score = f"{metric} {number(sweep.metrics[metric])}, " if metric in sweep.metrics else ""
+        values = parameters(sampled(step.plan, sweep))
+        lines.append(f"  best of {name}: {sweep.best or sweep.reused_from} ({score}{values})")
+    return lines
 
 
 def _counts(run: Run) -> str:

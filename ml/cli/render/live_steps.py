@@ -23,17 +23,17 @@ class StepLines:
         """Write the line, if the event is worth one."""
         if event.kind == "started":
             count = len(self._plan.steps)
-            said = f"{count} step{'s' if count != 1 else ''}"
+            text = f"{count} step{'s' if count != 1 else ''}"
             if event.run.pauses:
-                said += f", {len(event.run.steps)} of them done: it goes on"
-            sys.stderr.write(f"{event.run.name}: {said}\n")
+                text += f", {len(event.run.steps)} of them done: it goes on"
+            sys.stderr.write(f"{event.run.name}: {text}\n")
         if event.step is None:
             return
         name = event.step.name.removeprefix(f"{event.run.name}.")
         if event.kind == "step_started":
             sys.stderr.write(f"{name} started\n")
         elif event.kind == "step_ended":
-            sys.stderr.write(f"{name} {said_of(event.step)}\n")
+            sys.stderr.write(f"{name} {ending(event.step)}\n")
         elif event.kind == "trial_ended" and event.trial is not None:
             trials = event.step.trials
             ended = sum(trial.ended is not None for trial in trials)
@@ -63,19 +63,19 @@ class StepRows:
         table = Table(title=run.name if run else self._plan.display_name, title_justify="left")
         for column in ("step", "status", "trials", "time"):
             table.add_column(column, overflow="fold")
-        for name, plan in _named(self._plan, f"{run.name}." if run else ""):
+        for name, plan in _plans_of_steps(self._plan, f"{run.name}." if run else ""):
             short = name.partition(".")[2] if run else name
             table.add_row(*_cells(short, plan, steps.get(name)))
         return table
 
 
-def _named(plan: PipelinePlan, at: str) -> list[tuple[str, Plan]]:
-    found: list[tuple[str, Plan]] = []
+def _plans_of_steps(plan: PipelinePlan, at: str) -> list[tuple[str, Plan]]:
+    plans: list[tuple[str, Plan]] = []
     for name, step in plan.steps.items():
-        found.append((at + name, step.plan))
+        plans.append((at + name, step.plan))
         if isinstance(step.plan, PipelinePlan):
-            found += _named(step.plan, f"{at}{name}.")
-    return found
+            plans += _plans_of_steps(step.plan, f"{at}{name}.")
+    return plans
 
 
 def _cells(name: str, plan: Plan, step: Run | None) -> tuple[str, str, str, str]:
@@ -85,7 +85,7 @@ def _cells(name: str, plan: Plan, step: Run | None) -> tuple[str, str, str, str]
     if isinstance(plan, SweepPlan) and step.trials:
         ended = sum(trial.ended is not None for trial in step.trials)
         trials = f"{ended} of {most_trials(plan)}"
-    return name, outcome_of(step), trials, f"{step.active_s:.0f} s"
+    return name, step_outcome(step), trials, f"{step.active_s:.0f} s"
 
 
 def most_trials(plan: SweepPlan) -> int:
@@ -99,34 +99,34 @@ def most_trials(plan: SweepPlan) -> int:
 
 def outcome(run: Run) -> str:
     """The status, what ended it when something did, and how often it was started again."""
-    said = [run.ended_by] if run.ended_by else []
+    details = [run.ended_by] if run.ended_by else []
     if run.restarts:
         count = len(run.restarts)
-        said.append(f"evicted, restarted {'once' if count == 1 else f'{count} times'}")
-    return f"{run.status} ({', '.join(said)})" if said else run.status
+        details.append(f"evicted, restarted {'once' if count == 1 else f'{count} times'}")
+    return f"{run.status} ({', '.join(details)})" if details else run.status
 
 
-def outcome_of(step: Run) -> str:
+def step_outcome(step: Run) -> str:
     """The status of a step, and what it owes it to."""
     return f"reused from {step.reused_from}" if step.reused_from else outcome(step)
 
 
-def said_of(step: Run) -> str:
+def ending(step: Run) -> str:
     """How a step ended, with how long it took and why it did not complete."""
-    said = [outcome_of(step)]
+    words = [step_outcome(step)]
     if not step.reused_from and step.id:
-        said.append(f"in {step.active_s:.1f} s")
+        words.append(f"in {step.active_s:.1f} s")
     if step.error:
-        said.append(f"[{step.error.code}] see {shown(step.folder)}")
-    said += [warning.found for warning in step.warnings if not step.id]
-    said += [f"[{warning.code}]" for warning in step.warnings if step.id]
-    return " ".join(said)
+        words.append(f"[{step.error.code}] see {shown(step.folder)}")
+    words += [warning.found for warning in step.warnings if not step.id]
+    words += [f"[{warning.code}]" for warning in step.warnings if step.id]
+    return " ".join(words)
 
 
 def counts(run: Run) -> str:
     """`3 Completed (1 reused), 1 Failed`."""
-    found: dict[str, int] = {}
+    counted: dict[str, int] = {}
     for step in run.steps:
-        status = "reused" if step.reused_from else outcome_of(step)
-        found[status] = found.get(status, 0) + 1
-    return ", ".join(f"{count} {status}" for status, count in found.items())
+        status = "reused" if step.reused_from else step_outcome(step)
+        counted[status] = counted.get(status, 0) + 1
+    return ", ".join(f"{count} {status}" for status, count in counted.items())

@@ -16,26 +16,30 @@ if TYPE_CHECKING:
 SHORT = 19  # characters of a digest, `sha256:` among them
 
 
-def status(one: Status) -> str:
+def status(state: Status) -> str:
     """A few lines; one for an environment that nothing is declared for."""
-    head = f"{one.project} in {one.environment}: {one.verdict}"
-    if one.declared is None and one.last_attempt is None:
+    head = f"{state.project} in {state.environment}: {state.verdict}"
+    if state.declared is None and state.last_attempt is None:
         return head
-    version = f"{one.model} {one.declared} ({one.digest[:SHORT]})" if one.declared else "nothing"
-    by = f", signed off by {one.signed_off}" if one.serving and one.signed_off else ""
-    lines = [head, f"  declared  {version}", f"  champion  {one.champion or 'none yet'}"]
-    lines.append(f"  serving   {one.serving or 'nothing'}{f' at {one.url}' if one.url else ''}{by}")
-    if one.beside:
-        lines.append(f"  beside    {one.beside}")
-    if one.last_attempt:
-        lines.append(f"  last      {_attempt(one.last_attempt)}")
-    lines += [f"  refused   {_attempt(refused)}" for refused in one.refused]
-    return "\n".join([*lines, *([f"  audit     {one.audit}"] if one.audit else [])])
+    version = (
+        f"{state.model} {state.declared} ({state.digest[:SHORT]})" if state.declared else "nothing"
+    )
+    by = f", signed off by {state.signed_off}" if state.serving and state.signed_off else ""
+    lines = [head, f"  declared  {version}", f"  champion  {state.champion or 'none yet'}"]
+    lines.append(
+        f"  serving   {state.serving or 'nothing'}{f' at {state.url}' if state.url else ''}{by}"
+    )
+    if state.beside:
+        lines.append(f"  beside    {state.beside}")
+    if state.last_attempt:
+        lines.append(f"  last      {_attempt(state.last_attempt)}")
+    lines += [f"  refused   {_attempt(refused)}" for refused in state.refused]
+    return "\n".join([*lines, *([f"  audit     {state.audit}"] if state.audit else [])])
 
 
-def plan(one: Plan) -> str:
+def plan(rollout: Plan) -> str:
     """What is declared, what serves, and what apply would do."""
-    declared, serving = one.declared, one.serving
+    declared, serving = rollout.declared, rollout.serving
     is_declared = (
         f"{declared.model} {declared.version} ({declared.digest[:SHORT]})"
         if declared
@@ -46,36 +50,37 @@ def plan(one: Plan) -> str:
         if serving
         else "nothing"
     )
-    lines = [f"{one.project} in {one.environment}: {one.verdict}"]
+    lines = [f"{rollout.project} in {rollout.environment}: {rollout.verdict}"]
     lines += [f"  declared  {is_declared}", f"  serving   {serves}"]
-    lines += [f"  {number}. {step}" for number, step in enumerate(one.steps, 1)]
+    lines += [f"  {number}. {step}" for number, step in enumerate(rollout.steps, 1)]
     return "\n".join(lines)
 
 
-def rival(made: Proposal) -> str:
+def rival(proposal: Proposal) -> str:
     """What is said of a version that waits and had to be beaten."""
-    waits = f"version {made.rival} is declared and was never applied: it had to be beaten too"
-    if made.release:
+    waits = f"version {proposal.rival} is declared and was never applied: it had to be beaten too"
+    if proposal.release:
         return f"{waits}, and is not declared any more"
-    if made.environment == "local":
-        return f"{waits}; ml release rollback {made.project} takes it back"
+    if proposal.environment == "local":
+        return f"{waits}; ml release rollback {proposal.project} takes it back"
     return f"{waits}; git takes it back where it was declared by mistake"
 
 
-def _attempt(one: Attempt) -> str:
-    why = f": {one.why}" if one.why else ""
-    by = f", for {one.by}" if one.by else ""
-    return f"version {one.version} {one.outcome} on {one.at[:16].replace('T', ' ')}{by}{why}"
+def _attempt(attempt: Attempt) -> str:
+    why = f": {attempt.why}" if attempt.why else ""
+    by = f", for {attempt.by}" if attempt.by else ""
+    at = attempt.at[:16].replace("T", " ")
+    return f"version {attempt.version} {attempt.outcome} on {at}{by}{why}"
 
 
-def show_drill(done: Drilled) -> None:
+def show_drill(drill: Drilled) -> None:
     """What became of the bad green, and of the requests."""
-    outcome = done.outcome
+    outcome = drill.outcome
     if outcome.kind == "rolled-back":
         took = f"{outcome.seconds:.0f} s"
         typer.echo(f"taken back at {outcome.step} % after {took}: {outcome.why}", err=True)
     else:
         typer.echo("its canary did not notice; green was taken back all the same", err=True)
-    failed = f"{done.failed} requests to it failed" if done.failed else "none of its failed"
+    failed = f"{drill.failed} requests to it failed" if drill.failed else "none of its failed"
     every = f"{sum(outcome.requests.values()):,} requests in all"
-    typer.echo(f"version {done.version} served throughout, {every}: {failed}", err=True)
+    typer.echo(f"version {drill.version} served throughout, {every}: {failed}", err=True)

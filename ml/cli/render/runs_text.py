@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ml.backends.base import Backend, Entry, Run
 from ml.backends.comparison import Difference
 from ml.cli.render.live import number, outcome, parameters
-from ml.cli.render.spans import ago, size, span
+from ml.cli.render.units import ago, size, span
 from ml.core.repository import shown
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def as_json(entry: Entry) -> dict[str, Any]:
         "started": run.started,
         "ended": run.ended,
         "parameters": dict(run.parameters),
-        "metrics": {key: _finite(one) for key, one in run.metrics.items()},
+        "metrics": {key: _finite(value) for key, value in run.metrics.items()},
         "best": run.best,
         "trials": len(run.trials),
         "steps": len(run.steps),
@@ -68,15 +68,15 @@ def _result(entry: Entry, primary: str) -> str:
     if run.error and run.status == "Failed":
         return f"[{run.error.code}]"
     done = sum(part.status == "Completed" for part in (*run.steps, *run.trials))
-    said = []
+    texts = []
     if run.steps or run.trials:
-        said.append(f"{done}/{len(run.steps or run.trials)} {'steps' if run.steps else 'trials'}")
+        texts.append(f"{done}/{len(run.steps or run.trials)} {'steps' if run.steps else 'trials'}")
     names = [primary] if primary in run.metrics else sorted(run.metrics)[:2]
-    said += [f"{name}={number(run.metrics[name])}" for name in names]
-    return ", ".join(said)
+    texts += [f"{name}={number(run.metrics[name])}" for name in names]
+    return ", ".join(texts)
 
 
-def told(
+def run_lines(
     backend: Backend, entry: Entry, parent: str, came: Sequence[Descendant]
 ) -> Iterator[tuple[str, str]]:
     """(label, text) lines about one run, what it came from before what came of it."""
@@ -88,8 +88,8 @@ def told(
     if lineage.get("description"):
         yield "description", str(lineage["description"])
     yield "experiment", run.experiment
-    for tag, said in entry.tags.items():
-        yield f"tag {tag}", said
+    for tag, label in entry.tags.items():
+        yield f"tag {tag}", label
     yield "started", f"{ago(run.started)}, took {span(run.active_s)}"
     if run.pauses:
         times = "once" if len(run.pauses) == 1 else f"{len(run.pauses)} times"
@@ -111,8 +111,8 @@ def told(
         yield f"restart {number_of}", f"{ago(moment)}, after an eviction"
     for name, value in run.parameters.items():
         yield f"parameter {name}", str(value)
-    for name, found in run.metrics.items():
-        yield f"metric {name}", number(found)
+    for name, measured in run.metrics.items():
+        yield f"metric {name}", number(measured)
     yield from _parts(entry)
     yield "", ""
     yield from _origin(lineage, backend.runs.snapshot(entry))
@@ -132,7 +132,7 @@ def _stood_still(run: Run) -> float:
     return sum(pause.until - pause.since for pause in run.pauses)
 
 
-def _origin(lineage: Mapping[str, Any], kept: Path | None) -> Iterator[tuple[str, str]]:
+def _origin(lineage: Mapping[str, Any], snapshot: Path | None) -> Iterator[tuple[str, str]]:
     for name, data in (lineage.get("data") or {}).items():
         digest = str(data.get("digest", ""))[:_SHA]
         where = str(data.get("asset") or data.get("source") or "not given")
@@ -143,7 +143,10 @@ def _origin(lineage: Mapping[str, Any], kept: Path | None) -> Iterator[tuple[str
         dirty = ", with uncommitted changes" if code.get("dirty") and code.get("commit") else ""
         yield "→ code", f"{commit}{dirty}"
     if code.get("digest"):
-        yield "  snapshot", f"{code['digest'][:_SHA]} ({shown(kept) if kept else 'removed'})"
+        yield (
+            "  snapshot",
+            f"{code['digest'][:_SHA]} ({shown(snapshot) if snapshot else 'removed'})",
+        )
     if lineage.get("spec"):
         yield "  spec", str(lineage["spec"])
     if environment := environment_of(lineage):
@@ -154,12 +157,12 @@ def environment_of(lineage: Mapping[str, Any]) -> str:
     """The environment that was asked for, and the Python that stood for it."""
     if not lineage.get("environment"):
         return ""
-    asked = f"{lineage['environment']}{sha(str(lineage.get('environment_digest') or ''))}"
+    requested = f"{lineage['environment']}{sha(str(lineage.get('environment_digest') or ''))}"
     python = lineage.get("interpreter") or {}
     if not python:
-        return asked
+        return requested
     built = f"built as {python['built']}" if python.get("built") else "this interpreter"
-    return f"{asked} → {built}, Python {python.get('python')}"
+    return f"{requested} → {built}, Python {python.get('python')}"
 
 
 def sha(digest: str) -> str:
@@ -172,12 +175,15 @@ def release_of(version: Descendant) -> Iterator[tuple[str, str]]:
     how = {"made": "", "same files": ", first made by another run", "evaluated": ", measured here"}
     name = f"{version.model} {version.version}"
     yield "→ model", f"{name} ({version.digest[:_SHA]}{how[version.relation]})"
-    states = [f"declared in {one}" for one in version.declared]
-    states += [f"champion in {one}" for one in version.champion]
+    states = [f"declared in {environment}" for environment in version.declared]
+    states += [f"champion in {environment}" for environment in version.champion]
     if states:
         yield "  release", ", ".join(states)
-    for one in version.serving:
-        yield "→ serves", f"{one.endpoint} at {one.url}" if one.url else f"{one.endpoint} (stopped)"
+    for server in version.serving:
+        yield (
+            "→ serves",
+            f"{server.endpoint} at {server.url}" if server.url else f"{server.endpoint} (stopped)",
+        )
 
 
 def _parts(entry: Entry) -> Iterator[tuple[str, str]]:
@@ -188,11 +194,11 @@ def _parts(entry: Entry) -> Iterator[tuple[str, str]]:
             metrics = dict(sorted(part.metrics.items())[:2])
             if entry.objective and entry.objective[0] in part.metrics:
                 metrics = {entry.objective[0]: part.metrics[entry.objective[0]]}
-            said = [outcome(part) + best, parameters(metrics)]
-            said.append(f"({parameters(part.parameters)})" if what == "trial" else "")
+            texts = [outcome(part) + best, parameters(metrics)]
+            texts.append(f"({parameters(part.parameters)})" if what == "trial" else "")
             reused = f"reused from {part.reused_from}" if part.reused_from else ""
             name = f"{what} {part.name.removeprefix(run.name)[1:]}"
-            yield name, "  ".join(one for one in (*said, reused) if one)
+            yield name, "  ".join(text for text in (*texts, reused) if text)
         if len(parts) > PARTS:
             yield f"{what}s", f"and {len(parts) - PARTS} more (--json has all)"
 
@@ -205,8 +211,8 @@ def _ranked(entry: Entry) -> Sequence[Run]:
     sign = -1 if goal == "maximize" else 1
 
     def rank(trial: Run) -> tuple[bool, bool, float]:
-        found = trial.metrics.get(metric, float("nan"))
-        return trial.status != "Completed", found != found, sign * found
+        value = trial.metrics.get(metric, float("nan"))
+        return trial.status != "Completed", value != value, sign * value
 
     return sorted(entry.run.trials, key=rank)
 
@@ -221,11 +227,11 @@ def aligned(pairs: Iterable[tuple[str, str]]) -> str:
 def cells(difference: Difference) -> list[str]:
     """A difference as a row: section, name, the one, the other, by how much."""
     one, other = difference.one, difference.other
-    said = [_cell(difference, value) for value in (one, other)]
+    texts = [_cell(difference, value) for value in (one, other)]
     by = ""
     if difference.section == "metrics" and None not in (one, other):
         by = f"{other - one:+.5g}"
-    return [difference.section, difference.name, *said, by]
+    return [difference.section, difference.name, *texts, by]
 
 
 def _cell(difference: Difference, value: Any) -> str:

@@ -10,7 +10,7 @@ def write(columns: Sequence[str], rows: Sequence[Sequence[str]], indent: int = 0
     """Write the rows; a cell's control characters are spelt out, and no cell is cut off."""
     safe = [[plain(cell) for cell in row] for row in rows]
     if sys.stdout.isatty():
-        _drawn(columns, safe, indent)
+        _draw(columns, safe, indent)
         return
     widths = [max(len(row[i]) for row in [columns, *safe]) for i in range(len(columns))]
     for row in [columns, *safe]:
@@ -18,7 +18,7 @@ def write(columns: Sequence[str], rows: Sequence[Sequence[str]], indent: int = 0
         sys.stdout.write(" " * indent + "  ".join(cells).rstrip() + "\n")
 
 
-def _drawn(columns: Sequence[str], rows: Sequence[Sequence[str]], indent: int) -> None:
+def _draw(columns: Sequence[str], rows: Sequence[Sequence[str]], indent: int) -> None:
     from rich.console import Console
     from rich.padding import Padding
     from rich.table import Table
@@ -34,4 +34,4 @@ def _drawn(columns: Sequence[str], rows: Sequence[Sequence[str]], indent: int) -
 
 def plain(text: str) -> str:
     """The text with control characters spelt out: what a job logged cannot steer a terminal."""
-    return "".join(one if one.isprintable() else repr(one)[1:-1] for one in text)
+    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)

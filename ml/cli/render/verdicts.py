@@ -42,11 +42,14 @@ def show(decision: Decision, waits: str = "") -> None:
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
     for result in decision.results:
-        verdict = Text(said(result), style=STYLES[result.verdict])
-        told = Text("\n".join(_told(result)))
-        if result.verdict == "pass" and len(told) + len(result.required) < console.width - BESIDE:
-            told.append(f"  ({result.required})", style="dim")
-        table.add_row(verdict, result.gate, told)
+        verdict = Text(verdict_text(result), style=STYLES[result.verdict])
+        details = Text("\n".join(_details(result)))
+        if (
+            result.verdict == "pass"
+            and len(details) + len(result.required) < console.width - BESIDE
+        ):
+            details.append(f"  ({result.required})", style="dim")
+        table.add_row(verdict, result.gate, details)
     with console.capture() as drawn:
         console.print(Text(f"{request.model} {request.version} → {request.environment}, {against}"))
         console.print(table)
@@ -55,7 +58,7 @@ def show(decision: Decision, waits: str = "") -> None:
     sys.stderr.write("".join(f"{line.rstrip()}\n" for line in drawn.get().splitlines()))
 
 
-def _told(result: Result) -> list[str]:
+def _details(result: Result) -> list[str]:
     """What was found; of a gate that does not pass, what it requires and why."""
     if result.verdict in ("pass", "not asked"):
         return [" · ".join(filter(None, (result.found, result.why)))]
@@ -63,7 +66,7 @@ def _told(result: Result) -> list[str]:
     return lines + ([f"because: {result.why}"] if result.why else [])
 
 
-def said(result: Result) -> str:
+def verdict_text(result: Result) -> str:
     """The verdict, and the gate's mode where it changes what the verdict does."""
     return result.verdict if result.mode == "enabled" else f"{result.verdict} ({result.mode})"
 
@@ -79,9 +82,15 @@ def conclusion(decision: Decision) -> str:
             gates = ", ".join(result.gate for result in decision.blocking)
             return f"refused: {name} does not go to {where}; gates that say no: {gates}"
         case "already-champion":
-            told = f"already the champion: {name} is what {where} is to serve; nothing to promote"
-            broken = ", ".join(one.gate for one in decision.blocking)
-            return f"{told}; but it is not what was promoted any more: {broken}" if broken else told
+            outcome = (
+                f"already the champion: {name} is what {where} is to serve; nothing to promote"
+            )
+            broken = ", ".join(result.gate for result in decision.blocking)
+            return (
+                f"{outcome}; but it is not what was promoted any more: {broken}"
+                if broken
+                else outcome
+            )
         case "pending":
             return f"passes: {name} may go to {where} once somebody approves it{but}"
         case "approved":

@@ -1,7 +1,7 @@
 """A plan as JSON that comes back as the very same plan, so that a job can be gone on with later.
 
 Every value says what it is: a dataclass of `plan.py` is `{"is": "InputPlan", "with": …}`, a mapping
-keeps its order and the types of its keys. `ml.cli.render.planned` has the form for reading.
+keeps its order and the types of its keys. `ml.cli.render.plan_text` has the form for reading.
 """
 
 from __future__ import annotations

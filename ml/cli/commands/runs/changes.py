@@ -97,7 +97,7 @@ def clean(
     The metrics of removed runs stay in MLflow's store.
     """
     from ml.cli.commands.runs.clean import clean as go
-    from ml.cli.render.spans import moment
+    from ml.cli.render.units import moment
 
     before = moment("--older-than", older_than) if older_than else None
     go(open_backend(on), keep, before, experiment, dry_run=dry_run, yes=yes, as_json=as_json)

@@ -11,7 +11,7 @@ import typer
 
 from ml.backends.base import Backend
 from ml.backends.storage import Cleaning
-from ml.cli.render import spans, tables
+from ml.cli.render import tables, units
 from ml.core import faults
 from ml.core.errors import Exit, Problem, Refused
 from ml.release.registry.retention import needed
@@ -51,7 +51,7 @@ def clean(
     if as_json:
         sys.stdout.write(json.dumps(_as_json(found, used, freed, dry_run), indent=1) + "\n")
     elif not dry_run and found.items:
-        typer.echo(f"freed {spans.size(freed)}", err=True)
+        typer.echo(f"freed {units.size(freed)}", err=True)
     if wrong:
         raise Refused(
             *(Problem("not-removed", one, hint="see who owns it: ls -l") for one in wrong),
@@ -60,10 +60,10 @@ def clean(
 
 
 def _show(found: Cleaning, used: Mapping[str, int], grace_s: float) -> None:
-    parts = ", ".join(f"{name} {spans.size(taken)}" for name, taken in list(used.items())[:5])
-    typer.echo(f"on the disk: {spans.size(sum(used.values()))} ({parts})", err=True)
+    parts = ", ".join(f"{name} {units.size(taken)}" for name, taken in list(used.items())[:5])
+    typer.echo(f"on the disk: {units.size(sum(used.values()))} ({parts})", err=True)
     if found.items:
-        rows = [[i.kind, i.name, spans.size(i.size), i.why] for i in found.items[:ROWS]]
+        rows = [[i.kind, i.name, units.size(i.size), i.why] for i in found.items[:ROWS]]
         tables.write(("what", "name", "size", "why"), rows)
     if len(found.items) > ROWS:
         typer.echo(f"and {len(found.items) - ROWS} more (--json has all)", err=True)
@@ -73,7 +73,7 @@ def _show(found: Cleaning, used: Mapping[str, int], grace_s: float) -> None:
         typer.echo(f"{len(found.stay) - ROWS} more stay (--json has all)", err=True)
     grace = f"copies used in the last {grace_s / 60:.0f} minutes stay"
     if found.items:
-        typer.echo(f"this frees {spans.size(found.frees)}; {grace}", err=True)
+        typer.echo(f"this frees {units.size(found.frees)}; {grace}", err=True)
     else:
         typer.echo(f"nothing to remove; {grace}; --keep N or --older-than 7d names runs", err=True)
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from ml.release.registry.descendants import Descendant
 
 
-def told(links: Sequence[Link], came: Sequence[Descendant]) -> Iterator[tuple[str, str]]:
+def lineage_lines(links: Sequence[Link], came: Sequence[Descendant]) -> Iterator[tuple[str, str]]:
     """(label, text) lines: each run after those that it came from, then the versions of it."""
     for number, link in enumerate(links):
         if number:

@@ -24,10 +24,10 @@ def write(store: RunStore, run: Run, tail: int | None, follow: bool, rank: str =
     goes on is followed until it has ended. `rank` is the process of a distributed job whose log it
     is (Refused when no part has one).
     """
-    printed = Printed(sys.stdout.buffer)
+    printed = LogPrinter(sys.stdout.buffer)
     while True:
         printed.headed = printed.headed or bool(run.steps or run.trials)
-        for part, log in _logged(store, run, rank):
+        for part, log in _logs(store, run, rank):
             printed.pump(part.name, log, tail)
         if not follow or run.status not in OPEN:
             if not printed.last:
@@ -37,14 +37,14 @@ def write(store: RunStore, run: Run, tail: int | None, follow: bool, rank: str =
         run = store.find(run.id)
 
 
-def _logged(store: RunStore, run: Run, rank: str) -> Iterator[tuple[Run, Path]]:
+def _logs(store: RunStore, run: Run, rank: str) -> Iterator[tuple[Run, Path]]:
     for part in (run, *run.below()):
         if log := store.logs(part).get(rank):
             yield part, log
 
 
 def _demand_rank(store: RunStore, run: Run, rank: str) -> None:
-    if rank == "0" or any(_logged(store, run, rank)):
+    if rank == "0" or any(_logs(store, run, rank)):
         return
     ranks = sorted({name for part in (run, *run.below()) for name in store.logs(part)} - {"0"})
     problem = Problem(
@@ -56,7 +56,7 @@ def _demand_rank(store: RunStore, run: Run, rank: str) -> None:
 
 
 @dataclass
-class Printed:
+class LogPrinter:
     """What was printed so far; `==> name <==` stands where another log goes on, as `tail` does."""
 
     sink: BinaryIO
@@ -68,7 +68,7 @@ class Printed:
         """Print what the log of that name has gained; at first its last `tail` lines."""
         with log.open("rb") as file:
             if name not in self._at:
-                self._at[name] = 0 if tail is None else beginning(file, tail)
+                self._at[name] = 0 if tail is None else tail_offset(file, tail)
             file.seek(self._at[name])
             while gained := file.read(BLOCK_BYTES):
                 if self.headed and self.last != name:
@@ -80,7 +80,7 @@ class Printed:
         self.sink.flush()
 
 
-def beginning(file: BinaryIO, lines: int) -> int:
+def tail_offset(file: BinaryIO, lines: int) -> int:
     """Where the last so many lines of the file begin; a log of gigabytes is not read whole."""
     end = at = file.seek(0, os.SEEK_END)
     if lines == 0:

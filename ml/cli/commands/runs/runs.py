@@ -43,12 +43,12 @@ def list_(
     as_json: AsJson = False,
 ) -> None:
     """The runs, the latest first."""
-    from ml.cli import bound
-    from ml.cli.render import runs_text, spans, tables
+    from ml.cli import disk_limit
+    from ml.cli.render import runs_text, tables, units
 
     backend = open_backend(on)
     storage = backend.storage
-    found = _chosen(backend.runs, experiment, project, since, status, display_name, tag)
+    found = _filtered(backend.runs, experiment, project, since, status, display_name, tag)
     shown = found[:limit] if limit else found
     if as_json:
         sizes = [{"bytes": storage.size(one.run)} if with_size else {} for one in shown]
@@ -66,12 +66,12 @@ def list_(
     columns: tuple[str, ...] = runs_text.COLUMNS
     if with_size:
         columns = (*columns, "size")
-        texts = [spans.size(storage.size(entry.run)) for entry in shown]
+        texts = [units.size(storage.size(entry.run)) for entry in shown]
         rows = [[*row, taken] for row, taken in zip(rows, texts, strict=True)]
     tables.write(columns, rows)
     if len(shown) < len(found):
         typer.echo(f"{len(shown)} of {len(found)} runs; all: --limit 0", err=True)
-    typer.echo(bound.shown(storage), err=True)
+    typer.echo(disk_limit.usage_text(storage), err=True)
 
 
 @app.command()
@@ -105,7 +105,7 @@ def show(
             }
         )
         return
-    lines = runs_text.told(backend, entry, part_of, came)
+    lines = runs_text.run_lines(backend, entry, part_of, came)
     typer.echo(runs_text.aligned((label, tables.plain(text)) for label, text in lines))
     for problem in (*((entry.run.error,) if entry.run.error else ()), *entry.run.warnings):
         typer.echo(str(problem), err=True)
@@ -126,7 +126,7 @@ def lineage(run: RunName = "latest", on: On = "local", as_json: AsJson = False) 
     if as_json:
         json_out.write(json_out.plain(lineage.as_json(links, came)))
         return
-    lines = lineage.told(links, came)
+    lines = lineage.lineage_lines(links, came)
     typer.echo(runs_text.aligned((label, tables.plain(text)) for label, text in lines))
 
 
@@ -193,7 +193,7 @@ def best(
         raise Refused(Problem("no-such-goal", f"--goal {goal}", " or ".join(ranking.GOALS)))
     backend = open_backend(on)
     store = backend.runs
-    found = [_entry(store, run)] if run else _chosen(store, experiment, project, since, None)
+    found = [_entry(store, run)] if run else _filtered(store, experiment, project, since, None)
     ranked = ranking.rank(store, found, metric, goal)
     shown = ranked.runs[:limit]
     if as_json:
@@ -226,7 +226,7 @@ app.command()(changes.keep)
 app.command()(changes.clean)
 
 
-def _chosen(
+def _filtered(
     store: RunStore,
     experiment: str | None,
     project: str | None,
@@ -236,7 +236,7 @@ def _chosen(
     tags: list[str] | None = None,
 ) -> list[Entry]:
     from ml.backends.base import STATUSES, Filter
-    from ml.cli.render.spans import moment
+    from ml.cli.render.units import moment
 
     known = {name.lower(): name for name in STATUSES}
     for one in status or []:

@@ -17,9 +17,9 @@ def moment(option: str, text: str) -> float:
 
     Raises Refused, naming the option, for anything else.
     """
-    found = _SPAN.fullmatch(text.strip())
-    if found:
-        return time.time() - float(found[1]) * _SECONDS[found[2]]
+    match = _SPAN.fullmatch(text.strip())
+    if match:
+        return time.time() - float(match[1]) * _SECONDS[match[2]]
     try:
         return datetime.fromisoformat(text.strip()).timestamp()
     except ValueError:
@@ -35,9 +35,9 @@ def moment(option: str, text: str) -> float:
 
 def seconds(option: str, text: str) -> float:
     """The seconds of `20s`, `5m` or `20`; Refused, naming the option, for anything else."""
-    found = _SPAN.fullmatch(text.strip())
-    if found:
-        return float(found[1]) * _SECONDS[found[2]]
+    match = _SPAN.fullmatch(text.strip())
+    if match:
+        return float(match[1]) * _SECONDS[match[2]]
     if re.fullmatch(r"\d+(\.\d+)?", text.strip()):
         return float(text)
     raise Refused(
@@ -59,10 +59,10 @@ def span(seconds: float) -> str:
     """`0.4 s`, `12 s`, `3 min 05 s`, `2 h 10 min`."""
     if seconds < 60:
         return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
-    whole = round(seconds)
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60:02} s"
-    return f"{whole // 3600} h {whole % 3600 // 60:02} min"
+    rounded = round(seconds)
+    if rounded < 3600:
+        return f"{rounded // 60} min {rounded % 60:02} s"
+    return f"{rounded // 3600} h {rounded % 3600 // 60:02} min"
 
 
 def size(count: float) -> str:

@@ -34,13 +34,13 @@ _KINDS: dict[type, str] = {
 def as_json(value: object) -> Any:
     """The plan (or a part of one) as plain JSON values; `kind` tells what it is a plan of."""
     if is_dataclass(value) and not isinstance(value, type):
-        data = {one.name: as_json(getattr(value, one.name)) for one in fields(value)}
+        data = {item.name: as_json(getattr(value, item.name)) for item in fields(value)}
         kind = _KINDS.get(type(value))
         return {"kind": kind, **data} if kind else data
     if isinstance(value, Mapping):
-        return {str(key): as_json(one) for key, one in value.items()}
+        return {str(key): as_json(item) for key, item in value.items()}
     if isinstance(value, tuple | list):
-        return [as_json(one) for one in value]
+        return [as_json(item) for item in value]
     return str(value) if isinstance(value, Path) else value
 
 
@@ -119,10 +119,13 @@ def _hints(hints: Hints) -> Iterator[tuple[str, str]]:
     if hints:
         yield "hints", f"{hints.file} (this machine's alone: Azure ML does not read it)"
     for point in hints.points:
-        given = ", ".join(f"{name}={value}" for name, value in point.values.items())
-        yield "  try first", given + (f" – {point.because}" if point.because else "")
-    for one in hints.constraints:
-        yield "  require", one.expression + (f" – {one.because}" if one.because else "")
+        values = ", ".join(f"{name}={value}" for name, value in point.values.items())
+        yield "  try first", values + (f" – {point.because}" if point.because else "")
+    for constraint in hints.constraints:
+        yield (
+            "  require",
+            constraint.expression + (f" – {constraint.because}" if constraint.because else ""),
+        )
 
 
 def _command(plan: CommandPlan) -> Iterator[tuple[str, str]]:
@@ -154,8 +157,8 @@ def _distribution(plan: CommandPlan) -> str:
         return "none"
     if launcher.type == "tensorflow":
         servers = launcher.parameter_server_count
-        said = ["tensorflow", _many(launcher.workers(nodes), "worker")]
-        return ", ".join([*said, _many(servers, "parameter server")] if servers else said)
+        parts = ["tensorflow", _many(launcher.workers(nodes), "worker")]
+        return ", ".join([*parts, _many(servers, "parameter server")] if servers else parts)
     each = _many(launcher.process_count_per_instance, "process", "processes")
     return f"{launcher.type}, {_many(nodes, 'node')} × {each}"
 
@@ -178,8 +181,8 @@ def _parallel(plan: CommandPlan, task: Parallel) -> Iterator[tuple[str, str]]:
         yield what, "any number" if allowed < 0 else f"at most {allowed}"
 
 
-def _many(count: int, one: str, several: str = "") -> str:
-    return f"{count} {one if count == 1 else several or f'{one}s'}"
+def _many(count: int, singular: str, plural: str = "") -> str:
+    return f"{count} {singular if count == 1 else plural or f'{singular}s'}"
 
 
 def _input(data: InputPlan) -> str:
@@ -196,8 +199,8 @@ def _dimension(dimension: Dimension) -> str:
     def plain(value: object) -> str:
         if isinstance(value, Mapping):
             members = ", ".join(
-                f"{name}: {_dimension(one) if isinstance(one, Dimension) else one}"
-                for name, one in value.items()
+                f"{name}: {_dimension(member) if isinstance(member, Dimension) else member}"
+                for name, member in value.items()
             )
             return f"{{{members}}}"
         return str(value)

@@ -1,0 +1,71 @@
+"""The disk bound: looked at before a run and after every command that ran any, said when
+something goes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from ml.backends.base import Backend, Storage
+from ml.backends.storage import Usage
+from ml.cli.render import units
+from ml.core import faults
+from ml.core.errors import Refused
+
+NAMED = 3
+
+
+def enforce(backend: Backend, say: Callable[[str], None], reads: Iterable[Path] = ()) -> None:
+    """Make room if more is taken than may be; one line says what went, or why nothing could.
+
+    A registry that cannot be read stops no run: then nothing goes, since nothing is known to be
+    free to.
+    """
+    storage = backend.storage
+    measured = storage.usage()
+    if not measured.is_over:
+        return
+    from ml.release.registry.retention import needed
+
+    try:
+        with faults.as_refusals():
+            eviction = storage.eviction(measured, needed(backend.registry), reads)
+            # What became needed in between stays.
+            current = storage.eviction(measured, needed(backend.registry), reads)
+            freed, failures = storage.evict(eviction, current)
+    except Refused as refused:
+        why = refused.problems[0].found
+        say(f"disk: {_usage_text(storage, measured)}, and nothing may go: {why}")
+        return
+    say(_eviction_text(storage, eviction, freed))
+    for failure in failures:
+        say(f"disk: {failure}")
+
+
+def usage_text(storage: Storage) -> str:
+    """What is taken and what may be."""
+    return f"on the disk: {_usage_text(storage, storage.usage())}"
+
+
+def _usage_text(storage: Storage, usage: Usage) -> str:
+    if usage.limit is None:
+        return f"{units.size(usage.taken)}, without a bound"
+    return (
+        f"{units.size(usage.taken)} of at most {units.size(usage.limit)} ({storage.limit_variable})"
+    )
+
+
+def _eviction_text(storage: Storage, eviction: Usage, freed: int) -> str:
+    runs = [item.name for item in eviction.cleaning.items if item.kind == "outputs"]
+    others = len(eviction.cleaning.items) - len(runs)
+    removed = []
+    if runs:
+        more = f" and {len(runs) - NAMED} more" if len(runs) > NAMED else ""
+        removed.append(f"the outputs of {', '.join(runs[:NAMED])}{more}")
+    if others:
+        removed.append(f"{others} cop{'ies' if others > 1 else 'y'} that nothing uses")
+    line = f"disk: {_usage_text(storage, eviction)}; "
+    line += f"{' and '.join(removed)} went, {units.size(freed)}" if removed else "nothing may go"
+    if eviction.limit is not None and eviction.taken - freed > eviction.limit:
+        return f"{line}; what is left is needed or kept: {storage.limit_variable} raises the bound"
+    return f"{line}; ml runs keep RUN protects one"
