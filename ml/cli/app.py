@@ -64,7 +64,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
 INTERRUPTED = 130
 
 
-def build(wanted: str | None) -> typer.Typer:
+def build(selected: str | None) -> typer.Typer:
     """The app with the wanted command imported and a line of help for each of the others."""
     import typer
 
@@ -80,15 +80,17 @@ def build(wanted: str | None) -> typer.Typer:
     # A callback keeps `ml` a group even while it has one command.
     app.callback()(lambda: None)
     for name, (module, line) in COMMANDS.items():
-        if name != wanted:
+        if name != selected:
             app.command(name, help=line)(lambda: None)
             continue
         loaded = importlib.import_module(module)
         # Its own page of help is its docstring, which says more.
         if hasattr(loaded, "app"):
-            for one in loaded.app.registered_commands:
+            for subcommand in loaded.app.registered_commands:
                 # Whole: what it would make of the docstring itself ends in the middle.
-                one.short_help = " ".join((one.callback.__doc__ or "").split("\n\n")[0].split())
+                subcommand.short_help = " ".join(
+                    (subcommand.callback.__doc__ or "").split("\n\n")[0].split()
+                )
             app.add_typer(loaded.app, name=name, short_help=line)
         else:
             app.command(name, short_help=line)(loaded.command)
@@ -101,16 +103,16 @@ def main(argv: list[str] | None = None, begin: Callable[[], object] = lambda: No
     `begin` is called when the command is imported and about to work.
     """
     arguments = sys.argv[1:] if argv is None else argv
-    wanted = next((word for word in arguments if not word.startswith("-")), None)
+    selected = next((word for word in arguments if not word.startswith("-")), None)
     try:
-        app = build(wanted)
+        app = build(selected)
         begin()
         app(arguments)
     except KeyboardInterrupt:
         _interrupted()
-    except SystemExit as ended:
+    except SystemExit as ending:
         # typer ends so when Ctrl-C ends a command.
-        if ended.code != INTERRUPTED:
+        if ending.code != INTERRUPTED:
             raise
         _interrupted()
     except Exception as error:

@@ -60,7 +60,7 @@ def command(
     """Sweep, select, gate, apply with a canary, ask; a bad model and a bad green are refused."""
     from ml.cli.commands.run import parse_changes
 
-    began = time.monotonic()
+    start = time.monotonic()
     open_backend().prepare()
     from ml.release.declaration import projects
     from ml.release.rollout.invoke import example
@@ -79,7 +79,7 @@ def command(
             steps.bad_model(worse)
     if promoted or fresh:
         steps.bad_green(fault)
-    typer.echo(f"\ndone in {time.monotonic() - began:.0f} s; next:", err=True)
+    typer.echo(f"\ndone in {time.monotonic() - start:.0f} s; next:", err=True)
     typer.echo(f"  {example(proposal.model, proposal.model)}", err=True)
     if proposal.champion and proposal.champion != proposal.version:
         both = f"{proposal.model}:{proposal.version} {proposal.model}:{proposal.champion}"
@@ -113,12 +113,12 @@ class Steps:
 
         path = self.project.folder / "jobs" / spec
         self._step(f"ml run {_relative(path)}", "the main job")
-        done = self._run(path, {})
-        self._step(f"ml select {done.name}", "quality, latency, cost and stability, weighed")
-        found = choose(open_backend().runs, [done])
-        print_selection(found, limit=5)
-        first = found.selection.by_score or found.selection.by_metric
-        return found.runs[first.contender.name]
+        run = self._run(path, {})
+        self._step(f"ml select {run.name}", "quality, latency, cost and stability, weighed")
+        selection = choose(open_backend().runs, [run])
+        print_selection(selection, limit=5)
+        first = selection.selection.by_score or selection.selection.by_metric
+        return selection.runs[first.contender.name]
 
     def candidate(self, run: Run) -> Proposal:
         """Evidence and gates of the trial that the score chose."""
@@ -178,15 +178,15 @@ class Steps:
             f"ml release drill {self.project.name} --fault {fault}",
             f"a bad green: the same model, and {FAULTS.get(fault, fault)}",
         )
-        done = drill(self.project.name, fault, told=_canary)
-        show_drill(done)
-        if not done.noticed:
+        outcome = drill(self.project.name, fault, told=_canary)
+        show_drill(outcome)
+        if not outcome.noticed:
             raise typer.Exit(Exit.RUN_FAILED)
 
     def _train(self, changes: Mapping[str, str], why: str) -> Run:
         path = self.project.folder / "jobs" / "train.yml"
-        given = " ".join(f"--set {field}={value}" for field, value in changes.items())
-        self._step(f"ml run {_relative(path)} {given}", why)
+        options = " ".join(f"--set {field}={value}" for field, value in changes.items())
+        self._step(f"ml run {_relative(path)} {options}", why)
         return self._run(path, changes)
 
     def _run(self, path: Path, changes: Mapping[str, str]) -> Run:
@@ -223,8 +223,8 @@ class Steps:
         from ml.cli.render import verdicts
 
         for result in proposal.decision.blocking:
-            said = "; ".join(one for one in (result.found, result.why) if one)
-            typer.echo(f"{result.gate} says no: {said}", err=True)
+            reasons = "; ".join(text for text in (result.found, result.why) if text)
+            typer.echo(f"{result.gate} says no: {reasons}", err=True)
         typer.echo(verdicts.conclusion(proposal.decision), err=True)
 
     def _apply(self, who: str) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from ml.backends.base import Link, Run
 from ml.backends.local.backend import LocalBackend
 from ml.backends.local.runs.store import LocalRuns
-from ml.cli.commands.runs.lineage import as_json, told
+from ml.cli.commands.runs.lineage import as_json, lineage_lines
 from ml.core import home as places
 from ml.specs.assets.assets import digest
 from ml.specs.plan.planning import plan
@@ -82,7 +82,7 @@ def test_reused_steps_have_the_same_way(home: Path, repository: Path) -> None:
     for name in ("prepare", "train"):
         assert ours[name].made[0].digest == theirs[name].made[0].digest
         assert ours[name].data[0].digest == theirs[name].data[0].digest
-    lines = dict(told(LocalRuns().lineage(second), []))
+    lines = dict(lineage_lines(LocalRuns().lineage(second), []))
     assert lines["  → model"].endswith("registered as azureml:speller:2")
 
 
@@ -125,4 +125,4 @@ def test_what_is_gone_says_so(home: Path, repository: Path) -> None:
     found = as_json(LocalRuns().lineage(whole), [])["runs"]
     assert found[0]["outputs"]["o"]["digest"] is None
     assert found[0]["environment"]["interpreter"]["built"] == ""
-    assert any("(gone)" in text for _, text in told(LocalRuns().lineage(whole), []))
+    assert any("(gone)" in text for _, text in lineage_lines(LocalRuns().lineage(whole), []))

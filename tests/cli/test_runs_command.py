@@ -17,7 +17,7 @@ import pytest
 
 from ml.backends.base import Filter
 from ml.backends.local.runs import jobs, records
-from ml.cli.commands.runs.logs import BLOCK_BYTES, beginning, write
+from ml.cli.commands.runs.logs import BLOCK_BYTES, tail_offset, write
 from ml.cli.render import runs_text
 from ml.cli.render.tables import plain
 from ml.cli.render.units import moment, size, span
@@ -141,8 +141,8 @@ def test_show_ends_where_the_model_serves() -> None:
         ["local"],
         [Serving("faq", "http://127.0.0.1:1/score"), Serving("old", None)],
     )
-    told = list(runs_text.told(BACKEND, BACKEND.runs.entry(run), "", [came]))
-    assert told[-5:] == [
+    lines = list(runs_text.run_lines(BACKEND, BACKEND.runs.entry(run), "", [came]))
+    assert lines[-5:] == [
         ("→ run", "one_oak_01"),
         ("→ model", f"faq 3 (sha256:{'a' * 12})"),
         ("  release", "declared in local, champion in local"),
@@ -195,7 +195,7 @@ def test_where_the_last_lines_begin(
     """As cutting the whole text into lines tells, however the file is read."""
     monkeypatch.setattr("ml.cli.commands.runs.logs.BLOCK_BYTES", block)
     wanted = "".join(text.splitlines(keepends=True)[-lines:]) if lines else ""
-    assert text[beginning(io.BytesIO(text.encode()), lines) :] == wanted
+    assert text[tail_offset(io.BytesIO(text.encode()), lines) :] == wanted
 
 
 def test_a_log_is_followed_until_its_run_has_ended(

@@ -55,7 +55,7 @@ def start(
         raise Refused(Problem("no-champion", f"`{model}` has none in {environment}", "--a VERSION"))
     first = registry.find(model, a) if a else champion
     assert first is not None
-    made = experiment.begin(
+    ab_test = experiment.begin(
         *(name, first, registry.find(model, b)),
         environment=environment,
         outcome=outcome,
@@ -68,15 +68,16 @@ def start(
         power=power,
     )
     if as_json:
-        json_out.write(_as_json(made))
+        json_out.write(_as_json(ab_test))
         return
     typer.echo(
-        f"{name}: {model} {made.a.version} (A) against {made.b.version} (B, {share} % of the keys)",
+        f"{name}: {model} {ab_test.a.version} (A) against {ab_test.b.version} (B, "
+        f"{share} % of the keys)",
         err=True,
     )
     typer.echo(
-        f"about {made.planned:,} outcomes show a difference of {effect:g} with a power of "
-        f"{power:.0%}, looked at any time ({made.fixed:,} if looked at once)",
+        f"about {ab_test.planned:,} outcomes show a difference of {effect:g} with a power of "
+        f"{power:.0%}, looked at any time ({ab_test.fixed:,} if looked at once)",
         err=True,
     )
     typer.echo(
@@ -98,14 +99,14 @@ def serve(
     from ml.cli.render import verdicts
     from ml.release.ab import experiment, routing
 
-    found = experiment.find(name)
-    decision, router = routing.serve(open_backend(), found, approved_by)
+    ab_test = experiment.find(name)
+    decision, router = routing.serve(open_backend(), ab_test, approved_by)
     if router is None:
         verdicts.show(decision)
-        if [one.gate for one in decision.blocking] == ["sign-off"]:
+        if [result.gate for result in decision.blocking] == ["sign-off"]:
             typer.echo(f"next: ml ab serve {name} --approved-by NAME", err=True)
         raise typer.Exit(Exit.GATE_SAID_NO)
-    typer.echo(f"{name}: {found.share} % of the keys are answered by B: {router.url}", err=True)
+    typer.echo(f"{name}: {ab_test.share} % of the keys are answered by B: {router.url}", err=True)
     typer.echo("callers send theirs in the header x-routing-key", err=True)
     typer.echo(f"no canary takes B back: ml ab stop {name} sends every key to A", err=True)
 
@@ -128,11 +129,11 @@ def assign(
     """Say which version answers a key, and remember that it was asked for."""
     from ml.release.ab import experiment, records
 
-    found = records.assign(experiment.find(name), keys)
+    arms = records.assign(experiment.find(name), keys)
     if as_json:
-        json_out.write(dict(found))
+        json_out.write(dict(arms))
         return
-    for key, arm in found.items():
+    for key, arm in arms.items():
         typer.echo(f"{key}\t{arm}")
 
 
@@ -148,14 +149,14 @@ def record(
     """Record what came of a key; the first outcome of a key counts."""
     from ml.release.ab import experiment, records
 
-    found = experiment.find(name)
+    ab_test = experiment.find(name)
     if file is not None:
         outcomes = _read_outcomes(file)
     elif key and value is not None:
         outcomes = [(key, value)]
     else:
         raise Refused(Problem("no-outcome", "nothing to record", "KEY VALUE, or --from FILE"))
-    counted = records.record(found, outcomes)
+    counted = records.record(ab_test, outcomes)
     repeated = len(outcomes) - counted
     also = f"; {repeated} of keys that had one before, which stands" if repeated else ""
     typer.echo(f"{name}: {counted} recorded{also}", err=True)
@@ -173,30 +174,35 @@ def report(
     from ml.release.ab import experiment, records, routing
     from ml.release.ab.verdict import verdict
 
-    found = experiment.find(name)
-    kept, is_served = records.read(found), routing.served(found)
-    made = verdict(found, kept)
+    ab_test = experiment.find(name)
+    outcomes, is_served = records.read(ab_test), routing.served(ab_test)
+    result = verdict(ab_test, outcomes)
     if out is not None:
         from ml.core import files
         from ml.reports.pages import experiment_page
 
-        files.replace(out, experiment_page(found, kept, made))
+        files.replace(out, experiment_page(ab_test, outcomes, result))
     if as_json:
         json_out.write(
-            {**_as_json(found), **made.to_json(), "served": is_served, "records": _lines(kept)}
+            {
+                **_as_json(ab_test),
+                **result.to_json(),
+                "served": is_served,
+                "records": _lines(outcomes),
+            }
         )
         return
-    for arm, side, count in (("A", found.a, made.a), ("B", found.b, made.b)):
+    for arm, side, count in (("A", ab_test.a, result.a), ("B", ab_test.b, result.b)):
         mean = "" if count.mean is None else f", mean {count.mean:.4g}"
         typer.echo(
             f"{arm}, version {side.version}: {count.assigned:,} keys, "
             f"{count.outcomes:,} outcomes{mean}"
         )
-    for what, lines in _lines(kept).items():
+    for what, lines in _lines(outcomes).items():
         if lines:
             typer.echo(f"left out: {lines} {what}", err=True)
-    typer.echo(made.said)
-    if not is_served and not made.stop:
+    typer.echo(result.said)
+    if not is_served and not result.stop:
         typer.echo(f"no key is sent to B now: ml ab serve {name} --approved-by NAME", err=True)
     if out is not None:
         typer.echo(f"written to {out}", err=True)
@@ -211,9 +217,11 @@ def list_() -> None:
     if not experiment.every():
         typer.echo("none was started yet; ml ab start --help", err=True)
     for name in experiment.every():
-        found = experiment.find(name)
-        said = verdict(found, records.read(found)).said
-        typer.echo(f"{name}: {found.model} {found.a.version} against {found.b.version}: {said}")
+        ab_test = experiment.find(name)
+        sentence = verdict(ab_test, records.read(ab_test)).said
+        typer.echo(
+            f"{name}: {ab_test.model} {ab_test.a.version} against {ab_test.b.version}: {sentence}"
+        )
 
 
 def _read_outcomes(path: Path) -> list[tuple[str, float]]:
@@ -221,7 +229,7 @@ def _read_outcomes(path: Path) -> list[tuple[str, float]]:
 
     from ml.core.errors import Place
 
-    found = []
+    outcomes = []
     try:
         with path.open(newline="", encoding="utf-8-sig") as stream:
             for number, row in enumerate(csv.reader(stream), 1):
@@ -229,7 +237,7 @@ def _read_outcomes(path: Path) -> list[tuple[str, float]]:
                     continue
                 try:
                     key, value = row
-                    found.append((key, float(value)))
+                    outcomes.append((key, float(value)))
                 except ValueError:
                     raise Refused(
                         Problem(
@@ -239,25 +247,25 @@ def _read_outcomes(path: Path) -> list[tuple[str, float]]:
                     ) from None
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise Refused(Problem("unreadable", f"{path}: {error}", "lines of KEY,VALUE")) from None
-    return found
+    return outcomes
 
 
-def _as_json(found: object) -> dict[str, object]:
+def _as_json(ab_test: object) -> dict[str, object]:
     from dataclasses import asdict
 
     from ml.release.ab.experiment import Experiment
 
-    assert isinstance(found, Experiment)
-    shown = {name: value for name, value in asdict(found).items() if name != "salt"}
-    return {**shown, "planned": found.planned, "fixed": found.fixed}
+    assert isinstance(ab_test, Experiment)
+    fields = {name: value for name, value in asdict(ab_test).items() if name != "salt"}
+    return {**fields, "planned": ab_test.planned, "fixed": ab_test.fixed}
 
 
-def _lines(kept: object) -> dict[str, int]:
+def _lines(outcomes: object) -> dict[str, int]:
     from ml.release.ab.records import Records
 
-    assert isinstance(kept, Records)
+    assert isinstance(outcomes, Records)
     return {
-        "repeated": kept.repeated,
-        "contradicting": kept.contradicting,
-        "unreadable": kept.unreadable,
+        "repeated": outcomes.repeated,
+        "contradicting": outcomes.contradicting,
+        "unreadable": outcomes.unreadable,
     }

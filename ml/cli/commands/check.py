@@ -42,14 +42,14 @@ def command(
     from ml.specs.check.survey import survey
 
     format = Format.json if as_json else format
-    found = survey(paths or [], release_files())
+    report = survey(paths or [], release_files())
     if format is Format.json:
-        print(json.dumps(found.as_json(), indent=2))
+        print(json.dumps(report.as_json(), indent=2))
     else:
-        for problem in found.problems:
+        for problem in report.problems:
             print(annotation(problem) if format is Format.github else problem)
-    print(found.summary(), file=sys.stderr if format is Format.json else sys.stdout)
-    raise typer.Exit(Exit.WRONG_CALL if found.errors else Exit.DONE)
+    print(report.summary(), file=sys.stderr if format is Format.json else sys.stdout)
+    raise typer.Exit(Exit.WRONG_CALL if report.errors else Exit.DONE)
 
 
 def release_files() -> Mapping[str, Callable[[Path], Sequence[Problem]]]:

@@ -48,24 +48,24 @@ def command(
     from ml.reports.charts.forest import svg_file
     from ml.reports.comment import comment, forest_rows
 
-    found = versus(open_backend(), candidate, champion, to, _watch)
+    result = versus(open_backend(), candidate, champion, to, _watch)
     if chart is not None:
-        title = f"{found.comparison.primary}: candidate minus champion"
-        files.replace(chart, svg_file(forest_rows(found.comparison), title))
+        title = f"{result.comparison.primary}: candidate minus champion"
+        files.replace(chart, svg_file(forest_rows(result.comparison), title))
     if form == "json":
-        json_out.write(document(found))
+        json_out.write(document(result))
     elif form == "md":
         links = {"report": report_url} if report_url else {}
-        typer.echo(comment(found, repository or _repository(), chart_url, links), nl=False)
+        typer.echo(comment(result, repository or _repository(), chart_url, links), nl=False)
     else:
-        _print_comparison(found)
+        _print_comparison(result)
 
 
-def document(found: Compared) -> dict[str, Any]:
+def document(result: Compared) -> dict[str, Any]:
     """The comparison for a program."""
     from ml.cli.render import json_out
 
-    made = found.comparison
+    comparison = result.comparison
 
     def estimate(of: Estimate | None) -> Any:
         return json_out.plain(asdict(of)) if of else None
@@ -81,71 +81,81 @@ def document(found: Compared) -> dict[str, Any]:
         }
 
     return {
-        "model": found.model,
-        "environment": found.environment,
-        "candidate": {"name": made.candidate.name, "digest": made.candidate.digest},
+        "model": result.model,
+        "environment": result.environment,
+        "candidate": {"name": comparison.candidate.name, "digest": comparison.candidate.digest},
         "champion": (
-            {"name": made.champion.name, "digest": made.champion.digest} if made.champion else None
+            {"name": comparison.champion.name, "digest": comparison.champion.digest}
+            if comparison.champion
+            else None
         ),
-        "primary_metric": made.primary,
-        "metrics": [row(one) for one in made.metrics],
-        "slices": [row(one) for one in made.slices],
-        "amounts": [asdict(one) for one in made.amounts],
-        "decision": found.decision.to_json() if found.decision else None,
-        "lineage": asdict(made.candidate.evidence.lineage),
-        "missing": list(made.missing),
-        "unpaired": made.unpaired or None,
-        "notes": list(found.notes),
+        "primary_metric": comparison.primary,
+        "metrics": [row(each) for each in comparison.metrics],
+        "slices": [row(each) for each in comparison.slices],
+        "amounts": [asdict(row) for row in comparison.amounts],
+        "decision": result.decision.to_json() if result.decision else None,
+        "lineage": asdict(comparison.candidate.evidence.lineage),
+        "missing": list(comparison.missing),
+        "unpaired": comparison.unpaired or None,
+        "notes": list(result.notes),
     }
 
 
-def _print_comparison(found: Compared) -> None:
+def _print_comparison(result: Compared) -> None:
     from ml.cli.render import tables, verdicts
     from ml.reports.charts.forest import text_plot
     from ml.reports.comment import forest_rows
 
-    made = found.comparison
-    head = ["metric", "on", made.candidate.name]
-    head += [made.champion.name, "difference"] if made.champion else []
-    tables.write(head, [_row(one, made.champion is not None) for one in made.metrics])
-    if drawn := forest_rows(made):
-        typer.echo(f"\n{tables.plain(made.primary)}, candidate minus champion")
-        for line in text_plot(drawn):
+    comparison = result.comparison
+    head = ["metric", "on", comparison.candidate.name]
+    head += [comparison.champion.name, "difference"] if comparison.champion else []
+    tables.write(head, [_row(row, comparison.champion is not None) for row in comparison.metrics])
+    if plot_rows := forest_rows(comparison):
+        typer.echo(f"\n{tables.plain(comparison.primary)}, candidate minus champion")
+        for line in text_plot(plot_rows):
             typer.echo(line)
     typer.echo("")
-    head = ["", made.candidate.name, *([made.champion.name] if made.champion else [])]
-    tables.write(head, [_amount(one, made.champion is not None) for one in made.amounts])
-    if found.decision:
-        verdicts.show(found.decision)
-    if made.unpaired:
-        typer.echo(f"note: not compared unit by unit: {made.unpaired}", err=True)
-    for note in found.notes:
+    head = [
+        "",
+        comparison.candidate.name,
+        *([comparison.champion.name] if comparison.champion else []),
+    ]
+    tables.write(
+        head, [_amount(row, comparison.champion is not None) for row in comparison.amounts]
+    )
+    if result.decision:
+        verdicts.show(result.decision)
+    if comparison.unpaired:
+        typer.echo(f"note: not compared unit by unit: {comparison.unpaired}", err=True)
+    for note in result.notes:
         typer.echo(f"note: {note}", err=True)
-    if made.missing:
-        typer.echo(f"missing from the evidence: {', '.join(made.missing)}", err=True)
+    if comparison.missing:
+        typer.echo(f"missing from the evidence: {', '.join(comparison.missing)}", err=True)
 
 
 def _row(row: Row, against: bool) -> list[str]:
     from ml.reports.formatting import number, signed
 
-    def shown(of: Estimate | None) -> str:
+    def value_text(of: Estimate | None) -> str:
         return "missing" if of is None or of.value is None else number(of.value)
 
-    cells = [row.metric, row.place, shown(row.ours)]
+    cells = [row.metric, row.place, value_text(row.ours)]
     if not against:
         return cells
     by = row.by
-    said = f"{signed(by.mean)} ({signed(by.low)} to {signed(by.high)})" if by else "not paired"
-    return [*cells, shown(row.theirs), f"{said} {row.verdict}".rstrip()]
+    difference = (
+        f"{signed(by.mean)} ({signed(by.low)} to {signed(by.high)})" if by else "not paired"
+    )
+    return [*cells, value_text(row.theirs), f"{difference} {row.verdict}".rstrip()]
 
 
-def _amount(one: Amount, against: bool) -> list[str]:
+def _amount(amount: Amount, against: bool) -> list[str]:
     from ml.reports.formatting import number
 
-    values = [one.ours, one.theirs] if against else [one.ours]
+    values = [amount.ours, amount.theirs] if against else [amount.ours]
     return [
-        one.what,
-        *("missing" if v is None else f"{number(v)} {one.unit}".rstrip() for v in values),
+        amount.what,
+        *("missing" if v is None else f"{number(v)} {amount.unit}".rstrip() for v in values),
     ]
 
 

@@ -26,27 +26,27 @@ def verify(
     from ml.backends.choice import open_backend
     from ml.release.evidence.reverify import checks
 
-    found = open_backend().registry.find(model, version)
-    made = checks(found)
-    sound = all(check.sound for check in made)
+    registered = open_backend().registry.find(model, version)
+    results = checks(registered)
+    sound = all(check.sound for check in results)
     if as_json:
         json_out.write(
             {
-                "model": found.model,
-                "version": found.version,
-                "digest": found.digest,
+                "model": registered.model,
+                "version": registered.version,
+                "digest": registered.digest,
                 "sound": sound,
                 "checks": [
                     {"check": check.name, "sound": check.sound, "differs": list(check.differs)}
-                    for check in made
+                    for check in results
                 ],
             }
         )
     else:
-        for check in made:
+        for check in results:
             typer.echo(f"{check.name}: {'as it was kept' if check.sound else 'DIFFERS'}", err=True)
-            for one in check.differs:
-                typer.echo(f"  {one}", err=True)
+            for difference in check.differs:
+                typer.echo(f"  {difference}", err=True)
     if not sound:
         raise typer.Exit(Exit.GATE_SAID_NO)
 

@@ -29,8 +29,8 @@ def command(
     if not request.strip():
         hint = example(endpoint, endpoint)
         raise Refused(Problem("no-request", "the request is empty", "some text", hint))
-    asked = _object(request)
-    reply = ask(endpoint, of_text(endpoint, request) if asked is None else asked)
+    body = _object(request)
+    reply = ask(endpoint, of_text(endpoint, request) if body is None else body)
     if reply.started:
         typer.echo(f"{endpoint} was not running; started it at {reply.router.url}", err=True)
     if as_json:
@@ -53,9 +53,9 @@ def answer_texts(body: Mapping[str, object]) -> list[str]:
     """What a model answered, for a person: ranked entries one by one, anything else as JSON."""
     answers = body.get("answers")
     if isinstance(answers, list) and all(
-        isinstance(one, dict) and one.keys() >= ENTRY for one in answers
+        isinstance(entry, dict) and entry.keys() >= ENTRY for entry in answers
     ):
-        return [_entry_text(one) for one in answers]
+        return [_entry_text(entry) for entry in answers]
     return [json.dumps(body, ensure_ascii=False)]
 
 

@@ -53,34 +53,37 @@ def propose(
     from ml.release.promotion.propose import propose as go
 
     prices = costs.of_instance(to)
-    made = go(open_backend(), project, run, to, reason=reason, watch=_watch, prices=prices)
+    proposal = go(open_backend(), project, run, to, reason=reason, watch=_watch, prices=prices)
     if as_json:
-        found = {
-            "project": made.project,
-            "environment": made.environment,
-            "run": made.run.name,
-            "model": made.model,
-            "version": made.version,
-            "digest": made.digest,
-            "champion": made.champion,
-            "rival": made.rival,
-            "release": str(made.release) if made.release else None,
-            "written": [str(path) for path in made.written],
-            "decision": made.decision.to_json(),
+        document = {
+            "project": proposal.project,
+            "environment": proposal.environment,
+            "run": proposal.run.name,
+            "model": proposal.model,
+            "version": proposal.version,
+            "digest": proposal.digest,
+            "champion": proposal.champion,
+            "rival": proposal.rival,
+            "release": str(proposal.release) if proposal.release else None,
+            "written": [str(path) for path in proposal.written],
+            "decision": proposal.decision.to_json(),
         }
-        json_out.write(found)
+        json_out.write(document)
     else:
-        typer.echo(f"{made.run.name} is {made.model} {made.version} ({made.digest[:19]})", err=True)
-        verdicts.show(made.decision, made.rival or "")
-        if made.rival:
-            typer.echo(release_text.rival(made), err=True)
-        elif made.unapplied:
-            typer.echo(f"version {made.unapplied} was declared and never applied", err=True)
-        for path in made.written:
+        typer.echo(
+            f"{proposal.run.name} is {proposal.model} {proposal.version} ({proposal.digest[:19]})",
+            err=True,
+        )
+        verdicts.show(proposal.decision, proposal.rival or "")
+        if proposal.rival:
+            typer.echo(release_text.rival(proposal), err=True)
+        elif proposal.unapplied:
+            typer.echo(f"version {proposal.unapplied} was declared and never applied", err=True)
+        for path in proposal.written:
             typer.echo(f"written: {shown(path)}", err=True)
-        if made.release:
+        if proposal.release:
             typer.echo(_next(project, to), err=True)
-    if made.decision.outcome == "refused":
+    if proposal.decision.outcome == "refused":
         raise typer.Exit(Exit.GATE_SAID_NO)
 
 
@@ -97,20 +100,20 @@ def plan(
     from ml.release.rollout.plan import plan as look
 
     desired_state.demand_here(to, on)
-    found = look(open_backend(), project, to, watch=_watch)
+    rollout = look(open_backend(), project, to, watch=_watch)
     if as_json:
-        json_out.write(found.to_json())
+        json_out.write(rollout.to_json())
     else:
-        if found.decision:
-            verdicts.show(found.decision)
-        typer.echo(release_text.plan(found))
-        if found.unsigned:
+        if rollout.decision:
+            verdicts.show(rollout.decision)
+        typer.echo(release_text.plan(rollout))
+        if rollout.unsigned:
             typer.echo(_next(project, to), err=True)
-    if found.stops:
+    if rollout.stops:
         if not as_json:
-            typer.echo(str(found.stops), err=True)
-        raise typer.Exit(found.stops.exit_code)
-    if found.decision and found.decision.outcome == "refused":
+            typer.echo(str(rollout.stops), err=True)
+        raise typer.Exit(rollout.stops.exit_code)
+    if rollout.decision and rollout.decision.outcome == "refused":
         raise typer.Exit(Exit.GATE_SAID_NO)
 
 
@@ -133,7 +136,7 @@ def apply(
     from ml.release.rollout.status import status as look
 
     desired_state.demand_here(to, on)
-    done = go(
+    promotion = go(
         open_backend(),
         project,
         to,
@@ -143,42 +146,44 @@ def apply(
         told=lambda sentence: typer.echo(f"canary: {sentence}", err=True),
         waiting=lambda: typer.echo(f"another apply to {to} goes on; waiting", err=True),
     )
-    if done is None:
-        (is_now,) = look(open_backend().registry, project, to)
+    if promotion is None:
+        (current,) = look(open_backend().registry, project, to)
         if as_json:
-            json_out.write({"outcome": "nothing-declared", **is_now.to_json()})
+            json_out.write({"outcome": "nothing-declared", **current.to_json()})
         else:
-            typer.echo(release_text.status(is_now), err=True)
+            typer.echo(release_text.status(current), err=True)
             typer.echo(f"next: ml release propose {project}{_env(to)}", err=True)
         return
     if as_json:
-        found = {
-            "outcome": done.outcome,
-            "endpoint": done.endpoint,
-            "model": done.model,
-            "version": done.version,
-            "digest": done.digest,
-            "replaced": done.replaced,
-            "canary": done.canary.to_json() if done.canary else None,
-            "url": done.router.url if done.router else None,
-            "decision": done.decision.to_json(),
+        document = {
+            "outcome": promotion.outcome,
+            "endpoint": promotion.endpoint,
+            "model": promotion.model,
+            "version": promotion.version,
+            "digest": promotion.digest,
+            "replaced": promotion.replaced,
+            "canary": promotion.canary.to_json() if promotion.canary else None,
+            "url": promotion.router.url if promotion.router else None,
+            "decision": promotion.decision.to_json(),
         }
-        json_out.write(found)
+        json_out.write(document)
     else:
-        verdicts.show(done.decision)
-        if done.canary and done.canary.replayed:
+        verdicts.show(promotion.decision)
+        if promotion.canary and promotion.canary.replayed:
             typer.echo(
-                f"canary: {done.canary.replayed} of the requests were the project's samples, "
+                f"canary: {promotion.canary.replayed} of the requests were the project's samples, "
                 "since there was too little traffic",
                 err=True,
             )
-        if done.router:
-            was = "serves now" if done.started else "was serving already"
-            typer.echo(f"{done.model} {done.version} {was}: {done.router.url}", err=True)
-            typer.echo(f"next: {example(done.endpoint, done.model)}", err=True)
-        elif [one.gate for one in done.decision.blocking] == ["sign-off"]:
+        if promotion.router:
+            was = "serves now" if promotion.started else "was serving already"
+            typer.echo(
+                f"{promotion.model} {promotion.version} {was}: {promotion.router.url}", err=True
+            )
+            typer.echo(f"next: {example(promotion.endpoint, promotion.model)}", err=True)
+        elif [result.gate for result in promotion.decision.blocking] == ["sign-off"]:
             typer.echo(_next(project, to), err=True)
-    if done.outcome == "refused":
+    if promotion.outcome == "refused":
         raise typer.Exit(Exit.GATE_SAID_NO)
 
 
@@ -198,13 +203,17 @@ def drill(
 
     if fault in FAULTS:
         typer.echo(f"a green in which {FAULTS[fault]}, beside what serves", err=True)
-    done = go(project, fault, told=lambda sentence: typer.echo(f"canary: {sentence}", err=True))
+    result = go(project, fault, told=lambda sentence: typer.echo(f"canary: {sentence}", err=True))
     if as_json:
-        found = {**asdict(done), "outcome": done.outcome.to_json(), "noticed": done.noticed}
-        json_out.write(found)
+        document = {
+            **asdict(result),
+            "outcome": result.outcome.to_json(),
+            "noticed": result.noticed,
+        }
+        json_out.write(document)
     else:
-        release_text.show_drill(done)
-    if not done.noticed:
+        release_text.show_drill(result)
+    if not result.noticed:
         raise typer.Exit(Exit.RUN_FAILED)
 
 
@@ -219,21 +228,21 @@ def rollback(
     from ml.core.repository import shown
     from ml.release.rollout.rollback import roll_back
 
-    done = roll_back(open_backend().registry, project, to, why)
+    result = roll_back(open_backend().registry, project, to, why)
     if as_json:
         json_out.write(
             {
-                "project": done.project,
-                "environment": done.environment,
-                "declared": asdict(done.declared),
-                "replaced": asdict(done.replaced),
-                "written": [str(path) for path in done.written],
+                "project": result.project,
+                "environment": result.environment,
+                "declared": asdict(result.declared),
+                "replaced": asdict(result.replaced),
+                "written": [str(path) for path in result.written],
             }
         )
         return
-    back, was = done.declared, done.replaced
+    back, was = result.declared, result.replaced
     typer.echo(f"{back.model} {back.version} is declared in place of {was.version}", err=True)
-    for path in done.written:
+    for path in result.written:
         typer.echo(f"written: {shown(path)}", err=True)
     typer.echo(_next(project, to), err=True)
 
@@ -253,13 +262,13 @@ def status(
     from ml.cli.render import release_text
     from ml.release.rollout.status import status as look
 
-    found = look(open_backend().registry, project, to)
+    states = look(open_backend().registry, project, to)
     if as_json:
-        json_out.write([one.to_json() for one in found])
+        json_out.write([state.to_json() for state in states])
         return
-    for one in found:
-        typer.echo(release_text.status(one), err=one.declared is None)
-    if not any(one.declared for one in found):
+    for state in states:
+        typer.echo(release_text.status(state), err=state.declared is None)
+    if not any(state.declared for state in states):
         typer.echo("nothing is declared; next: ml release propose PROJECT", err=True)
 
 

@@ -21,23 +21,23 @@ def command(
     from ml.reports.pages import default_path, report
 
     backend = open_backend()
-    made = report(backend.runs.find(run), backend)
-    path = (out or default_path(made.run.name)).absolute()
+    page = report(backend.runs.find(run), backend)
+    path = (out or default_path(page.run.name)).absolute()
     with faults.as_refusals():
-        files.replace(path, made.html)
+        files.replace(path, page.html)
     if as_json:
-        said = {
-            "run": made.run.name,
-            "status": made.run.status,
+        document = {
+            "run": page.run.name,
+            "status": page.run.status,
             "path": str(path),
             "bytes": path.stat().st_size,
-            "verdict": list(made.sentences),
-            "notes": list(made.notes),
+            "verdict": list(page.sentences),
+            "notes": list(page.notes),
         }
-        typer.echo(json.dumps(said, indent=1))
+        typer.echo(json.dumps(document, indent=1))
     else:
-        typer.echo(" ".join(made.sentences), err=True)
-        for note in made.notes:
+        typer.echo(" ".join(page.sentences), err=True)
+        for note in page.notes:
             typer.echo(f"note: {note}", err=True)
         typer.echo(path)
     if show and not _open_in_browser(path):

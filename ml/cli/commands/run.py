@@ -82,14 +82,18 @@ def command(
         compared = backend.environments(plan)
         priced = costs.of(plan)
         azure = [costs.as_json(cost) for cost in priced]
-        said = {
+        document = {
             **plan_text.as_json(plan),
-            "environments": [one.data for one in compared],
+            "environments": [difference.data for difference in compared],
             "azure_costs": azure,
         }
-        text = json.dumps(said, indent=1) if as_json else plan_text.as_text(plan)
+        text = json.dumps(document, indent=1) if as_json else plan_text.as_text(plan)
         sys.stdout.write(f"{text}\n")
-        lines = () if isolated else (f"  {line}" for one in compared for line in one.lines)
+        lines = (
+            ()
+            if isolated
+            else (f"  {line}" for difference in compared for line in difference.lines)
+        )
         _say(*backend.differences(plan), *lines)
         _say(*priced)
         return
@@ -102,8 +106,11 @@ def command(
         run = backend.run(plan, protecting(backend, watch) if keep else watch)
     if as_json:
         compared = backend.environments(plan)
-        said = {**live.as_json(backend, run), "environments": [one.data for one in compared]}
-        sys.stdout.write(json.dumps(said, indent=1) + "\n")
+        document = {
+            **live.as_json(backend, run),
+            "environments": [difference.data for difference in compared],
+        }
+        sys.stdout.write(json.dumps(document, indent=1) + "\n")
     else:
         _say(live.summary(backend, plan, run, echoed))
     raise typer.Exit(Exit.DONE if run.status == "Completed" else Exit.RUN_FAILED)
@@ -122,7 +129,7 @@ def protecting(backend: Backend, watch: Watch) -> Watch:
 
 def parse_changes(changes: list[str]) -> dict[str, str]:
     """`["a.b=c"]` → `{"a.b": "c"}`; Refused for a change that is not FIELD=VALUE."""
-    found: dict[str, str] = {}
+    fields: dict[str, str] = {}
     for change in changes:
         field, equals, value = change.partition("=")
         if not equals or not field.strip():
@@ -134,8 +141,8 @@ def parse_changes(changes: list[str]) -> dict[str, str]:
                     "for example: --set inputs.learning_rate=0.1",
                 )
             )
-        found[field.strip()] = value
-    return found
+        fields[field.strip()] = value
+    return fields
 
 
 def _say(*lines: object) -> None:

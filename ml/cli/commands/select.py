@@ -36,81 +36,81 @@ def command(
     if goal not in (None, *ranking.GOALS):
         raise Refused(Problem("no-such-goal", f"--goal {goal}", " or ".join(ranking.GOALS)))
     store = open_backend(on).runs
-    found = choose(store, [store.find(name) for name in runs or ["latest"]], metric, goal)
+    selected = choose(store, [store.find(name) for name in runs or ["latest"]], metric, goal)
     if as_json:
-        json_out.write(document(found))
+        json_out.write(document(selected))
         return
-    print_selection(found, limit)
-    first = found.selection.by_score or found.selection.by_metric
-    project = found.project or "PROJECT"
+    print_selection(selected, limit)
+    first = selected.selection.by_score or selected.selection.by_metric
+    project = selected.project or "PROJECT"
     typer.echo(f"next: ml release propose {project} --run {first.contender.name}", err=True)
 
 
-def print_selection(found: Selected, limit: int = 0) -> None:
+def print_selection(selected: Selected, limit: int = 0) -> None:
     """The ranking on stdout, what is to be said of it on stderr."""
     from ml.release.selection import explanation
 
-    table(found.selection, limit)
-    typer.echo(explanation.formula(found.selection), err=True)
-    for sentence in explanation.sentences(found.selection):
+    table(selected.selection, limit)
+    typer.echo(explanation.formula(selected.selection), err=True)
+    for sentence in explanation.sentences(selected.selection):
         typer.echo(sentence, err=True)
-    for note in found.notes:
+    for note in selected.notes:
         typer.echo(f"note: {note}", err=True)
 
 
-def table(made: Selection, limit: int = 0) -> None:
+def table(selection: Selection, limit: int = 0) -> None:
     """Print the ranking, the first by the score on top; `front` marks the Pareto front."""
     from ml.cli.render import tables
 
-    shown = made.ranked[:limit] if limit else made.ranked
-    terms = [term for term in COLUMNS if term in made.compared]
-    head = ["", "score", made.metric, *(COLUMNS[term] for term in terms)]
-    tables.write([*head, "by metric", "Pareto"], [_row(one, terms) for one in shown])
-    if len(shown) < len(made.ranked):
-        typer.echo(f"{len(shown)} of {len(made.ranked)}; all: --limit 0", err=True)
+    rows = selection.ranked[:limit] if limit else selection.ranked
+    terms = [term for term in COLUMNS if term in selection.compared]
+    head = ["", "score", selection.metric, *(COLUMNS[term] for term in terms)]
+    tables.write([*head, "by metric", "Pareto"], [_row(row, terms) for row in rows])
+    if len(rows) < len(selection.ranked):
+        typer.echo(f"{len(rows)} of {len(selection.ranked)}; all: --limit 0", err=True)
 
 
-def _row(one: Ranked, terms: list[str]) -> list[str]:
+def _row(ranked: Ranked, terms: list[str]) -> list[str]:
     from ml.cli.render.live import number
 
-    score = "–" if one.score is None else f"{one.score:.2f}"
-    measured = one.contender.terms
+    score = "–" if ranked.score is None else f"{ranked.score:.2f}"
+    measured = ranked.contender.terms
     cells = [number(measured["quality"] or 0.0)]
     cells += ["–" if (value := measured.get(term)) is None else f"{value:.3g}" for term in terms]
-    front = {True: "front", False: "", None: "?"}[one.on_front]
-    return [one.contender.label, score, *cells, f"{one.by_metric}.", front]
+    front = {True: "front", False: "", None: "?"}[ranked.on_front]
+    return [ranked.contender.label, score, *cells, f"{ranked.by_metric}.", front]
 
 
-def document(found: Selected) -> dict[str, Any]:
+def document(selected: Selected) -> dict[str, Any]:
     """The selection for a program."""
     from ml.cli.render import json_out
     from ml.release.selection import explanation
 
-    made = found.selection
-    first = made.by_score
+    selection = selected.selection
+    first = selection.by_score
     return {
-        "metric": made.metric,
-        "goal": made.goal,
-        "project": found.project or None,
-        "weights": made.weights.source or None,
-        "formula": explanation.formula(made),
+        "metric": selection.metric,
+        "goal": selection.goal,
+        "project": selected.project or None,
+        "weights": selection.weights.source or None,
+        "formula": explanation.formula(selection),
         "first_by_score": first.contender.name if first else None,
-        "first_by_metric": made.by_metric.contender.name,
-        "left_out": dict(made.left_out),
-        "compared": list(made.compared),
-        "said": list(explanation.sentences(made)),
-        "notes": list(found.notes),
+        "first_by_metric": selection.by_metric.contender.name,
+        "left_out": dict(selection.left_out),
+        "compared": list(selection.compared),
+        "said": list(explanation.sentences(selection)),
+        "notes": list(selected.notes),
         "ranked": [
             {
-                "run": one.contender.name,
-                "terms": json_out.plain(dict(one.contender.terms)),
-                "parts": dict(one.parts),
-                "score": one.score,
-                "by_score": one.by_score,
-                "by_metric": one.by_metric,
-                "on_front": one.on_front,
-                "missing": dict(one.missing),
+                "run": row.contender.name,
+                "terms": json_out.plain(dict(row.contender.terms)),
+                "parts": dict(row.parts),
+                "score": row.score,
+                "by_score": row.by_score,
+                "by_metric": row.by_metric,
+                "on_front": row.on_front,
+                "missing": dict(row.missing),
             }
-            for one in made.ranked
+            for row in selection.ranked
         ],
     }

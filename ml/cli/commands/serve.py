@@ -24,8 +24,8 @@ def command(
     from ml.serving import processes, server
 
     if (stop or port is not None) and endpoint is None:
-        known = f"one of: {', '.join(endpoints.names()) or 'nothing is served yet'}"
-        raise Refused(Problem("no-endpoint", "no endpoint is named", known))
+        expected = f"one of: {', '.join(endpoints.names()) or 'nothing is served yet'}"
+        raise Refused(Problem("no-endpoint", "no endpoint is named", expected))
     if stop or stop_all:
         names = endpoints.folders() if stop_all else [str(endpoint)]
         for name in names:
@@ -37,15 +37,15 @@ def command(
     if endpoint is not None:
         live, started = endpoints.ensure(endpoint, port)
         typer.echo(f"{endpoint}: {'started' if started else 'was running already'}", err=True)
-        found = [(endpoint, live, endpoints.router(endpoint))]
+        servers = [(endpoint, live, endpoints.router(endpoint))]
     else:
-        every = [(name, endpoints.live(name)) for name in endpoints.names()]
-        found = [
+        launched = [(name, endpoints.live(name)) for name in endpoints.names()]
+        servers = [
             (name, live, endpoints.router(name) if server.is_up(live.server) else None)
-            for name, live in every
+            for name, live in launched
             if live
         ]
-        if not found:
+        if not servers:
             typer.echo("nothing is served; `make demo` goes the whole way", err=True)
     if as_json:
         rows = [
@@ -64,11 +64,11 @@ def command(
                     "baseline": live.canary.baseline is not None,
                 },
             }
-            for name, live, router in found
+            for name, live, router in servers
         ]
         typer.echo(json.dumps(rows, indent=1))
         return
-    for name, live, router in found:
+    for name, live, router in servers:
         where = router.url if router else f"stopped (`ml serve {name}` starts it)"
         beside = live.canary
         canary = f", canary {beside.launch.version} ({beside.weight} %)" if beside else ""

@@ -38,28 +38,28 @@ def explain(
     from ml.reports import explanation
 
     store = open_backend(on).runs
-    found, named = _sweep(store, run)
-    number = trial if trial is not None else named
-    explained = explanation.explain(found, store)
-    numbers = [one.number for one in explained.trials]
+    sweep, trial_number = _sweep(store, run)
+    number = trial if trial is not None else trial_number
+    explained = explanation.explain(sweep, store)
+    numbers = [each.number for each in explained.trials]
     if number is not None and number not in numbers:
         last = f"0 to {max(numbers)}" if numbers else "none has started yet"
-        raise Refused(Problem("no-such-trial", f"{found.name} has no trial {number}", last))
+        raise Refused(Problem("no-such-trial", f"{sweep.name} has no trial {number}", last))
     if as_json:
-        said = explanation.as_json(explained, number)
-        sys.stdout.write(json.dumps(said, indent=1) + "\n")
+        document = explanation.as_json(explained, number)
+        sys.stdout.write(json.dumps(document, indent=1) + "\n")
         return
     for note in explained.notes:
         typer.echo(f"note: {note}", err=True)
     if number is not None:
-        _show_trial(explained, next(one for one in explained.trials if one.number == number))
+        _show_trial(explained, next(each for each in explained.trials if each.number == number))
     else:
         _show_sweep(explained)
 
 
-def _sweep(store: RunStore, wanted: str) -> tuple[Run, int | None]:
+def _sweep(store: RunStore, name: str) -> tuple[Run, int | None]:
     """The sweep that is meant, and the number of the trial when one was named."""
-    if wanted == "latest":
+    if name == "latest":
         for entry in store.entries():
             for run in (entry.run, *entry.run.below()):
                 if run.trials:
@@ -72,19 +72,21 @@ def _sweep(store: RunStore, wanted: str) -> tuple[Run, int | None]:
                 "start one: ml run SPEC",
             )
         )
-    run = store.find(wanted)
+    run = store.find(name)
     if run.trials:
         return run, None
     parent, sample = store.parent(run), store.sample(run)
     if parent is not None and parent.trials and sample is not None:
         return parent, sample.number
-    swept = [step for step in run.below() if step.trials]
-    if len(swept) == 1:
-        return swept[0], None
-    names = ", ".join(step.name for step in swept)
-    found = f"{run.name} is no sweep" if not swept else f"{run.name} has {len(swept)} sweep steps"
-    hint = f"name one of them: {names}" if swept else "`ml runs list` shows what there is"
-    raise Refused(Problem("not-a-sweep", found, "a sweep, or one of its trials", hint))
+    sweeps = [step for step in run.below() if step.trials]
+    if len(sweeps) == 1:
+        return sweeps[0], None
+    names = ", ".join(step.name for step in sweeps)
+    description = (
+        f"{run.name} is no sweep" if not sweeps else f"{run.name} has {len(sweeps)} sweep steps"
+    )
+    hint = f"name one of them: {names}" if sweeps else "`ml runs list` shows what there is"
+    raise Refused(Problem("not-a-sweep", description, "a sweep, or one of its trials", hint))
 
 
 def _show_sweep(explained: Explanation) -> None:
@@ -95,11 +97,11 @@ def _show_sweep(explained: Explanation) -> None:
     sweep = explained.sweep
     typer.echo(f"{explained.run.name}: {sweep.goal} {sweep.metric}, {sweep.sampling}")
     rows = []
-    for one in explained.trials:
-        value = "" if one.trial.value is None else number(one.trial.value)
-        best = "best" if one.trial.run.name == explained.run.best else one.trial.outcome
-        why = _reason(explained, one)
-        rows.append([str(one.number), value, best, short(one.origin) or "?", why])
+    for each in explained.trials:
+        value = "" if each.trial.value is None else number(each.trial.value)
+        best = "best" if each.trial.run.name == explained.run.best else each.trial.outcome
+        why = _reason(explained, each)
+        rows.append([str(each.number), value, best, short(each.origin) or "?", why])
     tables.write(("trial", sweep.metric, "outcome", "from", "why"), rows)
     typer.echo("")
     for line in _importance(explained):
@@ -107,45 +109,45 @@ def _show_sweep(explained: Explanation) -> None:
     typer.echo(f"one in full: ml sweep explain {explained.run.name} --trial N", err=True)
 
 
-def _reason(explained: Explanation, one: ExplainedTrial) -> str:
+def _reason(explained: Explanation, trial: ExplainedTrial) -> str:
     """The most telling of what is known, in a line."""
 
-    if one.ending:
-        return _ending(one)
-    if one.trial.outcome not in ("completed", "running"):
-        return one.trial.reason
-    if preferences := explained.preferences(one):
+    if trial.ending:
+        return _ending(trial)
+    if trial.trial.outcome not in ("completed", "running"):
+        return trial.trial.reason
+    if preferences := explained.preferences(trial):
         first = preferences[0]
         others = f"{first.among_others:.0%} of the others"
         value = _value_text(first.value)
         return f"{first.name} {value}: the good trials had {first.good_values}, like {others}"
-    return one.sentence if one.origin.get("kind") == "given" else ""
+    return trial.sentence if trial.origin.get("kind") == "given" else ""
 
 
-def _ending(one: ExplainedTrial) -> str:
+def _ending(trial: ExplainedTrial) -> str:
     from ml.reports.formatting import number
 
-    assert one.ending is not None
-    ending = one.ending
+    assert trial.ending is not None
+    ending = trial.ending
     return (
         f"{ending.policy} at interval {ending.interval}: best so far {number(ending.value)}, "
         f"threshold {number(ending.threshold)}, missed by {number(ending.missed_by)}"
     )
 
 
-def _show_trial(explained: Explanation, one: ExplainedTrial) -> None:
+def _show_trial(explained: Explanation, trial: ExplainedTrial) -> None:
     from ml.cli.render import live, tables
     from ml.reports.formatting import number
 
-    value = "no value" if one.trial.value is None else number(one.trial.value)
-    typer.echo(f"{one.trial.run.name}: {explained.sweep.metric} {value}, {one.trial.outcome}")
-    typer.echo(f"  values  {live.parameters({k: _value_text(v) for k, v in one.values.items()})}")
-    typer.echo(f"  from    {tables.plain(one.sentence)}")
-    if one.ending:
-        typer.echo(f"  ended   {_ending(one)}")
-    elif one.trial.reason:
-        typer.echo(f"  why     {tables.plain(one.trial.reason)}")
-    if preferences := explained.preferences(one):
+    value = "no value" if trial.trial.value is None else number(trial.trial.value)
+    typer.echo(f"{trial.trial.run.name}: {explained.sweep.metric} {value}, {trial.trial.outcome}")
+    typer.echo(f"  values  {live.parameters({k: _value_text(v) for k, v in trial.values.items()})}")
+    typer.echo(f"  from    {tables.plain(trial.sentence)}")
+    if trial.ending:
+        typer.echo(f"  ended   {_ending(trial)}")
+    elif trial.trial.reason:
+        typer.echo(f"  why     {tables.plain(trial.trial.reason)}")
+    if preferences := explained.preferences(trial):
         typer.echo("")
         rows = [
             [each.name, _value_text(each.value), each.good_values, f"{each.among_others:.0%}"]
@@ -156,20 +158,20 @@ def _show_trial(explained: Explanation, one: ExplainedTrial) -> None:
 
 def _importance(explained: Explanation) -> Iterator[str]:
     """Which parameters mattered, and how far to believe it."""
-    found = explained.importance()
-    if not found.shares:
-        yield f"what mattered: nothing can be said, {found.reason}"
+    importance = explained.importance()
+    if not importance.shares:
+        yield f"what mattered: nothing can be said, {importance.reason}"
         return
-    shares = ", ".join(f"{name} {share:.0%}" for name, share in found.shares)
-    believed = f"{max(0.0, found.explained):.0%} of the variance of trials it has not seen"
+    shares = ", ".join(f"{name} {share:.0%}" for name, share in importance.shares)
+    accuracy = f"{max(0.0, importance.explained):.0%} of the variance of trials it has not seen"
     yield f"what mattered (fANOVA): {shares}"
-    doubt = ": too little to rely on the order" if found.is_weak else ""
-    yield f"  a random forest on {found.trials} trials predicts {believed}{doubt}"
+    doubt = ": too little to rely on the order" if importance.is_weak else ""
+    yield f"  a random forest on {importance.trials} trials predicts {accuracy}{doubt}"
 
 
 def _value_text(value: object) -> str:
     from ml.reports.formatting import short
 
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{key}: {_value_text(one)}" for key, one in value.items()) + "}"
+        return "{" + ", ".join(f"{key}: {_value_text(item)}" for key, item in value.items()) + "}"
     return short(value)

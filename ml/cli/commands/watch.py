@@ -39,23 +39,23 @@ def command(
     from ml.release.watch.report import watch
     from ml.reports.pages import write_watch_page
 
-    found = watch(
+    report = watch(
         open_backend().registry,
         *(model, check_environment(env), version),
         inputs=inputs,
         labels=labels,
         since=units.moment("--since", since) if since else None,
     )
-    place = write_watch_page(found, out)
+    place = write_watch_page(report, out)
     if as_json:
-        json_out.write({**found.to_json(), "report": str(place)})
+        json_out.write({**report.to_json(), "report": str(place)})
     else:
-        for one in found.findings:
-            if one.is_breach:
-                typer.echo(tables.plain(f"{one.column}: {one.said}"))
-        for note in found.notes:
+        for finding in report.findings:
+            if finding.is_breach:
+                typer.echo(tables.plain(f"{finding.column}: {finding.said}"))
+        for note in report.notes:
             typer.echo(f"note: {note}", err=True)
-        typer.echo(f"{model} {found.version} in {env}: {found.said}")
+        typer.echo(f"{model} {report.version} in {env}: {report.said}")
         typer.echo(f"written to {place}, and beside it as JSON", err=True)
-    if found.outcome == "breach":
+    if report.outcome == "breach":
         raise typer.Exit(Exit.GATE_SAID_NO)

@@ -226,11 +226,11 @@ def aligned(pairs: Iterable[tuple[str, str]]) -> str:
 
 def cells(difference: Difference) -> list[str]:
     """A difference as a row: section, name, the one, the other, by how much."""
-    one, other = difference.one, difference.other
-    texts = [_cell(difference, value) for value in (one, other)]
+    first, second = difference.one, difference.other
+    texts = [_cell(difference, value) for value in (first, second)]
     by = ""
-    if difference.section == "metrics" and None not in (one, other):
-        by = f"{other - one:+.5g}"
+    if difference.section == "metrics" and None not in (first, second):
+        by = f"{second - first:+.5g}"
     return [difference.section, difference.name, *texts, by]
 
 

@@ -22,12 +22,12 @@ def cancel(
     from ml.cli.render import live
 
     backend = open_backend(on)
-    ended = [backend.cancel(one) for one in run]
+    ended = [backend.cancel(name) for name in run]
     if as_json:
-        json_out.write([json_out.plain(live.as_json(backend, one)) for one in ended])
+        json_out.write([json_out.plain(live.as_json(backend, canceled)) for canceled in ended])
         return
-    for one in ended:
-        typer.echo(f"{one.name}: {live.outcome(one)}", err=True)
+    for canceled in ended:
+        typer.echo(f"{canceled.name}: {live.outcome(canceled)}", err=True)
 
 
 def resume(
@@ -52,17 +52,17 @@ def resume(
     from ml.cli.render import live
 
     backend = open_backend(on)
-    found = backend.resumable(run)
-    plan = backend.resume_plan(found, timeout)
-    if found.status == "Completed":
-        typer.echo(f"{found.name} is complete: there is nothing to go on with", err=True)
-        ended = found
+    original = backend.resumable(run)
+    plan = backend.resume_plan(original, timeout)
+    if original.status == "Completed":
+        typer.echo(f"{original.name} is complete: there is nothing to go on with", err=True)
+        ended = original
     else:
         with live.watching(plan, not quiet and not as_json) as watch:
-            ended = backend.resume(found, watch, timeout, _say)
+            ended = backend.resume(original, watch, timeout, _say)
     if as_json:
         json_out.write(json_out.plain(live.as_json(backend, ended)))
-    elif ended is not found:
+    elif ended is not original:
         sys.stderr.write(f"{live.summary(backend, plan, ended)}\n")
     raise typer.Exit(Exit.DONE if ended.status == "Completed" else Exit.RUN_FAILED)
 
@@ -74,10 +74,10 @@ def keep(
 ) -> None:
     """Protect runs: their outputs never make room for others, and `clean` leaves them."""
     backend = open_backend(on)
-    for found in [backend.runs.find(one) for one in run]:
-        backend.storage.keep(found, not undo)
-        said = "may make room for others again" if undo else "is protected; --undo ends that"
-        typer.echo(f"{found.name} {said}", err=True)
+    for protected in [backend.runs.find(name) for name in run]:
+        backend.storage.keep(protected, not undo)
+        state = "may make room for others again" if undo else "is protected; --undo ends that"
+        typer.echo(f"{protected.name} {state}", err=True)
 
 
 def clean(

@@ -37,53 +37,56 @@ def clean(
                 needed(backend.registry), keep=keep, older_than=before, experiment=experiment
             )
 
-    found, used = plan(), backend.storage.parts()
-    freed = found.frees
-    wrong: list[str] = []
+    cleaning, used = plan(), backend.storage.parts()
+    freed = cleaning.frees
+    failures: list[str] = []
     if not as_json:
-        _show(found, used, backend.storage.grace_s)
-    if not dry_run and found.items:
+        _show(cleaning, used, backend.storage.grace_s)
+    if not dry_run and cleaning.items:
         if not yes:
-            _ask(found)
+            _ask(cleaning)
         # What became needed while the person was thinking stays.
         with faults.as_refusals():
-            freed, wrong = backend.storage.remove(found, plan())
+            freed, failures = backend.storage.remove(cleaning, plan())
     if as_json:
-        sys.stdout.write(json.dumps(_as_json(found, used, freed, dry_run), indent=1) + "\n")
-    elif not dry_run and found.items:
+        sys.stdout.write(json.dumps(_as_json(cleaning, used, freed, dry_run), indent=1) + "\n")
+    elif not dry_run and cleaning.items:
         typer.echo(f"freed {units.size(freed)}", err=True)
-    if wrong:
+    if failures:
         raise Refused(
-            *(Problem("not-removed", one, hint="see who owns it: ls -l") for one in wrong),
+            *(
+                Problem("not-removed", failure, hint="see who owns it: ls -l")
+                for failure in failures
+            ),
             exit_code=Exit.RUN_FAILED,
         )
 
 
-def _show(found: Cleaning, used: Mapping[str, int], grace_s: float) -> None:
+def _show(cleaning: Cleaning, used: Mapping[str, int], grace_s: float) -> None:
     parts = ", ".join(f"{name} {units.size(taken)}" for name, taken in list(used.items())[:5])
     typer.echo(f"on the disk: {units.size(sum(used.values()))} ({parts})", err=True)
-    if found.items:
-        rows = [[i.kind, i.name, units.size(i.size), i.why] for i in found.items[:ROWS]]
+    if cleaning.items:
+        rows = [[i.kind, i.name, units.size(i.size), i.why] for i in cleaning.items[:ROWS]]
         tables.write(("what", "name", "size", "why"), rows)
-    if len(found.items) > ROWS:
-        typer.echo(f"and {len(found.items) - ROWS} more (--json has all)", err=True)
-    for name, why in list(found.stay.items())[:ROWS]:
+    if len(cleaning.items) > ROWS:
+        typer.echo(f"and {len(cleaning.items) - ROWS} more (--json has all)", err=True)
+    for name, why in list(cleaning.stay.items())[:ROWS]:
         typer.echo(f"{name} stays: {why}", err=True)
-    if len(found.stay) > ROWS:
-        typer.echo(f"{len(found.stay) - ROWS} more stay (--json has all)", err=True)
+    if len(cleaning.stay) > ROWS:
+        typer.echo(f"{len(cleaning.stay) - ROWS} more stay (--json has all)", err=True)
     grace = f"copies used in the last {grace_s / 60:.0f} minutes stay"
-    if found.items:
-        typer.echo(f"this frees {units.size(found.frees)}; {grace}", err=True)
+    if cleaning.items:
+        typer.echo(f"this frees {units.size(cleaning.frees)}; {grace}", err=True)
     else:
         typer.echo(f"nothing to remove; {grace}; --keep N or --older-than 7d names runs", err=True)
 
 
-def _ask(found: Cleaning) -> None:
+def _ask(cleaning: Cleaning) -> None:
     if not sys.stdin.isatty():
         raise Refused(
             Problem(
                 "not-confirmed",
-                f"{len(found.items)} things would be removed and nobody is here to ask",
+                f"{len(cleaning.items)} things would be removed and nobody is here to ask",
                 "--yes, or --dry-run to look alone",
                 "add --yes to remove them",
             )
@@ -91,15 +94,17 @@ def _ask(found: Cleaning) -> None:
     typer.confirm("remove them?", abort=True, err=True)
 
 
-def _as_json(found: Cleaning, used: Mapping[str, int], freed: int, dry_run: bool) -> dict[str, Any]:
+def _as_json(
+    cleaning: Cleaning, used: Mapping[str, int], freed: int, dry_run: bool
+) -> dict[str, Any]:
     return {
         "dry_run": dry_run,
         "freed_bytes": freed,
         "removed": [
-            {"kind": one.kind, "name": one.name, "bytes": one.size, "why": one.why}
-            | {"paths": [str(path) for path in one.paths]}
-            for one in found.items
+            {"kind": item.kind, "name": item.name, "bytes": item.size, "why": item.why}
+            | {"paths": [str(path) for path in item.paths]}
+            for item in cleaning.items
         ],
-        "stay": dict(found.stay),
+        "stay": dict(cleaning.stay),
         "used_bytes": dict(used),
     }

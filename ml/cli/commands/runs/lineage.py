@@ -14,7 +14,9 @@ if TYPE_CHECKING:
     from ml.release.registry.descendants import Descendant
 
 
-def lineage_lines(links: Sequence[Link], came: Sequence[Descendant]) -> Iterator[tuple[str, str]]:
+def lineage_lines(
+    links: Sequence[Link], versions: Sequence[Descendant]
+) -> Iterator[tuple[str, str]]:
     """(label, text) lines: each run after those that it came from, then the versions of it."""
     for number, link in enumerate(links):
         if number:
@@ -22,32 +24,35 @@ def lineage_lines(links: Sequence[Link], came: Sequence[Descendant]) -> Iterator
         run = link.run
         reused = f", reused from {run.reused_from}" if run.reused_from else ""
         yield "run", f"{run.name} ({link.entry.kind}, {outcome(run)}{reused})"
-        for one in link.data:
-            origin = f"output `{one.output}` of {one.run}" if one.output else one.run
+        for data in link.data:
+            origin = f"output `{data.output}` of {data.run}" if data.output else data.run
             # A registered asset is named with the run that made it, a step's output by that alone.
-            what = one.what if not origin or "${{" not in one.what else ""
+            what = data.what if not origin or "${{" not in data.what else ""
             text = " ← ".join(part for part in (what, origin) if part)
-            yield f"  ← {one.name}", text + sha(one.digest)
+            yield f"  ← {data.name}", text + sha(data.digest)
         commit = str(link.code.get("commit", ""))[:12]
         if link.code:
             dirty = " with uncommitted changes" if commit and link.code.get("dirty") else ""
-            kept = f", kept in {shown(link.snapshot)}" if link.snapshot else ""
+            snapshot_folder = f", kept in {shown(link.snapshot)}" if link.snapshot else ""
             snapshot = str(link.code.get("digest", ""))
-            yield "  code", f"{commit or 'no commit'}{dirty}{sha(snapshot)}{kept}"
+            yield "  code", f"{commit or 'no commit'}{dirty}{sha(snapshot)}{snapshot_folder}"
         if environment := environment_of(link.entry.lineage):
             yield "  environment", environment
-        for made in link.made:
-            state = " (gone)" if made.digest is None else sha(made.digest)
-            asset = f", registered as {made.asset}" if made.asset else ""
-            yield f"  → {made.name}", f"{shown(made.path)}{state}{asset}"
-    for version in came:
+        for output in link.made:
+            state = " (gone)" if output.digest is None else sha(output.digest)
+            asset = f", registered as {output.asset}" if output.asset else ""
+            yield f"  → {output.name}", f"{shown(output.path)}{state}{asset}"
+    for version in versions:
         yield "", ""
         yield from release_of(version)
 
 
-def as_json(links: Sequence[Link], came: Sequence[Descendant]) -> dict[str, Any]:
+def as_json(links: Sequence[Link], versions: Sequence[Descendant]) -> dict[str, Any]:
     """The same for a program; `runs` are in order, the one that was asked for is the last."""
-    return {"runs": [_link(link) for link in links], "models": [one.to_json() for one in came]}
+    return {
+        "runs": [_link(link) for link in links],
+        "models": [version.to_json() for version in versions],
+    }
 
 
 def _link(link: Link) -> dict[str, Any]:
@@ -60,13 +65,13 @@ def _link(link: Link) -> dict[str, Any]:
         "reused_from": link.run.reused_from or None,
         "spec": lineage.get("spec"),
         "data": {
-            one.name: {
-                "what": one.what,
-                "digest": one.digest,
-                "run": one.run or None,
-                "output": one.output or None,
+            data.name: {
+                "what": data.what,
+                "digest": data.digest,
+                "run": data.run or None,
+                "output": data.output or None,
             }
-            for one in link.data
+            for data in link.data
         },
         "code": {**link.code, "kept": str(link.snapshot) if link.snapshot else None},
         "environment": {
@@ -75,11 +80,11 @@ def _link(link: Link) -> dict[str, Any]:
             "interpreter": lineage.get("interpreter"),
         },
         "outputs": {
-            made.name: {
-                "path": str(made.path),
-                "digest": made.digest,
-                "registered": made.asset or None,
+            output.name: {
+                "path": str(output.path),
+                "digest": output.digest,
+                "registered": output.asset or None,
             }
-            for made in link.made
+            for output in link.made
         },
     }

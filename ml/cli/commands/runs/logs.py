@@ -85,17 +85,17 @@ def tail_offset(file: BinaryIO, lines: int) -> int:
     end = at = file.seek(0, os.SEEK_END)
     if lines == 0:
         return end
-    wanted = lines
+    remaining = lines
     while at > 0:
         start = max(0, at - BLOCK_BYTES)
         file.seek(start)
         block = file.read(at - start)
         if at == end:
             block = block[:-1]  # the end of the last line begins no other
-        while (found := block.rfind(b"\n")) >= 0:
-            wanted -= 1
-            if wanted == 0:
-                return start + found + 1
-            block = block[:found]
+        while (newline := block.rfind(b"\n")) >= 0:
+            remaining -= 1
+            if remaining == 0:
+                return start + newline + 1
+            block = block[:newline]
         at = start
     return 0

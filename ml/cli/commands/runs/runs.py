@@ -48,29 +48,29 @@ def list_(
 
     backend = open_backend(on)
     storage = backend.storage
-    found = _filtered(backend.runs, experiment, project, since, status, display_name, tag)
-    shown = found[:limit] if limit else found
+    entries = _filtered(backend.runs, experiment, project, since, status, display_name, tag)
+    page = entries[:limit] if limit else entries
     if as_json:
-        sizes = [{"bytes": storage.size(one.run)} if with_size else {} for one in shown]
-        lines = [runs_text.as_json(one) | size for one, size in zip(shown, sizes, strict=True)]
+        sizes = [{"bytes": storage.size(entry.run)} if with_size else {} for entry in page]
+        lines = [runs_text.as_json(entry) | size for entry, size in zip(page, sizes, strict=True)]
         json_out.write(lines)
         return
-    if not found:
+    if not entries:
         is_filtered = any((experiment, project, status, since, display_name, tag))
-        said = "no run passes the filters; all: ml runs list" if is_filtered else NO_RUN
-        typer.echo(said, err=True)
+        message = "no run passes the filters; all: ml runs list" if is_filtered else NO_RUN
+        typer.echo(message, err=True)
         return
-    swept = [entry for entry in reversed(found) if entry.objective]
+    swept = [entry for entry in reversed(entries) if entry.objective]
     primary = {entry.run.experiment: entry.objective[0] for entry in swept if entry.objective}
-    rows = [runs_text.row(entry, primary) for entry in shown]
+    rows = [runs_text.row(entry, primary) for entry in page]
     columns: tuple[str, ...] = runs_text.COLUMNS
     if with_size:
         columns = (*columns, "size")
-        texts = [units.size(storage.size(entry.run)) for entry in shown]
+        texts = [units.size(storage.size(entry.run)) for entry in page]
         rows = [[*row, taken] for row, taken in zip(rows, texts, strict=True)]
     tables.write(columns, rows)
-    if len(shown) < len(found):
-        typer.echo(f"{len(shown)} of {len(found)} runs; all: --limit 0", err=True)
+    if len(page) < len(entries):
+        typer.echo(f"{len(page)} of {len(entries)} runs; all: --limit 0", err=True)
     typer.echo(disk_limit.usage_text(storage), err=True)
 
 
@@ -121,8 +121,8 @@ def lineage(run: RunName = "latest", on: On = "local", as_json: AsJson = False) 
     from ml.release.registry.descendants import descendants
 
     backend = open_backend(on)
-    found = backend.runs.find(run)
-    links, came = backend.runs.lineage(found), descendants(backend.registry, found)
+    selected = backend.runs.find(run)
+    links, came = backend.runs.lineage(selected), descendants(backend.registry, selected)
     if as_json:
         json_out.write(json_out.plain(lineage.as_json(links, came)))
         return
@@ -159,16 +159,16 @@ def diff(one: RunName, other: RunName, on: On = "local", as_json: AsJson = False
 
     store = open_backend(on).runs
     entries = _entry(store, one), _entry(store, other)
-    found = differences(store, *entries)
+    deltas = differences(store, *entries)
     names = [entry.run.name for entry in entries]
     if as_json:
-        said = [json_out.plain(asdict(difference)) for difference in found]
-        json_out.write({"one": names[0], "other": names[1], "differences": said})
+        document = [json_out.plain(asdict(difference)) for difference in deltas]
+        json_out.write({"one": names[0], "other": names[1], "differences": document})
         return
-    if not found:
+    if not deltas:
         typer.echo("no difference", err=True)
         return
-    tables.write(("", "", *names, "change"), [runs_text.cells(one) for one in found])
+    tables.write(("", "", *names, "change"), [runs_text.cells(delta) for delta in deltas])
 
 
 @app.command()
@@ -193,30 +193,33 @@ def best(
         raise Refused(Problem("no-such-goal", f"--goal {goal}", " or ".join(ranking.GOALS)))
     backend = open_backend(on)
     store = backend.runs
-    found = [_entry(store, run)] if run else _filtered(store, experiment, project, since, None)
-    ranked = ranking.rank(store, found, metric, goal)
-    shown = ranked.runs[:limit]
+    entries = [_entry(store, run)] if run else _filtered(store, experiment, project, since, None)
+    ranked = ranking.rank(store, entries, metric, goal)
+    top = ranked.runs[:limit]
     if as_json:
-        said = [
-            {"value": one.metrics[ranked.metric], **json_out.plain(live.as_json(backend, one))}
-            for one in shown
+        document = [
+            {
+                "value": candidate.metrics[ranked.metric],
+                **json_out.plain(live.as_json(backend, candidate)),
+            }
+            for candidate in top
         ]
-        json_out.write({"metric": ranked.metric, "goal": ranked.goal, "runs": said})
+        json_out.write({"metric": ranked.metric, "goal": ranked.goal, "runs": document})
     else:
         tables.write(
             ("run", ranked.metric, "experiment", "parameters"),
             [
                 [
-                    one.name,
-                    live.number(one.metrics[ranked.metric]),
-                    one.experiment,
-                    live.parameters(one.parameters),
+                    candidate.name,
+                    live.number(candidate.metrics[ranked.metric]),
+                    candidate.experiment,
+                    live.parameters(candidate.parameters),
                 ]
-                for one in shown
+                for candidate in top
             ],
         )
         typer.echo(f"{ranked.goal} {ranked.metric}, of {len(ranked.runs)} measured", err=True)
-    if ranking.different_data(store, shown):
+    if ranking.different_data(store, top):
         typer.echo("note: they were not all made from the same data (ml runs diff A B)", err=True)
 
 
@@ -238,26 +241,28 @@ def _filtered(
     from ml.backends.base import STATUSES, Filter
     from ml.cli.render.units import moment
 
-    known = {name.lower(): name for name in STATUSES}
-    for one in status or []:
-        if one.lower() not in known:
+    statuses = {name.lower(): name for name in STATUSES}
+    for text in status or []:
+        if text.lower() not in statuses:
             raise Refused(
-                Problem("no-such-status", f"--status {one}", f"one of: {', '.join(known.values())}")
+                Problem(
+                    "no-such-status", f"--status {text}", f"one of: {', '.join(statuses.values())}"
+                )
             )
-    every = store.entries()
-    for name in store.unreadable(every):
+    entries = store.entries()
+    for name in store.unreadable(entries):
         typer.echo(f"{name} has a record that cannot be read: ml runs resume {name}", err=True)
     return Filter(
         experiment=experiment,
         project=project,
-        statuses={known[one.lower()] for one in status or []},
+        statuses={statuses[text.lower()] for text in status or []},
         since=moment("--since", since) if since else None,
         display_name=display_name,
         tags={
             key: value if equals else None
-            for key, equals, value in (one.partition("=") for one in tags or [])
+            for key, equals, value in (text.partition("=") for text in tags or [])
         },
-    ).apply(every)
+    ).apply(entries)
 
 
 def _entry(store: RunStore, wanted: str, experiment: str | None = None) -> Entry:
