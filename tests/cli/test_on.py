@@ -1,0 +1,97 @@
+"""`--on`: the run commands on a backend that is registered by name and is not the local one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from ml.backends.choice import BACKENDS
+from ml.cli.app import main
+from tests.stand_ins.memory import MemoryBackend
+
+SPEC = """
+$schema: https://azuremlschemas.azureedge.net/latest/commandJob.schema.json
+type: command
+experiment_name: tests
+command: echo ${{inputs.word}} | tee ${{outputs.note}}
+environment: azureml:ml-cpu:1
+compute: azureml:cpu-cluster
+inputs: {word: hello}
+outputs:
+  note: {type: uri_file}
+"""
+
+Ml = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def memory(
+    tmp_path: Path, own_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[MemoryBackend]:
+    """A backend in memory, which `--on memory` names, and a repository with one job."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "pyproject.toml").touch()
+    (tmp_path / "job.yml").write_text(SPEC)
+    backend = MemoryBackend(tmp_path / "memory")
+    BACKENDS["memory"] = lambda options: backend
+    yield backend
+    del BACKENDS["memory"]
+
+
+@pytest.fixture
+def ml(memory: MemoryBackend, capsys: pytest.CaptureFixture[str]) -> Ml:
+    """Runs `ml …` in this process: exit code, stdout, stderr."""
+
+    def call(*words: str) -> tuple[int, str, str]:
+        try:
+            main([*words])
+            code = 0
+        except SystemExit as ended:
+            code = int(ended.code or 0)
+        printed = capsys.readouterr()
+        return code, printed.out, printed.err
+
+    return call
+
+
+def test_the_run_commands_know_a_backend_by_its_port(
+    ml: Ml, memory: MemoryBackend, own_home: Path
+) -> None:
+    """Run, list, show, logs, lineage, diff, keep and clean; nothing is left in the local home."""
+    code, out, err = ml("run", "job.yml", "--on", "memory", "--json")
+    assert code == 0, err
+    first = json.loads(out)
+    assert first["status"] == "Completed" and "memory: compute" in err
+    code, _, err = ml("run", "job.yml", "--on", "memory", "--set", "inputs.word=bye")
+    assert code == 0 and "memory_2: Completed" in err
+    on = ("--on", "memory")
+    code, out, _ = ml("runs", "list", "--json", *on)
+    assert code == 0 and [run["name"] for run in json.loads(out)] == ["memory_2", "memory_1"]
+    code, out, _ = ml("runs", "logs", "memory_1", *on)
+    assert (code, out) == (0, "hello\n")
+    code, out, err = ml("runs", "show", "latest", *on)
+    assert code == 0 and "memory_2" in out, err
+    code, out, _ = ml("runs", "lineage", "memory_1", *on)
+    assert code == 0 and "memory_1" in out
+    code, out, _ = ml("runs", "diff", "memory_1", "memory_2", *on)
+    assert code == 0 and "bye" in out
+    assert ml("runs", "keep", "memory_1", *on)[0] == 0
+    assert memory.storage.is_kept(memory.runs.find("memory_1"))
+    assert ml("runs", "clean", "--keep", "0", "--yes", *on)[0] == 0
+    assert ml("runs", "cancel", "memory_1", *on)[0] == 2
+    assert not (own_home / "jobs").exists()
+    code, _, err = ml("runs", "list")
+    assert code == 0 and "no run" in err
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "problem"), [("azure", 33, "not-built-yet"), ("moon", 2, "unknown-place")]
+)
+def test_a_backend_that_is_not_there_is_refused(ml: Ml, name: str, code: int, problem: str) -> None:
+    """`azure` says that it is not built; an unknown name says which there are."""
+    for words in (("run", "job.yml"), ("runs", "list")):
+        ended, _, err = ml(*words, "--on", name)
+        assert ended == code and f"error[{problem}]" in err
