@@ -12,6 +12,7 @@ from types import SimpleNamespace
 import pytest
 
 from ml.backends.base import Run
+from ml.backends.choice import open_backend
 from ml.backends.local.backend import LocalBackend
 from ml.backends.local.cleaning import cleaning, disk
 from ml.backends.local.cleaning.storage import LEAST, MOST, VARIABLE, LocalStorage
@@ -264,6 +265,7 @@ def test_after_every_command_that_ran_jobs(
     """Whichever it was (run, demo, release propose, runs resume) and however it ended."""
 
     def work() -> None:
+        open_backend()
         with jobs.new() as folder:
             (folder / "job.log").write_text("begun\n")
         exec(ending)
