@@ -14,6 +14,12 @@ from tests.named import spans, wrong
 from tests.release import tiny
 
 README = (ROOT / "README.md").read_text()
+# Pages that name commands and files; a project's own is tested with the project.
+PAGES = [
+    *("README.md", "CONTRIBUTING.md", "infra/README.md", "policies/README.md"),
+    *("ml/projects/README.md", "ml/release/README.md", "ml/sweeps/README.md"),
+    "ml/backends/local/README.md",
+]
 # Not run from here: `make test` runs this test.
 SKIPPED = {"make test"}
 # A gate may say no to four trials after the demo's sixteen; the README says so.
@@ -62,15 +68,19 @@ def test_the_map_names_folders_that_exist(folder: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "link",
-    [pytest.param(link, marks=about(link)) for link in re.findall(r"\]\(([^)#:]+)\)", README)],
+    ("page", "link"),
+    [
+        pytest.param(page, link, marks=about(link))
+        for page in [*PAGES, "CHANGELOG.md"]
+        for link in re.findall(r"\]\(([^)#:]+)[^):]*\)", (ROOT / page).read_text())
+    ],
 )
-def test_the_links_lead_somewhere(link: str) -> None:
+def test_the_links_lead_somewhere(page: str, link: str) -> None:
     """Every relative link is a file or folder of the repository."""
-    assert (ROOT / link).exists()
+    assert ((ROOT / page).parent / link).exists()
 
 
-@pytest.mark.parametrize("page", ["CONTRIBUTING.md", "ml/projects/README.md"])
+@pytest.mark.parametrize("page", PAGES)
 def test_a_page_names_what_is_there(page: str, tmp_path: Path) -> None:
     """Commands with their options, make targets, files: of a project, those of the tests' own."""
     project = tiny.make(tmp_path).folder
