@@ -70,7 +70,7 @@ def rollouts(port: int, folder: Path, requests: int, count: int) -> None:
         slot = endpoint.other_slot("echo")
         green = server.start(slot, made)
         for weight in (10, 50, 100):
-            canary.weigh("echo", Canary(green, made, weight))
+            canary.set_canary("echo", Canary(green, made, weight))
             time.sleep(0.1)
         with endpoint.locked("echo"):
             endpoint.switch("echo", Live(green, made))

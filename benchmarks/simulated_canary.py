@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ml.release.canary.latency import STRETCH_S, Stretches
 from ml.release.canary.replay import ENOUGH_PER_S
-from ml.release.canary.signals import Memory, Side, judge
+from ml.release.canary.signals import Memory, Side, decide
 from ml.release.declaration.strategy import Strategy
 from ml.serving.router.tally import BUCKETS, FIRST_S, PER_OCTAVE
 
@@ -173,7 +173,7 @@ def simulate(
                 old = pooled(sides[1], sides[2])
             grown = 60 + total * green.leak_mib + draw.normal(0, 2)
             memory = Memory(60 * MIB, grown * MIB, 60 * MIB, 60 * MIB)
-            verdict = judge(STRATEGY, number, sides[0], old, sides[1], memory, True, latencies)
+            verdict = decide(STRATEGY, number, sides[0], old, sides[1], memory, True, latencies)
             if verdict.action == "roll-back":
                 return Simulated(False, verdict.why, total, moment)
             if verdict.action == "go-on":

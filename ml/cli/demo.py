@@ -118,7 +118,7 @@ class Steps:
         selection = choose(open_backend().runs, [run])
         print_selection(selection, limit=5)
         first = selection.selection.by_score or selection.selection.by_metric
-        return selection.runs[first.contender.name]
+        return selection.runs[first.candidate.name]
 
     def candidate(self, run: Run) -> Proposal:
         """Evidence and gates of the trial that the score chose."""
@@ -178,7 +178,7 @@ class Steps:
             f"ml release drill {self.project.name} --fault {fault}",
             f"a bad green: the same model, and {FAULTS.get(fault, fault)}",
         )
-        outcome = drill(self.project.name, fault, told=_canary)
+        outcome = drill(self.project.name, fault, progress=_canary)
         show_drill(outcome)
         if not outcome.noticed:
             raise typer.Exit(Exit.RUN_FAILED)
@@ -230,7 +230,7 @@ class Steps:
     def _apply(self, who: str) -> None:
         from ml.release.rollout.apply import apply
 
-        applied = apply(open_backend(), self.project.name, "local", who, told=_canary)
+        applied = apply(open_backend(), self.project.name, "local", who, progress=_canary)
         if applied is None:  # taken back by somebody in the meantime
             raise typer.Exit(Exit.RUN_FAILED)
         instead = f", in place of version {applied.replaced}" if applied.replaced else ""

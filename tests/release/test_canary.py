@@ -24,12 +24,12 @@ QUICK = replace(STRATEGY, requests=(40, 60, 40))
 
 
 def test_a_healthy_green_has_all_the_traffic_in_the_end(own_home: Path, tmp_path: Path) -> None:
-    """Every step is told, both have answered without an error, blue still runs."""
-    told: list[str] = []
+    """Every step is reported, both have answered without an error, blue still runs."""
+    lines: list[str] = []
     with pair(tmp_path) as made:
-        outcome = made.lead(QUICK, told=told.append)
+        outcome = made.lead(QUICK, progress=lines.append)
         assert outcome.kind == "passed", outcome
-        assert [line.split(":")[0] for line in told] == ["10 %", "50 %", "100 %"]
+        assert [line.split(":")[0] for line in lines] == ["10 %", "50 %", "100 %"]
         assert set(outcome.errors.values()) == {0} and outcome.requests["green"] >= 140
         assert outcome.replayed >= 300
         assert abs(outcome.requests["baseline"] + 40 - outcome.requests["green"]) < 60
@@ -40,13 +40,13 @@ def test_a_healthy_green_has_all_the_traffic_in_the_end(own_home: Path, tmp_path
 
 def test_a_mirrored_stage_comes_first(own_home: Path, tmp_path: Path) -> None:
     """Green is judged by copies, as a baseline is, before any caller has one of its answers."""
-    told: list[str] = []
+    lines: list[str] = []
     with pair(tmp_path, BAD_GREENS["errors 100 %"][1]) as made:
-        outcome = made.lead(replace(QUICK, mirror=20), told=told.append)
+        outcome = made.lead(replace(QUICK, mirror=20), progress=lines.append)
         router = endpoint.router("echo")
         assert router
         shadow = router.state()
-    assert (outcome.kind, outcome.step, told) == ("rolled-back", 0, [])
+    assert (outcome.kind, outcome.step, lines) == ("rolled-back", 0, [])
     assert outcome.replayed and outcome.errors["blue"] == 0 and outcome.errors["green"] > 0
     assert shadow["tallies"]["blue"]["requests"] >= outcome.replayed - 1
     assert outcome.requests["baseline"] > 0 == outcome.errors["baseline"]
@@ -133,7 +133,7 @@ def test_a_router_that_is_gone_ends_it_and_blue_is_what_the_state_says(
 
 
 def test_a_baseline_that_ends_says_nothing_of_green(own_home: Path, tmp_path: Path) -> None:
-    """It is told as what it is; blue has everything again."""
+    """The error names the cause; blue has everything again."""
     with pair(tmp_path) as made:
         assert made.trial.baseline
         timer = threading.Timer(1.0, processes.stop, (made.trial.baseline.slot,))
@@ -150,7 +150,7 @@ def test_a_canary_that_another_command_takes_away_ends(own_home: Path, tmp_path:
     """Whoever starts the endpoint anew drops it; nothing is said of green."""
 
     def take() -> bool:
-        canary.weigh("echo", None)
+        canary.set_canary("echo", None)
         return False
 
     with pair(tmp_path) as made, pytest.raises(Refused) as raised:

@@ -157,7 +157,7 @@ def test_promoted_by_commits_and_reverted(
     git("checkout", "-q", "HEAD~4", "--", "ml/projects/tiny/release.yml")
     assert apply(BACKEND, "tiny", "prod", "cy") is None
     (is_now,) = status(BACKEND.registry, "tiny", "prod")
-    assert is_now.verdict == "nothing is declared; version 1 goes on serving"
+    assert is_now.verdict == "nothing is declared; version 1 keeps serving"
     assert ask("tiny-prod", {"question": "how?"}).version == "1"
 
 
@@ -238,7 +238,7 @@ def test_what_waits_to_be_applied_has_to_be_beaten_too(
     assert done and (done.outcome, done.version) == ("applied", "2")
     desired_state.declare("tiny", "local", declared)
     code, out, err = ml(capsys, "release", "plan", "tiny")
-    assert code == 3 and "refused: gates that say no to version 3" in out and "superiority" in err
+    assert code == 3 and "refused: gates that failed for version 3" in out and "superiority" in err
     done = apply(BACKEND, "tiny", "local", "ana")
     assert done and done.outcome == "refused" and ask("tiny", {"question": "how?"}).version == "2"
     is_now = status(BACKEND.registry, "tiny", "local")[0]
@@ -317,7 +317,7 @@ def test_a_second_apply_says_that_it_waits(tmp_path: Path, monkeypatch: pytest.M
         done.set()
 
     other = threading.Thread(target=second)
-    with desired_state.applying("tiny", "prod", waiting=lambda: None):
+    with desired_state.rollout_lock("tiny", "prod", waiting=lambda: None):
         other.start()
         assert waits.wait(60) and not done.is_set()
         assert apply(BACKEND, "tiny", "dev") is None

@@ -9,7 +9,7 @@ import pytest
 from scipy.stats import binom
 
 from benchmarks import simulated_canary as canary
-from ml.release.canary.signals import judge, latency_evidence, limit
+from ml.release.canary.signals import decide, latency_evidence, limit
 from ml.serving.router.tally import BUCKETS, bucket
 
 CANARIES = 100
@@ -71,7 +71,7 @@ def test_compared_with_blue_most_of_them_would_be_refused(monkeypatch: pytest.Mo
     """What the baseline is for: production is asked more often than a canary."""
 
     def by_blue(strategy: object, stage: int, green: object, old: object, *rest: object) -> object:
-        return judge(strategy, stage, green, old, old, *rest[1:])  # type: ignore[arg-type]
+        return decide(strategy, stage, green, old, old, *rest[1:])  # type: ignore[arg-type]
 
-    monkeypatch.setattr(canary, "judge", by_blue)
+    monkeypatch.setattr(canary, "decide", by_blue)
     assert refused(1.0) > CANARIES / 2

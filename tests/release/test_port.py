@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ml.release.declaration import desired_state
-from ml.release.promotion.gate_check import gate
+from ml.release.promotion.gate_check import check_registered
 from ml.release.promotion.propose import propose
 from ml.release.registry.descendants import descendants
 from ml.release.registry.retention import needed
@@ -39,7 +39,7 @@ def test_a_release_on_a_backend_in_memory(
     assert first.decision.outcome == "pending" and first.version == "1"
     declared = desired_state.read("tiny", "local")
     assert declared is not None and declared.digest == first.digest
-    assert gate(backend, "tiny", "1", "local").decision.outcome == "pending"
+    assert check_registered(backend, "tiny", "1", "local").decision.outcome == "pending"
     steps = plan(backend, "tiny")
     assert steps.unsigned and steps.steps and steps.stops is None
     assert status(backend.registry, "tiny", "local")[0].declared == "1"

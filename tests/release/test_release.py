@@ -18,7 +18,7 @@ from ml.core.errors import Refused
 from ml.release.comparison.compare import versus
 from ml.release.declaration import desired_state
 from ml.release.log import audit
-from ml.release.promotion.gate_check import gate
+from ml.release.promotion.gate_check import check_registered
 from ml.release.promotion.propose import propose
 from ml.release.rollout.apply import apply
 from ml.release.rollout.invoke import ask
@@ -83,8 +83,8 @@ def test_a_worse_model_changes_nothing(served: World) -> None:
     assert verdicts(worse.decision)["non-inferiority"] == "fail"
     assert desired_state.read("tiny", "local") == declared and endpoint.live("tiny") == live
     assert apply(BACKEND, "tiny", "local", "ana").outcome == "unchanged"
-    assert gate(BACKEND, "tiny", "2", "local").decision.outcome == "refused"
-    assert gate(BACKEND, "tiny", "1", "local").decision.outcome == "already-champion"
+    assert check_registered(BACKEND, "tiny", "2", "local").decision.outcome == "refused"
+    assert check_registered(BACKEND, "tiny", "1", "local").decision.outcome == "already-champion"
 
 
 def test_a_better_model_takes_over(challenged: World) -> None:
@@ -107,7 +107,7 @@ def test_a_model_that_is_no_better_needs_a_reason(served: World) -> None:
     declared = desired_state.read("tiny", "local")
     assert declared and declared.reason == "it forgets a withdrawn answer"
     # A reviewer sees what the proposal came to.
-    assert gate(BACKEND, "tiny", made.version, "local").decision.outcome == "pending"
+    assert check_registered(BACKEND, "tiny", made.version, "local").decision.outcome == "pending"
     reviewed = versus(BACKEND, f"tiny:{made.version}", "champion@local").decision
     assert reviewed is not None and reviewed.outcome == "pending"
     assert apply(BACKEND, "tiny", "local", "ana").outcome == "applied"
@@ -193,7 +193,7 @@ def test_what_has_come_since_it_was_proposed_is_refused_when_it_is_applied(
     _aged(BACKEND.registry.find("tiny", "2"))
     (older,) = [
         one
-        for one in gate(BACKEND, "tiny", "2", "local").decision.results
+        for one in check_registered(BACKEND, "tiny", "2", "local").decision.results
         if one.gate == "identity"
     ]
     assert (older.verdict, older.found) == ("fail", "schema 1")
@@ -227,7 +227,7 @@ def test_a_tracking_servers_numbers_change_nothing(world: World) -> None:
     for run in (made.evidence.lineage.run, made.evidence.lineage.evaluation_run):
         for value in (1.0, math.inf):
             client.log_metric(str(run), "gain_at_1", value)
-    again = gate(BACKEND, "tiny", "1", "local").decision
+    again = check_registered(BACKEND, "tiny", "1", "local").decision
     found = {one.gate: (one.verdict, one.found) for one in made.decision.results}
     assert {one.gate: (one.verdict, one.found) for one in again.results} == found
 

@@ -283,7 +283,7 @@ def test_a_model_or_evidence_that_is_not_the_projects(
     model, evidence = release_file.check(path)
     assert model.code == "model-of-another-project" and model.place and model.place.line == 4
     assert evidence.code == "evidence-edited" and evidence.place and evidence.place.line == 7
-    attached = release_file.attached(path, "dev")
+    attached = release_file.evidence_path(path, "dev")
     attached.parent.mkdir()
     attached.write_text("{}")
     assert "was changed" in release_file.check(path)[1].found

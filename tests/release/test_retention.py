@@ -91,7 +91,7 @@ def test_nothing_is_touched_while_a_project_is_being_released(world: World) -> N
     copy = model_folder(store(world.runs[0.8].outputs["model"]))
     os.utime(copy, (0, 0))
     assert [item.kind for item in cleaning.plan(needed(BACKEND.registry)).items] == ["model"]
-    with desired_state.locked("tiny"):
+    with desired_state.project_lock("tiny"):
         assert cleaning.plan(needed(BACKEND.registry)).items == ()
 
 

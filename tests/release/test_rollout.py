@@ -258,6 +258,6 @@ def test_a_canary_that_a_killed_apply_left_is_told(served: World) -> None:
     green = server.start(endpoint.other_slot("tiny"), live.launch)
     endpoint.switch("tiny", replace(live, canary=Canary(green, live.launch, 10)))
     told = status(BACKEND.registry, "tiny", "local")[0]
-    assert told.beside.startswith("version 1 has 10 % of the requests: an apply goes on, or was")
+    assert told.beside.startswith("version 1 has 10 % of the requests: an apply is running or was")
     assert apply(BACKEND, "tiny", "local", "ana").outcome == "unchanged"
     assert status(BACKEND.registry, "tiny", "local")[0].beside == ""

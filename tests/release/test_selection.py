@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ml.release.selection.explanation import formula, sentences
-from ml.release.selection.selection import Contender, Selection, select
+from ml.release.selection.selection import Candidate, Selection, select
 from ml.release.selection.weights import TERMS, Cost, Latency, Stability, Term, Weights
 
 WEIGHTS = Weights(
@@ -22,22 +22,22 @@ WEIGHTS = Weights(
 STEADY = {"latency": 10.0, "cost": 60.0, "stability": 0.0}
 
 
-def contender(number: int, quality: float | None, **terms: float | None) -> Contender:
+def candidate(number: int, quality: float | None, **terms: float | None) -> Candidate:
     found = {"quality": quality, **STEADY, **terms}
-    return Contender(f"sweep_{number}", f"trial {number}", found)
+    return Candidate(f"sweep_{number}", f"trial {number}", found)
 
 
-def chosen(*contenders: Contender, weights: Weights = WEIGHTS, goal: str = "maximize") -> Selection:
-    return select(contenders, weights, "gain", "minimize" if goal == "minimize" else "maximize")
+def chosen(*candidates: Candidate, weights: Weights = WEIGHTS, goal: str = "maximize") -> Selection:
+    return select(candidates, weights, "gain", "minimize" if goal == "minimize" else "maximize")
 
 
 def order(made: Selection) -> list[str]:
-    return [one.contender.name for one in made.ranked]
+    return [one.candidate.name for one in made.ranked]
 
 
 def test_the_score_is_the_formula():
     """Each term by its reference and its weight; quality and the spread with their signs."""
-    made = chosen(contender(0, 0.7, latency=20.0, cost=120.0, stability=0.02))
+    made = chosen(candidate(0, 0.7, latency=20.0, cost=120.0, stability=0.02))
     (only,) = made.ranked
     assert only.parts == pytest.approx(
         {"quality": 70.0, "latency": -1.0, "cost": -0.2, "stability": -2.0}
@@ -51,9 +51,9 @@ def test_the_score_is_the_formula():
 def test_the_two_rankings_and_why_they_differ():
     """Trial 7 wins by the metric, trial 3 by the score: by how much, term by term."""
     made = chosen(
-        contender(7, 0.684, latency=31.0),
-        contender(3, 0.680, latency=10.0, cost=59.0),  # worth too little to be told
-        contender(1, 0.60),
+        candidate(7, 0.684, latency=31.0),
+        candidate(3, 0.680, latency=10.0, cost=59.0),  # worth too little to be told
+        candidate(1, 0.60),
     )
     assert order(made) == ["sweep_3", "sweep_7", "sweep_1"]
     assert [(one.by_score, one.by_metric) for one in made.ranked] == [(1, 2), (2, 1), (3, 3)]
@@ -67,7 +67,7 @@ def test_the_two_rankings_and_why_they_differ():
 
 def test_what_may_be_chance_is_said():
     """Half a point given up for steadiness, when seeds alone make a point and a half."""
-    made = chosen(contender(7, 0.685, stability=0.015), contender(3, 0.68, stability=0.002))
+    made = chosen(candidate(7, 0.685, stability=0.015), candidate(3, 0.68, stability=0.002))
     said = list(sentences(made))
     assert "steadier, a spread of 0.2 points instead of 1.5 points (+1.30)" in said[0]
     assert said[1] == (
@@ -91,7 +91,7 @@ def test_what_may_be_chance_is_said():
 )
 def test_differences_in_words(ours: dict[str, float], theirs: dict[str, float], words: str):
     """A factor where there is one, else the difference."""
-    made = chosen(contender(1, 0.6999, **ours), contender(2, 0.70, **theirs))
+    made = chosen(candidate(1, 0.6999, **ours), candidate(2, 0.70, **theirs))
     assert order(made)[0] == "sweep_1"
     assert words in next(iter(sentences(made)))
 
@@ -99,21 +99,21 @@ def test_differences_in_words(ours: dict[str, float], theirs: dict[str, float], 
 def test_a_metric_to_minimise():
     """Less is better in the score and in the metric's ranking."""
     loss = replace(WEIGHTS, quality=Term(1, 1))
-    made = chosen(contender(0, 2.0), contender(1, 1.5), weights=loss, goal="minimize")
-    assert order(made) == ["sweep_1", "sweep_0"] and made.by_metric.contender.name == "sweep_1"
+    made = chosen(candidate(0, 2.0), candidate(1, 1.5), weights=loss, goal="minimize")
+    assert order(made) == ["sweep_1", "sweep_0"] and made.by_metric.candidate.name == "sweep_1"
     assert formula(made).startswith("score = − quality − 0.5 · latency")
     assert next(iter(sentences(made))) == "trial 1 is first by gain and by the score"
 
 
-def test_one_contender():
-    made = chosen(contender(4, 0.5))
+def test_one_candidate():
+    made = chosen(candidate(4, 0.5))
     assert list(sentences(made)) == ["trial 4 is the only one that is ranked"]
     assert made.ranked[0].on_front is True
 
 
 def test_equals_share_their_places():
     """The same in everything: both first, both on the front; nobody dominates his equal."""
-    made = chosen(contender(0, 0.7), contender(1, 0.7), contender(2, 0.6))
+    made = chosen(candidate(0, 0.7), candidate(1, 0.7), candidate(2, 0.6))
     assert [(one.by_score, one.by_metric) for one in made.ranked] == [(1, 1), (1, 1), (3, 3)]
     assert [one.on_front for one in made.ranked] == [True, True, False]
     assert list(sentences(made)) == [
@@ -125,13 +125,13 @@ def test_equals_share_their_places():
 def test_the_front():
     """Who is best at something is on it; who is beaten in everything is not."""
     made = chosen(
-        contender(0, 0.9, latency=50.0),
-        contender(1, 0.8, latency=5.0),
-        contender(2, 0.8, latency=6.0),
-        contender(3, 0.85, latency=60.0),
+        candidate(0, 0.9, latency=50.0),
+        candidate(1, 0.8, latency=5.0),
+        candidate(2, 0.8, latency=6.0),
+        candidate(3, 0.85, latency=60.0),
         weights=Weights(),
     )
-    front = {one.contender.name: one.on_front for one in made.ranked}
+    front = {one.candidate.name: one.on_front for one in made.ranked}
     assert front == {"sweep_0": True, "sweep_1": True, "sweep_2": False, "sweep_3": False}
 
 
@@ -152,13 +152,13 @@ def test_a_missing_term_is_named_and_never_zero(term: str, value: float | None, 
 
     Where nobody has the term it is in no score, and that is said.
     """
-    bad = contender(0, 0.99, **{term: value})
-    made = chosen(bad, contender(1, 0.5))
+    bad = candidate(0, 0.99, **{term: value})
+    made = chosen(bad, candidate(1, 0.5))
     assert order(made) == ["sweep_1", "sweep_0"]
     last = made.ranked[-1]
     assert (last.score, last.by_score, last.on_front) == (None, None, None)
     assert last.missing == {term: why} and made.left_out == {}
-    assert made.by_metric.contender.name == "sweep_0"
+    assert made.by_metric.candidate.name == "sweep_0"
     said = list(sentences(made))
     assert any("trial 0 has no score" in one and why in one for one in said)
     alone = chosen(bad)
@@ -169,22 +169,22 @@ def test_a_missing_term_is_named_and_never_zero(term: str, value: float | None, 
 @pytest.mark.parametrize("value", [None, math.nan, math.inf, -math.inf, 1e308])
 def test_without_quality_nothing_is_ranked(value: float | None):
     """A NaN is not the best of all, nor the worst: it is not there."""
-    made = chosen(contender(0, value), contender(1, 0.5))
+    made = chosen(candidate(0, value), candidate(1, 0.5))
     assert order(made) == ["sweep_1"]
     with pytest.raises(ValueError, match="gain"):
-        chosen(contender(0, value))
+        chosen(candidate(0, value))
 
 
 def test_a_term_without_weight_may_be_missing():
     """It is shown and compared where it is there; without it nothing is lost but the front."""
-    made = chosen(contender(0, 0.7, latency=None), contender(1, 0.6), weights=Weights())
+    made = chosen(candidate(0, 0.7, latency=None), candidate(1, 0.6), weights=Weights())
     assert [one.score for one in made.ranked] == pytest.approx([0.7, 0.6])
     assert [one.on_front for one in made.ranked] == [None, True]
 
 
 def test_nobody_has_a_score():
     """Each lacks another term: then the metric alone ranks."""
-    made = chosen(contender(0, 0.7, latency=None), contender(1, 0.8, cost=math.nan))
+    made = chosen(candidate(0, 0.7, latency=None), candidate(1, 0.8, cost=math.nan))
     assert made.by_score is None and order(made) == ["sweep_1", "sweep_0"]
     assert next(iter(sentences(made))) == "trial 1 is first by gain; none has a score"
 
@@ -194,9 +194,9 @@ fields = st.tuples(st.floats(-1e3, 1e3), finite, finite, st.floats(0, 1e3))
 several = st.lists(fields, min_size=1, max_size=12)
 
 
-def of(points: list[tuple[float, float, float, float]]) -> list[Contender]:
+def of(points: list[tuple[float, float, float, float]]) -> list[Candidate]:
     return [
-        Contender(str(number), str(number), dict(zip(TERMS, point, strict=True)))
+        Candidate(str(number), str(number), dict(zip(TERMS, point, strict=True)))
         for number, point in enumerate(points)
     ]
 
@@ -212,7 +212,7 @@ def test_the_best_by_the_score_is_on_the_front(points: list[tuple[float, float, 
 
 
 @given(several, fields)
-def test_another_contender_turns_no_order_round(
+def test_another_candidate_turns_no_order_round(
     points: list[tuple[float, float, float, float]], other: tuple[float, float, float, float]
 ):
     """The references are the project's, not the range of what is at hand: no rank reversal."""

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ml.release.canary.signals import Memory, Side, Verdict, judge, latency_evidence
+from ml.release.canary.signals import Memory, Side, Verdict, decide, latency_evidence
 from ml.release.declaration.strategy import Strategy
 from ml.serving.router.tally import BUCKETS, bucket
 
@@ -38,7 +38,7 @@ def judged(
     alive: bool = True,
 ) -> Verdict:
     """The verdict, beside old versions that are sound."""
-    return judge(STRATEGY, stage, green, old, baseline, memory, alive)
+    return decide(STRATEGY, stage, green, old, baseline, memory, alive)
 
 
 def test_enough_requests_without_a_difference_go_on() -> None:
@@ -156,12 +156,12 @@ def test_slowness_has_to_last(stretches: list[tuple[list[int], list[int]]], acti
     both = [np.sum([one[side] for one in stretches], axis=0).tolist() for side in (0, 1)]
     count = 50 * len(stretches)
     green, baseline = (Side(count, 0, 0, side, count, 0, (count // 2,) * 2) for side in both)
-    found = judge(STRATEGY, 0, green, BLUE, baseline, STEADY, True, stretches)
+    found = decide(STRATEGY, 0, green, BLUE, baseline, STEADY, True, stretches)
     assert found.action == action, found
     # Without the times of the requests each is a witness; other signals need no stretches.
-    assert judge(STRATEGY, 0, green, BLUE, baseline, STEADY, True).action == "roll-back"
+    assert decide(STRATEGY, 0, green, BLUE, baseline, STEADY, True).action == "roll-back"
     failing = replace(green, errors=count // 2)
-    said = judge(STRATEGY, 0, failing, BLUE, baseline, STEADY, True, stretches)
+    said = decide(STRATEGY, 0, failing, BLUE, baseline, STEADY, True, stretches)
     assert said.action == "roll-back" and "errors" in said.why
 
 

@@ -29,7 +29,7 @@ from ml.release.declaration import desired_state
 from ml.release.declaration.desired_state import Declared
 from ml.release.log import audit, history
 from ml.release.promotion import propose as proposing
-from ml.release.promotion.gate_check import Judged
+from ml.release.promotion.gate_check import GateCheck
 from ml.release.rollout import apply as applying
 from ml.release.rollout import rollback, smoke, status
 from ml.serving import endpoint, processes, server
@@ -132,7 +132,7 @@ def install(patch: pytest.MonkeyPatch, machine: Machine) -> None:
         launch, passed = trial.launch, False
         try:
             for weight in (0, 10, 50, 100):
-                canary.weigh(name, replace(trial, weight=weight))
+                canary.set_canary(name, replace(trial, weight=weight))
                 machine.effect()
                 happens, machine.meanwhile = machine.meanwhile, None
                 if happens is not None:
@@ -145,7 +145,7 @@ def install(patch: pytest.MonkeyPatch, machine: Machine) -> None:
             return Outcome("passed", "", 100, (), {}, {}, 0, 0.0)
         finally:
             if not passed:
-                canary.weigh(name, None)
+                canary.set_canary(name, None)
 
     def wrapped(real: Callable[..., Any]) -> Callable[..., Any]:
         def call(*given: Any) -> Any:
@@ -185,7 +185,7 @@ def install(patch: pytest.MonkeyPatch, machine: Machine) -> None:
             machine.effect(writes=True)
             machine.champion = None
 
-    def judge(backend: Any, project: Any, what: Version, *_: Any, **named: Any) -> Any:
+    def check_gates(backend: Any, project: Any, what: Version, *_: Any, **named: Any) -> Any:
         """Where a `step` is not named it is "propose": then a higher number is better."""
         machine.effect()
         champion = named.get("rival") or backend.registry.champion(NAME, "local")
@@ -197,7 +197,7 @@ def install(patch: pytest.MonkeyPatch, machine: Machine) -> None:
         decision: Any = SimpleNamespace(outcome=outcome, allowed=outcome == "approved")
         evidence: Any = None
         machine.judged += 1
-        return Judged(decision, what, champion, evidence, f"{machine.judged:064x}")
+        return GateCheck(decision, what, champion, evidence, f"{machine.judged:064x}")
 
     found = SimpleNamespace(
         name=NAME,
@@ -210,7 +210,7 @@ def install(patch: pytest.MonkeyPatch, machine: Machine) -> None:
     for module in (applying, proposing, status, rollback):
         patch.setattr(module.projects, "find", lambda name: found)
     for module in (applying, proposing):
-        patch.setattr(module, "judge", judge)
+        patch.setattr(module, "check_gates", check_gates)
     patch.setattr(proposing, "load_gates", lambda project: None)
     patch.setattr(
         proposing.candidate, "choose", lambda _, __, run: SimpleNamespace(outputs={"model": run})

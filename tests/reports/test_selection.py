@@ -66,17 +66,17 @@ def test_a_sweep_with_the_weights_of_its_project(home: Path) -> None:
     run_records.sweep(three(), spec=SPEC)
     selected = chosen()
     assert selected.project == "tiny" and selected.notes == ()
-    assert [one.contender.label for one in selected.selection.ranked] == [
+    assert [one.candidate.label for one in selected.selection.ranked] == [
         *("trial 1", "trial 0", "trial 2")
     ]
-    assert selected.selection.by_metric.contender.terms["quality"] == 0.80
+    assert selected.selection.by_metric.candidate.terms["quality"] == 0.80
     first = selected.selection.by_score
-    assert first is not None and first.contender.terms["cost"] == 1.0 + 10_000 * 6.0 / 1000
+    assert first is not None and first.candidate.terms["cost"] == 1.0 + 10_000 * 6.0 / 1000
     assert set(selected.runs) == {f"brave_lake_01_{number}" for number in range(3)}
 
 
 def test_trials_that_are_not_ranked(home: Path) -> None:
-    """Stopped, failed and diverged trials are not contenders; notes count them."""
+    """Stopped, failed and diverged trials are not candidates; notes count them."""
     others = [
         TrialRecord([0.9], {"x": 3}, "Canceled", "bandit", metrics=logged(1.0)),
         TrialRecord([], {"x": 4}, "Failed", error=run_records.failed()),
@@ -98,13 +98,13 @@ def test_without_weights_quality_alone_counts(home: Path) -> None:
     selected = chosen()
     assert selected.project == "" and "only quality weighs" in selected.notes[0]
     assert selected.selection.by_score is not None
-    assert selected.selection.by_score.contender.label == "trial 0"
+    assert selected.selection.by_score.candidate.label == "trial 0"
 
 
 def test_a_pipeline_stands_for_its_sweep(home: Path) -> None:
-    """Steps that are not trials are not contenders."""
+    """Steps that are not trials are not candidates."""
     run_records.pipeline()
-    assert [one.contender.name for one in chosen().selection.ranked] == [
+    assert [one.candidate.name for one in chosen().selection.ranked] == [
         *("calm_lake_01.search_1", "calm_lake_01.search_0")
     ]
 
@@ -117,7 +117,7 @@ def test_single_runs_need_a_metric(home: Path) -> None:
     with pytest.raises(Refused, match="which-metric"):
         chosen(*names)
     selected = chosen(*names, metric="loss", goal="minimize")
-    assert [one.contender.label for one in selected.selection.ranked] == [*reversed(names)]
+    assert [one.candidate.label for one in selected.selection.ranked] == [*reversed(names)]
     with pytest.raises(Refused, match="nothing-to-rank"):
         chosen(*names, metric="lost", goal="minimize")
 
@@ -126,7 +126,7 @@ def test_a_trial_by_its_own_name(home: Path) -> None:
     """The metric is that of its sweep."""
     run_records.sweep(three(), spec=SPEC)
     selected = chosen("brave_lake_01_0", "brave_lake_01_2")
-    assert [one.contender.label for one in selected.selection.ranked] == [
+    assert [one.candidate.label for one in selected.selection.ranked] == [
         *("brave_lake_01_0", "brave_lake_01_2")
     ]
     assert selected.selection.metric == "score" and selected.project == "tiny"

@@ -21,9 +21,9 @@ def command(
     """Decide whether a model version may be promoted; exit 3 when a gate says no."""
     from ml.cli.render import verdicts
     from ml.release.declaration.desired_state import check_environment
-    from ml.release.promotion.gate_check import gate
+    from ml.release.promotion.gate_check import check_registered
 
-    decision = gate(open_backend(), model, version, check_environment(to)).decision
+    decision = check_registered(open_backend(), model, version, check_environment(to)).decision
     if as_json:
         typer.echo(json.dumps(decision.to_json(), indent=1))
     else:

@@ -99,7 +99,7 @@ def plan(
     from ml.release.declaration import desired_state
     from ml.release.rollout.plan import plan as look
 
-    desired_state.demand_here(to, on)
+    desired_state.require_local(to, on)
     rollout = look(open_backend(), project, to, watch=_watch)
     if as_json:
         json_out.write(rollout.to_json())
@@ -122,7 +122,7 @@ def apply(
     project: Project,
     to: Environment = "local",
     on: On = None,
-    approved_by: Annotated[str, typer.Option(help="Who stands for the promotion.")] = "",
+    approved_by: Annotated[str, typer.Option(help="The person who signs off the promotion.")] = "",
     port: Annotated[
         int | None, typer.Option(min=1, max=65535, help="Serve on this port; else a free one.")
     ] = None,
@@ -135,7 +135,7 @@ def apply(
     from ml.release.rollout.invoke import example
     from ml.release.rollout.status import status as look
 
-    desired_state.demand_here(to, on)
+    desired_state.require_local(to, on)
     promotion = go(
         open_backend(),
         project,
@@ -143,8 +143,8 @@ def apply(
         approved_by,
         port=port,
         watch=_watch,
-        told=lambda sentence: typer.echo(f"canary: {sentence}", err=True),
-        waiting=lambda: typer.echo(f"another apply to {to} goes on; waiting", err=True),
+        progress=lambda sentence: typer.echo(f"canary: {sentence}", err=True),
+        waiting=lambda: typer.echo(f"another apply to {to} is running; waiting", err=True),
     )
     if promotion is None:
         (current,) = look(open_backend().registry, project, to)
@@ -203,7 +203,9 @@ def drill(
 
     if fault in FAULTS:
         typer.echo(f"a green in which {FAULTS[fault]}, beside what serves", err=True)
-    result = go(project, fault, told=lambda sentence: typer.echo(f"canary: {sentence}", err=True))
+    result = go(
+        project, fault, progress=lambda sentence: typer.echo(f"canary: {sentence}", err=True)
+    )
     if as_json:
         document = {
             **asdict(result),

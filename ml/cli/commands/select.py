@@ -43,7 +43,7 @@ def command(
     print_selection(selected, limit)
     first = selected.selection.by_score or selected.selection.by_metric
     project = selected.project or "PROJECT"
-    typer.echo(f"next: ml release propose {project} --run {first.contender.name}", err=True)
+    typer.echo(f"next: ml release propose {project} --run {first.candidate.name}", err=True)
 
 
 def print_selection(selected: Selected, limit: int = 0) -> None:
@@ -74,11 +74,11 @@ def _row(ranked: Ranked, terms: list[str]) -> list[str]:
     from ml.cli.render.live import number
 
     score = "–" if ranked.score is None else f"{ranked.score:.2f}"
-    measured = ranked.contender.terms
+    measured = ranked.candidate.terms
     cells = [number(measured["quality"] or 0.0)]
     cells += ["–" if (value := measured.get(term)) is None else f"{value:.3g}" for term in terms]
     front = {True: "front", False: "", None: "?"}[ranked.on_front]
-    return [ranked.contender.label, score, *cells, f"{ranked.by_metric}.", front]
+    return [ranked.candidate.label, score, *cells, f"{ranked.by_metric}.", front]
 
 
 def document(selected: Selected) -> dict[str, Any]:
@@ -94,16 +94,16 @@ def document(selected: Selected) -> dict[str, Any]:
         "project": selected.project or None,
         "weights": selection.weights.source or None,
         "formula": explanation.formula(selection),
-        "first_by_score": first.contender.name if first else None,
-        "first_by_metric": selection.by_metric.contender.name,
+        "first_by_score": first.candidate.name if first else None,
+        "first_by_metric": selection.by_metric.candidate.name,
         "left_out": dict(selection.left_out),
         "compared": list(selection.compared),
         "said": list(explanation.sentences(selection)),
         "notes": list(selected.notes),
         "ranked": [
             {
-                "run": row.contender.name,
-                "terms": json_out.plain(dict(row.contender.terms)),
+                "run": row.candidate.name,
+                "terms": json_out.plain(dict(row.candidate.terms)),
                 "parts": dict(row.parts),
                 "score": row.score,
                 "by_score": row.by_score,

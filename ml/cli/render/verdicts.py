@@ -80,7 +80,7 @@ def conclusion(decision: Decision) -> str:
     match decision.outcome:
         case "refused":
             gates = ", ".join(result.gate for result in decision.blocking)
-            return f"refused: {name} does not go to {where}; gates that say no: {gates}"
+            return f"refused: {name} does not go to {where}; gates that failed: {gates}"
         case "already-champion":
             outcome = (
                 f"already the champion: {name} is what {where} is to serve; nothing to promote"

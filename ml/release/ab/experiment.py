@@ -136,7 +136,7 @@ def begin(
         raise _refused(
             "ab-same", f"{a.model} {a.version} and {b.version} are the same files", "two models"
         )
-    made = Experiment(
+    experiment = Experiment(
         name=name,
         project=a.project,
         model=a.model,
@@ -155,11 +155,11 @@ def begin(
         deviation=deviation,
         started=datetime.now(UTC).isoformat(),
     )
-    _check(made)
-    text = json.dumps({"schema_version": SCHEMA_VERSION, **asdict(made)}, indent=1) + "\n"
-    with faults.as_refusals(), files.locked(made.folder / "lock"):
-        files.replace(made.folder / "experiment.json", text)
-    return made
+    _check(experiment)
+    text = json.dumps({"schema_version": SCHEMA_VERSION, **asdict(experiment)}, indent=1) + "\n"
+    with faults.as_refusals(), files.locked(experiment.folder / "lock"):
+        files.replace(experiment.folder / "experiment.json", text)
+    return experiment
 
 
 def find(name: str) -> Experiment:
@@ -176,10 +176,10 @@ def find(name: str) -> Experiment:
         document = json.loads(path.read_text(encoding="utf-8"))
         if document.pop("schema_version") != SCHEMA_VERSION:
             raise ValueError("another schema_version")
-        made = _AS_WRITTEN.validate_json(json.dumps(document))
-        if made.name != name:
-            raise ValueError(f"it is of `{made.name}`")
-        _check(made)
+        experiment = _AS_WRITTEN.validate_json(json.dumps(document))
+        if experiment.name != name:
+            raise ValueError(f"it is of `{experiment.name}`")
+        _check(experiment)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         raise _unreadable(path, f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
@@ -187,7 +187,7 @@ def find(name: str) -> Experiment:
         raise _unreadable(path, error.problems[0].found) from None
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise _unreadable(path, str(error)) from None
-    return made
+    return experiment
 
 
 def every() -> Sequence[str]:
@@ -195,22 +195,27 @@ def every() -> Sequence[str]:
     return sorted(path.parent.name for path in folder("").glob("*/experiment.json"))
 
 
-def _check(made: Experiment) -> None:
+def _check(experiment: Experiment) -> None:
     """Refuse settings that no experiment can have."""
     for what, sound, expected in (
-        (f"share {made.share}", 1 <= made.share <= 99, "B's percentage, 1 to 99"),
-        (f"alpha {made.alpha}", 0 < made.alpha <= 0.5, "above 0, at most 0.5"),
-        (f"power {made.power}", 0.5 <= made.power < 1, "0.5 to below 1"),
-        (f"effect {made.effect}", 0 < made.effect < math.inf, "a difference above 0"),
+        (f"share {experiment.share}", 1 <= experiment.share <= 99, "B's percentage, 1 to 99"),
+        (f"alpha {experiment.alpha}", 0 < experiment.alpha <= 0.5, "above 0, at most 0.5"),
+        (f"power {experiment.power}", 0.5 <= experiment.power < 1, "0.5 to below 1"),
+        (f"effect {experiment.effect}", 0 < experiment.effect < math.inf, "a difference above 0"),
     ):
         if not sound:
             raise _refused("ab-setting", what, expected)
-    baseline, deviation = made.baseline, made.deviation
-    if made.outcome == "binary":
-        if baseline is None or not 0 < baseline < 1 or made.effect >= 1 or deviation is not None:
+    baseline, deviation = experiment.baseline, experiment.deviation
+    if experiment.outcome == "binary":
+        if (
+            baseline is None
+            or not 0 < baseline < 1
+            or experiment.effect >= 1
+            or deviation is not None
+        ):
             raise _refused(
                 "ab-setting",
-                f"baseline {baseline}, effect {made.effect}, deviation {deviation}",
+                f"baseline {baseline}, effect {experiment.effect}, deviation {deviation}",
                 "A's expected rate between 0 and 1, an effect below 1, no deviation",
                 "--baseline 0.4 --effect 0.02",
             )
@@ -222,11 +227,11 @@ def _check(made: Experiment) -> None:
             "--deviation 12.5, from what was measured before",
         )
     try:
-        _ = made.planned, made.fixed
+        _ = experiment.planned, experiment.fixed
     except ArithmeticError:
         raise _refused(
             "ab-setting",
-            f"effect {made.effect:g}, baseline {baseline}, deviation {deviation}",
+            f"effect {experiment.effect:g}, baseline {baseline}, deviation {deviation}",
             "an effect that outcomes which can be counted show",
         ) from None
 

@@ -58,9 +58,9 @@ def assign(experiment: Experiment, keys: Sequence[str]) -> Mapping[str, Arm]:
     """Who answers each key, written down for those that were not assigned before."""
     tickets = {key: experiment.ticket(key) for key in keys}
     with faults.as_refusals(), _held(experiment):
-        known = read(experiment).assigned
+        assigned = read(experiment).assigned
         now = datetime.now(UTC).timestamp()
-        new = dict.fromkeys(one for one in tickets.values() if one not in known)
+        new = dict.fromkeys(one for one in tickets.values() if one not in assigned)
         _add(experiment, [{"at": now, "event": "assigned", "id": one} for one in new])
     return {key: experiment.arm(one) for key, one in tickets.items()}
 
@@ -75,12 +75,12 @@ def record(experiment: Experiment, outcomes: Sequence[tuple[str, float]]) -> int
             expected = "0 or 1" if experiment.outcome == "binary" else "a number below 1e100"
             raise Refused(Problem("bad-outcome", f"{value} for the key `{key}`", expected))
     with faults.as_refusals(), _held(experiment):
-        found, counted = _replay(experiment)
+        records, counted = _replay(experiment)
         tickets = [(experiment.ticket(key), value) for key, value in outcomes]
         unknown = [
             key
             for (key, _), (one, _) in zip(outcomes, tickets, strict=True)
-            if one not in found.assigned
+            if one not in records.assigned
         ]
         if unknown:
             raise _unknown(experiment, unknown)

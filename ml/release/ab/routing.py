@@ -10,7 +10,7 @@ from ml.core.errors import Exit, Problem, Refused
 from ml.release.ab.experiment import Experiment
 from ml.release.declaration import projects
 from ml.release.log import audit, history
-from ml.release.promotion.gate_check import judge
+from ml.release.promotion.gate_check import check_gates
 from ml.release.promotion.propose import launch_of
 from ml.release.rollout import smoke
 from ml.serving import endpoint, server
@@ -38,14 +38,14 @@ def serve(
     name = experiment.endpoint
     launch = replace(launch_of(backend, version, project.deployment()), endpoint=name)
     _not_taken_back(launch, project.name)
-    judged = judge(
+    check = check_gates(
         *(backend, project, version, experiment.environment),
         step="apply",
         approved_by=approved_by,
         reason=f"the A/B experiment {experiment.name}",
     )
-    if judged.decision.outcome != "approved":
-        return judged.decision, None
+    if check.decision.outcome != "approved":
+        return check.decision, None
     endpoint.ensure(name)
     with endpoint.locked(name), ExitStack() as undo:
         state = _alone(experiment)
@@ -63,7 +63,7 @@ def serve(
             undo.callback(endpoint.switch, name, state)
             endpoint.switch(name, replace(state, canary=beside))
         undo.pop_all()
-    return judged.decision, endpoint.router(name)
+    return check.decision, endpoint.router(name)
 
 
 def stop(experiment: Experiment) -> bool:

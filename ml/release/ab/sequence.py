@@ -73,8 +73,8 @@ def width(n: ArrayLike, alpha: float, planned: float) -> Floats:
     n = np.asarray(n, dtype=np.float64)
     x = n * best_ratio(alpha) / planned
     with np.errstate(divide="ignore", invalid="ignore"):
-        found = np.sqrt(2 * (x + 1) / x * np.log(np.sqrt(x + 1) / alpha) / n)
-    return np.asarray(found, dtype=np.float64)
+        half = np.sqrt(2 * (x + 1) / x * np.log(np.sqrt(x + 1) / alpha) / n)
+    return np.asarray(half, dtype=np.float64)
 
 
 def best_ratio(alpha: float) -> float:

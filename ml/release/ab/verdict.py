@@ -71,15 +71,15 @@ def verdict(experiment: Experiment, records: Records, points: int = 200) -> Verd
     difference = low = high = None
     more: int | None = max(planned - len(values), 0)
     if len(values):
-        found = sequence(
+        looks = sequence(
             *(is_b, values, experiment.share / 100, experiment.alpha, planned),
             experiment.outcome == "binary",
         )
-        history = _thinned(found.difference, found.low, found.high, points)
-        if math.isfinite(found.low[-1]):
-            difference = float(found.difference[-1])
-            low, high = float(found.low[-1]), float(found.high[-1])
-            deviation, counted = float(found.deviation[-1]), int(found.counted[-1])
+        history = _thinned(looks.difference, looks.low, looks.high, points)
+        if math.isfinite(looks.low[-1]):
+            difference = float(looks.difference[-1])
+            low, high = float(looks.low[-1]), float(looks.high[-1])
+            deviation, counted = float(looks.deviation[-1]), int(looks.counted[-1])
             more = _needed(experiment, deviation, abs(difference), counted) - counted
     kind = _kind(experiment, low, high, mismatch)
     stop = kind not in ("undecided", "not-to-be-trusted")
@@ -197,7 +197,7 @@ def _number(experiment: Experiment, value: float) -> str:
     if experiment.outcome == "binary":
         # Of the effect, two figures are seen.
         decimals = max(1, 1 - math.floor(math.log10(experiment.effect * 100)))
-        said = f"{value * 100:.{decimals}f}"
+        text = f"{value * 100:.{decimals}f}"
     else:
-        said = f"{value:.4g}"
-    return said.replace("-", "−")
+        text = f"{value:.4g}"
+    return text.replace("-", "−")

@@ -24,7 +24,7 @@ def shape(value: Any) -> str:
     if isinstance(value, dict):
         return "{" + ",".join(f"{key}:{shape(value[key])}" for key in sorted(value)) + "}"
     if isinstance(value, list):
-        return "[" + "|".join(sorted({shape(one) for one in value})) + "]"
+        return "[" + "|".join(sorted({shape(item) for item in value})) + "]"
     if isinstance(value, float) and not math.isfinite(value):
         return "no number"
     if isinstance(value, bool) or value is None:
@@ -34,21 +34,21 @@ def shape(value: Any) -> str:
 
 def prediction(answer: Any, pointer: str) -> float | str | None:
     """What `answers/0/score` points at; None when there is no number or text."""
-    found = answer
+    value = answer
     for part in pointer.split("/"):
         try:
-            found = found[int(part)] if isinstance(found, list) else found[part]
+            value = value[int(part)] if isinstance(value, list) else value[part]
         except (KeyError, IndexError, ValueError, TypeError):
             return None
-    if isinstance(found, bool):
-        return str(found)
-    if isinstance(found, int | float):
+    if isinstance(value, bool):
+        return str(value)
+    if isinstance(value, int | float):
         try:
-            number = float(found)
+            number = float(value)
         except OverflowError:  # hundreds of digits
             return None
         return number if math.isfinite(number) else None
-    return found if isinstance(found, str) else None
+    return value if isinstance(value, str) else None
 
 
 def edges(numbers: Sequence[float]) -> list[float]:
@@ -96,18 +96,18 @@ class Answers:
             return
         try:
             answer = None if body is None else json.loads(body)
-            found = "too long" if body is None else shape(answer)
+            structure = "too long" if body is None else shape(answer)
         except (ValueError, RecursionError):
-            answer, found = None, "no JSON"
+            answer, structure = None, "no JSON"
         if len(self._reference) < REFERENCE:
             if deployment in self._old:
                 self._reference.append(prediction(answer, self._pointer))
-                self._shapes.add(found)
+                self._shapes.add(structure)
                 if len(self._reference) == REFERENCE:
                     self._fix()
             return
         self._read[deployment] += 1
-        self._strange[deployment] += found not in self._shapes
+        self._strange[deployment] += structure not in self._shapes
         if self._pointer and body is not None:
             self._bins[deployment][self._bin(prediction(answer, self._pointer))] += 1
 
@@ -134,14 +134,14 @@ class Answers:
         )
 
     def _fix(self) -> None:
-        numbers = [one for one in self._reference if isinstance(one, float)]
+        numbers = [value for value in self._reference if isinstance(value, float)]
         if 2 * len(numbers) > len(self._reference):
             self._edges = edges(numbers)
 
-    def _bin(self, found: float | str | None) -> int:
+    def _bin(self, value: float | str | None) -> int:
         """Numbers by quantiles, texts by their hash, what is neither in a bin of its own."""
-        if found is None:
+        if value is None:
             return _CATEGORIES
-        if self._edges is not None and isinstance(found, float):
-            return int(np.searchsorted(self._edges, found, side="right"))
-        return zlib.crc32(str(found).encode("utf-8", "surrogatepass")) % _CATEGORIES
+        if self._edges is not None and isinstance(value, float):
+            return int(np.searchsorted(self._edges, value, side="right"))
+        return zlib.crc32(str(value).encode("utf-8", "surrogatepass")) % _CATEGORIES

@@ -18,7 +18,7 @@ from ml.core.errors import Exit, Problem, Refused
 from ml.release.canary.answers import Answers
 from ml.release.canary.latency import Stretches
 from ml.release.canary.replay import NOTICE_S, Replay, Traffic
-from ml.release.canary.signals import Memory, Signal, Verdict, judge
+from ml.release.canary.signals import Memory, Signal, Verdict, decide
 from ml.release.declaration.strategy import Strategy
 from ml.serving import endpoint, processes, server
 from ml.serving.endpoint import Canary
@@ -51,12 +51,12 @@ class Outcome:
     def to_json(self) -> Mapping[str, object]:
         """For the audit log: finite numbers only."""
         signals = {
-            one.name: {
-                "evidence": round(one.evidence, 3) if math.isfinite(one.evidence) else None,
-                "limit": round(one.limit, 3),
-                "said": one.said,
+            signal.name: {
+                "evidence": round(signal.evidence, 3) if math.isfinite(signal.evidence) else None,
+                "limit": round(signal.limit, 3),
+                "said": signal.said,
             }
-            for one in self.signals
+            for signal in self.signals
         }
         return {
             "outcome": self.kind,
@@ -77,7 +77,7 @@ def lead(
     samples: Sequence[Mapping[str, object]],
     *,
     superseded: Callable[[], bool] = lambda: False,
-    told: Callable[[str], None] = lambda _: None,
+    progress: Callable[[str], None] = lambda _: None,
 ) -> Outcome:
     """Give green its steps until one is refused or all are passed; the endpoint is not held.
 
@@ -96,15 +96,15 @@ def lead(
     passed = False
     try:
         with watch.replay:
-            outcome = watch.run(superseded, told)
+            outcome = watch.run(superseded, progress)
         passed = outcome.kind == "passed"
         return outcome
     finally:
         if not passed:
-            weigh(name, None)
+            set_canary(name, None)
 
 
-def weigh(name: str, canary: Canary | None) -> None:
+def set_canary(name: str, canary: Canary | None) -> None:
     """Put the canary beside whatever is live, or take it away; told to the router."""
     with endpoint.locked(name):
         state = endpoint.live(name)
@@ -136,9 +136,9 @@ class _Watch:
         self.memory = _ResidentMemory(self.green, baseline)
         self.begun = time.monotonic()
 
-    def run(self, superseded: Callable[[], bool], told: Callable[[str], None]) -> Outcome:
+    def run(self, superseded: Callable[[], bool], progress: Callable[[str], None]) -> Outcome:
         green, baseline = self.green.slot.name, self.baseline.slot.name
-        weigh(self.name, replace(self.trial, weight=0))
+        set_canary(self.name, replace(self.trial, weight=0))
         first = since = now = self._look()
         traffic = Traffic(self.replay, green, first)
         time.sleep(NOTICE_S)
@@ -149,7 +149,7 @@ class _Watch:
             percent = stage.percent
             if percent == 100:  # the old version gets nothing any more
                 old = self.answers.side(since, self._look(), self.old)
-            weigh(self.name, replace(self.trial, weight=percent, mirror=stage.mirror))
+            set_canary(self.name, replace(self.trial, weight=percent, mirror=stage.mirror))
             since = now = self._look()
             traffic.begin(since, percent or stage.mirror)
             stretches = Stretches(green, baseline, since)
@@ -165,7 +165,7 @@ class _Watch:
                     raise _baseline_ended(self.baseline)
                 if percent < 100:
                     old = self.answers.side(since, now, self.old)
-                verdict = judge(
+                verdict = decide(
                     self.strategy,
                     number,
                     self.answers.side(since, now, (green,)),
@@ -184,7 +184,7 @@ class _Watch:
                 if time.monotonic() - began > self.strategy.step_s:
                     why = f"undecided after {self.strategy.step_s:g} s: {verdict.why}"
                     return self._outcome("rolled-back", why, percent, verdict.signals, first)
-            told(f"{stage}: {verdict.why}")
+            progress(f"{stage}: {verdict.why}")
         return self._outcome("passed", verdict.why, 100, verdict.signals, first)
 
     def _look(self) -> dict[str, Any]:
@@ -200,9 +200,9 @@ class _Watch:
                 ),
                 exit_code=Exit.RUN_FAILED,
             )
-        for one in self.router.answers(self.last):
-            self.last = one["number"]
-            self.answers.add(one["deployment"], one["status"], one["body"])
+        for answer in self.router.answers(self.last):
+            self.last = answer["number"]
+            self.answers.add(answer["deployment"], answer["status"], answer["body"])
         return {name: state["tallies"][name] for name in self.names}
 
     def _outcome(
@@ -250,7 +250,7 @@ def _bytes(pid: int) -> float:
     """Resident bytes of a server and its workers."""
     process = psutil.Process(pid)
     family = [process, *process.children(recursive=True)]
-    return float(sum(one.memory_info().rss for one in family))
+    return float(sum(member.memory_info().rss for member in family))
 
 
 def _baseline_ended(baseline: Server) -> Refused:

@@ -34,8 +34,8 @@ class Stretches:
             np.subtract(tallies[name]["latency"], self._cut[name]["latency"])
             for name in self._names
         )
-        found = [*self._ended, (green.tolist(), baseline.tolist())]
+        latencies = [*self._ended, (green.tolist(), baseline.tolist())]
         moment = self._clock()
         if moment - self._cut_at >= STRETCH_S:
-            self._ended, self._cut, self._cut_at = found, tallies, moment
-        return found
+            self._ended, self._cut, self._cut_at = latencies, tallies, moment
+        return latencies

@@ -115,10 +115,10 @@ class Traffic:
 def _requests(before: Mapping[str, Any], now: Mapping[str, Any]) -> int:
     """Of callers and of the replay; copies are none."""
     counted = {
-        name: one["requests"]
-        - one["mirrored"]
+        name: tally["requests"]
+        - tally["mirrored"]
         - before[name]["requests"]
         + before[name]["mirrored"]
-        for name, one in now.items()
+        for name, tally in now.items()
     }
     return sum(counted.values())

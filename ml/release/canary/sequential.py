@@ -38,7 +38,8 @@ def evidence(
     counts that are none: negative, not finite, or more events than requests.
     """
     counts = [
-        np.asarray(one, dtype=np.float64) for one in (green, green_requests, blue, blue_requests)
+        np.asarray(count, dtype=np.float64)
+        for count in (green, green_requests, blue, blue_requests)
     ]
     g, n, b, m = np.broadcast_arrays(*counts)
     sound = (g >= 0) & (g <= n) & (b >= 0) & (b <= m) & np.isfinite(n + m)
@@ -51,8 +52,8 @@ def evidence(
     if out.any():
         border = _border(g[out], n[out], b[out], m[out], margin)
         best_g[out], best_b[out] = border + margin, border
-    found = _mixture(g, n, prior) + _mixture(b, m, prior)
-    return np.asarray(found - _likelihood(best_g, g, n) - _likelihood(best_b, b, m))
+    mixture = _mixture(g, n, prior) + _mixture(b, m, prior)
+    return np.asarray(mixture - _likelihood(best_g, g, n) - _likelihood(best_b, b, m))
 
 
 def _border(g: Floats, n: Floats, b: Floats, m: Floats, margin: float) -> Floats:
@@ -75,14 +76,14 @@ def averaged(evidences: ArrayLike) -> float:
 
 
 def _mixture(events: Floats, requests: Floats, prior: tuple[float, float]) -> Floats:
-    one, other = prior
-    found = betaln(events + one, requests - events + other) - betaln(one, other)
-    return np.asarray(found, dtype=np.float64)
+    a, b = prior
+    log = betaln(events + a, requests - events + b) - betaln(a, b)
+    return np.asarray(log, dtype=np.float64)
 
 
 def _likelihood(rate: Floats, events: Floats, requests: Floats) -> Floats:
-    found = xlogy(events, rate) + xlog1py(requests - events, -rate)
-    return np.asarray(found, dtype=np.float64)
+    log = xlogy(events, rate) + xlog1py(requests - events, -rate)
+    return np.asarray(log, dtype=np.float64)
 
 
 def _slope(rate: Floats, events: Floats, requests: Floats) -> Floats:
@@ -90,8 +91,8 @@ def _slope(rate: Floats, events: Floats, requests: Floats) -> Floats:
     with np.errstate(divide="ignore", invalid="ignore"):
         up = np.where(events > 0, events / rate, 0.0)
         down = np.where(requests > events, (requests - events) / (1 - rate), 0.0)
-    found: Floats = up - down
-    return found
+    slope: Floats = up - down
+    return slope
 
 
 def imbalance(first: float, second: float, share: float, weight: float = 100.0) -> float:
@@ -100,6 +101,6 @@ def imbalance(first: float, second: float, share: float, weight: float = 100.0) 
     multinomial count data", section 2). `weight` is how many the mixture counts for: it costs
     power where it is wrong, never the level.
     """
-    one, other = weight * share, weight * (1 - share)
-    found = betaln(first + one, second + other) - betaln(one, other)
-    return float(found - xlogy(first, share) - xlog1py(second, -share))
+    a, b = weight * share, weight * (1 - share)
+    mixture = betaln(first + a, second + b) - betaln(a, b)
+    return float(mixture - xlogy(first, share) - xlog1py(second, -share))

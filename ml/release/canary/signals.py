@@ -97,7 +97,7 @@ class Verdict:
     signals: tuple[Signal, ...]
 
 
-def judge(
+def decide(
     strategy: Strategy,
     stage: int,
     green: Side,
@@ -122,19 +122,19 @@ def judge(
         signals = _signals(strategy, green, old, baseline if balanced else None, memory)
     except (ValueError, TypeError, OverflowError) as error:
         return Verdict("roll-back", f"the figures cannot be trusted: {error}", ())
-    if alarms := [one for one in signals if one.alarmed]:
-        only = [one.name for one in alarms] == ["latency"]
+    if alarms := [signal for signal in signals if signal.alarmed]:
+        only = [signal.name for signal in alarms] == ["latency"]
         if only and not _lasts(green.latency, baseline.latency, stretches, strategy):
             return Verdict("hold", "slower, in one stretch of time so far", signals)
-        return Verdict("roll-back", "; ".join(one.said for one in alarms), signals)
-    wanted = strategy.stages[stage].requests
-    fewest = min(one.requests for one in (green, old, *([baseline] if balanced else [])))
-    if fewest < wanted:
-        return Verdict("hold", f"{fewest} of {wanted} requests", signals)
-    patient = green.requests < wanted * strategy.patience
+        return Verdict("roll-back", "; ".join(signal.said for signal in alarms), signals)
+    required = strategy.stages[stage].requests
+    fewest = min(signal.requests for signal in (green, old, *([baseline] if balanced else [])))
+    if fewest < required:
+        return Verdict("hold", f"{fewest} of {required} requests", signals)
+    patient = green.requests < required * strategy.patience
     if strategy.prediction and (_few(green) or _few(old)):
         return Verdict("hold" if patient else "roll-back", "too few predictions were read", signals)
-    restless = [one.name for one in signals if not one.calm]
+    restless = [signal.name for signal in signals if not signal.calm]
     if restless and patient:
         return Verdict("hold", f"{', '.join(restless)} not calm yet", signals)
     return Verdict("go-on", f"{green.requests} requests, nothing worse than tolerated", signals)
@@ -197,26 +197,26 @@ def _signals(
     strategy: Strategy, green: Side, old: Side, baseline: Side | None, memory: Memory | None
 ) -> tuple[Signal, ...]:
     limits, at = strategy.tolerances, limit(strategy)
-    found = []
+    signals = []
     for name, g, n, b, m, margin in (
         ("errors", green.errors, green.requests, old.errors, old.requests, limits.errors),
         ("refused", green.refused, green.requests, old.refused, old.requests, limits.refused),
         ("answers", green.strange, green.answers, old.strange, old.answers, limits.answers),
     ):
         log_e = float(evidence(g, n, b, m, margin, RARE))
-        said = f"{name}: {_share(g, n)} of green's, {_share(b, m)} of the old version's"
-        found.append(Signal(name, log_e, at, said))
+        text = f"{name}: {_share(g, n)} of green's, {_share(b, m)} of the old version's"
+        signals.append(Signal(name, log_e, at, text))
     if baseline is not None:
         log_e = latency_evidence(green.latency, baseline.latency, limits.latency)
-        said = f"latency: more than {limits.latency:g} times the baseline's"
-        found.append(Signal("latency", log_e, at, said))
+        text = f"latency: more than {limits.latency:g} times the baseline's"
+        signals.append(Signal("latency", log_e, at, text))
     if strategy.prediction and green.predictions and old.predictions:
         log_e = drift_evidence(green.predictions, old.predictions, limits.drift)
-        said = f"predictions: more than {limits.drift:.0%} lie where the old version's do not"
-        found.append(Signal("predictions", log_e, at, said))
+        text = f"predictions: more than {limits.drift:.0%} lie where the old version's do not"
+        signals.append(Signal("predictions", log_e, at, text))
     if memory is not None:
-        found.append(_memory(memory, limits.memory_mib))
-    return tuple(found)
+        signals.append(_memory(memory, limits.memory_mib))
+    return tuple(signals)
 
 
 def _memory(memory: Memory, allowed_mib: float) -> Signal:
@@ -225,10 +225,10 @@ def _memory(memory: Memory, allowed_mib: float) -> Signal:
     grown = memory.green_now - memory.green_then - natural
     if not math.isfinite(grown) or memory.green_now <= 0:
         raise ValueError("resident memory")
-    said = f"memory: grew by {grown / 2**20:.0f} MiB more than the baseline's"
+    text = f"memory: grew by {grown / 2**20:.0f} MiB more than the baseline's"
     # Far from the limit it is calm; the scale is its own.
     value = grown / 2**20
-    return Signal("memory", value if value > allowed_mib / 2 else -math.inf, allowed_mib, said)
+    return Signal("memory", value if value > allowed_mib / 2 else -math.inf, allowed_mib, text)
 
 
 def _few(side: Side) -> bool:
@@ -236,10 +236,10 @@ def _few(side: Side) -> bool:
 
 
 def _sound(counts: Sequence[int], length: int) -> NDArray[np.float64]:
-    found = np.asarray(counts, dtype=np.float64)
-    if found.shape != (length,) or not np.isfinite(found).all() or (found < 0).any():
+    histogram = np.asarray(counts, dtype=np.float64)
+    if histogram.shape != (length,) or not np.isfinite(histogram).all() or (histogram < 0).any():
         raise ValueError("a histogram")
-    return found
+    return histogram
 
 
 def _share(events: int, of: int) -> str:

@@ -54,7 +54,7 @@ class _Found:
 
 def versus(
     backend: Backend,
-    wanted: str,
+    reference: str,
     against: str | None,
     environment: str | None = None,
     watch: Watch = unwatched,
@@ -69,37 +69,39 @@ def versus(
     named = against.removeprefix(CHAMPION) if against and against.startswith(CHAMPION) else ""
     environment = desired_state.check_environment(environment or named or desired_state.LOCAL)
     notes: list[str] = []
-    found = _resolve(backend, wanted, None)
-    side, model = _side(found, notes)
+    candidate = _resolve(backend, reference, None)
+    side, model = _side(candidate, notes)
     champion = _champion(backend, against, model, environment)
     if champion is None:
         where = f"{environment} has no champion of {model} yet"
         notes.append(f"{where}: there is nothing to compare with")
     theirs: Side | None = None
-    judged: Evidence | None = None
+    against_evidence: Evidence | None = None
     if champion and champion.version and champion.version.digest == side.digest:
         notes.append(f"{side.name} is the very model of {_name(champion.version)}")
-        champion, judged = None, side.evidence
+        champion, against_evidence = None, side.evidence
     elif champion:
-        theirs = _scored(backend, side, champion, found.version, notes, watch)
-        judged = theirs.evidence
+        theirs = _scored(backend, side, champion, candidate.version, notes, watch)
+        against_evidence = theirs.evidence
         notes += filter(None, [other_features(side, theirs)])
     confidence, decision = 0.95, None
-    if found.version:
-        project = projects.find(found.version.project)
+    if candidate.version:
+        project = projects.find(candidate.version.project)
         gates = load_gates(project)
         confidence = gates["non-inferiority"].number("confidence")
         request = Request(
             environment=environment,
             model=model,
-            version=found.version.version,
+            version=candidate.version.version,
             digest=side.digest,
             step="propose",
             now=datetime.now(UTC),
             reason=desired_state.reason_for(project.name, environment, side.digest),
         )
         chain = supply_chain.today(side.evidence.supply_chain)
-        decision = decide(gates, replace(side.evidence, supply_chain=chain), judged, request)
+        decision = decide(
+            gates, replace(side.evidence, supply_chain=chain), against_evidence, request
+        )
     else:
         notes.append(f"no gate was asked: the model of {side.name} is not registered")
     return Compared(
@@ -107,20 +109,21 @@ def versus(
         decision=decision,
         environment=environment,
         model=model,
-        candidate=found.version,
+        candidate=candidate.version,
         champion=champion.version if champion else None,
         notes=tuple(notes),
     )
 
 
-def _resolve(backend: Backend, wanted: str, model: str | None) -> _Found:
-    if wanted.startswith(CHAMPION):
-        environment = desired_state.check_environment(wanted.removeprefix(CHAMPION))
-        models = [model] if model else [one.deployment().endpoint for one in projects.every()]
-        found = [one for name in models if (one := backend.registry.champion(name, environment))]
+def _resolve(backend: Backend, reference: str, model: str | None) -> _Found:
+    if reference.startswith(CHAMPION):
+        environment = desired_state.check_environment(reference.removeprefix(CHAMPION))
+        models = [model] if model else [each.deployment().endpoint for each in projects.every()]
+        champions = [backend.registry.champion(name, environment) for name in models]
+        found = [champion for champion in champions if champion]
         if len(found) == 1:
             return _Found(found[0], None)
-        named = ", ".join(f"{one.model}:{one.version}" for one in found)
+        named = ", ".join(f"{champion.model}:{champion.version}" for champion in found)
         raise Refused(
             Problem(
                 "no-such-champion" if not found else "several-champions",
@@ -129,13 +132,13 @@ def _resolve(backend: Backend, wanted: str, model: str | None) -> _Found:
                 "name it as MODEL:VERSION; `ml release status` shows what serves where",
             )
         )
-    name, _, version = wanted.rpartition(":")
+    name, _, version = reference.rpartition(":")
     if name and version:
         return _Found(backend.registry.find(name, version), None)
-    run = backend.runs.find(wanted)
-    made = descendants(backend.registry, run)
+    run = backend.runs.find(reference)
+    versions = descendants(backend.registry, run)
     for relation in ("made", "same files", "evaluated"):
-        of = [one for one in made if one.relation == relation]
+        of = [version for version in versions if version.relation == relation]
         if of:
             return _Found(backend.registry.find(of[-1].model, of[-1].version), run)
     return _Found(None, run)
@@ -152,9 +155,9 @@ def _side(found: _Found, notes: list[str]) -> tuple[Side, str]:
     """What is known of a side, and the name of its model."""
     version = found.version
     if version is not None:
-        held = evidence.load(version)
-        outcomes = _outcomes(version, held)
-        return Side(_name(version), version.digest, held, outcomes), version.model
+        stated = evidence.load(version)
+        outcomes = _outcomes(version, stated)
+        return Side(_name(version), version.digest, stated, outcomes), version.model
     assert found.run is not None
     run = found.run
     scored = next(
@@ -171,17 +174,17 @@ def _side(found: _Found, notes: list[str]) -> tuple[Side, str]:
             )
         )
     document = evidence.evaluation_of(scored)
-    held = parse(document)
-    read = predictions.read(scored.outputs[candidates.EVALUATION] / PREDICTIONS, held.task)
-    held = replace(
-        held,
-        outcomes=read.outcomes(held.primary_metric or ""),
+    stated = parse(document)
+    read = predictions.read(scored.outputs[candidates.EVALUATION] / PREDICTIONS, stated.task)
+    stated = replace(
+        stated,
+        outcomes=read.outcomes(stated.primary_metric or ""),
         groups=read.groups(),
         members=read.members(),
         disagreements=(),
     )
     notes.append(f"{run.name} has no evidence yet, only the evaluation of {scored.name}")
-    return Side(run.name, _digest(run), held, read.every_outcome()), str(
+    return Side(run.name, _digest(run), stated, read.every_outcome()), str(
         document.get("model") or ""
     )
 

@@ -111,10 +111,10 @@ def other_features(candidate: Side, champion: Side) -> str:
         {one.feature for one in of.contributions if one.feature} for of in (ours, theirs)
     )
     parts = {"new": sorted(mine - before), "gone": sorted(before - mine)}
-    said = "; ".join(f"{what}: {', '.join(of)}" for what, of in parts.items() if of)
+    changes = "; ".join(f"{what}: {', '.join(of)}" for what, of in parts.items() if of)
     return (
         f"{candidate.name} reads other features than {champion.name}: "
-        f"{said or 'of the same names, made otherwise'}"
+        f"{changes or 'of the same names, made otherwise'}"
     )
 
 

@@ -60,12 +60,12 @@ def path(project: str, environment: str = LOCAL) -> Path:
     return repository.root() / "ml" / "projects" / project / FILE
 
 
-def locked(project: str) -> AbstractContextManager[None]:
+def project_lock(project: str) -> AbstractContextManager[None]:
     """Hold the project's release: proposing and applying happen one at a time."""
     return files.locked(path(project).with_suffix(".lock"))
 
 
-def applying(
+def rollout_lock(
     project: str, environment: str, waiting: Callable[[], None]
 ) -> AbstractContextManager[None]:
     """Hold the environment's rollout, which may take long: one apply at a time, proposals go on.
@@ -137,7 +137,7 @@ def declare(
     else:
         text = _NEW + "".join(f"  {name}: {{}}\n" for name in TRACKED)
     try:
-        made = edit.declared(text, environment, asdict(declared))
+        edited = edit.declared(text, environment, asdict(declared))
     except edit.CannotEdit as error:
         lines = "; ".join(f"{key}: {value}" for key, value in asdict(declared).items() if value)
         raise Refused(
@@ -150,7 +150,7 @@ def declare(
             )
         ) from None
     first(file)
-    files.replace(file, made)
+    files.replace(file, edited)
     return file
 
 
@@ -169,7 +169,7 @@ def check_environment(environment: str) -> str:
     return environment
 
 
-def demand_here(environment: str, on: str | None) -> None:
+def require_local(environment: str, on: str | None) -> None:
     """Refuse (exit 33) a rollout that needs the Azure backend; `on` is one of PLACES or None.
 
     Without `on`, `local` is on this machine and the other environments are on Azure ML. With `on`

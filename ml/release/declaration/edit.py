@@ -27,12 +27,12 @@ def declared(text: str, environment: str, values: Mapping[str, str]) -> str:
     environments = _value(root, "environments")
     entry = _value(environments, environment)
     if entry is not None and _full(entry):
-        made = _into(text, entry, values)
+        edited = _into(text, entry, values)
     else:
-        given = {key: value for key, value in values.items() if value}
-        made = _under(text, root, ("environments", environment), given)
-    _demand(text, made, environment, values)
-    return made
+        present = {key: value for key, value in values.items() if value}
+        edited = _under(text, root, ("environments", environment), present)
+    _demand(text, edited, environment, values)
+    return edited
 
 
 def _into(text: str, entry: yaml.MappingNode, values: Mapping[str, str]) -> str:
@@ -62,22 +62,22 @@ def _under(
 ) -> str:
     """A new mapping at `keys` below a mapping that may have none of them yet."""
     key, *rest = keys
-    found = _value(parent, key)
-    if rest and found is not None and _full(found):
-        return _under(text, found, tuple(rest), values)
+    node = _value(parent, key)
+    if rest and node is not None and _full(node):
+        return _under(text, node, tuple(rest), values)
     first = parent.value[0][0].start_mark if parent.value else parent.start_mark
     if parent.flow_style:
         new = _flow(tuple(rest), values)
-        if found is not None:
-            return text[: found.start_mark.index] + new + text[found.end_mark.index :]
+        if node is not None:
+            return text[: node.start_mark.index] + new + text[node.end_mark.index :]
         return f"{text[: first.index]}{key}: {new}, {text[first.index :]}"
     block = _block(tuple(rest), values, first.column + STEP)
-    if found is None:
+    if node is None:
         lead = f"{key}:\n{block}{' ' * first.column}"
         return text[: first.index] + lead + text[first.index :]
     # The comment beside what was there stays in its line.
-    comment, _, below = text[found.end_mark.index :].partition("\n")
-    return f"{text[: found.start_mark.index].rstrip(' ')}{comment.rstrip()}\n{block}{below}"
+    comment, _, below = text[node.end_mark.index :].partition("\n")
+    return f"{text[: node.start_mark.index].rstrip(' ')}{comment.rstrip()}\n{block}{below}"
 
 
 def _block(keys: tuple[str, ...], values: Mapping[str, str], column: int) -> str:
@@ -113,20 +113,20 @@ def _full(node: yaml.Node) -> TypeGuard[yaml.MappingNode]:
 def _demand(before: str, after: str, environment: str, values: Mapping[str, str]) -> None:
     """What was to change has changed, and nothing else."""
     try:
-        was, now = (_apart(yaml.safe_load(one)) for one in (before, after))
+        was, now = (_apart(yaml.safe_load(content)) for content in (before, after))
         entry = now["environments"].pop(environment)
         environments = was.get("environments") or {}
         old = environments.pop(environment, None) or {}
-        wanted = {**old, **{key: value for key, value in values.items() if value or key in old}}
+        expected = {**old, **{key: value for key, value in values.items() if value or key in old}}
         rest = {**was, "environments": environments}
     except (yaml.YAMLError, KeyError, TypeError, AttributeError) as error:
         raise CannotEdit(str(error)) from None
-    if entry != wanted or now != rest:
+    if entry != expected or now != rest:
         raise CannotEdit("another value would change with it")
 
 
 def _apart(value: Any) -> Any:
     """What aliases share, each for itself."""
     if isinstance(value, dict):
-        return {key: _apart(one) for key, one in value.items()}
-    return [_apart(one) for one in value] if isinstance(value, list) else value
+        return {key: _apart(item) for key, item in value.items()}
+    return [_apart(item) for item in value] if isinstance(value, list) else value

@@ -69,21 +69,21 @@ class Project:
 
 def find(name: str) -> Project:
     """The project of that name (`shop_search` or `shop-search`); Refused when there is none."""
-    wanted = name.replace("-", "_")
-    found = {project.name: project for project in every()}
-    if wanted not in found:
-        close = difflib.get_close_matches(wanted, found, 1)
+    folder = name.replace("-", "_")
+    projects = {project.name: project for project in every()}
+    if folder not in projects:
+        close = difflib.get_close_matches(folder, projects, 1)
         raise Refused(
             Problem(
                 "no-such-project",
                 f"there is no project `{name}` with a gates.yml",
-                f"one of: {', '.join(sorted(found))}"
-                if found
+                f"one of: {', '.join(sorted(projects))}"
+                if projects
                 else "a folder under ml/projects: ml/projects/README.md says what is in one",
                 f"did you mean `{close[0]}`?" if close else "",
             )
         )
-    return found[wanted]
+    return projects[folder]
 
 
 def every() -> Sequence[Project]:

@@ -171,19 +171,19 @@ def read(path: Path, kind: type[Tracked | Local] = Tracked) -> ReleaseFile:
 def check(path: Path) -> Sequence[Problem]:
     """Every problem of the file at `path`, in a project's folder; none when it may be applied."""
     try:
-        found = read(path)
+        release = read(path)
         model = Project(path.parent.name, path.parent).model()
     except Refused as refused:
         return refused.problems
     return [
         problem
-        for environment, entry in found.entries.items()
+        for environment, entry in release.entries.items()
         if entry.model
-        for problem in _entry_problems(path, environment, entry, model, found.document)
+        for problem in _entry_problems(path, environment, entry, model, release.document)
     ]
 
 
-def attached(file: Path, environment: str) -> Path:
+def evidence_path(file: Path, environment: str) -> Path:
     """The evidence that a tracked declaration rests on: it travels with the pull request."""
     return file.parent / "evidence" / f"{environment}.json"
 
@@ -256,5 +256,5 @@ def _entry_problems(
     if model and entry.model != model:
         yield other_project(entry.model, model, document.place(*keys, "model"))
     place = document.place(*keys, "evidence")
-    if problem := evidence_problem(attached(path, environment), entry.evidence, place):
+    if problem := evidence_problem(evidence_path(path, environment), entry.evidence, place):
         yield problem

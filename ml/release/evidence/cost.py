@@ -44,7 +44,7 @@ def of(
     timing: Timing,
     instance_type: str,
     prices: Prices = unknown,
-    made: Mapping[str, Any] = MappingProxyType({}),
+    lineage: Mapping[str, Any] = MappingProxyType({}),
 ) -> Mapping[str, object]:
     """What evidence.json states under `cost`; `made` is the training run's lineage.
 
@@ -53,7 +53,7 @@ def of(
     asks for, `instance_count` nodes of its cluster, for as long as it took on this machine, which
     nobody pays by the hour and which those nodes may be faster or slower than.
     """
-    compute = str(made.get("compute") or "")
+    compute = str(lineage.get("compute") or "")
     node = prices(compute) if compute.startswith(CLUSTER) else None
     price = prices(instance_type)
     why = (
@@ -62,27 +62,29 @@ def of(
         else f"it ran on this machine; nobody knows here what {compute or 'its compute'} costs"
     )
     type_of = node.instance_type if node else ""
-    training = _spent(trained.active_s, timing.hardware, type_of, node, made.get("nodes") or 1, why)
+    training = _spent(
+        trained.active_s, timing.hardware, type_of, node, lineage.get("nodes") or 1, why
+    )
     why = "" if price else f"nobody knows here what {instance_type or 'its instance'} costs"
     asking = PREDICTIONS * timing.mean_ms / 1000
     stated: dict[str, object] = {
         "training": training,
         "thousand_predictions": _spent(asking, timing.hardware, instance_type, price, 1, why),
     }
-    if known := price or node:
-        stated |= {"currency": known.currency, "source": known.source, "as_of": known.as_of}
+    if source := price or node:
+        stated |= {"currency": source.currency, "source": source.source, "as_of": source.as_of}
     return stated
 
 
 def _spent(
     seconds: float, hardware: str, instance_type: str, price: Price | None, nodes: int, note: str
 ) -> Mapping[str, object]:
-    found: dict[str, object] = {"seconds": seconds, "nodes": nodes, "hardware": hardware}
+    entry: dict[str, object] = {"seconds": seconds, "nodes": nodes, "hardware": hardware}
     if instance_type:
-        found["instance_type"] = instance_type
+        entry["instance_type"] = instance_type
     if price is not None:
-        found["price_per_hour"] = price.per_hour
-        found["amount"] = seconds / 3600 * nodes * price.per_hour
+        entry["price_per_hour"] = price.per_hour
+        entry["amount"] = seconds / 3600 * nodes * price.per_hour
     if note:
-        found["note"] = note
-    return found
+        entry["note"] = note
+    return entry

@@ -59,7 +59,9 @@ def keep(
     evidence passes no gate.
     """
     evaluation = evaluation_of(evaluated)
-    made, scored = (backend.runs.entry(run).lineage for run in (trained, evaluated))
+    trained_lineage, scored_lineage = (
+        backend.runs.entry(run).lineage for run in (trained, evaluated)
+    )
     stated, bill = supply_chain.look()
     document: dict[str, Any] = {
         **{each.name: evaluation.get(each.name) for each in fields(EvidenceFile)},
@@ -70,17 +72,17 @@ def keep(
         "version": version.version,
         "digest": version.digest,
         "uri": uri(version.model, version.version),
-        "data": _data(made, scored),
+        "data": _data(trained_lineage, scored_lineage),
         "lineage": {
             "run": trained.id,
             "run_name": trained.name,
-            "parent_run": made.get("parent") or trained.id,
+            "parent_run": trained_lineage.get("parent") or trained.id,
             "evaluation_run": evaluated.id,
-            "code_snapshot": made["code"]["digest"],
-            "commit": made["code"]["commit"],
-            "dirty": made["code"]["dirty"],
-            "environment": made["environment"],
-            "environment_digest": made["environment_digest"],
+            "code_snapshot": trained_lineage["code"]["digest"],
+            "commit": trained_lineage["code"]["commit"],
+            "dirty": trained_lineage["code"]["dirty"],
+            "environment": trained_lineage["environment"],
+            "environment_digest": trained_lineage["environment_digest"],
             "feature_set_hash": evaluation.get("feature_set_hash"),
             "hyperparameters": evaluation.get("hyperparameters"),
             "seed": evaluation.get("seed"),
@@ -89,16 +91,16 @@ def keep(
         "cost": cost,
         "supply_chain": stated,
     }
-    with faults.as_refusals(), _unfinished(version) as papers:
-        document[reference.FIELD] = reference.keep(evaluated.outputs[EVALUATION], papers)
+    with faults.as_refusals(), _unfinished(version) as folder:
+        document[reference.FIELD] = reference.keep(evaluated.outputs[EVALUATION], folder)
         text = json.dumps(document, indent=1, sort_keys=True) + "\n"
         for file in (PREDICTIONS, *([IDENTIFIERS] if evaluation.get("identifiers") else [])):
-            shutil.copyfile(evaluated.outputs[EVALUATION] / file, papers / file)
-        files.replace(papers / supply_chain.SBOM, bill)
-        files.replace(papers / FILE, text)
+            shutil.copyfile(evaluated.outputs[EVALUATION] / file, folder / file)
+        files.replace(folder / supply_chain.SBOM, bill)
+        files.replace(folder / FILE, text)
         kept = replace(version, evidence=hashlib.sha256(text.encode()).hexdigest())
-        papers.chmod(0o755)
-        papers.rename(kept.evidence_folder)
+        folder.chmod(0o755)
+        folder.rename(kept.evidence_folder)
     return backend.registry.keep_evidence(version, kept.evidence)
 
 
@@ -107,8 +109,8 @@ def _unfinished(version: Version) -> Iterator[Path]:
     """A folder to gather papers in: they appear all at once, or not at all."""
     folder = replace(version, evidence="").evidence_folder
     folder.mkdir(parents=True, exist_ok=True)
-    for left in folder.glob(".unfinished-*"):  # by a kill: proposals come one at a time
-        shutil.rmtree(left, ignore_errors=True)
+    for leftover in folder.glob(".unfinished-*"):  # by a kill: proposals come one at a time
+        shutil.rmtree(leftover, ignore_errors=True)
     unfinished = Path(tempfile.mkdtemp(prefix=".unfinished-", dir=folder))
     try:
         yield unfinished
@@ -135,21 +137,21 @@ def load(version: Version) -> Evidence:
         return replace(nothing, disagreements=(edited,))
     evidence = parse(json.loads(content))
     if evidence.schema_version != SCHEMA_VERSION:
-        told = f"{FILE} is of schema {evidence.schema_version:g}, not {SCHEMA_VERSION}"
-        return replace(nothing, schema_version=evidence.schema_version, disagreements=(told,))
+        mismatch = f"{FILE} is of schema {evidence.schema_version:g}, not {SCHEMA_VERSION}"
+        return replace(nothing, schema_version=evidence.schema_version, disagreements=(mismatch,))
     try:
-        found = predictions.read(version.evidence_folder / PREDICTIONS, evidence.task)
+        rows = predictions.read(version.evidence_folder / PREDICTIONS, evidence.task)
     except OSError as error:
         return replace(nothing, disagreements=(str(error),))
     return replace(
         evidence,
         disagreements=(
-            *disagreements(evidence, found),
+            *disagreements(evidence, rows),
             *identifiers.disagreements(evidence, version.evidence_folder),
         ),
-        outcomes=found.outcomes(evidence.primary_metric or ""),
-        groups=found.groups(),
-        members=found.members(),
+        outcomes=rows.outcomes(evidence.primary_metric or ""),
+        groups=rows.groups(),
+        members=rows.members(),
         files=formats(version.folder),
     )
 
@@ -159,7 +161,7 @@ def rescored(backend: Backend, champion: Evidence, evaluated: Run) -> Evidence:
     evaluation = evaluation_of(evaluated)
     scored = backend.runs.entry(evaluated).lineage
     again = parse({**evaluation, "data": _data(scored, scored)})
-    found = predictions.read(evaluated.outputs[EVALUATION] / PREDICTIONS, again.task)
+    rows = predictions.read(evaluated.outputs[EVALUATION] / PREDICTIONS, again.task)
     return replace(
         champion,
         metrics=again.metrics,
@@ -167,24 +169,24 @@ def rescored(backend: Backend, champion: Evidence, evaluated: Run) -> Evidence:
         task=again.task,
         primary_metric=again.primary_metric,
         goal=again.goal,
-        disagreements=disagreements(again, found),
-        outcomes=found.outcomes(again.primary_metric or ""),
-        groups=found.groups(),
-        members=found.members(),
+        disagreements=disagreements(again, rows),
+        outcomes=rows.outcomes(again.primary_metric or ""),
+        groups=rows.groups(),
+        members=rows.members(),
     )
 
 
-def _data(made: Mapping[str, Any], scored: Mapping[str, Any]) -> Mapping[str, object]:
+def _data(trained: Mapping[str, Any], scored: Mapping[str, Any]) -> Mapping[str, object]:
     """The data assets of the evaluation, with their digests; a baseline follows from them.
 
     Data that the model was trained on in another version than it was scored on has no sha256 here,
     so that the lineage gate refuses it.
     """
-    found: dict[str, object] = {}
+    assets: dict[str, object] = {}
     for name, data in scored["data"].items():
         if name in _COMPARED:
             continue
-        before = made["data"].get(name, data)
+        before = trained["data"].get(name, data)
         same = before["digest"] == data["digest"]
-        found[name] = {"asset": data["asset"], "sha256": data["digest"] if same else ""}
-    return found
+        assets[name] = {"asset": data["asset"], "sha256": data["digest"] if same else ""}
+    return assets

@@ -42,14 +42,14 @@ def _differing(evidence: Evidence, text: str) -> Iterator[str]:
                 test.setdefault(of, []).append(hashed)
             case _:
                 yield f"{IDENTIFIERS}:{number}: {row} is none"
-    for one in evidence.leakage:
-        if one.check != SHARED:
+    for check in evidence.leakage:
+        if check.check != SHARED:
             continue
-        name, known = one.of or "", training.get(one.of or "", set())
-        asked = test.get(name, [])
-        both = sum(hashed in known for hashed in asked)
-        if not known or not asked:
+        name, trained = check.of or "", training.get(check.of or "", set())
+        tested = test.get(name, [])
+        both = sum(hashed in trained for hashed in tested)
+        if not trained or not tested:
             yield f"{SHARED} {name}: {IDENTIFIERS} has none of training, or none of the test"
-        elif (one.value, one.units) != (both, len(asked)):
-            stated = f"{one.value} of {one.units}"
-            yield f"{SHARED} {name} states {stated}, recomputed {both} of {len(asked)}"
+        elif (check.value, check.units) != (both, len(tested)):
+            stated = f"{check.value} of {check.units}"
+            yield f"{SHARED} {name} states {stated}, recomputed {both} of {len(tested)}"

@@ -47,11 +47,11 @@ class Predictions:
 
     def outcomes(self, metric: str) -> Mapping[str, Mapping[str, float]]:
         """The metric of every unit, by split; empty when it is none that a unit has."""
-        known = METRICS[self.task].get(metric)
-        if known is None or known.of_units is None:
+        definition = METRICS[self.task].get(metric)
+        if definition is None or definition.of_units is None:
             return {}
         return {
-            split: dict(zip(rows, known.of_units(self.answers(split)).tolist(), strict=True))
+            split: dict(zip(rows, definition.of_units(self.answers(split)).tolist(), strict=True))
             for split, rows in self.rows.items()
         }
 
@@ -69,19 +69,19 @@ class Predictions:
 
     def members(self) -> Mapping[str, Mapping[str, Mapping[str, tuple[str, ...]]]]:
         """split → dimension → slice → its units; a unit without a slice is in none."""
-        found: dict[str, dict[str, dict[str, list[str]]]] = {}
+        members: dict[str, dict[str, dict[str, list[str]]]] = {}
         for split, rows in self.rows.items():
             for unit, row in rows.items():
                 for dimension, name in row.slices.items():
                     if name:
-                        of = found.setdefault(split, {}).setdefault(dimension, {})
+                        of = members.setdefault(split, {}).setdefault(dimension, {})
                         of.setdefault(name, []).append(unit)
         return {
             split: {
                 dimension: {name: tuple(units) for name, units in slices.items()}
                 for dimension, slices in dimensions.items()
             }
-            for split, dimensions in found.items()
+            for split, dimensions in members.items()
         }
 
 
@@ -95,8 +95,8 @@ def read(path: Path, task: object = None) -> Predictions:
     """The predictions of an evaluation of that task, by default a ranking; raises OSError when the
     file cannot be opened.
     """
-    known: Task = next((one for one in TASKS if one == task), "ranking")
-    found: dict[str, dict[str, Row]] = {}
+    known_task: Task = next((name for name in TASKS if name == task), "ranking")
+    splits: dict[str, dict[str, Row]] = {}
     faults = [f"the task {task!r} is not one of {', '.join(TASKS)}"] if task not in _KNOWN else []
     with path.open(newline="", encoding="utf-8", errors="replace") as stream:
         rows = csv.DictReader(stream)
@@ -105,14 +105,14 @@ def read(path: Path, task: object = None) -> Predictions:
         if names != (*COLUMNS, *(SLICE + name for name in dimensions)) or (
             len(set(names)) != len(names)
         ):
-            told = f"{PREDICTIONS} has not the columns {COLUMNS} and those of slices"
-            return Predictions({}, sha256(path), (told,), known)
+            problem = f"{PREDICTIONS} has not the columns {COLUMNS} and those of slices"
+            return Predictions({}, sha256(path), (problem,), known_task)
         for line, row in enumerate(rows, start=2):
-            of_split = found.setdefault(row["split"], {})
+            of_split = splits.setdefault(row["split"], {})
             if None in row or None in row.values():
                 wrong = f"not {len(names)} columns"
             else:
-                wrong = _wrong(row, known)
+                wrong = _wrong(row, known_task)
                 if not wrong and row["unit"] in of_split:
                     wrong = f"{row['unit']} twice in {row['split']}"
             if wrong:
@@ -126,7 +126,7 @@ def read(path: Path, task: object = None) -> Predictions:
                 group=row["group"],
                 slices={name: row[SLICE + name] for name in dimensions},
             )
-    return Predictions(found, sha256(path), tuple(faults), known)
+    return Predictions(splits, sha256(path), tuple(faults), known_task)
 
 
 def _wrong(row: Mapping[str, str], task: Task) -> str:

@@ -16,27 +16,29 @@ from policies.promotion.evidence import Disparity, Estimate, Evidence
 TOLERANCE = 1e-9
 
 
-def disagreements(evidence: Evidence, found: Predictions) -> tuple[str, ...]:
+def disagreements(evidence: Evidence, predictions: Predictions) -> tuple[str, ...]:
     """What the evidence states and the predictions do not bear out; () when all of it follows."""
-    wrong = list(found.faults)
-    if found.sha256 != evidence.predictions.sha256:
+    wrong = list(predictions.faults)
+    if predictions.sha256 != evidence.predictions.sha256:
         wrong.append(f"{PREDICTIONS} is not the file whose sha256 the evidence states")
     if not evidence.metrics:
         wrong.append("the evidence states no metric")
-    if (evidence.resampled != evidence.unit) is not bool(found.groups()):
+    if (evidence.resampled != evidence.unit) is not bool(predictions.groups()):
         wrong.append(f"{PREDICTIONS} does not group {evidence.unit}s as the evidence states")
     for split, metrics in evidence.metrics.items():
-        wrong += _of(split, metrics, found.task, found.answers(split), found.drawn(split))
-    if odd := wrong_primary(found.task, evidence.primary_metric, evidence.goal):
+        wrong += _of(
+            split, metrics, predictions.task, predictions.answers(split), predictions.drawn(split)
+        )
+    if odd := wrong_primary(predictions.task, evidence.primary_metric, evidence.goal):
         wrong.append(odd)
-    return (*wrong, *_sliced(evidence, found))
+    return (*wrong, *_sliced(evidence, predictions))
 
 
-def _sliced(evidence: Evidence, found: Predictions) -> Iterator[str]:
+def _sliced(evidence: Evidence, predictions: Predictions) -> Iterator[str]:
     split = evidence.slice_split or ""
-    members = found.members().get(split, {})
-    answers, drawn = found.answers(split), found.drawn(split)
-    at = {unit: number for number, unit in enumerate(found.rows.get(split, {}))}
+    members = predictions.members().get(split, {})
+    answers, drawn = predictions.answers(split), predictions.drawn(split)
+    at = {unit: number for number, unit in enumerate(predictions.rows.get(split, {}))}
     for dimension, slices in evidence.slices.items():
         units = {
             name: of
@@ -49,7 +51,7 @@ def _sliced(evidence: Evidence, found: Predictions) -> Iterator[str]:
             rows = [at[unit] for unit in units[name]]
             labels = [drawn[row] for row in rows] if drawn else None
             place = f"{dimension} {name}"
-            yield from _of(place, slices[name], found.task, answers[rows], labels)
+            yield from _of(place, slices[name], predictions.task, answers[rows], labels)
     for dimension, metrics in evidence.fairness.items():
         for metric, stated in metrics.items():
             yield from _apart(f"{dimension}.{metric}", stated, split, evidence.slices, metric)
@@ -65,11 +67,11 @@ def _apart(
     """Without Fairlearn, which said it first: from the slices, which were recomputed."""
     dimension = name.rpartition(".")[0]
     values = {
-        one: of[metric].value
-        for one, of in slices.get(dimension, {}).items()
+        slice_name: of[metric].value
+        for slice_name, of in slices.get(dimension, {}).items()
         if metric in of and (of[metric].count or 0) >= FEWEST
     }
-    sound = {one: value for one, value in values.items() if value is not None}
+    sound = {slice_name: value for slice_name, value in values.items() if value is not None}
     if stated.split != split or len(sound) < 2:
         yield f"the difference {name} does not follow from the slices of {split or 'no split'}"
         return
@@ -118,12 +120,12 @@ def _differing(
         ".high": (stated.high, again.high),
         ".count": (stated.count, again.count),
     }
-    for part, (said, found) in pairs.items():
-        if not _close(said, found):
-            yield f"{name}{part} states {said}, recomputed {found:.6g}"
+    for part, (claimed, recomputed) in pairs.items():
+        if not _close(claimed, recomputed):
+            yield f"{name}{part} states {claimed}, recomputed {recomputed:.6g}"
 
 
-def _close(said: float | None, found: float | None) -> bool:
-    if said is None or found is None:
+def _close(claimed: float | None, recomputed: float | None) -> bool:
+    if claimed is None or recomputed is None:
         return False
-    return math.isclose(said, found, rel_tol=TOLERANCE, abs_tol=TOLERANCE)
+    return math.isclose(claimed, recomputed, rel_tol=TOLERANCE, abs_tol=TOLERANCE)

@@ -91,9 +91,9 @@ def _document(content: bytes) -> dict[str, object]:
 def _kept(version: Version, content: bytes) -> tuple[str, ...]:
     if not version.evidence:
         return ("the registry has no hash of it: no evidence was kept with the version",)
-    found = hashlib.sha256(content).hexdigest()
-    if found != version.evidence:
-        return (f"its sha256 is {found}, the registry's is {version.evidence}",)
+    digest = hashlib.sha256(content).hexdigest()
+    if digest != version.evidence:
+        return (f"its sha256 is {digest}, the registry's is {version.evidence}",)
     return ()
 
 

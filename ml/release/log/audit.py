@@ -56,15 +56,15 @@ def verify() -> tuple[Mapping[str, object], ...]:
     return tuple(lines)
 
 
-def holding(known: str) -> tuple[Mapping[str, object], ...]:
+def holding(hash_: str) -> tuple[Mapping[str, object], ...]:
     """Every line, when one of them has the hash that somebody noted before (hex).
 
     Raises Refused when a line does not follow, or when none has that hash: lines were cut off the
     end, or the log was written anew.
     """
     lines = verify()
-    if known not in [line["hash"] for line in lines]:
-        raise _broken(len(lines) + 1, f"no line has the hash {known}, which one had before")
+    if hash_ not in [line["hash"] for line in lines]:
+        raise _broken(len(lines) + 1, f"no line has the hash {hash_}, which one had before")
     return lines
 
 

@@ -162,7 +162,7 @@ class History:
                         at=str(line["at"]),
                         outcome="refused",
                         version=str(request["version"]),
-                        why="gates that say no: " + ", ".join(_blocking(decision["results"])),
+                        why="gates that failed: " + ", ".join(_blocking(decision["results"])),
                         by=str(request["approved_by"]),
                     )
         return None

@@ -20,26 +20,26 @@ EVALUATION = "evaluation"
 
 def evaluation_plan(project: Project, model: Path) -> CommandPlan | PipelinePlan:
     """The project's evaluate.yml with its `model` set; raises Refused when it is no such job."""
-    made = plan(load(project.evaluate, {f"inputs.{MODEL}": str(model)}))
-    if isinstance(made, SweepPlan) or EVALUATION not in made.outputs:
+    evaluation = plan(load(project.evaluate, {f"inputs.{MODEL}": str(model)}))
+    if isinstance(evaluation, SweepPlan) or EVALUATION not in evaluation.outputs:
         raise Refused(
             Problem(
                 "not-an-evaluation",
                 "this job has no output `evaluation`",
                 "a command or pipeline job with the input `model` and the output `evaluation`",
-                place=made.place,
+                place=evaluation.place,
             )
         )
-    return made
+    return evaluation
 
 
-def choose(backend: Backend, project: Project, wanted: str | None) -> Run:
+def choose(backend: Backend, project: Project, reference: str | None) -> Run:
     """The run to propose: the one asked for, else the latest sweep or pipeline that completed.
 
     A sweep stands for its best trial, and a pipeline for the run that wrote its `model`. Raises
     Refused when there is none, when it did not complete, or when it left no model.
     """
-    run = backend.runs.find(wanted) if wanted else _latest(backend, project)
+    run = backend.runs.find(reference) if reference else _latest(backend, project)
     if run.trials and run.best is None:
         raise _unfit(run, "has no completed trial")
     if run.steps and run.status == "Completed" and MODEL in run.outputs:
@@ -78,10 +78,10 @@ def evaluated_before(backend: Backend, project: Project, model: Path) -> Run | N
 
 def evaluate(backend: Backend, project: Project, model: Path, watch: Watch = unwatched) -> Run:
     """Run the project's evaluation of a model; raises Refused with exit code 1 when it fails."""
-    made = evaluation_plan(project, model)
-    if refused := backend.refusals(made):
+    evaluation = evaluation_plan(project, model)
+    if refused := backend.refusals(evaluation):
         raise Refused(*refused, exit_code=Exit.CANNOT_HONOUR)
-    run = backend.run(replace(made, display_name=f"evaluate {project.name}"), watch)
+    run = backend.run(replace(evaluation, display_name=f"evaluate {project.name}"), watch)
     if run.status != "Completed":
         why = run.error or Problem("evaluation-failed", f"{run.name} is {run.status}")
         hint = f"its log: {run.folder / 'logs' / 'std_log.txt'}"
@@ -93,12 +93,12 @@ def _latest(backend: Backend, project: Project) -> Run:
     # A run is one of the project when its experiment is the evaluation's.
     experiment = str(load(project.evaluate).get("experiment_name"))
     completed = Filter(experiment=experiment, statuses=("Completed",))
-    found = [
+    candidates = [
         entry.run
         for entry in completed.apply(backend.runs.entries())
         if entry.run.trials or (entry.run.steps and MODEL in entry.run.outputs)
     ]
-    if not found:
+    if not candidates:
         raise Refused(
             Problem(
                 "no-candidate",
@@ -108,7 +108,7 @@ def _latest(backend: Backend, project: Project) -> Run:
                 f"ml run {_sweep_of(project)}",
             )
         )
-    return max(found, key=lambda run: run.started)
+    return max(candidates, key=lambda run: run.started)
 
 
 def _sweep_of(project: Project) -> str:

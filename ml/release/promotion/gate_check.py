@@ -20,7 +20,7 @@ from policies.promotion.evidence import Evidence
 
 
 @dataclass(frozen=True)
-class Judged:
+class GateCheck:
     """A decision, the versions that it compared, and the hash of its audit line, "" without one."""
 
     decision: Decision
@@ -30,17 +30,17 @@ class Judged:
     audited: str
 
 
-def gate(backend: Backend, model: str, version: str, environment: str) -> Judged:
+def check_registered(backend: Backend, model: str, version: str, environment: str) -> GateCheck:
     """What the gates say today of a registered version, as if it were proposed; one that is
     declared there, for the reason that is declared.
     """
-    found = backend.registry.find(model, version)
-    project = projects.find(found.project)
-    reason = desired_state.reason_for(project.name, environment, found.digest)
-    return judge(backend, project, found, environment, reason=reason)
+    registered = backend.registry.find(model, version)
+    project = projects.find(registered.project)
+    reason = desired_state.reason_for(project.name, environment, registered.digest)
+    return check_gates(backend, project, registered, environment, reason=reason)
 
 
-def judge(
+def check_gates(
     backend: Backend,
     project: Project,
     version: Version,
@@ -50,10 +50,10 @@ def judge(
     approved_by: str = "",
     reason: str = "",
     served_before: bool = False,
-    noted: bool = True,
+    record: bool = True,
     rival: Version | None = None,
     watch: Watch = unwatched,
-) -> Judged:
+) -> GateCheck:
     """Decide about a version and, if it is to be `noted`, append the decision to the audit log.
 
     It is compared with the champion, or with the `rival` in its place; either is scored again on
@@ -62,15 +62,15 @@ def judge(
     neither: it is a way back. Raises Refused for a gates.yml that is wrong or looser than the
     floor.
     """
-    held = load_gates(project)
-    found = evidence.load(version)
+    thresholds = load_gates(project)
+    own = evidence.load(version)
     champion = rival or backend.registry.champion(version.model, environment)
     if served_before:
         against = evidence.load(champion) if champion else None
     else:
-        found = replace(found, supply_chain=supply_chain.today(found.supply_chain))
-        against = champion_evidence(backend, project, found, champion, version, watch)
-    asked = Request(
+        own = replace(own, supply_chain=supply_chain.today(own.supply_chain))
+        against = champion_evidence(backend, project, own, champion, version, watch)
+    request = Request(
         environment=environment,
         model=version.model,
         version=version.version,
@@ -81,10 +81,10 @@ def judge(
         reason=reason,
         served_before=served_before,
     )
-    decision = decide(held, found, against, asked)
+    decision = decide(thresholds, own, against, request)
     line = {"project": project.name, "decision": decision.to_json()}
-    audited = audit.append("decision", line) if noted else ""
-    return Judged(decision, version, champion, found, audited)
+    audited = audit.append("decision", line) if record else ""
+    return GateCheck(decision, version, champion, own, audited)
 
 
 def load_gates(project: Project) -> gates.Gates:
@@ -95,7 +95,7 @@ def load_gates(project: Project) -> gates.Gates:
 def champion_evidence(
     backend: Backend,
     project: Project,
-    found: Evidence,
+    own: Evidence,
     champion: Version | None,
     version: Version,
     watch: Watch,
@@ -106,7 +106,7 @@ def champion_evidence(
     theirs = evidence.load(champion)
     if champion.digest == version.digest:
         return theirs
-    if theirs.data == found.data and _units(theirs) == _units(found):
+    if theirs.data == own.data and _units(theirs) == _units(own):
         return theirs
     try:
         evaluated = candidate.evaluate(backend, project, champion.folder, watch)

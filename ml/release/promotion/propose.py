@@ -13,11 +13,11 @@ from ml.core.errors import Exit, Problem, Refused
 from ml.release.declaration import desired_state, projects
 from ml.release.declaration.desired_state import Declared
 from ml.release.declaration.projects import Project
-from ml.release.declaration.release_file import attached
+from ml.release.declaration.release_file import evidence_path
 from ml.release.evidence import cost, evidence
 from ml.release.log import history
 from ml.release.promotion import candidate
-from ml.release.promotion.gate_check import Judged, judge, load_gates
+from ml.release.promotion.gate_check import GateCheck, check_gates, load_gates
 from ml.release.registry.models import EVIDENCE_FILE, store
 from ml.serving import client, endpoint, processes, server
 from ml.serving.client import Timing
@@ -74,45 +74,45 @@ def propose(
     Proposal; Refused is raised for what is wrong with the call or the machine.
     """
     desired_state.check_environment(environment)
-    found = projects.find(project)
-    load_gates(found)  # a gates.yml that is wrong is told before anything is spent
-    deployment = found.deployment()
-    chosen = candidate.choose(backend, found, run)
-    with desired_state.locked(found.name):
+    target = projects.find(project)
+    load_gates(target)  # a gates.yml that is wrong is told before anything is spent
+    deployment = target.deployment()
+    chosen = candidate.choose(backend, target, run)
+    with desired_state.project_lock(target.name):
         digest = store(chosen.outputs[candidate.MODEL])
         registry = backend.registry
-        version = _champion(registry, found, deployment, environment, digest)
+        version = _champion(registry, target, deployment, environment, digest)
         if version is None:
-            version = _registered(backend, found, deployment, chosen, digest, watch, prices)
-        judged = judge(backend, found, version, environment, reason=reason, watch=watch)
-        rival = _rival(registry, found.name, environment)
-        if rival is not None and rival.digest != digest and judged.decision.allowed:
-            against = judge(
-                backend, found, version, environment, reason=reason, rival=rival, watch=watch
+            version = _registered(backend, target, deployment, chosen, digest, watch, prices)
+        check = check_gates(backend, target, version, environment, reason=reason, watch=watch)
+        rival = _rival(registry, target.name, environment)
+        if rival is not None and rival.digest != digest and check.decision.allowed:
+            against = check_gates(
+                backend, target, version, environment, reason=reason, rival=rival, watch=watch
             )
-            judged = replace(against, champion=judged.champion)
+            check = replace(against, champion=check.champion)
         else:
             rival = None
         written: list[Path] = []
-        unapplied = _unapplied(registry, found.name, environment, digest)
-        if judged.decision.allowed:
+        unapplied = _unapplied(registry, target.name, environment, digest)
+        if check.decision.allowed:
             with faults.as_refusals():
                 release = desired_state.declare(
-                    found.name, environment, _declaration(judged, version, reason)
+                    target.name, environment, _declaration(check, version, reason)
                 )
                 written.append(release)
                 if environment != desired_state.LOCAL:
                     written.append(attach(release, environment, version))
     return Proposal(
-        project=found.name,
+        project=target.name,
         environment=environment,
         run=chosen,
         model=version.model,
         version=version.version,
         digest=digest,
-        decision=judged.decision,
-        evidence=judged.evidence,
-        champion=judged.champion.version if judged.champion else None,
+        decision=check.decision,
+        evidence=check.evidence,
+        champion=check.champion.version if check.champion else None,
         release=written[0] if written else None,
         written=tuple(written),
         unapplied=unapplied if written else None,
@@ -159,10 +159,10 @@ def _registered(
     prices: cost.Prices,
 ) -> Version:
     """The version with its evidence, everything measured before it is registered."""
-    kept = Version(deployment.endpoint, "", digest, project.name, chosen.id, "")
+    unregistered = Version(deployment.endpoint, "", digest, project.name, chosen.id, "")
     evaluated = candidate.evaluated_before(
         backend, project, chosen.outputs[candidate.MODEL]
-    ) or candidate.evaluate(backend, project, kept.folder, watch)
+    ) or candidate.evaluate(backend, project, unregistered.folder, watch)
     stated = evidence.evaluation_of(evaluated).get("model")
     if stated != deployment.endpoint:
         raise Refused(
@@ -172,7 +172,7 @@ def _registered(
                 f"`{deployment.endpoint}`, the endpoint that serves the project's model",
             )
         )
-    timing = _measured(project, launch_of(backend, kept, deployment))
+    timing = _measured(project, launch_of(backend, unregistered, deployment))
     version = backend.registry.register(deployment.endpoint, project.name, digest, chosen.id)
     priced = cost.of(
         chosen, timing, deployment.instance_type, prices, backend.runs.entry(chosen).lineage
@@ -184,7 +184,7 @@ def _registered(
 
 def attach(release: Path, environment: str, version: Version) -> Path:
     """Copy the evidence beside a tracked declaration, for the pull request that carries it."""
-    to = attached(release, environment)
+    to = evidence_path(release, environment)
     files.sweep(to)
     files.replace(to, (version.evidence_folder / EVIDENCE_FILE).read_text(encoding="utf-8"))
     return to
@@ -237,12 +237,12 @@ def _unapplied(registry: Registry, project: str, environment: str, digest: str) 
     return None if champion and champion.digest == declared.digest else declared.version
 
 
-def _declaration(judged: Judged, version: Version, reason: str) -> Declared:
+def _declaration(check: GateCheck, version: Version, reason: str) -> Declared:
     return Declared(
         model=version.model,
         version=version.version,
         digest=version.digest,
         evidence=version.evidence,
-        decision=judged.audited,
+        decision=check.audited,
         reason=reason,
     )

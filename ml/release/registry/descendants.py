@@ -51,9 +51,9 @@ def descendants(registry: Registry, run: Run) -> Sequence[Descendant]:
     versions = registry.versions()
     if not versions:
         return []
-    ids = {one.id for one in (run, *run.below()) if one.id}
+    ids = {each.id for each in (run, *run.below()) if each.id}
     digests = {digest for part in _with_model(run) if (digest := _digest(part))}
-    found = []
+    descended = []
     for version in versions:
         relation: Relation | None = None
         if version.run in ids:
@@ -63,8 +63,8 @@ def descendants(registry: Registry, run: Run) -> Sequence[Descendant]:
         elif _evaluation_run(version) in ids:
             relation = "evaluated"
         if relation:
-            found.append(_descendant(registry, version, relation))
-    return found
+            descended.append(_descendant(registry, version, relation))
+    return descended
 
 
 def _descendant(registry: Registry, version: Version, relation: Relation) -> Descendant:

@@ -28,19 +28,19 @@ def store(folder: Path) -> str:
     """
     with faults.as_refusals(), _sound(folder):
         digest = verify(folder)
-        kept = model_folder(digest)
-        if kept.is_dir():
-            verify(kept, digest)
-            os.utime(kept)  # cleaning leaves what may be about to be registered
+        stored = model_folder(digest)
+        if stored.is_dir():
+            verify(stored, digest)
+            os.utime(stored)  # cleaning leaves what may be about to be registered
             return digest
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        unfinished = Path(tempfile.mkdtemp(prefix=".unfinished-", dir=kept.parent))
+        stored.parent.mkdir(parents=True, exist_ok=True)
+        unfinished = Path(tempfile.mkdtemp(prefix=".unfinished-", dir=stored.parent))
         try:
             _copy(folder, unfinished)
             verify(unfinished, digest)
             unfinished.chmod(0o755)
             try:
-                unfinished.rename(kept)
+                unfinished.rename(stored)
             except OSError as error:
                 if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):  # somebody was faster
                     raise

@@ -33,7 +33,7 @@ def needed(registry: Registry) -> Needed:
                 paths[path] = why
         for run in (
             version.run,
-            *(lineage.get(f"{one}run") for one in ("", "parent_", "evaluation_")),
+            *(lineage.get(f"{kind}run") for kind in ("", "parent_", "evaluation_")),
         ):
             if run:
                 runs[str(run)] = why

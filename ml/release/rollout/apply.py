@@ -1,4 +1,7 @@
-"""Apply: bring an environment to what is declared; blue serves until green has proved itself."""
+"""Apply: bring an environment to its desired state.
+
+The live version (blue) serves until the declared one (green) has passed its canary.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +16,13 @@ from ml.release.canary.canary import Outcome
 from ml.release.declaration import desired_state, projects
 from ml.release.declaration.desired_state import Declared
 from ml.release.declaration.projects import Project
-from ml.release.declaration.release_file import attached, evidence_problem, other_project
+from ml.release.declaration.release_file import evidence_path, evidence_problem, other_project
 from ml.release.log import history
 from ml.release.log.history import History, Release
-from ml.release.promotion.gate_check import Judged, judge
+from ml.release.promotion.gate_check import GateCheck, check_gates
 from ml.release.promotion.propose import launch_of
-from ml.release.rollout.cleanup import tidy
-from ml.release.rollout.rollout import roll_out, settle
+from ml.release.rollout.cleanup import remove_leftovers
+from ml.release.rollout.rollout import finish_rollout, roll_out
 from ml.serving import endpoint
 from ml.serving.endpoint import Live
 from ml.serving.router.process import Router
@@ -28,10 +31,10 @@ from policies.promotion.decision import Decision, Step
 
 @dataclass(frozen=True)
 class Applied:
-    """What an apply came to.
+    """The result of an apply.
 
     `applied`: the declared version is live now. `unchanged`: it was live before; `started` says
-    whether its server had to be. `refused`: a gate said no and nothing was touched.
+    whether its server had to be started. `refused`: a gate failed and nothing was changed.
     """
 
     outcome: Literal["applied", "unchanged", "refused"]
@@ -49,11 +52,11 @@ class Applied:
 
 
 @dataclass(frozen=True)
-class Course:
-    """What lies between an environment as it is now and what is declared for it."""
+class Change:
+    """The difference between an environment as it is and its desired state."""
 
     release: Release
-    judged: Judged
+    check: GateCheck
     registry: Registry
     history: History
     live: Live | None
@@ -61,11 +64,11 @@ class Course:
     @property
     def is_champion(self) -> bool:
         """Whether the declared version is the environment's champion already."""
-        return self.judged.decision.outcome == "already-champion"
+        return self.check.decision.outcome == "already-champion"
 
     @property
     def serves(self) -> bool:
-        """Whether it serves: as it should, or since an apply was killed after its switch."""
+        """Whether the declared version serves, also where an apply was killed after its switch."""
         live, launch = self.live, self.release.launch
         if live is None or live.launch.digest != launch.digest:
             return False
@@ -80,44 +83,44 @@ def apply(
     *,
     port: int | None = None,
     watch: Watch = unwatched,
-    told: Callable[[str], None] = lambda _: None,
+    progress: Callable[[str], None] = lambda _: None,
     waiting: Callable[[], None] = lambda: None,
 ) -> Applied | None:
-    """Bring the environment, on this machine, to what is declared; None when nothing is.
+    """Bring the environment on this machine to its desired state; None when nothing is declared.
 
-    `approved_by` names who stands for it. A second apply waits for the first, and calls `waiting`
-    before; what is proposed while green is on trial begins it anew. `told` gets a sentence a step.
-    Raises Refused when the model or its evidence are not what was declared, when green fails (blue
-    is then live as before), and when it was rolled back before.
+    `approved_by` is the person who signs off. A second apply calls `waiting` and then waits for
+    the first. A proposal made during the canary restarts the rollout. `progress` gets one sentence
+    a step. Raises Refused when the model or its evidence differ from the declaration, when green
+    fails (blue stays live), and when the version was rolled back before.
     """
     desired_state.check_environment(environment)
-    found = projects.find(project)
-    with desired_state.applying(found.name, environment, waiting):
+    target = projects.find(project)
+    with desired_state.rollout_lock(target.name, environment, waiting):
         while True:
-            with desired_state.locked(found.name):
-                course = chart(backend, found, environment, approved_by, watch=watch)
-            if course is None:
+            with desired_state.project_lock(target.name):
+                change = find_change(backend, target, environment, approved_by, watch=watch)
+            if change is None:
                 return None
-            done = _followed(course, port, told)
-            if done is not None:
-                return done
-            told("something else was declared meanwhile: beginning anew")
+            result = _carry_out(change, port, progress)
+            if result is not None:
+                return result
+            progress("another version was declared meanwhile: starting again")
 
 
-def chart(
+def find_change(
     backend: Backend,
     project: Project,
     environment: str,
     approved_by: str = "",
     *,
     step: Step = "apply",
-    noted: bool = True,
+    record: bool = True,
     watch: Watch = unwatched,
-) -> Course | None:
-    """Compare what is declared with what is, and ask the gates; None when nothing is declared.
+) -> Change | None:
+    """Compare the desired state with the environment and run the gates; None if none is declared.
 
-    Nothing is touched; the decision is in the audit log unless it is not to be `noted`. Raises
-    Refused as `apply` does, and what `judge` raises.
+    Nothing is changed. With `record` the decision is added to the audit log. Raises Refused as
+    `apply` and `check_gates` do.
     """
     declared = desired_state.read(project.name, environment)
     if declared is None:
@@ -127,7 +130,7 @@ def chart(
     version = _declared_version(registry, project, environment, declared)
     launch = replace(launch_of(backend, version, deployment), endpoint=name)
     past = history.of(name)
-    judged = judge(
+    check = check_gates(
         backend,
         project,
         version,
@@ -136,7 +139,7 @@ def chart(
         approved_by=approved_by,
         reason=declared.reason,
         served_before=past.served_before(launch),
-        noted=noted,
+        record=record,
         watch=watch,
     )
     release = Release(
@@ -149,34 +152,34 @@ def chart(
         strategy=desired_state.strategy(project.name, environment),
         approved_by=approved_by,
     )
-    return Course(release, judged, registry, past, endpoint.live(name))
+    return Change(release, check, registry, past, endpoint.live(name))
 
 
-def _followed(course: Course, port: int | None, told: Callable[[str], None]) -> Applied | None:
-    """Bring it about; None when something else was declared before it was live."""
-    release, name = course.release, course.release.launch.endpoint
-    if not course.is_champion and course.judged.decision.outcome != "approved":
-        return _result("refused", course)
-    if course.serves:
+def _carry_out(change: Change, port: int | None, progress: Callable[[str], None]) -> Applied | None:
+    """Carry out the change; None when another version was declared before this one was live."""
+    release, name = change.release, change.release.launch.endpoint
+    if not change.is_champion and change.check.decision.outcome != "approved":
+        return _result("refused", change)
+    if change.serves:
         _, started = endpoint.ensure(name, port)
-        settle(release, course.registry)
-        return _result("unchanged", course, endpoint.router(name), started)
-    if (refused := course.history.refusal(release)) is not None:
-        tidy(name)  # killed between its verdict and its end, a rollout leaves servers
+        finish_rollout(release, change.registry)
+        return _result("unchanged", change, endpoint.router(name), started)
+    if (refused := change.history.refusal(release)) is not None:
+        remove_leftovers(name)  # a rollout that was killed after its verdict leaves servers
         raise refused
     endpoint.check_model(release.launch)
-    rolled = roll_out(release, course.registry, course.history, port, told)
-    return None if rolled is None else _result("applied", course, rolled[0], True, rolled[1])
+    rolled = roll_out(release, change.registry, change.history, port, progress)
+    return None if rolled is None else _result("applied", change, rolled[0], True, rolled[1])
 
 
 def _result(
     outcome: Literal["applied", "unchanged", "refused"],
-    course: Course,
+    change: Change,
     router: Router | None = None,
     started: bool = False,
     canary: Outcome | None = None,
 ) -> Applied:
-    release, champion = course.release, course.judged.champion
+    release, champion = change.release, change.check.champion
     return Applied(
         outcome=outcome,
         project=release.project,
@@ -185,7 +188,7 @@ def _result(
         model=release.version.model,
         version=release.version.version,
         digest=release.version.digest,
-        decision=course.judged.decision,
+        decision=change.check.decision,
         replaced=champion.version if champion else None,
         router=router,
         started=started,
@@ -196,7 +199,7 @@ def _result(
 def _declared_version(
     registry: Registry, project: Project, environment: str, declared: Declared
 ) -> Version:
-    """The registered version that is declared; refused when it is not the one that was judged."""
+    """The registered version that is declared; Refused when its files are not those declared."""
 
     def place(field: str) -> Place:
         return desired_state.place(project.name, environment, field)
@@ -208,23 +211,26 @@ def _declared_version(
         version = registry.find(declared.model, declared.version)
     except Refused as refused:
         raise Refused(
-            *(replace(one, place=one.place or place("version")) for one in refused.problems),
+            *(
+                replace(problem, place=problem.place or place("version"))
+                for problem in refused.problems
+            ),
             exit_code=refused.exit_code,
         ) from None
     if version.project != project.name:
         raise Refused(other_project(f"{version.model} of {version.project}", model, place("model")))
     if replace(version, evidence=declared.evidence).evidence_folder.is_dir():
-        # Measured again since for another environment: this one rests on what it declares.
+        # The version was measured again for another environment; use the evidence declared here.
         version = replace(version, evidence=declared.evidence)
-    for what, found, expected in (
+    for what, actual, expected in (
         ("digest", version.digest, declared.digest),
         ("evidence", version.evidence, declared.evidence),
     ):
-        if found != expected:
+        if actual != expected:
             raise Refused(
                 Problem(
                     "not-as-declared",
-                    f"{version.model} {version.version} has the {what} {found or 'nothing'}",
+                    f"{version.model} {version.version} has the {what} {actual or 'nothing'}",
                     f"{expected}, as the release declares",
                     "propose it again",
                     place(what),
@@ -232,7 +238,7 @@ def _declared_version(
                 exit_code=Exit.GATE_SAID_NO,
             )
     if environment != desired_state.LOCAL:
-        file = attached(desired_state.path(project.name, environment), environment)
-        if problem := evidence_problem(file, declared.evidence, place("evidence")):
-            raise Refused(problem, exit_code=Exit.GATE_SAID_NO)
+        file = evidence_path(desired_state.path(project.name, environment), environment)
+        if evidence_error := evidence_problem(file, declared.evidence, place("evidence")):
+            raise Refused(evidence_error, exit_code=Exit.GATE_SAID_NO)
     return version

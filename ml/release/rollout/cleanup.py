@@ -1,4 +1,4 @@
-"""What a rollout leaves when it is killed or undone: servers that have no part in what serves."""
+"""Cleaning up after a rollout that was killed or undone: canaries and unused servers."""
 
 from __future__ import annotations
 
@@ -10,40 +10,42 @@ from ml.serving import endpoint
 from ml.serving.endpoint import Live
 
 
-def tidy(name: str) -> None:
-    """Take away what a killed rollout left; an experiment goes on."""
+def remove_leftovers(name: str) -> None:
+    """Remove what a killed rollout left; a running experiment stays."""
     with endpoint.locked(name):
         if not ((state := endpoint.live(name)) and state.canary and state.canary.experiment):
-            cleared(name)
+            clear_canary(name)
 
 
-def cleared(name: str) -> Live | None:
-    """What is live, once nothing of a killed rollout is left; the caller holds the endpoint."""
-    state = without_green(name)
+def clear_canary(name: str) -> Live | None:
+    """Remove a leftover canary and return the live state; the caller holds the endpoint's lock."""
+    state = without_canary(name)
     if state is not None:
         if state != endpoint.live(name):
             endpoint.switch(name, state)
-            drained(name)
+            drain_router(name)
         endpoint.stop_idle(name)
     return state
 
 
-def swept(name: str) -> None:
-    """Stop what has no part in the state. Where a full disk kept the state from being undone, that
-    is not what was started last: whatever requests are sent to goes on, and the next apply ends it.
+def stop_unused(name: str) -> None:
+    """Stop servers that the endpoint's state does not name.
+
+    Where a full disk kept the state from being restored, the server in it keeps running; the next
+    apply ends it.
     """
     with endpoint.locked(name):
         endpoint.stop_idle(name)
 
 
-def drained(name: str) -> None:
-    """Return once nothing is under way to a server that gets no more; gives up without a router."""
-    with suppress(Refused):  # a router that is gone has nothing under way
+def drain_router(name: str) -> None:
+    """Wait for open requests to servers without a route; returns at once without a router."""
+    with suppress(Refused):  # a router that is gone has no open requests
         if (router := endpoint.router(name)) is not None:
             endpoint.drain(router)
 
 
-def without_green(name: str) -> Live | None:
-    """What would be live with no green beside it; nothing is changed."""
+def without_canary(name: str) -> Live | None:
+    """The endpoint's state without its canary; nothing is changed."""
     state = endpoint.live(name)
     return replace(state, canary=None) if state else None

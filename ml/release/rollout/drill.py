@@ -1,7 +1,7 @@
-"""A drill: what serves, with a fault put in on purpose, is tried as a new version would be.
+"""A drill: the live version, with a fault injected, goes through a canary.
 
-It shows that the canary takes a bad green back while blue serves. Nothing is declared or promoted,
-and green is taken back at the end whatever the canary says of it.
+It shows that the canary rolls back a bad version while the good one serves. Nothing is declared or
+promoted, and green is removed at the end whatever the canary decides.
 """
 
 from __future__ import annotations
@@ -39,20 +39,20 @@ class Drilled:
         return self.outcome.kind == "rolled-back" and not self.failed
 
 
-def drill(project: str, fault: str, told: Callable[[str], None] = lambda _: None) -> Drilled:
+def drill(project: str, fault: str, progress: Callable[[str], None] = lambda _: None) -> Drilled:
     """Try what serves in `local` with the fault beside itself.
 
     One apply or drill at a time. Raises Refused for another fault, and when nothing serves or
     green does not start.
     """
     if fault not in faulty.FAULTS:
-        known = "; ".join(f"{name}: {what}" for name, what in faulty.FAULTS.items())
-        raise Refused(Problem("no-such-fault", f"there is no fault `{fault}`", known))
-    found = projects.find(project)
-    samples = found.samples()
-    name = desired_state.endpoint_of(found.deployment().endpoint, desired_state.LOCAL)
-    waiting = partial(told, "an apply goes on; waiting")
-    with desired_state.applying(found.name, desired_state.LOCAL, waiting), ExitStack() as undo:
+        faults = "; ".join(f"{name}: {what}" for name, what in faulty.FAULTS.items())
+        raise Refused(Problem("no-such-fault", f"there is no fault `{fault}`", faults))
+    target = projects.find(project)
+    samples = target.samples()
+    name = desired_state.endpoint_of(target.deployment().endpoint, desired_state.LOCAL)
+    waiting = partial(progress, "another apply is running; waiting")
+    with desired_state.rollout_lock(target.name, desired_state.LOCAL, waiting), ExitStack() as undo:
         live, _ = endpoint.ensure(name)
         if live.canary and live.canary.experiment:
             about = f"an experiment is on: {live.canary.experiment}"
@@ -65,18 +65,18 @@ def drill(project: str, fault: str, told: Callable[[str], None] = lambda _: None
                 )
             )
         with endpoint.locked(name):
-            blue = cleanup.cleared(name) or live
+            blue = cleanup.clear_canary(name) or live
             slot = endpoint.other_slot(name)
-            undo.callback(cleanup.swept, name)
+            undo.callback(cleanup.stop_unused, name)
             bad = spoilt(blue.launch, fault)
             second = baseline.begin(blue, samples)  # it loads while green does
             trial = Canary(server.start(slot, bad), bad, 0)
             trial = replace(trial, baseline=second())
-            undo.callback(cleanup.drained, name)
-            undo.callback(canary.weigh, name, None)
+            undo.callback(cleanup.drain_router, name)
+            undo.callback(canary.set_canary, name, None)
             endpoint.switch(name, replace(blue, canary=trial))
-        strategy = desired_state.strategy(found.name, desired_state.LOCAL)
-        outcome = canary.lead(name, trial, strategy, samples, told=told)
+        strategy = desired_state.strategy(target.name, desired_state.LOCAL)
+        outcome = canary.lead(name, trial, strategy, samples, progress=progress)
     failed = sum(count for of, count in outcome.errors.items() if of != slot.name)
     audit.append(
         "drill",

@@ -43,8 +43,8 @@ def ask(name: str, request: Mapping[str, object]) -> Reply:
     by, launch = live.in_slot(answer.deployment)
     if 400 <= answer.status < 500:
         body = answer.body
-        told = body.get("error") if isinstance(body, dict) else None
-        message = told.get("message") if isinstance(told, dict) else answer.excerpt
+        error_body = body.get("error") if isinstance(body, dict) else None
+        message = error_body.get("message") if isinstance(error_body, dict) else answer.excerpt
         raise Refused(Problem("request-refused", str(message), hint=example(name, launch.model)))
     if answer.status != 200 or not isinstance(answer.body, dict):
         raise _failed(by.slot, f"status {answer.status}: {answer.excerpt}")
@@ -62,8 +62,8 @@ def of_text(name: str, text: str) -> Mapping[str, object]:
     model = live.launch.model
     sample = _sample(model)
     if not _is_text(sample):
-        found = f"`{text[:80]}` is no JSON object"
-        raise Refused(Problem("not-a-request", found, "a JSON object", example(name, model)))
+        problem = f"`{text[:80]}` is no JSON object"
+        raise Refused(Problem("not-a-request", problem, "a JSON object", example(name, model)))
     return dict.fromkeys(sample, text)
 
 

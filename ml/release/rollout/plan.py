@@ -1,4 +1,4 @@
-"""What `ml release apply` would do, step by step, told without doing it."""
+"""The steps that `ml release apply` would take; nothing is changed."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from ml.backends.base import Backend, Watch, unwatched
 from ml.core.errors import Problem, Refused
 from ml.release.declaration import desired_state, projects
 from ml.release.declaration.desired_state import Declared
-from ml.release.rollout.apply import Course, chart
+from ml.release.rollout.apply import Change, find_change
 from ml.serving import endpoint
 from policies.promotion.decision import Decision
 
 
 @dataclass(frozen=True)
 class Serving:
-    """What is live: `url` is None while its server is stopped."""
+    """The live version; `url` is None while its server is stopped."""
 
     version: str
     digest: str
@@ -25,9 +25,9 @@ class Serving:
 
 @dataclass(frozen=True)
 class Plan:
-    """What there is to do; `steps` are sentences, none when nothing is or something is in the way.
+    """The plan of an apply; `steps` is empty when nothing is to do or apply would refuse.
 
-    `stops` is what apply would refuse with. A missing sign-off stops nothing yet: `unsigned`.
+    `stops` is the error that apply would raise. A missing sign-off is in `unsigned`, not there.
     """
 
     project: str
@@ -43,7 +43,7 @@ class Plan:
 
     @property
     def unsigned(self) -> bool:
-        """Whether apply will ask who stands for it."""
+        """Whether apply needs `--approved-by`."""
         pending = self.decision is not None and self.decision.outcome == "pending"
         return pending and bool(self.steps)
 
@@ -73,72 +73,76 @@ def plan(
     *,
     watch: Watch = unwatched,
 ) -> Plan:
-    """Compare what is declared with what is on this machine; nothing is changed or written down.
+    """Compare the desired state with this machine; nothing is changed or recorded.
 
-    A champion whose evidence is of other data is scored again, as apply will. Raises Refused for a
+    A champion that was measured on other data is scored again, as in apply. Raises Refused for a
     release.yml or gates.yml that cannot be read.
     """
     desired_state.check_environment(environment)
-    found = projects.find(project)
-    declared = desired_state.read(found.name, environment)
-    name = desired_state.endpoint_of(found.deployment().endpoint, environment)
+    target = projects.find(project)
+    declared = desired_state.read(target.name, environment)
+    name = desired_state.endpoint_of(target.deployment().endpoint, environment)
     serving = _serving(name)
 
-    def made(
+    def report(
         verdict: str,
-        course: Course | None = None,
+        change: Change | None = None,
         steps: Sequence[str] = (),
         stops: Refused | None = None,
     ) -> Plan:
-        champion = course.judged.champion if course else None
+        champion = change.check.champion if change else None
         return Plan(
-            project=found.name,
+            project=target.name,
             environment=environment,
             endpoint=name,
             declared=declared,
             serving=serving,
             champion=champion.version if champion else None,
-            decision=course.judged.decision if course else None,
+            decision=change.check.decision if change else None,
             steps=steps,
             stops=stops,
             verdict=verdict,
         )
 
     try:
-        course = chart(backend, found, environment, step="propose", noted=False, watch=watch)
+        change = find_change(
+            backend, target, environment, step="propose", record=False, watch=watch
+        )
     except Refused as refused:
         if declared is None or refused.problems[0].code not in _OF_THE_VERSION:
             raise
-        return made("it would be refused before anything is touched", stops=refused)
-    if course is None:
-        return made(nothing_declared(serving))
-    version = course.release.version.version
-    if not course.is_champion and not course.judged.decision.allowed:
-        gates = ", ".join(one.gate for one in course.judged.decision.blocking)
-        return made(f"refused: gates that say no to version {version}: {gates}", course)
+        return report("apply would refuse before changing anything", stops=refused)
+    if change is None:
+        return report(nothing_declared(serving))
+    version = change.release.version.version
+    if not change.is_champion and not change.check.decision.allowed:
+        gates = ", ".join(result.gate for result in change.check.decision.blocking)
+        return report(f"refused: gates that failed for version {version}: {gates}", change)
     running = serving is not None and serving.url is not None
-    if course.serves and running:  # it was looked at when it was loaded
-        return made(*_settled(course, serving))
+    if change.serves and running:  # its files were verified when it was loaded
+        return report(*_when_live(change, serving))
     try:
-        endpoint.check_model(course.release.launch)
+        endpoint.check_model(change.release.launch)
     except Refused as refused:
-        return made("it would be refused before anything is touched", course, stops=refused)
-    if course.serves:
-        return made(*_settled(course, serving))
-    if (before := course.history.refusal(course.release)) is not None:
-        return made("it would be refused, as it was before", course, stops=before)
-    steps = tuple(_steps(course, serving))
-    return made(f"{len(steps)} steps to version {version}", course, steps)
+        return report("apply would refuse before changing anything", change, stops=refused)
+    if change.serves:
+        return report(*_when_live(change, serving))
+    if (before := change.history.refusal(change.release)) is not None:
+        return report(
+            "apply would refuse: this version was rolled back before", change, stops=before
+        )
+    steps = tuple(_steps(change, serving))
+    return report(f"{len(steps)} steps to version {version}", change, steps)
 
 
 def nothing_declared(serving: Serving | None) -> str:
-    """What is said of an environment without a declaration: no error, a model may yet come."""
+    """The verdict on an environment without a declaration, which is not an error."""
     if serving is None:
         return "no model yet: nothing is declared and nothing serves"
-    return f"nothing is declared; version {serving.version} goes on serving"
+    return f"nothing is declared; version {serving.version} keeps serving"
 
 
-# What apply refuses a declared version for, before any gate is asked.
+# Errors that apply raises for a declared version before it runs the gates.
 _OF_THE_VERSION = frozenset(
     {"not-as-declared", "no-such-version", "model-of-another-project", "evidence-edited"}
 )
@@ -151,43 +155,47 @@ def _serving(name: str) -> Serving | None:
     return Serving(live.launch.version, live.launch.digest, endpoint.url(name))
 
 
-def _settled(course: Course, serving: Serving | None) -> tuple[str, Course, Sequence[str]]:
-    """What is left to do about a version that is live."""
-    version = course.release.version.version
+def _when_live(change: Change, serving: Serving | None) -> tuple[str, Change, Sequence[str]]:
+    """The remaining steps for a version that is live."""
+    version = change.release.version.version
     steps = []
     if serving is not None and serving.url is None:
         steps.append(f"start the server of version {version}")
-    if not course.is_champion:
-        steps.append(f"finish the rollout that was killed: version {version} becomes champion")
-    if course.live is not None and course.live.canary is not None:
-        steps.append(f"stop the canary that was left: {course.live.canary.launch.version}")
+    if not change.is_champion:
+        steps.append(f"finish the interrupted rollout: version {version} becomes champion")
+    if change.live is not None and change.live.canary is not None:
+        steps.append(f"stop the leftover canary: {change.live.canary.launch.version}")
     if steps:
-        return f"version {version} is live; not all is done", course, steps
-    return f"nothing to do: version {version} serves as declared", course, ()
+        return f"version {version} is live; {len(steps)} steps remain", change, steps
+    return f"nothing to do: version {version} serves as declared", change, ()
 
 
-def _steps(course: Course, serving: Serving | None) -> Sequence[str]:
-    release, launch = course.release, course.release.launch
+def _steps(change: Change, serving: Serving | None) -> Sequence[str]:
+    release, launch = change.release, change.release.launch
     version = launch.version
     beside = f" beside version {serving.version}" if serving else ""
-    back = course.history.served_before(launch)
+    back = change.history.served_before(launch)
     return [
-        f"verify the digest {launch.digest[:19]}… of the model folder: it holds now",
+        f"verify the digest {launch.digest[:19]}… of the model folder (it matches now)",
         f"start version {version}{beside}",
-        f"send it the {len(release.samples)} sample requests; each is answered by that digest",
-        *_canary(course, serving),
+        f"smoke test: send it {len(release.samples)} sample requests and check the digest",
+        *_canary(change, serving),
         f"give version {version} all the traffic; it becomes champion of {release.environment}",
-        *([f"stop version {serving.version} when it has answered what it has"] if serving else []),
-        f"write down who stood for {'going back' if back else 'it'}",
+        *(
+            [f"stop version {serving.version} once its open requests are answered"]
+            if serving
+            else []
+        ),
+        f"record who approved the {'return' if back else 'release'}",
     ]
 
 
-def _canary(course: Course, serving: Serving | None) -> Sequence[str]:
+def _canary(change: Change, serving: Serving | None) -> Sequence[str]:
     if serving is None:
-        return ["no canary: there is no version to compare with"]
-    if course.history.served_before(course.release.launch):
+        return ["no canary: no version serves to compare with"]
+    if change.history.served_before(change.release.launch):
         return ["no canary: this version served here before"]
-    strategy = course.release.strategy
+    strategy = change.release.strategy
     return [
         f"{stage} of the requests until {stage.requests} are answered, against version "
         f"{serving.version}; back at once when it is worse"

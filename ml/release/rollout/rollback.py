@@ -34,17 +34,17 @@ def roll_back(
     one that is. Raises Refused when nothing is declared or nothing came before.
     """
     desired_state.check_environment(environment)
-    found = projects.find(project)
-    with desired_state.locked(found.name):
-        now = desired_state.read(found.name, environment)
+    target = projects.find(project)
+    with desired_state.project_lock(target.name):
+        now = desired_state.read(target.name, environment)
         if now is None:
-            raise _nowhere(found.name, environment, "nothing is declared")
-        past = history.of(desired_state.endpoint_of(now.model, environment))
-        served = past.served
+            raise _nowhere(target.name, environment, "nothing is declared")
+        log = history.of(desired_state.endpoint_of(now.model, environment))
+        served = log.served
         digests = [line["digest"] for line in served]
         before = served[: digests.index(now.digest)] if now.digest in digests else served
         if not before:
-            raise _nowhere(found.name, environment, f"nothing served before version {now.version}")
+            raise _nowhere(target.name, environment, f"nothing served before version {now.version}")
         last = before[-1]
         version = registry.find(str(last["model"]), str(last["version"]))
         decision = str(last["decision"])
@@ -54,20 +54,20 @@ def roll_back(
             digest=str(last["digest"]),
             evidence=version.evidence,
             decision=decision,
-            reason=past.reason(decision),
+            reason=log.reason(decision),
         )
         beside: list[Path] = []
 
         def first(file: Path) -> None:
             if environment != desired_state.LOCAL:
                 beside.append(attach(file, environment, version))
-            details = {"project": found.name, "environment": environment, "why": why}
+            details = {"project": target.name, "environment": environment, "why": why}
             audit.append("rollback", {**details, "from": now.version, "to": back.version})
 
         # Until it is declared nothing is rolled back, and a rollback that was killed is done again.
         with faults.as_refusals():
-            written = desired_state.declare(found.name, environment, back, first)
-    return RolledBack(found.name, environment, back, now, (written, *beside))
+            written = desired_state.declare(target.name, environment, back, first)
+    return RolledBack(target.name, environment, back, now, (written, *beside))
 
 
 def _nowhere(project: str, environment: str, found: str) -> Refused:

@@ -1,4 +1,4 @@
-"""The rollout: green beside blue, proved by requests and a canary, then switched; undone when not.
+"""The rollout: start green beside blue, smoke test, canary, switch; undone when a step fails.
 
 The audit log holds every attempt and its result, the endpoint's state what serves. Whatever a
 killed rollout left in the state is removed first.
@@ -18,7 +18,13 @@ from ml.release.declaration import desired_state
 from ml.release.log import history
 from ml.release.log.history import History, Release, record_applied, record_refused
 from ml.release.rollout import smoke
-from ml.release.rollout.cleanup import cleared, drained, swept, tidy, without_green
+from ml.release.rollout.cleanup import (
+    clear_canary,
+    drain_router,
+    remove_leftovers,
+    stop_unused,
+    without_canary,
+)
 from ml.serving import endpoint, server
 from ml.serving.endpoint import Canary, Live
 from ml.serving.router.process import Router
@@ -33,26 +39,25 @@ def roll_out(
     registry: Registry,
     past: History,
     port: int | None = None,
-    told: Callable[[str], None] = lambda _: None,
+    progress: Callable[[str], None] = lambda _: None,
 ) -> tuple[Router, Outcome | None] | None:
-    """Make the version live and champion, and stop the old server; None when something else was
-    declared meanwhile: nothing is changed then.
+    """Make the version live and champion, and stop the old server.
 
-    There is no canary for the first version, nor for one that served here before: going back is not
-    put off. Raises Refused when green fails, blue having all the traffic as before: server-crashed,
-    smoke-failed and rolled-back are recorded, so that the version is not tried again; and when
-    there is no room to judge it fairly (baseline-failed), which is not.
+    Returns None, with nothing changed, when another version was declared meanwhile. The first
+    version and one that served here before get no canary: a way back is not delayed. Raises Refused
+    when green fails; blue then keeps all the traffic. server-crashed, smoke-failed and rolled-back
+    are recorded, so that the version is not tried again; baseline-failed is not.
     """
     launch = release.launch
     name = launch.endpoint
-    compared = _to_compare_with(launch, past, port, told)
+    compared = _to_compare_with(launch, past, port, progress)
     with ExitStack() as undo:
         with endpoint.locked(name):
-            blue = cleared(name)
+            blue = clear_canary(name)
             slot = endpoint.other_slot(name)
-            undo.callback(swept, name)
+            undo.callback(stop_unused, name)
             second = None
-            if blue is not None and compared:  # it loads while green does
+            if blue is not None and compared:  # it loads in parallel with green
                 second = baseline.begin(blue, release.samples)
             try:
                 trial = Canary(server.start(slot, launch), launch, 0)
@@ -64,8 +69,8 @@ def roll_out(
             if blue is not None:  # in the state, so that no other command takes it for a leftover
                 if second is not None:
                     trial = replace(trial, baseline=second())
-                undo.callback(drained, name)  # what green has in hand is answered
-                undo.callback(canary.weigh, name, None)
+                undo.callback(drain_router, name)  # green answers its open requests
+                undo.callback(canary.set_canary, name, None)
                 endpoint.switch(name, replace(blue, canary=trial))
         outcome = None
         if blue is not None and compared:
@@ -75,16 +80,16 @@ def roll_out(
                 release.strategy,
                 release.samples,
                 superseded=lambda: not release.is_current(),
-                told=told,
+                progress=progress,
             )
             if outcome.kind == "superseded":
                 return None
             if outcome.kind == "rolled-back":
                 record_refused(release, outcome.why, outcome)
                 raise _rolled_back(release, outcome, blue)
-        with desired_state.locked(release.project), endpoint.locked(name):
+        with desired_state.project_lock(release.project), endpoint.locked(name):
             if not release.is_current():
-                endpoint.switch(name, without_green(name))
+                endpoint.switch(name, without_canary(name))
                 return None
             router = _promote(release, registry, trial.server, port, outcome)
         undo.pop_all()
@@ -92,28 +97,28 @@ def roll_out(
 
 
 def _to_compare_with(
-    launch: Launch, past: History, port: int | None, told: Callable[[str], None]
+    launch: Launch, past: History, port: int | None, progress: Callable[[str], None]
 ) -> bool:
-    """Whether a canary is led; blue then runs behind its router."""
+    """Whether to run a canary; blue then runs behind its router."""
     if endpoint.live(launch.endpoint) is None:
         return False
     if past.served_before(launch):
-        told("none: this version served here before")
+        progress("none: this version served here before")
         return False
     try:
         endpoint.ensure(launch.endpoint, port)
     except Refused as error:
         if error.problems[0].code == "port-in-use":
             raise
-        told(f"none: what is live cannot be started ({_why(error)})")
+        progress(f"none: the live version cannot be started ({_why(error)})")
         return False
     return True
 
 
-def settle(release: Release, registry: Registry) -> None:
+def finish_rollout(release: Release, registry: Registry) -> None:
     """Finish a rollout that was killed after its switch: alias, audit line, the other server."""
     name = release.launch.endpoint
-    tidy(name)
+    remove_leftovers(name)
     with endpoint.locked(name):
         champion = registry.champion(release.version.model, release.environment)
         if champion is None or champion.digest != release.version.digest:
@@ -131,7 +136,7 @@ def _promote(
     The caller holds the project and the endpoint.
     """
     name, version, environment = release.launch.endpoint, release.version, release.environment
-    blue = without_green(name)
+    blue = without_canary(name)
     champion = registry.champion(version.model, environment)
     with ExitStack() as undo:
         undo.callback(endpoint.stop_idle, name)  # with it a router that stands before nothing
@@ -165,12 +170,12 @@ def _rolled_back(release: Release, outcome: Outcome, blue: Live) -> Refused:
             f"version {release.version.version} was rolled back at {outcome.step} % of the "
             f"traffic: {outcome.why} ({requests}; {outcome.replayed} were sample requests)",
             f"no worse than version {blue.launch.version} beyond what is tolerated",
-            f"version {blue.launch.version} serves; this one is not tried again unless proposed",
+            f"version {blue.launch.version} serves; propose this one again to retry it",
         ),
         exit_code=Exit.GATE_SAID_NO,
     )
 
 
 def _why(error: Refused) -> str:
-    """What a server failed by, without its log."""
+    """Why a server failed, without its log."""
     return error.problems[0].found.splitlines()[0].removesuffix("; its log ends:")

@@ -1,4 +1,4 @@
-"""What is declared, what is champion and what serves, side by side, and what was tried."""
+"""The declared version, the champion, the serving version, and the last attempts."""
 
 from __future__ import annotations
 
@@ -19,11 +19,10 @@ from ml.serving.endpoint import Live
 class Status:
     """One project in one environment, on this machine; None and "" where there is nothing.
 
-    `refused` are the versions that a canary took back, which are not tried again unless proposed
-    anew. `beside` says what has a share of the requests beside the version that is live: a canary,
-    also one that a killed apply left, or an experiment. `signed_off` stood for the version that is
-    live. `verdict` is a sentence with the next
-    thing to type when something is to be done.
+    `refused` are versions that a canary rolled back; they are not tried again unless proposed
+    again. `beside` describes a canary (also one that a killed apply left) or an experiment that
+    shares the traffic. `signed_off` is the person who approved the live version. `verdict` is a
+    sentence, with the next command when something is to be done.
     """
 
     project: str
@@ -55,13 +54,15 @@ def status(
     Raises Refused when a line of the audit log was changed or a declaration cannot be read.
     """
     names = [projects.find(project).name] if project else desired_state.projects()
-    wanted = (
+    environments = (
         [desired_state.check_environment(environment)]
         if environment
         else desired_state.ENVIRONMENTS
     )
     log = audit.verify()
-    declared = {(name, one): desired_state.read(name, one) for name in names for one in wanted}
+    declared = {
+        (name, place): desired_state.read(name, place) for name in names for place in environments
+    }
     return [_of(*where, what, registry, log) for where, what in declared.items()]
 
 
@@ -80,7 +81,7 @@ def _of(
     logged = declared is not None and declared.decision in [line["hash"] for line in log]
     serving = live.launch.version if live and url else None
     if declared is None:
-        verdict = f"nothing is declared; version {serving} goes on serving" if serving else _NONE
+        verdict = f"nothing is declared; version {serving} keeps serving" if serving else _NONE
     else:
         applied = champion is not None and champion.digest == declared.digest
         is_live = live is not None and live.launch.digest == declared.digest
@@ -112,7 +113,7 @@ def _beside(live: Live | None) -> str:
     version = f"version {canary.launch.version} has {canary.weight} % of the requests"
     if canary.experiment:
         return f"{version}, for the experiment {canary.experiment}"
-    return f"{version}: an apply goes on, or was killed; the next one takes it away"
+    return f"{version}: an apply is running or was killed; the next one removes it"
 
 
 _NONE = "no model yet: nothing is declared and nothing serves"

@@ -13,7 +13,7 @@ from ml.backends.base import Entry, Run, RunStore
 from ml.core import repository
 from ml.core.errors import Problem, Refused
 from ml.release.selection import weights
-from ml.release.selection.selection import Contender, Goal, Selection, select
+from ml.release.selection.selection import Candidate, Goal, Selection, select
 from ml.release.selection.weights import Weights
 
 # Trials that are named one by one in a note.
@@ -31,33 +31,33 @@ class Selected:
 
 
 def choose(
-    store: RunStore, found: Sequence[Run], metric: str | None = None, goal: str | None = None
+    store: RunStore, selected: Sequence[Run], metric: str | None = None, goal: str | None = None
 ) -> Selected:
     """Rank the trials of sweeps and pipelines, and single runs, by their project's weights.
 
     Raises Refused when nothing says which metric decides, when nothing that completed logged it,
     when the runs are of several projects, or when the select.yml is wrong.
     """
-    entries = [entry for run in found for entry in _sources(store, run)]
+    entries = [entry for run in selected for entry in _sources(store, run)]
     metric, goal = ranking.objective(store, entries, metric, goal)
     project = _project(entries)
     weighed = weights.read(repository.root() / "ml" / "projects" / project if project else None)
     every = {run.name: run for entry in entries for run in entry.run.trials or (entry.run,)}
     whole = len(entries) == 1 and bool(entries[0].run.trials)
     done = [run for run in every.values() if run.status == "Completed"]
-    contenders = [_contender(store, run, whole, metric, goal, weighed) for run in done]
+    candidates = [_contender(store, run, whole, metric, goal, weighed) for run in done]
     try:
-        made = select(contenders, weighed, metric, cast(Goal, goal))
+        selection = select(candidates, weighed, metric, cast(Goal, goal))
     except ValueError:
         raise Refused(ranking.nothing_to_rank(metric, done)) from None
-    notes = [*_unranked(made, contenders), *_unfinished(list(every.values()))]
+    notes = [*_unranked(selection, candidates), *_unfinished(list(every.values()))]
     if not weighed.source:
         where = f"ml/projects/{project}" if project else "the project's folder"
         notes.append(f"only quality weighs: there is no {weights.FILE} in {where}")
     if ranking.different_data(store, done):
         notes.append("they were not all made from the same data (ml runs diff A B)")
-    kept = {one.contender.name: every[one.contender.name] for one in made.ranked}
-    return Selected(made, kept, project, tuple(notes))
+    runs = {ranked.candidate.name: every[ranked.candidate.name] for ranked in selection.ranked}
+    return Selected(selection, runs, project, tuple(notes))
 
 
 def _sources(store: RunStore, run: Run) -> Iterator[Entry]:
@@ -79,7 +79,7 @@ def _sources(store: RunStore, run: Run) -> Iterator[Entry]:
 
 def _contender(
     store: RunStore, run: Run, whole: bool, metric: str, goal: str, weighed: Weights
-) -> Contender:
+) -> Candidate:
     latency = run.metrics.get(weighed.latency.metric)
     training = run.metrics.get(weighed.cost.training)
     prediction = run.metrics.get(weighed.cost.prediction) if weighed.cost.predictions else 0.0
@@ -94,38 +94,38 @@ def _contender(
         "stability": spread,
     }
     label = f"trial {run.name.rpartition('_')[2]}" if whole else run.name
-    return Contender(run.name, label, terms)
+    return Candidate(run.name, label, terms)
 
 
 def _project(entries: Sequence[Entry]) -> str:
-    found = sorted({entry.project for entry in entries} - {""})
-    if len(found) > 1:
+    projects = sorted({entry.project for entry in entries} - {""})
+    if len(projects) > 1:
         raise Refused(
             Problem(
                 "several-projects",
-                f"the runs are of {', '.join(found)}",
+                f"the runs are of {', '.join(projects)}",
                 "runs of one project: each has weights of its own",
             )
         )
     root = repository.root() / "ml" / "projects"
-    return found[0] if found and Path(root / found[0]).is_dir() else ""
+    return projects[0] if projects and Path(root / projects[0]).is_dir() else ""
 
 
-def _unranked(made: Selection, contenders: Sequence[Contender]) -> Iterator[str]:
-    ranked = {one.contender.name for one in made.ranked}
-    left = [one.label for one in contenders if one.name not in ranked]
-    if left:
-        yield f"{_listed(left)}: not ranked, no usable {made.metric}"
+def _unranked(selection: Selection, candidates: Sequence[Candidate]) -> Iterator[str]:
+    ranked = {one.candidate.name for one in selection.ranked}
+    unranked = [one.label for one in candidates if one.name not in ranked]
+    if unranked:
+        yield f"{_listed(unranked)}: not ranked, no usable {selection.metric}"
 
 
 def _unfinished(every: Sequence[Run]) -> Iterator[str]:
-    found = Counter(
+    counts = Counter(
         f"stopped early by {run.ended_by}" if run.ended_by else run.status.lower()
         for run in every
         if run.status != "Completed"
     )
-    if found:
-        yield "not ranked: " + ", ".join(f"{number} {how}" for how, number in found.items())
+    if counts:
+        yield "not ranked: " + ", ".join(f"{number} {how}" for how, number in counts.items())
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -1,4 +1,4 @@
-"""A selection in words: which trial is first by what, and why the two rankings differ."""
+"""A selection explained: which trial is first by each ranking, and why the rankings differ."""
 
 from __future__ import annotations
 
@@ -7,46 +7,47 @@ from collections.abc import Iterator
 from ml.release.selection.selection import NOT_LOGGED, Ranked, Selection
 from ml.release.selection.weights import TERMS, Weights
 
-# What is worth less than this share of the largest difference is not told.
-_TOLD = 0.05
+# Terms worth less than this share of the largest difference are left out.
+_MENTIONED = 0.05
 # Faster and cheaper are factors where one is at least so many times the other.
 _FACTOR = 1.05
 
 
-def sentences(made: Selection) -> Iterator[str]:
-    """What a person is told of the rankings; the first says which trial is chosen and why."""
-    first, best = made.by_score, made.by_metric
+def sentences(selection: Selection) -> Iterator[str]:
+    """Sentences about the rankings; the first names the chosen trial and says why."""
+    first, best = selection.by_score, selection.by_metric
     if first is None:
-        yield f"{best.contender.label} is first by {made.metric}; none has a score"
-    elif len(made.ranked) == 1:
-        yield f"{best.contender.label} is the only one that is ranked"
+        yield f"{best.candidate.label} is first by {selection.metric}; none has a score"
+    elif len(selection.ranked) == 1:
+        yield f"{best.candidate.label} is the only one that is ranked"
     elif first.by_metric == 1:
-        yield from _agreed(made, first)
+        yield from _agreed(selection, first)
     else:
+        differences = "; ".join(_differences(selection, first, best)) or "alike in every term"
         yield (
-            f"{best.contender.label} is first by {made.metric}, {first.contender.label} by the "
-            f"score: {'; '.join(_differences(made, first, best)) or 'alike in every term'}"
+            f"{best.candidate.label} is first by {selection.metric}, "
+            f"{first.candidate.label} by the score: {differences}"
         )
-        if chance := _by_chance(made, first, best):
+        if chance := _by_chance(selection, first, best):
             yield chance
-    yield from _missing(made)
+    yield from _missing(selection)
 
 
-def formula(made: Selection) -> str:
-    """The score as it was reckoned, without the terms that weigh nothing or are in no score."""
-    weights, goal = made.weights, made.goal
+def formula(selection: Selection) -> str:
+    """The formula of the score, without terms of weight 0 and terms that no trial logged."""
+    weights, goal = selection.weights, selection.goal
     parts = []
     for term in TERMS:
         of = weights.of(term)
-        if not of.weight or term in made.left_out:
+        if not of.weight or term in selection.left_out:
             continue
         sign = "" if term == "quality" and goal == "maximize" else "− "
         name = "spread" if term == "stability" else term
         weight = "" if of.weight == 1 else f"{of.weight:g} · "
         scale = "" if of.reference == 1 else f" ÷ {of.reference:g}"
         parts.append(f"{sign}{weight}{name}{scale}{_UNITS.get(term, '')}")
-    said = " + ".join(parts).replace("+ − ", "− ")
-    return f"score = {said}"
+    text = " + ".join(parts).replace("+ − ", "− ")
+    return f"score = {text}"
 
 
 _UNITS = {"latency": " ms", "cost": " s"}
@@ -67,16 +68,18 @@ def logged_as(term: str, metric: str, weights: Weights) -> str:
             return f"`{metric}`"
 
 
-def _agreed(made: Selection, first: Ranked) -> Iterator[str]:
-    alike = [one for one in made.ranked if one.score == first.score and one is not first]
-    yield f"{first.contender.label} is first by {made.metric} and by the score"
+def _agreed(selection: Selection, first: Ranked) -> Iterator[str]:
+    alike = [
+        ranked for ranked in selection.ranked if ranked.score == first.score and ranked is not first
+    ]
+    yield f"{first.candidate.label} is first by {selection.metric} and by the score"
     if alike:
-        names = ", ".join(one.contender.label for one in alike[:3])
+        names = ", ".join(ranked.candidate.label for ranked in alike[:3])
         more = f" and {len(alike) - 3} more" if len(alike) > 3 else ""
         yield f"level with it by the score: {names}{more}"
 
 
-def _differences(made: Selection, first: Ranked, best: Ranked) -> Iterator[str]:
+def _differences(selection: Selection, first: Ranked, best: Ranked) -> Iterator[str]:
     """Term by term, first against best: by how much, and what it is worth in the score."""
     worth = {
         term: first.parts[term] - best.parts[term]
@@ -85,18 +88,19 @@ def _differences(made: Selection, first: Ranked, best: Ranked) -> Iterator[str]:
     }
     most = max(map(abs, worth.values()))
     for term, by in worth.items():
-        if by and abs(by) >= _TOLD * most:
-            ours, theirs = (one.contender.terms[term] or 0.0 for one in (first, best))
-            yield f"{_difference(made, term, ours, theirs)} ({_signed(by)})"
+        if by and abs(by) >= _MENTIONED * most:
+            ours, theirs = (ranked.candidate.terms[term] or 0.0 for ranked in (first, best))
+            yield f"{_difference(selection, term, ours, theirs)} ({_signed(by)})"
 
 
-def _difference(made: Selection, term: str, ours: float, theirs: float) -> str:
+def _difference(selection: Selection, term: str, ours: float, theirs: float) -> str:
     match term:
         case "quality":
-            return f"{_amount(made, ours - theirs)} {made.metric}"
+            return f"{_amount(selection, ours - theirs)} {selection.metric}"
         case "stability":
             steady = "steadier" if ours < theirs else "less steady"
-            return f"{steady}, a spread of {_plain(made, ours)} instead of {_plain(made, theirs)}"
+            spread, other = _plain(selection, ours), _plain(selection, theirs)
+            return f"{steady}, a spread of {spread} instead of {other}"
         case _:
             fast, slow = ("faster", "slower") if term == "latency" else ("cheaper", "dearer")
             unit = "ms" if term == "latency" else "s of a node"
@@ -107,50 +111,52 @@ def _difference(made: Selection, term: str, ours: float, theirs: float) -> str:
             return f"{_number(large - small)} {unit} {word}"
 
 
-def _by_chance(made: Selection, first: Ranked, best: Ranked) -> str:
+def _by_chance(selection: Selection, first: Ranked, best: Ranked) -> str:
     """Said when what the score gives up in quality is within the spread over seeds."""
-    terms = [one.contender.terms for one in (first, best)]
-    if "stability" in made.left_out or first.missing or best.missing:
+    terms = [ranked.candidate.terms for ranked in (first, best)]
+    if "stability" in selection.left_out or first.missing or best.missing:
         return ""
     given_up = abs((terms[0]["quality"] or 0.0) - (terms[1]["quality"] or 0.0))
     spread = max(of["stability"] or 0.0 for of in terms)
     if not 0 < given_up < spread:
         return ""
     return (
-        f"what it gives up in {made.metric} is within the spread over seeds "
-        f"({_plain(made, spread)}), and may be chance"
+        f"what it gives up in {selection.metric} is within the spread over seeds "
+        f"({_plain(selection, spread)}), and may be chance"
     )
 
 
-def _missing(made: Selection) -> Iterator[str]:
-    for term, why in made.left_out.items():
-        name = logged_as(term, made.metric, made.weights)
-        of_all = f"none of {len(made.ranked)} logged" if why == NOT_LOGGED else f"{why} in every"
+def _missing(selection: Selection) -> Iterator[str]:
+    for term, why in selection.left_out.items():
+        name = logged_as(term, selection.metric, selection.weights)
+        of_all = (
+            f"none of {len(selection.ranked)} logged" if why == NOT_LOGGED else f"{why} in every"
+        )
         yield f"{term} is in no score: {of_all} {name}"
-    for one in made.ranked:
-        if one.score is None:
-            said = (
-                f"{logged_as(term, made.metric, made.weights)} is {why}"
-                for term, why in one.missing.items()
-                if made.weights.of(term).weight
+    for ranked in selection.ranked:
+        if ranked.score is None:
+            reasons = (
+                f"{logged_as(term, selection.metric, selection.weights)} is {why}"
+                for term, why in ranked.missing.items()
+                if selection.weights.of(term).weight
             )
-            yield f"{one.contender.label} has no score: {'; '.join(said)}"
+            yield f"{ranked.candidate.label} has no score: {'; '.join(reasons)}"
 
 
-def _points(made: Selection) -> bool:
+def _points(selection: Selection) -> bool:
     # A share is spoken of in points, where the project reckons in them.
-    return made.weights.quality.reference == 0.01
+    return selection.weights.quality.reference == 0.01
 
 
-def _amount(made: Selection, by: float) -> str:
-    return f"{_plain(made, abs(by))} {'more' if by > 0 else 'less'}"
+def _amount(selection: Selection, by: float) -> str:
+    return f"{_plain(selection, abs(by))} {'more' if by > 0 else 'less'}"
 
 
-def _plain(made: Selection, value: float) -> str:
-    if not _points(made):
+def _plain(selection: Selection, value: float) -> str:
+    if not _points(selection):
         return _number(value)
-    said = f"{100 * value:.2g}"
-    return f"{said} point{'' if said == '1' else 's'}"
+    text = f"{100 * value:.2g}"
+    return f"{text} point{'' if text == '1' else 's'}"
 
 
 def _number(value: float) -> str:

@@ -16,7 +16,7 @@ NOT_LOGGED = "not logged"
 
 
 @dataclass(frozen=True)
-class Contender:
+class Candidate:
     """What was measured of a trial, by term; None says that it logged nothing.
 
     `quality` is the primary metric, `latency` in milliseconds, `cost` in seconds of a node,
@@ -30,14 +30,14 @@ class Contender:
 
 @dataclass(frozen=True)
 class Ranked:
-    """A contender with its places, which begin at 1; equals share the better one.
+    """A candidate with its places, which begin at 1; equals share the better one.
 
     `parts` are the signed terms of the score. `score` and `by_score` are None when a term that
     weighs is missing: `missing` says of each why. `on_front` is whether no other is at least as
     good in everything and better in something, None when that cannot be said.
     """
 
-    contender: Contender
+    candidate: Candidate
     parts: Mapping[str, float]
     score: float | None
     by_score: int | None
@@ -48,9 +48,9 @@ class Ranked:
 
 @dataclass(frozen=True)
 class Selection:
-    """Contenders in the order of their scores, those without one after them by the metric.
+    """Candidates in the order of their scores, those without one after them by the metric.
 
-    `left_out` are terms that no contender has, and so no score; `compared` those that the Pareto
+    `left_out` are terms that no candidate has, and so no score; `compared` those that the Pareto
     front was found over, whatever their weights.
     """
 
@@ -64,24 +64,24 @@ class Selection:
     @property
     def by_score(self) -> Ranked | None:
         """The first by the score; of equals the one that is better by the metric."""
-        return next((one for one in self.ranked if one.score is not None), None)
+        return next((ranked for ranked in self.ranked if ranked.score is not None), None)
 
     @property
     def by_metric(self) -> Ranked:
         """The first by the primary metric; of equals the one with the better score."""
-        return min(self.ranked, key=lambda one: one.by_metric)
+        return min(self.ranked, key=lambda ranked: ranked.by_metric)
 
 
-def select(contenders: Sequence[Contender], weights: Weights, metric: str, goal: Goal) -> Selection:
+def select(candidates: Sequence[Candidate], weights: Weights, metric: str, goal: Goal) -> Selection:
     """Rank by score and by metric, and find the Pareto front.
 
     A number that is NaN, infinite, or negative where there is no such thing is as good as missing.
-    Raises ValueError when no contender has a usable quality; one without is left out.
+    Raises ValueError when no candidate has a usable quality; one without is left out.
     """
-    faults = {one.name: _faults(one, weights) for one in contenders}
-    measured = [one for one in contenders if "quality" not in faults[one.name]]
+    faults = {one.name: _faults(one, weights) for one in candidates}
+    measured = [one for one in candidates if "quality" not in faults[one.name]]
     if not measured:
-        raise ValueError(f"no contender has a usable {metric}")
+        raise ValueError(f"no candidate has a usable {metric}")
     left_out = {
         term: next(iter(why))
         if len(why := {faults[one.name][term] for one in measured}) == 1
@@ -103,7 +103,7 @@ def select(contenders: Sequence[Contender], weights: Weights, metric: str, goal:
     front = _front(measured, terms, faults, goal)
     ranked = [
         Ranked(
-            contender=one,
+            candidate=one,
             parts=every_part[one.name],
             score=scores.get(one.name),
             by_score=by_score.get(one.name),
@@ -123,39 +123,39 @@ def select(contenders: Sequence[Contender], weights: Weights, metric: str, goal:
     return Selection(metric, goal, weights, tuple(ranked), left_out, tuple(terms))
 
 
-def _faults(one: Contender, weights: Weights) -> Mapping[str, str]:
-    """The terms of a contender that cannot be used, and why."""
-    found = {}
+def _faults(candidate: Candidate, weights: Weights) -> Mapping[str, str]:
+    """The terms of a candidate that cannot be used, and why."""
+    faults = {}
     for term in TERMS:
-        value = one.terms.get(term)
+        value = candidate.terms.get(term)
         if value is None:
-            found[term] = NOT_LOGGED
+            faults[term] = NOT_LOGGED
         elif math.isnan(value):
-            found[term] = "NaN"
+            faults[term] = "NaN"
         elif math.isinf(value):
-            found[term] = "infinite"
+            faults[term] = "infinite"
         elif value < 0 and term != "quality":
-            found[term] = "negative"
+            faults[term] = "negative"
         # A sum of four of them must stay finite.
         elif abs(value) / weights.of(term).reference * max(1.0, weights.of(term).weight) > 1e300:
-            found[term] = "too large"
-    return found
+            faults[term] = "too large"
+    return faults
 
 
 def _sign(term: str, goal: Goal) -> int:
     return 1 if term == "quality" and goal == "maximize" else -1
 
 
-def _value(one: Contender, term: str) -> float:
-    value = one.terms[term]
+def _value(candidate: Candidate, term: str) -> float:
+    value = candidate.terms[term]
     assert value is not None  # what is missing was sorted out before
     return value
 
 
-def _part(one: Contender, term: str, weights: Weights, goal: Goal) -> float:
+def _part(candidate: Candidate, term: str, weights: Weights, goal: Goal) -> float:
     of = weights.of(term)
     # Adding zero turns −0.0 into 0.0.
-    return _sign(term, goal) * of.weight * _value(one, term) / of.reference + 0.0
+    return _sign(term, goal) * of.weight * _value(candidate, term) / of.reference + 0.0
 
 
 def _places(values: Mapping[str, float]) -> Mapping[str, int]:
@@ -165,16 +165,16 @@ def _places(values: Mapping[str, float]) -> Mapping[str, int]:
 
 
 def _front(
-    contenders: Sequence[Contender],
+    candidates: Sequence[Candidate],
     terms: Sequence[str],
     faults: Mapping[str, Mapping[str, str]],
     goal: Goal,
 ) -> Mapping[str, bool]:
     """Name → whether nobody dominates it, of those that have every term."""
     points = {
-        one.name: tuple(_sign(term, goal) * _value(one, term) for term in terms)
-        for one in contenders
-        if not any(term in faults[one.name] for term in terms)
+        candidate.name: tuple(_sign(term, goal) * _value(candidate, term) for term in terms)
+        for candidate in candidates
+        if not any(term in faults[candidate.name] for term in terms)
     }
     front: set[tuple[float, ...]] = set()
     # Who dominates a point is larger in the first coordinate that differs: it came before.

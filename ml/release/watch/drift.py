@@ -55,28 +55,28 @@ def compare(
 ) -> list[Finding]:
     """Every comparison of one column; `values` has one of every row, None where there is none."""
     kind = reference["kind"]
-    there = [of for value in values if (of := clean(kind, value)) is not None]
-    found = [_missing(name, reference, len(values), len(values) - len(there), limits)]
-    if len(there) < limits.min_rows:
-        return found
+    present = [of for value in values if (of := clean(kind, value)) is not None]
+    findings = [_missing(name, reference, len(values), len(values) - len(present), limits)]
+    if len(present) < limits.min_rows:
+        return findings
     if kind == "numeric":
-        numbers = [float(value) for value in there]
-        return [*found, _numeric(name, reference["sample"], numbers, limits)]
+        numbers = [float(value) for value in present]
+        return [*findings, _numeric(name, reference["sample"], numbers, limits)]
     if kind == "categorical":
-        return [*found, _categorical(name, reference, [str(value) for value in there], limits)]
+        return [*findings, _categorical(name, reference, [str(value) for value in present], limits)]
     vocabulary = frozenset(reference["vocabulary"])
-    texts = [str(value) for value in there]
+    texts = [str(value) for value in present]
     columns = zip(*(measures(text, vocabulary) for text in texts), strict=True)
     for measure, seen in zip(MEASURES, columns, strict=True):
         is_unknown = measure == MEASURES[-1]
         # A text that the vocabulary was made of has fewer unknown words: no drift.
         side: Side = "greater" if is_unknown else "two-sided"
         kept = reference["measures"][measure]
-        one = _numeric(f"{name}: {measure}", kept, list(seen), limits, side)
+        finding = _numeric(f"{name}: {measure}", kept, list(seen), limits, side)
         if is_unknown:
-            one = replace(one, said=one.said + _strangers(texts, vocabulary))
-        found.append(one)
-    return found
+            finding = replace(finding, said=finding.said + _strangers(texts, vocabulary))
+        findings.append(finding)
+    return findings
 
 
 def worsened(
@@ -95,8 +95,8 @@ def worsened(
         equal_var=False,
         alternative="greater",
     ).pvalue
-    said = f"mean loss {reference['mean']:.3g} → {now.mean():.3g} over {len(now):,} labels"
-    return Finding(name, "loss", more, limits.loss, float(p), said, limits.alpha)
+    text = f"mean loss {reference['mean']:.3g} → {now.mean():.3g} over {len(now):,} labels"
+    return Finding(name, "loss", more, limits.loss, float(p), text, limits.alpha)
 
 
 def corrected(findings: Sequence[Finding]) -> list[Finding]:
@@ -105,8 +105,8 @@ def corrected(findings: Sequence[Finding]) -> list[Finding]:
 
     if not findings:
         return []
-    ps = false_discovery_control([one.p for one in findings], method="by")
-    return [replace(one, p=float(p)) for one, p in zip(findings, ps, strict=True)]
+    ps = false_discovery_control([finding.p for finding in findings], method="by")
+    return [replace(finding, p=float(p)) for finding, p in zip(findings, ps, strict=True)]
 
 
 def _numeric(
@@ -138,24 +138,24 @@ def _categorical(
     """Pearson's chi² over groups of categories, rare ones together; the size is PSI over them."""
     from scipy.stats import chi2_contingency
 
-    known: Mapping[str, int] = reference["counts"]
+    counts: Mapping[str, int] = reference["counts"]
     seen = Counter(values)
-    unseen = [value for value in seen if value not in known]
+    unseen = [value for value in seen if value not in counts]
     if reference["rest"]:  # a category that is not kept may have been among them
-        seen = Counter({value: count for value, count in seen.items() if value in known})
+        seen = Counter({value: count for value, count in seen.items() if value in counts})
         seen[""] = len(values) - sum(seen.values())
-        known = {**known, "": reference["rest"]}
+        counts = {**counts, "": reference["rest"]}
         unseen = []
-    then, now = _grouped(known, seen)
+    then, now = _grouped(counts, seen)
     p = float(chi2_contingency(np.array([then, now])).pvalue) if len(then) > 1 else 1.0
-    said = f"categories: {len(known):,} then, {len(seen):,} now"
+    text = f"categories: {len(counts):,} then, {len(seen):,} now"
     if unseen:
         rows = sum(seen[value] for value in unseen)
         named = ", ".join(f"`{value[:40]}`" for value in unseen[:_NAMED])
         more = f" and {len(unseen) - _NAMED} more" if len(unseen) > _NAMED else ""
         counted = "1 row" if rows == 1 else f"{rows:,} rows"
-        said += f"; never seen before, in {counted}: {named}{more}"
-    return Finding(name, "PSI", psi(then, now), limits.psi, p, said, limits.alpha)
+        text += f"; never seen before, in {counted}: {named}{more}"
+    return Finding(name, "PSI", psi(then, now), limits.psi, p, text, limits.alpha)
 
 
 def psi(then: NDArray[np.float64], now: NDArray[np.float64]) -> float:
@@ -201,9 +201,9 @@ def _missing(
     table = np.array([[then, of - then], [missing, rows - missing]])
     p = fisher_exact(table, alternative="less").pvalue
     share = missing / rows if rows else math.nan
-    said = f"{then / of:.1%} → {share:.1%} of the rows without a value that can be read"
+    text = f"{then / of:.1%} → {share:.1%} of the rows without a value that can be read"
     return Finding(
-        *(name, "missing", share - then / of, limits.missing, float(p)), said, limits.alpha
+        *(name, "missing", share - then / of, limits.missing, float(p)), text, limits.alpha
     )
 
 

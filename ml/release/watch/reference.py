@@ -18,7 +18,7 @@ from ml.toolkit.reference import REFERENCE, SCHEMA_VERSION
 FIELD = "reference"
 
 
-def keep(evaluation: Path, papers: Path) -> str | None:
+def keep(evaluation: Path, folder: Path) -> str | None:
     """Copy the reference that an evaluation left to a version's papers; its sha256 (hex).
 
     None, and nothing is kept, when the project writes none.
@@ -26,8 +26,8 @@ def keep(evaluation: Path, papers: Path) -> str | None:
     source = evaluation / REFERENCE
     if not source.is_file():
         return None
-    shutil.copyfile(source, papers / REFERENCE)
-    return hashlib.sha256((papers / REFERENCE).read_bytes()).hexdigest()
+    shutil.copyfile(source, folder / REFERENCE)
+    return hashlib.sha256((folder / REFERENCE).read_bytes()).hexdigest()
 
 
 def load(version: Version) -> Mapping[str, Any]:
@@ -49,7 +49,7 @@ def load(version: Version) -> Mapping[str, Any]:
         evidence = (version.evidence_folder / EVIDENCE_FILE).read_bytes()
         stated = json.loads(evidence).get(FIELD)
         document = json.loads(content)
-        found = document["digest"]
+        digest = document["digest"]
         sound = document["schema_version"] == SCHEMA_VERSION and all(
             isinstance(document[part], dict) for part in ("inputs", "predictions", "quality")
         )
@@ -59,8 +59,8 @@ def load(version: Version) -> Mapping[str, Any]:
         raise _unfit(path, f"{EVIDENCE_FILE} is not the file that was kept with {name}")
     if hashlib.sha256(content).hexdigest() != stated or not sound:
         raise _unfit(path, "it is not the file whose sha256 the evidence states")
-    if found != version.digest:
-        raise _unfit(path, f"it is of the model {found}, {name} is {version.digest}")
+    if digest != version.digest:
+        raise _unfit(path, f"it is of the model {digest}, {name} is {version.digest}")
     return dict(document)
 
 

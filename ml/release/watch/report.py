@@ -41,8 +41,8 @@ class Report:
     def to_json(self) -> Mapping[str, object]:
         """As JSON takes it."""
         shown = [
-            {**{k: _plain(v) for k, v in asdict(one).items()}, "breach": one.is_breach}
-            for one in self.findings
+            {**{k: _plain(v) for k, v in asdict(finding).items()}, "breach": finding.is_breach}
+            for finding in self.findings
         ]
         return {**asdict(self), "findings": shown, "limits": asdict(self.limits)}
 
@@ -62,13 +62,13 @@ def watch(
     Raises Refused when nothing serves, when nothing is collected of the version, and when its
     reference is not its own.
     """
-    found = _version(registry, model, environment, version, inputs is not None)
-    kept = references.load(found)
-    seen = requests.of_file(inputs) if inputs else _collected(model, environment, found, since)
+    registered = _version(registry, model, environment, version, inputs is not None)
+    reference = references.load(registered)
+    seen = requests.of_file(inputs) if inputs else _collected(model, environment, registered, since)
     report = look(
-        *(kept, seen, watch_limits.read(projects.find(found.project).folder)),
+        *(reference, seen, watch_limits.read(projects.find(registered.project).folder)),
         model=model,
-        version=found.version,
+        version=registered.version,
         environment=environment,
         labelled=requests.labels(labels) if labels else None,
     )
@@ -106,21 +106,25 @@ def look(
             notes.append("there are no answers: predictions are not compared")
     if labelled is not None:
         findings += _quality(reference, seen, labelled, limits, notes)
-    findings = sorted(drift.corrected(findings), key=lambda one: (not one.is_breach, one.p))
-    breaches = [one for one in findings if one.is_breach]
+    findings = sorted(
+        drift.corrected(findings), key=lambda finding: (not finding.is_breach, finding.p)
+    )
+    breaches = [finding for finding in findings if finding.is_breach]
     outcome: Outcome = "breach" if breaches else "no-breach"
     if not findings:
         outcome = "too-few"
-        said = f"too few rows to say anything: {len(seen.rows)} of at least {limits.min_rows}"
+        summary = f"too few rows to say anything: {len(seen.rows)} of at least {limits.min_rows}"
     elif breaches:
-        first = "; ".join(f"{one.column}: {one.test} {one.size:.2f}" for one in breaches[:3])
+        first = "; ".join(
+            f"{finding.column}: {finding.test} {finding.size:.2f}" for finding in breaches[:3]
+        )
         more = f" and {len(breaches) - 3} more" if len(breaches) > 3 else ""
-        said = f"breach: {first}{more}"
+        summary = f"breach: {first}{more}"
     else:
-        said = f"no breach in {len(findings)} comparisons"
+        summary = f"no breach in {len(findings)} comparisons"
     return Report(
         outcome=outcome,
-        said=f"{said} ({len(seen.rows):,} rows)" if findings else said,
+        said=f"{summary} ({len(seen.rows):,} rows)" if findings else summary,
         model=model,
         version=version,
         digest=str(reference["digest"]),
@@ -134,14 +138,14 @@ def look(
 
 def _columns(part: str, reference: Mapping[str, Any], seen: Seen, limits: Limits) -> list[Finding]:
     """The comparisons of one part; a request that could not be read has no value anywhere."""
-    found: list[Finding] = []
-    rows = seen.rows if part == "inputs" else [one for one in seen.rows if one.answer is not None]
+    findings: list[Finding] = []
+    rows = seen.rows if part == "inputs" else [row for row in seen.rows if row.answer is not None]
     for name, kept in reference[part].items():
         if name in limits.ignore:
             continue
         of = [row.value(name) if part == "inputs" else row.predicted(name) for row in rows]
-        found += drift.compare(name, kept, of, limits)
-    return found
+        findings += drift.compare(name, kept, of, limits)
+    return findings
 
 
 def _quality(
@@ -153,7 +157,7 @@ def _quality(
 ) -> list[Finding]:
     """What the answers cost whose right one is known by now; of an id that came again, the last."""
     rows = list({row.id: row for row in seen.rows if row.id in labelled}.values())
-    found: list[Finding] = []
+    findings: list[Finding] = []
     if not reference["quality"]:
         notes.append("the reference keeps no losses: quality is not judged")
     for name, kept in reference["quality"].items():
@@ -171,8 +175,8 @@ def _quality(
                 "quality is not judged"
             )
         else:
-            found.append(drift.worsened(name, kept, known, limits))
-    return found
+            findings.append(drift.worsened(name, kept, known, limits))
+    return findings
 
 
 def _plain(value: object) -> object:

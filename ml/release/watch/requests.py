@@ -114,7 +114,7 @@ def labels(path: Path) -> Mapping[str, str]:
 
     Raises Refused naming the line that is none, or that has another label for an id.
     """
-    found: dict[str, str] = {}
+    by_id: dict[str, str] = {}
     try:
         with path.open(newline="", encoding="utf-8-sig") as stream:
             for number, row in enumerate(csv.reader(stream), 1):
@@ -123,12 +123,12 @@ def labels(path: Path) -> Mapping[str, str]:
                 what = f"{path}:{number}: {','.join(row)[:80]}"
                 if len(row) != 2 or not all(row):
                     raise Refused(Problem("bad-label", what, "ID,LABEL"))
-                if found.setdefault(row[0], row[1]) != row[1]:
-                    before = f"one label of an id; it had `{found[row[0]][:40]}` before"
+                if by_id.setdefault(row[0], row[1]) != row[1]:
+                    before = f"one label of an id; it had `{by_id[row[0]][:40]}` before"
                     raise Refused(Problem("bad-label", what, before))
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise Refused(Problem("unreadable", f"{path}: {error}", "lines of ID,LABEL")) from None
-    return found
+    return by_id
 
 
 def loss(kind: Kind, predicted: object, label: str) -> float | None:
@@ -173,9 +173,9 @@ def _expanded(name: str, request: Any, answer: Any) -> list[Row]:
     rows = []
     for number, values in enumerate(table["data"]):
         row = dict(zip(columns, values, strict=False)) if isinstance(values, list) else {}
-        said = {PREDICTION: answers[number]} if number < len(answers) else None
+        predicted = {PREDICTION: answers[number]} if number < len(answers) else None
         own = f"{name}/{number}" if len(table["data"]) > 1 else name
-        rows.append(Row(own, row, said))
+        rows.append(Row(own, row, predicted))
     return rows
 
 

@@ -42,7 +42,7 @@ def pareto(selection: Selection) -> Markup | None:
             cy=y(_value(trial, "quality")),
             r=7.0 if kind in ("score", "metric") else 4.5,
             class_=f"mark {kind}",
-            data_t=trial.contender.label.rpartition(" ")[2],
+            data_t=trial.candidate.label.rpartition(" ")[2],
         )
         marks.append(circle)
     caption = (
@@ -83,7 +83,7 @@ def _words(selection: Selection, trial: Ranked) -> str:
         if term not in trial.missing
     )
     rank = f"{trial.by_metric}. by {selection.metric}"
-    return f"{trial.contender.label}: {score}, {rank}\n{values}"
+    return f"{trial.candidate.label}: {score}, {rank}\n{values}"
 
 
 def _names(selection: Selection) -> Sequence[str]:
@@ -91,6 +91,6 @@ def _names(selection: Selection) -> Sequence[str]:
 
 
 def _value(trial: Ranked, term: str) -> float:
-    value = trial.contender.terms[term]
+    value = trial.candidate.terms[term]
     assert value is not None  # a missing term is in `missing`
     return value

@@ -19,7 +19,7 @@ from ml.release.declaration import desired_state, projects
 from ml.release.declaration.desired_state import Declared
 from ml.release.log import audit
 from ml.release.log.history import record_refused
-from ml.release.rollout.apply import apply, chart
+from ml.release.rollout.apply import apply, find_change
 from ml.serving import endpoint, processes, server
 from tests.local import BACKEND
 from tests.release.conftest import Template, World
@@ -170,9 +170,9 @@ def test_a_b_that_its_canary_took_back_is_not_served(
     copied(declared)
     code, _, err = ml(capsys, *START)
     assert code == 0 and "no key is sent to B yet" in err and "no canary leads B" in err
-    course = chart(BACKEND, projects.find("tiny"), "local")
-    assert course is not None
-    record_refused(course.release, "latency: too slow", None)
+    change = find_change(BACKEND, projects.find("tiny"), "local")
+    assert change is not None
+    record_refused(change.release, "latency: too slow", None)
     code, _, err = ml(capsys, "ab", "serve", "wording", "--approved-by", "ana")
     assert code == 3 and "error[refused-before]" in err and "latency: too slow" in err
     assert not routing.served(experiment.find("wording"))
@@ -189,5 +189,5 @@ def test_a_name_is_not_asked_for_where_another_gate_says_no(
     gates = world.project.folder / "gates.yml"
     gates.write_text(gates.read_text().replace("gain_at_1: 0.6", "gain_at_1: 0.99"))
     code, _, err = ml(capsys, "ab", "serve", "wording")
-    assert code == 3 and "gates that say no: quality, sign-off" in err
+    assert code == 3 and "gates that failed: quality, sign-off" in err
     assert "--approved-by" not in err
