@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from ml.release.canary.latency import STRETCH_S, Stretches
+from ml.release.canary.latency import INTERVAL_S, LatencyIntervals
 from ml.release.canary.replay import ENOUGH_PER_S
 from ml.release.canary.signals import Memory, Side, decide
 from ml.release.declaration.strategy import Strategy
@@ -157,15 +157,15 @@ def simulate(
         for one in servers:
             one.begin()
         began, least = moment, stage.requests / (share * per_s)
-        step = min(least / LOOKS, STRETCH_S)
-        stretches = Stretches("green", "baseline", _tallies(servers), clock)
+        step = min(least / LOOKS, INTERVAL_S)
+        intervals = LatencyIntervals("green", "baseline", _tallies(servers), clock)
         looks = 0
         while True:
             counts = draw.multinomial(draw.poisson(per_s * step), shares)
             for one, count, part in zip(servers, counts, shares, strict=True):
                 one.answer(int(count), part, moment, moment + step)
             total, moment, looks = total + int(counts[0]), moment + step, looks + 1
-            latencies = stretches.look(_tallies(servers))
+            latencies = intervals.look(_tallies(servers))
             if looks % max(round(least / LOOKS / step), 1):
                 continue
             sides = [one.side for one in servers]

@@ -1,4 +1,4 @@
-"""ml.release.canary.latency: a step's latencies, cut by its time."""
+"""ml.release.canary.latency: a step's latencies by interval."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from ml.release.canary.latency import Stretches
+from ml.release.canary.latency import LatencyIntervals
 
 
 def tallies(green: int, baseline: int) -> Mapping[str, Mapping[str, list[int]]]:
@@ -17,7 +17,7 @@ def tallies(green: int, baseline: int) -> Mapping[str, Mapping[str, list[int]]]:
 def test_every_two_seconds_a_stretch_ends() -> None:
     """At the first look after them; what came before the step is in none, and nothing is lost."""
     moment = 100.0
-    made = Stretches("green", "baseline", tallies(5, 7), lambda: moment)
+    made = LatencyIntervals("green", "baseline", tallies(5, 7), lambda: moment)
     found = []
     for at, seen in ((101.0, (6, 7)), (102.0, (8, 9)), (103.9, (9, 9)), (104.1, (12, 10))):
         moment = at

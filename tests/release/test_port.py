@@ -10,7 +10,7 @@ from ml.release.declaration import desired_state
 from ml.release.promotion.gate_check import check_registered
 from ml.release.promotion.propose import propose
 from ml.release.registry.descendants import descendants
-from ml.release.registry.retention import needed
+from ml.release.registry.retention import find_in_use
 from ml.release.rollout.plan import plan
 from ml.release.rollout.status import status
 from ml.specs.plan import planning
@@ -44,7 +44,7 @@ def test_a_release_on_a_backend_in_memory(
     assert steps.unsigned and steps.steps and steps.stops is None
     assert status(backend.registry, "tiny", "local")[0].declared == "1"
     assert [d.relation for d in descendants(backend.registry, first.run)] == ["made"]
-    assert backend.registry.find("tiny", "1").folder in needed(backend.registry).paths
+    assert backend.registry.find("tiny", "1").folder in find_in_use(backend.registry).paths
 
     backend.registry.promote(backend.registry.find("tiny", "1"), "local")
     worse = propose(backend, "tiny", train(0.7))

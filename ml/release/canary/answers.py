@@ -1,4 +1,4 @@
-"""From what the router recorded to the figures of one step: shapes and bins of the answers."""
+"""The router's recorded answers as figures of one step: their shapes, and their prediction bins."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ import numpy as np
 
 from ml.release.canary.signals import Side
 
-# The first answers say which shapes are known and where the bins lie; they are not counted.
+# The first answers define the known shapes and the bins; they are not counted.
 REFERENCE = 60
 BINS = 10
 _CATEGORIES = 16
 
 
 def shape(value: Any) -> str:
-    """The structure of an answer, its values left out: `{a:[number]}`."""
+    """The structure of an answer without its values: `{a:[number]}`."""
     if isinstance(value, dict):
         return "{" + ",".join(f"{key}:{shape(value[key])}" for key in sorted(value)) + "}"
     if isinstance(value, list):
@@ -33,7 +33,7 @@ def shape(value: Any) -> str:
 
 
 def prediction(answer: Any, pointer: str) -> float | str | None:
-    """What `answers/0/score` points at; None when there is no number or text."""
+    """The value at a pointer such as `answers/0/score`; None when it is not a number or text."""
     value = answer
     for part in pointer.split("/"):
         try:
@@ -52,10 +52,10 @@ def prediction(answer: Any, pointer: str) -> float | str | None:
 
 
 def edges(numbers: Sequence[float]) -> list[float]:
-    """Borders between up to BINS bins around the quantiles of `numbers`, and two far outside.
+    """Edges of up to BINS bins around the quantiles of `numbers`, and two edges far outside.
 
-    They lie half way between values, so that where there are few values a small difference does not
-    change the bin.
+    Edges are half way between values: with few distinct values, a small difference does not change
+    the bin.
     """
     levels = (np.arange(BINS) + 0.5) / BINS
     places: list[float] = np.quantile(numbers, levels, method="nearest").tolist()
@@ -66,9 +66,9 @@ def edges(numbers: Sequence[float]) -> list[float]:
 
 
 class Answers:
-    """The answers as they come; bins and shapes are fixed by the first of the `old` deployments.
+    """Counts answers; the first ones of the `old` deployments define the bins and shapes.
 
-    Until then nothing is counted: what fixes the bins may not be tested with them.
+    Those are not counted: the data that defines the bins must not be tested with them.
     """
 
     def __init__(self, pointer: str, old: Sequence[str], green: str) -> None:
@@ -81,7 +81,7 @@ class Answers:
         self.begin()
 
     def begin(self) -> None:
-        """A step begins: count anew; shapes and bins stay."""
+        """Reset the counts for a new step; shapes and bins stay."""
         self._read = dict.fromkeys(self._names, 0)
         self._strange = dict.fromkeys(self._names, 0)
         self._bins = {name: [0] * (_CATEGORIES + 1) for name in self._names}
@@ -114,7 +114,7 @@ class Answers:
     def side(
         self, since: Mapping[str, Any], now: Mapping[str, Any], deployments: Sequence[str]
     ) -> Side:
-        """The figures of the deployments together between two states of the router's tallies."""
+        """The figures of the deployments together, between two states of the router's tallies."""
 
         def counted(what: str) -> int:
             return sum(int(now[name][what]) - int(since[name][what]) for name in deployments)
@@ -139,7 +139,7 @@ class Answers:
             self._edges = edges(numbers)
 
     def _bin(self, value: float | str | None) -> int:
-        """Numbers by quantiles, texts by their hash, what is neither in a bin of its own."""
+        """Numbers by quantile, texts by hash; anything else has its own bin."""
         if value is None:
             return _CATEGORIES
         if self._edges is not None and isinstance(value, float):

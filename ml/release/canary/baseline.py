@@ -1,4 +1,4 @@
-"""The baseline: a fresh server of what is live, for the canary to compare green with."""
+"""The baseline: a fresh server of the live version, to compare green with."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from ml.serving.server import Server
 
 
 def begin(blue: Live, samples: Sequence[Mapping[str, object]]) -> Callable[[], Server]:
-    """Begin to start a second server of what is live; what is returned waits until it answers.
+    """Start a second server of the live version; the returned function waits until it answers.
 
-    Either is refused as this machine's fault.
+    Errors of both are raised as baseline-failed, which is not a verdict on green.
     """
     slot = blue.server.slot.with_name(endpoint.BASELINE)
     with _not_greens_fault(blue):
@@ -41,9 +41,9 @@ def _not_greens_fault(blue: Live) -> Iterator[None]:
                 "baseline-failed",
                 f"version {blue.launch.version} serves, but a second server of it for the canary "
                 f"fails: {error.problems[0].found}",
-                "room for three servers as long as a canary takes",
-                "free some memory and apply again; if the version itself can no longer be started, "
-                f"stop it (`ml serve {blue.launch.endpoint} --stop`): then none is compared with",
+                "memory for three servers during a canary",
+                "free some memory and apply again; if the version can no longer be started, "
+                f"stop it (`ml serve {blue.launch.endpoint} --stop`): apply then skips the canary",
             ),
             exit_code=Exit.RUN_FAILED,
         ) from None

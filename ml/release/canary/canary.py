@@ -1,7 +1,7 @@
-"""Leading a canary: weights step by step, a look ten times a second, and what it came to.
+"""Running a canary: set the traffic weights step by step and check the signals ten times a second.
 
-`ml.release.canary.signals` decides; here are the effects. The caller has started green and its
-baseline beside blue, and does what follows from the outcome.
+`ml.release.canary.signals` decides; this module has the effects. The caller has started green and
+its baseline beside blue, and acts on the outcome.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import psutil
 
 from ml.core.errors import Exit, Problem, Refused
 from ml.release.canary.answers import Answers
-from ml.release.canary.latency import Stretches
+from ml.release.canary.latency import LatencyIntervals
 from ml.release.canary.replay import NOTICE_S, Replay, Traffic
 from ml.release.canary.signals import Memory, Signal, Verdict, decide
 from ml.release.declaration.strategy import Strategy
@@ -34,9 +34,9 @@ WARM_REQUESTS = 50
 class Outcome:
     """How a canary ended.
 
-    `superseded`: something else is declared by now. `why` is for a person; `signals` are of the
-    last look. `requests` and `errors` are by deployment over the whole canary, `replayed` is how
-    many of all requests were the project's samples.
+    `superseded`: another version was declared meanwhile. `why` is a sentence; `signals` are those
+    of the last check. `requests` and `errors` count by deployment over the whole canary; `replayed`
+    counts the requests that were the project's samples.
     """
 
     kind: Literal["passed", "rolled-back", "superseded"]
@@ -79,12 +79,12 @@ def lead(
     superseded: Callable[[], bool] = lambda: False,
     progress: Callable[[str], None] = lambda _: None,
 ) -> Outcome:
-    """Give green its steps until one is refused or all are passed; the endpoint is not held.
+    """Run green through the strategy's stages; the endpoint is not locked meanwhile.
 
-    `trial` has a baseline. On "passed" green has all the traffic and blue still runs. On anything
-    else, and when this raises, blue has all of it again; green and the baseline still run. Raises
-    Refused, which says nothing of green, when the router is gone (router-silent), the baseline is
-    (baseline-failed), or another command took the canary away (canary-interrupted).
+    `trial` must have a baseline (ValueError). On "passed" green has all the traffic and blue still
+    runs. Otherwise, also when this raises, blue has all of it again; green and the baseline still
+    run. Raises Refused, which is not a verdict on green: router-silent, baseline-failed, or
+    canary-interrupted when another command removed the canary.
     """
     state = endpoint.live(name)
     router = endpoint.router(name)
@@ -105,7 +105,7 @@ def lead(
 
 
 def set_canary(name: str, canary: Canary | None) -> None:
-    """Put the canary beside whatever is live, or take it away; told to the router."""
+    """Set or remove the canary of the live state, and update the router's weights."""
     with endpoint.locked(name):
         state = endpoint.live(name)
         if state is not None:
@@ -113,7 +113,7 @@ def set_canary(name: str, canary: Canary | None) -> None:
 
 
 class _Watch:
-    """One canary as it is watched."""
+    """The state of one running canary."""
 
     def __init__(
         self,
@@ -147,17 +147,19 @@ class _Watch:
         old = self.answers.side(since, now, self.old)
         for number, stage in enumerate(self.strategy.stages):
             percent = stage.percent
-            if percent == 100:  # the old version gets nothing any more
+            if percent == 100:  # from here on the old version gets no requests
                 old = self.answers.side(since, self._look(), self.old)
             set_canary(self.name, replace(self.trial, weight=percent, mirror=stage.mirror))
             since = now = self._look()
             traffic.begin(since, percent or stage.mirror)
-            stretches = Stretches(green, baseline, since)
+            intervals = LatencyIntervals(green, baseline, since)
             self.answers.begin()
             began = time.monotonic()
             while True:
                 if superseded():
-                    return self._outcome("superseded", "another is declared", percent, (), first)
+                    return self._outcome(
+                        "superseded", "another version was declared", percent, (), first
+                    )
                 time.sleep(LOOK_S)
                 now = self._look()
                 traffic.look(now)
@@ -173,7 +175,7 @@ class _Watch:
                     self.answers.side(since, now, (baseline,)),
                     self.memory.look(now[green]["requests"] - first[green]["requests"]),
                     server.is_up(self.green),
-                    stretches.look(now),
+                    intervals.look(now),
                 )
                 if verdict.action == "roll-back":
                     return self._outcome(
@@ -188,14 +190,14 @@ class _Watch:
         return self._outcome("passed", verdict.why, 100, verdict.signals, first)
 
     def _look(self) -> dict[str, Any]:
-        """The tallies of all three, and the answers that came since the last look."""
+        """The tallies of the three servers; records the answers since the last call."""
         state = self.router.renew()
         if gone := [name for name in self.names if name not in state["tallies"]]:
             raise Refused(
                 Problem(
                     "canary-interrupted",
-                    f"the router knows no {' and no '.join(gone)} any more",
-                    "an endpoint that nothing else changes while a canary is on",
+                    f"the router has no {' and no '.join(gone)} any more",
+                    "no other change of the endpoint during a canary",
                     "apply again",
                 ),
                 exit_code=Exit.RUN_FAILED,
@@ -259,7 +261,7 @@ def _baseline_ended(baseline: Server) -> Refused:
             "baseline-failed",
             "the second server of the version that serves has ended; its log ends:\n"
             f"{processes.last_lines(baseline.slot)}",
-            "room for three servers as long as a canary takes",
+            "memory for three servers during a canary",
             f"apply again; the whole log: {processes.log(baseline.slot)}",
         ),
         exit_code=Exit.RUN_FAILED,

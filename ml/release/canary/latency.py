@@ -1,4 +1,4 @@
-"""How fast green and its baseline answered, by stretches of a step's time."""
+"""Latency histograms of green and its baseline, by intervals of a step's time."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-# Longer than a scheduler lets one process wait for another that has its core.
-STRETCH_S = 2.0
+# Longer than a scheduler keeps a process waiting for a busy core.
+INTERVAL_S = 2.0
 Latencies = tuple[Sequence[int], Sequence[int]]
 
 
-class Stretches:
-    """The router's histograms of a step, cut every STRETCH_S of that clock."""
+class LatencyIntervals:
+    """The router's histograms of a step, split every INTERVAL_S seconds of the clock."""
 
     def __init__(
         self,
@@ -29,13 +29,13 @@ class Stretches:
         self._cut, self._cut_at = begun, clock()
 
     def look(self, tallies: Mapping[str, Any]) -> list[Latencies]:
-        """Green's latencies and its baseline's in every stretch; the last one goes on."""
+        """The histograms of green and its baseline by interval; the last one is still open."""
         green, baseline = (
             np.subtract(tallies[name]["latency"], self._cut[name]["latency"])
             for name in self._names
         )
         latencies = [*self._ended, (green.tolist(), baseline.tolist())]
         moment = self._clock()
-        if moment - self._cut_at >= STRETCH_S:
+        if moment - self._cut_at >= INTERVAL_S:
             self._ended, self._cut, self._cut_at = latencies, tallies, moment
         return latencies

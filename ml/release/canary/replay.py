@@ -1,4 +1,4 @@
-"""Traffic where there is too little: the project's sample requests, drawn at random, one by one."""
+"""Replay: the project's sample requests, drawn at random, where real traffic is too little."""
 
 from __future__ import annotations
 
@@ -14,18 +14,17 @@ from typing import Any
 from ml.serving import processes
 
 TIMEOUT_S = 30.0
-# The rate of real requests is told apart over at least this long.
+# The rate of real requests is measured over at least this long.
 NOTICE_S = 0.3
-# Real traffic is enough from so many requests a second on; less is filled up.
+# Real traffic is enough from this rate on; below it the replay adds requests.
 ENOUGH_PER_S = 20.0
 _HEADERS = {"Content-Type": "application/json"}
 
 
 class Replay:
-    """Asks the router until the block ends; one caller, so that no request waits for another.
+    """Sends requests to the router until the block ends; one at a time, so that none waits.
 
-    What goes wrong is the router's to count: it names the deployment. `sent` is how many answers
-    came, of whatever kind.
+    The router counts the errors, by deployment. `sent` counts the answers of any kind.
     """
 
     def __init__(self, port: int, samples: Sequence[Mapping[str, object]], seed: int = 0) -> None:
@@ -52,7 +51,7 @@ class Replay:
         self._thread.join(TIMEOUT_S + 1)
 
     def go(self, going: bool) -> None:
-        """Ask, or be silent while real traffic is enough."""
+        """Send requests, or pause while real traffic is enough."""
         if going:
             self._going.set()
         else:
@@ -60,7 +59,7 @@ class Replay:
 
     @property
     def going(self) -> bool:
-        """Whether it asks now."""
+        """Whether it sends requests now."""
         return self._going.is_set()
 
     def _run(self) -> None:
@@ -72,15 +71,15 @@ class Replay:
                 self.sent += 1
             except (OSError, http.client.HTTPException):
                 connection.close()
-                self._stop.wait(0.05)  # the router is gone: whoever leads the canary finds out
+                self._stop.wait(0.05)  # the router is gone; the canary reports it
         connection.close()
 
 
 class Traffic:
-    """Has the replay go while green would wait too long for real requests.
+    """Runs the replay while green would wait too long for real requests.
 
-    They are too few, or of too few that come does green get one: callers may name their deployment,
-    or be a handful with a routing key each.
+    There may be too few, or too few may reach green: callers may name their deployment, or a few
+    callers may each use one routing key.
     """
 
     def __init__(self, replay: Replay, green: str, tallies: Mapping[str, Any]) -> None:
@@ -89,31 +88,29 @@ class Traffic:
         self.begin(tallies, 0)
 
     def begin(self, tallies: Mapping[str, Any], percent: int) -> None:
-        """From now on green is due so many of a hundred requests, or as many copies."""
+        """From now on green should get `percent` % of the requests, or as many copies."""
         self._since, self._percent = tallies, percent
 
     def look(self, tallies: Mapping[str, Any]) -> None:
-        """Go or be silent by the router's tallies as they are now."""
+        """Run or pause the replay by the router's current tallies."""
         (then, before, sent), moment = self._marked, time.monotonic()
         if moment - then < NOTICE_S:
             return
         real = _requests(before, tallies) - (self._replay.sent - sent)
-        # One that it sent may not have been counted yet.
+        # One sent request may not be counted yet.
         few = (real - 1) / (moment - then) < ENOUGH_PER_S
         self._replay.go(few or self._starves(tallies))
         self._marked = moment, tallies, self._replay.sent
 
     def _starves(self, tallies: Mapping[str, Any]) -> bool:
-        """Whether green had less than a third of what it is due in this step, by more than chance
-        explains.
-        """
+        """Whether green got less than a third of its share of this step, beyond chance."""
         due = _requests(self._since, tallies) * self._percent / 100
         had = tallies[self._green]["requests"] - self._since[self._green]["requests"]
         return bool(had + 5 < due / 3)
 
 
 def _requests(before: Mapping[str, Any], now: Mapping[str, Any]) -> int:
-    """Of callers and of the replay; copies are none."""
+    """Requests of callers and of the replay, without mirrored copies."""
     counted = {
         name: tally["requests"]
         - tally["mirrored"]

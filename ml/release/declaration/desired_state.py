@@ -1,8 +1,8 @@
-"""The desired state: which model version is to serve in which environment, as a file declares it.
+"""The desired state: the model version that each environment should serve, declared in a file.
 
-What `Environments` names is declared in the project's release.yml, which git tracks. `local` is in
-`.local/release/<project>.yml`, so that trying things out leaves the repository clean; the file has
-the same shape.
+The environments of `Environments` are declared in the project's release.yml, which git tracks.
+`local` is declared in `.local/release/<project>.yml`, which has the same form, so that trials leave
+the repository clean.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ environments:
 
 @dataclass(frozen=True)
 class Declared:
-    """A version that is declared: `digest` is the model's, `evidence` and `decision` are sha256.
+    """A declared version: `digest` is the model's; `evidence` and `decision` are sha256 hashes.
 
-    `decision` is the hash of the audit line that holds the gates' results; `reason` is why a
-    champion is replaced by a version that is not shown to be better, "" otherwise.
+    `decision` is the hash of the audit line with the gates' results. `reason` says why a champion
+    is replaced by a version that is not shown to be better; "" otherwise.
     """
 
     model: str
@@ -54,29 +54,29 @@ class Declared:
 
 
 def path(project: str, environment: str = LOCAL) -> Path:
-    """The file that declares it."""
+    """The file that declares the environment."""
     if environment == LOCAL:
         return home.home() / "release" / f"{project}.yml"
     return repository.root() / "ml" / "projects" / project / FILE
 
 
 def project_lock(project: str) -> AbstractContextManager[None]:
-    """Hold the project's release: proposing and applying happen one at a time."""
+    """The lock of the project's declarations: one proposal or apply at a time."""
     return files.locked(path(project).with_suffix(".lock"))
 
 
 def rollout_lock(
     project: str, environment: str, waiting: Callable[[], None]
 ) -> AbstractContextManager[None]:
-    """Hold the environment's rollout, which may take long: one apply at a time, proposals go on.
+    """The lock of the environment's rollout, which may take long; proposals do not need it.
 
-    `waiting` is called before it waits for another.
+    `waiting` is called before waiting for another apply.
     """
     return files.locked(path(project).with_suffix(f".{environment}.lock"), waiting)
 
 
 def read(project: str, environment: str) -> Declared | None:
-    """What is declared; None when nothing is. Raises Refused when the file cannot be read."""
+    """The declared version, or None; raises Refused when the file cannot be read."""
     file = path(project, environment)
     if not file.is_file():
         return None
@@ -90,13 +90,13 @@ def read(project: str, environment: str) -> Declared | None:
 
 
 def reason_for(project: str, environment: str, digest: str) -> str:
-    """Why that model is declared though it does not beat the champion; "" where nothing says so."""
+    """The reason to declare a model that does not beat the champion; "" without one."""
     declared = read(project, environment)
     return declared.reason if declared is not None and declared.digest == digest else ""
 
 
 def strategy(project: str, environment: str) -> Strategy:
-    """How a canary is led there: the project's way, unless the environment says otherwise.
+    """The canary strategy: the environment's values over the project's.
 
     Raises Refused when release.yml cannot be read.
     """
@@ -105,7 +105,7 @@ def strategy(project: str, environment: str) -> Strategy:
 
 
 def place(project: str, environment: str, field: str = "") -> Place:
-    """Where a field of the declaration stands."""
+    """The file and line of a field of the declaration."""
     of = Local if environment == LOCAL else Tracked
     document = release_file.read(path(project, environment), of).document
     return document.place("environments", environment, *filter(None, [field]))
@@ -117,11 +117,11 @@ def declare(
     declared: Declared,
     first: Callable[[Path], object] = lambda _: None,
 ) -> Path:
-    """Write the declaration over the old one, in one step; returns the file.
+    """Replace the declaration atomically; returns the file.
 
-    Of a tracked file every other character stays. `first` is called with the file before it is
-    written, once it is sure that it can be. The caller holds the lock. Raises Refused when it
-    cannot be edited.
+    All other text of a tracked file stays. `first` is called with the file just before the write,
+    once the edit has succeeded. The caller holds the lock. Raises Refused when the file cannot be
+    edited.
     """
     file = path(project, environment)
     files.sweep(file)
@@ -194,12 +194,12 @@ def require_local(environment: str, on: str | None) -> None:
 
 
 def endpoint_of(model: str, environment: str) -> str:
-    """The endpoint of an environment on this machine; `local` has the name in endpoint.yml."""
+    """The endpoint of an environment on this machine; `local` uses the name in endpoint.yml."""
     return model if environment == LOCAL else f"{model}-{environment}"
 
 
 def projects() -> Sequence[str]:
-    """The projects that something may be declared for, by name."""
+    """The projects that may have a declaration, by name."""
     local = {file.stem for file in (home.home() / "release").glob("*.yml")}
     tracked = (repository.root() / "ml" / "projects").glob(f"*/{FILE}")
     return sorted(local | {file.parent.name for file in tracked})

@@ -1,4 +1,4 @@
-"""Writing a declaration into a release.yml that a person keeps: no other character is touched."""
+"""Editing a declaration in a release.yml; all other text stays as it is."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ class CannotEdit(Exception):
 
 
 def declared(text: str, environment: str, values: Mapping[str, str]) -> str:
-    """The YAML text with `values` in its `environments.ENVIRONMENT`; empty ones only over others.
+    """The YAML text with `values` under `environments.ENVIRONMENT`.
 
-    Comments, order, quotes and every other value stay as they are. Raises CannotEdit where that
-    cannot be done.
+    An empty value replaces an existing one but adds no key. Comments, order, quotes and every other
+    value stay as they are. Raises CannotEdit when that is not possible.
     """
     root = yaml.compose(text, Loader=yaml.SafeLoader)
     if not isinstance(root, yaml.MappingNode):
@@ -36,7 +36,7 @@ def declared(text: str, environment: str, values: Mapping[str, str]) -> str:
 
 
 def _into(text: str, entry: yaml.MappingNode, values: Mapping[str, str]) -> str:
-    """Values replaced where they stand; those that are not there come before the first key."""
+    """Replace existing values in place; new keys come before the first key."""
     first = entry.value[0][0].start_mark
     changes: list[tuple[int, int, str]] = []
     new = ""
@@ -51,7 +51,7 @@ def _into(text: str, entry: yaml.MappingNode, values: Mapping[str, str]) -> str:
         elif value:
             after = ", " if entry.flow_style else "\n" + " " * first.column
             new += f"{key}: {_scalar(value)}{after}"
-    # From the end on, so that places stay.
+    # From the end, so that earlier positions stay valid.
     for start, stop, put in sorted([*changes, (first.index, first.index, new)], reverse=True):
         text = text[:start] + put + text[stop:]
     return text
@@ -60,7 +60,7 @@ def _into(text: str, entry: yaml.MappingNode, values: Mapping[str, str]) -> str:
 def _under(
     text: str, parent: yaml.MappingNode, keys: tuple[str, ...], values: Mapping[str, str]
 ) -> str:
-    """A new mapping at `keys` below a mapping that may have none of them yet."""
+    """Add a mapping at `keys` below a mapping that may lack some of them."""
     key, *rest = keys
     node = _value(parent, key)
     if rest and node is not None and _full(node):
@@ -75,7 +75,7 @@ def _under(
     if node is None:
         lead = f"{key}:\n{block}{' ' * first.column}"
         return text[: first.index] + lead + text[first.index :]
-    # The comment beside what was there stays in its line.
+    # A comment beside the old value stays on its line.
     comment, _, below = text[node.end_mark.index :].partition("\n")
     return f"{text[: node.start_mark.index].rstrip(' ')}{comment.rstrip()}\n{block}{below}"
 
@@ -94,7 +94,7 @@ def _flow(keys: tuple[str, ...], values: Mapping[str, str]) -> str:
 
 
 def _scalar(value: str) -> str:
-    """Plain where that is read back as this very text, else in double quotes."""
+    """Plain where YAML reads it back as the same text, else in double quotes."""
     if re.fullmatch(r"[A-Za-z][\w-]*(:[\w-]+)?", value) and yaml.safe_load(value) == value:
         return value
     return yaml.safe_dump(value, default_style='"', allow_unicode=True, width=1e9).strip()
@@ -111,7 +111,7 @@ def _full(node: yaml.Node) -> TypeGuard[yaml.MappingNode]:
 
 
 def _demand(before: str, after: str, environment: str, values: Mapping[str, str]) -> None:
-    """What was to change has changed, and nothing else."""
+    """Check that the declaration changed and nothing else did; raises CannotEdit."""
     try:
         was, now = (_apart(yaml.safe_load(content)) for content in (before, after))
         entry = now["environments"].pop(environment)
@@ -126,7 +126,7 @@ def _demand(before: str, after: str, environment: str, values: Mapping[str, str]
 
 
 def _apart(value: Any) -> Any:
-    """What aliases share, each for itself."""
+    """A copy in which aliases share nothing."""
     if isinstance(value, dict):
         return {key: _apart(item) for key, item in value.items()}
     return [_apart(item) for item in value] if isinstance(value, list) else value

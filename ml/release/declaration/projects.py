@@ -1,4 +1,4 @@
-"""A project's folder, and the files in it that a release reads."""
+"""Projects that can be released, and the files that a release reads."""
 
 from __future__ import annotations
 
@@ -36,17 +36,17 @@ class Project:
         return self.folder / "endpoint" / "requests.jsonl"
 
     def model(self) -> str | None:
-        """The name of the endpoint in endpoint.yml, which the model bears; None without one."""
+        """The endpoint's name in endpoint.yml, which is also the model's; None without one."""
         path = self.folder / "endpoint" / "endpoint.yml"
         name = documents.read(path, repository.shown(path)).get("name") if path.is_file() else None
         return str(name) if name else None
 
     def deployment(self) -> Deployment:
-        """What endpoint.yml and deployment.yml say; raises Refused when they are wrong."""
+        """The settings in endpoint.yml and deployment.yml; raises Refused when they are wrong."""
         return read(self.folder / "endpoint")
 
     def samples(self) -> Sequence[Mapping[str, object]]:
-        """The sample requests; raises Refused when there is none or one is no JSON object."""
+        """The sample requests; raises Refused when there is none, or one is not a JSON object."""
         shown = repository.shown(self.requests)
         if not self.requests.is_file():
             hint = "the smoke test and the latency gate send them: one JSON object a line"

@@ -30,7 +30,7 @@ DECLARED = ("model", "version", "digest", "evidence", "decision")
 
 Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 
-# Each asks for the next, round in a circle.
+# Each field requires the next one, in a ring: all of them or none.
 _ALL_OR_NONE: JsonDict = {
     "reason": [DECLARED[0]],
     **{name: [after] for name, after in pairwise([*DECLARED, DECLARED[0]])},
@@ -169,7 +169,7 @@ def read(path: Path, kind: type[Tracked | Local] = Tracked) -> ReleaseFile:
 
 
 def check(path: Path) -> Sequence[Problem]:
-    """Every problem of the file at `path`, in a project's folder; none when it may be applied."""
+    """Every problem of a project's release.yml that shows without a registry."""
     try:
         release = read(path)
         model = Project(path.parent.name, path.parent).model()
@@ -184,19 +184,19 @@ def check(path: Path) -> Sequence[Problem]:
 
 
 def evidence_path(file: Path, environment: str) -> Path:
-    """The evidence that a tracked declaration rests on: it travels with the pull request."""
+    """The copy of the evidence beside a tracked declaration, for the pull request."""
     return file.parent / "evidence" / f"{environment}.json"
 
 
 def other_project(found: str, model: str, place: Place) -> Problem:
-    """A model is declared for a project that does not make it."""
+    """The problem of a model that another project makes."""
     expected = f"`{model}`, the model of this project's endpoint"
     hint = "`ml release propose` writes the right one"
     return Problem("model-of-another-project", f"the model `{found}`", expected, hint, place)
 
 
 def evidence_edited(file: Path, found: str, sha256: str, place: Place) -> Problem:
-    """The evidence beside the file is not what the gates were shown."""
+    """The problem of evidence that differs from the declared hash."""
     return Problem(
         "evidence-edited",
         f"{repository.shown(file)} {found}",
@@ -207,7 +207,7 @@ def evidence_edited(file: Path, found: str, sha256: str, place: Place) -> Proble
 
 
 def evidence_problem(file: Path, sha256: str, place: Place) -> Problem | None:
-    """What is wrong with the attached evidence; None when it is what was declared."""
+    """The problem of the evidence copy; None when its hash is the declared one."""
     try:
         is_now = hashlib.sha256(file.read_bytes()).hexdigest()
     except OSError as error:

@@ -1,4 +1,4 @@
-"""evidence.json: assembled when a version is proposed, checked again whenever somebody decides."""
+"""evidence.json: assembled when a version is proposed, verified before each decision."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ from policies.promotion.evidence import SCHEMA_VERSION, Evidence, EvidenceFile, 
 from policies.supply_chain.formats import formats
 
 FILE = EVIDENCE_FILE
-# Inputs of an evaluation that are no data: the model, and what its pipeline measured beside it.
+# Inputs of an evaluation that are not data: the model, and the baseline of its pipeline.
 _COMPARED = (MODEL, "baseline")
 
 
 def evaluation_of(run: Run) -> Mapping[str, Any]:
-    """The evaluation.json that an evaluation run left; raises Refused when it is not to be used."""
+    """The evaluation.json of an evaluation run; raises Refused when it is missing or invalid."""
     folder = run.outputs.get(EVALUATION, run.folder)
     try:
         return read_evaluation(folder)
@@ -106,10 +106,10 @@ def keep(
 
 @contextmanager
 def _unfinished(version: Version) -> Iterator[Path]:
-    """A folder to gather papers in: they appear all at once, or not at all."""
+    """A folder to collect the evidence in, so that it can be moved into place in one step."""
     folder = replace(version, evidence="").evidence_folder
     folder.mkdir(parents=True, exist_ok=True)
-    for leftover in folder.glob(".unfinished-*"):  # by a kill: proposals come one at a time
+    for leftover in folder.glob(".unfinished-*"):  # of a killed proposal; the caller holds the lock
         shutil.rmtree(leftover, ignore_errors=True)
     unfinished = Path(tempfile.mkdtemp(prefix=".unfinished-", dir=folder))
     try:
@@ -119,12 +119,11 @@ def _unfinished(version: Version) -> Iterator[Path]:
 
 
 def load(version: Version) -> Evidence:
-    """The evidence of a version as the gates are given it: parsed, and checked afresh.
+    """The evidence of a version for the gates: parsed and verified.
 
-    Metrics are recomputed from the predictions, what training and test share from the identifiers,
-    formats are read off the model's files. Evidence
-    that is missing or was edited, or whose model was, comes back empty with the reason in
-    `disagreements`.
+    Metrics are recomputed from the predictions, the overlap of training and test from the
+    identifiers, formats from the model's files. When the evidence or the model is missing or was
+    edited, the result is empty with the reason in `disagreements`.
     """
     nothing = Evidence(model=version.model, version=version.version, digest=version.digest)
     try:

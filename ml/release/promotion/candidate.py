@@ -1,4 +1,4 @@
-"""Which run is proposed, and how the project scores its model."""
+"""The run to propose, and the evaluation of its model."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ EVALUATION = "evaluation"
 
 
 def evaluation_plan(project: Project, model: Path) -> CommandPlan | PipelinePlan:
-    """The project's evaluate.yml with its `model` set; raises Refused when it is no such job."""
+    """The project's evaluate.yml with its `model` set; Refused for another kind of job."""
     evaluation = plan(load(project.evaluate, {f"inputs.{MODEL}": str(model)}))
     if isinstance(evaluation, SweepPlan) or EVALUATION not in evaluation.outputs:
         raise Refused(
@@ -68,10 +68,10 @@ def _writer(backend: Backend, pipeline: Run, output: str) -> Run:
 
 
 def evaluated_before(backend: Backend, project: Project, model: Path) -> Run | None:
-    """A pipeline's step that was this very evaluation of this very model; None when none was.
+    """A pipeline's step that was this evaluation of this model; None when there is none.
 
-    The same command, code, environment and data, by their content: to run it again would say the
-    same.
+    Command, code, environment and data are the same by content, so a new run would give the same
+    result.
     """
     return backend.cached(evaluation_plan(project, model), EVALUATION)
 
@@ -90,7 +90,7 @@ def evaluate(backend: Backend, project: Project, model: Path, watch: Watch = unw
 
 
 def _latest(backend: Backend, project: Project) -> Run:
-    # A run is one of the project when its experiment is the evaluation's.
+    # A run belongs to the project when its experiment is that of the evaluation.
     experiment = str(load(project.evaluate).get("experiment_name"))
     completed = Filter(experiment=experiment, statuses=("Completed",))
     candidates = [
@@ -112,7 +112,7 @@ def _latest(backend: Backend, project: Project) -> Run:
 
 
 def _sweep_of(project: Project) -> str:
-    """A job of the project that leaves candidates, as a person would type it."""
+    """The path of a sweep or pipeline job of the project, for a hint."""
     for path in repository.yaml_files(project.folder / "jobs"):
         if path != project.evaluate and documents.read(path, repository.shown(path)).get(
             "type"

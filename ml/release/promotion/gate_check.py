@@ -1,4 +1,4 @@
-"""Asking the gates about a registered version: evidence, champion, decision, audit line."""
+"""Running the gates on a registered version: evidence, champion, decision, audit line."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from policies.promotion.evidence import Evidence
 
 @dataclass(frozen=True)
 class GateCheck:
-    """A decision, the versions that it compared, and the hash of its audit line, "" without one."""
+    """A decision, the versions compared, and the hash of its audit line ("" without one)."""
 
     decision: Decision
     candidate: Version
@@ -31,8 +31,9 @@ class GateCheck:
 
 
 def check_registered(backend: Backend, model: str, version: str, environment: str) -> GateCheck:
-    """What the gates say today of a registered version, as if it were proposed; one that is
-    declared there, for the reason that is declared.
+    """Run the gates on a registered version as if it were proposed now.
+
+    A version that is declared in the environment is checked with its declared reason.
     """
     registered = backend.registry.find(model, version)
     project = projects.find(registered.project)
@@ -54,13 +55,12 @@ def check_gates(
     rival: Version | None = None,
     watch: Watch = unwatched,
 ) -> GateCheck:
-    """Decide about a version and, if it is to be `noted`, append the decision to the audit log.
+    """Decide about a version; with `record` the decision is appended to the audit log.
 
-    It is compared with the champion, or with the `rival` in its place; either is scored again on
-    the candidate's data when its own evidence is of other data, and advisories are looked up again:
-    one may have come since the evidence was made. A candidate that served there before waits for
-    neither: it is a way back. Raises Refused for a gates.yml that is wrong or looser than the
-    floor.
+    The version is compared with the champion, or with `rival` in its place. That one is scored
+    again on the candidate's data when it was measured on other data. Advisories are looked up
+    again, because new ones may exist. A candidate that served there before skips both: it is a way
+    back. Raises Refused for a gates.yml that is wrong or looser than the floor.
     """
     thresholds = load_gates(project)
     own = evidence.load(version)
@@ -88,7 +88,7 @@ def check_gates(
 
 
 def load_gates(project: Project) -> gates.Gates:
-    """The floor as the project tightens it; Refused when a file is wrong or looser."""
+    """The floor with the project's tighter values; Refused when a file is wrong or looser."""
     return gates.load(project.gates)
 
 
@@ -100,7 +100,7 @@ def champion_evidence(
     version: Version,
     watch: Watch,
 ) -> Evidence | None:
-    """The champion's evidence on the candidate's data; empty when it cannot be had."""
+    """The champion's evidence on the candidate's data; empty when it cannot be measured."""
     if champion is None:
         return None
     theirs = evidence.load(champion)
@@ -112,7 +112,7 @@ def champion_evidence(
         evaluated = candidate.evaluate(backend, project, champion.folder, watch)
         return evidence.rescored(backend, theirs, evaluated)
     except (Refused, OSError) as error:
-        # The gate that compares fails on this and says why.
+        # The comparing gate fails with this reason.
         return Evidence(version=champion.version, disagreements=(str(error),))
 
 

@@ -26,13 +26,13 @@ from ml.serving.server import Launch
 from policies.promotion.decision import Decision
 from policies.promotion.evidence import Evidence
 
-# Served requests that the latency percentiles are read from: p99 is then the second slowest.
+# Requests that the latency percentiles are measured on; p99 is then the second slowest.
 REQUESTS = 200
 
 
 @dataclass(frozen=True)
 class Proposal:
-    """What a proposal came to.
+    """The result of a proposal.
 
     `release` is the file that declares the version, None when the gates refused it or it is the
     champion already; `written` are all files that a promotion pull request carries. `unapplied` is
@@ -75,7 +75,7 @@ def propose(
     """
     desired_state.check_environment(environment)
     target = projects.find(project)
-    load_gates(target)  # a gates.yml that is wrong is told before anything is spent
+    load_gates(target)  # report a wrong gates.yml before anything runs
     deployment = target.deployment()
     chosen = candidate.choose(backend, target, run)
     with desired_state.project_lock(target.name):
@@ -143,7 +143,7 @@ def _rival(registry: Registry, project: str, environment: str) -> Version | None
 def _champion(
     registry: Registry, project: Project, deployment: Deployment, environment: str, digest: str
 ) -> Version | None:
-    """The champion when it is this very model: there is nothing to measure again."""
+    """The champion when it is the same model, which needs no new measurement."""
     # A project's model bears the name of the endpoint that serves it.
     champion = registry.champion(deployment.endpoint, environment)
     return champion if champion and champion.digest == digest else None
@@ -158,7 +158,7 @@ def _registered(
     watch: Watch,
     prices: cost.Prices,
 ) -> Version:
-    """The version with its evidence, everything measured before it is registered."""
+    """Measure everything, then register the version with its evidence."""
     unregistered = Version(deployment.endpoint, "", digest, project.name, chosen.id, "")
     evaluated = candidate.evaluated_before(
         backend, project, chosen.outputs[candidate.MODEL]
@@ -206,7 +206,7 @@ def launch_of(backend: Backend, version: Version, deployment: Deployment) -> Lau
 
 
 def _measured(project: Project, launch: Launch) -> Timing:
-    """The latency of the candidate, served for as long as it takes to measure it."""
+    """The latency of the candidate, served only to measure it."""
     slot = endpoint.folder(launch.endpoint) / "candidate"
     samples = project.samples()
     with endpoint.locked(launch.endpoint):
@@ -229,7 +229,7 @@ def _measured(project: Project, launch: Launch) -> Timing:
 
 
 def _unapplied(registry: Registry, project: str, environment: str, digest: str) -> str | None:
-    """The version that is declared in place of the champion, unless it is the one proposed."""
+    """The declared version that is not the champion, unless it is the one proposed."""
     declared = desired_state.read(project, environment)
     if declared is None or declared.digest == digest:
         return None

@@ -1,4 +1,4 @@
-"""The other end of a run's lineage: the versions that came of it, and where they serve."""
+"""Descendants of a run: the model versions made from it, and where they serve."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Serving:
 
 @dataclass(frozen=True)
 class Descendant:
-    """A registered version and what a run has to do with it.
+    """A registered version and its relation to a run.
 
     `made`: it was registered from the run or a part of it. `same files`: it was registered from
     another run that came to the same files. `evaluated`: the run measured it.
@@ -47,7 +47,7 @@ class Descendant:
 
 
 def descendants(registry: Registry, run: Run) -> Sequence[Descendant]:
-    """The versions that came of the run; raises Refused when the registry cannot be read."""
+    """The versions related to the run; raises Refused when the registry cannot be read."""
     versions = registry.versions()
     if not versions:
         return []

@@ -23,8 +23,8 @@ EVIDENCE_FILE = "evidence.json"
 def store(folder: Path) -> str:
     """Copy a model folder into the registry's own store and return its digest.
 
-    The place is named after the content, so a second copy is none. Raises Refused when the folder
-    is not what its manifest says (model-corrupt) or the disk is full; nothing is left half copied.
+    The folder is named after the content, so a second copy changes nothing. Raises Refused when
+    the folder differs from its manifest (model-corrupt) or the disk is full; no partial copy stays.
     """
     with faults.as_refusals(), _sound(folder):
         digest = verify(folder)
@@ -74,5 +74,5 @@ def _sound(folder: Path) -> Iterator[None]:
         ) from None
     except NotADirectoryError:
         raise Refused(
-            Problem("no-model", f"{folder} is no folder", "the run's output `model`")
+            Problem("no-model", f"{folder} is not a folder", "the run's output `model`")
         ) from None

@@ -1,4 +1,4 @@
-"""What cleaning must leave: the registry's versions, what is declared, and what serves."""
+"""Retention: files and runs of registered, declared and serving versions, kept by cleaning."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from ml.release.registry.models import EVIDENCE_FILE
 from ml.serving import endpoint
 
 
-def needed(registry: Registry) -> Needed:
-    """The files and runs that releases need, each with the reason.
+def find_in_use(registry: Registry) -> Needed:
+    """The files and runs in use by releases, each with the reason.
 
-    Raises Refused when that cannot be known: nothing is then safe to remove.
+    Raises Refused when they cannot be determined; then nothing is safe to remove.
     """
     paths: dict[Path, str] = {}
     runs: dict[str, str] = {}
@@ -53,12 +53,12 @@ def needed(registry: Registry) -> Needed:
                     paths[path] = f"the endpoint {name} serves from it"
     for project in _being_released():
         for path in (home.models(), home.snapshots()):
-            paths[path] = f"{project} is being released at this moment"
+            paths[path] = f"{project} is being released now"
     return Needed(paths, runs, home.models())
 
 
 def _demand_registry(registry: Registry) -> None:
-    """Models without a registry: it was moved aside, and may come back."""
+    """Refuse models without a registry: it may have been moved, and may be restored."""
     if not registry.exists() and home.models().is_dir() and any(home.models().iterdir()):
         raise Refused(
             Problem(
@@ -76,21 +76,21 @@ def _lineage(version: Version) -> dict[str, Any]:
         document = json.loads((version.evidence_folder / EVIDENCE_FILE).read_text(encoding="utf-8"))
         return dict(document["lineage"])
     except FileNotFoundError:
-        return {}  # killed between registering and keeping: it passes no gate
+        return {}  # killed before the evidence was kept: it passes no gate
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise Refused(
             Problem(
                 "evidence-unreadable",
                 f"the evidence of {version.model} {version.version} cannot be read: {error}",
                 f"{version.evidence_folder / EVIDENCE_FILE} as it was written",
-                "restore it; what the version needs is not known without it, nothing was removed",
+                "restore it: it lists the files the version needs; nothing was removed",
             ),
             exit_code=Exit.RUN_FAILED,
         ) from None
 
 
 def _being_released() -> list[str]:
-    """The projects that somebody proposes or applies now."""
+    """The projects with a proposal or apply in progress."""
     held = []
     for path in sorted((home.home() / "release").glob("*.lock")):
         with path.open() as lock:

@@ -1,4 +1,4 @@
-"""Asking a served model."""
+"""Sending a request to a served model."""
 
 from __future__ import annotations
 
@@ -52,9 +52,9 @@ def ask(name: str, request: Mapping[str, object]) -> Reply:
 
 
 def of_text(name: str, text: str) -> Mapping[str, object]:
-    """The request that an endpoint's sample is, with the text in place of its only field.
+    """The endpoint's sample request with the text in its only field.
 
-    Raises Refused: nothing-served, and not-a-request where a request is more than one text.
+    Raises Refused: nothing-served, and not-a-request where a sample has other fields.
     """
     live = endpoint.live(name)
     if live is None:
@@ -62,13 +62,13 @@ def of_text(name: str, text: str) -> Mapping[str, object]:
     model = live.launch.model
     sample = _sample(model)
     if not _is_text(sample):
-        problem = f"`{text[:80]}` is no JSON object"
+        problem = f"`{text[:80]}` is not a JSON object"
         raise Refused(Problem("not-a-request", problem, "a JSON object", example(name, model)))
     return dict.fromkeys(sample, text)
 
 
 def example(name: str, model: str) -> str:
-    """How an endpoint is asked: by the first sample request of its model's project, if found."""
+    """The `ml invoke` command with the first sample request of the model's project, if any."""
     sample = _sample(model)
     if not sample:
         return f"ml invoke {name} REQUEST, a JSON object with the fields that its score.py reads"

@@ -1,4 +1,4 @@
-"""Rollback: the version before is declared again, as `git revert` of its successor would."""
+"""Rollback: declare the previous version again, as `git revert` of its successor would."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ml.release.promotion.propose import attach
 
 @dataclass(frozen=True)
 class RolledBack:
-    """What is declared now, in place of `replaced`, and the files that were written."""
+    """The declared version, the one it replaces, and the files written."""
 
     project: str
     environment: str
@@ -28,10 +28,10 @@ class RolledBack:
 def roll_back(
     registry: Registry, project: str, environment: str = desired_state.LOCAL, why: str = ""
 ) -> RolledBack:
-    """Declare the version that served before the declared one; `ml release apply` goes there.
+    """Declare the version that served before the declared one; `ml release apply` rolls it out.
 
-    A version that is declared and not live (a gate or its canary refused it) is taken back to the
-    one that is. Raises Refused when nothing is declared or nothing came before.
+    When the declared version is not live (a gate or its canary refused it), the live one is
+    declared. Raises Refused when nothing is declared or nothing served before.
     """
     desired_state.check_environment(environment)
     target = projects.find(project)
@@ -64,7 +64,7 @@ def roll_back(
             details = {"project": target.name, "environment": environment, "why": why}
             audit.append("rollback", {**details, "from": now.version, "to": back.version})
 
-        # Until it is declared nothing is rolled back, and a rollback that was killed is done again.
+        # A rollback that was killed before the declaration is simply repeated.
         with faults.as_refusals():
             written = desired_state.declare(target.name, environment, back, first)
     return RolledBack(target.name, environment, back, now, (written, *beside))

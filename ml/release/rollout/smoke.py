@@ -1,4 +1,4 @@
-"""The first proof of a server that was just started: it answers the sample requests."""
+"""The smoke test of a server that was just started: it answers the sample requests."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ml.serving.server import Launch, Server
 
 
 def test(green: Server, launch: Launch, samples: Sequence[Mapping[str, object]]) -> None:
-    """Every sample request is answered, by the model that was declared."""
+    """Send every sample request; Refused (smoke-failed) unless the launched model answers."""
     for sample in samples:
         try:
             answer = client.score(green.port, sample)

@@ -1,4 +1,4 @@
-"""watch.yml: what counts as a breach; without the file, the defaults hold."""
+"""watch.yml: the limits that make a breach; without the file, the defaults hold."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The reference of a version: kept beside its evidence, and only used while it is what was kept."""
+"""The reference of a version: stored beside its evidence, verified before each use."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ FIELD = "reference"
 
 
 def keep(evaluation: Path, folder: Path) -> str | None:
-    """Copy the reference that an evaluation left to a version's papers; its sha256 (hex).
+    """Copy an evaluation's reference to the folder of the version's evidence; its sha256 (hex).
 
-    None, and nothing is kept, when the project writes none.
+    None, and nothing is copied, when the project writes no reference.
     """
     source = evaluation / REFERENCE
     if not source.is_file():

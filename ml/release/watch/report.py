@@ -1,4 +1,4 @@
-"""One look at a version: what was seen beside its reference, and whether that is a breach."""
+"""The report on a version: its requests and answers compared with its reference."""
 
 from __future__ import annotations
 
@@ -57,10 +57,10 @@ def watch(
     labels: Path | None = None,
     since: float | None = None,
 ) -> Report:
-    """Watch the version that serves, or the one named, by what was collected or by a file.
+    """Report on the serving version, or on `version`, from collected requests or from a file.
 
-    Raises Refused when nothing serves, when nothing is collected of the version, and when its
-    reference is not its own.
+    Raises Refused when nothing serves, when no requests are collected for the version, and when its
+    reference is missing or belongs to another model.
     """
     registered = _version(registry, model, environment, version, inputs is not None)
     reference = references.load(registered)
@@ -87,7 +87,7 @@ def look(
     environment: str,
     labelled: Mapping[str, str] | None = None,
 ) -> Report:
-    """Compare every column of the reference with what was seen; pure."""
+    """Compare every column of the reference with the requests seen; pure."""
     notes = [
         f"{what}: {count:,}"
         for count, what in (
@@ -137,7 +137,7 @@ def look(
 
 
 def _columns(part: str, reference: Mapping[str, Any], seen: Seen, limits: Limits) -> list[Finding]:
-    """The comparisons of one part; a request that could not be read has no value anywhere."""
+    """The comparisons of one part; an unreadable request has no values."""
     findings: list[Finding] = []
     rows = seen.rows if part == "inputs" else [row for row in seen.rows if row.answer is not None]
     for name, kept in reference[part].items():
@@ -155,7 +155,7 @@ def _quality(
     limits: Limits,
     notes: list[str],
 ) -> list[Finding]:
-    """What the answers cost whose right one is known by now; of an id that came again, the last."""
+    """The losses of answers with a label; of a repeated id, the last answer counts."""
     rows = list({row.id: row for row in seen.rows if row.id in labelled}.values())
     findings: list[Finding] = []
     if not reference["quality"]:

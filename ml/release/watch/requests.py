@@ -1,4 +1,4 @@
-"""What an endpoint was asked and answered: the router's files, or a file that somebody has."""
+"""Requests and answers of an endpoint, from the router's files or from a file of the user."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from ml.backends.storage import Cleaning
 from ml.cli.render import tables, units
 from ml.core import faults
 from ml.core.errors import Exit, Problem, Refused
-from ml.release.registry.retention import needed
+from ml.release.registry.retention import find_in_use
 
 ROWS = 20  # a person reads; --json has all
 
@@ -34,7 +34,7 @@ def clean(
     def plan() -> Cleaning:
         with faults.as_refusals():
             return backend.storage.cleaning(
-                needed(backend.registry), keep=keep, older_than=before, experiment=experiment
+                find_in_use(backend.registry), keep=keep, older_than=before, experiment=experiment
             )
 
     cleaning, used = plan(), backend.storage.parts()
