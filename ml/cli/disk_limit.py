@@ -25,13 +25,13 @@ def enforce(backend: Backend, say: Callable[[str], None], reads: Iterable[Path] 
     measured = storage.usage()
     if not measured.is_over:
         return
-    from ml.release.registry.retention import needed
+    from ml.release.registry.retention import find_in_use
 
     try:
         with faults.as_refusals():
-            eviction = storage.eviction(measured, needed(backend.registry), reads)
+            eviction = storage.eviction(measured, find_in_use(backend.registry), reads)
             # What became needed in between stays.
-            current = storage.eviction(measured, needed(backend.registry), reads)
+            current = storage.eviction(measured, find_in_use(backend.registry), reads)
             freed, failures = storage.evict(eviction, current)
     except Refused as refused:
         why = refused.problems[0].found
