@@ -43,18 +43,18 @@ def faq(repo: Path) -> Path:
 )
 def test_find(text: str, version: str | None, faq: Path) -> None:
     """A version is exact, `@latest` the newest number, anything else is not of the repository."""
-    found = assets.find(text, "data", faq)
-    assert (found.version if found else None) == version
-    assert found is None or (found.path is not None and found.path.resolve() == faq / "data")
+    result = assets.find(text, "data", faq)
+    assert (result.version if result else None) == version
+    assert result is None or (result.path is not None and result.path.resolve() == faq / "data")
 
 
 def test_kinds_are_kept_apart(faq: Path) -> None:
     """An environment of the same name is another asset; a new file is seen at once."""
-    found = assets.find("azureml:faq@latest", "environment", faq)
-    assert found is not None and found.version == "1" and found.get("image") == "python"
+    result = assets.find("azureml:faq@latest", "environment", faq)
+    assert result is not None and result.version == "1" and result.get("image") == "python"
     (faq / "assets" / "env2.yml").write_text("name: faq\nversion: 1.2\nimage: python\n")
-    found = assets.find("azureml:faq@latest", "environment", faq)
-    assert found is not None and found.version == "1.2"
+    result = assets.find("azureml:faq@latest", "environment", faq)
+    assert result is not None and result.version == "1.2"
 
 
 def test_a_folder_that_is_no_repository_is_not_searched(faq: Path) -> None:
@@ -99,8 +99,8 @@ def test_newness(older: str, newer: str) -> None:
 )
 def test_local(written: str, expected: str | None, tmp_path: Path) -> None:
     """A path is local unless it begins with a scheme."""
-    found = assets.local(written, tmp_path)
-    assert found == (tmp_path / expected if expected else None)
+    result = assets.local(written, tmp_path)
+    assert result == (tmp_path / expected if expected else None)
 
 
 def test_digest_is_of_the_content(tmp_path: Path) -> None:

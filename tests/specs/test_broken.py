@@ -20,7 +20,7 @@ def expectations(text: str) -> set[tuple[int, str, str]]:
     return {(n, m[1], m[2]) for n, line in lines if (m := EXPECTED.search(line))}
 
 
-def told(problems: list[Problem]) -> set[tuple[int, str, str]]:
+def summary(problems: list[Problem]) -> set[tuple[int, str, str]]:
     return {(p.place.line if p.place else 0, p.severity, p.code) for p in problems}
 
 
@@ -29,8 +29,8 @@ def test_broken_spec(name: str, problems: Check) -> None:
     """A broken spec gives exactly the problems that its marks say."""
     expected = expectations(CASES[name])
     assert expected, "the case has no mark"
-    found = problems(CASES[name])
-    assert told(found) == expected, "\n".join(map(str, found))
+    actual = problems(CASES[name])
+    assert summary(actual) == expected, "\n".join(map(str, actual))
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -46,21 +46,21 @@ def test_message_says_enough(name: str, problems: Check) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "found", "hint"),
+    ("name", "message", "hint"),
     [
-        ("boolean-choice", "`values[1]` is true", 'as text it stands in quotes: "true"'),
-        ("wrong-type-of-tag", "`version` is the integer 1", 'as text it stands in quotes: "1"'),
+        ("boolean-choice", "`values[1]` is true", 'write text in quotes: "true"'),
+        ("wrong-type-of-tag", "`version` is the integer 1", 'write text in quotes: "1"'),
         ("wrong-type-of-timeout", "`timeout` is the text 'soon'", "for example `timeout: 3`"),
         ("wrong-type-of-inputs", "`inputs` is a list", "for example `inputs: {field: value}`"),
-        ("value-as-input-of-job", "`type` is the text 'number'", "in place: `rate: VALUE`"),
+        ("value-as-input-of-job", "`type` is the text 'number'", "inline: `rate: VALUE`"),
     ],
 )
 def test_a_wrong_value_says_how_it_is_written(
-    name: str, found: str, hint: str, problems: Check
+    name: str, message: str, hint: str, problems: Check
 ) -> None:
     """What it is, the item of a list by its number, and how it would be right."""
     (problem,) = problems(CASES[name])
-    assert problem.found == found
+    assert problem.found == message
     assert problem.hint.endswith(hint)
 
 
@@ -68,8 +68,8 @@ def test_a_field_that_is_right_is_no_other_misspelt(problems: Check) -> None:
     """`max_concurrent_trials` is alike, and means something else."""
     (problem,) = problems(SWEEP + SPACE + "limits: {max_concurrent_trials: 2}\n")
     assert (problem.code, problem.hint) == ("missing-field", "")
-    found = problems(SWEEP + SPACE + "limits: {max_total_trial: 2}\n")
-    assert "did you mean `max_total_trials`?" in [one.hint for one in found]
+    actual = problems(SWEEP + SPACE + "limits: {max_total_trial: 2}\n")
+    assert "did you mean `max_total_trials`?" in [problem.hint for problem in actual]
 
 
 def test_there_are_enough() -> None:
@@ -104,11 +104,11 @@ def test_link_out_of_the_repository(repo: Path, problems: Check) -> None:
     (repo / "src" / "inside").symlink_to(repo / "data")
     assert problems(text) == []
     (repo / "src" / "outside").symlink_to(repo.parent / "outside")
-    assert told(problems(text)) == {(3, "error", "link-escape")}
+    assert summary(problems(text)) == {(3, "error", "link-escape")}
     (repo / "src" / ".amlignore").write_text("outside\n")
     assert problems(text) == []
     (repo / "way-out").symlink_to(repo.parent / "outside")
-    assert told(problems(COMMAND + "code: way-out\n")) == {(3, "error", "path-escape")}
+    assert summary(problems(COMMAND + "code: way-out\n")) == {(3, "error", "path-escape")}
 
 
 def test_nothing_is_refused_that_nobody_can_know(
@@ -118,10 +118,10 @@ def test_nothing_is_refused_that_nobody_can_know(
     folder = tmp_path / "elsewhere" / "jobs"
     folder.mkdir(parents=True)
     data = "inputs: {x: {type: uri_folder, path: ../../shared/data}}\n"
-    assert told(problems(COMMAND + data, name=str(folder / "job.yml"))) == {
+    assert summary(problems(COMMAND + data, name=str(folder / "job.yml"))) == {
         (3, "warning", "missing-file")
     }
     for path in ("/etc/passwd", "../../../../../../../../etc/passwd", "../../etc"):
         data = f"inputs: {{x: {{path: {path}}}}}\n"
-        found = problems(COMMAND + data, name=str(folder / "job.yml"))
-        assert (3, "error", "path-escape") in told(found)
+        actual = problems(COMMAND + data, name=str(folder / "job.yml"))
+        assert (3, "error", "path-escape") in summary(actual)

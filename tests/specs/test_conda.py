@@ -24,13 +24,13 @@ compute: azureml:cpu
 def environment(repo: Path, conda: str) -> Environment:
     """The environment of a job whose `conda_file:` is written as `conda`."""
     (repo / "job.yml").write_text(JOB.format(conda))
-    made = plan(load(Path("job.yml")))
-    assert isinstance(made, CommandPlan)
-    return made.environment
+    job = plan(load(Path("job.yml")))
+    assert isinstance(job, CommandPlan)
+    return job.environment
 
 
-def asked(found: Environment) -> list[tuple[str, str, str]]:
-    return [(one.text, one.manager, str(one.place)) for one in found.dependencies or ()]
+def requirements(environment: Environment) -> list[tuple[str, str, str]]:
+    return [(item.text, item.manager, str(item.place)) for item in environment.dependencies or ()]
 
 
 def test_a_file_and_what_it_includes(repo: Path) -> None:
@@ -43,7 +43,7 @@ def test_a_file_and_what_it_includes(repo: Path) -> None:
     (repo / "env" / "more").mkdir()
     (repo / "env" / "more" / "req.txt").write_text("# top\n\ntqdm \\\n  >=4\n-r last.txt\n")
     (repo / "env" / "more" / "last.txt").write_text("-r req.txt\nrich\n")
-    assert asked(environment(repo, "env/conda.yml")) == [
+    assert requirements(environment(repo, "env/conda.yml")) == [
         ("python=3.11", "conda", "env/conda.yml:3"),
         ("numpy>=1", "pip", "env/conda.yml:5"),
         ("tqdm >=4", "pip", "env/more/req.txt:3"),
@@ -53,8 +53,8 @@ def test_a_file_and_what_it_includes(repo: Path) -> None:
 
 def test_a_mapping_in_place(repo: Path) -> None:
     """A conda file may be written where its name would stand."""
-    found = environment(repo, "{dependencies: [python=3.10, {pip: [rich]}]}")
-    assert asked(found) == [
+    actual = environment(repo, "{dependencies: [python=3.10, {pip: [rich]}]}")
+    assert requirements(actual) == [
         ("python=3.10", "conda", "job.yml:4"),
         ("rich", "pip", "job.yml:4"),
     ]
@@ -65,18 +65,18 @@ def test_an_asset_of_the_repository(repo: Path) -> None:
     (repo / "assets" / "env.yml").write_text("name: e\nversion: 2\nconda_file: conda.yml\n")
     (repo / "assets" / "conda.yml").write_text("dependencies: [rich]\n")
     (repo / "job.yml").write_text("command: x\nenvironment: azureml:e@latest\ncompute: azureml:c\n")
-    made = plan(load(Path("job.yml")))
-    assert isinstance(made, CommandPlan)
-    assert asked(made.environment) == [("rich", "conda", "assets/conda.yml:1")]
-    assert str(made.environment.place) == "job.yml:2"
+    job = plan(load(Path("job.yml")))
+    assert isinstance(job, CommandPlan)
+    assert requirements(job.environment) == [("rich", "conda", "assets/conda.yml:1")]
+    assert str(job.environment.place) == "job.yml:2"
 
 
 def test_without_a_conda_file(repo: Path) -> None:
     """An image, or what another place defines, asks for nothing that is known here."""
     (repo / "job.yml").write_text("command: x\nenvironment: azureml:e:1\ncompute: azureml:c\n")
-    made = plan(load(Path("job.yml")))
-    assert isinstance(made, CommandPlan)
-    assert made.environment.dependencies is None
+    job = plan(load(Path("job.yml")))
+    assert isinstance(job, CommandPlan)
+    assert job.environment.dependencies is None
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,7 @@ def test_a_check_names_its_line(repo: Path, content: str | None, problem: str) -
     if content is not None:
         (repo / "conda.yml").write_text(content)
     (repo / "job.yml").write_text(JOB.format("conda.yml"))
-    assert [f"{one.code} at {one.place}" for one in check(load(Path("job.yml")))] == (
+    assert [f"{item.code} at {item.place}" for item in check(load(Path("job.yml")))] == (
         [problem] if problem else []
     )
 

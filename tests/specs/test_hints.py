@@ -48,7 +48,7 @@ def spec(repo: Path) -> Path:
     return repo / "sweep.yml"
 
 
-def said(spec: Path, text: str, name: str = "sweep.hints.yml") -> list[Problem]:
+def problems_of(spec: Path, text: str, name: str = "sweep.hints.yml") -> list[Problem]:
     """What is wrong once these hints are beside the spec."""
     (spec.parent / name).write_text(text)
     try:
@@ -75,7 +75,7 @@ def test_hints_are_part_of_the_plan(spec: Path) -> None:
     assert isinstance(bare, SweepPlan)
     assert not bare.hints
     before = hashlib.sha256(spec.read_bytes()).hexdigest()
-    assert said(spec, GOOD) == []
+    assert problems_of(spec, GOOD) == []
     plan = planning.plan(load(spec))
     assert isinstance(plan, SweepPlan)
     first = {"rate": 0.1, "depth": 4, "model": {"name": "tree", "leaves": 7}}
@@ -94,7 +94,7 @@ def test_hints_are_part_of_the_plan(spec: Path) -> None:
 
 def test_a_dry_run_shows_hints(spec: Path) -> None:
     """As text and as JSON."""
-    said(spec, GOOD)
+    problems_of(spec, GOOD)
     plan = planning.plan(load(spec))
     text = as_text(plan)
     assert "first" in text
@@ -108,13 +108,18 @@ def test_a_dry_run_shows_hints(spec: Path) -> None:
     ("text", "code", "line", "found"),
     [
         ("try_first: [{values: {rate: 0.5}}]", "hint-value", 1, "`rate` is 0.5, outside"),
-        ("try_first:\n  - values:\n      depth: 3\n", "hint-value", 3, "no choice of `depth`"),
+        ("try_first:\n  - values:\n      depth: 3\n", "hint-value", 3, "not a choice of `depth`"),
         ("try_first: [{values: {rate: fast}}]", "hint-value", 1, "`rate` is 'fast'"),
-        ("try_first: [{values: {rat: 0.1}}]", "hint-value", 1, "`rat` is no hyperparameter"),
-        ("try_first: [{values: {model: {leaves: 8}}}]", "hint-value", 1, "no choice of `leaves`"),
-        ("try_first: [{values: {model: tree}}]", "hint-value", 1, "no choice of `model`"),
+        ("try_first: [{values: {rat: 0.1}}]", "hint-value", 1, "`rat` is not a hyperparameter"),
+        (
+            "try_first: [{values: {model: {leaves: 8}}}]",
+            "hint-value",
+            1,
+            "not a choice of `leaves`",
+        ),
+        ("try_first: [{values: {model: tree}}]", "hint-value", 1, "not a choice of `model`"),
         ("try_first: [{values: {}}]", "hint-shape", 1, "a point is"),
-        ("try_first: [{rate: 0.1}]", "unknown-hint", 1, "`rate` is none"),
+        ("try_first: [{rate: 0.1}]", "unknown-hint", 1, "`rate` is not a valid key"),
         ("try_first: {rate: 0.1}", "hint-shape", 1, "try_first is"),
         ("try_frist: []", "unknown-hint", 1, "`try_frist`"),
         (
@@ -129,9 +134,9 @@ def test_a_dry_run_shows_hints(spec: Path) -> None:
             3,
             "`rate < 0.1`",
         ),
-        ("constraints: [speed < 3]", "constraint", 1, "`speed` in `speed < 3` is no hyperparam"),
-        ("constraints: [leaves < 3]", "constraint", 1, "`leaves` in `leaves < 3` is no hyper"),
-        ("constraints: ['rate <']", "constraint", 1, "is no expression"),
+        ("constraints: [speed < 3]", "constraint", 1, "`speed` in `speed < 3` is not a hyperparam"),
+        ("constraints: [leaves < 3]", "constraint", 1, "`leaves` in `leaves < 3` is not a hyper"),
+        ("constraints: ['rate <']", "constraint", 1, "is not an expression"),
         ("constraints: [1 < 2]", "constraint", 1, "names no hyperparameter"),
         ("constraints: ['__import__(rate)']", "constraint", 1, "calls `__import__`"),
         ("constraints: ['rate.real < 1']", "constraint", 1, "`rate.real`"),
@@ -147,7 +152,7 @@ def test_a_dry_run_shows_hints(spec: Path) -> None:
 )
 def test_what_is_wrong_with_hints(spec: Path, text: str, code: str, line: int, found: str) -> None:
     """Each with its line in the hints; the plan is refused for the same, and mended hints pass."""
-    problems = said(spec, text)
+    problems = problems_of(spec, text)
     first = problems[0]
     assert (first.code, first.place) == (code, Place("sweep.hints.yml", line))
     assert found in first.found
@@ -155,7 +160,7 @@ def test_what_is_wrong_with_hints(spec: Path, text: str, code: str, line: int, f
     with pytest.raises(Refused) as refused:
         planning.plan(load(spec))
     assert code in {problem.code for problem in refused.value.problems}
-    assert said(spec, GOOD) == []
+    assert problems_of(spec, GOOD) == []
 
 
 @pytest.mark.parametrize(
@@ -170,14 +175,14 @@ def test_what_is_wrong_with_hints(spec: Path, text: str, code: str, line: int, f
 )
 def test_misspelt_names_are_suggested(spec: Path, text: str, hint: str) -> None:
     """As everywhere else."""
-    assert said(spec, text)[0].hint == hint
+    assert problems_of(spec, text)[0].hint == hint
 
 
 def test_more_points_than_trials_are_a_warning(spec: Path) -> None:
     """Some would never be tried; as many as trials are fine."""
     points = [f"  - values: {{rate: 0.1{number}}}\n" for number in range(5)]
-    assert said(spec, "try_first:\n" + "".join(points[:4])) == []
-    (problem,) = said(spec, "try_first:\n" + "".join(points))
+    assert problems_of(spec, "try_first:\n" + "".join(points[:4])) == []
+    (problem,) = problems_of(spec, "try_first:\n" + "".join(points))
     assert (problem.code, problem.severity) == ("more-points-than-trials", "warning")
     assert "5 points to try first, and 4 trials" in problem.found
 
@@ -185,7 +190,7 @@ def test_more_points_than_trials_are_a_warning(spec: Path) -> None:
 def test_two_files_of_hints_are_refused(spec: Path) -> None:
     """One would be ignored silently."""
     (spec.parent / "sweep.hints.yaml").write_text(GOOD)
-    assert [problem.code for problem in said(spec, GOOD)] == ["hints-twice"]
+    assert [problem.code for problem in problems_of(spec, GOOD)] == ["hints-twice"]
     (spec.parent / "sweep.hints.yml").unlink()
     plan = planning.plan(load(spec))
     assert isinstance(plan, SweepPlan)
@@ -197,7 +202,7 @@ def test_hints_of_a_job_without_a_sweep_are_a_warning(repo: Path) -> None:
     (repo / "train.yml").write_text(
         "type: command\ncommand: train\nenvironment: azureml:e@latest\ncompute: azureml:c\n"
     )
-    (problem,) = said(repo / "train.yml", GOOD, "train.hints.yml")
+    (problem,) = problems_of(repo / "train.yml", GOOD, "train.hints.yml")
     assert (problem.code, problem.severity) == ("hints-without-sweep", "warning")
 
 
@@ -209,7 +214,7 @@ def test_the_survey_takes_hints_for_their_spec(spec: Path) -> None:
         assert [problem.code for problem in found.problems] == ["constraint"]
     assert survey([spec]).specs == survey([spec.parent / "sweep.hints.yml"]).specs == 1
     (spec.parent / "sweep.hints.yml").rename(spec.parent / "sweeps.hints.yml")
-    assert [one.code for one in survey([spec.parent]).problems] == ["hints-without-spec"]
+    assert [item.code for item in survey([spec.parent]).problems] == ["hints-without-spec"]
 
 
 PIPELINE = """\
@@ -231,20 +236,20 @@ def test_hints_of_a_pipeline_name_the_step(repo: Path) -> None:
     spec = repo / "pipeline.yml"
     spec.write_text(PIPELINE)
     text = "jobs:\n  tune:\n    constraints: [rate < 0.2]\n    try_first: [{values: {rate: 0.1}}]\n"
-    assert [p for p in said(spec, text, "pipeline.hints.yml") if p.severity == "error"] == []
+    assert [p for p in problems_of(spec, text, "pipeline.hints.yml") if p.severity == "error"] == []
     (sweep,) = sweeps(planning.plan(load(spec)))
-    assert [one.expression for one in sweep.hints.constraints] == ["rate < 0.2"]
+    assert [item.expression for item in sweep.hints.constraints] == ["rate < 0.2"]
     assert sweep.hints.points[0].place == Place("pipeline.hints.yml", 4)
-    wrong = said(spec, "jobs: {tuna: {constraints: [rate < 0.2]}}", "pipeline.hints.yml")
+    wrong = problems_of(spec, "jobs: {tuna: {constraints: [rate < 0.2]}}", "pipeline.hints.yml")
     assert [(p.code, p.hint) for p in wrong if p.severity == "error"] == [
         ("unknown-hint", "did you mean `tune`?")
     ]
-    misplaced = said(spec, "constraints: [rate < 0.2]", "pipeline.hints.yml")
+    misplaced = problems_of(spec, "constraints: [rate < 0.2]", "pipeline.hints.yml")
     assert "hint-misplaced" in {problem.code for problem in misplaced}
 
 
 def test_hints_are_read_against_a_changed_space(spec: Path) -> None:
     """`--set` that moves the space may leave a point outside."""
-    said(spec, "try_first: [{values: {rate: 0.1}}]")
+    problems_of(spec, "try_first: [{values: {rate: 0.1}}]")
     changed = load(spec, {"search_space.rate.min_value": "0.2"})
     assert [problem.code for problem in check(changed)] == ["hint-value"]

@@ -67,8 +67,8 @@ def test_entity_is_what_the_sdk_loads(name: str, repo: Path) -> None:
 
 def dumped(entity: Any) -> str:
     """An entity as text; the SDK dumps a parallel task's code against the folder it used last."""
-    made = entity._to_dict() if hasattr(entity, "_to_dict") else vars(entity)
-    return re.sub(r"'code': '[^']*'", "'code'", _plain(made))
+    attributes = entity._to_dict() if hasattr(entity, "_to_dict") else vars(entity)
+    return re.sub(r"'code': '[^']*'", "'code'", _plain(attributes))
 
 
 def _plain(value: Any) -> str:

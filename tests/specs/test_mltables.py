@@ -16,7 +16,7 @@ JOB = (
 GOOD = "paths:\n  - file: ./train.csv\ntransformations:\n  - read_delimited: {delimiter: ','}\n"
 
 
-def found(repo: Path, table: str | None) -> list[tuple[str, str, str]]:
+def problems_of(repo: Path, table: str | None) -> list[tuple[str, str, str]]:
     """Severity, code and place of what is wrong with a job that reads the table."""
     (repo / "table").mkdir()
     (repo / "table" / "train.csv").write_text("a\n1\n")
@@ -25,7 +25,7 @@ def found(repo: Path, table: str | None) -> list[tuple[str, str, str]]:
         (repo / "table" / "MLTable").write_text(table)
     (repo / "job.yml").write_text(JOB)
     problems = check(load(Path("job.yml")))
-    return [(one.severity, one.code, str(one.place)) for one in problems]
+    return [(problem.severity, problem.code, str(problem.place)) for problem in problems]
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,7 @@ def found(repo: Path, table: str | None) -> list[tuple[str, str, str]]:
 )
 def test_a_table_that_can_be_read(repo: Path, table: str) -> None:
     """Files, folders and patterns beside it, and addresses."""
-    assert found(repo, table) == []
+    assert problems_of(repo, table) == []
 
 
 @pytest.mark.parametrize(
@@ -64,4 +64,4 @@ def test_a_table_that_cannot(
     repo: Path, table: str | None, severity: str, code: str, place: str
 ) -> None:
     """At the line of the file that is wrong."""
-    assert found(repo, table) == [(severity, code, place)]
+    assert problems_of(repo, table) == [(severity, code, place)]

@@ -118,12 +118,12 @@ def test_what_was_set_is_checked_like_what_is_written() -> None:
         ("resources.instance_count", "-1", "number-too-small"),
         ("limits.timeout", "soon", "wrong-type"),
     ):
-        found = check(load(Path("command.yml"), {field: value}))
-        assert [(problem.code, str(problem.place)) for problem in found] == [
+        problems = check(load(Path("command.yml"), {field: value}))
+        assert [(problem.code, str(problem.place)) for problem in problems] == [
             (code, f"--set {field}")
         ]
-    found = check(load(Path("command.yml"), {"inputs.rate": "1; reboot"}))
-    assert [problem.code for problem in found] == ["shell-metacharacter"]
+    problems = check(load(Path("command.yml"), {"inputs.rate": "1; reboot"}))
+    assert [problem.code for problem in problems] == ["shell-metacharacter"]
 
 
 def test_the_file_is_left_alone(repo: Path) -> None:

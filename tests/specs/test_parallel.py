@@ -58,19 +58,19 @@ task:
 def planned(repo: Path, text: str) -> CommandPlan:
     """The plan of the one step."""
     (repo / "pipeline.yml").write_text(text)
-    made = plan(load(Path("pipeline.yml")))
-    assert isinstance(made, PipelinePlan)
-    assert "mini-batches" in as_text(made)
-    step = made.steps["batch"].plan
+    pipeline = plan(load(Path("pipeline.yml")))
+    assert isinstance(pipeline, PipelinePlan)
+    assert "mini-batches" in as_text(pipeline)
+    step = pipeline.steps["batch"].plan
     assert isinstance(step, CommandPlan)
     return step
 
 
 def task(repo: Path, settings: str = "mini_batch_size: '5'") -> Parallel:
     """What a step with these settings says of its mini-batches."""
-    found = planned(repo, STEP.replace("SETTINGS", settings)).parallel
-    assert found is not None
-    return found
+    mini_batches = planned(repo, STEP.replace("SETTINGS", settings)).parallel
+    assert mini_batches is not None
+    return mini_batches
 
 
 def refused(repo: Path, settings: str, script: str = "file.txt") -> Refused:
@@ -108,10 +108,10 @@ def test_a_component(repo: Path) -> None:
     )
     step = planned(repo, text)
     assert step.parallel is not None
-    found = step.parallel
-    assert (found.mini_batch_size, found.max_concurrency_per_instance) == (4, 2)
-    assert (found.mini_batch_error_threshold, found.max_retries) == (10, 3)
-    assert found.run_timeout_s == 30
+    mini_batches = step.parallel
+    assert (mini_batches.mini_batch_size, mini_batches.max_concurrency_per_instance) == (4, 2)
+    assert (mini_batches.mini_batch_error_threshold, mini_batches.max_retries) == (10, 3)
+    assert mini_batches.run_timeout_s == 30
     assert (step.instance_count, step.environment_variables) == (2, {"WHO": "me"})
     assert step.code == repo / "components"
     assert step.environment.conda_file == repo / "conda.yml"
@@ -128,8 +128,8 @@ def test_sizes(repo: Path, written: str, size: int) -> None:
 
 def test_partition_keys(repo: Path) -> None:
     """They stand beside a size, and it is for the backend to prefer them."""
-    found = task(repo, "partition_keys: [Store, Brand]\n    mini_batch_size: '2'")
-    assert found.partition_keys == ("Store", "Brand")
+    mini_batches = task(repo, "partition_keys: [Store, Brand]\n    mini_batch_size: '2'")
+    assert mini_batches.partition_keys == ("Store", "Brand")
 
 
 def test_an_entry_script_that_is_not_there(repo: Path) -> None:

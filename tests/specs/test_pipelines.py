@@ -29,9 +29,9 @@ from ml.specs.sdk.load import load
 
 def pipeline(repo: Path, text: str, **overrides: str) -> PipelinePlan:
     (repo / "jobs.yml").write_text(text)
-    made = plan(load(Path("jobs.yml"), {k.replace("__", "."): v for k, v in overrides.items()}))
-    assert isinstance(made, PipelinePlan)
-    return made
+    job = plan(load(Path("jobs.yml"), {k.replace("__", "."): v for k, v in overrides.items()}))
+    assert isinstance(job, PipelinePlan)
+    return job
 
 
 def refused(repo: Path, text: str) -> Refused:
@@ -76,17 +76,17 @@ jobs:
 
 def test_steps_and_their_sources(repo: Path) -> None:
     """Each step after those that it waits for; every form of a binding leads to its source."""
-    made = pipeline(repo, TWO)
-    assert list(made.steps) == ["train", "last"]
-    assert made.steps["last"].after == ("train",)
-    assert made.steps["last"].sources == {
+    job = pipeline(repo, TWO)
+    assert list(job.steps) == ["train", "last"]
+    assert job.steps["last"].after == ("train",)
+    assert job.steps["last"].sources == {
         "model": FromStep("train", "model"),
         "note": FromStep("train", "extra"),
     }
-    assert made.steps["train"].sources["data"] == FromPipeline("faq")
-    assert command(made.steps["last"]).inputs["model"].mode == "download"
-    assert made.inputs["faq"].path == repo / "data"
-    assert (made.continue_on_step_failure, made.force_rerun) == (False, True)
+    assert job.steps["train"].sources["data"] == FromPipeline("faq")
+    assert command(job.steps["last"]).inputs["model"].mode == "download"
+    assert job.inputs["faq"].path == repo / "data"
+    assert (job.continue_on_step_failure, job.force_rerun) == (False, True)
 
 
 def test_a_component_gives_defaults_and_types(repo: Path) -> None:
@@ -113,9 +113,9 @@ def test_the_compute_that_is_nearest(repo: Path) -> None:
 
 def test_promoted_outputs_have_the_type_of_the_step(repo: Path) -> None:
     """And the other way round, where only the pipeline says it."""
-    made = pipeline(repo, TWO)
-    assert made.outputs["model"].type == "custom_model"
-    assert made.origins == {"model": FromStep("train", "model")}
+    job = pipeline(repo, TWO)
+    assert job.outputs["model"].type == "custom_model"
+    assert job.origins == {"model": FromStep("train", "model")}
     inline = (
         "type: pipeline\noutputs: {o: {type: uri_file, path: 'azureml://datastores/"
         "${{default_datastore}}/paths/${{name}}/o.txt'}}\njobs:\n"
@@ -145,9 +145,9 @@ def test_registered_and_inline_components(repo: Path) -> None:
         "      command: echo ${{inputs.n}}\n      environment: azureml:e:1\n"
         "      is_deterministic: false\n      inputs: {n: {type: integer, default: 3}}\n"
     )
-    made = pipeline(repo, inline).steps["a"]
-    assert command(made).inputs["n"].value == 3
-    assert not made.is_deterministic
+    job = pipeline(repo, inline).steps["a"]
+    assert command(job).inputs["n"].value == 3
+    assert not job.is_deterministic
 
 
 SWEEP_STEP = """\
@@ -216,20 +216,20 @@ def nested(repo: Path) -> PipelinePlan:
 
 def test_a_nested_pipeline(repo: Path) -> None:
     """Its own plan, with the compute and the settings of the one around, and its defaults."""
-    made = nested(repo)
-    inner = made.steps["one"].plan
+    job = nested(repo)
+    inner = job.steps["one"].plan
     assert isinstance(inner, PipelinePlan)
     assert inner.force_rerun
     assert inner.inputs["rounds"].value == 7
     assert inner.inputs["data"].path == repo / "data"
     assert command(inner.steps["train"]).compute == "azureml:big"
     assert inner.origins == {"model": FromStep("train", "model")}
-    assert made.origins == {"best": FromStep("one", "model")}
-    assert made.outputs["best"].type == "custom_model"
-    (only,) = commands(made)
+    assert job.origins == {"best": FromStep("one", "model")}
+    assert job.outputs["best"].type == "custom_model"
+    (only,) = commands(job)
     assert only.inputs["rate"].value == 0.5
-    assert "jobs.one.inputs.data" in dict(given(made))
-    assert "jobs.one.jobs.train.inputs.data" not in dict(given(made))
+    assert "jobs.one.inputs.data" in dict(given(job))
+    assert "jobs.one.jobs.train.inputs.data" not in dict(given(job))
 
 
 def test_a_job_that_is_a_component(repo: Path) -> None:
@@ -240,9 +240,9 @@ def test_a_job_that_is_a_component(repo: Path) -> None:
         "type: pipeline\ncomponent: ./inner/inner.yml\n"
         "inputs: {data: {type: uri_folder, path: ./data}}\n"
     )
-    made = pipeline(repo, text)
-    assert list(made.steps) == ["train"]
-    assert made.inputs["rounds"].value == 7
+    job = pipeline(repo, text)
+    assert list(job.steps) == ["train"]
+    assert job.inputs["rounds"].value == 7
 
 
 @pytest.mark.parametrize("name", ["default", "artifacts"])
@@ -252,8 +252,8 @@ def test_the_implicit_output(repo: Path, name: str) -> None:
         f"type: pipeline\njobs:\n  a: {{{STEP}, outputs: {{{name}: null}}}}\n"
         f"  b: {{{STEP}, inputs: {{x: '${{{{parent.jobs.a.outputs.{name}}}}}'}}}}\n"
     )
-    made = pipeline(repo, text)
-    assert name not in command(made.steps["a"]).outputs
+    job = pipeline(repo, text)
+    assert name not in command(job.steps["a"]).outputs
     named = text.replace("command: echo", f"command: 'echo ${{{{outputs.{name}}}}}'", 1)
     assert name in command(pipeline(repo, named).steps["a"]).outputs
 
@@ -288,7 +288,7 @@ def test_where_no_repository_is_a_component_says_how_to_make_one(repo: Path) -> 
     assert "touch" not in str(refused(repo, text))
     (repo / "pyproject.toml").unlink()
     repository._nearest.cache_clear()
-    assert "`touch pyproject.toml` at their root" in str(refused(repo, text))
+    assert "run `touch pyproject.toml` in it" in str(refused(repo, text))
 
 
 @pytest.mark.parametrize("key", ["on_init", "on_finalize"])
@@ -320,10 +320,10 @@ def test_missing_data_names_the_override(repo: Path) -> None:
 def test_overrides_reach_steps_and_settings(repo: Path) -> None:
     """`--set` of an input, of a step's input and of a setting."""
     changes = {"inputs__rate": "0.9", "jobs__train__inputs__kind": "plain"}
-    made = pipeline(repo, TWO, **changes, settings__force_rerun="false")
-    assert made.inputs["rate"].value == 0.9
-    assert command(made.steps["train"]).inputs["kind"].value == "plain"
-    assert not made.force_rerun
+    job = pipeline(repo, TWO, **changes, settings__force_rerun="false")
+    assert job.inputs["rate"].value == 0.9
+    assert command(job.steps["train"]).inputs["kind"].value == "plain"
+    assert not job.force_rerun
 
 
 @pytest.mark.parametrize(
@@ -348,11 +348,11 @@ def test_sources(text: str, source: object) -> None:
 
 def test_a_plan_can_be_printed(repo: Path) -> None:
     """As text with every step and what it waits for; as JSON with the kinds."""
-    made = pipeline(repo, TWO)
-    text = as_text(made)
+    job = pipeline(repo, TWO)
+    text = as_text(job)
     assert "after train" in text
     assert "${{parent.jobs.train.outputs.model}}" in text
-    data = json.loads(json.dumps(as_json(made)))
+    data = json.loads(json.dumps(as_json(job)))
     assert data["kind"] == "pipeline"
     assert data["steps"]["train"]["plan"]["kind"] == "command"
     assert data["steps"]["last"]["sources"]["model"] == {
@@ -404,10 +404,12 @@ def test_the_steps_of_a_nested_pipeline_are_checked(
     (repo / "nested.yml").write_text(DEEP.format(binding=binding))
     again = AROUND.partition("jobs:\n")[2].replace("outer", "again")
     (repo / "job.yml").write_text(AROUND + again)
-    found = [(one.code, str(one.place)) for one in check(load(Path("job.yml")))]
+    problems = [(item.code, str(item.place)) for item in check(load(Path("job.yml")))]
     # The SDK says of some that the component is wrong, and not where.
     expected = [(code, "nested.yml:14")] if code else []
-    assert [one for one in found if one[1] != "job.yml:5" and one[1] != "job.yml:9"] == expected
+    assert [
+        item for item in problems if item[1] != "job.yml:5" and item[1] != "job.yml:9"
+    ] == expected
 
 
 def test_a_component_written_in_place_is_checked(repo: Path) -> None:
@@ -415,8 +417,8 @@ def test_a_component_written_in_place_is_checked(repo: Path) -> None:
     inner = DEEP.format(binding="${{parent.jobs.none.outputs.o}}")
     written = "component:\n" + textwrap.indent(inner, "      ").rstrip()
     (repo / "job.yml").write_text(AROUND.replace("component: ./nested.yml", written))
-    found = {(one.code, str(one.place)) for one in check(load(Path("job.yml")))}
-    assert ("unknown-step", "job.yml:19") in found
+    problems = {(item.code, str(item.place)) for item in check(load(Path("job.yml")))}
+    assert ("unknown-step", "job.yml:19") in problems
 
 
 def test_a_pipeline_that_contains_itself_ends(repo: Path) -> None:

@@ -24,15 +24,15 @@ def planned(repo: Path, text: str, **overrides: str) -> Plan:
 
 
 def command(repo: Path, text: str, **overrides: str) -> CommandPlan:
-    made = planned(repo, text, **overrides)
-    assert isinstance(made, CommandPlan)
-    return made
+    job = planned(repo, text, **overrides)
+    assert isinstance(job, CommandPlan)
+    return job
 
 
 def sweep(repo: Path, text: str, **overrides: str) -> SweepPlan:
-    made = planned(repo, text, **overrides)
-    assert isinstance(made, SweepPlan)
-    return made
+    job = planned(repo, text, **overrides)
+    assert isinstance(job, SweepPlan)
+    return job
 
 
 def refused(repo: Path, text: str) -> Refused:
@@ -43,29 +43,29 @@ def refused(repo: Path, text: str) -> Refused:
 
 def test_command_plan(repo: Path) -> None:
     """Every field that a backend needs, from a spec that uses them all."""
-    made = command(repo, SAMPLES["command"][2])
-    assert (made.display_name, made.experiment) == ("Train", "faq")
-    assert made.command.startswith("python train.py --faq ${{inputs.faq}}")
-    assert made.code == repo / "src"
-    assert made.environment.conda_file == repo / "conda.yml"
-    assert made.environment_variables == {"THREADS": "2"}
-    assert (made.timeout_s, made.instance_count) == (3600.0, 2)
-    assert made.distribution is not None and made.distribution.process_count_per_instance == 2
-    assert made.outputs["rest"].type == "uri_folder"
-    assert str(made.outputs["model"].asset) == "azureml:faq:3"
-    assert str(made.places["resources.instance_count"]) == "jobs.yml:29"
-    assert str(made.inputs["faq"].place) == "jobs.yml:15"
+    job = command(repo, SAMPLES["command"][2])
+    assert (job.display_name, job.experiment) == ("Train", "faq")
+    assert job.command.startswith("python train.py --faq ${{inputs.faq}}")
+    assert job.code == repo / "src"
+    assert job.environment.conda_file == repo / "conda.yml"
+    assert job.environment_variables == {"THREADS": "2"}
+    assert (job.timeout_s, job.instance_count) == (3600.0, 2)
+    assert job.distribution is not None and job.distribution.process_count_per_instance == 2
+    assert job.outputs["rest"].type == "uri_folder"
+    assert str(job.outputs["model"].asset) == "azureml:faq:3"
+    assert str(job.places["resources.instance_count"]) == "jobs.yml:29"
+    assert str(job.inputs["faq"].place) == "jobs.yml:15"
 
 
 def test_distributions(repo: Path) -> None:
     """How many processes, by launcher; a tensorflow job has a worker a node unless it says so."""
-    said = {
+    cases = {
         "{type: PyTorch, process_count_per_instance: 4}": 8,
         "{type: mpi}": 2,
         "{type: tensorflow, parameter_server_count: 1}": 3,
         "{type: tensorflow, worker_count: 5}": 5,
     }
-    for text, processes in said.items():
+    for text, processes in cases.items():
         spec = f"{COMMAND}resources: {{instance_count: 2}}\ndistribution: {text}\n"
         assert command(repo, spec).processes == processes
     assert command(repo, COMMAND).processes == 1
@@ -92,13 +92,13 @@ def test_assets_of_the_repository(repo: Path) -> None:
         "name: e\nversion: '1'\nimage: python:3.11\nconda_file: ../conda.yml\n"
     )
     text = COMMAND + "inputs: {x: {path: azureml:faq@latest}}\n"
-    made = command(repo, text)
-    faq = made.inputs["x"]
+    job = command(repo, text)
+    faq = job.inputs["x"]
     assert (faq.path, faq.type) == (repo / "data", "mltable")
     assert faq.asset is not None and str(faq.asset) == "azureml:faq:3"
     assert faq.asset.digest == digest(repo / "data")
-    assert made.environment.image == "python:3.11"
-    assert made.environment.conda_file == repo / "conda.yml"
+    assert job.environment.image == "python:3.11"
+    assert job.environment.conda_file == repo / "conda.yml"
     (repo / "assets" / "faq.yml").write_text(data.format(4).replace("../data", "../gone"))
     problem = next(p for p in refused(repo, text).problems if p.code == "missing-file")
     assert "gone" in problem.found
@@ -107,25 +107,25 @@ def test_assets_of_the_repository(repo: Path) -> None:
 def test_a_sweep_without_a_limit_on_trials_at_once(repo: Path) -> None:
     """All of them, as on Azure ML; the backend says how many fit the machine."""
     text = SAMPLES["sweep"][2].replace("max_concurrent_trials: 2, ", "")
-    made = sweep(repo, text)
-    assert (made.max_total_trials, made.max_concurrent_trials) == (8, 8)
+    job = sweep(repo, text)
+    assert (job.max_total_trials, job.max_concurrent_trials) == (8, 8)
 
 
 def test_sweep_plan(repo: Path) -> None:
     """Trial, space, sampling, limits and early termination."""
-    made = sweep(repo, SAMPLES["sweep"][2])
-    assert (made.algorithm, made.seed, made.rule) == ("random", 7, "sobol")
-    assert (made.goal, made.primary_metric) == ("maximize", "gain")
-    assert (made.max_total_trials, made.max_concurrent_trials) == (8, 2)
-    assert (made.timeout_s, made.trial_timeout_s, made.trial.timeout_s) == (600.0, 60.0, 60.0)
-    policy = made.early_termination
+    job = sweep(repo, SAMPLES["sweep"][2])
+    assert (job.algorithm, job.seed, job.rule) == ("random", 7, "sobol")
+    assert (job.goal, job.primary_metric) == ("maximize", "gain")
+    assert (job.max_total_trials, job.max_concurrent_trials) == (8, 2)
+    assert (job.timeout_s, job.trial_timeout_s, job.trial.timeout_s) == (600.0, 60.0, 60.0)
+    policy = job.early_termination
     assert policy is not None
     assert (policy.type, policy.delay_evaluation, policy.evaluation_interval) == (
         "median_stopping", 2, 1,
     )  # fmt: skip
-    assert made.search_space["rate"].args == (0.01, 0.3)
-    assert made.search_space["depth"].args == (2, 4, 8)
-    assert made.trial.inputs["faq"].path == repo / "data"
+    assert job.search_space["rate"].args == (0.01, 0.3)
+    assert job.search_space["depth"].args == (2, 4, 8)
+    assert job.trial.inputs["faq"].path == repo / "data"
 
 
 def test_every_distribution_in_the_order_of_the_wire(repo: Path) -> None:
@@ -137,11 +137,11 @@ def test_every_distribution_in_the_order_of_the_wire(repo: Path) -> None:
   d: {type: choice, values: [{name: x, e: {type: uniform, min_value: 0, max_value: 1}}, plain]}
 """
     text = SAMPLES["sweep"][2].replace("search_space:\n", "search_space:\n" + space)
-    found = sweep(repo, text).search_space
-    assert found["a"].args == (1, 9, 2)
-    assert found["b"].args == (2, 3, 1)
-    assert found["c"].args == (5,)
-    nested, plain = found["d"].args
+    dimensions = sweep(repo, text).search_space
+    assert dimensions["a"].args == (1, 9, 2)
+    assert dimensions["b"].args == (2, 3, 1)
+    assert dimensions["c"].args == (5,)
+    nested, plain = dimensions["d"].args
     assert plain == "plain"
     assert isinstance(nested, dict) and isinstance(nested["e"], Dimension)
     assert nested["e"].args == (0, 1) and nested["name"] == "x"
@@ -149,24 +149,24 @@ def test_every_distribution_in_the_order_of_the_wire(repo: Path) -> None:
 
 def test_overrides_reach_the_plan(repo: Path, tmp_path: Path) -> None:
     """What `--set` changes is what is planned, a folder outside the repository too."""
-    made = command(repo, SAMPLES["command"][2], inputs__rate="0.7", inputs__faq="../outside")
-    assert made.inputs["rate"].value == 0.7
-    assert made.inputs["faq"].path == tmp_path / "outside"
+    job = command(repo, SAMPLES["command"][2], inputs__rate="0.7", inputs__faq="../outside")
+    assert job.inputs["rate"].value == 0.7
+    assert job.inputs["faq"].path == tmp_path / "outside"
 
 
 def test_a_plan_is_frozen(repo: Path) -> None:
     """Neither a field nor a mapping of a plan can be changed; copies can be made."""
     for name in ("command", "sweep"):
-        made = planned(repo, SAMPLES[name][2])
+        job = planned(repo, SAMPLES[name][2])
         with pytest.raises(dataclasses.FrozenInstanceError):
-            made.experiment = "other"  # type: ignore[misc]
+            job.experiment = "other"  # type: ignore[misc]
         for change in ("clear", "popitem", "setdefault", "update"):
             with pytest.raises(TypeError):
-                getattr(made.tags, change)()
+                getattr(job.tags, change)()
         with pytest.raises(TypeError):
-            made.places["x"] = made.place  # type: ignore[index]
-        assert pickle.loads(pickle.dumps(made)) == made
-        assert dataclasses.asdict(made)["experiment"] == made.experiment
+            job.places["x"] = job.place  # type: ignore[index]
+        assert pickle.loads(pickle.dumps(job)) == job
+        assert dataclasses.asdict(job)["experiment"] == job.experiment
 
 
 @pytest.mark.parametrize("name", ["automl", "spark", "import"])

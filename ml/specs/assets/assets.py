@@ -47,7 +47,7 @@ class AssetSpec:
 
     @property
     def path(self) -> Path | None:
-        """Where the asset's data lies on this machine; None when its `path` is remote."""
+        """The local path of the asset's data; None when its `path` is remote."""
         written = self.document.get("path")
         return local(written, self.file.parent) if isinstance(written, str) else None
 
@@ -56,11 +56,11 @@ class AssetSpec:
         return self.document.get(*keys)
 
     def tag(self, name: str) -> str:
-        """One of its tags, "" where it has none of the name."""
+        """The tag of that name; "" when there is none."""
         return str((self.document.get("tags") or {}).get(name) or "")
 
     def place(self, *keys: str) -> Place:
-        """Where that field stands."""
+        """The line of that field."""
         return self.document.place(*keys)
 
 
@@ -95,7 +95,7 @@ def find(text: str, kind: str, root: Path) -> AssetSpec | None:
 
 
 def is_name(text: str) -> bool:
-    """Whether an asset or a version of one may be called that."""
+    """Whether a text is a valid name of an asset or a version."""
     return _NAME.match(text) is not None
 
 
@@ -114,7 +114,7 @@ def registered(text: str, kind: str, store: Path | None) -> AssetSpec | None:
 
 
 def newness(version: str) -> tuple[tuple[int, int, str], ...]:
-    """A key that sorts versions: numbers as numbers, before them whatever is none."""
+    """A sort key for versions: numbers by value, other parts before them."""
     parts = re.split(r"[.\-_]", version)
     return tuple((1, int(p), "") if p.isdecimal() else (0, 0, p) for p in parts)
 
@@ -122,7 +122,7 @@ def newness(version: str) -> tuple[tuple[int, int, str], ...]:
 def known(root: Path) -> tuple[AssetSpec, ...]:
     """Every asset that a spec under `root` defines; read again only when a file changes.
 
-    Of a folder that is no repository only the specs directly in it count, not the whole tree.
+    Outside of a repository, only the specs directly in the folder count.
     """
     return _known(root, tuple(_stamps(root)))
 
@@ -152,7 +152,7 @@ def _known(root: Path, stamps: tuple[tuple[Path, int, int], ...]) -> tuple[Asset
         try:
             document = read(path, repository.shown(path))
         except Refused:
-            continue  # `ml check` says what is wrong with it
+            continue  # `ml check` reports it
         kind = kind_of(document.data)
         name = document.get("name")
         if kind is not None and kind.family in KINDS and isinstance(name, str):

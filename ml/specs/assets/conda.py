@@ -1,4 +1,4 @@
-"""Conda files: what an environment asks conda and pip for, line by line.
+"""Conda files: the conda and pip dependencies of an environment, line by line.
 
 The format is conda's `environment.yml` (docs.conda.io, "Creating an environment file manually"):
 `dependencies` are match specifications, and one mapping `pip:` with what a requirements file of
@@ -26,7 +26,7 @@ _SOURCE = "conda's environment.yml and pip's requirements file format"
 
 @dataclass(frozen=True)
 class Conda:
-    """What a conda file asks for, and what is wrong with it."""
+    """The dependencies of a conda file, and its problems."""
 
     dependencies: tuple[Dependency, ...]
     problems: tuple[Problem, ...] = ()
@@ -51,7 +51,7 @@ class _File:
 
 
 def of_file(path: Path) -> Conda:
-    """What the conda file at `path` asks for; its problems are about its own lines."""
+    """The dependencies of the conda file at `path`; problems refer to its own lines."""
     try:
         document = read(path, repository.shown(path))
     except Refused as refused:
@@ -60,14 +60,14 @@ def of_file(path: Path) -> Conda:
 
 
 def of_mapping(written: Written, *at: Key) -> Conda:
-    """What the mapping at `at` asks for: a `conda_file:` may be written in place."""
+    """The dependencies of the mapping at `at`: `conda_file:` may be inline."""
     dependencies: list[Dependency] = []
     problems: list[Problem] = []
     data = written.get(*at)
     if not isinstance(data, dict) or not isinstance(data.get("dependencies", []), list):
         faulty = "dependencies" if isinstance(data, dict) else "the file"
         place = written.place(*at, *(["dependencies"] if isinstance(data, dict) else []))
-        return Conda((), (_wrong(f"`{faulty}` is no list of dependencies", place),))
+        return Conda((), (_wrong(f"`{faulty}` is not a list of dependencies", place),))
     for index, entry in enumerate(data.get("dependencies") or []):
         place = written.place(*at, "dependencies", index)
         if isinstance(entry, str):
@@ -92,7 +92,7 @@ def included(path: Path, place: Place, problems: list[Problem]) -> Iterator[Depe
 def _line(
     line: str, place: Place, folder: Path, problems: list[Problem], above: tuple[Path, ...]
 ) -> Iterator[Dependency]:
-    """The dependencies of one line: itself, or those of the file that it includes."""
+    """The dependencies of one line: its own, or those of the file that it includes."""
     text = _COMMENT.sub("", line).strip()
     include = _INCLUDE.match(text)
     if include is None:

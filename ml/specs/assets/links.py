@@ -1,4 +1,4 @@
-"""Where a path really leads: out of the repository, through `..` or a link, or nowhere new."""
+"""Finds paths that leave the repository through `..` or a link."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from ml.core import repository
 from ml.specs.sdk.load import stays_behind
 
-# What no job has a reason to read, where no repository says how far a path may go.
+# Paths that no job needs, for specs outside of a repository.
 _SYSTEM = tuple(
     map(Path, ("/etc", "/proc", "/sys", "/dev", "/root", "/boot", "/run", "/usr", "/bin", "/sbin"))
 )

@@ -1,4 +1,4 @@
-"""MLTable files that a spec's data leads to: there, readable, and their paths too.
+"""MLTable files of a spec's data: whether they and their paths exist and can be read.
 
 The format is Azure ML's (reference-yaml-mltable): a folder with a file `MLTable`, whose `paths` is
 a list of mappings, each with one of file, folder, pattern.
@@ -23,19 +23,19 @@ _SOURCE = "reference-yaml-mltable"
 
 
 def problems(spec: Spec) -> Iterator[Problem]:
-    """What is wrong with the tables that the spec names by local paths, at their own lines.
+    """The problems of the tables that the spec names by local paths, at their own lines.
 
-    Errors where Azure ML could not read the table, warnings where only data is missing: it may be
-    made before the job runs.
+    Errors when Azure ML could not read the table, warnings when only data is missing: it may be
+    created before the job runs.
     """
     for keys, text in _tables(spec.document.data):
         folder = assets.local(text, spec.folder)
         if folder is None or not folder.is_dir() or spec.document.change(*keys):
-            continue  # remote, or missing, which another rule says
+            continue  # remote, or missing, which another rule reports
         if not (folder / FILE).is_file():
             yield Problem(
                 "no-mltable",
-                f"`{text}` holds no file `{FILE}`",
+                f"`{text}` contains no file `{FILE}`",
                 f"a folder with a file `{FILE}`, since its type is {TYPE}",
                 f"write one into it, or make it a uri_folder: {_SOURCE}",
                 spec.place(*keys),
@@ -78,9 +78,9 @@ def _inside(file: Path) -> Iterator[Problem]:
         if path is not None and not _is_there(path, ways[0], text, file.parent):
             yield Problem(
                 "missing-file",
-                f"`{ways[0]}: {text}` names nothing on this machine",
+                f"`{ways[0]}: {text}` does not exist on this machine",
                 f"a {ways[0]} beside the {FILE} file: its paths are relative to it",
-                "make it before the job runs, or mend the path",
+                "create it before the job runs, or correct the path",
                 document.place("paths", index, ways[0]),
                 severity="warning",
                 source=_SOURCE,

@@ -1,4 +1,4 @@
-"""Every problem of a loaded spec: the SDK's, translated, and those that the SDK does not see."""
+"""Every problem of a loaded spec: the SDK's, translated, and those that the SDK misses."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ for _module in ("ports", "schedule", "steps", "sweep"):
 def check(spec: Spec, links: Links | None = None) -> list[Problem]:
     """The problems of a spec in the order of its lines, errors and warnings.
 
-    The rules also read a spec that the SDK refused, so that a person sees everything at once.
+    The rules also run on a spec that the SDK refused, so that all problems show at once.
     `links` remembers the folders that were searched, for a caller with many specs.
     """
     own_nodes = nodes(spec)

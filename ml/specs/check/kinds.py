@@ -110,7 +110,7 @@ _SCHEMA_NAME = re.compile(r"([A-Za-z0-9_]+)(?:\.schema)?\.json$")
 
 
 def kind_of(data: Any) -> Kind | None:
-    """The kind of a parsed document; None when it is no spec that azure-ai-ml has a loader for."""
+    """The kind of a parsed document; None when azure-ai-ml has no loader for it."""
     if not isinstance(data, dict):
         return None
     family = _family_by_schema(data.get("$schema")) or _family_by_shape(data)
@@ -163,7 +163,7 @@ def _family_by_shape(data: Mapping[str, Any]) -> str | None:
         return "feature_store_entity"
     if "auth_mode" in keys and "name" in keys:
         return "online_endpoint"
-    # One that is misspelt is told as such, which "no spec" would not.
+    # A misspelt field gets its own problem only when the kind is known.
     environment = get_close_matches("environment", keys, cutoff=0.8)
     if isinstance(data.get("command"), str) and environment:
         return "component" if _is_component(data, "command") else "job"

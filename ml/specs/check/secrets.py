@@ -1,4 +1,4 @@
-"""What a secret looks like in a spec, and how one is shown: not at all."""
+"""Recognises secrets in a spec, and masks them in messages."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def is_placeholder(value: str) -> bool:
 
 
 def secret_in(name: str, value: Any, is_variable: bool = True) -> str:
-    """What secret the value of `name` is, in words; "" when it is none.
+    """The kind of secret that the value of `name` is, in words; "" when it is not one.
 
     `is_variable` says that it is an environment variable or a credential; elsewhere a name that
     ends in `token` may well be a word of a vocabulary, and must look random.

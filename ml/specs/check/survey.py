@@ -1,4 +1,4 @@
-"""Many specs checked at once: which files are specs, and what is wrong with them."""
+"""Checks many files: which of them are specs, and their problems."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ml.specs.search import hints
 
 @dataclass(frozen=True)
 class Survey:
-    """What was found: the specs, the other YAML files that were passed over, the problems."""
+    """The result: the number of specs, the number of skipped YAML files, the problems."""
 
     specs: int
     skipped: int
@@ -66,7 +66,7 @@ def survey(
 ) -> Survey:
     """Check files, every spec in folders, or without paths every spec in the repository.
 
-    A YAML file that is no Azure ML spec is an error when it was named, passed over in a folder;
+    A YAML file that is not an Azure ML spec is an error when named, and skipped in a folder;
     `others` are files of another kind by their pattern (`ml/projects/*/release.yml`), each with
     what finds the problems of one. Raises Refused without paths where no repository is.
     """
@@ -124,7 +124,7 @@ def _files(paths: Sequence[Path]) -> dict[Path, bool]:
 
 
 def _was_meant_as_spec(path: Path) -> bool:
-    """Whether a file that does not load as YAML says that it is a spec, or may not be asked."""
+    """Whether a file that does not load as YAML looks like a spec or may not be read."""
     try:
         return kinds.mentions_azure_ml(path.read_text("utf-8", errors="replace"))
     except PermissionError:

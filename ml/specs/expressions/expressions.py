@@ -1,7 +1,7 @@
 """The one resolver of Azure ML's expressions: `${{inputs.x}}`, `${{outputs.y}}`, `$[[optional]]`.
 
-Values are substituted verbatim, as Azure ML does, but a value never becomes a command: one that
-holds a character the shell acts on there is refused. In single quotes it acts on none.
+Values are substituted verbatim, as Azure ML does, but a value never becomes a command: a value with
+a character that the shell interprets at that place is refused. In single quotes it interprets none.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from ml.core.errors import Place, Problem, Refused, nearest
 Value = str | PurePath | None
 Quoting = Literal["none", "single", "double", "code"]
 
-# What a shell acts on, quotes included (bash(1), "metacharacter" and "QUOTING"); blanks only
-# separate words, as Azure ML lets them.
+# Characters that a shell interprets, quotes included (bash(1), "metacharacter" and "QUOTING");
+# blanks only separate words, as on Azure ML.
 METACHARACTERS = "|&;()<>$`\\\"'\n\r\0"
 
 _PLACEHOLDER = re.compile(r"\$\{\{\s*(.*?)\s*\}\}", re.DOTALL)
@@ -75,12 +75,12 @@ def resolve_command(
     search_space: Mapping[str, Value] | None = None,
     place: Place | None = None,
 ) -> str:
-    """The command that the shell gets.
+    """The command that the shell receives.
 
     A `str` is a literal and goes in verbatim; a `PurePath` is data and is quoted where the
     command does not quote it. `None` is an optional input without a value: the `$[[…]]` that
-    names it goes away. Raises Refused for a name that nobody declared, for a value that the shell
-    would act on, and for a missing value outside `$[[…]]`.
+    contains it is removed. Raises Refused for an undeclared name, for a value that the shell would
+    interpret, and for a missing value outside `$[[…]]`.
     """
     spaces = {"inputs": inputs, "outputs": outputs, "search_space": search_space or {}}
     problems: list[Problem] = []
@@ -120,7 +120,7 @@ def resolve_command(
 
 
 def resolve_value(template: str, inputs: Mapping[str, Value], outputs: Mapping[str, Value]) -> str:
-    """A text that no shell reads (an environment variable), its placeholders filled in."""
+    """A text outside of a shell (an environment variable) with its placeholders replaced."""
     spaces = {"inputs": inputs, "outputs": outputs}
 
     def fill(match: re.Match[str]) -> str:
@@ -132,7 +132,7 @@ def resolve_value(template: str, inputs: Mapping[str, Value], outputs: Mapping[s
 
 
 def literal(value: object) -> str:
-    """A literal as Azure ML hands it to the command: `str` of it (azure-ai-ml 1.35,
+    """A literal as Azure ML passes it to the command: `str` of it (azure-ai-ml 1.35,
     `to_rest_dataset_literal_inputs`), so a boolean arrives as `True`."""
     return str(value)
 
@@ -140,7 +140,7 @@ def literal(value: object) -> str:
 def unbound(
     reference: Reference, spaces: Mapping[str, Iterable[str]], place: Place | None = None
 ) -> Problem:
-    """The problem of a placeholder that names what nobody declared."""
+    """The problem of a placeholder with an undeclared name."""
     declared = list(spaces.get(reference.source, ()))
     names = [
         f"{source}.{name}" for source, declared_names in spaces.items() for name in declared_names
@@ -148,7 +148,7 @@ def unbound(
     expected = f"one of {', '.join(declared)}" if declared else f"no `{reference.source}` here"
     return Problem(
         "unbound-expression",
-        f"`{reference.text}` names nothing that is declared",
+        f"`{reference.text}` is not declared",
         expected if declared or reference.source in spaces else "inputs, outputs or search_space",
         did_you_mean(f"{reference.source}.{reference.name}", names, "${{{{{}}}}}"),
         place,
@@ -157,11 +157,11 @@ def unbound(
 
 
 def dangerous(value: Value, reference: Reference, place: Place | None = None) -> Problem | None:
-    """The problem of a value that the shell would act on where `reference` puts it, if it would.
+    """The problem of a value that the shell would interpret at `reference`, or None.
 
-    Without quotes every metacharacter acts on a literal (a path is quoted by the resolver); in
-    double quotes `$`, backtick, the quote itself and a last backslash do; in single quotes the
-    quote alone; in code, which a program reads, everything.
+    Without quotes the shell interprets every metacharacter of a literal (the resolver quotes
+    paths); in double quotes `$`, backtick, the quote itself and a final backslash; in single
+    quotes only the quote. In code that a program reads, all of them count.
     """
     text, quoting = str(value), reference.quoting
     acts = {"single": "'\0", "double": '$`"\0'}.get(quoting, METACHARACTERS)
@@ -175,11 +175,11 @@ def dangerous(value: Value, reference: Reference, place: Place | None = None) ->
     listed = " ".join({"\n": "newline", "\r": "return", "\0": "NUL"}.get(c, c) for c in characters)
     hint = f"write `'{reference.text}'` in the command, in single quotes"
     if quoting in {"single", "code"}:
-        hint = "take it out of the value: no quoting protects it there"
+        hint = "remove it from the value: no quoting protects it there"
     return Problem(
         "shell-metacharacter",
-        f"the value {text!r} of `{reference.text}` holds {listed}, which the shell acts on",
-        "a value that stays one value",
+        f"the value {text!r} of `{reference.text}` contains {listed}, which the shell interprets",
+        "a value without characters that the shell interprets",
         hint,
         place,
         source="Azure ML substitutes values verbatim into the command (azure-ai-ml 1.35)",
@@ -187,7 +187,7 @@ def dangerous(value: Value, reference: Reference, place: Place | None = None) ->
 
 
 def did_you_mean(word: str, candidates: Iterable[str], form: str = "{}") -> str:
-    """A hint with the known word that is nearest to a misspelt one, "" when none is near."""
+    """A hint with the candidate closest to a misspelt word; "" when none is close."""
     near = nearest(word, candidates)
     return f"did you mean `{form.format(near[0])}`?" if near else ""
 
@@ -195,8 +195,8 @@ def did_you_mean(word: str, candidates: Iterable[str], form: str = "{}") -> str:
 def quoting_at(command: str, spans: Sequence[tuple[int, int]]) -> list[Quoting]:
     """The quoting in force at each of `spans` (placeholders, in order, read as plain words).
 
-    "code" is where no quoting protects: in an argument that a program runs as code, in a comment,
-    after a here-document begins, in `$'…'`. Where in doubt (`$(…)` in double quotes) the weaker.
+    "code" means that no quoting protects: in an argument that a program runs as code, in a comment,
+    after the start of a here-document, in `$'…'`. In doubt (`$(…)` in double quotes) the weaker.
     """
     states: dict[int, Quoting] = {}
     ends = dict(spans)

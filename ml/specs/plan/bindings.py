@@ -1,4 +1,4 @@
-"""What a job's inputs, outputs, code and environment come to on this machine."""
+"""Resolves a job's inputs, outputs, code and environment on this machine."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ml.specs.plan.fields import Written
 from ml.specs.plan.layers import Part
 from ml.specs.plan.plan import Asset, Environment, InputPlan, OutputPlan
 
-# What Azure ML takes where the spec says nothing (reference-yaml-job-command).
+# Azure ML's defaults (reference-yaml-job-command).
 DATA_TYPE = "uri_folder"
 INPUT_MODE = "ro_mount"
 OUTPUT_MODE = "rw_mount"
@@ -23,11 +23,11 @@ LITERAL_TYPES = {bool: "boolean", int: "integer", float: "number"}
 
 
 class Bindings:
-    """Resolves the references of one spec; `problems` gathers what is not to be found.
+    """Resolves the references of one spec; `problems` collects those that cannot be resolved.
 
-    `root` is the repository whose specs define `azureml:` assets; `prefix` is what leads from the
+    `root` is the repository whose specs define `azureml:` assets; `prefix` is the path from the
     job to the spec (`jobs.train.` of a step), for the hints. `registered` is the folder of the
-    assets that runs on this machine have made; they come after the repository's.
+    assets that runs on this machine registered; the repository's own take precedence.
     """
 
     def __init__(
@@ -76,8 +76,10 @@ class Bindings:
         return InputPlan(name, kind, place, source=source, path=path, asset=asset, mode=mode)
 
     def _data(self, text: str, reference: assets.Reference) -> assets.AssetSpec | None:
-        """The data asset of that name, or the model; of two that will do the newer one, and the
-        repository's when they are the same version."""
+        """The data asset of that name, or else the model, in its newest version.
+
+        The repository's definition wins over a registered one of the same version.
+        """
         for kind in ("data", "model"):
             from_repository = assets.find(text, kind, self.root)
             from_runs = assets.registered(text, kind, self.registered)
@@ -93,15 +95,15 @@ class Bindings:
         return None
 
     def output(self, name: str) -> OutputPlan:
-        """An output; `name:` in it registers what is written as an asset."""
+        """An output; with `name:` its content is registered as an asset."""
         place, written = self.spec.place("outputs", name), self.spec.get("outputs", name) or {}
-        asset, problem = named(written, place)
+        asset, problem = registration(written, place)
         self.problems += [problem] if problem else []
         kind, mode = written.get("type") or DATA_TYPE, written.get("mode") or OUTPUT_MODE
         return OutputPlan(name, str(kind), place, str(mode), asset)
 
     def code(self, *keys: Key) -> Path | None:
-        """The folder of the job's code; None where it has none."""
+        """The folder of the job's code; None when it has none."""
         written = self.spec.get(*keys)
         path = assets.local(written, self.spec.folder) if isinstance(written, str) else None
         if path is None and isinstance(written, str):
@@ -110,14 +112,14 @@ class Bindings:
                     "remote-code",
                     f"`code: {written}` is not on this machine",
                     "a local folder",
-                    "check the code out and name its folder",
+                    "check the code out and give the path of its folder",
                     self.spec.place(*keys),
                 )
             )
         return path.resolve() if path else None
 
     def environment(self, *keys: Key) -> Environment:
-        """The environment: found in the repository, written in place, or only by its name."""
+        """The environment: defined in the repository, inline, or known only by name."""
         written, place = self.spec.get(*keys), self.spec.place(*keys)
         if not isinstance(written, str):
             name = self.spec.get(*keys, "name") if isinstance(written, dict) else None
@@ -146,30 +148,30 @@ class Bindings:
 
 
 def missing(path: Path, place: Place, field: str) -> Problem:
-    """The problem of local data that is not there."""
+    """The problem of local data that does not exist."""
     return Problem(
         "missing-file",
         f"`{repository.shown(path)}` does not exist",
         "a file or folder on this machine",
-        f"make it, or name another with `--set {field}=PATH`",
+        f"create it, or pass another path with `--set {field}=PATH`",
         place,
     )
 
 
-def named(written: Mapping[str, Any], place: Place) -> tuple[Asset | None, Problem | None]:
-    """The asset that an output is registered as, if any, and what is wrong with its name."""
+def registration(written: Mapping[str, Any], place: Place) -> tuple[Asset | None, Problem | None]:
+    """The asset that an output is registered as, if any, and the problem with its name."""
     if not written.get("name"):
         return None, None
     asset = Asset(str(written["name"]), str(written.get("version") or ""))
     for text in (asset.name, *([asset.version] if asset.version else [])):
         if not assets.is_name(text):
-            message = f"`{text}` is no name for an asset or a version"
+            message = f"`{text}` is not a valid name of an asset or a version"
             return None, Problem(
                 "bad-asset-name",
                 message,
-                "letters, digits, `-`, `_` and `.`, at most 255, no sign at the start",
+                "letters, digits, `-`, `_` and `.`, at most 255, not starting with `-` or `.`",
                 place=place,
-                source="azure-ai-ml: assets are named so",
+                source="azure-ai-ml: the names of assets",
             )
     return asset, None
 
@@ -178,7 +180,7 @@ def _changed(asset: Asset, path: Path, place: Place) -> Problem:
     return Problem(
         "asset-changed",
         f"{repository.shown(path)} is not what {asset.made_by} registered as `{asset}`",
-        "the content as it was registered: assets do not change",
-        f"remove {repository.shown(path.parent.parent)} and register it again by a run",
+        "the registered content: assets do not change",
+        f"remove {repository.shown(path.parent.parent)} and run the job that registers it again",
         place,
     )

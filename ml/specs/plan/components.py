@@ -1,4 +1,4 @@
-"""The component that a step runs: written in place, in a file, or registered by the repository."""
+"""The component that a step runs: inline, in a file, or defined by the repository."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from ml.specs.sdk.tree import included
 SOURCE = "reference-yaml-job-pipeline: jobs.<name>.component"
 
 
-def whole(spec: Spec) -> Part:
-    """The spec as one part."""
+def part_of(spec: Spec) -> Part:
+    """The part that is the whole spec."""
     return Part(spec.document, spec.file)
 
 
@@ -38,11 +38,11 @@ def component_of(owner: Part, key: Key, root: Path) -> Part | Problem:
     where = "a registry" if text.startswith("azureml://registries") else "the workspace"
     hint = "export it beside the spec (`az ml component show`) and name the file"
     if not repository.is_root(root):
-        hint += f"; where all of its specs count, `touch {repository.MARK}` at their root says so"
+        hint += f"; to use all specs below a folder, run `touch {repository.MARK}` in it"
     return Problem(
         "component-not-here",
         f"`{key}: {text}` is in {where}, not on this machine",
-        "a component file, or one that a spec of this repository defines",
+        "a component file, or a component that this repository defines",
         hint,
         owner.place(key),
         source=SOURCE,
@@ -54,14 +54,14 @@ HOOKS = ("on_init", "on_finalize")
 
 
 def hooks(layers: Layers) -> list[Problem]:
-    """The problem of each step that a pipeline's settings want before or after all others."""
+    """One problem for each step that the settings run before or after all others."""
     settings = layers.owner("settings").at("settings")
     return [
         Problem(
             "unsupported-step",
-            f"`{key}: {settings.get(key)}` names a step that runs apart from the others",
-            "steps that run when their inputs are there",
-            "bind an input of the step to an output of the one that it has to wait for",
+            f"`{key}: {settings.get(key)}` names a step that runs before or after all others",
+            "steps that run when their inputs are ready",
+            "bind an input of the step to an output of the step that it waits for",
             settings.place(key),
             source=SOURCE,
         )
@@ -71,13 +71,13 @@ def hooks(layers: Layers) -> list[Problem]:
 
 
 def refused(step: Part, name: str, kind: str) -> Problem:
-    """The problem of a kind of step that this machine has nothing to run with."""
+    """The problem of a kind of step that cannot run on this machine."""
     article = "an" if kind[:1] in "aeiou" else "a"
     return Problem(
         "unsupported-step",
-        f"step `{name}` is {article} {kind} step, which this machine has nothing to run with",
+        f"step `{name}` is {article} {kind} step, which cannot run on this machine",
         "command, sweep and pipeline steps",
-        "the other steps can be tried as a pipeline of their own",
+        "run the other steps as a separate pipeline",
         step.place("type") if step.get("type") is not None else step.place(),
         source=SOURCE,
     )

@@ -1,4 +1,4 @@
-"""Fields that jobs, trials and steps share, as a plan has them."""
+"""Reads the fields that jobs, trials and steps share into the types of a plan."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Written(Protocol):
         ...
 
     def get(self, *keys: Key) -> Any:
-        """The value at `keys`, None where there is none."""
+        """The value at `keys`; None when there is none."""
         ...
 
     def place(self, *keys: Key) -> Place:
@@ -33,7 +33,7 @@ class Written(Protocol):
 
 
 def sweep(written: Written, trial: CommandPlan) -> SweepPlan:
-    """The sweep written there, around its trial, whose name and experiment it has."""
+    """The sweep of a spec around its trial; name and experiment are the trial's."""
     sampling = written.get("sampling_algorithm") or "random"
     algorithm: dict[str, Any] = sampling if isinstance(sampling, dict) else {"type": sampling}
     limits = written.get("limits") or {}
@@ -47,7 +47,7 @@ def sweep(written: Written, trial: CommandPlan) -> SweepPlan:
             (str(name), dimension(written, "search_space", name))
             for name in written.get("search_space") or {}
         ),
-        # The SDK has checked that these are words that the plan knows, in any case.
+        # The SDK has checked these words, in any case.
         algorithm=str(algorithm["type"]).lower(),  # type: ignore[arg-type]
         goal=str(written.get("objective", "goal")).lower(),  # type: ignore[arg-type]
         primary_metric=str(written.get("objective", "primary_metric")),
@@ -66,7 +66,7 @@ def sweep(written: Written, trial: CommandPlan) -> SweepPlan:
 
 
 def dimension(written: Written, *keys: Key) -> Dimension:
-    """The distribution written at `keys`; a `choice` may hold nested spaces."""
+    """The distribution at `keys`; a `choice` may contain nested spaces."""
     setting = written.get(*keys)
     kind, name = str(setting["type"]).lower(), str(keys[-1])
     if kind == "choice":
@@ -88,7 +88,7 @@ def _nested(written: Written, *keys: Key) -> Mapping[str, object]:
 
 
 def distribution(written: Written, *keys: Key) -> Distribution | None:
-    """The launcher written at `keys`, if any."""
+    """The launcher at `keys`, if any."""
     setting = written.get(*keys)
     if not isinstance(setting, dict):
         return None
@@ -120,7 +120,7 @@ def early_termination(written: Written) -> EarlyTermination | None:
 
 
 def places(written: Written, *at: Key) -> Mapping[str, Place]:
-    """The line of every field of a job, a trial's own before the sweep's; two levels deep."""
+    """The line of every field of a job, two levels deep; a trial's fields win over the sweep's."""
     lines: dict[str, Place] = {}
     for owner in ((), at) if at else ((),):
         for field, value in (written.get(*owner) or {}).items():
@@ -138,10 +138,10 @@ def tags(written: Written) -> Mapping[str, str]:
 
 
 def seconds(value: Any) -> float | None:
-    """A time limit; None for none."""
+    """A time limit in seconds; None when there is none."""
     return float(value) if value else None
 
 
 def text(value: Any) -> str:
-    """A value where only text may stand."""
+    """A value as text; "" for None."""
     return "" if value is None else str(value)

@@ -1,4 +1,4 @@
-"""A mapping that cannot be changed, for plans; a dict to whoever reads or copies it."""
+"""An immutable mapping for plans; readers and copies see a dict."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ V = TypeVar("V")
 
 
 class Frozen(dict[K, V]):
-    """A dict whose content is given once; every way of changing it raises TypeError."""
+    """A dict that raises TypeError on every change."""
 
     def _refuse(self, *args: Any, **kwargs: Any) -> NoReturn:
         raise TypeError("a plan cannot be changed: change the spec, or use --set")

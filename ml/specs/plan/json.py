@@ -1,7 +1,7 @@
-"""A plan as JSON that comes back as the very same plan, so that a job can be gone on with later.
+"""Plans as JSON and back, without loss, so that a job can be resumed later.
 
-Every value says what it is: a dataclass of `plan.py` is `{"is": "InputPlan", "with": …}`, a mapping
-keeps its order and the types of its keys. `ml.cli.render.plan_text` has the form for reading.
+Every value carries its type: a dataclass of `plan.py` is `{"is": "InputPlan", "with": …}`, and
+a mapping keeps its order and the types of its keys. `ml.cli.render.plan_text` renders it as text.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def kinds() -> dict[str, Any]:
 
 
 def to_json(value: Any) -> Any:
-    """The plan, or a part of it, as plain JSON values. TypeError for what no plan holds."""
+    """A plan or a part of it as JSON values; TypeError for a type that plans do not contain."""
     if value is None or isinstance(value, str | int | float):
         return value
     if isinstance(value, Path):
@@ -44,7 +44,7 @@ def to_json(value: Any) -> Any:
         return {"is": "list", "with": [to_json(item) for item in value]}
     name = type(value).__name__
     if kinds().get(name) is not type(value):
-        raise TypeError(f"a plan holds no {type(value)}")
+        raise TypeError(f"a plan cannot contain {type(value)}")
     return {
         "is": name,
         "with": {item.name: to_json(getattr(value, item.name)) for item in fields(value)},
@@ -52,13 +52,13 @@ def to_json(value: Any) -> Any:
 
 
 def from_json(data: Any) -> Plan:
-    """The plan that `to_json` wrote. ValueError when it was written in another form."""
+    """The plan that `to_json` wrote. ValueError when it has another format."""
     try:
         decoded = _value(data)
     except (KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"this is no plan as this version writes them: {error}") from error
+        raise ValueError(f"this is not a plan of this version: {error}") from error
     if not isinstance(decoded, CommandPlan | SweepPlan | PipelinePlan):
-        raise ValueError("this is no plan")
+        raise ValueError("this is not a plan")
     return decoded
 
 

@@ -1,4 +1,4 @@
-"""Parts of specs: a mapping somewhere in a YAML file, and a step on top of its component."""
+"""Parts of specs: a mapping in a YAML file, and a step layered over its component."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ class Part:
         return self.file.parent
 
     def get(self, *keys: Key) -> Any:
-        """The value at `keys`, None where there is none."""
+        """The value at `keys`; None when there is none."""
         return self.document.get(*self.keys, *keys)
 
     def mapping(self, *keys: Key) -> Mapping[str, Any]:
-        """The value at `keys` where it is a mapping; empty where it is none."""
+        """The mapping at `keys`; empty when the value is not a mapping."""
         value = self.get(*keys)
         return value if isinstance(value, dict) else {}
 
@@ -44,29 +44,29 @@ class Part:
 
 @dataclass(frozen=True)
 class Layers:
-    """What a step says itself, on top of what its component says (see `Written`)."""
+    """A step's own fields, layered over those of its component (see `Written`)."""
 
     own: Part
     component: Part | None = None
 
     @property
     def folder(self) -> Path:
-        """The step's; a path that its component wrote is relative to `owner(…).folder`."""
+        """The step's folder; paths in its component are relative to `owner(…).folder`."""
         return self.own.folder
 
     def owner(self, key: Key) -> Part:
-        """The part that says `key`: the step when both do, and when neither does."""
+        """The part that has `key`: the component only when the step lacks it."""
         if self.component is not None and self.own.get(key) is None:
             return self.component if self.component.get(key) is not None else self.own
         return self.own
 
     def get(self, *keys: Key) -> Any:
-        """The value at `keys` by the part that says the first of them; without keys, both."""
+        """The value at `keys` in the part that has the first key; without keys, both merged."""
         if keys:
             return self.owner(keys[0]).get(*keys)
         beneath = self.component.get() if self.component is not None else {}
         return {**beneath, **self.own.get()}
 
     def place(self, *keys: Key) -> Place:
-        """The line of that, in the file where it stands."""
+        """The line of that value, in the file that has it."""
         return self.owner(keys[0]).place(*keys) if keys else self.own.place()

@@ -13,7 +13,7 @@ from ml.core.errors import Problem, Refused
 from ml.specs.assets import assets
 from ml.specs.expressions.expressions import did_you_mean
 
-# Where a spec of any job may be given a field that it does not have yet.
+# Sections of any job in which --set may add fields.
 _OPEN = frozenset(
     {
         "inputs",
@@ -35,16 +35,16 @@ _FIELDS = frozenset(
         *("environment", "command", "code"),
     }
 )
-# What nobody means to set: the file is what it is.
+# Fields that define the file itself and are not suggested.
 _FIXED = frozenset({"$schema", "type", "version"})
 
 
 def apply(data: dict[str, Any], overrides: Mapping[str, str]) -> None:
-    """Change `data` in place; Refused with every target that the spec does not have.
+    """Change `data` in place; raises Refused with every target that does not exist.
 
     Values are read as YAML scalars (`0.1` is a number, `"0.1"` text). `inputs.x` and
-    `outputs.x` stand for the `path` of data and for the value of a literal. A local path is
-    relative to the working directory, since a person typed it there.
+    `outputs.x` mean the `path` of data and the value of a literal. A local path is relative to
+    the working directory.
     """
     problems = []
     for target, text in overrides.items():

@@ -1,4 +1,4 @@
-"""A parallel step → what its plan says of mini-batches (see `ml.specs.plan.plan.Parallel`)."""
+"""A parallel step → the plan of its mini-batches (`ml.specs.plan.plan.Parallel`)."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _FACTORS = {"": 1, "kb": 1 << 10, "mb": 1 << 20, "gb": 1 << 30}
 
 
 def planned(layers: Layers, code: Path | None) -> Parallel | list[Problem]:
-    """The mini-batches of a step (on top of its component), or what is wrong with them.
+    """The mini-batches of a step (layered over its component), or the problems with them.
 
-    `code` is the folder that has the entry script.
+    `code` is the folder with the entry script.
     """
     problems: list[Problem] = []
     task = layers.owner("task")
@@ -51,9 +51,9 @@ def planned(layers: Layers, code: Path | None) -> Parallel | list[Problem]:
         mini_batch_size=numbers.size(),
         partition_keys=tuple(map(str, layers.get("partition_keys") or ())),
         append_row_to=_named(task.get("task", "append_row_to"), "outputs"),
-        max_concurrency_per_instance=numbers.whole("max_concurrency_per_instance"),
-        max_retries=numbers.whole("retry_settings", "max_retries", default=2) or 0,
-        run_timeout_s=float(numbers.whole("retry_settings", "timeout", default=60) or 60),
+        max_concurrency_per_instance=numbers.integer("max_concurrency_per_instance"),
+        max_retries=numbers.integer("retry_settings", "max_retries", default=2) or 0,
+        run_timeout_s=float(numbers.integer("retry_settings", "timeout", default=60) or 60),
         error_threshold=numbers.threshold("error_threshold"),
         mini_batch_error_threshold=numbers.threshold("mini_batch_error_threshold"),
         logging_level=str(layers.get("logging_level") or "INFO").upper(),
@@ -62,13 +62,13 @@ def planned(layers: Layers, code: Path | None) -> Parallel | list[Problem]:
 
 
 class Numbers:
-    """Reads numbers that may be written as text; what is neither becomes a problem."""
+    """Reads numbers that may be written as text; other values become problems."""
 
     def __init__(self, layers: Layers, problems: list[Problem]) -> None:
         self._layers, self._problems = layers, problems
 
     def size(self) -> int:
-        """The size of a mini-batch, 0 when the step says none."""
+        """The size of a mini-batch; 0 when the step sets none."""
         written = self._layers.get("mini_batch_size")
         if written is None:
             return 0
@@ -78,8 +78,8 @@ class Numbers:
             return 0
         return int(match[1]) * _FACTORS[(match[2] or "").lower()]
 
-    def whole(self, *keys: str, default: int | None = None) -> int | None:
-        """A whole number, `default` when the step says none."""
+    def integer(self, *keys: str, default: int | None = None) -> int | None:
+        """An integer; `default` when the step sets none."""
         written = self._layers.get(*keys) if len(keys) == 1 else self._below(*keys)
         if written is None:
             return default
@@ -90,12 +90,12 @@ class Numbers:
             return default
 
     def threshold(self, key: str) -> int:
-        """A number of failures that are allowed, -1 for any."""
-        limit = self.whole(key, default=-1)
+        """The number of tolerated failures; -1 means any."""
+        limit = self.integer(key, default=-1)
         return -1 if limit is None else limit
 
     def _below(self, key: str, name: str) -> Any:
-        """A step that says one retry setting leaves the others as its component has them."""
+        """One of the nested settings; the component supplies those that the step does not set."""
         for part in (self._layers.own, self._layers.component):
             if part is not None and part.mapping(key).get(name) is not None:
                 return part.mapping(key)[name]
@@ -103,7 +103,7 @@ class Numbers:
 
     def _wrong(self, written: object, expected: str, *keys: str) -> None:
         message, place = f"`{'.'.join(keys)}` is `{written}`", self._layers.place(*keys)
-        # Azure ML takes a binding in some of these; here they are read before any value is known.
+        # Azure ML accepts a binding in some of these; a plan is made before its value is known.
         code = "unsupported-step" if "${{" in str(written) else "bad-mini-batches"
         self._problems.append(_problem(code, message, expected, place))
 

@@ -1,4 +1,4 @@
-"""A pipeline, or a pipeline component → its plan: every step's, and how they hang together."""
+"""Pipeline jobs and pipeline components → plans: their steps, and how these are connected."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from ml.specs.plan.ports import Ports, waits_for
 from ml.specs.search import hints
 
 RUNNABLE = frozenset({"command", "sweep", "pipeline", "parallel"})
-# An output that every step has without writing to it: what it left in `./outputs` and `./logs`.
+# Outputs that every step has without declaring them: its `./outputs` and `./logs`.
 _IMPLICIT = frozenset({"default", "artifacts"})
 
 
 @dataclass(frozen=True)
 class _Around:
-    """What the pipeline around a step says for it, and the way that led there."""
+    """The surrounding pipeline of a step: its files, settings, compute, prefix and outputs."""
 
     files: tuple[Path, ...]
     settings: Mapping[str, Any] = field(default_factory=dict)
@@ -44,10 +44,10 @@ class _Around:
 
 
 class Planner:
-    """Plans one pipeline job; `problems` gathers what is wrong with all of its steps.
+    """Plans one pipeline job; `problems` collects the problems of all steps.
 
     `root` is the repository whose specs define `azureml:` assets, `registered` the folder of those
-    that runs have made. Names, experiment and compute are the job's and go down to every step.
+    that runs registered. Every step inherits the job's experiment and compute.
     """
 
     def __init__(self, root: Path, experiment: str, registered: Path | None = None) -> None:
@@ -55,14 +55,14 @@ class Planner:
         self.problems: list[Problem] = []
 
     def job(self, own: Part, display_name: str) -> PipelinePlan:
-        """The plan of the pipeline job written at `own`; of no use when there are `problems`."""
+        """The plan of the pipeline job written at `own`; not usable when there are `problems`."""
         component = self._component(own, "component") if own.get("component") is not None else None
         layers = Layers(own, component)
         ports = Ports(own, component, self._root, registered=self._registered)
         return self._pipeline(layers, ports, display_name, _Around((own.file,)))
 
     def _pipeline(self, layers: Layers, ports: Ports, name: str, around: _Around) -> PipelinePlan:
-        """A pipeline; a nested one has the settings and the compute of the one around."""
+        """A pipeline; a nested one inherits settings and compute."""
         inputs, _ = ports.inputs()
         outputs, _ = ports.outputs({})
         self.problems += [*ports.problems, *hooks(layers)]
@@ -97,7 +97,7 @@ class Planner:
         )
 
     def _step(self, own: Part, name: str, around: _Around) -> StepPlan | None:
-        """A step, None when there is a problem with it."""
+        """A step; None when it has a problem."""
         written, component = own.get("component"), None
         if written is not None:
             component = self._component(own, "component")
@@ -126,7 +126,7 @@ class Planner:
                 return None
             inside = replace(around, files=(*around.files, file), prefix=prefix)
             plan = self._pipeline(layers, ports, name, inside)
-            # Its inputs as the step gives them, its outputs as the step redeclares them.
+            # The step gives the inputs and redeclares the outputs.
             plan = replace(plan, outputs=outputs)
         else:
             self.problems += ports.problems
@@ -148,9 +148,9 @@ class Planner:
     def _command(
         self, layers: Layers, name: str, compute: str, task: Part | None = None
     ) -> CommandPlan:
-        """The command of a step or of a trial; its inputs and outputs are for the caller.
+        """The command of a step or of a trial; the caller adds inputs and outputs.
 
-        `task` is the part that says what a parallel step runs: the arguments of an entry script.
+        `task` is the part with a parallel step's `task`: the arguments of its entry script.
         """
         at = ("task",) if task is not None else ()
         command = task.get("task", "program_arguments") or "" if task else layers.get("command")
@@ -211,7 +211,7 @@ class Planner:
     def _demand(
         self, steps: Mapping[str, StepPlan], inputs: Mapping[str, InputPlan], jobs: Part
     ) -> None:
-        """Every source is there; the checks see only those that begin with `parent`."""
+        """Report every source that does not exist; the checks cover only those with `parent`."""
         for name, step in steps.items():
             for key, source in step.sources.items():
                 if isinstance(source, FromStep):
@@ -221,7 +221,7 @@ class Planner:
                     exists, names = source.input in inputs, ", ".join(inputs)
                 if not exists:
                     message = (
-                        f"`{source}`, which step `{name}` asks for, is nowhere in the pipeline"
+                        f"`{source}`, which step `{name}` uses, does not exist in the pipeline"
                     )
                     expected = f"one of {names}" if names else "a value"
                     place = jobs.place(name, "inputs", key)
@@ -238,7 +238,7 @@ def _sampled(command: str, names: set[str]) -> str:
 
 
 def _is_implicit(output: str, command: CommandPlan) -> bool:
-    """Whether an output is the implicit one: a command that names it writes it itself."""
+    """Whether an output is implicit: its command does not refer to it."""
     texts = [command.command, *command.environment_variables.values()]
     return output in _IMPLICIT and not any(
         (reference.source, reference.name) == ("outputs", output)
@@ -256,7 +256,7 @@ def _in_order(steps: Mapping[str, StepPlan]) -> dict[str, StepPlan]:
             for name, step in steps.items()
             if name not in done and all(other in done or other not in steps for other in step.after)
         ]
-        # The checks have refused circles; whatever is left of one keeps the order of the file.
+        # The checks refuse cycles; should one get here, its steps keep the order of the file.
         for name in ready or [name for name in steps if name not in done]:
             done[name] = steps[name]
     return done
@@ -265,7 +265,7 @@ def _in_order(steps: Mapping[str, StepPlan]) -> dict[str, StepPlan]:
 def _typed(
     output: OutputPlan, origin: FromStep | None, steps: Mapping[str, StepPlan]
 ) -> OutputPlan:
-    """An output of the pipeline with the type of the step's output that it is."""
+    """An output of the pipeline, with the type of the step's output that it comes from."""
     if origin is None:
         return output
     inner = outputs_of(steps[origin.step].plan).get(origin.output)

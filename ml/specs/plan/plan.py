@@ -1,7 +1,7 @@
-"""What a spec comes to once every reference in it is resolved: frozen, printable, without effects.
+"""The plan of a job: its spec with every reference resolved. Frozen, printable, without effects.
 
-A plan says everything that a backend needs to run the job and nothing about where it runs.
-`ml.specs.plan.planning` makes plans; `ml run --dry-run` prints them; backends carry them out.
+A plan contains everything that a backend needs to run the job, and nothing about where it runs.
+`ml.specs.plan.planning` makes plans, `ml run --dry-run` prints them, backends run them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ LITERALS = frozenset({"string", "number", "integer", "boolean"})
 class Asset:
     """A named, versioned thing: `azureml:name:version`; the digest is sha256 of its content.
 
-    `made_by` is the run that registered it on this machine, "" of one that a spec defines.
+    `made_by` is the run that registered it on this machine; "" when a spec defines it.
     """
 
     name: str
@@ -43,7 +43,7 @@ class InputPlan:
     """An input: a literal `value`, or data at `path` (local, absolute) or `source` (as written).
 
     `type` is Azure ML's: string number integer boolean uri_file uri_folder mltable custom_model
-    mlflow_model triton_model. A remote source that this machine does not hold has `path=None`.
+    mlflow_model triton_model. A remote source has `path=None`.
     """
 
     name: str
@@ -57,15 +57,15 @@ class InputPlan:
 
     @property
     def is_literal(self) -> bool:
-        """Whether the command receives the value itself, not the path of data."""
+        """Whether the command receives a value rather than the path of data."""
         return self.type in LITERALS
 
 
 @dataclass(frozen=True)
 class OutputPlan:
-    """A path that the job may write, kept when it ends; registered when `asset` is set.
+    """A path that the job may write. It is kept, and registered when `asset` is set.
 
-    An `asset` without a version gets the next one that is free.
+    An `asset` without a version gets the next free version.
     """
 
     name: str
@@ -77,7 +77,7 @@ class OutputPlan:
 
 @dataclass(frozen=True)
 class Dependency:
-    """A line of a conda file, as written; `manager` is who installs it on Azure ML."""
+    """A line of a conda file, as written; `manager` installs it on Azure ML."""
 
     text: str
     manager: Literal["conda", "pip"]
@@ -88,9 +88,8 @@ class Dependency:
 class Environment:
     """The environment a job asks for: an asset, a name, or an inline definition.
 
-    With `dockerfile` its image is built from one. `dependencies` are those of its conda file (or of
-    the mapping in its place), with what the file includes by `-r`; None where it has none, or it is
-    not on this machine.
+    With `dockerfile` its image is built from one. `dependencies` are those of its conda file or
+    inline mapping, including files named by `-r`; None when there is no such file on this machine.
     """
 
     reference: str
@@ -120,7 +119,7 @@ class Distribution:
         return nodes if self.worker_count is None else self.worker_count
 
     def processes(self, nodes: int) -> int:
-        """How many processes there are on so many nodes."""
+        """The number of processes on that many nodes."""
         if self.type == "tensorflow":
             return self.workers(nodes) + self.parameter_server_count
         return nodes * self.process_count_per_instance
@@ -128,12 +127,12 @@ class Distribution:
 
 @dataclass(frozen=True)
 class Parallel:
-    """How a parallel step's data is divided into mini-batches, and when it has failed.
+    """How a parallel step divides its data into mini-batches, and when it fails.
 
     By reference-yaml-job-parallel. `input` is the name of the input that is divided; mini-batches
     are of `mini_batch_size` files, or of that many bytes of a table (0: not given), or of one
     combination of `partition_keys`. A threshold of -1 ignores all failures. `append_row_to` is the
-    name of the output that takes all that run() returned, "" for none.
+    name of the output that receives the results of run(); "" for none.
     """
 
     entry_script: str
@@ -205,7 +204,7 @@ class CommandPlan:
 
     @property
     def processes(self) -> int:
-        """How many processes run the command at the same time, on all nodes together."""
+        """How many processes run the command at the same time, on all nodes."""
         return self.distribution.processes(self.instance_count) if self.distribution else 1
 
 
@@ -236,7 +235,7 @@ class SweepPlan:
 
 @dataclass(frozen=True)
 class FromPipeline:
-    """The value of a step's input is the input of that name of the pipeline around it."""
+    """A step's input takes the value of an input of the surrounding pipeline."""
 
     input: str
 
@@ -246,7 +245,7 @@ class FromPipeline:
 
 @dataclass(frozen=True)
 class FromStep:
-    """The value of a step's input is what another step wrote."""
+    """A step's input is the output of another step."""
 
     step: str
     output: str
@@ -260,11 +259,11 @@ Source = FromPipeline | FromStep
 
 @dataclass(frozen=True)
 class StepPlan:
-    """A step of a pipeline: what it runs, and how it hangs together with the others.
+    """A step of a pipeline: what it runs, and its connections to other steps.
 
-    Inputs of `plan` that are in `sources` get their value or path from there; the others have
-    theirs. `promoted` maps outputs of the step to outputs of the pipeline. `after` are the steps
-    that must have completed before. A step that is not deterministic is never reused.
+    Inputs of `plan` that are in `sources` get their value or path from there. `promoted` maps
+    outputs of the step to outputs of the pipeline. `after` are the steps that must complete
+    before. A step that is not deterministic is never reused.
     """
 
     place: Place
@@ -279,8 +278,8 @@ class StepPlan:
 class PipelinePlan:
     """A pipeline: steps by name, each after those that it waits for.
 
-    `outputs` are the pipeline's own; `origins` says which step writes each. An input without a
-    value and without data is one of a pipeline component, which the step that runs it fills in.
+    `outputs` are the pipeline's own; `origins` maps each to the step that writes it. An input of a
+    pipeline component may have no value or data: the step that runs the component supplies it.
     """
 
     place: Place
@@ -290,8 +289,8 @@ class PipelinePlan:
     inputs: Mapping[str, InputPlan] = field(default_factory=dict)
     outputs: Mapping[str, OutputPlan] = field(default_factory=dict)
     origins: Mapping[str, FromStep] = field(default_factory=dict)
-    # "By default, the pipeline will continue to run even if one step fails": what does not depend
-    # on that step is still carried out. The default value is `True`; "if you change this setting
+    # "By default, the pipeline will continue to run even if one step fails": steps that do not
+    # depend on that step still run. The default value is `True`; "if you change this setting
     # to False, … steps that are currently running will be canceled" (reference-yaml-job-pipeline,
     # attributes of the `settings` key).
     continue_on_step_failure: bool = True
@@ -305,7 +304,7 @@ Plan = CommandPlan | SweepPlan | PipelinePlan
 
 
 def commands(plan: Plan) -> Iterator[CommandPlan]:
-    """Every command that carrying out the plan may start: its own, its trial's, its steps'."""
+    """Every command that running the plan may start: its own, its trial's, its steps'."""
     if isinstance(plan, PipelinePlan):
         for step in plan.steps.values():
             yield from commands(step.plan)
@@ -325,9 +324,9 @@ def sweeps(plan: Plan) -> Iterator[SweepPlan]:
 def given(
     plan: Plan, at: str = "", besides: Container[str] = frozenset()
 ) -> Iterator[tuple[str, InputPlan]]:
-    """Every input that the spec itself gives, by the field that says so (`jobs.train.inputs.x`).
+    """Every input that the spec itself supplies, by its field (`jobs.train.inputs.x`).
 
-    `besides` are inputs that come from somewhere else.
+    `besides` are inputs with another source.
     """
     for name, data in inputs_of(plan).items():
         if name not in besides:
@@ -338,10 +337,10 @@ def given(
 
 
 def inputs_of(plan: Plan) -> Mapping[str, InputPlan]:
-    """What goes into the plan; a sweep's inputs are its trial's."""
+    """The inputs of a plan; a sweep's are its trial's."""
     return plan.trial.inputs if isinstance(plan, SweepPlan) else plan.inputs
 
 
 def outputs_of(plan: Plan) -> Mapping[str, OutputPlan]:
-    """What comes out of it; a sweep's outputs are those of its best trial."""
+    """The outputs of a plan; a sweep's are those of its best trial."""
     return plan.trial.outputs if isinstance(plan, SweepPlan) else plan.outputs

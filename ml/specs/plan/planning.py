@@ -12,14 +12,14 @@ from ml.core.errors import Exit, Problem, Refused, errors
 from ml.specs.check import check
 from ml.specs.plan import fields
 from ml.specs.plan.bindings import Bindings
-from ml.specs.plan.components import whole
+from ml.specs.plan.components import part_of
 from ml.specs.plan.frozen import Frozen
 from ml.specs.plan.pipelines import RUNNABLE, Planner
 from ml.specs.plan.plan import CommandPlan, Plan
 from ml.specs.sdk.load import Spec
 from ml.specs.search import hints
 
-# Problems that no change of the spec's values mends: what it names is in another place.
+# Problems that no value in the spec fixes: the thing that it names is in another place.
 ELSEWHERE = frozenset({"remote-code", "component-not-here", "unsupported-step"})
 
 
@@ -27,8 +27,8 @@ def plan(spec: Spec, root: Path | None = None, registered: Path | None = None) -
     """The plan of a command, sweep or pipeline job; Refused with every error at once.
 
     `root` is the repository whose specs define `azureml:` assets, `registered` the folder of those
-    that runs on this machine have made. What nothing here can run (a
-    kind of job or step, code and components of another place) is refused with exit code 33.
+    that runs on this machine registered. Kinds of jobs and steps that cannot run here, and
+    code and components in other places, are refused with exit code 33.
     """
     problems = errors(check.check(spec))
     if problems:
@@ -38,7 +38,7 @@ def plan(spec: Spec, root: Path | None = None, registered: Path | None = None) -
     root = root or repository.root(spec.file)
     if spec.kind.type == "pipeline":
         planner = Planner(root, _experiment(spec), registered)
-        pipeline = planner.job(whole(spec), _display_name(spec))
+        pipeline = planner.job(part_of(spec), _display_name(spec))
         _refuse(planner.problems)
         return pipeline
     bindings = Bindings(spec, root, registered=registered)
@@ -53,7 +53,7 @@ def plan(spec: Spec, root: Path | None = None, registered: Path | None = None) -
 
 
 def _refuse(problems: Sequence[Problem]) -> None:
-    """Raise Refused for problems; what another place has cannot be honoured (exit code 33)."""
+    """Raise Refused if there are problems; exit code 33 if one of them is in ELSEWHERE."""
     if problems:
         elsewhere = any(problem.code in ELSEWHERE for problem in problems)
         code = Exit.CANNOT_HONOUR if elsewhere else Exit.WRONG_CALL
@@ -68,7 +68,7 @@ def _refuse_kind(spec: Spec) -> NoReturn:
             f"this is the spec of {spec.kind.with_article}, not of a job",
             Exit.WRONG_CALL,
         )
-    hint = f"`ml check {spec.document.shown}` checks it all the same"
+    hint = f"`ml check {spec.document.shown}` checks it"
     problem = Problem(
         "unsupported-kind", message, "a command, sweep or pipeline job", hint, spec.place("type")
     )

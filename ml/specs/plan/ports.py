@@ -1,4 +1,4 @@
-"""What goes into a step and out of it: its component's ports, and what the pipeline gives them."""
+"""The inputs and outputs of a step: its component's ports, and the values that the step gives."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ml.specs.plan.bindings import (
     LITERAL_TYPES,
     OUTPUT_MODE,
     Bindings,
-    named,
+    registration,
 )
 from ml.specs.plan.frozen import Frozen
 from ml.specs.plan.layers import Part
@@ -33,7 +33,7 @@ from ml.specs.plan.plan import (
 class Ports:
     """The inputs and outputs of a step (or of a whole pipeline): `own` on top of `component`.
 
-    `prefix` leads from the job to `own` (`jobs.train.`); `problems` gathers what is missing.
+    `prefix` is the path from the job to `own` (`jobs.train.`); `problems` collects missing data.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class Ports:
         self.problems: list[Problem] = []
 
     def inputs(self) -> tuple[Mapping[str, InputPlan], Mapping[str, Source]]:
-        """Every input, and the sources of those that come from elsewhere in the pipeline."""
+        """Every input, and the sources of those that another part of the pipeline provides."""
         inputs: dict[str, InputPlan] = {}
         sources: dict[str, Source] = {}
         for name in self._names("inputs"):
@@ -76,7 +76,7 @@ class Ports:
             if target:
                 promoted[name] = target
             kind = fields.get("type") or port.get("type") or (outer.type if outer else "")
-            asset, problem = named(fields, self._own.place("outputs", name))
+            asset, problem = registration(fields, self._own.place("outputs", name))
             self.problems += [problem] if problem else []
             owner = self._own if name in self._own.mapping("outputs") else self._component
             outputs[name] = OutputPlan(
@@ -89,7 +89,7 @@ class Ports:
         return Frozen(outputs), Frozen(promoted)
 
     def _names(self, direction: str) -> list[str]:
-        """The component's first, then what the step adds."""
+        """The component's names first, then those that the step adds."""
         declared = self._component.mapping(direction) if self._component is not None else {}
         return list(dict.fromkeys(map(str, (*declared, *self._own.mapping(direction)))))
 
@@ -97,7 +97,7 @@ class Ports:
         return self._component.mapping(direction, name) if self._component is not None else {}
 
     def _given(self, name: str) -> InputPlan | None:
-        """The input as the step writes it; None where it writes nothing."""
+        """The input as the step gives it; None when the step gives none."""
         written, place = self._own.get("inputs", name), self._own.place("inputs", name)
         kind = str(self._port("inputs", name).get("type") or "").lower()
         if written is None:
@@ -139,7 +139,7 @@ def literal_type(value: Value) -> str:
 
 
 def source_of(text: str) -> Source | None:
-    """Where a text that is one binding, and nothing else, says that the value comes from."""
+    """The source that a text names when it is exactly one binding; None for other texts."""
     match _binding(text):
         case ("inputs", name):
             return FromPipeline(name)
@@ -149,7 +149,7 @@ def source_of(text: str) -> Source | None:
 
 
 def waits_for(step: Part) -> Iterator[str]:
-    """The steps that a step names anywhere in it."""
+    """The steps that a step refers to, in any of its fields."""
     for _, text in strings(step.get()):
         for reference in expressions.references(text):
             path = reference.path[1:] if reference.source == "parent" else reference.path
@@ -158,7 +158,7 @@ def waits_for(step: Part) -> Iterator[str]:
 
 
 def _promotion(text: Any) -> str:
-    """The output of the pipeline around that a text names; "" when it names none."""
+    """The output of the surrounding pipeline that a text names; "" when it names none."""
     match _binding(text) if isinstance(text, str) else ():
         case ("outputs", name):
             return name
@@ -166,7 +166,7 @@ def _promotion(text: Any) -> str:
 
 
 def _binding(text: str) -> tuple[str, ...]:
-    """The parts of a text that is one reference and nothing else; () for any other.
+    """The parts of a text that is exactly one reference; () for other texts.
 
     `${{inputs.x}}` and `${{jobs.a.outputs.b}}`, without `parent`, are the older spelling.
     """

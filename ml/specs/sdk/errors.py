@@ -1,4 +1,4 @@
-"""azure-ai-ml's errors in the words of a Problem, with the line of the node that they are about."""
+"""Translates azure-ai-ml's errors into Problems with the line of the node concerned."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from ml.specs.check.kinds import Kind, kind_of
 from ml.specs.sdk import words
 from ml.specs.sdk.tree import Leaf, Spot, leaves
 
-# What a loader raises that met a shape of which it had not thought.
+# What a loader raises on a value of an unexpected shape.
 _FAULTS = (AttributeError, TypeError, LookupError, RecursionError)
 _UNPARSED = re.compile(r"Error while parsing yaml file: (?P<file>.*?)\s*(?:\n|$)")
 
 
 def translate(error: Exception, kind: Kind, document: Document, file: Path) -> tuple[Problem, ...]:
-    """The problems in what a loader of the SDK raised, each once, in the order of the lines.
+    """The problems in an error of the SDK's loader, each once, in the order of the lines.
 
-    A loader's own fault has the code `loader-failed`: what a rule says of the spec is better.
+    A failure of the loader itself has the code `loader-failed`; a rule's problem replaces it.
     """
     cause, schema = _original(error)
     if isinstance(cause, ValidationError) and isinstance(cause.messages, dict):
@@ -55,7 +55,7 @@ def translate(error: Exception, kind: Kind, document: Document, file: Path) -> t
 
 
 def _unreadable(messages: tuple[str, ...]) -> tuple[Problem, ...]:
-    """What is wrong, by its own lines, with a file that the spec names and the SDK cannot read."""
+    """The problems, at its own lines, of a file that the spec names and the SDK cannot read."""
     for match in filter(None, map(_UNPARSED.search, messages)):
         try:
             read(Path(match["file"]), repository.shown(Path(match["file"])))
@@ -67,7 +67,7 @@ def _unreadable(messages: tuple[str, ...]) -> tuple[Problem, ...]:
 def _to_the_file(
     keys: tuple[Key, ...], messages: tuple[str, ...], document: Document, file: Path
 ) -> tuple[Key, ...]:
-    """The keys of the path that is not there, where the SDK names only the mapping around it."""
+    """The keys of a missing path for which the SDK names only the mapping around it."""
     resolved = words.not_found(messages)
     if not resolved or not isinstance(document.get(*keys), dict):
         return keys
@@ -78,7 +78,7 @@ def _to_the_file(
 
 
 def _without_consequences(problems: list[Problem]) -> list[Problem]:
-    """A field is missing because it is misspelt: the misspelling is the problem to show."""
+    """Without the missing fields that are misspelt: the misspelling is reported."""
     hints = " ".join(problem.hint for problem in problems if problem.code == "unknown-field")
     return [
         problem
@@ -90,8 +90,7 @@ def _without_consequences(problems: list[Problem]) -> list[Problem]:
 def _original(error: BaseException) -> tuple[BaseException, Any]:
     """The error as marshmallow raised it, and the outermost schema that was loading.
 
-    `load_from_dict` wraps it in one whose only message is a page of text; the schema is nowhere
-    else but in the frames.
+    `load_from_dict` wraps it in an error with one long text; only the frames have the schema.
     """
     cause = error
     while isinstance(cause.__cause__, ValidationError):
@@ -106,7 +105,7 @@ def _original(error: BaseException) -> tuple[BaseException, Any]:
 
 
 def _keys_of(trace: TracebackType | None) -> tuple[Key, ...]:
-    """The keys that marshmallow was reading when something else than its own error was raised."""
+    """The keys that marshmallow was reading when another error than its own was raised."""
     keys: list[Key] = []
     while trace is not None:
         code, local = trace.tb_frame.f_code, trace.tb_frame.f_locals

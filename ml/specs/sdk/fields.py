@@ -1,4 +1,4 @@
-"""What the SDK's marshmallow schemas say of themselves: fields, alternatives, allowed values."""
+"""Reads the SDK's marshmallow schemas: fields, alternatives, allowed values."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def names(schema: Any) -> set[str]:
 
 
 def field_named(schema: Any, key: object) -> Any:
-    """The field for a key; None when the schema has none."""
+    """The field of a key; None when the schema has none."""
     for name, field in schema.fields.items():
         if key in {field.data_key or name, name}:
             return field
@@ -46,7 +46,7 @@ def inner(field: Any) -> Any:
 
 
 def schema_for(field: Any, value: Any) -> Any:
-    """The schema of a nested mapping: of a union, the one for the value's type or keys."""
+    """The schema of a nested mapping; in a union, the one that fits the value's type or keys."""
     field = unwrapped(field)
     if isinstance(field, fields.Nested):
         return field.schema
@@ -63,7 +63,7 @@ def schema_for(field: Any, value: Any) -> Any:
 
 
 def others_of_type(field: Any, value: Any) -> list[tuple[Any, Any]]:
-    """What each alternative for the value's type says against it; [] where there is one alone.
+    """The messages of each alternative for the value's type; [] when there is only one.
 
     `TypeSensitiveUnionField` raises the messages of the first alternative only: of a command step
     that is written in place, those of one that runs a component.
@@ -78,7 +78,7 @@ def others_of_type(field: Any, value: Any) -> list[tuple[Any, Any]]:
 
 
 def allowed(field: Any) -> list[str]:
-    """The values of an enumeration, of a union all of them; [] where anything goes."""
+    """The values of an enumeration or of a union's enumerations; [] without a restriction."""
     field = unwrapped(field)
     values = [str(value) for value in getattr(field, "allowed_values", None) or []]
     for option in alternatives(field):
@@ -86,12 +86,12 @@ def allowed(field: Any) -> list[str]:
     return list(dict.fromkeys(values))
 
 
-def wanted(field: Any) -> list[str]:
-    """In words, the types that a field takes."""
+def type_names(field: Any) -> list[str]:
+    """The types that a field accepts, in words."""
     field = unwrapped(field)
     options = alternatives(field)
     if options:
-        return list(dict.fromkeys(word for option in options for word in wanted(option)))
+        return list(dict.fromkeys(word for option in options for word in type_names(option)))
     for kind, word in _WORDS:
         if isinstance(field, kind):
             return [word]

@@ -1,7 +1,7 @@
 """Azure ML YAML → azure-ai-ml's own entity, offline. The one place that calls the SDK's loaders.
 
-The file is composed once, with libyaml, and the SDK is given what its own (pure Python) reader
-would have made of it; a test compares the two on every sample spec.
+The file is composed once, with libyaml, and the SDK receives the same data as from its own (pure
+Python) reader; a test compares the two on every sample spec.
 """
 
 from __future__ import annotations
@@ -63,10 +63,10 @@ _TYPED_DICTIONARIES = frozenset({"serverless_endpoint", "marketplace_subscriptio
 
 @dataclass(frozen=True)
 class Spec:
-    """A loaded spec: the SDK's entity (None when the SDK refused it), and the lines.
+    """A loaded spec: the SDK's entity (None when the SDK refused it) and the document.
 
-    `problems` are what the SDK said, translated; `document.data` is the YAML with the overrides
-    in it. `boundary` is the folder that its paths may not leave, None where nobody can know.
+    `problems` are the SDK's messages, translated; `document.data` is the YAML with the overrides
+    applied. `boundary` is the folder that its paths may not leave; None when it is unknown.
     """
 
     file: Path
@@ -78,11 +78,11 @@ class Spec:
 
     @property
     def folder(self) -> Path:
-        """What relative paths in the spec are relative to."""
+        """The folder of relative paths in the spec."""
         return self.file.parent
 
     def place(self, *keys: str | int) -> Place:
-        """Where a field stands."""
+        """The line of a field."""
         return self.document.place(*keys)
 
     def get(self, *keys: str | int) -> Any:
@@ -91,10 +91,10 @@ class Spec:
 
 
 def load(path: Path, overrides: Mapping[str, str] | None = None) -> Spec:
-    """Load one spec. What the SDK refuses is in `problems`, for `check` and `plan` to report.
+    """Load one spec. `problems` has what the SDK refuses; `check` and `plan` report it.
 
-    Raises Refused when there is nothing to load: no such file, unreadable or ambiguous YAML, no
-    Azure ML spec, an override of nothing.
+    Raises Refused when nothing can be loaded: no such file, unreadable or ambiguous YAML, not an
+    Azure ML spec, an override of an unknown field.
     """
     document = read(path, repository.shown(path))
     return from_document(document, path.absolute(), overrides or {})
@@ -114,7 +114,7 @@ def from_document(document: Document, file: Path, changes: Mapping[str, str]) ->
 
 
 def _entity(kind: Kind, document: Document, file: Path) -> tuple[Kind, Any, tuple[Problem, ...]]:
-    """The entity, or the problems; a `$schema` of the wrong family does not decide."""
+    """The entity, or the problems; a `$schema` of the wrong family is corrected."""
     entity, problems = _load_as(kind, document, file)
     other = {"job": "component", "component": "job"}.get(kind.family)
     if problems and other and "$schema" in document.data:
@@ -150,7 +150,7 @@ def stays_behind(file: Path, code: Path) -> bool:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Silence what the SDK announces of experimental classes; once around many loads is cheaper."""
+    """Silence the SDK's warnings of experimental classes; use it once around many loads."""
     if _quiet.get():
         yield
         return

@@ -1,7 +1,7 @@
 """The tree of messages of a marshmallow error, read down to the ones that matter.
 
-A union reports one branch for every alternative that did not fit; the branch that the person
-meant is the one that knows most of the keys they wrote.
+A union reports one branch for every alternative that did not fit; the intended branch is the one
+that has most of the keys in the spec.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ml.specs.sdk import fields
 
 @dataclass(frozen=True)
 class Leaf:
-    """One message of the SDK: where, which field of which schema, and the texts."""
+    """One message of the SDK: its keys, its texts, and the field of the schema."""
 
     keys: tuple[Key, ...]
     messages: tuple[str, ...]
@@ -31,7 +31,7 @@ class Leaf:
 
 @dataclass(frozen=True)
 class Spot:
-    """A node of the spec: the keys that lead to it, its value, and what of the SDK reads it."""
+    """A node of the spec: the keys that lead to it, its value, and the SDK's field or schema."""
 
     keys: tuple[Key, ...]
     value: Any
@@ -39,7 +39,7 @@ class Spot:
     schema: Any = None
 
     def child(self, key: Key, field: Any) -> Spot:
-        """The node at `key`; what is not there has the value None."""
+        """The node at `key`; a missing node has the value None."""
         value = self.value
         below = None
         if isinstance(value, dict):
@@ -63,7 +63,7 @@ def included(written: str, folder: Path) -> tuple[Document, Path] | None:
 
 @lru_cache(maxsize=256)
 def _read(path: Path, display_path: str, mtime_ns: int, size: int) -> Document:
-    """A file that many specs name, read once as long as it does not change."""
+    """A file that many specs name, read once until it changes."""
     return read(path, display_path)
 
 
@@ -125,7 +125,7 @@ def _is_nested(messages: Any) -> bool:
 
 
 def _union(branches: list[Any], at: Spot, folder: Path) -> Iterator[Leaf]:
-    """The leaves of the alternative that was meant, or all of them where that is one question."""
+    """The leaves of the intended alternative, or of all when they concern the same node."""
     options = fields.alternatives(at.field)
     if len(options) != len(branches):
         options = [None] * len(branches)
@@ -155,7 +155,7 @@ _TYPES = {("type",), ("component", "type"), ("trial", "type")}
 
 
 def _fit(branch_leaves: list[Leaf], option: Any, at: Spot) -> tuple[bool, int, int]:
-    """How well an alternative fits a mapping: its type, the keys it knows, the faults it finds."""
+    """How well an alternative fits a mapping: its type, its known keys, its messages."""
     depth = len(at.keys)
     about_type = any(leaf.keys[depth:] in _TYPES for leaf in branch_leaves)
     unknown = sum("Unknown field." in leaf.messages for leaf in branch_leaves)

@@ -1,4 +1,4 @@
-"""A message of azure-ai-ml, put the way that this repository puts problems."""
+"""Translates a message of azure-ai-ml into a problem of this repository."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def problem(
 def follow(
     keys: tuple[Key, ...], document: Document, file: Path
 ) -> tuple[Document, tuple[Key, ...]]:
-    """The document that holds the node at `keys`: another file, when the way leads into one."""
+    """The document with the node at `keys`, which may be another file that the spec names."""
     value = document.data
     for depth, key in enumerate(keys):
         if isinstance(value, str):
@@ -87,13 +87,13 @@ def _words(
         return "unknown-field", f"`{name}` is not a field of {owner}", expected, hint
     if "Missing data for required field." in messages:
         beside = document.get(*keys[:-1])
-        # A field that the schema knows, however alike, is not the missing one misspelt.
+        # Fields of the schema are not misspellings of the missing one.
         around = getattr(field, "parent", None)
         right = fields.names(around) if hasattr(around, "fields") else set()
         siblings = beside if isinstance(beside, dict) else {}
         unknown_keys = [str(key) for key in siblings if key not in right]
         hint = (
-            f"it says `{misspelt[0]}`"
+            f"the spec has `{misspelt[0]}`"
             if (misspelt := nearest(name, unknown_keys))
             else _values_hint(field)
         )
@@ -108,16 +108,16 @@ def _words(
         hint = f"looked for {path}"
         return (
             "missing-file",
-            f"{setting} names nothing on this machine",
+            f"{setting} does not exist on this machine",
             "a path that exists",
             hint,
         )
     expected_types = _wanted(field, messages)
     allowed = _listed(messages) or fields.allowed(field)
-    if _NOT_IN_SET.search(text) and allowed and "text" not in fields.wanted(field):
+    if _NOT_IN_SET.search(text) and allowed and "text" not in fields.type_names(field):
         near = did_you_mean(str(value), allowed)
         if "inputs" in keys[-3:-2] and name == "type" and str(value) in LITERALS:
-            near = f"an input that is a value is written in place: `{keys[-2]}: VALUE`"
+            near = f"write a literal input inline: `{keys[-2]}: VALUE`"
         return "bad-value", message, f"one of {', '.join(allowed)}", near
     unsupported = _UNSUPPORTED.match(text)
     if unsupported:
@@ -125,7 +125,7 @@ def _words(
         near = did_you_mean(unsupported[2], allowed)
         return "bad-value", text.rstrip("."), f"one of {', '.join(allowed)}", near
     if "In order to specify an existing" in text and isinstance(value, str):
-        expected = "`azureml:NAME:VERSION`, `azureml:NAME@latest`, or what it consists of"
+        expected = "`azureml:NAME:VERSION`, `azureml:NAME@latest`, or an inline definition"
         near = f"did you mean `azureml:{value}`?" if _looks_short(value) else ""
         return "bad-reference", message, expected, near
     if any(map(_TYPES.search, messages)):
@@ -133,12 +133,12 @@ def _words(
     if "Field may not be null." in messages:
         return "wrong-type", f"`{name}` is empty", expected_types, _type_hint(name, value, field)
     sentence = _first_sentence(text)
-    hint = "these are azure-ai-ml's own words: `az ml` would say the same"
+    hint = "this is azure-ai-ml's own message; `az ml` prints the same"
     return "invalid-field", f"{f'`{name}`: ' if name else ''}{sentence}", "", hint
 
 
 def not_found(messages: tuple[str, ...]) -> str:
-    """The path that the SDK says it did not find; "" when it says nothing of the kind."""
+    """The path that the SDK did not find; "" for other messages."""
     missing = next(filter(None, map(_NOT_FOUND.search, messages)), None)
     return (missing["resolved"] or missing["opened"]) if missing else ""
 
@@ -150,18 +150,18 @@ def _owner(keys: tuple[Key, ...], kind: Kind) -> str:
 
 
 def _name(keys: tuple[Key, ...]) -> str:
-    """How a node is called: `compute`, or `values[2]` in a list."""
+    """The name of a node: `compute`, or `values[2]` in a list."""
     if len(keys) > 1 and isinstance(keys[-1], int):
         return f"{_name(keys[:-1])}[{keys[-1]}]"
     return str(keys[-1]) if keys else ""
 
 
 def _type_hint(name: str, value: Any, field: Any) -> str:
-    """How the value would be written right."""
-    words = fields.wanted(field)
+    """A hint with a valid value."""
+    words = fields.type_names(field)
     if isinstance(value, bool | int | float) and "text" in words:
         text = str(value).lower() if isinstance(value, bool) else value
-        return f'as text it stands in quotes: "{text}"'
+        return f'write text in quotes: "{text}"'
     example = next((_EXAMPLES[word] for word in words if word in _EXAMPLES), "")
     return f"for example `{name}: {example}`" if example and "[" not in name else ""
 
@@ -177,7 +177,7 @@ _EXAMPLES = {
 
 
 def in_words(name: str, value: Any) -> str:
-    """The value of the field `name` in words; what looks like a secret is masked."""
+    """The value of the field `name` in words; secrets are masked."""
     words = _NAMES.get(type(value), f"a {type(value).__name__}")
     if isinstance(value, bool):
         return str(value).lower()
@@ -187,12 +187,12 @@ def in_words(name: str, value: Any) -> str:
 
 
 def _wanted(field: Any, messages: tuple[str, ...]) -> str:
-    words = fields.wanted(field)
+    words = fields.type_names(field)
     if not words:
         words = [
             f"a valid {match[1]}" for match in map(_TYPES.search, messages) if match and match[1]
         ]
-    return " or ".join(words) or "what Azure ML takes there: text, a number or a mapping"
+    return " or ".join(words) or "a value that Azure ML accepts: text, a number or a mapping"
 
 
 def _listed(messages: tuple[str, ...]) -> list[str]:

@@ -1,6 +1,6 @@
-"""What a trial's values have to fulfil: arithmetic and comparisons over hyperparameters, no more.
+"""Constraints on a trial's values: arithmetic and comparisons over hyperparameters.
 
-An expression is read with Python's own parser and only what is listed here is let through: names,
+An expression is parsed by Python's parser, and only these nodes are allowed: names,
 numbers, text, true and false, `+ - * / // % **`, comparisons (also `in` a list), `and or not`,
 `a if b else c`, and calls of a few functions. There is no indexing, no other call, no attribute:
 `model.depth` is the name of a hyperparameter in a branch of the nested choice `model`.
@@ -55,13 +55,13 @@ _UNARY: Mapping[type, Callable[[Any], Any]] = {
     ast.UAdd: operator.pos,
     ast.Not: operator.not_,
 }
-# What is longer or deeper is no constraint that a person can read.
+# A longer or deeper constraint is not readable.
 MAX_LETTERS, MAX_DEPTH = 500, 50
 _MAX_POWER = 1000
 
 
 class Unclear(Exception):
-    """An expression that cannot be a constraint, or that has no value: what was found, a hint."""
+    """An expression that is not a constraint or has no value: the finding and a hint."""
 
     def __init__(self, found: str, expected: str = "", hint: str = "") -> None:
         super().__init__(found)
@@ -70,7 +70,7 @@ class Unclear(Exception):
 
 @dataclass(frozen=True)
 class Expression:
-    """A constraint that was read; `names` are the hyperparameters that it looks at."""
+    """A parsed constraint; `names` are the hyperparameters that it uses."""
 
     text: str
     names: frozenset[str]
@@ -78,16 +78,16 @@ class Expression:
 
     @property
     def meaning(self) -> str:
-        """The same for two texts that differ in nothing but blanks and brackets."""
+        """The normal form: equal for texts that differ only in blanks and brackets."""
         return ast.unparse(self._tree)
 
     def holds(self, values: Mapping[str, object], partial: bool = False) -> bool:
-        """Whether the values fulfil it.
+        """Whether the values satisfy it.
 
-        A constraint that needs a parameter which these values do not have (one of another branch
-        of a nested choice) says nothing about them: it holds. `given(name)` asks whether they do;
-        of a `partial` point nobody knows, and what asks so holds too. Raises Unclear when it has
-        no value for them: a division by zero, a logarithm of nothing.
+        A constraint on a parameter that these values lack (one of another branch of a nested
+        choice) holds. `given(name)` tests for a parameter; for a `partial` point the answer is
+        unknown, and the constraint holds too. Raises Unclear when the expression has no value,
+        as in a division by zero.
         """
         if partial and not self.names <= values.keys():
             return True
@@ -98,12 +98,12 @@ class Expression:
         except (ArithmeticError, ValueError, TypeError) as error:
             inputs = ", ".join(f"{name}={values.get(name)}" for name in sorted(self.names))
             message = f"`{self.text}` has no value for {inputs}: {error}"
-            hint = "let it hold there by saying so first: `x == 0 or 1 / x > 2`"
+            hint = "exclude that case first: `x == 0 or 1 / x > 2`"
             raise Unclear(message, "true or false for every point", hint) from None
 
 
 def names_of(values: Mapping[str, object], prefix: str = "") -> dict[str, object]:
-    """A trial's values by name; what is in a nested choice by its dotted name (`model.depth`)."""
+    """A trial's values by name; values in a nested choice by dotted name (`model.depth`)."""
     named_values: dict[str, object] = {}
     for name, value in values.items():
         if isinstance(value, Mapping):
@@ -114,7 +114,7 @@ def names_of(values: Mapping[str, object], prefix: str = "") -> dict[str, object
 
 
 def names_in(space: Mapping[str, object], prefix: str = "") -> set[str]:
-    """Every name that some point of the space has, as `names_of` spells it."""
+    """Every name that a point of the space may have, as in `names_of`."""
     names: set[str] = set()
     for name, member in space.items():
         choices = (
@@ -129,14 +129,14 @@ def names_in(space: Mapping[str, object], prefix: str = "") -> set[str]:
 
 
 def parse(text: str, allowed: Collection[str]) -> Expression:
-    """Read a constraint over the `known` names; raises Unclear for anything that is not one."""
+    """Parse a constraint over the `allowed` names; raises Unclear for anything else."""
     if len(text) > MAX_LETTERS:
         raise Unclear(f"a constraint of {len(text)} letters", f"at most {MAX_LETTERS}")
     try:
         tree = ast.parse(text.strip(), mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         reason = error.msg if isinstance(error, SyntaxError) else str(error)
-        message = f"`{text}` is no expression: {reason}"
+        message = f"`{text}` is not an expression: {reason}"
         raise Unclear(message, "for example: depth * width <= 4096") from None
     names: set[str] = set()
     _demand(tree, set(allowed), names, text, MAX_DEPTH)
@@ -146,7 +146,7 @@ def parse(text: str, allowed: Collection[str]) -> Expression:
 
 
 def _demand(node: ast.AST, allowed: set[str], names: set[str], text: str, depth: int) -> None:
-    """Raise Unclear for what is not on the list; collect the names."""
+    """Raise Unclear for a node that is not allowed; collect the names."""
     if not depth:
         raise Unclear(f"`{text}` is nested more than {MAX_DEPTH} deep", "a simpler expression")
     name = _name(node)
@@ -156,9 +156,9 @@ def _demand(node: ast.AST, allowed: set[str], names: set[str], text: str, depth:
         elif name not in _WORDS:
             near = difflib.get_close_matches(name, sorted(allowed), n=1)
             raise Unclear(
-                f"`{name}` in `{text}` is no hyperparameter of this sweep",
+                f"`{name}` in `{text}` is not a hyperparameter of this sweep",
                 f"one of {_listed(allowed)}",
-                f"did you mean `{near[0]}`?" if near else "text stands in quotes: 'gbdt'",
+                f"did you mean `{near[0]}`?" if near else "text needs quotes: 'gbdt'",
             )
     elif isinstance(node, ast.Constant):
         if not isinstance(node.value, int | float | str | bool):
@@ -168,7 +168,7 @@ def _demand(node: ast.AST, allowed: set[str], names: set[str], text: str, depth:
         if called not in FUNCTIONS or node.keywords:
             raise Unclear(f"`{text}` calls `{called}`", f"no call but {', '.join(FUNCTIONS)}")
         if called == "given" and not (len(node.args) == 1 and _name(node.args[0])):
-            raise Unclear(f"`{ast.unparse(node)}` asks for no name", "given(NAME)")
+            raise Unclear(f"`{ast.unparse(node)}` does not name a hyperparameter", "given(NAME)")
         for argument in node.args:
             _demand(argument, allowed, names, text, depth - 1)
     elif isinstance(node, ast.BinOp) and type(node.op) in _BINARY:
@@ -193,11 +193,11 @@ def _demand(node: ast.AST, allowed: set[str], names: set[str], text: str, depth:
 
 
 class _Absent(Exception):
-    """A name without a value was needed."""
+    """An expression uses a name that has no value."""
 
 
 def _name(node: ast.AST) -> str | None:
-    """The name that a node is: `depth`, `model.depth`; None for everything else."""
+    """The name of a node: `depth`, `model.depth`; None for other nodes."""
     if isinstance(node, ast.Attribute):
         owner = _name(node.value)
         return None if owner is None else f"{owner}.{node.attr}"
@@ -242,13 +242,13 @@ def _value(node: ast.expr, values: Mapping[str, object]) -> Any:
             if name == "given":
                 return _name(arguments[0]) in values
             return FUNCTIONS[name](*(_value(argument, values) for argument in arguments))
-    raise TypeError(f"{ast.unparse(node)} is not understood")
+    raise TypeError(f"{ast.unparse(node)} is not supported")
 
 
 def _demand_small(op: ast.operator, left: object, right: object) -> None:
-    """No `9**9**9` and no text repeated a billion times: a constraint is arithmetic on numbers."""
+    """Refuse `9**9**9` and text repeated a billion times: only numbers are computed with."""
     if isinstance(left, str) != isinstance(right, str) or isinstance(left, str | list):
-        raise TypeError("text and lists are compared, not computed with")
+        raise TypeError("text and lists can be compared only")
     if isinstance(op, ast.Pow) and isinstance(right, int | float) and abs(right) > _MAX_POWER:
         raise ValueError(f"a power of {right:g}")
     if isinstance(op, ast.Pow) and isinstance(left, int) and abs(left) > 10**9:

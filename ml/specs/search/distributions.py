@@ -1,4 +1,4 @@
-"""Azure ML's distributions: what each yields, and whether it can yield a value that is given.
+"""Azure ML's distributions: the values that each yields, and whether it can yield a given value.
 
 Definitions as Azure ML documents them ("Hyperparameter tuning a model (v2)", learn.microsoft.com):
 quniform is `round(uniform(min, max) / q) * q`, loguniform is `exp(uniform(min, max))`, so that its
@@ -16,9 +16,9 @@ from typing import Literal
 from ml.core.errors import Exit, Problem, Refused
 from ml.specs.plan.plan import Dimension
 
-# The tails of a normal distribution that are never drawn: |z| stays below 6.
+# The tails of a normal distribution that are not drawn: |z| stays below 6.
 _TAIL = 1e-9
-# How far a number that a person wrote may be from one that a computer made, relatively.
+# Relative tolerance between a typed number and a computed one.
 _CLOSE = 1e-9
 
 Space = Mapping[str, Dimension]
@@ -26,7 +26,7 @@ Space = Mapping[str, Dimension]
 
 @dataclass(frozen=True)
 class Variable:
-    """What is chosen for a dimension: a number in [low, high], an integer, or one of `choices`.
+    """The variable behind a dimension: a number in [low, high], an integer, or one of `choices`.
 
     `path` names it in its sweep: `depth`, or `model.1.depth` inside the second branch of `model`.
     """
@@ -38,20 +38,20 @@ class Variable:
 
     @property
     def choices(self) -> int:
-        """How many a choice is made from."""
+        """The number of choices."""
         return int(self.high) + 1
 
 
 @dataclass(frozen=True)
 class Known:
-    """A value that is given, and the number that a sampler would have chosen for it."""
+    """A given value, and the number that a sampler would have drawn for it."""
 
     raw: float
     value: object
 
 
 class Misfit(Exception):
-    """A value that its dimension never yields: `path`, what was found and what is expected."""
+    """A value that its dimension never yields: its path, the finding and the expectation."""
 
     def __init__(self, path: tuple[str, ...], found: str, expected: str) -> None:
         super().__init__(found)
@@ -59,7 +59,7 @@ class Misfit(Exception):
 
 
 def variable(path: str, dimension: Dimension) -> Variable:
-    """What has to be chosen for a dimension; Refused (33) for a distribution nobody here knows."""
+    """The variable of a dimension; raises Refused (33) for an unknown distribution."""
     kind, args = dimension.kind, dimension.args
     if kind == "choice":
         return Variable(path, "choice", 0, len(args) - 1)
@@ -73,7 +73,7 @@ def variable(path: str, dimension: Dimension) -> Variable:
 
 
 def value(dimension: Dimension, raw: float) -> object:
-    """The dimension's value for what was chosen; a choice may yield a nested space."""
+    """The dimension's value for a drawn number; a choice may yield a nested space."""
     kind, args = dimension.kind, dimension.args
     if kind == "choice":
         return args[int(raw)]
@@ -102,9 +102,9 @@ def number(argument: object) -> float:
 
 
 def locate(space: Space, point: Mapping[str, object]) -> dict[str, Known]:
-    """The variables that a point settles, by path; a point may be partial, nested ones too.
+    """The variables that a point determines, by path; points and nested points may be partial.
 
-    Raises Misfit for a name that the space does not have and a value that it never yields.
+    Raises Misfit for an unknown name and for a value that the space never yields.
     """
     variables: dict[str, Known] = {}
     _locate(space, point, "", (), variables)
@@ -122,7 +122,9 @@ def _locate(
         path, where = f"{prefix}{name}", (*at, str(name))
         if name not in space:
             names = ", ".join(f"`{known_name}`" for known_name in space)
-            raise Misfit(where, f"`{name}` is no hyperparameter of this sweep", f"one of {names}")
+            raise Misfit(
+                where, f"`{name}` is not a hyperparameter of this sweep", f"one of {names}"
+            )
         dimension = space[name]
         if dimension.kind == "choice" and isinstance(value, Mapping):
             index, inside = _branch(dimension, value, path, where)
@@ -139,7 +141,7 @@ def dimensions(branch: Mapping[str, object]) -> dict[str, Dimension]:
 def _branch(
     dimension: Dimension, values: Mapping[str, object], path: str, at: tuple[str, ...]
 ) -> tuple[int, dict[str, Known]]:
-    """The one branch of a nested choice that can yield this, and what it settles in there."""
+    """The only branch of a nested choice that can yield these values, and its variables."""
     fitting: list[tuple[int, dict[str, Known]]] = []
     misfits: list[Misfit] = []
     for index, branch in enumerate(dimension.args):
@@ -159,7 +161,7 @@ def _branch(
     description = ", ".join(f"{name}: {member}" for name, member in values.items()) or "no name"
     if fitting:
         message = f"{len(fitting)} branches of `{dimension.name}` have {description}"
-        raise Misfit(at, message, "names or constants of one branch alone")
+        raise Misfit(at, message, "names or constants of a single branch")
     if len(misfits) == 1:
         raise misfits[0]
     branches = " or ".join(
@@ -172,7 +174,7 @@ def _branch(
 
 
 def same(first: object, second: object) -> bool:
-    """Whether two values are the same to a person: 1 and 1.0 are, 1 and true are not."""
+    """Whether two values mean the same: 1 and 1.0 do, 1 and true do not."""
     if isinstance(first, bool) or isinstance(second, bool):
         return first is second
     return first == second
@@ -183,7 +185,7 @@ def _listed(choices: tuple[object, ...]) -> str:
 
 
 def _spelt(dimension: Dimension, value: object) -> object:
-    """A given value as the space spells it: `0.10` is the choice 0.1, 20.0 of a step of 5 is 20."""
+    """A value as the space writes it: `0.10` is the choice 0.1; 20.0 with a step of 5 is 20."""
     if dimension.kind == "choice":
         return next(choice for choice in dimension.args if same(choice, value))
     if dimension.kind.startswith("q"):
@@ -197,7 +199,7 @@ def _raw(dimension: Dimension, value: object, at: tuple[str, ...]) -> float:
         for index, choice in enumerate(args):
             if not isinstance(choice, Mapping) and same(choice, value):
                 return index
-        raise Misfit(at, f"{value!r} is no choice of `{at[-1]}`", f"one of {_listed(args)}")
+        raise Misfit(at, f"{value!r} is not a choice of `{at[-1]}`", f"one of {_listed(args)}")
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         raise Misfit(at, f"`{at[-1]}` is {value!r}", f"a number: it is {_definition(dimension)}")
     low, high = bounds(dimension)
@@ -231,9 +233,9 @@ def _definition(dimension: Dimension) -> str:
 
 
 def walk(space: Space, prefix: str = "") -> Iterator[tuple[str, Mapping[str, Variable], Space]]:
-    """Every level of a space: its prefix, its variables by path, and what they are of.
+    """Every level of a space: its prefix, its variables by path, and its dimensions.
 
-    The branches of a nested choice come after the level that it is in.
+    The branches of a nested choice follow the level that contains it.
     """
     dimensions_by_path = {f"{prefix}{name}": dimension for name, dimension in space.items()}
     yield (
@@ -248,7 +250,7 @@ def walk(space: Space, prefix: str = "") -> Iterator[tuple[str, Mapping[str, Var
 
 
 def unknown_kind(dimension: Dimension) -> Refused:
-    """A distribution that nobody here knows (exit code 33)."""
+    """The refusal of an unknown distribution (exit code 33)."""
     return Refused(
         Problem(
             "unknown-distribution",

@@ -11,7 +11,7 @@ from ml.core.errors import Place
 
 @dataclass(frozen=True)
 class Point:
-    """A point to try first, whole or partial, and why; `place` is its line in the hints."""
+    """A complete or partial point to try first, with its reason and its line in the hints."""
 
     values: Mapping[str, object]
     place: Place
@@ -20,7 +20,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Constraint:
-    """What the values of every trial have to fulfil, as an expression over their names."""
+    """A condition on the values of every trial: an expression over their names."""
 
     expression: str
     place: Place
@@ -29,7 +29,7 @@ class Constraint:
 
 @dataclass(frozen=True)
 class Hints:
-    """Points and constraints, and the `file` beside the spec that holds them."""
+    """Points and constraints, and the `file` beside the spec that contains them."""
 
     points: tuple[Point, ...] = ()
     constraints: tuple[Constraint, ...] = ()
@@ -43,7 +43,7 @@ class Hints:
 class Sample:
     """The hyperparameters of trial `number` (from 0), typed and nested as they were sampled.
 
-    `origin` says where they came from, in JSON values: its `kind` is `given` (a point of the
+    `origin` describes their source in JSON values: its `kind` is `given` (a point of the
     hints), `random`, `sobol`, `grid` or `tpe`; `ml.reports.origins` describes the other keys.
     """
 

@@ -18,7 +18,7 @@ from ml.specs.search.domain import Constraint, Hints, Point
 
 @dataclass
 class Reading:
-    """The hints of one sweep, read against its space; what is wrong gathers in `problems`."""
+    """The hints of one sweep, read against its space; `problems` collects the errors."""
 
     document: Document
     keys: tuple[Key, ...]
@@ -26,7 +26,7 @@ class Reading:
     problems: list[Problem] = field(default_factory=list)
 
     def hints(self) -> Hints:
-        """What can be used of them."""
+        """The valid hints."""
         read = [pair for pair in self._constraints() if pair]
         points = tuple(self._points([expression for _, expression in read]))
         file = self.document.shown if points or read else ""
@@ -57,7 +57,7 @@ class Reading:
                 self.problems.append(Problem("constraint", *details, place))
                 continue
             if expression.meaning in meanings:
-                self._say("duplicate-hint", f"`{text}` stands here twice", "each once", place)
+                self._say("duplicate-hint", f"`{text}` is listed twice", "each once", place)
                 continue
             meanings.add(expression.meaning)
             yield Constraint(expression.text, place, because), expression
@@ -88,7 +88,7 @@ class Reading:
                 yield Point(values, place, because)
             else:
                 message = f"this point breaks the constraint `{broken}`"
-                self._say("point-breaks-constraint", message, "a point that fulfils it", place)
+                self._say("point-breaks-constraint", message, "a point that satisfies it", place)
         if len(points) > self.plan.max_total_trials:
             message = f"{len(points)} points to try first, and {self.plan.max_total_trials} trials"
             place = self._place("try_first")
@@ -96,7 +96,7 @@ class Reading:
             self._say("more-points-than-trials", message, expected, place, severity="warning")
 
     def _broken(self, values: Mapping[str, object], demanded: list[Expression], at: Place) -> str:
-        """The first constraint that a point breaks, whatever else it gets; "" for none."""
+        """The first constraint that a point breaks, whatever its other values; "" for none."""
         for expression in demanded:
             try:
                 if not expression.holds(constraints.names_of(values), partial=True):
@@ -107,7 +107,7 @@ class Reading:
         return ""
 
     def _entry(self, at: tuple[Key, ...], entry: Any, key: str) -> tuple[Any, str]:
-        """What an entry says under `key`, and why; a text alone says it without."""
+        """The value of an entry under `key` and its reason; a plain text has no reason."""
         if not isinstance(entry, dict):
             return (entry if key == "require" else None), ""
         for other in entry:
@@ -131,17 +131,17 @@ class Reading:
 
 
 def misshapen(document: Document, keys: tuple[Key, ...], what: str, expected: str) -> Problem:
-    """Something of another shape than it has to have."""
+    """The problem of a value with the wrong shape."""
     message = f"{what} is {document.get(*keys)!r}"
     return Problem("hint-shape", message, expected, place=document.place(*keys))
 
 
 def unknown(document: Document, keys: tuple[Key, ...], allowed: Collection[str]) -> Problem:
-    """A key that means nothing."""
+    """The problem of an unknown key."""
     near = difflib.get_close_matches(str(keys[-1]), list(allowed), n=1)
     return Problem(
         "unknown-hint",
-        f"`{keys[-1]}` is none of what may stand here",
+        f"`{keys[-1]}` is not a valid key here",
         f"one of {', '.join(allowed)}" if allowed else "nothing",
         f"did you mean `{near[0]}`?" if near else "",
         document.place(*keys),

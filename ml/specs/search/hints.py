@@ -1,16 +1,16 @@
-"""Hints: what is known of a sweep's search space, in a file beside its spec that Azure ML ignores.
+"""Hints on a sweep's search space, in a file beside its spec that Azure ML ignores.
 
-`sweep.hints.yml` belongs to `sweep.yml`. The spec itself stays what Azure ML takes:
+`sweep.hints.yml` belongs to `sweep.yml`. The spec itself stays valid for Azure ML:
 
     try_first:
-      - values: {learning_rate: 0.1, leaves: 31}   # what is not named is sampled
+      - values: {learning_rate: 0.1, leaves: 31}   # other parameters are sampled
         because: the best of the sweep in May
     constraints:
       - leaves * min_child_samples <= 2000
       - require: model.depth < 8                   # a parameter in a branch of a nested choice
         because: deeper trees do not fit into memory
 
-In the hints of a pipeline the same stands below `jobs:` and the name of the sweep step.
+In the hints of a pipeline, put the same below `jobs:` and the name of the sweep step.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ SECTIONS = ("try_first", "constraints", "jobs")
 
 
 def is_hints(path: Path) -> bool:
-    """Whether a file is one of hints, by its name."""
+    """Whether a file is a hints file, by its name."""
     return path.name.endswith(ENDINGS)
 
 
 def spec_of(path: Path) -> Path | None:
-    """The spec that a file of hints belongs to; None when it is not there."""
+    """The spec that a file of hints belongs to; None when there is none."""
     stem = next(path.name.removesuffix(end) for end in ENDINGS if path.name.endswith(end))
     beside = (path.with_name(f"{stem}{suffix}") for suffix in (".yml", ".yaml"))
     return next((spec for spec in beside if spec.is_file()), None)
 
 
 def without_spec(path: Path) -> Problem:
-    """Hints that belong to nothing: a spec that was renamed, a name that was misspelt."""
+    """The problem of hints without a spec, renamed or misspelt."""
     display_path = repository.shown(path)
     return Problem(
         "hints-without-spec",
@@ -58,7 +58,7 @@ def without_spec(path: Path) -> Problem:
 
 
 def document_of(spec: Path) -> Document | None:
-    """The hints of a spec, None without; Refused when they cannot be read, or are there twice."""
+    """The hints of a spec or None; raises Refused when unreadable or present twice."""
     files = [path for end in ENDINGS if (path := spec.with_name(spec.stem + end)).is_file()]
     if len(files) > 1:
         problem = Problem(
@@ -72,7 +72,7 @@ def document_of(spec: Path) -> Document | None:
 
 
 def attach(plan: SweepPlan, file: Path, keys: tuple[Key, ...]) -> tuple[SweepPlan, list[Problem]]:
-    """The plan with its hints, and what is wrong with them; the space stands in `file`, `keys`."""
+    """The plan with its hints, and their problems; the search space is in `file` at `keys`."""
     try:
         document = document_of(file)
     except Refused as refused:
@@ -84,7 +84,7 @@ def attach(plan: SweepPlan, file: Path, keys: tuple[Key, ...]) -> tuple[SweepPla
 
 
 def problems(spec: Spec) -> list[Problem]:
-    """What is wrong with the hints beside a spec that is right itself."""
+    """The problems of the hints beside a valid spec."""
     try:
         document = document_of(spec.file)
     except Refused as refused:
@@ -114,14 +114,14 @@ def problems(spec: Spec) -> list[Problem]:
 
 
 def _planned(node: Node) -> SweepPlan:
-    """As much of the plan of a sweep as hints are about."""
+    """The parts of a sweep's plan that hints refer to."""
     trial = CommandPlan(node.spec.place(), node.name, "", "", None, Environment(""))
     return fields.sweep(_Written(node), trial)
 
 
 @dataclass(frozen=True)
 class _Written:
-    """A node as `ml.specs.plan.fields` reads it."""
+    """A node in the form that `ml.specs.plan.fields` reads."""
 
     node: Node
 
@@ -141,7 +141,7 @@ def _structure(
     node_keys: Collection[tuple[Key, ...]],
     sweep_keys: Collection[tuple[Key, ...]],
 ) -> Iterator[Problem]:
-    """Unknown keys, steps that the pipeline does not have, and hints that belong to no sweep."""
+    """Unknown keys, unknown steps, and hints outside of a sweep."""
 
     def below(keys: tuple[Key, ...]) -> Iterator[Problem]:
         value = document.get(*keys)

@@ -1,4 +1,4 @@
-"""What must not come in with a spec: commands in values, and secrets in plain text."""
+"""Attacks through a spec: commands in values, and secrets in plain text."""
 
 from __future__ import annotations
 
@@ -78,9 +78,9 @@ def plaintext_secret(subject: Subject) -> Iterator[Finding]:
         if what:
             yield Finding(
                 keys,
-                f"`{name}` holds {what}, in plain text",
+                f"`{name}` contains {what} in plain text",
                 "a reference to Key Vault, or the job's identity",
-                "take it out, and treat it as known: whoever saw this file has it",
+                "remove it and revoke it: anyone who read this file has it",
             )
 
 

@@ -69,7 +69,7 @@ def unknown_expression(node: Node) -> Iterator[Finding]:
             if reference.source not in _SOURCES and not (is_bound and node.parent):
                 yield Finding(
                     keys,
-                    f"`{reference.text}` is no expression of a command",
+                    f"`{reference.text}` is not an expression of a command",
                     "inputs, outputs or search_space",
                 )
         if text.count("${{") > len(references):

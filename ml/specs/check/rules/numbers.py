@@ -1,4 +1,4 @@
-"""Counts, sizes and times that cannot be what was meant."""
+"""Counts, sizes and times that are too small."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ LEAST: dict[str, int] = {
     "error_threshold": -1,
     "number_of_workers": 1,
 }
-# Under these keys are names that a person makes up, not fields.
+# The keys below these are free names, not fields.
 _OPEN = frozenset(
     {"inputs", "outputs", "environment_variables", "tags", "properties", "search_space", "conf"}
 )

@@ -1,4 +1,4 @@
-"""Local paths: inside the repository, and there."""
+"""Local paths: they stay in the repository and exist."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _SOURCE = "a job's snapshot and data come from the repository"
 def local_paths(spec: Spec) -> Iterator[tuple[tuple[Key, ...], str, Path]]:
     """The local paths that a spec names: keys, the text as written, and where it leads."""
     for keys, text in strings(spec.document.data):
-        # A person may name any path of theirs on the command line.
+        # Paths from the command line are not restricted.
         if not _is_path(keys, text) or "${{" in text or spec.document.change(*keys):
             continue
         path = assets.local(text, spec.folder)
@@ -76,9 +76,9 @@ def link_escape(subject: Subject) -> Iterator[Finding]:
             display_path = repository.shown(link)
             yield Finding(
                 keys,
-                f"`{text}` holds the link {display_path}, which leads to {real}",
+                f"`{text}` contains the link {display_path}, which leads to {real}",
                 "links that stay in the repository",
-                "replace the link by what it names, or leave it out in .amlignore",
+                "replace the link by its target, or exclude it in .amlignore",
             )
 
 
@@ -106,7 +106,7 @@ def missing_file(subject: Subject) -> Iterator[Finding]:
             keys,
             f"`{text}` does not exist",
             "a file or folder",
-            "make it before the job is submitted, or mend the path",
+            "create it before the job is submitted, or correct the path",
             severity,
         )
     for keys, _, path in local_paths(spec):
@@ -132,7 +132,7 @@ def bad_conda_file(subject: Subject) -> Iterator[Finding]:
     for keys, path in _conda_files(spec):
         contents = conda.of_file(path) if path else conda.of_mapping(spec, *keys)
         for problem in contents.problems:
-            # What cannot be loaded the SDK refuses; what it includes may be made before the build.
+            # The SDK refuses unreadable files; included files may be created before the build.
             if problem.code == "bad-conda-file":
                 yield Finding(
                     keys, problem.found, problem.expected, problem.hint, place=problem.place

@@ -26,7 +26,10 @@ def fault(value: Any, port: Mapping[str, Any]) -> tuple[str, str] | None:
         return None if fits else ("not a boolean", "true or false")
     number = _number(value)
     if number is None or (kind == "integer" and number != int(number)):
-        return f"no {kind}", f"a{'n' if kind == 'integer' else ''} {kind}"
+        return (
+            f"not a{'n' if kind == 'integer' else ''} {kind}",
+            f"a{'n' if kind == 'integer' else ''} {kind}",
+        )
     low, high = _number(port.get("min")), _number(port.get("max"))
     if (low is not None and number < low) or (high is not None and number > high):
         bounds = [f"at least {low:g}"] if low is not None else []
@@ -58,7 +61,7 @@ def input_range(node: Node) -> Iterator[Finding]:
         if isinstance(allowed, list) and str(value) not in map(str, allowed):
             listed = ", ".join(map(str, allowed))
             yield Finding(
-                ("inputs", name), f"`{name}: {value}` is none of them", f"one of {listed}"
+                ("inputs", name), f"`{name}: {value}` is not an allowed value", f"one of {listed}"
             )
 
 

@@ -1,4 +1,4 @@
-"""How a rule is written: a generator of findings, and a decorator that says what it is.
+"""Rules: generators of findings, registered by a decorator.
 
 The docstring's first sentence is the rule in words; the decorator gives its name, its severity
 and the source. Azure ML's documents are cited by the last part of their address under
@@ -22,9 +22,9 @@ Scope = Literal["spec", "node", "sweep", "pipeline"]
 
 @dataclass(frozen=True)
 class Finding:
-    """What a rule found: the keys that lead there (from the node's root), and the words.
+    """The finding of a rule: its keys (from the node's root) and its texts.
 
-    `place` is where in another file that the spec names.
+    `place` is a line of another file that the spec names.
     """
 
     keys: tuple[Key, ...]
@@ -37,7 +37,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Subject:
-    """What a rule of scope "spec" looks at: the whole spec."""
+    """The subject of a rule of scope "spec": the whole spec."""
 
     spec: Spec
     links: Links
@@ -47,7 +47,7 @@ class Subject:
 
 @dataclass(frozen=True)
 class Rule:
-    """A rule: its kebab-case name, its sentence, how bad it is, and who says so."""
+    """A rule: its kebab-case name, its sentence, its severity and its source."""
 
     name: str
     sentence: str

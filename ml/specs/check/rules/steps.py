@@ -1,4 +1,4 @@
-"""The steps of a pipeline: each is one, runs a component that can be read, and ends somewhere."""
+"""The steps of a pipeline: their form, their components and their outputs."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def not_a_component(node: Node) -> Iterator[Finding]:
     boundary = node.spec.boundary
     is_outside = boundary and path and not path.resolve().is_relative_to(boundary)
     if path is None or is_outside or not path.is_file():
-        return  # what is missing or elsewhere is told by others
+        return  # other rules report missing and remote components
     inside = included(str(written), node.spec.folder)
     if inside is None:
         try:
@@ -56,7 +56,7 @@ def not_a_component(node: Node) -> Iterator[Finding]:
         yield Finding((key,), message, "the spec of a component")
 
 
-# What a step may say that runs a component (azure-ai-ml 1.35, `_schema/pipeline/component_job.py`).
+# Fields of a step that runs a component (azure-ai-ml 1.35, `_schema/pipeline/component_job.py`).
 _STEP = frozenset(
     {"type", "component", "trial", "inputs", "outputs", "compute", "environment", "identity"}
     | {"environment_variables", "resources", "distribution", "limits", "services", "settings"}
@@ -74,7 +74,12 @@ def misspelt_field(node: Node) -> Iterator[Finding]:
         return
     for name in map(str, node.data):
         if name not in _STEP and (hint := did_you_mean(name, _STEP)):
-            yield Finding((name,), f"`{name}` of step `{node.name}` is read by nobody", "", hint)
+            yield Finding(
+                (name,),
+                f"`{name}` of step `{node.name}` is ignored: a step has no such field",
+                "",
+                hint,
+            )
 
 
 @rule("component-cycle", scope="spec", source=_COMPONENT)
@@ -83,7 +88,9 @@ def component_cycle(subject: Subject) -> Iterator[Finding]:
     for node in subject.nodes:
         if node.parent is not None and _returns(node, frozenset({node.spec.file.resolve()})):
             message = f"`component: {node.data.get('component')}` contains itself"
-            yield Finding((*node.keys, "component"), message, "a pipeline that comes to an end")
+            yield Finding(
+                (*node.keys, "component"), message, "a component that does not contain itself"
+            )
 
 
 @rule("output-shared", scope="pipeline", severity="warning", source=_YAML)
@@ -98,8 +105,8 @@ def output_shared(node: Node) -> Iterator[Finding]:
                 continue
             first = writers.setdefault(target, f"{name}.{output}")
             if first != f"{name}.{output}":
-                message = f"`{name}.{output}` is the pipeline's output that `{first}` is already"
-                hint = "give the pipeline an output for each: which of the two it is, nobody says"
+                message = f"`{name}.{output}` writes the same output of the pipeline as `{first}`"
+                hint = "declare an output of the pipeline for each step"
                 yield Finding(("jobs", name, "outputs", output), message, "one step", hint)
 
 
