@@ -1,8 +1,8 @@
-"""YAML that remembers where everything stands: one pass of libyaml, a line for every node.
+"""YAML with positions: one pass of libyaml, a line number for every node.
 
-What `Document.data` holds is what `yaml.safe_load` makes of the same text (a test compares), so
-the SDK sees no difference; what PyYAML lets through although no spec means it (duplicate keys,
-NUL, aliases that grow without end) is refused here.
+`Document.data` equals `yaml.safe_load` of the same text (a test compares), so the SDK sees no
+difference. Three things that PyYAML accepts are refused here: duplicate keys, NUL characters, and
+aliases that grow without end.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _QUIRKS = re.compile(r"\t|(?:^|[\s\[{,:?-])!(?:\s|$)|\ufeff|^%|[|>][-+\d]*#", re.M)
 
 MAX_BYTES = 1_000_000
-# A key that is no text may be written in several ways; a mapping has one of each at most.
+# A key that is not text may be written in several ways; a mapping has one of each at most.
 _TAGS: dict[type, str] = {bool: "tag:yaml.org,2002:bool", type(None): "tag:yaml.org,2002:null"}
 
 
@@ -111,9 +111,9 @@ def read(path: Path, shown: str) -> Document:
     except (OSError, ValueError) as error:
         raise Refused(_file_problem(error, path, shown)) from None
     if len(content) > MAX_BYTES:
-        found = f"{len(content):,} bytes"
+        finding = f"{len(content):,} bytes"
         hint = "keep data in files of their own, and name them by a path"
-        raise Refused(Problem("too-large", found, f"at most {MAX_BYTES:,}", hint, top))
+        raise Refused(Problem("too-large", finding, f"at most {MAX_BYTES:,}", hint, top))
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -193,8 +193,10 @@ def _refuse_depth(text: str, shown: str, loader_class: Any) -> None:
             depth -= 1
         if depth > MAX_DEPTH:
             place = Place(shown, event.start_mark.line + 1)  # type: ignore[union-attr]
-            found = f"more than {MAX_DEPTH} levels of nesting"
-            raise Refused(Problem("too-deep", found, "a spec that a person can read", place=place))
+            finding = f"more than {MAX_DEPTH} levels of nesting"
+            raise Refused(
+                Problem("too-deep", finding, "a spec that a person can read", place=place)
+            )
 
 
 _INDENT = re.compile(r"^[ \t]*(?:[-?:][ \t]+)*", re.MULTILINE)
@@ -213,9 +215,9 @@ def _ambiguities(root: yaml.Node, shown: str) -> Iterator[Problem]:
             return
         if id(node) in open_nodes:
             sizes[id(node)] = 1
-            found = "an alias inside the node that it names"
+            finding = "an alias inside the node that it names"
             hint = "write out what the alias stands for"
-            yield Problem("recursive-alias", found, "a tree", hint, at(node.start_mark))
+            yield Problem("recursive-alias", finding, "a tree", hint, at(node.start_mark))
             return
         open_nodes.add(id(node))
         size = 1
@@ -236,31 +238,31 @@ def _ambiguities(root: yaml.Node, shown: str) -> Iterator[Problem]:
 
     yield from visit(root)
     if sizes[id(root)] > MAX_NODES:
-        found = f"aliases that grow into {sizes[id(root)]:,} nodes"
+        finding = f"aliases that grow into {sizes[id(root)]:,} nodes"
         expected, hint = f"at most {MAX_NODES:,}", "write out what the aliases stand for, or less"
-        yield Problem("alias-bomb", found, expected, hint, at(root.start_mark))
+        yield Problem("alias-bomb", finding, expected, hint, at(root.start_mark))
 
 
 def _duplicates(node: yaml.MappingNode, shown: str) -> Iterator[Problem]:
-    seen: dict[tuple[str, str], int] = {}
+    first_line: dict[tuple[str, str], int] = {}
     for key, _ in node.value:
         if not isinstance(key, yaml.ScalarNode) or key.tag == _MERGE:
             continue
         name, line = (key.tag, key.value), key.start_mark.line + 1
-        if name in seen:
+        if name in first_line:
             yield Problem(
                 "duplicate-key",
-                f"`{key.value}` is here and on line {seen[name]}",
+                f"`{key.value}` is here and on line {first_line[name]}",
                 "each key once",
                 "delete one; most readers silently take the last",
                 Place(shown, line),
                 source="YAML 1.2.2, 3.2.1.3: keys are unique",
             )
-        seen.setdefault(name, line)
+        first_line.setdefault(name, line)
 
 
 def _nul(place: Place) -> Problem:
-    """The problem of a NUL, which ends a text for the shell and for nobody else."""
+    """The problem of a NUL character, which ends a string in the shell."""
     return Problem("nul-character", "a NUL character", "text", "delete it", place)
 
 
@@ -286,48 +288,48 @@ def _file_problem(error: OSError | ValueError, path: Path, shown: str) -> Proble
     if isinstance(error, IsADirectoryError):
         hint = f"name a file in it; `ml check {shlex.quote(shown)}` checks them all"
         return Problem("not-a-file", f"`{shown}` is a folder", "a YAML file", hint)
-    found = f"`{shown}` cannot be read: {getattr(error, 'strerror', None) or error}"
+    finding = f"`{shown}` cannot be read: {getattr(error, 'strerror', None) or error}"
     if isinstance(error, PermissionError):
         hint = f"let yourself read it: chmod u+r {shlex.quote(shown)}"
-        return Problem("no-access", found, "a YAML file", hint)
+        return Problem("no-access", finding, "a YAML file", hint)
     beside = _beside(path)
     near = [shown.removesuffix(path.name) + beside[stem] for stem in nearest(path.stem, beside)]
     hint = f"did you mean `{near[0]}`?" if near else "look at the spelling"
     if path.is_symlink():
         hint = "it is a link: look at where it leads"
-    return Problem("missing-file", found, "a YAML file", hint)
+    return Problem("missing-file", finding, "a YAML file", hint)
 
 
 def _encoding_problem(error: UnicodeDecodeError, shown: str) -> Problem:
-    """The problem of bytes that are no text."""
+    """The problem of bytes that are not UTF-8."""
     line = error.object.count(b"\n", 0, error.start) + 1
-    found = f"byte {error.object[error.start]:#04x} is not UTF-8"
+    finding = f"byte {error.object[error.start]:#04x} is not UTF-8"
     hint = "save it as UTF-8, or name another file if it holds no text"
-    return Problem("unreadable-yaml", found, "UTF-8 text", hint, Place(shown, line))
+    return Problem("unreadable-yaml", finding, "UTF-8 text", hint, Place(shown, line))
 
 
 def _syntax_problem(error: yaml.YAMLError, text: str, shown: str) -> Problem:
-    """The problem of a text that is no YAML."""
+    """The problem of text that is not YAML."""
     mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
     line = mark.line + 1 if mark else text.count("\n", 0, getattr(error, "position", 0)) + 1
-    found = getattr(error, "problem", None) or getattr(error, "reason", None) or str(error)
+    finding = getattr(error, "problem", None) or getattr(error, "reason", None) or str(error)
     lines = text.splitlines() or [""]
-    hint = next((advice for sign, advice in _ADVICE.items() if sign in str(found)), _LOOK)
+    hint = next((advice for sign, advice in _ADVICE.items() if sign in str(finding)), _LOOK)
     if line > 1 and "\t" in lines[min(line, len(lines)) - 1]:
         hint = "indent with spaces, not tabs"
-    return Problem("unreadable-yaml", str(found), "YAML that loads", hint, Place(shown, line))
+    return Problem("unreadable-yaml", str(finding), "YAML that loads", hint, Place(shown, line))
 
 
 def _value_problem(error: Exception, root: yaml.Node | None, shown: str) -> Problem:
-    """The problem of a value that looks like a date or a number and is none, at its line."""
+    """The problem of a value that looks like a date or a number but is not, at its line."""
     for node in _scalars(root, set()):
         try:
             yaml.constructor.SafeConstructor().construct_object(node)
         except (ValueError, TypeError, OverflowError) as wrong:
-            found = f"`{node.value}` is read as {_WORDS.get(node.tag, 'a value')}: {wrong}"
+            finding = f"`{node.value}` is read as {_WORDS.get(node.tag, 'a value')}: {wrong}"
             hint = "put it in quotes if it is a text, else correct it"
             place = Place(shown, node.start_mark.line + 1)
-            return Problem("unreadable-yaml", found, "a value that exists", hint, place)
+            return Problem("unreadable-yaml", finding, "a value that exists", hint, place)
     return Problem("unreadable-yaml", str(error), "YAML that loads", _LOOK, Place(shown, 1))
 
 

@@ -1,4 +1,4 @@
-"""What is wrong with a spec or a call, in the one form in which a person is told."""
+"""The form of an error: what is wrong with a spec or a command, and what to type next."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class Exit(IntEnum):
 
 @dataclass(frozen=True)
 class Place:
-    """A line of a file; `path` is as the person would type it, `line` counts from 1.
+    """A line of a file; `path` is as the user would type it, `line` counts from 1.
 
-    What a person changed on the command line is at `--set FIELD`, line 0.
+    A value changed on the command line is at `--set FIELD`, line 0.
     """
 
     path: str
@@ -61,7 +61,7 @@ class Problem:
 
 
 class Refused(Exception):
-    """Stops a command for problems that are the person's to mend; never shown as a traceback.
+    """Stops a command for problems that the user can correct; never shown as a traceback.
 
     The message is the problems as a person reads them; `exit_code` is what the command ends with.
     """

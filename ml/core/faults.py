@@ -1,4 +1,4 @@
-"""Faults of this machine rather than of a job: full disk, locked database, missing rights."""
+"""Failures of this machine, not of a job: full disk, locked database, missing rights."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _NO_FOLDER = frozenset({errno.ENOTDIR, errno.EEXIST, errno.ENOENT})
 _BARRED = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 _BROKEN = ("not a database", "malformed", "unable to open", "no such table")
-# What it is called when this machine failed a run, and not the run itself.
+# Codes of problems that are the machine's fault, not the run's.
 CODES = frozenset({"disk-full", "disk-error", "database-locked", "database-corrupt", "no-access"})
 _ERRNO = re.compile(r"\[Errno (\d+)\]")
 KEPT = "earlier runs, models and endpoints are as they were"
@@ -77,7 +77,7 @@ def _no_access(path: Path, why: str) -> Problem:
 
 
 def disk_full() -> Problem:
-    """No room is left; says how much there is and what may go."""
+    """The disk is full; the message has the free space and what to delete."""
     place = next(path for path in (home(), *home().parents) if path.exists())
     free = shutil.disk_usage(place).free / 1e6
     return Problem(
@@ -130,7 +130,7 @@ def _gathered(error: shutil.Error) -> OSError | None:
     for source, target, text in failures:
         number = _ERRNO.search(str(text))
         if number:
-            path = next((one for one in (source, target) if str(one) in str(text)), source)
+            path = next((name for name in (source, target) if str(name) in str(text)), source)
             return OSError(int(number[1]), os.strerror(int(number[1])), str(path))
     return None
 

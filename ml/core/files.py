@@ -25,8 +25,8 @@ def replace(path: Path, text: str) -> None:
 
 def sweep(path: Path) -> None:
     """Remove what killed writers of the file left beside it; the caller is its one writer now."""
-    for left in path.parent.glob(f".{path.name}.*.tmp"):
-        left.unlink(missing_ok=True)
+    for unfinished in path.parent.glob(f".{path.name}.*.tmp"):
+        unfinished.unlink(missing_ok=True)
 
 
 def append(path: Path, content: bytes, durable: bool = False) -> None:

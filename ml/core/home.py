@@ -1,4 +1,4 @@
-"""Where everything lives that a run leaves on this machine: one git-ignored folder."""
+"""The folder of everything that runs leave on this machine; git ignores it."""
 
 from __future__ import annotations
 

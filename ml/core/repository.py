@@ -1,4 +1,4 @@
-"""Where the repository begins and ends, and how its paths are shown to a person."""
+"""The root and the boundary of the repository, and its paths as messages show them."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ def root(path: Path | None = None) -> Path:
     for start in (path, Path.cwd()):
         if start is None:
             continue
-        found = _nearest(start.resolve(), (MARK,))
-        if found is not None:
-            return found
+        folder = _nearest(start.resolve(), (MARK,))
+        if folder is not None:
+            return folder
     return folder_of(path.resolve()) if path is not None else Path.cwd()
 
 
 def boundary(path: Path) -> Path | None:
-    """The folder that paths in the spec at `path` may not leave; None where nobody can know.
+    """The folder that paths in the spec at `path` may not leave; None where it is unknown.
 
     That is the git work tree, else the folder with a pyproject.toml, above the spec.
     """
@@ -56,10 +56,10 @@ def shown(path: Path) -> str:
 def yaml_files(folder: Path) -> Iterator[Path]:
     """The YAML files under `folder`, sorted, without hidden folders and installed packages."""
     try:
-        found = sorted(folder.iterdir())
+        paths = sorted(folder.iterdir())
     except PermissionError:
         return  # another person's folder holds no spec of this repository
-    for path in found:
+    for path in paths:
         if path.is_dir() and not path.is_symlink():
             if path.name not in SKIPPED and not path.name.startswith("."):
                 yield from yaml_files(path)

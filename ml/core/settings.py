@@ -102,8 +102,8 @@ SchemaVersion = Annotated[Literal[1], BeforeValidator(_number)]
 @cache
 def schema(kind: Any) -> Mapping[str, Any]:
     """The JSON Schema (draft 2020-12) of a settings file, for editors."""
-    made = _untitled(_adapter(kind).json_schema())
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **made}
+    document = _untitled(_adapter(kind).json_schema())
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **document}
 
 
 @cache
@@ -141,8 +141,8 @@ def _problem(
         return Problem("missing-field", f"no `{name}`", description or "it", hint, place)
     value = document.get(*keys)
     hint = str(context.get("hint") or _correction(value, kind, document, keys, context))
-    found = f"`{name}` is {_shown(value)}"
-    return Problem("wrong-value", found, expected, hint or description, place)
+    finding = f"`{name}` is {_shown(value)}"
+    return Problem("wrong-value", finding, expected, hint or description, place)
 
 
 def _yaml_key(mapping: object, key: Key) -> Any:

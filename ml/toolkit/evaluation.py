@@ -1,4 +1,4 @@
-"""evaluation.json: what a project says of its model, with the predictions that bear it out.
+"""evaluation.json: the metrics of a project's model, with the predictions that they follow from.
 
 `predictions.csv` has one row a unit (a question, say) of a split; every metric, by slices too, can
 be computed again from it, and its sha256 stands in evaluation.json. Nothing that is missing, NaN or
@@ -31,7 +31,7 @@ Metrics = Mapping[str, Mapping[str, Estimate]]
 
 
 class EvaluationRefused(ValueError):
-    """An evaluation says something that nobody can rely on; the message names the field."""
+    """An evaluation has a field that cannot be relied on; the message names the field."""
 
 
 @dataclass(frozen=True)
@@ -106,8 +106,8 @@ def write_evaluation(
         if tuple(row.slices) != dimensions:
             raise EvaluationRefused(f"{row.unit}: slices {tuple(row.slices)}, not {dimensions}")
         if bool(row.group) is not grouped:
-            said = f"{evaluation.resampled}s are drawn, each a group of {evaluation.unit}s"
-            raise EvaluationRefused(f"{row.unit}: group {row.group!r}, where {said}")
+            rule = f"{evaluation.resampled}s are drawn, each a group of {evaluation.unit}s"
+            raise EvaluationRefused(f"{row.unit}: group {row.group!r}, where {rule}")
         values = [getattr(row, name) for name in COLUMNS]
         writer.writerow([*values, *row.slices.values()])
     content = table.getvalue().encode()
@@ -117,7 +117,7 @@ def write_evaluation(
         "sha256": sha256(content).hexdigest(),
         "rows": len(predictions),
     }
-    document["leakage"] = [one.as_json() for one in evaluation.leakage]
+    document["leakage"] = [item.as_json() for item in evaluation.leakage]
     compared = identifiers(evaluation.leakage).encode()
     document["identifiers"] = sha256(compared).hexdigest() if compared else ""
     check(document)
@@ -148,9 +148,9 @@ def check(document: object) -> None:
         raise EvaluationRefused("not a JSON object")
     if document.get("schema_version") != SCHEMA_VERSION:
         raise EvaluationRefused(f"schema_version is not {SCHEMA_VERSION}")
-    wanted = {"schema_version", *Evaluation.__dataclass_fields__}
-    # Earlier evaluations say nothing of leakage, or keep no identifiers.
-    if odd := (document.keys() ^ wanted) - {"leakage", "identifiers"}:
+    expected = {"schema_version", *Evaluation.__dataclass_fields__}
+    # Earlier evaluations have no `leakage` or no `identifiers`.
+    if odd := (document.keys() ^ expected) - {"leakage", "identifiers"}:
         raise EvaluationRefused(f"missing or unknown fields: {', '.join(sorted(odd))}")
     _finite(document, "")
     if wrong := wrong_primary(document["task"], document["primary_metric"], document["goal"]):
@@ -169,18 +169,22 @@ def wrong_primary(task: object, metric: object, goal: object) -> str:
     """Why the primary metric will not do, or "": versions are compared by it unit by unit."""
     if task not in TASKS:
         return f"task is {task!r}, not one of {', '.join(TASKS)}"
-    paired = {name: one for name, one in METRICS[task].items() if one.of_units is not None}
+    paired = {
+        name: definition
+        for name, definition in METRICS[task].items()
+        if definition.of_units is not None
+    }
     if metric not in paired:
         return f"primary_metric is {metric!r}, not one with a value a unit: {', '.join(paired)}"
-    asked = paired[str(metric)].goal
-    return "" if goal == asked else f"goal is {goal!r}, which for {metric} is to {asked}"
+    required = paired[str(metric)].goal
+    return "" if goal == required else f"goal is {goal!r}, which for {metric} is to {required}"
 
 
 def _estimate(estimate: Mapping[str, float], place: str) -> None:
     if estimate.keys() != {"value", "low", "high", "count"}:
         raise EvaluationRefused(f"{place} is not value, low, high and count")
     if not estimate["low"] <= estimate["value"] <= estimate["high"] or estimate["count"] < 1:
-        raise EvaluationRefused(f"{place}: {dict(estimate)} is no interval")
+        raise EvaluationRefused(f"{place}: {dict(estimate)} is not an interval")
 
 
 def _finite(value: object, place: str) -> None:

@@ -42,13 +42,13 @@ def contributions(booster: Any, rows: NDArray[Any], names: Sequence[str]) -> Exp
     2): the contributions of a row and its last column, the expected score, add up to the raw score.
     That is checked; NotAdditive says by how much they do not.
     """
-    found = np.asarray(booster.predict(rows, pred_contrib=True), dtype=np.float64)
+    shap_values = np.asarray(booster.predict(rows, pred_contrib=True), dtype=np.float64)
     raw = np.asarray(booster.predict(rows, raw_score=True), dtype=np.float64)
     scale = max(float(np.abs(raw).max(initial=0.0)), 1.0)
-    error = float(np.abs(found.sum(axis=1) - raw).max(initial=0.0)) / scale
+    error = float(np.abs(shap_values.sum(axis=1) - raw).max(initial=0.0)) / scale
     if not error <= ROUNDING:
         raise NotAdditive(f"contributions are up to {error:g} of the score from adding up to it")
-    weight = np.abs(found[:, :-1]).mean(axis=0)
+    weight = np.abs(shap_values[:, :-1]).mean(axis=0)
     share = weight / max(float(weight.sum()), 1e-12)
     order = np.argsort(-share, kind="stable")
     return Explained(tuple((names[at], float(share[at])) for at in order), len(rows), error)

@@ -15,11 +15,11 @@ FEWEST = 20
 
 
 def disparities(
-    found: NDArray[np.int64], slices: Sequence[str], split: str, fewest: int = FEWEST
+    positions: NDArray[np.int64], slices: Sequence[str], split: str, fewest: int = FEWEST
 ) -> dict[str, dict[str, Any]]:
-    """As `differences`, of a ranking: `found` holds the rank of every unit of `split`."""
-    nothing = np.zeros(len(found))
-    answers = Answers(nothing.astype(np.str_), nothing.astype(np.str_), found, nothing)
+    """As `differences`, of a ranking: `positions` holds the rank of every unit of `split`."""
+    nothing = np.zeros(len(positions))
+    answers = Answers(nothing.astype(np.str_), nothing.astype(np.str_), positions, nothing)
     return differences("ranking", answers, slices, split, fewest)
 
 
@@ -36,12 +36,12 @@ def differences(
     labels = np.asarray(slices)
     names, counts = np.unique(labels, return_counts=True)
     large = names[counts >= fewest]
-    found = {}
+    gaps = {}
     for name, metric in METRICS[task].items():
-        compared = [one for one in large if _defined(metric, answers[labels == one])]
+        compared = [label for label in large if _defined(metric, answers[labels == label])]
         if len(compared) >= 2:
-            found[name] = _difference(metric, answers, labels, compared, split)
-    return found
+            gaps[name] = _difference(metric, answers, labels, compared, split)
+    return gaps
 
 
 def _difference(

@@ -1,4 +1,4 @@
-"""Does the evaluation give the answers away? What is looked for, and how much of it there is.
+"""Leakage checks: does the evaluation give the answers away?
 
 Three of the ways in which leakage comes about (Kapoor and Narayanan, Leakage and the
 reproducibility crisis in machine-learning-based science, Patterns 4, 2023): the same rows in
@@ -33,7 +33,7 @@ BOUNDS: Mapping[str, float] = {
     "identifiers.shared": 0,
     "time.not_later": 0,
 }
-# Values that are told by name; the others are counted.
+# Values that a message lists; the others are counted.
 NAMED = 3
 SHARED = "identifiers.shared"
 # Where what `SHARED` compared is kept: of which identifier, in which part, and the value hashed.
@@ -46,10 +46,10 @@ DIGITS = 16
 
 @dataclass(frozen=True)
 class Check:
-    """One thing that was looked for: `value` of it was found in `of` (a feature, a column).
+    """One check: the `value` measured on `of` (a feature, a column).
 
-    `units` are the rows looked at; `found` says it in words. `training` and `test` are the hashed
-    identifiers that `shared` compared: kept with the evidence, so that they are compared again.
+    `units` are the rows looked at; `found` is the sentence for a person. `training` and `test` are
+    the hashed identifiers that `shared` compared: kept with the evidence for later comparisons.
     """
 
     check: str
@@ -74,9 +74,9 @@ def identifiers(checks: Iterable[Check]) -> str:
     """The content of identifiers.csv, "" when none of the checks compared any."""
     table = io.StringIO()
     rows = csv.writer(table, lineterminator="\n")
-    for one in checks:
-        rows.writerows((one.of, TRAINING, of) for of in sorted(one.training))
-        rows.writerows((one.of, TEST, of) for of in one.test)
+    for check in checks:
+        rows.writerows((check.of, TRAINING, of) for of in sorted(check.training))
+        rows.writerows((check.of, TEST, of) for of in check.test)
     return f"{','.join(COLUMNS)}\n{table.getvalue()}" if table.getvalue() else ""
 
 
@@ -102,12 +102,12 @@ def features(table: ArrayLike, target: ArrayLike, names: Sequence[str]) -> list[
         kind, measured = "feature.correlation", [_spearman(column, answers) for column in rows.T]
     else:
         raise ValueError("the target is neither two classes nor finite numbers")
-    found = [
+    checks = [
         Check(kind, name, value, len(rows), f"{name} alone: {kind.split('.')[1]} {value:.4f}")
         for name, value in zip(names, measured, strict=True)
     ]
-    found.sort(key=lambda one: -one.value)
-    return [one for one in found if one.leaks] or found[:1]
+    checks.sort(key=lambda check: -check.value)
+    return [check for check in checks if check.leaks] or checks[:1]
 
 
 def shared(train: Collection[str], test: Sequence[str], of: str) -> Check:
@@ -117,17 +117,17 @@ def shared(train: Collection[str], test: Sequence[str], of: str) -> Check:
     """
     if not train or not test:
         raise ValueError(f"{len(train)} rows of training and {len(test)} of the test: no {of}")
-    known = set(train)
-    both = [one for one in test if one in known]
+    training = set(train)
+    both = [row for row in test if row in training]
     named = ", ".join(dict.fromkeys(both[:NAMED])) + (", …" if len(both) > NAMED else "")
-    told = f"{len(both)} of {len(test)} by {of} were trained on" + (f": {named}" if both else "")
+    finding = f"{len(both)} of {len(test)} by {of} were trained on" + (f": {named}" if both else "")
     return Check(
         SHARED,
         of,
         len(both),
         len(test),
-        told,
-        frozenset(map(_hashed, known)),
+        finding,
+        frozenset(map(_hashed, training)),
         tuple(map(_hashed, test)),
     )
 
@@ -141,8 +141,10 @@ def not_later(train: Sequence[Any] | Values, test: Sequence[Any] | Values, of: s
         raise ValueError(f"{before.size} times of training and {after.size} of the test: no {of}")
     # NaN and NaT are greater than nothing; max() of training passes them on, so all fail.
     late = int(after.size - np.count_nonzero(after > before.max()))
-    told = f"{late} of {after.size} by {of} are not later than training, which ends {before.max()}"
-    return Check("time.not_later", of, late, int(after.size), told)
+    finding = (
+        f"{late} of {after.size} by {of} are not later than training, which ends {before.max()}"
+    )
+    return Check("time.not_later", of, late, int(after.size), finding)
 
 
 def _hashed(identifier: str) -> str:

@@ -1,4 +1,4 @@
-"""From predictions to what an evaluation states of them: metrics by split, slices, fairness."""
+"""Computes an evaluation's metrics by split, slices and fairness from its predictions."""
 
 from __future__ import annotations
 

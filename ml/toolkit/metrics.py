@@ -1,4 +1,4 @@
-"""Ranking metrics, and how sure one may be of them: a seeded bootstrap over the right unit.
+"""Ranking metrics with confidence intervals: a seeded bootstrap over the right unit.
 
 What is drawn is what is independent: a question, or, where several rows hang together, all rows of
 an entity or of a block of time at once. Drawn row by row, such rows look like more evidence than
@@ -24,7 +24,7 @@ Groups = Sequence[str] | NDArray[Any]
 SAMPLES = 2000
 LEVEL = 0.95
 _CHUNK = 200
-# With fewer groups an interval over them is not to be relied on (Cameron, Gelbach and Miller 2008).
+# With fewer groups an interval over them is unreliable (Cameron, Gelbach and Miller 2008).
 FEWEST_GROUPS = 10
 
 
@@ -45,32 +45,32 @@ def ranks(scores: NDArray[Any], expected: NDArray[Any]) -> NDArray[np.int64]:
     return np.asarray((clean >= own).sum(axis=1), dtype=np.int64)
 
 
-def gain_at(found: NDArray[np.int64], k: int) -> float:
+def gain_at(positions: NDArray[np.int64], k: int) -> float:
     """The share of questions whose right answer is among the first k."""
-    return float((found <= k).mean())
+    return float((positions <= k).mean())
 
 
-def mean_rank(found: NDArray[np.int64]) -> float:
+def mean_rank(positions: NDArray[np.int64]) -> float:
     """The mean rank of the right answer; 1 is perfect."""
-    return float(found.mean())
+    return float(positions.mean())
 
 
 METRICS: Mapping[str, Callable[[NDArray[np.int64]], Values]] = {
-    "gain_at_1": lambda found: (found <= 1).astype(np.float64),
-    "gain_at_3": lambda found: (found <= 3).astype(np.float64),
-    "mean_rank": lambda found: found.astype(np.float64),
+    "gain_at_1": lambda positions: (positions <= 1).astype(np.float64),
+    "gain_at_3": lambda positions: (positions <= 3).astype(np.float64),
+    "mean_rank": lambda positions: positions.astype(np.float64),
 }
 
 
 def estimates(
-    found: NDArray[np.int64], seed: int = 0, groups: Groups | None = None
+    positions: NDArray[np.int64], seed: int = 0, groups: Groups | None = None
 ) -> dict[str, Estimate]:
     """Every metric of `METRICS` with its interval; ValueError when there is no question."""
-    return {name: mean_estimate(of(found), seed, groups) for name, of in METRICS.items()}
+    return {name: mean_estimate(of(positions), seed, groups) for name, of in METRICS.items()}
 
 
 def enough_groups(groups: Sequence[str]) -> bool:
-    """Whether an interval over rows with these labels can be relied on; "" is no group."""
+    """Whether an interval over rows with these labels can be relied on; "" is not a group."""
     return not any(groups) or len(set(groups)) >= FEWEST_GROUPS
 
 

@@ -39,10 +39,10 @@ def write_reference(
     predictions: Columns,
     losses: Mapping[str, Sequence[float]],
 ) -> None:
-    """Write the summary of the model with that digest, so that watching can be done without data.
+    """Write the summary of the model with that digest, so that monitoring does not need the data.
 
-    `losses` is of a prediction what every answer cost, whose right one is known: 0 or 1 for a
-    category, the absolute error of a number. Raises ValueError for a column without any value.
+    `losses`: for each prediction column, the loss of every answer whose truth is known: 0 or 1 for
+    a category, the absolute error for a number. Raises ValueError for a column without any value.
     """
     document = {
         "schema_version": SCHEMA_VERSION,
@@ -61,21 +61,25 @@ def write_reference(
 
 def summary(kind: Kind, values: Sequence[object]) -> dict[str, Any]:
     """What is kept of a column."""
-    there = [value for value in (clean(kind, value) for value in values) if value is not None]
-    if not there:
+    present = [value for value in (clean(kind, value) for value in values) if value is not None]
+    if not present:
         raise ValueError(f"a {kind} column without any value")
-    found: dict[str, Any] = {
+    common: dict[str, Any] = {
         "kind": kind,
         "rows": len(values),
-        "missing": len(values) - len(there),
+        "missing": len(values) - len(present),
     }
     if kind == "numeric":
-        return {**found, "sample": _sample(float(str(value)) for value in there)}
+        return {**common, "sample": _sample(float(str(value)) for value in present)}
     if kind == "categorical":
-        counts = Counter(map(str, there))
-        kept = counts.most_common(CATEGORIES)
-        return {**found, "counts": dict(kept), "rest": len(there) - sum(n for _, n in kept)}
-    return {**found, **_text([str(value) for value in there])}
+        counts = Counter(map(str, present))
+        frequent = counts.most_common(CATEGORIES)
+        return {
+            **common,
+            "counts": dict(frequent),
+            "rest": len(present) - sum(n for _, n in frequent),
+        }
+    return {**common, **_text([str(value) for value in present])}
 
 
 def clean(kind: Kind, value: object) -> float | str | None:
@@ -95,15 +99,15 @@ def clean(kind: Kind, value: object) -> float | str | None:
 
 
 def words(text: str) -> list[str]:
-    """The words of a text, without case; numbers are none."""
+    """The words of a text, case folded; numbers do not count as words."""
     return _WORD.findall(text.casefold())
 
 
 def measures(text: str, vocabulary: frozenset[str]) -> tuple[float, float, float]:
     """In the order of MEASURES; the last is the share of words that are not in the vocabulary."""
-    found = words(text)
-    unknown = sum(word not in vocabulary for word in found)
-    return float(len(text)), float(len(found)), unknown / len(found) if found else 1.0
+    tokens = words(text)
+    unknown = sum(word not in vocabulary for word in tokens)
+    return float(len(text)), float(len(tokens)), unknown / len(tokens) if tokens else 1.0
 
 
 def _text(texts: list[str]) -> dict[str, Any]:
@@ -115,8 +119,10 @@ def _text(texts: list[str]) -> dict[str, Any]:
     shuffled = list(texts)
     random.Random(0).shuffle(shuffled)
     half = len(shuffled) // 2
-    seen = Counter(word for text in shuffled[:half] for word in set(words(text)))
-    vocabulary = frozenset(word for word, texts_with in seen.items() if texts_with >= SEEN_IN)
+    text_frequency = Counter(word for text in shuffled[:half] for word in set(words(text)))
+    vocabulary = frozenset(
+        word for word, texts_with in text_frequency.items() if texts_with >= SEEN_IN
+    )
     columns = zip(*(measures(text, vocabulary) for text in shuffled[half:]), strict=True)
     return {
         "vocabulary": sorted(vocabulary),

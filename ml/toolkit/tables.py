@@ -1,7 +1,7 @@
 """Tables read under a schema: columns, types and row bounds are checked before anything is trained.
 
-Everything that is wrong is told at once, each with file:line, what was found, what was expected and
-what to do. A schema is a YAML file that travels with the code:
+All problems are reported at once, each with file:line, the value found, the value expected and a
+hint. A schema is a YAML file that travels with the code:
 
     rows: [100, 5000]
     columns:
@@ -47,14 +47,14 @@ class Finding:
 
 
 class DataRefused(Exception):
-    """The data does not keep its schema; the message is what a person should read."""
+    """The data does not match its schema; the message lists the problems as they are printed."""
 
     def __init__(self, findings: Sequence[Finding]) -> None:
         self.findings = tuple(findings)
-        shown = [str(finding) for finding in self.findings[:MOST_SHOWN]]
+        lines = [str(finding) for finding in self.findings[:MOST_SHOWN]]
         if len(self.findings) > MOST_SHOWN:
-            shown.append(f"… and {len(self.findings) - MOST_SHOWN} more of the kind")
-        super().__init__("\n".join(shown))
+            lines.append(f"… and {len(self.findings) - MOST_SHOWN} more of the kind")
+        super().__init__("\n".join(lines))
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class TableSchema:
 
     @classmethod
     def parse(cls, raw: Mapping[str, Any]) -> TableSchema:
-        """The schema that a mapping says; TypeError or KeyError when it says something else."""
+        """The schema in a mapping; TypeError or KeyError when it is not one."""
         low, high = raw["rows"]
         return cls(
             columns=tuple(Column(**column) for column in raw["columns"]),
@@ -127,7 +127,7 @@ def read_table(path: Path, schema: TableSchema) -> tuple[Table, list[Finding]]:
     """The rows of the right width, and everything that is wrong with the file."""
     table = Table(path, schema)
     names = [column.name for column in schema.columns]
-    found: list[Finding] = []
+    findings: list[Finding] = []
     if not path.is_file():
         hint = "give the folder that holds it"
         return table, [Finding("missing-file", path, 0, "there is no such file", path.name, hint)]
@@ -142,21 +142,21 @@ def read_table(path: Path, schema: TableSchema) -> tuple[Table, list[Finding]]:
             if len(record) != len(names):
                 code = "missing-column" if len(record) < len(names) else "extra-column"
                 expected = f"{len(names)}: {', '.join(names)}"
-                found.append(Finding(code, path, line, f"{len(record)} columns", expected))
+                findings.append(Finding(code, path, line, f"{len(record)} columns", expected))
                 continue
             table.rows.append(record)
             table.lines.append(line)
     except (UnicodeDecodeError, csv.Error, gzip.BadGzipFile, EOFError) as error:
         hint = "save the file as UTF-8 with the separator that the schema names"
-        found.append(Finding("unreadable", path, 0, str(error), "UTF-8 text", hint))
-        return table, found
+        findings.append(Finding("unreadable", path, 0, str(error), "UTF-8 text", hint))
+        return table, findings
     low, high = schema.rows
-    if not found and not low <= len(table.rows) <= high:
+    if not findings and not low <= len(table.rows) <= high:
         code = "too-few-rows" if len(table.rows) < low else "too-many-rows"
-        hint = "mend the data, or change the bounds in the schema beside it"
+        hint = "correct the data, or change the bounds in the schema beside it"
         expected = f"{low} to {high}"
-        found.append(Finding(code, path, 0, f"{len(table.rows)} rows", expected, hint))
-    return table, found + _wrong_values(table)
+        findings.append(Finding(code, path, 0, f"{len(table.rows)} rows", expected, hint))
+    return table, findings + _wrong_values(table)
 
 
 def _drift(
@@ -179,11 +179,11 @@ def _drift(
         if (values := [of[column.name] for of in read if column.name in of])
         and all(_unlike(column, value) for value in values)
     ]
-    said = "; ".join(f"{what}: {', '.join(of)}" for what, of in parts.items() if of)
+    differences = "; ".join(f"{what}: {', '.join(of)}" for what, of in parts.items() if of)
     code = "missing-column" if missing else "extra-column" if unexpected else "column-order"
     expected = ", ".join(f"{column.name} ({column.type})" for column in schema.columns)
-    hint = "mend the data, or change the schema and what reads it together"
-    return Finding(code, path, line, f"the columns are others; {said}", expected, hint)
+    hint = "correct the data, or change the schema and what reads it together"
+    return Finding(code, path, line, f"the columns differ; {differences}", expected, hint)
 
 
 def _is_timestamp(value: str) -> bool:
@@ -204,36 +204,38 @@ def _unlike(column: Column, value: str) -> str:
 
 
 def _wrong_values(table: Table) -> list[Finding]:
-    found: list[Finding] = []
+    findings: list[Finding] = []
     for at, column in enumerate(table.schema.columns):
         first: dict[str, int] = {}
         for line, row in zip(table.lines, table.rows, strict=True):
             value = row[at]
             if not value.strip():
-                said, wanted = f"{column.name} is empty", f"a {column.type}"
-                found.append(Finding("empty-value", table.path, line, said, wanted))
-            elif wanted := _unlike(column, value):
-                said = f"{column.name} is {value!r}"
-                found.append(Finding("wrong-type", table.path, line, said, wanted))
+                problem, expected = f"{column.name} is empty", f"a {column.type}"
+                findings.append(Finding("empty-value", table.path, line, problem, expected))
+            elif expected := _unlike(column, value):
+                problem = f"{column.name} is {value!r}"
+                findings.append(Finding("wrong-type", table.path, line, problem, expected))
             if column.unique and value in first:
-                said = f"{column.name} {value!r} is on line {first[value]} too"
-                found.append(Finding("duplicate-id", table.path, line, said, "each once"))
+                problem = f"{column.name} {value!r} is on line {first[value]} too"
+                findings.append(Finding("duplicate-id", table.path, line, problem, "each once"))
             first.setdefault(value, line)
-    return found
+    return findings
 
 
 def dangling(tables: Mapping[str, Table]) -> list[Finding]:
     """References to a row that is not there: one finding a row."""
-    found: list[Finding] = []
+    findings: list[Finding] = []
     for table in tables.values():
         for at, column in enumerate(table.schema.columns):
             if column.refers_to not in tables:
                 continue
-            known = {row[0] for row in tables[column.refers_to].rows}
+            ids = {row[0] for row in tables[column.refers_to].rows}
             for line, row in zip(table.lines, table.rows, strict=True):
-                if row[at] not in known:
-                    said = f"{column.name} {row[at]!r} is unknown"
-                    wanted = f"an id of {column.refers_to}"
-                    hint = f"add it to {column.refers_to} or mend this row"
-                    found.append(Finding("unknown-id", table.path, line, said, wanted, hint))
-    return found
+                if row[at] not in ids:
+                    problem = f"{column.name} {row[at]!r} is unknown"
+                    expected = f"an id of {column.refers_to}"
+                    hint = f"add it to {column.refers_to} or correct this row"
+                    findings.append(
+                        Finding("unknown-id", table.path, line, problem, expected, hint)
+                    )
+    return findings

@@ -1,4 +1,4 @@
-"""What is measured of a model, by task, and what its predictions must look like for that.
+"""The metrics of each task, and the form of the predictions that they need.
 
 A metric is the mean of one value a unit (`of_units`), or follows from all units at once (`of_all`).
 Versions are compared unit by unit, so the primary metric is one of the former. The formulas are
@@ -74,7 +74,7 @@ def _right(answers: Answers) -> Values:
     return np.asarray(answers.expected == answers.predicted, dtype=np.float64)
 
 
-def _given(answers: Answers) -> Values:
+def _probability(answers: Answers) -> Values:
     """The probability that the right one of two labels was given."""
     return np.where(answers.expected == "1", answers.score, 1 - answers.score)
 
@@ -103,8 +103,8 @@ def _auc(answers: Answers, times: Values) -> Values:
 
 def _f1(answers: Answers, times: Values) -> Values:
     """Of the label "1"; 0 where nothing is "1" and nothing was taken for it."""
-    ones, said = answers.expected == "1", answers.predicted == "1"
-    hits, named = times @ (ones & said), times @ ones + times @ said
+    ones, predicted = answers.expected == "1", answers.predicted == "1"
+    hits, named = times @ (ones & predicted), times @ ones + times @ predicted
     nothing = np.zeros(len(times))
     return np.asarray(np.divide(2.0 * hits, named, out=nothing, where=named > 0))
 
@@ -124,8 +124,8 @@ METRICS: Mapping[Task, Mapping[str, Metric]] = {
     },
     "binary": {
         "accuracy": _ACCURACY,
-        "log_loss": Metric("minimize", of_units=lambda answers: _surprise(_given(answers))),
-        "brier": Metric("minimize", of_units=lambda answers: (1 - _given(answers)) ** 2),
+        "log_loss": Metric("minimize", of_units=lambda answers: _surprise(_probability(answers))),
+        "brier": Metric("minimize", of_units=lambda answers: (1 - _probability(answers)) ** 2),
         "auc": Metric("maximize", of_all=_auc),
         "f1": Metric("maximize", of_all=_f1),
     },
@@ -171,10 +171,10 @@ def value(metric: Metric, answers: Answers) -> float:
     if metric.of_units is not None:
         return float(metric.of_units(answers).mean())
     assert metric.of_all is not None
-    found = float(metric.of_all(answers, np.ones((1, len(answers))))[0])
-    if math.isnan(found):
+    result = float(metric.of_all(answers, np.ones((1, len(answers))))[0])
+    if math.isnan(result):
         raise ValueError("it is not defined on these units")
-    return found
+    return result
 
 
 def estimate(
@@ -185,14 +185,14 @@ def estimate(
     """
     if metric.of_units is not None:
         return mean_estimate(metric.of_units(answers), seed, groups)
-    found, of_all = value(metric, answers), metric.of_all
+    point, of_all = value(metric, answers), metric.of_all
     assert of_all is not None
     chunk = max(1, _HELD // len(answers))
     drawn = np.concatenate(
         [of_all(answers, times) for times in drawn_times(len(answers), seed, groups, chunk)]
     )
     low, high = bounds(drawn[~np.isnan(drawn)])
-    return Estimate(found, min(low, found), max(high, found), len(answers))
+    return Estimate(point, min(low, point), max(high, point), len(answers))
 
 
 def estimates(

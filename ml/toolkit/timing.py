@@ -13,7 +13,7 @@ from typing import TypeVar
 
 import numpy as np
 
-Asked = TypeVar("Asked")
+Input = TypeVar("Input")
 # The first predictions fill caches and start threads: they are made and not counted.
 WARM = 5
 
@@ -40,20 +40,20 @@ class Latency:
         }
 
 
-def latency(predict: Callable[[Asked], object], asked: Sequence[Asked]) -> Latency:
-    """Time `predict` on each of `asked`, one after another, after WARM of them uncounted.
+def latency(predict: Callable[[Input], object], inputs: Sequence[Input]) -> Latency:
+    """Time `predict` on each of `inputs`, one after another, after WARM of them uncounted.
 
-    Raises ValueError when there is nothing to ask.
+    Raises ValueError without inputs.
     """
-    if not asked:
+    if not inputs:
         raise ValueError("nothing to predict")
-    for one in asked[:WARM]:
-        predict(one)
+    for value in inputs[:WARM]:
+        predict(value)
     clock, processor = [], []
-    for one in asked:
+    for value in inputs:
         began, worked = time.perf_counter(), time.process_time()
-        predict(one)
+        predict(value)
         clock.append(1000 * (time.perf_counter() - began))
         processor.append(1000 * (time.process_time() - worked))
     p50, p95 = np.percentile(clock, [50, 95])
-    return Latency(float(p50), float(p95), float(np.median(processor)), len(asked))
+    return Latency(float(p50), float(p95), float(np.median(processor)), len(inputs))

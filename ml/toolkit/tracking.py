@@ -13,7 +13,7 @@ from typing import Any
 
 
 class NotFinite(ValueError):
-    """A metric is NaN or infinite: a number that nobody can compare must not be logged."""
+    """A metric is NaN or infinite. It cannot be compared, so it is not logged."""
 
 
 class Tracker:

@@ -43,6 +43,6 @@ def test_a_project_can_be_served(project: Path) -> None:
 def test_a_plan_comes_back(spec: Path) -> None:
     """Every job is sound, and its plan is the same when it was written and read again."""
     loaded = load(spec)
-    assert not [one for one in check(loaded) if one.severity == "error"]
-    made = plan(loaded)
-    assert from_json(json.loads(json.dumps(to_json(made)))) == made
+    assert not [problem for problem in check(loaded) if problem.severity == "error"]
+    job_plan = plan(loaded)
+    assert from_json(json.loads(json.dumps(to_json(job_plan)))) == job_plan

@@ -49,9 +49,9 @@ ROWS = [
 def test_what_is_written_is_read(tmp_path: Path):
     """The document comes back, with the predictions' hash and number."""
     write_evaluation(tmp_path, SOUND, ROWS)
-    found = read_evaluation(tmp_path)
-    assert found["schema_version"] == 2 and found["predictions"]["rows"] == 2
-    assert found["metrics"]["test_known"]["gain_at_1"]["value"] == 0.5
+    document = read_evaluation(tmp_path)
+    assert document["schema_version"] == 2 and document["predictions"]["rows"] == 2
+    assert document["metrics"]["test_known"]["gain_at_1"]["value"] == 0.5
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf"), None])
@@ -94,7 +94,7 @@ def test_predictions_fit_what_is_said_of_them(tmp_path: Path, row: Prediction):
     grouped = replace(SOUND, resampled="entry")
     with pytest.raises(EvaluationRefused, match="group"):
         write_evaluation(tmp_path, grouped, ROWS)
-    write_evaluation(tmp_path, grouped, [replace(one, group="entry") for one in ROWS])
+    write_evaluation(tmp_path, grouped, [replace(prediction, group="entry") for prediction in ROWS])
     assert (tmp_path / "predictions.csv").read_text().splitlines()[0].endswith(",slice:topic")
 
 
@@ -116,14 +116,14 @@ def test_what_makes_no_sense_is_refused(tmp_path: Path, change: dict):
 def test_fields_are_neither_missing_nor_unknown(tmp_path: Path):
     """Every field of the schema and no other."""
     write_evaluation(tmp_path, SOUND, ROWS)
-    whole = json.loads((tmp_path / "evaluation.json").read_text())
-    check(whole)
+    document = json.loads((tmp_path / "evaluation.json").read_text())
+    check(document)
     earlier = {"leakage", "identifiers"}  # evaluations that lack them are told by the gate
-    for name in whole.keys() - earlier:
+    for name in document.keys() - earlier:
         with pytest.raises(EvaluationRefused):
-            check({key: value for key, value in whole.items() if key != name})
+            check({key: value for key, value in document.items() if key != name})
     with pytest.raises(EvaluationRefused, match="more"):
-        check({**whole, "more": 1})
+        check({**document, "more": 1})
 
 
 def test_changed_predictions_are_found(tmp_path: Path):

@@ -14,7 +14,7 @@ NAMES = ("useless", "decisive", "helpful")
 
 
 @pytest.fixture(scope="module")
-def made() -> tuple[Any, np.ndarray]:
+def fitted() -> tuple[Any, np.ndarray]:
     """A model of y = 3·decisive + helpful, and 500 rows."""
     rows = np.random.default_rng(0).normal(size=(500, 3))
     settings = {"objective": "regression", "verbose": -1, "num_threads": 1, "seed": 0}
@@ -22,14 +22,14 @@ def made() -> tuple[Any, np.ndarray]:
     return lightgbm().train(settings, data, num_boost_round=30), rows
 
 
-def test_shares_are_in_order_and_exact(made: tuple[Any, np.ndarray]):
+def test_shares_are_in_order_and_exact(fitted: tuple[Any, np.ndarray]):
     """What decides comes first, all shares are 1, and the contributions add up to the score."""
-    found = contributions(*made, NAMES)
-    assert [name for name, _ in found.shares] == ["decisive", "helpful", "useless"]
-    assert sum(share for _, share in found.shares) == pytest.approx(1)
-    assert found.rows == 500 and found.error < 1e-9
-    assert found.explanation() == {"method": "TreeSHAP", "rows": 500, "error": found.error}
-    assert found.contributions()[0]["feature"] == "decisive"
+    explained = contributions(*fitted, NAMES)
+    assert [name for name, _ in explained.shares] == ["decisive", "helpful", "useless"]
+    assert sum(share for _, share in explained.shares) == pytest.approx(1)
+    assert explained.rows == 500 and explained.error < 1e-9
+    assert explained.explanation() == {"method": "TreeSHAP", "rows": 500, "error": explained.error}
+    assert explained.contributions()[0]["feature"] == "decisive"
 
 
 class Approximate:
@@ -43,9 +43,9 @@ class Approximate:
         return self._booster.predict(rows, **how) + (0.01 if "pred_contrib" in how else 0.0)
 
 
-def test_contributions_that_do_not_add_up_are_refused(made: tuple[Any, np.ndarray]):
+def test_contributions_that_do_not_add_up_are_refused(fitted: tuple[Any, np.ndarray]):
     """They explain another score."""
-    booster, rows = made
+    booster, rows = fitted
     with pytest.raises(NotAdditive):
         contributions(Approximate(booster), rows, NAMES)
 

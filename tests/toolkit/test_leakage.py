@@ -17,39 +17,39 @@ LABEL = RNG.integers(0, 2, 400)
 DAY = datetime(2025, 1, 1, tzinfo=UTC)
 
 
-def _only(found: list[Check]) -> Check:
-    assert len(found) == 1
-    return found[0]
+def _only(checks: list[Check]) -> Check:
+    assert len(checks) == 1
+    return checks[0]
 
 
 def test_features_that_help_are_no_leak():
     """The strongest is told, with what it reaches alone."""
     helps = LABEL + NOISE
-    found = _only(features(np.column_stack([NOISE, helps]), LABEL, ["noise", "helps"]))
-    assert (found.check, found.of, found.units, found.leaks) == ("feature.auc", "helps", 400, False)
+    check = _only(features(np.column_stack([NOISE, helps]), LABEL, ["noise", "helps"]))
+    assert (check.check, check.of, check.units, check.leaks) == ("feature.auc", "helps", 400, False)
     # Φ(1/√2): a positive is above a negative by 1, with noise of standard deviation √2.
-    assert found.value == pytest.approx(0.760, abs=0.05)
+    assert check.value == pytest.approx(0.760, abs=0.05)
 
 
 @pytest.mark.parametrize("sign", [1, -1])
 def test_features_that_give_a_label_away_are_told(sign: int):
     """In either direction, every one of them; the label itself is an AUC of 1."""
     table = np.column_stack([NOISE, sign * LABEL, sign * (LABEL * 4 + NOISE)])
-    found = features(table, LABEL.astype(str), ["noise", "paid_back", "like_it"])
-    assert [one.of for one in found] == ["paid_back", "like_it"]
-    assert all(one.leaks for one in found) and found[0].value == 1.0
+    checks = features(table, LABEL.astype(str), ["noise", "paid_back", "like_it"])
+    assert [check.of for check in checks] == ["paid_back", "like_it"]
+    assert all(check.leaks for check in checks) and checks[0].value == 1.0
 
 
 def test_a_feature_that_is_missing_for_one_label_is_told():
     """A column that is filled in after the event."""
-    found = _only(features(np.where(LABEL == 1, np.nan, NOISE)[:, None], LABEL, ["closed_on"]))
-    assert found.leaks and found.value == 1.0
+    check = _only(features(np.where(LABEL == 1, np.nan, NOISE)[:, None], LABEL, ["closed_on"]))
+    assert check.leaks and check.value == 1.0
 
 
 def test_auc_counts_ties_by_half():
     """Four pairs: one right, two ties, one wrong; a constant is 0.5."""
-    found = _only(features([[1.0, 0], [2, 0], [1, 0], [2, 0]], [0, 0, 1, 1], ["half", "constant"]))
-    assert found.value == 0.5
+    check = _only(features([[1.0, 0], [2, 0], [1, 0], [2, 0]], [0, 0, 1, 1], ["half", "constant"]))
+    assert check.value == 0.5
 
 
 @pytest.mark.parametrize(("noise", "leaks"), [(1.0, False), (0.2, False), (0.01, True)])
@@ -57,12 +57,12 @@ def test_a_numeric_target_by_rank_correlation(noise: float, leaks: bool):
     """Any increasing or decreasing function of the target leaks; a good predictor does not."""
     target = RNG.normal(size=500)
     near = -np.exp(target + noise * RNG.normal(size=500))
-    found = _only(features(near[:, None], target, ["near"]))
-    assert found.check == "feature.correlation" and found.leaks is leaks
+    check = _only(features(near[:, None], target, ["near"]))
+    assert check.check == "feature.correlation" and check.leaks is leaks
 
 
 @pytest.mark.parametrize(
-    ("table", "target", "told"),
+    ("table", "target", "message"),
     [
         ([[1.0], [2.0]], [1, 1], "always the same"),
         ([[1.0], [2.0]], [0, 1, 0], "expected 3 rows"),
@@ -70,24 +70,24 @@ def test_a_numeric_target_by_rank_correlation(noise: float, leaks: bool):
         ([[1.0], [2.0], [3.0]], [0.5, 1.5, np.nan], "neither"),
     ],
 )
-def test_what_cannot_be_judged_is_refused(table: object, target: object, told: str):
+def test_what_cannot_be_judged_is_refused(table: object, target: object, message: str):
     """Nothing is passed off as checked."""
-    with pytest.raises(ValueError, match=told):
+    with pytest.raises(ValueError, match=message):
         features(table, target, ["one"])  # type: ignore[arg-type]
 
 
 def test_identifiers_in_one_part_alone_are_no_leak():
     """None is found, and how many were looked at is told."""
-    found = shared(["a", "b"], ["c", "d"], "customer")
-    assert (found.value, found.units, found.leaks) == (0, 2, False)
-    assert found.found == "0 of 2 by customer were trained on"
+    check = shared(["a", "b"], ["c", "d"], "customer")
+    assert (check.value, check.units, check.leaks) == (0, 2, False)
+    assert check.found == "0 of 2 by customer were trained on"
 
 
 def test_identifiers_in_both_parts_are_told():
     """Each row of the test counts; a few are named."""
-    found = shared(["a", "b", "e", "f"], ["a", "c", "b", "a", "e", "f"], "customer")
-    assert (found.value, found.leaks) == (5, True)
-    assert found.found == "5 of 6 by customer were trained on: a, b, …"
+    check = shared(["a", "b", "e", "f"], ["a", "c", "b", "a", "e", "f"], "customer")
+    assert (check.value, check.leaks) == (5, True)
+    assert check.found == "5 of 6 by customer were trained on: a, b, …"
     with pytest.raises(ValueError, match="0 of the test"):
         shared(["a"], [], "customer")
 
@@ -102,9 +102,9 @@ def test_a_test_that_is_later_is_no_leak():
 def test_a_test_in_the_past_of_training_is_told():
     """The same moment is not later; nor is one that nobody knows."""
     days = [DAY + timedelta(days=n) for n in range(4)]
-    found = not_later(days[:3], [days[1], days[2], days[3]], "day")
-    assert (found.value, found.units, found.leaks) == (2, 3, True)
-    assert "2 of 3 by day are not later" in found.found
+    check = not_later(days[:3], [days[1], days[2], days[3]], "day")
+    assert (check.value, check.units, check.leaks) == (2, 3, True)
+    assert "2 of 3 by day are not later" in check.found
     assert not_later([1.0, 2.0], [3.0, np.nan], "week").value == 1
     assert not_later([1.0, np.nan], [3.0, 4.0], "week").value == 2
     times = np.array(["2025-01-01", "2025-01-02"], "datetime64[D]")
@@ -123,12 +123,12 @@ def test_what_is_not_a_number_leaks():
 
 def test_identifiers_are_written_hashed():
     """Those of training once, in an order that says nothing; those of the test row by row."""
-    found = shared(["b", "a", "b"], ["c", "a", "c"], "id")
+    check = shared(["b", "a", "b"], ["c", "a", "c"], "id")
     other = features(NOISE[:, None], LABEL, ["noise"])
-    text = identifiers([*other, found])
+    text = identifiers([*other, check])
     rows = [line.split(",") for line in text.splitlines()]
     hashed = {name: sha256(name.encode()).hexdigest()[:16] for name in "abc"}
     assert rows[0] == ["of", "part", "sha256"]
     assert rows[1:3] == sorted(["id", "training", hashed[name]] for name in "ab")
     assert rows[3:] == [["id", "test", hashed[name]] for name in "cac"]
-    assert identifiers(other) == "" and "training" not in found.as_json()
+    assert identifiers(other) == "" and "training" not in check.as_json()

@@ -23,12 +23,14 @@ def test_nan_is_the_last_of_all():
 
 
 @given(st.lists(st.integers(1, 50), min_size=1, max_size=60))
-def test_metrics_are_what_they_say(found: list[int]):
+def test_metrics_are_what_they_say(positions: list[int]):
     """gain@k and the mean rank, counted by hand."""
-    array = np.array(found)
+    array = np.array(positions)
     for k in (1, 3):
-        assert metrics.gain_at(array, k) == pytest.approx(sum(r <= k for r in found) / len(found))
-    assert metrics.mean_rank(array) == pytest.approx(sum(found) / len(found))
+        assert metrics.gain_at(array, k) == pytest.approx(
+            sum(r <= k for r in positions) / len(positions)
+        )
+    assert metrics.mean_rank(array) == pytest.approx(sum(positions) / len(positions))
 
 
 def test_an_interval_holds_its_value_and_narrows():
@@ -43,9 +45,9 @@ def test_an_interval_holds_its_value_and_narrows():
 def test_the_bootstrap_agrees_with_the_normal_interval():
     """On a plain mean the percentile interval is the textbook one, within a tenth."""
     values = np.random.default_rng(1).normal(5, 2, 500)
-    found = metrics.mean_estimate(values)
+    estimate = metrics.mean_estimate(values)
     error = 1.96 * values.std() / np.sqrt(500)
-    assert found.high - found.low == pytest.approx(2 * error, rel=0.1)
+    assert estimate.high - estimate.low == pytest.approx(2 * error, rel=0.1)
 
 
 def test_the_same_seed_gives_the_same_interval():
@@ -59,8 +61,8 @@ def test_a_paired_ratio_of_errors():
     """Half the errors on the same questions: a ratio of one half, bounded below one."""
     theirs = np.tile([1.0, 1.0, 0.0, 0.0, 1.0, 1.0], 60)
     ours = np.tile([1.0, 0.0, 0.0, 0.0, 1.0, 0.0], 60)
-    found = metrics.paired_ratio(ours, theirs)
-    assert found.value == 0.5 and 0.4 < found.low < 0.5 < found.high < 0.6
+    estimate = metrics.paired_ratio(ours, theirs)
+    assert estimate.value == 0.5 and 0.4 < estimate.low < 0.5 < estimate.high < 0.6
 
 
 def test_a_ratio_to_nothing():
@@ -95,14 +97,14 @@ def test_rows_that_hang_together_are_drawn_together():
 
 def test_the_grouped_interval_holds_the_truth_as_often_as_it_says():
     """Of 200 samples with mean 0, about 95 % of the grouped intervals hold it; half of the rest."""
-    held = {"grouped": 0, "row by row": 0}
+    coverage = {"grouped": 0, "row by row": 0}
     for seed in range(200):
         values, names = _hanging_together(seed)
         for kind, groups in (("grouped", names), ("row by row", None)):
             drawn = metrics.resampled_means(values[:, None], samples=200, groups=groups)[:, 0]
             low, high = np.percentile(drawn, [2.5, 97.5])
-            held[kind] += bool(low <= 0 <= high)
-    assert held["grouped"] > 178 and held["row by row"] < 120
+            coverage[kind] += bool(low <= 0 <= high)
+    assert coverage["grouped"] > 178 and coverage["row by row"] < 120
 
 
 def test_a_group_for_each_row_is_no_group():
@@ -116,8 +118,8 @@ def test_groups_of_unlike_sizes_count_by_their_rows():
     """A group of 90 rows weighs 90 times as much as one of a single row."""
     values = np.array([1.0] * 90 + [0.0] * 30)
     names = ["large"] * 90 + [f"small-{number}" for number in range(30)]
-    found = metrics.mean_estimate(values, groups=names)
-    assert found.value == 0.75 and found.low == 0 and found.high > 0.85
+    estimate = metrics.mean_estimate(values, groups=names)
+    assert estimate.value == 0.75 and estimate.low == 0 and estimate.high > 0.85
 
 
 def test_too_few_groups_are_refused():

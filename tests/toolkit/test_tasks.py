@@ -29,8 +29,8 @@ LABELS = RNG.choice(list("abc"), (2, COUNT))
 def answers(expected: Any, predicted: Any, score: Any = 0.0) -> Answers:
     """As a predictions.csv has them: labels and numbers are text."""
     return Answers(
-        np.array([str(one) for one in expected]),
-        np.array([str(one) for one in predicted]),
+        np.array([str(label) for label in expected]),
+        np.array([str(label) for label in predicted]),
         np.zeros(len(expected), dtype=np.int64),
         np.broadcast_to(np.asarray(score, dtype=np.float64), len(expected)),
     )
@@ -69,10 +69,10 @@ def test_a_metric_is_scikit_learns(task: Task, name: str) -> None:
     """The value, and an interval around it that narrows with more units."""
     metric, given = METRICS[task][name], GIVEN[task]
     assert value(metric, given) == pytest.approx(PUBLISHED[task, name], abs=1e-12)
-    whole, part = estimate(metric, given), estimate(metric, given[:75])
-    assert whole.low < whole.value < whole.high and whole.count == COUNT
-    assert whole.high - whole.low < part.high - part.low
-    assert estimate(metric, given) == whole  # seeded
+    full, part = estimate(metric, given), estimate(metric, given[:75])
+    assert full.low < full.value < full.high and full.count == COUNT
+    assert full.high - full.low < part.high - part.low
+    assert estimate(metric, given) == full  # seeded
 
 
 @pytest.mark.parametrize(("name", "score"), [("auc", SCORE), ("f1", SAID), ("rmse", None)])
@@ -117,8 +117,8 @@ def test_what_is_not_defined_is_left_out() -> None:
     with pytest.raises(ValueError, match="not defined"):
         estimate(METRICS["binary"]["auc"], alone)
     rare = BINARY[np.r_[np.flatnonzero(TRUTH == 0), np.flatnonzero(TRUTH == 1)[:2]]]
-    found = estimate(METRICS["binary"]["auc"], rare)  # many draws have no "1"
-    assert 0 <= found.low <= found.value <= found.high <= 1
+    result = estimate(METRICS["binary"]["auc"], rare)  # many draws have no "1"
+    assert 0 <= result.low <= result.value <= result.high <= 1
     for task in GIVEN:
         with pytest.raises(ValueError):
             estimates(task, GIVEN[task][:0])
@@ -147,8 +147,8 @@ def test_a_row_is_an_answer_or_none(
     task: Task, row: tuple[str, str, int, float], said: str
 ) -> None:
     """What the row says of itself has to fit."""
-    told = fault(task, *row)
-    assert said in told and bool(told) is bool(said)
+    message = fault(task, *row)
+    assert said in message and bool(message) is bool(said)
 
 
 @pytest.mark.parametrize(
@@ -166,8 +166,8 @@ def test_the_primary_metric_is_one_that_a_unit_has(
     task: str, metric: str, goal: str, said: str
 ) -> None:
     """Versions are compared unit by unit; and nobody turns the better way round."""
-    told = wrong_primary(task, metric, goal)
-    assert said in told and bool(told) is bool(said)
+    message = wrong_primary(task, metric, goal)
+    assert said in message and bool(message) is bool(said)
 
 
 def test_everything_is_measured_at_once() -> None:
@@ -178,17 +178,17 @@ def test_everything_is_measured_at_once() -> None:
         for split in ("validation", "test")
         for at, (shop, a, b, s) in enumerate(zip(shops, TRUTH, SAID, SCORE, strict=True))
     ]
-    found = measured("binary", rows, "test")
-    assert found.metrics["test"] == estimates("binary", BINARY) == found.metrics["validation"]
+    result = measured("binary", rows, "test")
+    assert result.metrics["test"] == estimates("binary", BINARY) == result.metrics["validation"]
     own = np.arange(COUNT)
     sides = {name: BINARY[(own >= 40) & (own % 2 == at)] for at, name in enumerate("ab")}
-    assert found.slices["shop"] == {name: estimates("binary", of) for name, of in sides.items()}
-    apart = found.fairness["shop"]["auc"]
+    assert result.slices["shop"] == {name: estimates("binary", of) for name, of in sides.items()}
+    apart = result.fairness["shop"]["auc"]
     values = {name: value(METRICS["binary"]["auc"], of) for name, of in sides.items()}
     assert apart["difference"] == pytest.approx(abs(values["a"] - values["b"]))
     assert values[apart["highest"]] > values[apart["lowest"]] and apart["slices"] == 2
-    one = [row if row.slices["shop"] != "a" else replace(row, expected="0") for row in rows]
-    assert "auc" not in measured("binary", one, "test").fairness["shop"]
+    one_sided = [row if row.slices["shop"] != "a" else replace(row, expected="0") for row in rows]
+    assert "auc" not in measured("binary", one_sided, "test").fairness["shop"]
     # Of a, there are ten groups and more; of b, nine.
     grouped = [
         replace(row, group=f"g{at % (9 if row.slices['shop'] == 'b' else 40)}")

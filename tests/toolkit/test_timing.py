@@ -27,17 +27,17 @@ def test_percentiles_of_what_was_asked(turned: dict[str, float]):
         turned["wall"] += 9.0 if len(calls) <= WARM else number / 1000
         turned["cpu"] += 9.0 if len(calls) <= WARM else 0.002
 
-    found = latency(predict, list(range(1, 102)))
+    measurement = latency(predict, list(range(1, 102)))
     assert calls == [*range(1, WARM + 1), *range(1, 102)]
-    assert (found.p50_ms, found.p95_ms) == (pytest.approx(51), pytest.approx(96))
-    assert found.cpu_ms == pytest.approx(2) and found.predictions == 101
-    assert found.as_metrics()["predict_p50_ms"] == found.p50_ms
+    assert (measurement.p50_ms, measurement.p95_ms) == (pytest.approx(51), pytest.approx(96))
+    assert measurement.cpu_ms == pytest.approx(2) and measurement.predictions == 101
+    assert measurement.as_metrics()["predict_p50_ms"] == measurement.p50_ms
 
 
 def test_waiting_is_no_work():
     """Sleep costs the clock and not the processor."""
-    found = latency(lambda seconds: time.sleep(seconds), [0.02])
-    assert found.p50_ms >= 20 > found.cpu_ms
+    measurement = latency(lambda seconds: time.sleep(seconds), [0.02])
+    assert measurement.p50_ms >= 20 > measurement.cpu_ms
 
 
 def test_nothing_to_ask():

@@ -27,11 +27,11 @@ def test_it_logs_to_the_run_that_the_environment_names(store: str, monkeypatch: 
         tracker.parameters({"leaves": 7, "objective": "binary"})
         for step in (10, 20):
             tracker.metrics({"gain": step / 100, "rank": 3}, step)
-    found = client.get_run(run.info.run_id)
+    logged = client.get_run(run.info.run_id)
     history = client.get_metric_history(run.info.run_id, "gain")
-    assert found.data.params == {"leaves": "7", "objective": "binary"}
+    assert logged.data.params == {"leaves": "7", "objective": "binary"}
     assert [(point.step, point.value) for point in history] == [(10, 0.1), (20, 0.2)]
-    assert len(client.search_runs(["0"])) == 1 and found.info.status == "FINISHED"
+    assert len(client.search_runs(["0"])) == 1 and logged.info.status == "FINISHED"
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])

@@ -39,23 +39,23 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--evaluation", type=Path, required=True, help="the folder to write")
     parser.add_argument("--baseline", type=Path, help="the folder that recipe wrote, if it ran")
     parser.add_argument("--folds", type=int, default=3, help="refits for the stability, 2 or more")
-    given = parser.parse_args(arguments)
-    if given.folds < 2:
-        parser.error(f"--folds is {given.folds}, expected 2 or more")
+    options = parser.parse_args(arguments)
+    if options.folds < 2:
+        parser.error(f"--folds is {options.folds}, expected 2 or more")
     try:
-        digest = verify(given.model)
+        digest = verify(options.model)
     except (ManifestError, OSError) as error:
         print(f"error[model-changed]: {error}", file=sys.stderr)
         raise SystemExit(WRONG_CALL) from None
-    model = FaqModel.load(given.model)
+    model = FaqModel.load(options.model)
     seed = int(model.settings["seed"])
-    faq, split = prepare(given.faq, given.schema, int(model.settings["split_seed"]))
+    faq, split = prepare(options.faq, options.schema, int(model.settings["split_seed"]))
     leaked = measure.leaks(model, faq, split)
-    baseline = _baseline(given.baseline, faq, split)
+    baseline = _baseline(options.baseline, faq, split)
     with tracking() as tracker:
         predictions = measure.predict(model, faq, split)
         settings = Hyperparameters.of(model.settings)
-        steady, seconds = measure.stability(faq, split, settings, seed, given.folds, threads())
+        steady, seconds = measure.stability(faq, split, settings, seed, options.folds, threads())
         explained = measure.explained(model, faq, split.rows(TEST_KNOWN))
         rows = {"entries": len(faq.entries), "questions": len(faq.questions)}
         evaluation = Evaluation(
@@ -65,7 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             goal="maximize",
             unit="question",
             resampled="question",
-            data={"faq": {"asset": asset_of(given.faq), "sha256": faq.sha256, "rows": rows}},
+            data={"faq": {"asset": asset_of(options.faq), "sha256": faq.sha256, "rows": rows}},
             feature_set_hash=str(model.settings["feature_set_hash"]),
             seed=seed,
             hyperparameters=settings.as_dict(),
@@ -80,8 +80,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
             training={"seconds": seconds, "threads": threads()},
             leakage=[leaked],
         )
-        write_evaluation(given.evaluation, evaluation, predictions)
-        measure.write_seen(given.evaluation, digest, model, faq, split)
+        write_evaluation(options.evaluation, evaluation, predictions)
+        measure.write_seen(options.evaluation, digest, model, faq, split)
         for prefix, table in (("", evaluation.metrics), ("recipe_", evaluation.baseline)):
             for name, metrics in table.items():
                 values = {f"{prefix}{name}_{key}": of.value for key, of in metrics.items()}
@@ -97,8 +97,8 @@ def _baseline(folder: Path | None, faq: Faq, split: Split) -> measure.Metrics:
     try:
         return recipe.read(folder, faq, split)
     except (OSError, ValueError, KeyError, TypeError) as error:
-        said = error if isinstance(error, recipe.OtherQuestions) else f"{folder}: {error!r}"
-        print(f"error[not-its-baseline]: {said}", file=sys.stderr)
+        reason = error if isinstance(error, recipe.OtherQuestions) else f"{folder}: {error!r}"
+        print(f"error[not-its-baseline]: {reason}", file=sys.stderr)
         print("  expected: what recipe.py wrote of the same data and split seed", file=sys.stderr)
         raise SystemExit(WRONG_CALL) from None
 
@@ -109,9 +109,9 @@ def table_of(evaluation: Evaluation) -> str:
     for name, metrics in evaluation.metrics.items():
         for metric, ours in metrics.items():
             theirs = evaluation.baseline.get(name, {}).get(metric)
-            said = _shown(theirs) if theirs else ""
+            reference = _shown(theirs) if theirs else ""
             first = name if metric == PRIMARY else ""
-            lines.append(f"{first:13}{metric:11}{_shown(ours):>24}{said:>24}")
+            lines.append(f"{first:13}{metric:11}{_shown(ours):>24}{reference:>24}")
     return "\n".join(lines)
 
 

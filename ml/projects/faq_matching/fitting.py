@@ -37,9 +37,9 @@ def fit(
     every: int = 10,
     like: FaqModel | None = None,
 ) -> FaqModel:
-    """Train on the questions `rows`; nothing else of the data but the known entries is looked at.
+    """Train on the questions `rows`; of the other data only the known entries are used.
 
-    Every `every` trees `report` is told how the questions `watched` are ranked, and the trees up to
+    Every `every` trees `report` gets the metrics of the questions `watched`, and the trees up to
     the best report are kept: a sweep compares trials by their best. `pairs` (question,
     entry; indices into `rows` and entries) replace the pairs that would be drawn. `like` is a model
     of the same rows and settings but for seed and trees: what does not depend on these is taken
@@ -48,30 +48,31 @@ def fit(
     began = time.perf_counter()
     texts = [faq.questions[row].text for row in rows]
     entry = np.array([faq.questions[row].entry for row in rows])
-    known = np.flatnonzero(~split.unseen)
+    known_entries = np.flatnonzero(~split.unseen)
     if like is None:
-        printed = [faq.entries[at] for at in known]
+        printed = [faq.entries[at] for at in known_entries]
         visible = [*texts, *(e.text for e in printed), *(answer_text(e) for e in printed)]
-        spaces, seen = Spaces.fit(visible, settings.word_ngrams, settings.char_ngrams)
-        asked, catalogue = seen[: len(texts)], catalogue_of(spaces, faq.entries)
+        spaces, text_vectors = Spaces.fit(visible, settings.word_ngrams, settings.char_ngrams)
+        question_vectors, catalogue = text_vectors[: len(texts)], catalogue_of(spaces, faq.entries)
     else:
         spaces, catalogue = like.spaces, like.catalogue
-        asked = like.memory.asked[np.argsort(np.argsort(entry, kind="stable"))]  # as they came
+        order = np.argsort(np.argsort(entry, kind="stable"))  # the memory is sorted by entry
+        question_vectors = like.memory.asked[order]
     rng = np.random.default_rng([seed, 17])
     if pairs is None:
         pairs = sample_pairs(
-            entry, known, settings.matches, rng, catalogue.alike, settings.hard_negatives
+            entry, known_entries, settings.matches, rng, catalogue.alike, settings.hard_negatives
         )
     descent = (settings.discriminant_steps, settings.discriminant_rate)
 
     def learn() -> Memory:
-        return like.memory if like else Memory.learn(asked, entry, catalogue, *descent)
+        return like.memory if like else Memory.learn(question_vectors, entry, catalogue, *descent)
 
-    # SciPy's sparse products let go of the interpreter's lock.
+    # SciPy's sparse products release the GIL.
     with ThreadPoolExecutor(threads) as pool:
         learnt = pool.submit(learn)
         features = training_features(
-            asked, entry, split.group[rows], pairs, catalogue, descent, seed, pool
+            question_vectors, entry, split.group[rows], pairs, catalogue, descent, seed, pool
         )
         memory = learnt.result()
     featured = time.perf_counter()
@@ -82,7 +83,7 @@ def fit(
         watch = _Watch(model, faq, watched, report, every)
     booster = _boost(features, label, len(rows), settings, seed, threads, watch)
     ended = time.perf_counter()
-    made: dict[str, Any] = {
+    provenance: dict[str, Any] = {
         **settings.as_dict(),
         "seed": seed,
         "split_seed": split.seed,
@@ -90,7 +91,7 @@ def fit(
         "feature_set_hash": feature_set_hash(),
     }
     seconds = {"feature_seconds": featured - began, "fit_seconds": ended - featured}
-    return replace(model, booster=booster, settings=made, seconds=seconds)
+    return replace(model, booster=booster, settings=provenance, seconds=seconds)
 
 
 def _boost(
@@ -136,8 +137,8 @@ def _boost(
         callbacks=[watch] if watch else None,
     )
     if watch and watch.best_trees < settings.trees:
-        kept = booster.model_to_string(num_iteration=watch.best_trees)
-        booster = lgb.Booster(model_str=kept)
+        text = booster.model_to_string(num_iteration=watch.best_trees)
+        booster = lgb.Booster(model_str=text)
     return booster
 
 
@@ -168,18 +169,18 @@ class _Watch:
             num_iteration=trees - self.done,
         )
         self.done = trees
-        found = ranks(self.scores.reshape(len(self.expected), -1), self.expected)
-        if (gain := gain_at(found, 3)) >= self.best:
+        positions = ranks(self.scores.reshape(len(self.expected), -1), self.expected)
+        if (gain := gain_at(positions, 3)) >= self.best:
             self.best, self.best_trees = gain, trees
-        self.report(trees, validation_metrics(found))
+        self.report(trees, validation_metrics(positions))
 
 
-def validation_metrics(found: Index) -> dict[str, float]:
+def validation_metrics(positions: Index) -> dict[str, float]:
     """The metrics of the validation questions under the names that a sweep optimises."""
     return {
-        "validation_gain_at_1": gain_at(found, 1),
-        "validation_gain_at_3": gain_at(found, 3),
-        "validation_mean_rank": mean_rank(found),
+        "validation_gain_at_1": gain_at(positions, 1),
+        "validation_gain_at_3": gain_at(positions, 3),
+        "validation_mean_rank": mean_rank(positions),
     }
 
 

@@ -78,15 +78,15 @@ class DataSchema:
             tables = {name: TableSchema.parse(table) for name, table in raw.pop("tables").items()}
             return cls(tables=tables, **raw)
         except (OSError, ValueError, KeyError, TypeError, AttributeError, yaml.YAMLError) as error:
-            said, wanted = f"not a data schema: {error!r}", "YAML with layout and tables"
-            raise DataRefused([Finding("wrong-schema", path, 0, said, wanted)]) from None
+            problem, expected = f"not a data schema: {error!r}", "YAML with layout and tables"
+            raise DataRefused([Finding("wrong-schema", path, 0, problem, expected)]) from None
 
 
 def read(folder: Path, schema: Path = DEFAULT_SCHEMA) -> Faq:
-    """The FAQ in `folder`, checked against the schema; DataRefused says all that is wrong."""
+    """The FAQ in `folder`, checked against the schema; DataRefused lists every problem."""
     if not folder.is_dir():
-        said, hint = "there is no such folder", "give --faq the folder of the data asset"
-        raise DataRefused([Finding("missing-folder", folder, 0, said, "a folder", hint)])
+        problem, hint = "there is no such folder", "give --faq the folder of the data asset"
+        raise DataRefused([Finding("missing-folder", folder, 0, problem, "a folder", hint)])
     rules = DataSchema.read(schema)
     tables: dict[str, Table] = {}
     wrong: list[Finding] = []
@@ -97,8 +97,8 @@ def read(folder: Path, schema: Path = DEFAULT_SCHEMA) -> Faq:
             path = folder / f"{name}.gz"
         if not path.exists() and not table_schema.required:
             continue
-        tables[name], found = read_table(path, table_schema)
-        wrong += found
+        tables[name], findings = read_table(path, table_schema)
+        wrong += findings
         if path.is_file():
             digest.update(f"{name}\n".encode() + sha256(path.read_bytes()).digest())
     wrong += dangling(tables)
@@ -108,11 +108,11 @@ def read(folder: Path, schema: Path = DEFAULT_SCHEMA) -> Faq:
         raise DataRefused(wrong)
     build = _intents if rules.layout == "intents" else _tsv
     faq = replace(build(tables, rules), sha256=digest.hexdigest())
-    asked = Counter(question.entry for question in faq.questions)
+    question_count = Counter(question.entry for question in faq.questions)
     for index, entry in enumerate(faq.entries):
-        if asked[index] < max(rules.min_questions, 1):
-            said = f"entry {entry.id} has {asked[index]} questions with text"
-            wrong.append(Finding("too-few-questions", folder, 0, said, f"{rules.min_questions}"))
+        if question_count[index] < max(rules.min_questions, 1):
+            problem = f"entry {entry.id} has {question_count[index]} questions with text"
+            wrong.append(Finding("too-few-questions", folder, 0, problem, f"{rules.min_questions}"))
     if wrong or not faq.questions:
         raise DataRefused(wrong or [Finding("too-few-rows", folder, 0, "no question", "some")])
     return faq
@@ -138,23 +138,23 @@ def _tsv(tables: dict[str, Table], rules: DataSchema) -> Faq:
         else:
             ids.add(id_)
             entries[answer_id] = Entry(id_, text, answers[answer_id], topics.get(id_, ""))
-    asked: dict[str, tuple[str, str]] = {}
+    duplicates: dict[str, tuple[str, str]] = {}
     for id_, answer_id, text, *_ in tables["dup-q.tsv"].rows:
         cleaned = clean(text)
-        if id_ in ids or id_ in asked or answer_id not in entries:
+        if id_ in ids or id_ in duplicates or answer_id not in entries:
             dropped["duplicates repeated or of an unknown question"] += 1
         elif len(cleaned) < rules.min_characters:
             dropped["duplicates too short"] += 1
         else:
-            asked[id_] = (answer_id, cleaned)
-    count = Counter(answer_id for answer_id, _ in asked.values())
+            duplicates[id_] = (answer_id, cleaned)
+    count = Counter(answer_id for answer_id, _ in duplicates.values())
     fewest = rules.min_questions if rules.repair else 0
-    kept = [answer_id for answer_id in entries if count[answer_id] >= fewest]
-    dropped["original questions with too few duplicates"] = len(entries) - len(kept)
-    _tell(dropped)
-    at = {answer_id: index for index, answer_id in enumerate(kept)}
-    questions = (Question(i, at[a], text) for i, (a, text) in asked.items() if a in at)
-    return Faq(tuple(entries[answer_id] for answer_id in kept), tuple(questions), "")
+    entry_ids = [answer_id for answer_id in entries if count[answer_id] >= fewest]
+    dropped["original questions with too few duplicates"] = len(entries) - len(entry_ids)
+    _report_dropped(dropped)
+    at = {answer_id: index for index, answer_id in enumerate(entry_ids)}
+    questions = (Question(i, at[a], text) for i, (a, text) in duplicates.items() if a in at)
+    return Faq(tuple(entries[answer_id] for answer_id in entry_ids), tuple(questions), "")
 
 
 def _intents(tables: dict[str, Table], rules: DataSchema) -> Faq:
@@ -176,8 +176,8 @@ def _intents(tables: dict[str, Table], rules: DataSchema) -> Faq:
     return Faq(tuple(entries.values()), tuple(questions), "")
 
 
-def _tell(dropped: Counter[str]) -> None:
-    """Say what was left out; nothing is dropped in silence."""
+def _report_dropped(dropped: Counter[str]) -> None:
+    """Print what was left out: no row is dropped silently."""
     for what, count in sorted(dropped.items()):
         if count:
             print(f"left out: {count} {what}", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""What is measured of a model: ranks, slices, what the features contribute, how stable it is."""
+"""Measurements of a model: ranks, slices, feature contributions, stability."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ Metrics = dict[str, dict[str, Estimate]]
 def predict(model: FaqModel, faq: Faq, split: Split) -> list[Prediction]:
     """One prediction for each question of the evaluated splits.
 
-    Entries are matched by id: one that the model does not know ranks behind all that it does.
+    Entries are matched by id: an entry unknown to the model ranks last.
     """
-    known = {entry.id: at for at, entry in enumerate(model.entries)}
-    found: list[Prediction] = []
+    position_of = {entry.id: at for at, entry in enumerate(model.entries)}
+    predictions: list[Prediction] = []
     for number in EVALUATED:
         rows = split.rows(number)
         scores = model.scores(texts_of(faq, rows))
@@ -56,8 +56,8 @@ def predict(model: FaqModel, faq: Faq, split: Split) -> list[Prediction]:
         for row, of_row, first in zip(rows, scores, best, strict=True):
             question = faq.questions[row]
             entry = faq.entries[question.entry]
-            at = known.get(entry.id)
-            found.append(
+            at = position_of.get(entry.id)
+            predictions.append(
                 Prediction(
                     unit=question.id,
                     split=SPLITS[number],
@@ -65,26 +65,26 @@ def predict(model: FaqModel, faq: Faq, split: Split) -> list[Prediction]:
                     expected=entry.id,
                     # A tie is no answer: with the right entry only as good as another, rank is 2.
                     predicted=model.entries[first].id,
-                    rank=len(known) + 1 if at is None else int((of_row >= of_row[at]).sum()),
+                    rank=len(position_of) + 1 if at is None else int((of_row >= of_row[at]).sum()),
                     score=float(of_row[first]),
                 )
             )
-    return found
+    return predictions
 
 
 def write_seen(folder: Path, digest: str, model: FaqModel, faq: Faq, split: Split) -> None:
-    """reference.json: the questions that the model was made for, and what it answers to those of
-    them that it was not trained on. As the endpoint is asked and answers.
+    """reference.json: the questions that the model was made for, and its answers to those that it
+    was not trained on, in the form of the endpoint's requests and answers.
     """
     rows = np.concatenate([split.rows(VALIDATION), split.rows(TEST_KNOWN)])
-    asked = [faq.questions[row].text for row in np.concatenate([split.rows(TRAIN), rows])]
+    questions = [faq.questions[row].text for row in np.concatenate([split.rows(TRAIN), rows])]
     scores = model.scores(texts_of(faq, rows))
     first = [model.entries[best].id for best in scores.argmax(axis=1)]
     right = [faq.entries[faq.questions[row].entry].id for row in rows]
     write_reference(
         folder,
         digest,
-        inputs={"question": ("text", asked)},
+        inputs={"question": ("text", questions)},
         predictions={
             "answers/0/entry_id": ("categorical", first),
             "answers/0/score": ("numeric", beliefs(scores).max(axis=1).tolist()),
@@ -103,14 +103,14 @@ def metrics_of(predictions: Sequence[Prediction]) -> Metrics:
 
 def slices_of(predictions: Sequence[Prediction]) -> Metrics:
     """The same for the held-out questions about known entries, by topic."""
-    found, topics = _sliced(predictions)
-    return {name: estimates(found[topics == name]) for name in np.unique(topics).tolist()}
+    positions, topics = _sliced(predictions)
+    return {name: estimates(positions[topics == name]) for name in np.unique(topics).tolist()}
 
 
 def fairness_of(predictions: Sequence[Prediction]) -> dict[str, dict[str, Any]]:
     """How far those topics lie apart."""
-    found, topics = _sliced(predictions)
-    return disparities(found, topics.tolist(), SLICED)
+    positions, topics = _sliced(predictions)
+    return disparities(positions, topics.tolist(), SLICED)
 
 
 def _sliced(predictions: Sequence[Prediction]) -> tuple[Index, NDArray[np.str_]]:
@@ -133,16 +133,16 @@ def stability(
     """
     rows = np.concatenate([split.rows(TRAIN), split.rows(VALIDATION)])
     fold = folds(split.group[rows], count, seed)
-    found: list[float] = []
+    gains: list[float] = []
     seconds: list[float] = []
     for number in range(count):
         model = fit(faq, split, rows[fold != number], settings, seed + number, threads)
-        held = rows[fold == number]
-        expected = entries_of(faq, held)
-        found.append(gain_at(ranks(model.scores(texts_of(faq, held)), expected), 1))
+        fold_rows = rows[fold == number]
+        expected = entries_of(faq, fold_rows)
+        gains.append(gain_at(ranks(model.scores(texts_of(faq, fold_rows)), expected), 1))
         seconds.append(sum(model.seconds.values()))
-    spread = float(np.std(found, ddof=1))
-    return {"over": "folds", "values": found, "std": spread}, round(median(seconds), 3)
+    spread = float(np.std(gains, ddof=1))
+    return {"over": "folds", "values": gains, "std": spread}, round(median(seconds), 3)
 
 
 def leaks(model: FaqModel, faq: Faq, split: Split) -> Check:
@@ -151,7 +151,7 @@ def leaks(model: FaqModel, faq: Faq, split: Split) -> Check:
     No feature is looked at alone: how alike two texts are may well tell the right entry by itself.
     """
     tested = [faq.questions[row].text for row in np.flatnonzero(np.isin(split.of, TESTS))]
-    found = shared(model.questions, tested, "question")
-    if found.leaks:
-        print(f"warning[trained-on-test]: {found.found}: its figures flatter it", file=sys.stderr)
-    return found
+    check = shared(model.questions, tested, "question")
+    if check.leaks:
+        print(f"warning[trained-on-test]: {check.found}: its metrics are too good", file=sys.stderr)
+    return check

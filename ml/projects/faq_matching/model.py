@@ -68,18 +68,18 @@ class FaqModel:
 
         `threads` are LightGBM's; 0 leaves them to it.
         """
-        found = np.empty((len(texts), len(self.entries)), np.float32)
+        scores = np.empty((len(texts), len(self.entries)), np.float32)
         for start in range(0, len(texts), BLOCK):
             rows = slice(start, start + BLOCK)
             features = self.features(texts[rows], None if forget is None else forget[rows])
-            found[rows] = self.raw(features, threads)
-        return found
+            scores[rows] = self.raw(features, threads)
+        return scores
 
     def raw(self, features: Array, threads: int = 0) -> Array:
         """`scores` of texts whose features are known."""
         rows_of_pairs = features.reshape(-1, len(NAMES))
-        found = self.booster.predict(rows_of_pairs, raw_score=True, num_threads=threads)
-        return np.asarray(found, np.float32).reshape(features.shape[:2])
+        scores = self.booster.predict(rows_of_pairs, raw_score=True, num_threads=threads)
+        return np.asarray(scores, np.float32).reshape(features.shape[:2])
 
     def save(self, folder: Path) -> str:
         """Write the model's folder with its manifest; returns the folder's digest."""

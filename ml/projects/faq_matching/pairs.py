@@ -52,8 +52,8 @@ def training_features(
 ) -> Array:
     """(pairs, features) of training questions, each seen as a new question would be.
 
-    The questions are dealt to `fold_count` folds, near-identical ones together: what is said of a
-    question comes from a memory of the other folds. Every fold's memory also forgets one entry in
+    The questions are dealt to `fold_count` folds, near-identical ones together: the features of a
+    question come from a memory of the other folds. Every fold's memory also forgets one entry in
     `FORGOTTEN`, others for each fold, so that the model learns to rank entries that nobody asked
     about before: for one question in `FORGOTTEN` the right one is among them.
     """
@@ -63,8 +63,8 @@ def training_features(
     forgotten %= FORGOTTEN
 
     def fill(number: int) -> None:
-        kept = (fold != number) & (forgotten[entry] != number)
-        memory = Memory.learn(texts[np.flatnonzero(kept)], entry[kept], catalogue, *options)
+        visible = (fold != number) & (forgotten[entry] != number)
+        memory = Memory.learn(texts[np.flatnonzero(visible)], entry[visible], catalogue, *options)
         _fill(out, texts, np.flatnonzero(fold == number), pairs, catalogue, memory)
 
     list(pool.map(fill, range(fold_count)))
@@ -83,6 +83,6 @@ def _fill(
     nothing = np.zeros((BLOCK, len(catalogue.questions.words)), bool)
     for start in range(0, len(rows), BLOCK):
         block = rows[start : start + BLOCK]
-        whole = pair_features(texts[block], catalogue, memory, nothing[: len(block)])
+        features = pair_features(texts[block], catalogue, memory, nothing[: len(block)])
         at = (block[:, None] * width + np.arange(width)).ravel()
-        out[at] = whole[np.repeat(np.arange(len(block)), width), pairs[1][at]]
+        out[at] = features[np.repeat(np.arange(len(block)), width), pairs[1][at]]

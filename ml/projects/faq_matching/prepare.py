@@ -64,16 +64,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else None)
     add_data_arguments(parser)
     parser.add_argument("--prepared", type=Path, help="the folder to copy the checked data to")
-    given = parser.parse_args(arguments)
-    faq, parts = prepare(given.faq, given.schema, given.split_seed)
+    options = parser.parse_args(arguments)
+    faq, parts = prepare(options.faq, options.schema, options.split_seed)
     summary = {
         "entries": {"known": int((~parts.unseen).sum()), "unseen": int(parts.unseen.sum())},
         "questions": parts.counts(),
         "sha256": faq.sha256,
     }
     print(json.dumps(summary, indent=2))
-    if given.prepared is not None:
-        shutil.copytree(given.faq, given.prepared, dirs_exist_ok=True)
+    if options.prepared is not None:
+        shutil.copytree(options.faq, options.prepared, dirs_exist_ok=True)
 
 
 if __name__ == "__main__":

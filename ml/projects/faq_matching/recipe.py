@@ -55,7 +55,7 @@ TREES = 1000
 
 
 class OtherQuestions(ValueError):
-    """A baseline that was measured on other questions is none; the message says which."""
+    """The baseline was measured on other data; the message names the difference."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -63,9 +63,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else None)
     add_data_arguments(parser)
     parser.add_argument("--baseline", type=Path, required=True, help="the folder to write")
-    given = parser.parse_args(arguments)
-    faq, split = prepare(given.faq, given.schema, given.split_seed)
-    write(given.baseline, faq, split, metrics(faq, split, threads()))
+    options = parser.parse_args(arguments)
+    faq, split = prepare(options.faq, options.schema, options.split_seed)
+    write(options.baseline, faq, split, metrics(faq, split, threads()))
 
 
 def metrics(faq: Faq, split: Split, threads: int) -> Metrics:
@@ -89,9 +89,9 @@ def metrics(faq: Faq, split: Split, threads: int) -> Metrics:
     }
 
 
-def write(folder: Path, faq: Faq, split: Split, found: Metrics) -> None:
+def write(folder: Path, faq: Faq, split: Split, results: Metrics) -> None:
     """baseline.json: the metrics, and of which questions they are."""
-    table = {name: {key: asdict(of) for key, of in row.items()} for name, row in found.items()}
+    table = {name: {key: asdict(of) for key, of in row.items()} for name, row in results.items()}
     folder.mkdir(parents=True, exist_ok=True)
     text = json.dumps({**_questions(faq, split), "metrics": table}, indent=1, allow_nan=False)
     (folder / FILE).write_text(text + "\n", encoding="utf-8")
@@ -128,15 +128,17 @@ class Recipe:
         """(texts, entries): raw scores; 0 leaves the number of threads to LightGBM."""
         printed = self.printed.transform(self.entries)
         count = len(self.entries)
-        found = np.empty((len(texts), count), np.float32)
+        scores = np.empty((len(texts), count), np.float32)
         for start in range(0, len(texts), BLOCK):
-            asked = self.asked.transform(texts[start : start + BLOCK])
-            size = asked.shape[0]
+            questions = self.asked.transform(texts[start : start + BLOCK])
+            size = questions.shape[0]
             rows = np.repeat(np.arange(size), count)
-            pairs = sparse.hstack([asked[rows], printed[np.tile(np.arange(count), size)]]).tocsr()
+            pairs = sparse.hstack(
+                [questions[rows], printed[np.tile(np.arange(count), size)]]
+            ).tocsr()
             raw = self.booster.predict(pairs, raw_score=True, num_threads=threads)
-            found[start : start + size] = raw.reshape(size, count)
-        return found
+            scores[start : start + size] = raw.reshape(size, count)
+        return scores
 
 
 def fit_recipe(
@@ -152,11 +154,11 @@ def fit_recipe(
 
     lgb = lightgbm()
     began = time.perf_counter()
-    asked, printed = TfidfVectorizer(ngram_range=(1, 1)), TfidfVectorizer(ngram_range=(1, 1))
+    questions, printed = TfidfVectorizer(ngram_range=(1, 1)), TfidfVectorizer(ngram_range=(1, 1))
     # As there: the vectorisers are fitted on the pairs' columns, row by row.
     features = sparse.hstack(
         [
-            asked.fit_transform([texts[at] for at in pairs[0]]),
+            questions.fit_transform([texts[at] for at in pairs[0]]),
             printed.fit_transform([entries[at] for at in pairs[1]]),
         ]
     ).tocsr()
@@ -167,7 +169,7 @@ def fit_recipe(
     data = lgb.Dataset(features, label, weight=weight)
     booster = lgb.train({**CLASSIFIER, "num_threads": threads}, data, num_boost_round=trees)
     seconds = (featured - began, time.perf_counter() - featured)
-    return Recipe(asked, printed, booster, tuple(entries), *seconds)
+    return Recipe(questions, printed, booster, tuple(entries), *seconds)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Which questions train, select and test: by seed, and never with near-identical texts apart.
+"""Splits of the questions by seed; near-identical texts stay on one side.
 
 - train: what the model learns from;
 - validation: questions about known entries, for choosing between models;
@@ -98,10 +98,10 @@ def split(
 
 
 def _by(group: NDArray[np.int64]) -> dict[int, list[int]]:
-    found: dict[int, list[int]] = defaultdict(list)
+    members: dict[int, list[int]] = defaultdict(list)
     for row, number in enumerate(group):
-        found[int(number)].append(row)
-    return found
+        members[int(number)].append(row)
+    return members
 
 
 def _deal(
@@ -114,13 +114,13 @@ def _deal(
     """Deal the groups of one entry's questions, whole groups at a time, in a random order."""
     numbers = list(mine)
     total = sum(len(members) for members in mine.values())
-    wanted = {TEST_KNOWN: round(test_share * total), VALIDATION: round(validation_share * total)}
+    quota = {TEST_KNOWN: round(test_share * total), VALIDATION: round(validation_share * total)}
     for at in rng.permutation(len(numbers)):
         members = mine[numbers[at]]
-        target = next((s for s, left in wanted.items() if left >= len(members)), TRAIN)
+        target = next((s for s, room in quota.items() if room >= len(members)), TRAIN)
         of[members] = target
         if target != TRAIN:
-            wanted[target] -= len(members)
+            quota[target] -= len(members)
 
 
 def folds(group: NDArray[np.int64], count: int, seed: int) -> NDArray[np.int64]:
@@ -169,7 +169,7 @@ def near_identical(
     head = grams.copy()
     head.data[~prefix] = 0
     head.eliminate_zeros()
-    found: list[NDArray[np.int64]] = []
+    batches: list[NDArray[np.int64]] = []
     for start in range(0, len(texts), BLOCK):
         candidates = (head[start : start + BLOCK] @ head.T).tocoo()
         i, j = candidates.row.astype(np.int64) + start, candidates.col.astype(np.int64)
@@ -177,8 +177,8 @@ def near_identical(
         i, j = i[alike & (i < j)], j[alike & (i < j)]
         shared = np.asarray(grams[i].multiply(grams[j]).sum(axis=1)).ravel()
         near = shared >= threshold * (size[i] + size[j] - shared) - 1e-4
-        found.append(np.stack([i[near], j[near]]))
-    pairs = np.concatenate(found, axis=1)
+        batches.append(np.stack([i[near], j[near]]))
+    pairs = np.concatenate(batches, axis=1)
     return pairs[0], pairs[1]
 
 

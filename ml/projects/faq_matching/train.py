@@ -37,56 +37,56 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "--shuffled",
         type=boolean,
         default=False,
-        help="true: train on labels that were shuffled; what it then learns is a leak",
+        help="true: train on shuffled labels; a score above chance then shows a leak",
     )
     add_arguments(parser)
-    given = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     try:
-        settings = Hyperparameters.of(vars(given))
+        settings = Hyperparameters.of(vars(options))
     except ValueError as error:
         parser.error(str(error))
-    faq, split = prepare(given.faq, given.schema, given.split_seed)
+    faq, split = prepare(options.faq, options.schema, options.split_seed)
     validation = split.rows(VALIDATION)
-    if given.shuffled:
-        faq = shuffled(faq, split, given.seed)
+    if options.shuffled:
+        faq = shuffled(faq, split, options.seed)
     with tracking() as tracker:
         tracker.parameters(
-            {**settings.as_dict(), "seed": given.seed, "shuffled_labels": given.shuffled}
+            {**settings.as_dict(), "seed": options.seed, "shuffled_labels": options.shuffled}
         )
         model = fit(
             faq,
             split,
             split.rows(TRAIN),
             settings,
-            seed=given.seed,
+            seed=options.seed,
             threads=threads(),
             report=lambda step, metrics: tracker.metrics(metrics, step),
             watched=validation,
-            every=given.report_every,
+            every=options.report_every,
         )
-        if given.shuffled:
+        if options.shuffled:
             model = replace(model, settings={**model.settings, "shuffled_labels": True})
         texts, expected = texts_of(faq, validation), entries_of(faq, validation)
-        kept = validation_metrics(ranks(model.scores(texts), expected))
-        # The same questions as if their entries were new: nobody asked about them before.
+        final_metrics = validation_metrics(ranks(model.scores(texts), expected))
+        # The same questions as if their entries were new, without earlier questions.
         new = ranks(model.scores(texts, forget=expected), expected)
-        again = refits(faq, split, model, given.refits, threads())
+        other_seeds = refits(faq, split, model, options.refits, threads())
         tracker.metrics(
             {
-                **kept,
+                **final_metrics,
                 "validation_new_gain_at_1": gain_at(new, 1),
                 "validation_new_gain_at_3": gain_at(new, 3),
                 "trees": model.booster.num_trees(),
                 **model.seconds,
                 "training_seconds": sum(model.seconds.values()),
                 **latency(lambda text: model.scores([text], threads=1), texts[:TIMED]).as_metrics(),
-                **spread([kept, *again]),
+                **spread([final_metrics, *other_seeds]),
             },
             settings.trees + 1,
         )
-        digest = model.save(given.model)
-    print(" ".join(f"{name}={value:.4f}" for name, value in kept.items()))
-    print(f"model {given.model} {digest}")
+        digest = model.save(options.model)
+    print(" ".join(f"{name}={value:.4f}" for name, value in final_metrics.items()))
+    print(f"model {options.model} {digest}")
 
 
 def refits(
@@ -102,12 +102,12 @@ def refits(
     settings = replace(settings, trees=max(1, model.booster.num_trees()))
     rows, expected = split.rows(TRAIN), entries_of(faq, split.rows(VALIDATION))
     features = model.features(texts_of(faq, split.rows(VALIDATION)))
-    found: list[Mapping[str, float]] = []
+    results: list[Mapping[str, float]] = []
     for number in range(1, count + 1):
         seed = int(model.settings["seed"]) + number
         other = fit(faq, split, rows, settings, seed, threads, like=model)
-        found.append(validation_metrics(ranks(other.raw(features), expected)))
-    return found
+        results.append(validation_metrics(ranks(other.raw(features), expected)))
+    return results
 
 
 def spread(fits: Sequence[Mapping[str, float]]) -> dict[str, float]:

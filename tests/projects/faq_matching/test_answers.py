@@ -18,13 +18,13 @@ def test_what_the_answers_name_is_there():
     entries = read(PROJECT / "data/faq", DEFAULT_SCHEMA).entries
     named = [(e.id, s) for e in entries if DESIGNED not in e.answer for s in spans(e.answer)]
     assert sum(span.startswith(("ml ", "infra ", "make ")) for _, span in named) > 50
-    assert [one for one in named if wrong(one[1], PROJECT)] == []
+    assert [pair for pair in named if wrong(pair[1], PROJECT)] == []
 
 
 def test_what_its_page_names_is_there():
     """README.md of the project, too."""
-    found = spans((PROJECT / "README.md").read_text())
-    assert found and [span for span in found if wrong(span, PROJECT)] == []
+    names = spans((PROJECT / "README.md").read_text())
+    assert names and [span for span in names if wrong(span, PROJECT)] == []
 
 
 @pytest.mark.parametrize(

@@ -20,15 +20,19 @@ from ml.specs.search.hints import is_hints
 from tests.conftest import ROOT
 
 PROJECT = ROOT / "ml/projects/faq_matching"
-JOBS = sorted(one for one in (PROJECT / "jobs").glob("*.yml") if not is_hints(one))
+JOBS = sorted(path for path in (PROJECT / "jobs").glob("*.yml") if not is_hints(path))
 
 
 def test_the_faq_is_large_and_varied_enough():
     """At least 100 entries, 12 different paraphrases each, answers and topics for all."""
     faq = read(PROJECT / "data/faq", DEFAULT_SCHEMA)
-    asked = Counter(question.entry for question in faq.questions)
+    question_count = Counter(question.entry for question in faq.questions)
     texts = [normalise(question.text) for question in faq.questions]
-    assert len(faq.entries) >= 100 and min(asked.values()) >= 12 and len(asked) == len(faq.entries)
+    assert (
+        len(faq.entries) >= 100
+        and min(question_count.values()) >= 12
+        and len(question_count) == len(faq.entries)
+    )
     assert len(set(texts)) == len(texts)
     assert all(entry.topic and len(entry.answer.split()) >= 8 for entry in faq.entries)
 
@@ -56,8 +60,8 @@ def test_azure_mls_loader_accepts_the_jobs(path: Path):
 @pytest.mark.parametrize("path", JOBS, ids=lambda path: path.stem)
 def test_the_jobs_can_be_planned(path: Path, tmp_path: Path):
     """Every reference resolves."""
-    given = {"inputs.model": str(tmp_path)} if path.stem == "evaluate" else {}
-    assert plan(load(path, given)).experiment == "faq-matching"
+    changes = {"inputs.model": str(tmp_path)} if path.stem == "evaluate" else {}
+    assert plan(load(path, changes)).experiment == "faq-matching"
 
 
 @pytest.mark.parametrize("name", ["sweep-random", "sweep-bayesian"])

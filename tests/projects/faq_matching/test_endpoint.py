@@ -65,10 +65,10 @@ def test_the_served_answers_are_the_rankers(served: Server, model: Path) -> None
     answer = client.score(served.port, {"question": question})
     assert answer.status == 200 and isinstance(answer.body, dict)
     assert answer.body["model_digest"] == folder_digest(model)
-    found = answer.body["answers"]
+    answers = answer.body["answers"]
     expected = Ranker.load(model).rank(question, top=3)
-    assert [one["rank"] for one in found] == [1, 2, 3]
-    for ours, theirs in zip(found, expected, strict=True):
+    assert [entry["rank"] for entry in answers] == [1, 2, 3]
+    for ours, theirs in zip(answers, expected, strict=True):
         assert (ours["entry_id"], ours["question"], ours["answer"]) == (
             theirs.entry_id,
             theirs.question,

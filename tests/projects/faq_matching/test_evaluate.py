@@ -77,7 +77,7 @@ def test_the_release_reads_it(evaluated: Path):
     tests = [
         document["metrics"][name]["gain_at_1"]["count"] for name in ("test_known", "test_unseen")
     ]
-    assert [one["units"] for one in document["leakage"]] == [sum(tests)]
+    assert [check["units"] for check in document["leakage"]] == [sum(tests)]
     apart = document["fairness"]["topic"]["gain_at_1"]
     counted = [of["gain_at_1"]["count"] for of in document["slices"]["topic"].values()]
     assert apart["slices"] == sum(count >= FEWEST for count in counted) >= 2
@@ -99,7 +99,7 @@ def test_what_else_it_says(evaluated: Path, faq: Faq):
     assert {of["feature"] for of in shares} == set(NAMES)
     assert sum(of["share"] for of in shares) == pytest.approx(1)
     assert len(document["stability"]["gain_at_1"]["values"]) == 2
-    assert [(one["check"], one["value"]) for one in document["leakage"]] == [
+    assert [(check["check"], check["value"]) for check in document["leakage"]] == [
         ("identifiers.shared", 0)
     ]
     assert document["data"]["faq"]["sha256"] == faq.sha256
@@ -139,8 +139,8 @@ def test_a_baseline_of_other_questions_is_refused(
     data = ["--faq", str(folder), "--schema", str(schema), "--model", str(saved)]
     with pytest.raises(SystemExit) as ended:
         main([*data, "--baseline", str(tmp_path), "--evaluation", str(tmp_path / "out")])
-    told = capsys.readouterr().err
-    assert ended.value.code == 2 and "error[not-its-baseline]" in told and said in told
+    message = capsys.readouterr().err
+    assert ended.value.code == 2 and "error[not-its-baseline]" in message and said in message
     assert not (tmp_path / "out").exists()
 
 

@@ -41,15 +41,19 @@ def slow_tfidf(
     corpus: list[str], texts: list[str], analyser: str, low: int, high: int
 ) -> list[Bag]:
     """scikit-learn's formula with sublinear counts; unknown grams count towards the length."""
-    seen = Counter(g for text in corpus for g in set(slow_grams(text, analyser, low, high)))
-    idf = {gram: math.log((1 + len(corpus)) / (1 + df)) + 1 for gram, df in seen.items()}
+    document_frequency = Counter(
+        g for text in corpus for g in set(slow_grams(text, analyser, low, high))
+    )
+    idf = {
+        gram: math.log((1 + len(corpus)) / (1 + df)) + 1 for gram, df in document_frequency.items()
+    }
     bags = []
     for text in texts:
         counts = Counter(slow_grams(text, analyser, low, high))
-        known = {g: (1 + math.log(c)) * idf[g] for g, c in counts.items() if g in idf}
+        weights = {g: (1 + math.log(c)) * idf[g] for g, c in counts.items() if g in idf}
         unknown = sum(c for g, c in counts.items() if g not in idf) * max(idf.values()) ** 2
-        length = math.sqrt(sum(v * v for v in known.values()) + unknown)
-        bags.append({g: v / length for g, v in known.items()})
+        length = math.sqrt(sum(v * v for v in weights.values()) + unknown)
+        bags.append({g: v / length for g, v in weights.items()})
     return bags
 
 
@@ -69,26 +73,34 @@ def test_vectors_are_the_formula(analyser, low: int, high: int):
     fast, of_corpus = Vectoriser.fit(CORPUS, analyser, low, high)
     np.testing.assert_allclose(of_corpus.toarray(), fast.transform(CORPUS).toarray(), rtol=1e-6)
     got = (fast.transform(ASKED) @ fast.transform(CORPUS).T).toarray()
-    asked, corpus = (slow_tfidf(CORPUS, texts, analyser, low, high) for texts in (ASKED, CORPUS))
-    want = [[dot(a, b) for b in corpus] for a in asked]
+    questions, corpus = (
+        slow_tfidf(CORPUS, texts, analyser, low, high) for texts in (ASKED, CORPUS)
+    )
+    want = [[dot(a, b) for b in corpus] for a in questions]
     np.testing.assert_allclose(got, want, atol=1e-5)
 
 
 @given(st.lists(st.text(min_size=0, max_size=30), min_size=1, max_size=8))
 def test_any_text_has_a_vector(texts: list[str]):
     """Whatever people type: rows of length at most 1, all finite."""
-    found = Vectoriser.fit(CORPUS, "char", 3, 4)[0].transform(texts)
-    norms = np.sqrt(np.asarray(found.multiply(found).sum(axis=1)).ravel())
-    assert found.shape[0] == len(texts) and np.isfinite(norms).all() and (norms <= 1 + 1e-5).all()
+    vectors = Vectoriser.fit(CORPUS, "char", 3, 4)[0].transform(texts)
+    norms = np.sqrt(np.asarray(vectors.multiply(vectors).sum(axis=1)).ravel())
+    assert vectors.shape[0] == len(texts) and np.isfinite(norms).all() and (norms <= 1 + 1e-5).all()
 
 
 def slow_features(model: FaqModel, text: str, at: int) -> dict[str, float]:
     """The features of one pair, one number after the other (the classifier's apart)."""
-    known = [entry for number, entry in enumerate(model.entries) if number in set(model.entry)]
-    corpus = [*model.questions, *(e.text for e in known), *(answer_text(e) for e in known)]
+    known_entries = [
+        entry for number, entry in enumerate(model.entries) if number in set(model.entry)
+    ]
+    corpus = [
+        *model.questions,
+        *(e.text for e in known_entries),
+        *(answer_text(e) for e in known_entries),
+    ]
     entry = model.entries[at]
     mine = [t for t, e in zip(model.questions, model.entry, strict=True) if e == at]
-    found: dict[str, float] = {}
+    features: dict[str, float] = {}
     for space, low, high in (("word", 1, 1), ("char", 3, model.settings["char_ngrams"])):
         texts = [text, entry.text, answer_text(entry), *mine]
         query, question, answer, *memory = slow_tfidf(corpus, texts, space, low, high)
@@ -100,22 +112,22 @@ def slow_features(model: FaqModel, text: str, at: int) -> dict[str, float]:
                 for gram, value in bag.items():
                     mass[gram] += weight * value
             total = sum(mass.values()) + SMOOTHING * vocabulary
-            whole = sum(v * math.log((mass[g] + SMOOTHING) / total) for g, v in query.items())
-            return whole / sum(query.values())
+            likelihood = sum(v * math.log((mass[g] + SMOOTHING) / total) for g, v in query.items())
+            return likelihood / sum(query.values())
 
-        found[f"{space}_question"] = dot(query, question)
-        found[f"{space}_answer"] = dot(query, answer)
+        features[f"{space}_question"] = dot(query, question)
+        features[f"{space}_answer"] = dot(query, answer)
         own = [(OWN_TEXT, question), (OWN_TEXT, answer)]
         if space == "char":
-            found["char_text_evidence"] = likely([(1.0, question), (1.0, answer)])
+            features["char_text_evidence"] = likely([(1.0, question), (1.0, answer)])
         if memory:
-            found[f"{space}_evidence"] = likely([*((1.0, bag) for bag in memory), *own])
+            features[f"{space}_evidence"] = likely([*((1.0, bag) for bag in memory), *own])
         if memory and space == "word":
             like = sorted((dot(query, bag) for bag in memory), reverse=True)
-            found["word_nearest"] = like[0]
-            found["word_nearest_3"] = sum(like[:3]) / 3
-            found["word_mean"] = sum(like) / len(like)
-    return found
+            features["word_nearest"] = like[0]
+            features["word_nearest_3"] = sum(like[:3]) / 3
+            features["word_mean"] = sum(like) / len(like)
+    return features
 
 
 def test_fast_features_are_the_slow_ones(model: FaqModel, faq: Faq, parts: Split):
@@ -145,11 +157,14 @@ def test_forgetting_an_entry_hides_its_memory(model: FaqModel, faq: Faq, parts: 
     """The pair looks as if nobody had asked about the entry; its text features stay."""
     texts = texts_of(faq, parts.rows(2)[:3])
     entry = entries_of(faq, parts.rows(2)[:3])
-    seen, forgotten = model.features(texts), model.features(texts, forget=entry)
+    remembering, forgotten = model.features(texts), model.features(texts, forget=entry)
     at = np.arange(3), entry
     nearest = NAMES.index("word_nearest")
-    assert np.isnan(forgotten[at][:, nearest]).all() and not np.isnan(seen[at][:, nearest]).any()
-    assert (forgotten[at][:, :5] == seen[at][:, :5]).all()
+    assert (
+        np.isnan(forgotten[at][:, nearest]).all()
+        and not np.isnan(remembering[at][:, nearest]).any()
+    )
+    assert (forgotten[at][:, :5] == remembering[at][:, :5]).all()
 
 
 class Training:
@@ -162,12 +177,12 @@ class Training:
             entries_of(faq, rows),
             parts.group[rows],
         )
-        known = np.flatnonzero(~parts.unseen)
-        printed = [faq.entries[at] for at in known]
+        known_entries = np.flatnonzero(~parts.unseen)
+        printed = [faq.entries[at] for at in known_entries]
         visible = [*self.texts, *(e.text for e in printed), *(answer_text(e) for e in printed)]
         self.spaces, _ = Spaces.fit(visible, 1, 4)
         self.catalogue = catalogue_of(self.spaces, faq.entries)
-        self.pairs = sample_pairs(self.entry, known, 12, np.random.default_rng(0))
+        self.pairs = sample_pairs(self.entry, known_entries, 12, np.random.default_rng(0))
 
     def features(self, entry=None, texts=None) -> Array:
         with ThreadPoolExecutor(2) as pool:
@@ -214,15 +229,19 @@ def test_training_rows_are_what_a_new_question_would_get(faq: Faq, parts: Split)
     fold = folds(training.group, FOLDS, 0)
     forgotten = np.random.default_rng([0, 13]).permutation(len(faq.entries)) % 8
     row = int(np.flatnonzero(fold == 2)[3])
-    kept = (fold != 2) & (forgotten[training.entry] != 2)
-    kept_texts = [text for text, keep in zip(training.texts, kept, strict=True) if keep]
+    visible = (fold != 2) & (forgotten[training.entry] != 2)
+    visible_texts = [text for text, keep in zip(training.texts, visible, strict=True) if keep]
     memory = Memory.learn(
-        training.spaces.embed(kept_texts), training.entry[kept], training.catalogue, *DESCENT
+        training.spaces.embed(visible_texts), training.entry[visible], training.catalogue, *DESCENT
     )
     query = training.spaces.embed([training.texts[row]])
-    whole = pair_features(query, training.catalogue, memory, np.zeros((1, len(faq.entries)), bool))
+    features = pair_features(
+        query, training.catalogue, memory, np.zeros((1, len(faq.entries)), bool)
+    )
     mine = training.pairs[0] == row
-    np.testing.assert_allclose(got[mine], whole[0][training.pairs[1][mine]], rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(
+        got[mine], features[0][training.pairs[1][mine]], rtol=1e-4, atol=1e-5
+    )
 
 
 def test_some_matches_have_no_memory(faq: Faq, parts: Split):
@@ -236,10 +255,10 @@ def test_some_matches_have_no_memory(faq: Faq, parts: Split):
 def test_no_steps_is_naive_bayes(faq: Faq, parts: Split):
     """Where the classifier starts; a few steps make it fit its questions better."""
     training = Training(faq, parts)
-    asked = training.spaces.embed(training.texts)
-    start = Memory.learn(asked, training.entry, training.catalogue, 0, 30.0)
+    questions = training.spaces.embed(training.texts)
+    start = Memory.learn(questions, training.entry, training.catalogue, 0, 30.0)
     np.testing.assert_array_equal(start.weights, naive_bayes(start.word_mass))
-    moved = Memory.learn(asked, training.entry, training.catalogue, 10, 30.0)
+    moved = Memory.learn(questions, training.entry, training.catalogue, 10, 30.0)
     right = np.arange(len(start.label)), start.label
 
     def loss(weights: Array) -> float:
@@ -253,22 +272,24 @@ def test_no_steps_is_naive_bayes(faq: Faq, parts: Split):
 def test_pairs_are_one_match_and_others(faq: Faq, parts: Split):
     """The match first, then different others; never one that training must not see."""
     entry = entries_of(faq, parts.rows(TRAIN))
-    known = np.flatnonzero(~parts.unseen)
-    rows, paired = sample_pairs(entry, known, 12, np.random.default_rng(0))
+    known_entries = np.flatnonzero(~parts.unseen)
+    rows, paired = sample_pairs(entry, known_entries, 12, np.random.default_rng(0))
     table = paired.reshape(len(entry), 12)
     assert (table[:, 0] == entry).all() and (rows == np.repeat(np.arange(len(entry)), 12)).all()
-    assert all(len(set(row)) == 12 for row in table) and set(paired) <= set(known)
-    whole = sample_pairs(entry, known, 1000, np.random.default_rng(0))[1]
-    assert len(whole) == len(entry) * len(known)
+    assert all(len(set(row)) == 12 for row in table) and set(paired) <= set(known_entries)
+    all_pairs = sample_pairs(entry, known_entries, 1000, np.random.default_rng(0))[1]
+    assert len(all_pairs) == len(entry) * len(known_entries)
 
 
 def test_hard_pairs_are_the_alike(model: FaqModel, faq: Faq, parts: Split):
     """The asked-for number of negatives are the entries most alike to the match."""
     entry = entries_of(faq, parts.rows(TRAIN))
-    known = np.flatnonzero(~parts.unseen)
+    known_entries = np.flatnonzero(~parts.unseen)
     alike = model.catalogue.alike
-    paired = sample_pairs(entry, known, 6, np.random.default_rng(0), alike, 3)[1].reshape(-1, 6)
+    paired = sample_pairs(entry, known_entries, 6, np.random.default_rng(0), alike, 3)[1].reshape(
+        -1, 6
+    )
     for of_row, match in zip(paired, entry, strict=True):
-        others = known[known != match]
+        others = known_entries[known_entries != match]
         nearest = set(others[np.argsort(-alike[match][others], kind="stable")[:3]])
         assert nearest <= set(of_row[1:])

@@ -16,9 +16,9 @@ JOBS = Path(__file__).parents[3] / "ml/projects/faq_matching/jobs"
 @pytest.fixture(scope="module")
 def pipeline() -> PipelinePlan:
     """The pipeline that `make demo` runs."""
-    made = plan(load(JOBS / "pipeline.yml"))
-    assert isinstance(made, PipelinePlan)
-    return made
+    job_plan = plan(load(JOBS / "pipeline.yml"))
+    assert isinstance(job_plan, PipelinePlan)
+    return job_plan
 
 
 @pytest.mark.parametrize("name", ["sweep-random.yml", "sweep-bayesian.yml"])
@@ -28,7 +28,7 @@ def test_every_sweep_has_one_space(name: str, pipeline: PipelinePlan) -> None:
     assert isinstance(alone, SweepPlan) and isinstance(step, SweepPlan)
 
     def space(sweep: SweepPlan) -> dict[str, tuple[str, tuple[object, ...]]]:
-        return {key: (one.kind, one.args) for key, one in sweep.search_space.items()}
+        return {key: (choice.kind, choice.args) for key, choice in sweep.search_space.items()}
 
     assert space(alone) == space(step)
     words = step.trial.command.replace("$[[", "").replace("]]", "").split()

@@ -70,12 +70,12 @@ def test_an_entry_needs_its_paraphrases(tmp_path: Path, schema: Path):
     folder = write_tsv(tmp_path / "faq")
     rows = (folder / "dup-q.tsv").read_text().splitlines()
     for dropped, fine in ((2, True), (3, False)):
-        kept = [
+        valid_rows = [
             row for row in rows if not row.startswith(tuple(f"e5-{n}\t" for n in range(dropped)))
         ]
-        (folder / "dup-q.tsv").write_text("\n".join(kept) + "\n")
+        (folder / "dup-q.tsv").write_text("\n".join(valid_rows) + "\n")
         if fine:
-            assert len(read(folder, schema).questions) == len(kept)
+            assert len(read(folder, schema).questions) == len(valid_rows)
         else:
             with pytest.raises(DataRefused, match="entry e5 has 11"):
                 read(folder, schema)
@@ -116,14 +116,14 @@ def test_stack_overflow_files_are_repaired(tmp_path: Path, capsys: pytest.Captur
     faq = read(tmp_path, SCHEMAS / "stackoverflow.schema.yml")
     assert [entry.id for entry in faq.entries] == ["1", "2"] and len(faq.questions) == 26
     assert not any(title in question.text or "x()" in question.text for question in faq.questions)
-    told = capsys.readouterr().err
-    assert "2 original questions repeated" in told and "1 duplicates too short" in told
+    output = capsys.readouterr().err
+    assert "2 original questions repeated" in output and "1 duplicates too short" in output
 
 
 def check_intents(folder: Path, schema: Path) -> None:
     faq = read(folder, schema)
-    held = [question for question in faq.questions if question.held_out]
-    assert held and len(held) < len(faq.questions)
+    held_out = [question for question in faq.questions if question.held_out]
+    assert held_out and len(held_out) < len(faq.questions)
     for entry in faq.entries:
         assert entry.text.startswith(entry.title) and "_" not in entry.title
     first = {entry.question for entry in faq.entries}

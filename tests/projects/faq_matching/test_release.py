@@ -11,10 +11,10 @@ OURS = ROOT / "ml/projects/faq_matching/release.yml"
 
 def test_it_declares_nothing_yet():
     """Its own way for a canary, mirrored in prod."""
-    found = release_file.read(OURS)
-    assert not any(entry.model for entry in found.entries.values())
-    assert found.strategy("local").prediction == "answers/0/entry_id"
-    assert (found.strategy("dev").mirror, found.strategy("prod").mirror) == (0, 20)
+    release = release_file.read(OURS)
+    assert not any(entry.model for entry in release.entries.values())
+    assert release.strategy("local").prediction == "answers/0/entry_id"
+    assert (release.strategy("dev").mirror, release.strategy("prod").mirror) == (0, 20)
 
 
 def test_editors_find_its_schema():

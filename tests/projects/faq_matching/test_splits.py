@@ -63,8 +63,8 @@ def test_near_identical_is_what_a_person_would_say():
         "how do i use the spot nodes",
         "are preemptible machines possible here",
     ]
-    found = groups(texts)
-    assert found[0] == found[1] == found[2] != found[3]
+    group = groups(texts)
+    assert group[0] == group[1] == group[2] != group[3]
 
 
 def straddling(faq: Faq, parts: Split) -> list[tuple[str, str]]:
@@ -138,10 +138,10 @@ def test_the_seed_decides(faq: Faq):
 
 def test_held_out_questions_are_the_test(faq: Faq):
     """Where the data keeps test questions, those and no others are test_known."""
-    kept = tuple(
+    questions = tuple(
         replace(question, held_out=at % 5 == 0) for at, question in enumerate(faq.questions)
     )
-    marked = replace(faq, questions=kept)
+    marked = replace(faq, questions=questions)
     parts = split(marked)
     assert all(marked.questions[row].held_out for row in parts.rows(TEST_KNOWN))
     assert not any(marked.questions[row].held_out for row in parts.rows(TRAIN))

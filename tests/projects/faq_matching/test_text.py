@@ -38,16 +38,16 @@ def test_the_mark_of_a_duplicate_is_gone():
 
 
 @pytest.mark.parametrize(
-    "kept",
+    "text",
     [
         "why is my row refused as a duplicate of another id",
         "what happens to the 'possible duplicate:' line in stack overflow text",
         "somebody already has an endpoint of that name",
     ],
 )
-def test_speaking_of_duplicates_is_no_leak(kept: str):
+def test_speaking_of_duplicates_is_no_leak(text: str):
     """A sentence about duplicates is text like any other."""
-    assert clean(kept) == kept
+    assert clean(text) == text
 
 
 @pytest.mark.parametrize(

@@ -84,14 +84,14 @@ def test_what_is_logged_is_what_the_model_does(
     train(folder, schema, tmp_path / "model")
     model = FaqModel.load(tmp_path / "model")
     rows = parts.rows(VALIDATION)
-    found = ranks(model.scores(texts_of(faq, rows)), entries_of(faq, rows))
+    positions = ranks(model.scores(texts_of(faq, rows)), entries_of(faq, rows))
     client = MlflowClient(store)
     (run,) = client.search_runs(["0"])
-    assert run.data.metrics["validation_gain_at_3"] == gain_at(found, 3)
+    assert run.data.metrics["validation_gain_at_3"] == gain_at(positions, 3)
     history = client.get_metric_history(run.info.run_id, "validation_gain_at_3")
     best = max(point.value for point in history)
     latest = max(point.step for point in history[:-1] if point.value == best)
-    assert gain_at(found, 3) == best and model.booster.num_trees() == latest
+    assert gain_at(positions, 3) == best and model.booster.num_trees() == latest
 
 
 def test_shuffled_labels_teach_nothing(
@@ -130,8 +130,8 @@ def test_the_seed_decides_every_bit(folder: Path, schema: Path, store: str, tmp_
 def test_it_learns(model: FaqModel, faq: Faq, parts: Split):
     """Held-out questions are ranked far better than by chance (1 in 24)."""
     rows = parts.rows(TEST_KNOWN)
-    found = ranks(model.scores(texts_of(faq, rows)), entries_of(faq, rows))
-    assert gain_at(found, 1) > 0.5
+    positions = ranks(model.scores(texts_of(faq, rows)), entries_of(faq, rows))
+    assert gain_at(positions, 1) > 0.5
 
 
 def test_only_training_questions_are_looked_at(faq: Faq, parts: Split, model: FaqModel):
@@ -199,12 +199,12 @@ def test_training_imports_little(tmp_path: Path):
         "print(*[n for n in sys.modules if n.split('.')[0] in "
         "('ml', 'sklearn', 'pandas', 'mlflow', 'azure', 'optuna')])"
     )
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", script], check=True, capture_output=True, text=True, cwd=ROOT
     )
     allowed = ("ml.toolkit", "ml.serving", "ml.projects", "ml.features")
-    others = [n for n in done.stdout.split() if n != "ml" and not n.startswith(allowed)]
-    serving = [n for n in done.stdout.split() if n.startswith("ml.serving.")]
+    others = [n for n in process.stdout.split() if n != "ml" and not n.startswith(allowed)]
+    serving = [n for n in process.stdout.split() if n.startswith("ml.serving.")]
     assert others == [] and all(n.startswith("ml.serving.scoring") for n in serving)
 
 

@@ -1,4 +1,4 @@
-"""What the endpoint answers: {"question": …, "top": 3} → the FAQ entries that fit best.
+"""The endpoint: {"question": …, "top": 3} → the FAQ entries that fit best.
 
 The Azure ML inference server imports this file, calls `init` once a worker and `run` per request.
 """
@@ -25,8 +25,8 @@ def init() -> None:
 def run(body: str) -> object:
     """The answers, best first; status 400 for a request that breaks the schema."""
     try:
-        asked = parse(body, REQUEST)
-        best = ranker.rank(asked.texts["question"], top=asked.integers["top"])
+        request = parse(body, REQUEST)
+        best = ranker.rank(request.texts["question"], top=request.integers["top"])
     except BadRequest as error:
         return refusal(error)
     except ValueError:
