@@ -1,7 +1,7 @@
-"""The command line: imports the command that was asked for and no other, so that help is instant.
+"""The command line: it imports only the command that was typed, so help is instant.
 
-It imports nothing itself, `typing` neither, so that Ctrl-C during the imports finds somebody who
-knows of it.
+The module itself imports almost nothing, not even `typing`, so that Ctrl-C during the imports is
+handled.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 # typer.Typer with commands of its own.
 COMMANDS: dict[str, tuple[str, str]] = {
     "ab": ("ml.cli.commands.ab", "An experiment between two versions of an endpoint."),
-    "audit": ("ml.cli.commands.audit", "Check that no line of the log of decisions was changed."),
+    "audit": ("ml.cli.commands.audit", "Verify that no line of the audit log was changed."),
     "check": ("ml.cli.commands.check", "Check Azure ML specs: a file, a folder or the repository."),
     "compare": (
         "ml.cli.commands.compare",
@@ -38,12 +38,12 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "ml.cli.commands.gate",
         "Decide whether a model version may be promoted; exit 3 when not.",
     ),
-    "invoke": ("ml.cli.commands.invoke", "Ask a served model."),
+    "invoke": ("ml.cli.commands.invoke", "Send a request to a served model."),
     "release": (
         "ml.cli.commands.release",
         "Propose a candidate; bring an environment to what is declared.",
     ),
-    "report": ("ml.cli.commands.report", "Write a run as one page of HTML that needs no network."),
+    "report": ("ml.cli.commands.report", "Write a run as one HTML page that opens offline."),
     "run": ("ml.cli.commands.run", "Run a job spec on this machine."),
     "runs": (
         "ml.cli.commands.runs.runs",
@@ -56,11 +56,11 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "Explain a sweep: where its trials came from, what mattered.",
     ),
     "ui": ("ml.cli.commands.ui", "Open MLflow on the runs of this machine."),
-    "watch": ("ml.cli.commands.watch", "Whether what a model is asked is what it was made for."),
+    "watch": ("ml.cli.commands.watch", "Compare the requests to a model with its reference data."),
 }
 
 
-# What a shell says of a program that Ctrl-C ended, and typer of a command.
+# The exit code of a shell, and of typer, for a program that Ctrl-C ended.
 INTERRUPTED = 130
 
 
@@ -84,10 +84,10 @@ def build(selected: str | None) -> typer.Typer:
             app.command(name, help=line)(lambda: None)
             continue
         loaded = importlib.import_module(module)
-        # Its own page of help is its docstring, which says more.
+        # The docstring of the command is its own help page; it has more detail.
         if hasattr(loaded, "app"):
             for subcommand in loaded.app.registered_commands:
-                # Whole: what it would make of the docstring itself ends in the middle.
+                # The whole first paragraph: typer would cut it in the middle.
                 subcommand.short_help = " ".join(
                     (subcommand.callback.__doc__ or "").split("\n\n")[0].split()
                 )
@@ -98,7 +98,7 @@ def build(selected: str | None) -> typer.Typer:
 
 
 def main(argv: list[str] | None = None, begin: Callable[[], object] = lambda: None) -> None:
-    """Run the command line; no traceback for mistakes of the caller and faults of the machine.
+    """Run the command line; user errors and machine faults never print a traceback.
 
     `begin` is called when the command is imported and about to work.
     """
@@ -133,7 +133,7 @@ def main(argv: list[str] | None = None, begin: Callable[[], object] = lambda: No
 
 
 def _limit_disk() -> None:
-    """Keep the home within its bound after every command that ran jobs, whatever became of them."""
+    """Enforce the disk limit after every command that ran jobs, whether they succeeded or not."""
     choice = sys.modules.get("ml.backends.choice")
     for backend in choice.opened.values() if choice else ():
         if not backend.storage.grew:
@@ -144,7 +144,7 @@ def _limit_disk() -> None:
         try:
             disk_limit.enforce(backend, lambda line: print(line, file=sys.stderr))
         except Refused as refused:
-            # What the command came to is said already, with its exit code.
+            # The command has already printed its result and set its exit code.
             sys.stderr.write(f"{refused}\n")
 
 

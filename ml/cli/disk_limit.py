@@ -1,5 +1,7 @@
-"""The disk bound: looked at before a run and after every command that ran any, said when
-something goes."""
+"""The disk limit: checked before a run and after every command that ran jobs.
+
+A removal prints one line.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +18,10 @@ NAMED = 3
 
 
 def enforce(backend: Backend, say: Callable[[str], None], reads: Iterable[Path] = ()) -> None:
-    """Make room if more is taken than may be; one line says what went, or why nothing could.
+    """Remove outputs if the limit is exceeded; one line names them, or why none was removed.
 
-    A registry that cannot be read stops no run: then nothing goes, since nothing is known to be
-    free to.
+    An unreadable registry does not stop a run. Nothing is removed then, because any output may
+    still be needed.
     """
     storage = backend.storage
     measured = storage.usage()
@@ -30,7 +32,7 @@ def enforce(backend: Backend, say: Callable[[str], None], reads: Iterable[Path] 
     try:
         with faults.as_refusals():
             eviction = storage.eviction(measured, find_in_use(backend.registry), reads)
-            # What became needed in between stays.
+            # Outputs that became needed in between stay.
             current = storage.eviction(measured, find_in_use(backend.registry), reads)
             freed, failures = storage.evict(eviction, current)
     except Refused as refused:
@@ -43,7 +45,7 @@ def enforce(backend: Backend, say: Callable[[str], None], reads: Iterable[Path] 
 
 
 def usage_text(storage: Storage) -> str:
-    """What is taken and what may be."""
+    """The disk space in use, and the limit."""
     return f"on the disk: {_usage_text(storage, storage.usage())}"
 
 

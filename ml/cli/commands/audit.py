@@ -1,4 +1,4 @@
-"""`ml audit verify`: whether the log of decisions is still what was written."""
+"""`ml audit verify`: check that the audit log is unchanged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`ml check`: every spec that is wrong, before anything runs."""
+"""`ml check`: report every wrong spec before anything runs."""
 
 from __future__ import annotations
 

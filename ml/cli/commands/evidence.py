@@ -1,4 +1,4 @@
-"""`ml evidence`: what is kept with a model version, checked again offline, and its schema."""
+"""`ml evidence`: verify the evidence of a model version offline; print its schema."""
 
 from __future__ import annotations
 

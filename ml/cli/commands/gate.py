@@ -1,4 +1,4 @@
-"""`ml gate`: what the gates say of a registered model version."""
+"""`ml gate`: the decision of the gates on a registered model version."""
 
 from __future__ import annotations
 

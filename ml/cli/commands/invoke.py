@@ -1,4 +1,4 @@
-"""`ml invoke`: ask a served model."""
+"""`ml invoke`: send a request to a served model."""
 
 from __future__ import annotations
 

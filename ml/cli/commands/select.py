@@ -47,7 +47,7 @@ def command(
 
 
 def print_selection(selected: Selected, limit: int = 0) -> None:
-    """The ranking on stdout, what is to be said of it on stderr."""
+    """Print the ranking on stdout, and its explanation on stderr."""
     from ml.release.selection import explanation
 
     table(selected.selection, limit)

@@ -58,7 +58,7 @@ def explain(
 
 
 def _sweep(store: RunStore, name: str) -> tuple[Run, int | None]:
-    """The sweep that is meant, and the number of the trial when one was named."""
+    """The sweep of that name, and the trial number if the name is that of a trial."""
     if name == "latest":
         for entry in store.entries():
             for run in (entry.run, *entry.run.below()):
@@ -110,7 +110,7 @@ def _show_sweep(explained: Explanation) -> None:
 
 
 def _reason(explained: Explanation, trial: ExplainedTrial) -> str:
-    """The most telling of what is known, in a line."""
+    """The strongest reason for the trial, in one line."""
 
     if trial.ending:
         return _ending(trial)
@@ -157,7 +157,7 @@ def _show_trial(explained: Explanation, trial: ExplainedTrial) -> None:
 
 
 def _importance(explained: Explanation) -> Iterator[str]:
-    """Which parameters mattered, and how far to believe it."""
+    """Which parameters mattered, and how reliable that is."""
     importance = explained.importance()
     if not importance.shares:
         yield f"what mattered: nothing can be said, {importance.reason}"

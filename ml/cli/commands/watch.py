@@ -1,4 +1,4 @@
-"""`ml watch`: whether what a model is asked, and answers, is still what it was measured on."""
+"""`ml watch`: compare requests and answers of a model with its evaluation data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `ml release` says to a person."""
+"""The text output of `ml release`."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def plan(rollout: Plan) -> str:
 
 
 def rival(proposal: Proposal) -> str:
-    """What is said of a version that waits and had to be beaten."""
+    """The sentence on a declared version that waits and had to be beaten."""
     waits = f"version {proposal.rival} is declared and was never applied: it had to be beaten too"
     if proposal.release:
         return f"{waits}, and is not declared any more"
@@ -74,7 +74,7 @@ def _attempt(attempt: Attempt) -> str:
 
 
 def show_drill(drill: Drilled) -> None:
-    """What became of the bad green, and of the requests."""
+    """Print how the drill ended: the fate of the faulty version, and of the requests."""
     outcome = drill.outcome
     if outcome.kind == "rolled-back":
         took = f"{outcome.seconds:.0f} s"

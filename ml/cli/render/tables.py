@@ -33,5 +33,5 @@ def _draw(columns: Sequence[str], rows: Sequence[Sequence[str]], indent: int) ->
 
 
 def plain(text: str) -> str:
-    """The text with control characters spelt out: what a job logged cannot steer a terminal."""
+    """The text with control characters spelt out: a job cannot control the terminal."""
     return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)

@@ -1,4 +1,4 @@
-"""Points in time and sizes as a person writes and reads them."""
+"""Times, durations and sizes: reading them from options, writing them for people."""
 
 from __future__ import annotations
 
