@@ -274,9 +274,9 @@ def test_every_sampled_value_may_be_a_hint(dimension: Dimension, seed: int) -> N
     ("dimension", "value", "allowed", "found"),
     [
         (dim("choice", 1, 2), 2, True, ""),
-        (dim("choice", 1, 2), 3, False, "no choice of `x`"),
-        (dim("choice", 1, 2), True, False, "no choice of `x`"),
-        (dim("choice", "1"), 1, False, "no choice of `x`"),
+        (dim("choice", 1, 2), 3, False, "not a choice of `x`"),
+        (dim("choice", 1, 2), True, False, "not a choice of `x`"),
+        (dim("choice", "1"), 1, False, "not a choice of `x`"),
         (dim("uniform", 0, 1), 1.0, True, ""),
         (dim("uniform", 0, 1), 1.01, False, "outside of its uniform(0, 1)"),
         (dim("uniform", 0, 1), "0.5", False, "`x` is '0.5'"),
@@ -297,7 +297,7 @@ def test_every_sampled_value_may_be_a_hint(dimension: Dimension, seed: int) -> N
         (NESTED, {"penalty": 2}, False, "outside"),
         (NESTED, {"name": "forest"}, False, "no branch"),
         (NESTED, {}, False, "2 branches"),
-        (NESTED, "tree", False, "no choice"),
+        (NESTED, "tree", False, "not a choice"),
     ],
 )
 def test_which_values_may_be_hints(
