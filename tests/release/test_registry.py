@@ -1,4 +1,4 @@
-"""ml.release.registry.registry, with the real MLflow on SQLite."""
+"""The registry of this machine, with the real MLflow on SQLite."""
 
 from __future__ import annotations
 
