@@ -124,7 +124,7 @@ class Sweep:
         return more
 
     def turn(self, stop: str, at_once: bool) -> bool:
-        """Start, poll and close trials once; True when the sweep has ended.
+        """Poll, close and start trials once; True when the sweep has ended.
 
         `stop` is the reason for ending the running trials and starting no more, "" to continue;
         with `at_once` they are killed without grace.
@@ -138,16 +138,15 @@ class Sweep:
         more = self._running or self._repeats or len(self._trials) < self._plan.max_total_trials
         if reason and more:
             self._cut_short = reason
-        while not reason and len(self._running) < self._limit and self._start_trial():
-            pass
-        if not self._running:
-            return True
         if time.monotonic() - self._read_at > METRICS_S:
             self._read_metrics()
         for name in [name for name, execution in self._running.items() if execution.poll()]:
             self._read_metrics()
             self._close(name)
-        return False
+        # After those that ended: their places are taken in the same turn.
+        while not reason and len(self._running) < self._limit and self._start_trial():
+            pass
+        return not self._running
 
     def _out_of_time(self) -> bool:
         limit = self._plan.timeout_s
