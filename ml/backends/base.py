@@ -18,7 +18,7 @@ from ml.backends.registry import Registry
 from ml.backends.storage import Cleaning, Needed, Usage
 from ml.core.errors import Problem
 from ml.specs.plan.plan import PipelinePlan, Plan, SweepPlan, Value
-from ml.specs.search.domain import Sample
+from ml.specs.plan.plan import Sample
 
 Kind = Literal[
     "started",

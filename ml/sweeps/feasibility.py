@@ -14,7 +14,7 @@ from ml.core.errors import Problem, Refused
 from ml.specs.plan.plan import SweepPlan
 from ml.specs.search import constraints
 from ml.specs.search.constraints import Expression, Unclear
-from ml.specs.search.domain import Constraint
+from ml.specs.plan.plan import Constraint
 from ml.sweeps.sources import choose, stream_of
 from ml.sweeps.space import Candidate, cells, draw
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from ml.specs.plan.plan import SweepPlan
 from ml.specs.search import distributions
 from ml.specs.search.distributions import Known
-from ml.specs.search.domain import Sample
+from ml.specs.plan.plan import Sample
 from ml.sweeps.feasibility import Constraints
 from ml.sweeps.sources import Grid, Random, Sobol, Source
 from ml.sweeps.space import Candidate

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ml.backends.local.sweeps import samples
-from ml.specs.search.domain import Sample
+from ml.specs.plan.plan import Sample
 
 
 def test_values_come_back_with_their_types(tmp_path: Path) -> None:

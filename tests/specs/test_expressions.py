@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ml.core.errors import Refused
-from ml.specs.expressions.expressions import (
+from ml.specs.expressions import (
     METACHARACTERS,
     literal,
     references,

@@ -14,7 +14,7 @@ from ml.specs.check.survey import survey
 from ml.specs.plan import planning
 from ml.specs.plan.plan import SweepPlan, sweeps
 from ml.specs.sdk.load import load
-from ml.specs.search.domain import Constraint, Point
+from ml.specs.plan.plan import Constraint, Point
 
 SPACE = """\
   rate: {type: uniform, min_value: 0.01, max_value: 0.3}

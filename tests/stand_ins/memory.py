@@ -34,7 +34,7 @@ from ml.backends.base import (
 from ml.backends.registry import Version
 from ml.backends.storage import Cleaning, Needed, Usage
 from ml.core.errors import Problem, Refused
-from ml.specs.expressions.expressions import resolve_command
+from ml.specs.expressions import resolve_command
 from ml.specs.plan.plan import CommandPlan, PipelinePlan, Plan, SweepPlan
 from ml.sweeps.objective import leader, score
 from ml.sweeps.samplers import sampler_for

@@ -10,7 +10,7 @@ import pytest
 
 from ml.core.errors import Exit, Place, Refused
 from ml.specs.plan.plan import CommandPlan, Dimension, Environment, SweepPlan
-from ml.specs.search.domain import Constraint, Hints, Point, Sample
+from ml.specs.plan.plan import Constraint, Hints, Point, Sample
 from ml.sweeps.feasibility import feasible_share
 from ml.sweeps.samplers import sampler_for
 

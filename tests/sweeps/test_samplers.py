@@ -16,7 +16,7 @@ from optuna.samplers._tpe import sampler as tpe_sampler
 
 from ml.core.errors import Place
 from ml.specs.plan.plan import CommandPlan, Dimension, Environment, SweepPlan
-from ml.specs.search.domain import Constraint, Hints, Sample
+from ml.specs.plan.plan import Constraint, Hints, Sample
 from ml.sweeps.samplers import Sampler, sampler_for
 
 HERE = Place("sweep.yml", 1)

@@ -24,7 +24,7 @@ from ml.backends.local.tracking import reader
 from ml.backends.local.tracking.tracking import Tracking
 from ml.core import faults
 from ml.core.errors import Problem, Refused
-from ml.specs.expressions.expressions import resolve_command, resolve_value
+from ml.specs.expressions import resolve_command, resolve_value
 from ml.specs.plan.plan import CommandPlan
 
 

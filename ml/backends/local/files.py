@@ -10,7 +10,7 @@ from itertools import islice
 from pathlib import Path, PurePath
 
 from ml.backends.local.snapshot import Snapshot, working_copy
-from ml.specs.expressions.expressions import literal
+from ml.specs.expressions import literal
 from ml.specs.plan.plan import CommandPlan, InputPlan
 
 # Modes in which the job may write into its input: it gets a copy, the original stays as it is.

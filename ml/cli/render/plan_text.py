@@ -20,7 +20,7 @@ from ml.specs.plan.plan import (
     StepPlan,
     SweepPlan,
 )
-from ml.specs.search.domain import Hints
+from ml.specs.plan.plan import Hints
 
 _KINDS: dict[type, str] = {
     CommandPlan: "command",

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from ml.core.documents import Key
 from ml.core.errors import Place
-from ml.specs.plan.frozen import Frozen
+from ml.specs.plan.plan import Frozen
 from ml.specs.plan.plan import CommandPlan, Dimension, Distribution, EarlyTermination, SweepPlan
 
 # "max_total_trials … between 1 and 1000. Default value is 1000" (reference-yaml-job-sweep).

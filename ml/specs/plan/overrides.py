@@ -11,7 +11,7 @@ import yaml
 from ml.core.documents import LOADER
 from ml.core.errors import Problem, Refused
 from ml.specs.assets import assets
-from ml.specs.expressions.expressions import did_you_mean
+from ml.specs.expressions import did_you_mean
 
 # Sections of any job in which --set may add fields.
 _OPEN = frozenset(

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ml.core.errors import Place, Problem
-from ml.specs.expressions import expressions
+from ml.specs import expressions
 from ml.specs.plan.layers import Layers
 from ml.specs.plan.plan import Parallel
 

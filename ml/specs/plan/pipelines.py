@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from ml.core.errors import Problem, errors
-from ml.specs.expressions import expressions
+from ml.specs import expressions
 from ml.specs.plan import fields, parallel
 from ml.specs.plan.bindings import Bindings
 from ml.specs.plan.components import component_of, hooks, refused
-from ml.specs.plan.frozen import Frozen
+from ml.specs.plan.plan import Frozen
 from ml.specs.plan.layers import Layers, Part
 from ml.specs.plan.plan import (
     CommandPlan,

@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal, NoReturn, TypeVar
 
 from ml.core.errors import Place
-from ml.specs.search.domain import Hints
 
 Value = str | int | float | bool
 Mode = Literal[
@@ -20,6 +19,24 @@ Mode = Literal[
 ]
 
 LITERALS = frozenset({"string", "number", "integer", "boolean"})
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class Frozen(dict[K, V]):
+    """The mapping of a plan: a dict that raises TypeError on every change."""
+
+    def _refuse(self, *args: Any, **kwargs: Any) -> NoReturn:
+        raise TypeError("a plan cannot be changed: change the spec, or use --set")
+
+    __setitem__ = __delitem__ = __ior__ = _refuse
+    clear = pop = popitem = setdefault = update = _refuse
+
+    def __reduce__(self) -> tuple[type, tuple[dict[K, V]]]:
+        return type(self), (dict(self),)
+
+    def __hash__(self) -> int:  # type: ignore[override]
+        return hash(frozenset(self))
 
 
 @dataclass(frozen=True)
@@ -179,6 +196,36 @@ class EarlyTermination:
 
 
 @dataclass(frozen=True)
+class Point:
+    """A complete or partial point to try first, with its reason and its line in the hints."""
+
+    values: Mapping[str, object]
+    place: Place
+    because: str = ""
+
+
+@dataclass(frozen=True)
+class Constraint:
+    """A condition on the values of every trial: an expression over their names."""
+
+    expression: str
+    place: Place
+    because: str = ""
+
+
+@dataclass(frozen=True)
+class Hints:
+    """Points and constraints, and the `file` beside the spec that contains them."""
+
+    points: tuple[Point, ...] = ()
+    constraints: tuple[Constraint, ...] = ()
+    file: str = ""
+
+    def __bool__(self) -> bool:
+        return bool(self.points or self.constraints)
+
+
+@dataclass(frozen=True)
 class CommandPlan:
     """A command job; the `${{…}}` of `command` are resolved when a run has its paths."""
 
@@ -231,6 +278,19 @@ class SweepPlan:
     tags: Mapping[str, str] = field(default_factory=dict)
     description: str = ""
     places: Mapping[str, Place] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Sample:
+    """The hyperparameters of trial `number` (from 0), typed and nested as they were sampled.
+
+    `origin` describes their source in JSON values: its `kind` is `given` (a point of the
+    hints), `random`, `sobol`, `grid` or `tpe`; `ml.reports.origins` describes the other keys.
+    """
+
+    number: int
+    values: Mapping[str, object]
+    origin: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from ml.specs.check import check
 from ml.specs.plan import fields
 from ml.specs.plan.bindings import Bindings
 from ml.specs.plan.components import part_of
-from ml.specs.plan.frozen import Frozen
+from ml.specs.plan.plan import Frozen
 from ml.specs.plan.pipelines import RUNNABLE, Planner
 from ml.specs.plan.plan import CommandPlan, Plan
 from ml.specs.sdk.load import Spec

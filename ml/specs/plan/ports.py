@@ -8,7 +8,7 @@ from typing import Any
 
 from ml.core.documents import strings
 from ml.core.errors import Problem
-from ml.specs.expressions import expressions
+from ml.specs import expressions
 from ml.specs.plan.bindings import (
     DATA_TYPE,
     INPUT_MODE,
@@ -17,7 +17,7 @@ from ml.specs.plan.bindings import (
     Bindings,
     registration,
 )
-from ml.specs.plan.frozen import Frozen
+from ml.specs.plan.plan import Frozen
 from ml.specs.plan.layers import Part
 from ml.specs.plan.plan import (
     LITERALS,

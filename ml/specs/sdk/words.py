@@ -10,7 +10,7 @@ from ml.core.documents import Document, Key
 from ml.core.errors import Problem, nearest
 from ml.specs.check import secrets
 from ml.specs.check.kinds import JOBS, Kind
-from ml.specs.expressions.expressions import did_you_mean
+from ml.specs.expressions import did_you_mean
 from ml.specs.plan.plan import LITERALS
 from ml.specs.sdk import fields
 from ml.specs.sdk.tree import included

@@ -13,7 +13,7 @@ from ml.specs.plan.plan import SweepPlan
 from ml.specs.search import constraints, distributions
 from ml.specs.search.constraints import Expression, Unclear
 from ml.specs.search.distributions import Known, Misfit
-from ml.specs.search.domain import Constraint, Hints, Point
+from ml.specs.plan.plan import Constraint, Hints, Point
 
 
 @dataclass

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from ml.specs.expressions.expressions import references
-from ml.specs.plan.frozen import Frozen
+from ml.specs.expressions import references
+from ml.specs.plan.plan import Frozen
 from ml.specs.plan.plan import (
     LITERALS,
     CommandPlan,

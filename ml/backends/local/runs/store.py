@@ -15,7 +15,7 @@ from ml.backends.local.sweeps import samples
 from ml.backends.local.tracking import reader
 from ml.core import home
 from ml.core.errors import Problem, Refused
-from ml.specs.search.domain import Sample
+from ml.specs.plan.plan import Sample
 
 
 class LocalRuns:

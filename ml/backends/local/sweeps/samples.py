@@ -10,7 +10,7 @@ import json
 from dataclasses import asdict
 from pathlib import Path
 
-from ml.specs.search.domain import Sample
+from ml.specs.plan.plan import Sample
 
 FILE = "sampling.json"
 

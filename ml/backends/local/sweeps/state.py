@@ -14,7 +14,7 @@ from ml.backends.local.runs import records
 from ml.backends.local.sweeps import samples
 from ml.backends.local.sweeps.trials import Trials
 from ml.backends.local.tracking import reader
-from ml.specs.search.domain import Sample
+from ml.specs.plan.plan import Sample
 from ml.sweeps.samplers import Sampler
 
 

@@ -22,9 +22,9 @@ from ml.backends.local.sweeps.trials import Trials
 from ml.backends.local.tracking import reader
 from ml.core import faults
 from ml.core.errors import Problem, Refused
-from ml.specs.expressions.expressions import references
+from ml.specs.expressions import references
 from ml.specs.plan.plan import SweepPlan
-from ml.specs.search.domain import Sample
+from ml.specs.plan.plan import Sample
 from ml.sweeps.samplers import sampler_for
 
 TrialEvent = Literal["trial_started", "trial_metric", "trial_ended"]

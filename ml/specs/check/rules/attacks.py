@@ -10,8 +10,8 @@ from ml.core.documents import Key, strings
 from ml.specs.check import secrets
 from ml.specs.check.nodes import Node
 from ml.specs.check.rules.registry import Finding, Subject, rule
-from ml.specs.expressions import expressions
-from ml.specs.expressions.expressions import Reference, literal
+from ml.specs import expressions
+from ml.specs.expressions import Reference, literal
 
 Value = tuple[tuple[Key, ...], str]
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from ml.core.documents import Key
 from ml.specs.check.nodes import Node
 from ml.specs.check.rules.registry import Finding, rule
-from ml.specs.expressions import expressions
+from ml.specs import expressions
 
 _YAML = "reference-yaml-core-syntax: expressions for configuring jobs and components"
 # Fields with expressions that the node itself resolves, by its type.

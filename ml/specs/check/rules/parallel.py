@@ -7,7 +7,7 @@ from typing import Any
 
 from ml.specs.check.nodes import Node
 from ml.specs.check.rules.registry import Finding, rule
-from ml.specs.expressions import expressions
+from ml.specs import expressions
 
 _SOURCE = "reference-yaml-job-parallel: input_data, task.append_row_to"
 

@@ -8,7 +8,7 @@ from typing import Any
 from ml.core.documents import Key, strings
 from ml.specs.check.nodes import Node
 from ml.specs.check.rules.registry import Finding, rule
-from ml.specs.expressions.expressions import Reference, did_you_mean, references
+from ml.specs.expressions import Reference, did_you_mean, references
 
 _YAML = "reference-yaml-job-pipeline: expressions"
 # Types of step whose outputs are all written in the step or in its component.

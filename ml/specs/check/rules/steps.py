@@ -11,7 +11,7 @@ from ml.core.errors import Refused
 from ml.specs.assets import assets
 from ml.specs.check.nodes import Node
 from ml.specs.check.rules.registry import Finding, Subject, rule
-from ml.specs.expressions.expressions import did_you_mean
+from ml.specs.expressions import did_you_mean
 from ml.specs.sdk.tree import included
 from ml.specs.sdk.words import in_words
 

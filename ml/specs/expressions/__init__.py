@@ -1,1 +1,0 @@
-"""Azure ML's expressions (`${{inputs.x}}`) and how a shell quotes their places."""
