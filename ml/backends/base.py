@@ -17,8 +17,7 @@ from typing import Any, Literal, Protocol, TextIO
 from ml.backends.registry import Registry
 from ml.backends.storage import Cleaning, Needed, Usage
 from ml.core.errors import Problem
-from ml.specs.plan.plan import PipelinePlan, Plan, SweepPlan, Value
-from ml.specs.plan.plan import Sample
+from ml.specs.plan.plan import PipelinePlan, Plan, Sample, SweepPlan, Value
 
 Kind = Literal[
     "started",

@@ -10,8 +10,7 @@ from typing import Any, Literal
 
 from ml.backends.base import Curve, Run, RunStore, TrackingUnavailable
 from ml.reports.formatting import headline, redact
-from ml.specs.plan.plan import Value
-from ml.specs.plan.plan import Sample
+from ml.specs.plan.plan import Sample, Value
 from ml.sweeps.objective import Goal, best, score
 
 Outcome = Literal["completed", "stopped", "unranked", "failed", "canceled", "running"]

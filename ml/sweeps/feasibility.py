@@ -11,10 +11,9 @@ from collections.abc import Callable, Mapping
 from itertools import islice
 
 from ml.core.errors import Problem, Refused
-from ml.specs.plan.plan import SweepPlan
+from ml.specs.plan.plan import Constraint, SweepPlan
 from ml.specs.search import constraints
 from ml.specs.search.constraints import Expression, Unclear
-from ml.specs.plan.plan import Constraint
 from ml.sweeps.sources import choose, stream_of
 from ml.sweeps.space import Candidate, cells, draw
 

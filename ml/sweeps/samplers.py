@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ml.specs.plan.plan import SweepPlan
+from ml.specs.plan.plan import Sample, SweepPlan
 from ml.specs.search import distributions
 from ml.specs.search.distributions import Known
-from ml.specs.plan.plan import Sample
 from ml.sweeps.feasibility import Constraints
 from ml.sweeps.sources import Grid, Random, Sobol, Source
 from ml.sweeps.space import Candidate

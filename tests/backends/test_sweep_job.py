@@ -17,8 +17,7 @@ from ml.backends.local.sweeps import samples as sampled
 from ml.backends.local.sweeps.sweep import concurrency
 from ml.core.errors import Place, Problem, Refused
 from ml.core.home import tracking_uri
-from ml.specs.plan.plan import Dimension, EarlyTermination
-from ml.specs.plan.plan import Constraint, Hints, Point
+from ml.specs.plan.plan import Constraint, Dimension, EarlyTermination, Hints, Point
 from tests.backends.conftest import LOG, Sweeps
 
 HERE = Place("jobs/job.yml", 9)

@@ -12,9 +12,8 @@ from ml.core.errors import Place, Problem, Refused
 from ml.specs.check.check import check
 from ml.specs.check.survey import survey
 from ml.specs.plan import planning
-from ml.specs.plan.plan import SweepPlan, sweeps
+from ml.specs.plan.plan import Constraint, Point, SweepPlan, sweeps
 from ml.specs.sdk.load import load
-from ml.specs.plan.plan import Constraint, Point
 
 SPACE = """\
   rate: {type: uniform, min_value: 0.01, max_value: 0.3}

@@ -12,6 +12,7 @@ from ml.cli.render.plan_text import as_json, as_text
 from ml.core import repository
 from ml.core.errors import Exit, Refused
 from ml.specs.check.check import check
+from ml.specs.plan.bindings import source_of
 from ml.specs.plan.plan import (
     CommandPlan,
     FromPipeline,
@@ -23,7 +24,6 @@ from ml.specs.plan.plan import (
     given,
 )
 from ml.specs.plan.planning import plan
-from ml.specs.plan.ports import source_of
 from ml.specs.sdk.load import load
 
 

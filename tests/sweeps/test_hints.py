@@ -9,8 +9,16 @@ from dataclasses import asdict, replace
 import pytest
 
 from ml.core.errors import Exit, Place, Refused
-from ml.specs.plan.plan import CommandPlan, Dimension, Environment, SweepPlan
-from ml.specs.plan.plan import Constraint, Hints, Point, Sample
+from ml.specs.plan.plan import (
+    CommandPlan,
+    Constraint,
+    Dimension,
+    Environment,
+    Hints,
+    Point,
+    Sample,
+    SweepPlan,
+)
 from ml.sweeps.feasibility import feasible_share
 from ml.sweeps.samplers import sampler_for
 

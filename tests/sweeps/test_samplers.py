@@ -15,8 +15,15 @@ import pytest
 from optuna.samplers._tpe import sampler as tpe_sampler
 
 from ml.core.errors import Place
-from ml.specs.plan.plan import CommandPlan, Dimension, Environment, SweepPlan
-from ml.specs.plan.plan import Constraint, Hints, Sample
+from ml.specs.plan.plan import (
+    CommandPlan,
+    Constraint,
+    Dimension,
+    Environment,
+    Hints,
+    Sample,
+    SweepPlan,
+)
 from ml.sweeps.samplers import Sampler, sampler_for
 
 HERE = Place("sweep.yml", 1)

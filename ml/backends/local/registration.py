@@ -21,7 +21,6 @@ from pathlib import Path
 
 from ml.backends.base import Run
 from ml.core import faults, home, repository
-from ml.core.documents import read
 from ml.core.errors import Problem
 from ml.specs.assets import assets
 from ml.specs.plan.plan import Asset, InputPlan, OutputPlan, PipelinePlan, Plan, given, outputs_of
@@ -91,7 +90,7 @@ def differences(plan: Plan) -> Iterator[str]:
         which = f"`{output.asset}`" if version else f"the next version of `{output.asset.name}`"
         line = f"local: output `{name}` → registered here as {which}"
         if version and _place(output, output.asset).exists():
-            by = _spec(_place(output, output.asset)).tag("run")
+            by = assets.read_registered(_place(output, output.asset)).tag("run")
             line += f", which {by} has registered already: other content fails the run"
         yield line
 
@@ -117,7 +116,7 @@ def _register(output: OutputPlan, asset: Asset, path: Path, run: Run, name: str)
             asset = Asset(asset.name, earlier or _next(output, asset.name))
         place = _place(output, asset)
         if place.exists():
-            registered = _spec(place)
+            registered = assets.read_registered(place)
             if registered.tag("digest") == digest:
                 return asset
             return _immutable(output, asset, registered, path, run)
@@ -172,7 +171,7 @@ def _registered_before(
         return None
     wanted = (run.id, name, digest)
     for place in (home.assets() / kind_of(output.type) / asset).glob("*"):
-        registered = _spec(place)
+        registered = assets.read_registered(place)
         if tuple(registered.tag(tag) for tag in ("run_id", "output", "digest")) == wanted:
             return place.name
     return None
@@ -182,19 +181,13 @@ def _place(output: OutputPlan, asset: Asset) -> Path:
     return home.assets() / kind_of(output.type) / asset.name / asset.version
 
 
-def _spec(place: Path) -> assets.AssetSpec:
-    file = place / assets.REGISTERED
-    document = read(file, repository.shown(file))
-    return assets.AssetSpec(place.parts[-3], place.parts[-2], place.name, document, file)
-
-
 def _other(data: InputPlan) -> str:
     """The run that registered other content under the name and version of an input's asset."""
     asset = data.asset
     if asset is None:
         return ""
     found = home.assets() / kind_of(data.type) / asset.name / asset.version
-    registered = _spec(found) if (found / assets.REGISTERED).is_file() else None
+    registered = assets.read_registered(found) if (found / assets.REGISTERED).is_file() else None
     return registered.tag("run") if registered and registered.tag("digest") != asset.digest else ""
 
 

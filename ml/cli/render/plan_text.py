@@ -13,6 +13,7 @@ from ml.specs.plan.plan import (
     Dimension,
     FromPipeline,
     FromStep,
+    Hints,
     InputPlan,
     Parallel,
     PipelinePlan,
@@ -20,7 +21,6 @@ from ml.specs.plan.plan import (
     StepPlan,
     SweepPlan,
 )
-from ml.specs.plan.plan import Hints
 
 _KINDS: dict[type, str] = {
     CommandPlan: "command",

@@ -1,4 +1,4 @@
-"""Data, environment and model specs of the repository, found by `azureml:name:version`."""
+"""What the texts of a spec refer to: files, and assets by `azureml:name:version`."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import hashlib
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
-from typing import Any
 
 from ml.core import repository
-from ml.core.documents import Document, read
-from ml.core.errors import Place, Refused
-from ml.specs.check.kinds import kind_of
+from ml.core.documents import Document, Key, read
+from ml.core.errors import Refused
+from ml.specs.kinds import kind_of
+from ml.specs.parts import Part
 
 KINDS = frozenset({"data", "environment", "model", "component"})
 
@@ -35,33 +35,23 @@ class Reference:
     label: str = ""
 
 
-@dataclass(frozen=True)
-class AssetSpec:
-    """A spec file in the repository that defines an asset."""
+@dataclass(frozen=True, kw_only=True)
+class AssetSpec(Part):
+    """A spec file that defines an asset."""
 
     kind: str
     name: str
     version: str
-    document: Document
-    file: Path
 
     @property
     def path(self) -> Path | None:
         """The local path of the asset's data; None when its `path` is remote."""
-        written = self.document.get("path")
+        written = self.get("path")
         return local(written, self.file.parent) if isinstance(written, str) else None
-
-    def get(self, *keys: str) -> Any:
-        """A field of the spec as it is written."""
-        return self.document.get(*keys)
 
     def tag(self, name: str) -> str:
         """The tag of that name; "" when there is none."""
-        return str((self.document.get("tags") or {}).get(name) or "")
-
-    def place(self, *keys: str) -> Place:
-        """The line of that field."""
-        return self.document.place(*keys)
+        return str(self.mapping("tags").get(name) or "")
 
 
 def parse(text: str) -> Reference | None:
@@ -80,18 +70,54 @@ def local(written: str, folder: Path) -> Path | None:
     return Path(folder, text)
 
 
-def find(text: str, kind: str, root: Path) -> AssetSpec | None:
-    """The repository's spec of that asset; `@latest` and no version mean the newest.
+def included(written: str, folder: Path) -> Part | None:
+    """The YAML file that a text names beside a spec in `folder`; None when it names none."""
+    path = local(written, folder)
+    try:
+        if path is not None and path.is_file():
+            stat = path.stat()
+            return Part(_read(path, repository.shown(path), stat.st_mtime_ns, stat.st_size), path)
+    except (OSError, ValueError, Refused):
+        pass
+    return None
 
-    Versions compare number by number, so that 10 is newer than 9.
+
+@lru_cache(maxsize=256)
+def _read(path: Path, display_path: str, mtime_ns: int, size: int) -> Document:
+    """A file that many specs name, read once until it changes."""
+    return read(path, display_path)
+
+
+def component(owner: Part, key: Key, root: Path) -> Part | None:
+    """The component at `key` (`component` or `trial`): inline, a file, or one of the repository.
+
+    None when it is in a workspace or a registry. `root` is the repository that defines components.
+    """
+    written = owner.get(key)
+    if isinstance(written, dict):
+        return owner.at(key)
+    if not isinstance(written, str):
+        return None
+    return included(written, owner.folder) or find(written, "component", root)
+
+
+def find(text: str, kind: str, root: Path, store: Path | None = None) -> AssetSpec | None:
+    """The spec of that asset; `@latest` and no version mean the newest.
+
+    It is one of the repository's, or one that a run on this machine registered in the folder
+    `store`; of the same version, the repository's. Versions compare number by number, so that 10
+    is newer than 9.
     """
     reference = parse(text)
     if reference is None or reference.label not in {"", "latest"}:
         return None
-    versions = [spec for spec in known(root) if (spec.kind, spec.name) == (kind, reference.name)]
+    specs = [spec for spec in known(root) if (spec.kind, spec.name) == (kind, reference.name)]
+    if store and is_name(reference.name) and is_name(reference.version or "1"):
+        pattern = f"{kind}/{reference.name}/{reference.version or '*'}/{REGISTERED}"
+        specs += [read_registered(file.parent) for file in store.glob(pattern)]
     if reference.version:
-        versions = [spec for spec in versions if spec.version == reference.version]
-    return max(versions, key=lambda spec: newness(spec.version), default=None)
+        specs = [spec for spec in specs if spec.version == reference.version]
+    return max(specs, key=lambda spec: newness(spec.version), default=None)
 
 
 def is_name(text: str) -> bool:
@@ -99,18 +125,11 @@ def is_name(text: str) -> bool:
     return _NAME.match(text) is not None
 
 
-def registered(text: str, kind: str, store: Path | None) -> AssetSpec | None:
-    """As `find`, among those that runs on this machine registered in the folder `store`."""
-    reference = parse(text)
-    if store is None or reference is None or reference.label not in {"", "latest"}:
-        return None
-    if not is_name(reference.name) or not is_name(reference.version or "1"):
-        return None
-    versions = [
-        AssetSpec(kind, reference.name, path.parent.name, read(path, repository.shown(path)), path)
-        for path in store.glob(f"{kind}/{reference.name}/{reference.version or '*'}/{REGISTERED}")
-    ]
-    return max(versions, key=lambda spec: newness(spec.version), default=None)
+def read_registered(folder: Path) -> AssetSpec:
+    """The asset that a run registered in a folder kind/name/version."""
+    (kind, name, version), file = folder.parts[-3:], folder / REGISTERED
+    document = read(file, repository.shown(file))
+    return AssetSpec(document, file, kind=kind, name=name, version=version)
 
 
 def newness(version: str) -> tuple[tuple[int, int, str], ...]:
@@ -147,7 +166,7 @@ def _stamps(root: Path) -> Iterator[tuple[Path, int, int]]:
 
 @cache
 def _known(root: Path, stamps: tuple[tuple[Path, int, int], ...]) -> tuple[AssetSpec, ...]:
-    assets = []
+    specs = []
     for path, _, _ in stamps:
         try:
             document = read(path, repository.shown(path))
@@ -156,7 +175,7 @@ def _known(root: Path, stamps: tuple[tuple[Path, int, int], ...]) -> tuple[Asset
         kind = kind_of(document.data)
         name = document.get("name")
         if kind is not None and kind.family in KINDS and isinstance(name, str):
-            version = document.get("version")
-            written = "1" if version is None else str(version)
-            assets.append(AssetSpec(kind.family, name, written, document, path))
-    return tuple(assets)
+            written = document.get("version")
+            version = "1" if written is None else str(written)
+            specs.append(AssetSpec(document, path, kind=kind.family, name=name, version=version))
+    return tuple(specs)

@@ -11,12 +11,11 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from ml.core import repository
-from ml.core.documents import Key, read
+from ml.core.documents import read
 from ml.core.errors import Place, Problem, Refused
-from ml.specs.plan.fields import Written
+from ml.specs.parts import Part
 from ml.specs.plan.plan import Dependency
 
 _INCLUDE = re.compile(r"(?:-r|--requirement)[\s=]*(?P<file>\S.*)$")
@@ -32,51 +31,33 @@ class Conda:
     problems: tuple[Problem, ...] = ()
 
 
-@dataclass(frozen=True)
-class _File:
-    """A YAML file of its own as `Written`."""
-
-    path: Path
-    document: Any
-
-    @property
-    def folder(self) -> Path:
-        return self.path.parent
-
-    def get(self, *keys: Key) -> Any:
-        return self.document.get(*keys)
-
-    def place(self, *keys: Key) -> Place:
-        return self.document.place(*keys)  # type: ignore[no-any-return]
-
-
 def of_file(path: Path) -> Conda:
     """The dependencies of the conda file at `path`; problems refer to its own lines."""
     try:
         document = read(path, repository.shown(path))
     except Refused as refused:
         return Conda((), refused.problems)
-    return of_mapping(_File(path, document))
+    return of_part(Part(document, path))
 
 
-def of_mapping(written: Written, *at: Key) -> Conda:
-    """The dependencies of the mapping at `at`: `conda_file:` may be inline."""
+def of_part(part: Part) -> Conda:
+    """The dependencies of a conda file, which may be inline (`conda_file:` is a mapping)."""
     dependencies: list[Dependency] = []
     problems: list[Problem] = []
-    data = written.get(*at)
+    data = part.get()
     if not isinstance(data, dict) or not isinstance(data.get("dependencies", []), list):
         faulty = "dependencies" if isinstance(data, dict) else "the file"
-        place = written.place(*at, *(["dependencies"] if isinstance(data, dict) else []))
+        place = part.place(*(["dependencies"] if isinstance(data, dict) else []))
         return Conda((), (_wrong(f"`{faulty}` is not a list of dependencies", place),))
     for index, entry in enumerate(data.get("dependencies") or []):
-        place = written.place(*at, "dependencies", index)
+        place = part.place("dependencies", index)
         if isinstance(entry, str):
             dependencies.append(Dependency(entry.strip(), "conda", place))
         elif isinstance(entry, Mapping) and set(entry) == {"pip"}:
             for number, line in enumerate(entry["pip"] or []):
-                place = written.place(*at, "dependencies", index, "pip", number)
+                place = part.place("dependencies", index, "pip", number)
                 if isinstance(line, str):
-                    dependencies += _line(line, place, written.folder, problems, ())
+                    dependencies += _line(line, place, part.folder, problems, ())
                 else:
                     problems.append(_wrong(f"a pip dependency is {line!r}", place))
         else:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
@@ -10,14 +9,18 @@ from ml.core.errors import Problem, errors
 from ml.specs.assets import mltables
 from ml.specs.assets.links import Links
 from ml.specs.check.nodes import Node, inside, nodes
+from ml.specs.check.rules import (  # noqa: F401  each registers its rules
+    attacks,
+    expressions,
+    numbers,
+    paths,
+    pipeline,
+    ports,
+    sweep,
+)
 from ml.specs.check.rules.registry import RULES, Rule, Subject
 from ml.specs.sdk.load import Spec
 from ml.specs.search import hints
-
-for _module in ("attacks", "expressions", "numbers", "parallel", "paths", "pipeline"):
-    importlib.import_module(f"ml.specs.check.rules.{_module}")
-for _module in ("ports", "schedule", "steps", "sweep"):
-    importlib.import_module(f"ml.specs.check.rules.{_module}")
 
 
 def check(spec: Spec, links: Links | None = None) -> list[Problem]:

@@ -11,105 +11,84 @@ from typing import Any
 from ml.core import repository
 from ml.core.documents import Key
 from ml.specs.assets import assets
-from ml.specs.check.kinds import Kind, kind_of
+from ml.specs.kinds import kind_of
+from ml.specs.parts import Part
 from ml.specs.sdk.load import Spec
-from ml.specs.sdk.tree import included
 
-# What a trial that is written in place has only when it is a component.
+# What an inline trial has only when it is a component.
 _PORTS = frozenset({"inputs", "outputs"})
 
 
-@dataclass(frozen=True, eq=False)
-class Node:
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Node(Part):
     """A job, a component or a step: what it runs, and what goes in and out.
 
-    `keys` lead to it in the spec's document. `ports` is the component that declares its inputs
-    and outputs, None when it is one of another place, and the node's own data when inline.
-    `declares` says that it is a component inside another spec.
+    The inputs of a component (`is_component`) are declarations of ports, not values. `parent` is
+    the pipeline that a step belongs to.
     """
 
-    spec: Spec
-    keys: tuple[Key, ...]
     type: str
-    data: Mapping[str, Any]
     parent: Node | None = None
-    declares: bool = False
+    is_component: bool = False
 
     @property
     def name(self) -> str:
-        """The step's name, the file's for a whole spec."""
-        return str(self.keys[-1]) if self.keys else self.spec.file.stem
+        """The step's name; the file's for a whole spec."""
+        return str(self.keys[-1]) if self.keys else self.file.stem
+
+    @cached_property
+    def data(self) -> Mapping[str, Any]:
+        """Its fields."""
+        return self.mapping()
 
     @property
-    def is_component(self) -> bool:
-        """Whether inputs are declarations of ports, not values."""
-        return self.declares or (not self.keys and self.spec.kind.family == "component")
+    def component_key(self) -> str:
+        """The field that names what it runs."""
+        return "trial" if self.type == "sweep" else "component"
 
-    def get(self, *keys: Key) -> Any:
-        """A field of the node, None where there is none."""
-        return self.spec.get(*self.keys, *keys)
-
-    def mapping(self, *keys: Key) -> Mapping[str, Any]:
-        """A field of the node that is a mapping; empty where it is none."""
-        value = self.get(*keys)
-        return value if isinstance(value, dict) else {}
+    @cached_property
+    def _component(self) -> Part | None:
+        return assets.component(self, self.component_key, repository.root(self.file))
 
     @cached_property
     def component(self) -> Mapping[str, Any] | None:
-        """The data of the component that the node runs, when it names one that is here."""
-        written = self.data.get("trial" if self.type == "sweep" else "component")
-        if isinstance(written, dict) and (self.type != "sweep" or written.keys() & _PORTS):
-            return written
-        if not isinstance(written, str):
+        """The component that the node runs; None when it runs none, or one of another place."""
+        if self._component is None:
             return None
-        inside = included(written, self.spec.folder)
-        if inside is None:
-            asset = assets.find(written, "component", repository.root(self.spec.file))
-            inside = (asset.document, asset.file) if asset else None
-        data = inside[0].data if inside else None
-        # A prompt flow stands in for a component too, and takes inputs that it does not declare.
+        written, data = self.data[self.component_key], self._component.get()
+        if isinstance(written, dict):
+            return written if self.type != "sweep" or written.keys() & _PORTS else None
+        # A prompt flow also acts as a component, and takes inputs that it does not declare.
         return data if isinstance(data, dict) and "nodes" not in data else None
 
     @cached_property
     def steps(self) -> Mapping[str, Node]:
-        """The steps of a pipeline by name; none of anything else."""
+        """The steps of a pipeline by name; empty for other types."""
         steps = {}
         for name, step in self.mapping("jobs").items() if self.type == "pipeline" else ():
             if isinstance(step, dict):
-                kind = step.get("type") or _type_of_component(step, self.spec.folder)
-                keys = (*self.keys, "jobs", name)
-                steps[str(name)] = Node(self.spec, keys, str(kind).lower(), step, self)
+                part = self.at("jobs", name)
+                kind = str(step.get("type") or _type_of_component(part)).lower()
+                steps[str(name)] = Node(part.document, part.file, part.keys, type=kind, parent=self)
         return steps
 
     @cached_property
     def inner(self) -> Node | None:
-        """The pipeline component that the step runs, in the file where it is written."""
-        written = self.data.get("component")
-        if self.type != "pipeline" or not isinstance(self.component, dict):
+        """The pipeline component that the step runs, in the file that contains it."""
+        part = self._component
+        if self.type != "pipeline" or part is None or self.component is None:
             return None
-        if isinstance(written, dict):
-            keys = (*self.keys, "component")
-            return Node(self.spec, keys, self.type, written, declares=True)
-        source = included(str(written), self.spec.folder)
-        if source is None:
-            asset = assets.find(str(written), "component", repository.root(self.spec.file))
-            source = (asset.document, asset.file) if asset else None
-        if source is None or not isinstance(source[0].data, dict):
-            return None
-        document, file = source
-        kind = Kind("component", self.type)
-        spec = Spec(file, kind, document, None, (), repository.boundary(file))
-        return Node(spec, (), self.type, document.data)
+        return Node(part.document, part.file, part.keys, type=self.type, is_component=True)
 
     @property
     def is_remote(self) -> bool:
-        """Whether it runs a component of which nothing is known here."""
-        written = self.data.get("trial" if self.type == "sweep" else "component")
+        """Whether it runs a component that is not on this machine."""
+        written = self.data.get(self.component_key)
         return isinstance(written, str | dict) and self.component is None and not self.is_inline
 
     @property
     def is_inline(self) -> bool:
-        """Whether what it runs is written in it, not in a component."""
+        """Whether it contains what it runs, and that is not a component."""
         return self.type == "sweep" and isinstance(self.data.get("trial"), dict)
 
     def ports(self, direction: str) -> Mapping[str, Any] | None:
@@ -134,19 +113,20 @@ class Node:
 
     @property
     def search_space(self) -> Mapping[str, Any]:
-        """The hyperparameters of a sweep by name; of nothing else."""
+        """The hyperparameters of a sweep by name; empty for other types."""
         return self.mapping("search_space") if self.type == "sweep" else {}
 
 
 def nodes(spec: Spec) -> list[Node]:
     """The nodes of a job or component, the whole first; of a schedule, those of an inline job."""
-    data = spec.document.data
-    if spec.kind.family in {"job", "component"}:
-        return list(_below(Node(spec, (), spec.kind.type, data)))
-    inline = data.get("create_job") if spec.kind.family == "schedule" else None
+    document, file, kind = spec.document, spec.file, spec.kind
+    if kind.family in {"job", "component"}:
+        is_component = kind.family == "component"
+        return list(_below(Node(document, file, type=kind.type, is_component=is_component)))
+    inline = spec.get("create_job") if kind.family == "schedule" else None
     if isinstance(inline, dict) and inline.keys() & {"jobs", "command", "trial"}:
-        kind = kind_of(inline)
-        return list(_below(Node(spec, ("create_job",), kind.type if kind else "", inline)))
+        job = kind_of(inline)
+        return list(_below(Node(document, file, ("create_job",), type=job.type if job else "")))
     return []
 
 
@@ -154,11 +134,11 @@ def inside(pieces: Iterable[Node], above: frozenset[Path] = frozenset()) -> Iter
     """The pipeline components that the nodes run, their steps, and those that these run."""
     for node in pieces:
         inner = node.inner
-        # A component that contains itself is the planner's to refuse.
-        if inner is not None and (inner.keys or inner.spec.file not in above):
+        # The planner refuses a component that contains itself.
+        if inner is not None and (inner.keys or inner.file not in above):
             below = list(_below(inner))
             yield from below
-            yield from inside(below, above | {inner.spec.file})
+            yield from inside(below, above | {inner.file})
 
 
 def _below(node: Node) -> Iterator[Node]:
@@ -167,11 +147,6 @@ def _below(node: Node) -> Iterator[Node]:
         yield from _below(step)
 
 
-def _type_of_component(step: Mapping[str, Any], folder: Path) -> str:
-    written = step.get("component")
-    if isinstance(written, str):
-        inside = included(written, folder)
-        written = inside[0].data if inside else None
-    if isinstance(written, dict) and isinstance(written.get("type"), str):
-        return str(written["type"])
-    return "command"
+def _type_of_component(step: Part) -> str:
+    component = assets.component(step, "component", repository.root(step.file))
+    return str((component.get("type") if component else None) or "command")

@@ -10,8 +10,8 @@ from typing import Any
 from ml.core import repository
 from ml.core.documents import read
 from ml.core.errors import Problem, Refused, errors
+from ml.specs import kinds
 from ml.specs.assets.links import Links
-from ml.specs.check import kinds
 from ml.specs.check.check import check
 from ml.specs.sdk.load import from_document, quiet
 from ml.specs.search import hints

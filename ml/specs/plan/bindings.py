@@ -1,19 +1,29 @@
-"""Resolves a job's inputs, outputs, code and environment on this machine."""
+"""Resolves the inputs, outputs, code and environment of a job or step on this machine."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from ml.core import repository
-from ml.core.documents import Key
+from ml.core.documents import Key, strings
 from ml.core.errors import Place, Problem
+from ml.specs import expressions
 from ml.specs.assets import assets, conda
-from ml.specs.plan.fields import Written
-from ml.specs.plan.layers import Part
-from ml.specs.plan.plan import Asset, Environment, InputPlan, OutputPlan
+from ml.specs.parts import Part
+from ml.specs.plan.plan import (
+    LITERALS,
+    Asset,
+    Environment,
+    FromPipeline,
+    FromStep,
+    Frozen,
+    InputPlan,
+    OutputPlan,
+    Source,
+)
 
 # Azure ML's defaults (reference-yaml-job-command).
 DATA_TYPE = "uri_folder"
@@ -23,89 +33,48 @@ LITERAL_TYPES = {bool: "boolean", int: "integer", float: "number"}
 
 
 class Bindings:
-    """Resolves the references of one spec; `problems` collects those that cannot be resolved.
+    """Resolves the references of one job; `problems` collects those that cannot be resolved.
 
-    `root` is the repository whose specs define `azureml:` assets; `prefix` is the path from the
-    job to the spec (`jobs.train.` of a step), for the hints. `registered` is the folder of the
-    assets that runs on this machine registered; the repository's own take precedence.
+    `root` is the repository whose specs define `azureml:` assets. `registered` is the folder of the
+    assets that runs on this machine registered.
     """
 
-    def __init__(
-        self, spec: Written, root: Path, prefix: str = "", registered: Path | None = None
-    ) -> None:
-        self.spec, self.root, self.prefix, self.registered = spec, root, prefix, registered
+    def __init__(self, root: Path, registered: Path | None) -> None:
+        self.root, self.registered = root, registered
         self.problems: list[Problem] = []
 
-    def input(self, name: str) -> InputPlan:
-        """An input: a literal with its type, or data with its local path and digest if any."""
-        spec, place = self.spec, self.spec.place("inputs", name)
-        written = spec.get("inputs", name)
-        if not isinstance(written, dict):
-            kind = LITERAL_TYPES.get(type(written), "string")
-            return InputPlan(name, kind, place, value=written)
-        return self.data(name, written, self.spec.place("inputs", name, "path"))
+    def data(self, owner: Part, name: str, written: Mapping[str, Any], field: str) -> InputPlan:
+        """Data as an input: its local path and, of an asset, its digest.
 
-    def data(self, name: str, written: Mapping[str, Any], place: Place) -> InputPlan:
-        """Data as an input: its local path and, of an asset, its digest."""
-        spec = self.spec
+        `field` is the path from the job to the input (`jobs.train.inputs.faq`), for the hint.
+        """
+        place = owner.place("inputs", name, "path")
         source = str(written.get("path") or "")
         kind = str(written.get("type") or DATA_TYPE)
-        path, asset = assets.local(source, spec.folder), None
+        path, asset, spec = assets.local(source, owner.folder), None, None
         reference = assets.parse(source)
         if reference is not None:
-            definition = self._data(source, reference)
+            specs = (assets.find(source, k, self.root, self.registered) for k in ("data", "model"))
+            spec = next(filter(None, specs), None)
             path, version = None, reference.version or f"@{reference.label or 'latest'}"
-            if definition is not None:
-                path, version = definition.path, definition.version
-                kind = str(definition.get("type") or kind)
-            made_by = definition.tag("run") if definition is not None else ""
-            asset = Asset(reference.name, version, made_by=made_by)
+            if spec is not None:
+                path, version, kind = spec.path, spec.version, str(spec.get("type") or kind)
+            asset = Asset(reference.name, version, made_by=spec.tag("run") if spec else "")
         if path is not None:
             path = path.resolve()
             if not path.exists():
-                self.problems.append(missing(path, place, f"{self.prefix}inputs.{name}"))
+                self.problems.append(_missing(path, place, field))
             elif asset is not None:
                 asset = replace(asset, digest=assets.digest(path))
-                if (
-                    definition is not None
-                    and asset.made_by
-                    and definition.tag("digest") != asset.digest
-                ):
+                if spec is not None and asset.made_by and spec.tag("digest") != asset.digest:
                     self.problems.append(_changed(asset, path, place))
         mode = str(written.get("mode") or INPUT_MODE)
         return InputPlan(name, kind, place, source=source, path=path, asset=asset, mode=mode)
 
-    def _data(self, text: str, reference: assets.Reference) -> assets.AssetSpec | None:
-        """The data asset of that name, or else the model, in its newest version.
-
-        The repository's definition wins over a registered one of the same version.
-        """
-        for kind in ("data", "model"):
-            from_repository = assets.find(text, kind, self.root)
-            from_runs = assets.registered(text, kind, self.registered)
-            if from_repository is None or from_runs is None:
-                newest = from_repository or from_runs
-            else:
-                is_newer = assets.newness(from_runs.version) > assets.newness(
-                    from_repository.version
-                )
-                newest = from_runs if is_newer else from_repository
-            if newest is not None:
-                return newest
-        return None
-
-    def output(self, name: str) -> OutputPlan:
-        """An output; with `name:` its content is registered as an asset."""
-        place, written = self.spec.place("outputs", name), self.spec.get("outputs", name) or {}
-        asset, problem = registration(written, place)
-        self.problems += [problem] if problem else []
-        kind, mode = written.get("type") or DATA_TYPE, written.get("mode") or OUTPUT_MODE
-        return OutputPlan(name, str(kind), place, str(mode), asset)
-
-    def code(self, *keys: Key) -> Path | None:
+    def code(self, owner: Part, *keys: Key) -> Path | None:
         """The folder of the job's code; None when it has none."""
-        written = self.spec.get(*keys)
-        path = assets.local(written, self.spec.folder) if isinstance(written, str) else None
+        written = owner.get(*keys)
+        path = assets.local(written, owner.folder) if isinstance(written, str) else None
         if path is None and isinstance(written, str):
             self.problems.append(
                 Problem(
@@ -113,41 +82,189 @@ class Bindings:
                     f"`code: {written}` is not on this machine",
                     "a local folder",
                     "check the code out and give the path of its folder",
-                    self.spec.place(*keys),
+                    owner.place(*keys),
                 )
             )
         return path.resolve() if path else None
 
-    def environment(self, *keys: Key) -> Environment:
+    def environment(self, owner: Part, *keys: Key) -> Environment:
         """The environment: defined in the repository, inline, or known only by name."""
-        written, place = self.spec.get(*keys), self.spec.place(*keys)
+        written, place = owner.get(*keys), owner.place(*keys)
         if not isinstance(written, str):
-            name = self.spec.get(*keys, "name") if isinstance(written, dict) else None
-            return self._environment(str(name or "inline"), self.spec, keys, place)
+            part = owner.at(*keys)
+            return self._environment(str(part.mapping().get("name") or "inline"), part, place)
         asset = assets.find(written, "environment", self.root)
         if asset is not None:
-            name = f"azureml:{asset.name}:{asset.version}"
-            return self._environment(name, Part(asset.document, asset.file), (), place)
+            return self._environment(f"azureml:{asset.name}:{asset.version}", asset, place)
         return Environment(written, place=place)
 
-    def _environment(
-        self, name: str, written: Written, at: tuple[Key, ...], place: Place
-    ) -> Environment:
-        image, conda_file = written.get(*at, "image"), written.get(*at, "conda_file")
+    def _environment(self, name: str, part: Part, place: Place) -> Environment:
+        image, conda_file = part.get("image"), part.get("conda_file")
         file, conda_spec = None, None
         if isinstance(conda_file, str):
-            file = assets.local(conda_file, written.folder)
+            file = assets.local(conda_file, part.folder)
             file = file.resolve() if file is not None else None
             conda_spec = conda.of_file(file) if file is not None and file.is_file() else None
         elif isinstance(conda_file, dict):
-            conda_spec = conda.of_mapping(written, *at, "conda_file")
+            conda_spec = conda.of_part(part.at("conda_file"))
         self.problems += conda_spec.problems if conda_spec else ()
         dependencies = conda_spec.dependencies if conda_spec else None
-        is_built = isinstance(written.get(*at, "build"), dict)
+        is_built = isinstance(part.get("build"), dict)
         return Environment(name, str(image or ""), is_built, file, dependencies, place)
 
 
-def missing(path: Path, place: Place, field: str) -> Problem:
+class Ports:
+    """The inputs and outputs of a job or step: those that it sets (`own`), over its component's.
+
+    `prefix` is the path from the job to `own` (`jobs.train.`).
+    """
+
+    def __init__(
+        self, own: Part, component: Part | None, bindings: Bindings, prefix: str = ""
+    ) -> None:
+        self._own, self._component = own, component
+        self._bindings, self._prefix = bindings, prefix
+
+    def inputs(self) -> tuple[Mapping[str, InputPlan], Mapping[str, Source]]:
+        """Every input, and the sources of those that another part of the pipeline provides."""
+        inputs: dict[str, InputPlan] = {}
+        sources: dict[str, Source] = {}
+        for name in self._names("inputs"):
+            planned = self._set(name) or self._declared(name)
+            if planned is None:
+                continue
+            inputs[name] = planned
+            if source := source_of(planned.source):
+                sources[name] = source
+        return Frozen(inputs), Frozen(sources)
+
+    def outputs(
+        self, around: Mapping[str, OutputPlan]
+    ) -> tuple[Mapping[str, OutputPlan], Mapping[str, str]]:
+        """Every output, and which output of the pipeline `around` each is promoted to."""
+        outputs: dict[str, OutputPlan] = {}
+        promoted: dict[str, str] = {}
+        for name in self._names("outputs"):
+            written = self._own.get("outputs", name)
+            fields = written if isinstance(written, dict) else {}
+            port = self._port("outputs", name)
+            target = _promotion(written if isinstance(written, str) else fields.get("path"))
+            outer = around.get(target)
+            if target:
+                promoted[name] = target
+            kind = fields.get("type") or port.get("type") or (outer.type if outer else "")
+            owner = self._own if name in self._own.mapping("outputs") else self._component
+            outputs[name] = OutputPlan(
+                name,
+                str(kind or DATA_TYPE),
+                (owner or self._own).place("outputs", name),
+                str(fields.get("mode") or port.get("mode") or OUTPUT_MODE),
+                self._asset(fields, self._own.place("outputs", name)),
+            )
+        return Frozen(outputs), Frozen(promoted)
+
+    def _names(self, direction: str) -> list[str]:
+        """The component's names first, then those that the step adds."""
+        declared = self._component.mapping(direction) if self._component is not None else {}
+        return list(dict.fromkeys(map(str, (*declared, *self._own.mapping(direction)))))
+
+    def _port(self, direction: str, name: str) -> Mapping[str, Any]:
+        return self._component.mapping(direction, name) if self._component is not None else {}
+
+    def _set(self, name: str) -> InputPlan | None:
+        """The input as the job or step sets it; None when it does not."""
+        written, place = self._own.get("inputs", name), self._own.place("inputs", name)
+        kind = str(self._port("inputs", name).get("type") or "").lower()
+        if written is None:
+            return None
+        fields = written if isinstance(written, dict) else {"path": written, "type": kind}
+        path = fields.get("path")
+        if isinstance(path, str) and source_of(path):
+            mode = str(fields.get("mode") or INPUT_MODE)
+            return InputPlan(name, str(fields.get("type") or kind), place, source=path, mode=mode)
+        if isinstance(written, dict) and path is None:
+            return self._default(name, written, self._own)
+        if not isinstance(written, dict) and (not kind or kind in LITERALS):
+            kind = kind or LITERAL_TYPES.get(type(written), "string")
+            return InputPlan(name, kind, place, value=written)
+        return self._data(self._own, name, fields)
+
+    def _declared(self, name: str) -> InputPlan | None:
+        """The input as the component declares it: with its default, or without a value."""
+        port = self._port("inputs", name)
+        if not port or self._component is None:
+            return None
+        return self._default(name, port, self._component)
+
+    def _default(self, name: str, port: Mapping[str, Any], owner: Part) -> InputPlan:
+        kind, default = str(port.get("type") or DATA_TYPE).lower(), port.get("default")
+        if default is not None and kind not in LITERALS:
+            return self._data(owner, name, {**port, "path": default})
+        return InputPlan(name, kind, owner.place("inputs", name), value=default)
+
+    def _data(self, owner: Part, name: str, fields: Mapping[str, Any]) -> InputPlan:
+        return self._bindings.data(owner, name, fields, f"{self._prefix}inputs.{name}")
+
+    def _asset(self, written: Mapping[str, Any], place: Place) -> Asset | None:
+        """The asset that an output is registered as; None when it is not, or has no valid name."""
+        if not written.get("name"):
+            return None
+        asset = Asset(str(written["name"]), str(written.get("version") or ""))
+        for text in (asset.name, *([asset.version] if asset.version else [])):
+            if not assets.is_name(text):
+                self._bindings.problems.append(
+                    Problem(
+                        "bad-asset-name",
+                        f"`{text}` is not a valid name of an asset or a version",
+                        "letters, digits, `-`, `_` and `.`, at most 255, "
+                        "not starting with `-` or `.`",
+                        place=place,
+                        source="azure-ai-ml: the names of assets",
+                    )
+                )
+                return None
+        return asset
+
+
+def source_of(text: str) -> Source | None:
+    """The source that a text names when it is exactly one binding; None for other texts."""
+    match _binding(text):
+        case ("inputs", name):
+            return FromPipeline(name)
+        case ("jobs", step, "outputs", name):
+            return FromStep(step, name)
+    return None
+
+
+def waits_for(step: Part) -> Iterator[str]:
+    """The steps that a step refers to, in any of its fields."""
+    for _, text in strings(step.get()):
+        for reference in expressions.references(text):
+            path = reference.path[1:] if reference.source == "parent" else reference.path
+            if path[0] == "jobs" and len(path) > 1:
+                yield path[1]
+
+
+def _promotion(text: Any) -> str:
+    """The output of the surrounding pipeline that a text names; "" when it names none."""
+    match _binding(text) if isinstance(text, str) else ():
+        case ("outputs", name):
+            return name
+    return ""
+
+
+def _binding(text: str) -> tuple[str, ...]:
+    """The parts of a text that is exactly one reference; () for other texts.
+
+    `${{inputs.x}}` and `${{jobs.a.outputs.b}}`, without `parent`, are the older spelling.
+    """
+    bindings = expressions.references(text)
+    if len(bindings) != 1 or bindings[0].text != text.strip():
+        return ()
+    return bindings[0].path[1:] if bindings[0].source == "parent" else bindings[0].path
+
+
+def _missing(path: Path, place: Place, field: str) -> Problem:
     """The problem of local data that does not exist."""
     return Problem(
         "missing-file",
@@ -156,24 +273,6 @@ def missing(path: Path, place: Place, field: str) -> Problem:
         f"create it, or pass another path with `--set {field}=PATH`",
         place,
     )
-
-
-def registration(written: Mapping[str, Any], place: Place) -> tuple[Asset | None, Problem | None]:
-    """The asset that an output is registered as, if any, and the problem with its name."""
-    if not written.get("name"):
-        return None, None
-    asset = Asset(str(written["name"]), str(written.get("version") or ""))
-    for text in (asset.name, *([asset.version] if asset.version else [])):
-        if not assets.is_name(text):
-            message = f"`{text}` is not a valid name of an asset or a version"
-            return None, Problem(
-                "bad-asset-name",
-                message,
-                "letters, digits, `-`, `_` and `.`, at most 255, not starting with `-` or `.`",
-                place=place,
-                source="azure-ai-ml: the names of assets",
-            )
-    return asset, None
 
 
 def _changed(asset: Asset, path: Path, place: Place) -> Problem:

@@ -3,54 +3,43 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from ml.core.documents import Key
 from ml.core.errors import Place
-from ml.specs.plan.plan import Frozen
-from ml.specs.plan.plan import CommandPlan, Dimension, Distribution, EarlyTermination, SweepPlan
+from ml.specs.parts import Fields
+from ml.specs.plan.plan import (
+    CommandPlan,
+    Dimension,
+    Distribution,
+    EarlyTermination,
+    Frozen,
+    SweepPlan,
+)
 
 # "max_total_trials … between 1 and 1000. Default value is 1000" (reference-yaml-job-sweep).
 _TRIALS = 1000
 
 
-class Written(Protocol):
-    """A spec, or a part of one: what is written in it, and where."""
-
-    @property
-    def folder(self) -> Path:
-        """What relative paths in it are relative to."""
-        ...
-
-    def get(self, *keys: Key) -> Any:
-        """The value at `keys`; None when there is none."""
-        ...
-
-    def place(self, *keys: Key) -> Place:
-        """The line of the node at `keys`, or of its nearest ancestor."""
-        ...
-
-
-def sweep(written: Written, trial: CommandPlan) -> SweepPlan:
+def sweep(owner: Fields, trial: CommandPlan) -> SweepPlan:
     """The sweep of a spec around its trial; name and experiment are the trial's."""
-    sampling = written.get("sampling_algorithm") or "random"
+    sampling = owner.get("sampling_algorithm") or "random"
     algorithm: dict[str, Any] = sampling if isinstance(sampling, dict) else {"type": sampling}
-    limits = written.get("limits") or {}
+    limits = owner.get("limits") or {}
     total = int(limits.get("max_total_trials") or _TRIALS)
     return SweepPlan(
-        place=written.place(),
+        place=owner.place(),
         display_name=trial.display_name,
         experiment=trial.experiment,
         trial=trial,
         search_space=Frozen(
-            (str(name), dimension(written, "search_space", name))
-            for name in written.get("search_space") or {}
+            (str(name), dimension(owner, "search_space", name))
+            for name in owner.get("search_space") or {}
         ),
         # The SDK has checked these words, in any case.
         algorithm=str(algorithm["type"]).lower(),  # type: ignore[arg-type]
-        goal=str(written.get("objective", "goal")).lower(),  # type: ignore[arg-type]
-        primary_metric=str(written.get("objective", "primary_metric")),
+        goal=str(owner.get("objective", "goal")).lower(),  # type: ignore[arg-type]
+        primary_metric=str(owner.get("objective", "primary_metric")),
         seed=algorithm.get("seed"),
         rule=str(algorithm.get("rule") or "random").lower(),  # type: ignore[arg-type]
         max_total_trials=total,
@@ -58,59 +47,59 @@ def sweep(written: Written, trial: CommandPlan) -> SweepPlan:
         max_concurrent_trials=int(limits.get("max_concurrent_trials") or total),
         timeout_s=seconds(limits.get("timeout")),
         trial_timeout_s=seconds(limits.get("trial_timeout")),
-        early_termination=early_termination(written),
-        tags=tags(written),
-        description=text(written.get("description")),
-        places=places(written),
+        early_termination=early_termination(owner),
+        tags=tags(owner),
+        description=text(owner.get("description")),
+        places=places(owner),
     )
 
 
-def dimension(written: Written, *keys: Key) -> Dimension:
+def dimension(owner: Fields, *keys: Key) -> Dimension:
     """The distribution at `keys`; a `choice` may contain nested spaces."""
-    setting = written.get(*keys)
+    setting = owner.get(*keys)
     kind, name = str(setting["type"]).lower(), str(keys[-1])
     if kind == "choice":
         values = [
-            _nested(written, *keys, "values", index) if isinstance(value, dict) else value
+            _nested(owner, *keys, "values", index) if isinstance(value, dict) else value
             for index, value in enumerate(setting.get("values") or [])
         ]
-        return Dimension(name, kind, tuple(values), written.place(*keys))
+        return Dimension(name, kind, tuple(values), owner.place(*keys))
     order = ("min_value", "max_value", "mu", "sigma", "upper", "q")
     numbers = tuple(setting[key] for key in order if key in setting)
-    return Dimension(name, kind, numbers, written.place(*keys))
+    return Dimension(name, kind, numbers, owner.place(*keys))
 
 
-def _nested(written: Written, *keys: Key) -> Mapping[str, object]:
+def _nested(owner: Fields, *keys: Key) -> Mapping[str, object]:
     return Frozen(
-        (str(key), dimension(written, *keys, key) if isinstance(value, dict) else value)
-        for key, value in written.get(*keys).items()
+        (str(key), dimension(owner, *keys, key) if isinstance(value, dict) else value)
+        for key, value in owner.get(*keys).items()
     )
 
 
-def distribution(written: Written, *keys: Key) -> Distribution | None:
+def distribution(owner: Fields, *keys: Key) -> Distribution | None:
     """The launcher at `keys`, if any."""
-    setting = written.get(*keys)
+    setting = owner.get(*keys)
     if not isinstance(setting, dict):
         return None
     workers = setting.get("worker_count")
     return Distribution(
         type=str(setting.get("type", "")).strip().lower(),
         process_count_per_instance=int(setting.get("process_count_per_instance") or 1),
-        place=written.place(*keys),
+        place=owner.place(*keys),
         worker_count=None if workers is None else int(workers),
         parameter_server_count=int(setting.get("parameter_server_count") or 0),
     )
 
 
-def early_termination(written: Written) -> EarlyTermination | None:
+def early_termination(owner: Fields) -> EarlyTermination | None:
     """The policy of a sweep, if any."""
-    setting = written.get("early_termination")
+    setting = owner.get("early_termination")
     if not isinstance(setting, dict):
         return None
     factor, amount = setting.get("slack_factor"), setting.get("slack_amount")
     return EarlyTermination(
         type=str(setting["type"]).lower(),
-        place=written.place("early_termination"),
+        place=owner.place("early_termination"),
         evaluation_interval=int(setting.get("evaluation_interval") or 1),
         delay_evaluation=int(setting.get("delay_evaluation") or 0),
         slack_factor=float(factor) if factor else None,
@@ -119,22 +108,19 @@ def early_termination(written: Written) -> EarlyTermination | None:
     )
 
 
-def places(written: Written, *at: Key) -> Mapping[str, Place]:
-    """The line of every field of a job, two levels deep; a trial's fields win over the sweep's."""
+def places(owner: Fields) -> Mapping[str, Place]:
+    """The line of every field of a job, and of every resource and limit."""
     lines: dict[str, Place] = {}
-    for owner in ((), at) if at else ((),):
-        for field, value in (written.get(*owner) or {}).items():
-            lines[str(field)] = written.place(*owner, field)
-            for key in (
-                value if isinstance(value, dict) and field in {"resources", "limits"} else ()
-            ):
-                lines[f"{field}.{key}"] = written.place(*owner, field, key)
+    for field, value in (owner.get() or {}).items():
+        lines[str(field)] = owner.place(field)
+        for key in value if isinstance(value, dict) and field in {"resources", "limits"} else ():
+            lines[f"{field}.{key}"] = owner.place(field, key)
     return Frozen(lines)
 
 
-def tags(written: Written) -> Mapping[str, str]:
+def tags(owner: Fields) -> Mapping[str, str]:
     """The tags of a job."""
-    return Frozen((str(key), text(value)) for key, value in (written.get("tags") or {}).items())
+    return Frozen((str(key), text(value)) for key, value in (owner.get("tags") or {}).items())
 
 
 def seconds(value: Any) -> float | None:

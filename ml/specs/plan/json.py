@@ -12,8 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
-from ml.specs.plan.plan import Frozen
-from ml.specs.plan.plan import CommandPlan, PipelinePlan, Plan, SweepPlan
+from ml.specs.plan.plan import CommandPlan, Frozen, PipelinePlan, Plan, SweepPlan
 
 
 @cache

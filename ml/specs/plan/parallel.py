@@ -8,7 +8,7 @@ from typing import Any
 
 from ml.core.errors import Place, Problem
 from ml.specs import expressions
-from ml.specs.plan.layers import Layers
+from ml.specs.parts import Layers
 from ml.specs.plan.plan import Parallel
 
 SOURCE = "reference-yaml-job-parallel"

@@ -1,26 +1,47 @@
-"""A checked spec → a frozen plan, every reference in it resolved. Pure: nothing is created."""
+"""A checked spec → a frozen plan, every reference in it resolved. Pure: nothing is created.
+
+A job is planned as a step of a pipeline is: its own fields over those of the component or trial
+that it runs. A pipeline's steps are planned inside of it, and connected.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from ml.core import repository
-from ml.core.documents import Key
 from ml.core.errors import Exit, Problem, Refused, errors
+from ml.specs import expressions
+from ml.specs.assets import assets
 from ml.specs.check import check
-from ml.specs.plan import fields
-from ml.specs.plan.bindings import Bindings
-from ml.specs.plan.components import part_of
-from ml.specs.plan.plan import Frozen
-from ml.specs.plan.pipelines import RUNNABLE, Planner
-from ml.specs.plan.plan import CommandPlan, Plan
+from ml.specs.parts import Layers, Part
+from ml.specs.plan import fields, parallel
+from ml.specs.plan.bindings import Bindings, Ports, waits_for
+from ml.specs.plan.plan import (
+    CommandPlan,
+    FromStep,
+    Frozen,
+    InputPlan,
+    OutputPlan,
+    PipelinePlan,
+    Plan,
+    StepPlan,
+    SweepPlan,
+    outputs_of,
+)
 from ml.specs.sdk.load import Spec
 from ml.specs.search import hints
 
+RUNNABLE = frozenset({"command", "sweep", "pipeline", "parallel"})
 # Problems that no value in the spec fixes: the thing that it names is in another place.
 ELSEWHERE = frozenset({"remote-code", "component-not-here", "unsupported-step"})
+# Outputs that every step has without declaring them: its `./outputs` and `./logs`.
+_IMPLICIT = frozenset({"default", "artifacts"})
+# Steps that Azure ML runs before and after all others; private preview.
+_HOOKS = ("on_init", "on_finalize")
+_SOURCE = "reference-yaml-job-pipeline: jobs.<name>.component"
 
 
 def plan(spec: Spec, root: Path | None = None, registered: Path | None = None) -> Plan:
@@ -35,39 +56,28 @@ def plan(spec: Spec, root: Path | None = None, registered: Path | None = None) -
         raise Refused(*problems)
     if not spec.kind.is_job or spec.kind.type not in RUNNABLE:
         _refuse_kind(spec)
-    root = root or repository.root(spec.file)
-    if spec.kind.type == "pipeline":
-        planner = Planner(root, _experiment(spec), registered)
-        pipeline = planner.job(part_of(spec), _display_name(spec))
-        _refuse(planner.problems)
-        return pipeline
-    bindings = Bindings(spec, root, registered=registered)
-    if spec.kind.type != "sweep":
-        command = _command(spec, bindings)
+    # Azure ML's default is the name of the working directory (reference-yaml-job-command).
+    experiment = str(spec.get("experiment_name") or Path.cwd().name)
+    name = str(spec.get("display_name") or spec.get("name") or spec.file.stem)
+    bindings = Bindings(root or repository.root(spec.file), registered)
+    job = _Planner(bindings, experiment).step(spec, name, _Around((spec.file,)))
+    if job is None or bindings.problems:
         _refuse(bindings.problems)
-        return command
-    sweep = fields.sweep(spec, _command(spec, bindings, "trial"))
-    sweep, hint_problems = hints.attach(sweep, spec.file, ())
-    _refuse([*bindings.problems, *errors(hint_problems)])
-    return sweep
+    return job.plan
 
 
-def _refuse(problems: Sequence[Problem]) -> None:
-    """Raise Refused if there are problems; exit code 33 if one of them is in ELSEWHERE."""
-    if problems:
-        elsewhere = any(problem.code in ELSEWHERE for problem in problems)
-        code = Exit.CANNOT_HONOUR if elsewhere else Exit.WRONG_CALL
-        raise Refused(*dict.fromkeys(problems), exit_code=code)
+def _refuse(problems: Sequence[Problem]) -> NoReturn:
+    """Raise Refused; exit code 33 if one of the problems is in ELSEWHERE."""
+    elsewhere = any(problem.code in ELSEWHERE for problem in problems)
+    code = Exit.CANNOT_HONOUR if elsewhere else Exit.WRONG_CALL
+    raise Refused(*dict.fromkeys(problems), exit_code=code)
 
 
 def _refuse_kind(spec: Spec) -> NoReturn:
-    if spec.kind.is_job:
-        message, code = f"this backend does not run {spec.kind}s yet", Exit.CANNOT_HONOUR
-    else:
-        message, code = (
-            f"this is the spec of {spec.kind.with_article}, not of a job",
-            Exit.WRONG_CALL,
-        )
+    message, code = f"this backend does not run {spec.kind}s yet", Exit.CANNOT_HONOUR
+    if not spec.kind.is_job:
+        message = f"this is the spec of {spec.kind.with_article}, not of a job"
+        code = Exit.WRONG_CALL
     hint = f"`ml check {spec.document.shown}` checks it"
     problem = Problem(
         "unsupported-kind", message, "a command, sweep or pipeline job", hint, spec.place("type")
@@ -75,34 +85,283 @@ def _refuse_kind(spec: Spec) -> NoReturn:
     raise Refused(problem, exit_code=code)
 
 
-def _command(spec: Spec, bindings: Bindings, *at: Key) -> CommandPlan:
-    """The command job at the root, or the trial of a sweep at `at`."""
-    resources = spec.get(*at, "resources") or spec.get("resources") or {}
-    variables = spec.get(*at, "environment_variables") or {}
-    return CommandPlan(
-        place=spec.place(),
-        display_name=_display_name(spec),
-        experiment=_experiment(spec),
-        command=str(spec.get(*at, "command")),
-        code=bindings.code(*at, "code"),
-        environment=bindings.environment(*at, "environment"),
-        compute=str(spec.get("compute") or ""),
-        environment_variables=Frozen((str(k), fields.text(v)) for k, v in variables.items()),
-        inputs=Frozen((str(name), bindings.input(name)) for name in spec.get("inputs") or {}),
-        outputs=Frozen((str(name), bindings.output(name)) for name in spec.get("outputs") or {}),
-        timeout_s=fields.seconds(spec.get("limits", "trial_timeout" if at else "timeout")),
-        instance_count=int(resources.get("instance_count") or 1),
-        distribution=fields.distribution(spec, *at, "distribution"),
-        tags=fields.tags(spec),
-        description=fields.text(spec.get("description")),
-        places=fields.places(spec, *at),
+@dataclass(frozen=True)
+class _Around:
+    """The surrounding pipeline of a step: its files, settings, compute, prefix and outputs.
+
+    A job has nothing around it: its `prefix` is "".
+    """
+
+    files: tuple[Path, ...]
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    compute: str = ""
+    prefix: str = ""
+    outputs: Mapping[str, OutputPlan] = field(default_factory=dict)
+
+
+class _Planner:
+    """Plans one job; the bindings collect the problems of all its steps.
+
+    Every step inherits the job's experiment and compute.
+    """
+
+    def __init__(self, bindings: Bindings, experiment: str) -> None:
+        self._bindings, self._experiment = bindings, experiment
+        self._problems = bindings.problems
+
+    def step(self, own: Part, name: str, around: _Around) -> StepPlan | None:
+        """The plan of a step, or of a job as the only step; None when it has a problem."""
+        component = None
+        if own.get("component") is not None:
+            component = self._component(own, "component")
+            if component is None:
+                return None
+        layers = Layers(own, component)
+        kind = str((component or own).get("type") or own.get("type") or "command").lower()
+        if kind not in RUNNABLE or (component is not None and component.get("nodes") is not None):
+            self._problems.append(_unsupported(own, name, kind if kind not in RUNNABLE else "flow"))
+            return None
+        declared = component
+        if kind == "sweep":
+            declared = self._component(layers.owner("trial"), "trial")
+            if declared is None:
+                return None
+        ports = Ports(own, declared, self._bindings, around.prefix)
+        inputs, sources = ports.inputs()
+        outputs, promoted = ports.outputs(around.outputs)
+        plan: Plan
+        if kind == "pipeline":
+            file = (component or own).file
+            if component is not None and file in around.files:
+                self._problems.append(_cycle(own, name))
+                return None
+            inside = replace(around, files=(*around.files, file), outputs=outputs)
+            plan = self._pipeline(layers, name, inside, inputs)
+            if around.prefix:  # a step redeclares the outputs of its component
+                plan = replace(plan, outputs=outputs)
+        else:
+            task = layers.owner("task") if kind == "parallel" else None
+            command = self._command(Layers(own, declared), name, around.compute, task)
+            if around.prefix:
+                outputs = Frozen((k, v) for k, v in outputs.items() if not _is_implicit(k, command))
+            command = replace(command, inputs=inputs, outputs=outputs)
+            plan = self._sweep(layers, command, around) if kind == "sweep" else command
+        return StepPlan(
+            place=own.place(),
+            plan=plan,
+            sources=sources,
+            promoted=promoted,
+            after=tuple(dict.fromkeys(waits_for(own))),
+            is_deterministic=(declared or own).get("is_deterministic") is not False,
+        )
+
+    def _pipeline(
+        self, layers: Layers, name: str, around: _Around, inputs: Mapping[str, InputPlan]
+    ) -> PipelinePlan:
+        """A pipeline; a nested one inherits settings and compute."""
+        self._problems += _hooks(layers)
+        settings = {**around.settings, **(layers.get("settings") or {})}
+        compute = layers.get("compute") or settings.get("default_compute") or around.compute
+        jobs = layers.owner("jobs").at("jobs")
+        steps: dict[str, StepPlan] = {}
+        for key in jobs.mapping():
+            prefix = f"{around.prefix}jobs.{key}."
+            inside = replace(around, settings=settings, compute=str(compute), prefix=prefix)
+            step = self.step(jobs.at(key), str(key), inside)
+            if step is not None:
+                steps[str(key)] = step
+        self._demand(steps, inputs, jobs)
+        origins = {
+            target: FromStep(step, output)
+            for step, planned in steps.items()
+            for output, target in planned.promoted.items()
+        }
+        outputs = around.outputs.items()
+        return PipelinePlan(
+            place=layers.place(),
+            display_name=name,
+            experiment=self._experiment,
+            steps=Frozen(_in_order(steps)),
+            inputs=inputs,
+            outputs=Frozen((k, _typed(o, origins.get(k), steps)) for k, o in outputs),
+            origins=Frozen(origins),
+            continue_on_step_failure=settings.get("continue_on_step_failure") is not False,
+            force_rerun=settings.get("force_rerun") is True,
+            tags=fields.tags(layers),
+            description=fields.text(layers.get("description")),
+            places=fields.places(layers),
+        )
+
+    def _command(self, layers: Layers, name: str, compute: str, task: Part | None) -> CommandPlan:
+        """The command of a job, step or trial; the caller adds inputs and outputs.
+
+        `task` is the part with a parallel step's `task`: the arguments of its entry script.
+        """
+        at = ("task",) if task is not None else ()
+        command = task.get("task", "program_arguments") or "" if task else layers.get("command")
+        variables = {
+            **(layers.component.mapping("environment_variables") if layers.component else {}),
+            **layers.own.mapping("environment_variables"),
+        }
+        resources = layers.get("resources") or {}
+        environment = task or layers.owner("environment")
+        plan = CommandPlan(
+            place=layers.owner("command").place(),
+            display_name=name,
+            experiment=self._experiment,
+            command=str(command),
+            code=self._bindings.code(task or layers.owner("code"), *at, "code"),
+            environment=self._bindings.environment(environment, *at, "environment"),
+            compute=str(layers.own.get("compute") or compute),
+            environment_variables=Frozen((str(k), fields.text(v)) for k, v in variables.items()),
+            timeout_s=fields.seconds(layers.own.get("limits", "timeout")),
+            instance_count=int(resources.get("instance_count") or 1),
+            distribution=fields.distribution(layers, "distribution"),
+            tags=fields.tags(layers),
+            description=fields.text(layers.get("description")),
+            places=fields.places(layers),
+        )
+        if task is None:
+            return plan
+        mini_batches = parallel.planned(layers, plan.code)
+        if isinstance(mini_batches, list):
+            self._problems += mini_batches
+            return plan
+        return replace(plan, parallel=mini_batches)
+
+    def _sweep(self, layers: Layers, trial: CommandPlan, around: _Around) -> SweepPlan:
+        """A sweep; the component of a step takes the sampled values as inputs of the same names."""
+        names = {str(name) for name in layers.get("search_space") or {}}
+        if around.prefix:
+            inputs = Frozen((k, v) for k, v in trial.inputs.items() if k not in names)
+            trial = replace(trial, command=_sampled(trial.command, names), inputs=inputs)
+        limits = layers.get("limits") or {}
+        trial = replace(trial, timeout_s=fields.seconds(limits.get("trial_timeout")))
+        owner = layers.owner("search_space")
+        plan, problems = hints.attach(fields.sweep(layers, trial), owner.file, owner.keys)
+        self._problems += errors(problems)
+        return plan
+
+    def _component(self, owner: Part, key: str) -> Part | None:
+        """The component at `key` (`component` or `trial`); None, and a problem, when not here."""
+        root = self._bindings.root
+        component = assets.component(owner, key, root)
+        if component is None:
+            text = str(owner.get(key))
+            where = "a registry" if text.startswith("azureml://registries") else "the workspace"
+            hint = "export it beside the spec (`az ml component show`) and name the file"
+            if not repository.is_root(root):
+                hint += f"; to use all specs below a folder, run `touch {repository.MARK}` in it"
+            self._problems.append(
+                Problem(
+                    "component-not-here",
+                    f"`{key}: {text}` is in {where}, not on this machine",
+                    "a component file, or a component that this repository defines",
+                    hint,
+                    owner.place(key),
+                    source=_SOURCE,
+                )
+            )
+        return component
+
+    def _demand(
+        self, steps: Mapping[str, StepPlan], inputs: Mapping[str, InputPlan], jobs: Part
+    ) -> None:
+        """Report every source that does not exist; the checks cover only those with `parent`."""
+        for name, step in steps.items():
+            for key, source in step.sources.items():
+                if isinstance(source, FromStep):
+                    exists = source.step in jobs.mapping()
+                    names = ", ".join(map(str, jobs.mapping()))
+                else:
+                    exists, names = source.input in inputs, ", ".join(inputs)
+                if not exists:
+                    message = (
+                        f"`{source}`, which step `{name}` uses, does not exist in the pipeline"
+                    )
+                    expected = f"one of {names}" if names else "a value"
+                    place = jobs.place(name, "inputs", key)
+                    self._problems.append(Problem("unknown-source", message, expected, place=place))
+
+
+def _sampled(command: str, names: set[str]) -> str:
+    """The command with `${{inputs.x}}` of a sampled `x` as `${{search_space.x}}`."""
+    for reference in reversed(expressions.references(command)):
+        if reference.source == "inputs" and reference.name in names:
+            text = f"${{{{search_space.{reference.name}}}}}"
+            command = command[: reference.start] + text + command[reference.end :]
+    return command
+
+
+def _is_implicit(output: str, command: CommandPlan) -> bool:
+    """Whether an output is implicit: its command does not refer to it."""
+    texts = [command.command, *command.environment_variables.values()]
+    return output in _IMPLICIT and not any(
+        (reference.source, reference.name) == ("outputs", output)
+        for text in texts
+        for reference in expressions.references(text)
     )
 
 
-def _display_name(spec: Spec) -> str:
-    return str(spec.get("display_name") or spec.get("name") or spec.file.stem)
+def _in_order(steps: Mapping[str, StepPlan]) -> dict[str, StepPlan]:
+    """Each step after those that it waits for, otherwise in the order of the file."""
+    done: dict[str, StepPlan] = {}
+    while len(done) < len(steps):
+        ready = [
+            name
+            for name, step in steps.items()
+            if name not in done and all(other in done or other not in steps for other in step.after)
+        ]
+        # The checks refuse cycles; should one get here, its steps keep the order of the file.
+        for name in ready or [name for name in steps if name not in done]:
+            done[name] = steps[name]
+    return done
 
 
-def _experiment(spec: Spec) -> str:
-    """Azure ML's default is the name of the working directory (reference-yaml-job-command)."""
-    return str(spec.get("experiment_name") or Path.cwd().name)
+def _typed(
+    output: OutputPlan, origin: FromStep | None, steps: Mapping[str, StepPlan]
+) -> OutputPlan:
+    """An output of the pipeline, with the type of the step's output that it comes from."""
+    if origin is None:
+        return output
+    inner = outputs_of(steps[origin.step].plan).get(origin.output)
+    return replace(output, type=inner.type) if inner else output
+
+
+def _cycle(own: Part, name: str) -> Problem:
+    return Problem(
+        "component-cycle",
+        f"step `{name}` runs the pipeline that it is a step of",
+        "a component that does not contain itself",
+        place=own.place("component"),
+    )
+
+
+def _hooks(layers: Layers) -> list[Problem]:
+    """One problem for each step that the settings run before or after all others."""
+    settings = layers.owner("settings").at("settings")
+    return [
+        Problem(
+            "unsupported-step",
+            f"`{key}: {settings.get(key)}` names a step that runs before or after all others",
+            "steps that run when their inputs are ready",
+            "bind an input of the step to an output of the step that it waits for",
+            settings.place(key),
+            source=_SOURCE,
+        )
+        for key in _HOOKS
+        if settings.get(key) is not None
+    ]
+
+
+def _unsupported(step: Part, name: str, kind: str) -> Problem:
+    """The problem of a kind of step that cannot run on this machine."""
+    article = "an" if kind[:1] in "aeiou" else "a"
+    return Problem(
+        "unsupported-step",
+        f"step `{name}` is {article} {kind} step, which cannot run on this machine",
+        "command, sweep and pipeline steps",
+        "run the other steps as a separate pipeline",
+        step.place("type") if step.get("type") is not None else step.place(),
+        source=_SOURCE,
+    )

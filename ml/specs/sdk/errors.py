@@ -13,14 +13,42 @@ from marshmallow import ValidationError
 
 from ml.core import repository
 from ml.core.documents import Document, Key, read, strings
-from ml.core.errors import Problem, Refused
-from ml.specs.check.kinds import Kind, kind_of
-from ml.specs.sdk import words
-from ml.specs.sdk.tree import Leaf, Spot, leaves
+from ml.core.errors import Problem, Refused, nearest
+from ml.specs.assets import assets
+from ml.specs.check import secrets
+from ml.specs.expressions import did_you_mean
+from ml.specs.kinds import JOBS, Kind, kind_of
+from ml.specs.plan.plan import LITERALS
+from ml.specs.sdk.tree import Leaf, Spot, allowed, leaves, names, type_names
 
 # What a loader raises on a value of an unexpected shape.
 _FAULTS = (AttributeError, TypeError, LookupError, RecursionError)
 _UNPARSED = re.compile(r"Error while parsing yaml file: (?P<file>.*?)\s*(?:\n|$)")
+SOURCE = "azure-ai-ml 1.35, the loader that `az ml` uses"
+_NOT_IN_SET = re.compile(r"Value (?P<value>.*) passed is not in set (?P<set>\[.*\])", re.DOTALL)
+_NOT_FOUND = re.compile(
+    r"Can't find .* in resolved absolute path: (?P<resolved>.*?)\.?$"
+    r"|(?:\[Errno 2\] )?No such file or directory: '?(?P<opened>[^'\n]*)"
+)
+_TYPES = re.compile(
+    r"Not a valid (\w+)|Invalid (input )?type|Given value is not a string|is not supported for"
+)
+_UNSUPPORTED = re.compile(r"Unsupported (task|job) type: (.*?)\.?$")
+TASKS = frozenset(
+    {"classification", "regression", "forecasting", "image_classification"}
+    | {"image_classification_multilabel", "image_object_detection"}
+    | {"image_instance_segmentation", "text_classification", "text_ner"}
+    | {"text_classification_multilabel"}
+)
+_NAMES = {
+    bool: "true/false",
+    int: "the integer",
+    float: "the number",
+    str: "the text",
+    dict: "a mapping",
+    list: "a list",
+    type(None): "empty",
+}
 
 
 def translate(error: Exception, kind: Kind, document: Document, file: Path) -> tuple[Problem, ...]:
@@ -34,7 +62,7 @@ def translate(error: Exception, kind: Kind, document: Document, file: Path) -> t
         sdk_messages = list(leaves(cause.messages, at, file.parent))
     else:
         text = getattr(cause, "message", None) or str(cause) or type(cause).__name__
-        keys = _keys_of(cause.__traceback__) or _named(str(text), document)
+        keys = _keys_of(cause.__traceback__) or _quoted(str(text), document)
         sdk_messages = [Leaf(keys, (str(text),), None, None)]
     problems: list[Problem] = []
     for leaf in sdk_messages:
@@ -42,11 +70,11 @@ def translate(error: Exception, kind: Kind, document: Document, file: Path) -> t
         if unreadable:
             problems += unreadable
             continue
-        where, keys = words.follow(leaf.keys, document, file)
-        if where is document:
+        owner, keys = _follow(leaf.keys, document, file)
+        if owner is document:
             keys = _to_the_file(keys, leaf.messages, document, file)
-        kind = (kind_of(where.data) if where is not document else None) or kind
-        problems.append(words.problem(keys, leaf.messages, leaf.field, leaf.schema, kind, where))
+        owner_kind = (kind_of(owner.data) if owner is not document else None) or kind
+        problems.append(_problem(replace(leaf, keys=keys), owner_kind, owner))
     if isinstance(cause, _FAULTS):
         problems = [replace(problem, code="loader-failed") for problem in problems]
     problems = _without_consequences(problems)
@@ -68,7 +96,7 @@ def _to_the_file(
     keys: tuple[Key, ...], messages: tuple[str, ...], document: Document, file: Path
 ) -> tuple[Key, ...]:
     """The keys of a missing path for which the SDK names only the mapping around it."""
-    resolved = words.not_found(messages)
+    resolved = _not_found(messages)
     if not resolved or not isinstance(document.get(*keys), dict):
         return keys
     for below, text in strings(document.get(*keys)):
@@ -85,6 +113,19 @@ def _without_consequences(problems: list[Problem]) -> list[Problem]:
         for problem in problems
         if problem.code != "missing-field" or problem.expected.replace(":`", "`?") not in hints
     ]
+
+
+def _follow(
+    keys: tuple[Key, ...], document: Document, file: Path
+) -> tuple[Document, tuple[Key, ...]]:
+    """The document with the node at `keys`, which may be another file that the spec names."""
+    value = document.data
+    for depth, key in enumerate(keys):
+        if isinstance(value, str):
+            named = assets.included(value, file.parent)
+            return _follow(keys[depth:], named.document, named.file) if named else (document, keys)
+        value = value.get(key) if isinstance(value, dict) else None
+    return document, keys
 
 
 def _original(error: BaseException) -> tuple[BaseException, Any]:
@@ -120,10 +161,138 @@ def _keys_of(trace: TracebackType | None) -> tuple[Key, ...]:
     return tuple(keys)
 
 
-def _named(text: str, document: Document) -> tuple[Key, ...]:
+def _quoted(text: str, document: Document) -> tuple[Key, ...]:
     """The node whose value an error outside marshmallow quotes: `Unsupported job type: foo`."""
     quoted = [(keys, value) for keys, value in strings(document.data) if len(value) > 2]
     for keys, value in quoted:
         if re.search(rf"{re.escape(str(keys[-1]))}\b.*{re.escape(value)}", text):
             return keys
     return next((keys for keys, value in quoted if len(value) > 8 and value in text), ())
+
+
+# The sentences of a problem, from the SDK's messages.
+
+
+def _problem(leaf: Leaf, kind: Kind, document: Document) -> Problem:
+    """One problem from the messages about a node of the document."""
+    code, message, expected, hint = _sentences(leaf, kind, document)
+    return Problem(code, message, expected, hint, document.place(*leaf.keys), source=SOURCE)
+
+
+def _sentences(leaf: Leaf, kind: Kind, document: Document) -> tuple[str, str, str, str]:
+    """The code, the finding, the expectation and the hint."""
+    keys, messages, field = leaf.keys, leaf.messages, leaf.field
+    name = _name(keys)
+    owner = f"`{'.'.join(map(str, keys[:-1]))}`" if len(keys) > 1 else kind.with_article
+    text = " ".join(messages)
+    if "Unknown field." in messages:
+        field_names = sorted(names(leaf.schema)) if leaf.schema is not None else []
+        hint = did_you_mean(name, field_names)
+        expected = "" if hint or not field_names else f"one of {', '.join(field_names)}"
+        return "unknown-field", f"`{name}` is not a field of {owner}", expected, hint
+    if "Missing data for required field." in messages:
+        beside = document.get(*keys[:-1])
+        # Fields of the schema are not misspellings of the missing one.
+        around = getattr(field, "parent", None)
+        right = names(around) if hasattr(around, "fields") else set()
+        siblings = beside if isinstance(beside, dict) else {}
+        unknown_keys = [str(key) for key in siblings if key not in right]
+        misspelt, values = nearest(name, unknown_keys), allowed(field)
+        hint = f"one of {', '.join(values)}" if values else ""
+        hint = f"the spec has `{misspelt[0]}`" if misspelt else hint
+        return "missing-field", f"{owner} has no `{name}`", f"`{name}:`", hint
+    value = document.get(*keys)
+    message = f"{f'`{name}`' if name else 'the file'} is {in_words(name, value)}"
+    path = _not_found(messages)
+    if path:
+        setting = f"`{name}: {value}`" if isinstance(value, str) else f"`{name}`"
+        message = f"{setting} does not exist on this machine"
+        return "missing-file", message, "a path that exists", f"looked for {path}"
+    expected_types = _wanted(field, messages)
+    values = _listed(messages) or allowed(field)
+    if _NOT_IN_SET.search(text) and values and "text" not in type_names(field):
+        near = did_you_mean(str(value), values)
+        if "inputs" in keys[-3:-2] and name == "type" and str(value) in LITERALS:
+            near = f"write a literal input inline: `{keys[-2]}: VALUE`"
+        return "bad-value", message, f"one of {', '.join(values)}", near
+    unsupported = _UNSUPPORTED.match(text)
+    if unsupported:
+        values = sorted(TASKS if unsupported[1] == "task" else JOBS)
+        near = did_you_mean(unsupported[2], values)
+        return "bad-value", text.rstrip("."), f"one of {', '.join(values)}", near
+    if "In order to specify an existing" in text and isinstance(value, str):
+        expected = "`azureml:NAME:VERSION`, `azureml:NAME@latest`, or an inline definition"
+        near = f"did you mean `azureml:{value}`?" if _looks_short(value) else ""
+        return "bad-reference", message, expected, near
+    if any(map(_TYPES.search, messages)) or "Field may not be null." in messages:
+        return "wrong-type", message, expected_types, _type_hint(name, value, field)
+    sentence = _first_sentence(text)
+    hint = "this is azure-ai-ml's own message; `az ml` prints the same"
+    return "invalid-field", f"{f'`{name}`: ' if name else ''}{sentence}", "", hint
+
+
+def _not_found(messages: tuple[str, ...]) -> str:
+    """The path that the SDK did not find; "" for other messages."""
+    missing = next(filter(None, map(_NOT_FOUND.search, messages)), None)
+    return (missing["resolved"] or missing["opened"]) if missing else ""
+
+
+def _name(keys: tuple[Key, ...]) -> str:
+    """The name of a node: `compute`, or `values[2]` in a list."""
+    if len(keys) > 1 and isinstance(keys[-1], int):
+        return f"{_name(keys[:-1])}[{keys[-1]}]"
+    return str(keys[-1]) if keys else ""
+
+
+def _type_hint(name: str, value: Any, field: Any) -> str:
+    """A hint with a valid value."""
+    words = type_names(field)
+    if isinstance(value, bool | int | float) and "text" in words:
+        text = str(value).lower() if isinstance(value, bool) else value
+        return f'write text in quotes: "{text}"'
+    example = next((_EXAMPLES[word] for word in words if word in _EXAMPLES), "")
+    return f"for example `{name}: {example}`" if example and "[" not in name else ""
+
+
+_EXAMPLES = {
+    "an integer": "3",
+    "a number": "0.5",
+    "true or false": "true",
+    "text": "name",
+    "a list": "[a, b]",
+    "a mapping": "{field: value}",
+}
+
+
+def in_words(name: str, value: Any) -> str:
+    """The value of the field `name` in words; secrets are masked."""
+    words = _NAMES.get(type(value), f"a {type(value).__name__}")
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str | int | float):
+        return f"{words} {secrets.masked(name, value)}"
+    return words
+
+
+def _wanted(field: Any, messages: tuple[str, ...]) -> str:
+    words = type_names(field)
+    if not words:
+        words = [
+            f"a valid {match[1]}" for match in map(_TYPES.search, messages) if match and match[1]
+        ]
+    return " or ".join(words) or "a value that Azure ML accepts: text, a number or a mapping"
+
+
+def _listed(messages: tuple[str, ...]) -> list[str]:
+    """The allowed values that the messages list, each once."""
+    sets = [match["set"] for match in map(_NOT_IN_SET.search, messages) if match]
+    return list(dict.fromkeys(value for group in sets for value in re.findall(r"'([^']*)'", group)))
+
+
+def _looks_short(value: Any) -> bool:
+    return isinstance(value, str) and re.fullmatch(r"[\w.-]+([:@][\w.-]+)?", value) is not None
+
+
+def _first_sentence(text: str) -> str:
+    line = re.sub(r"\s+", " ", text).strip()
+    return line if len(line) <= 300 else f"{line[:297]}…"

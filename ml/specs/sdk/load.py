@@ -1,4 +1,4 @@
-"""Azure ML YAML → azure-ai-ml's own entity, offline. The one place that calls the SDK's loaders.
+"""Loads Azure ML YAML as azure-ai-ml's own entity, offline; nothing else calls the SDK's loaders.
 
 The file is composed once, with libyaml, and the SDK receives the same data as from its own (pure
 Python) reader; a test compares the two on every sample spec.
@@ -16,12 +16,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from ml.core import repository
-from ml.core.documents import Document, read
-from ml.core.errors import Place, Problem, Refused
-from ml.specs.check import kinds
-from ml.specs.check.kinds import Kind
-from ml.specs.plan import overrides
+from ml.core.documents import LOADER, Document, read
+from ml.core.errors import Problem, Refused
+from ml.specs import kinds
+from ml.specs.assets import assets
+from ml.specs.expressions import did_you_mean
+from ml.specs.kinds import Kind
+from ml.specs.parts import Part
 from ml.specs.sdk.errors import translate
 
 # family → (module under azure.ai.ml.entities, class): what `load_job`, `load_component` … pass to
@@ -61,33 +65,22 @@ _ENTITIES = {
 _TYPED_DICTIONARIES = frozenset({"serverless_endpoint", "marketplace_subscription"})
 
 
-@dataclass(frozen=True)
-class Spec:
+@dataclass(frozen=True, kw_only=True)
+class Spec(Part):
     """A loaded spec: the SDK's entity (None when the SDK refused it) and the document.
 
-    `problems` are the SDK's messages, translated; `document.data` is the YAML with the overrides
-    applied. `boundary` is the folder that its paths may not leave; None when it is unknown.
+    `problems` are the SDK's messages, translated; the document is the YAML with the overrides
+    applied.
     """
 
-    file: Path
     kind: Kind
-    document: Document
     entity: Any
     problems: tuple[Problem, ...] = ()
-    boundary: Path | None = None
 
     @property
-    def folder(self) -> Path:
-        """The folder of relative paths in the spec."""
-        return self.file.parent
-
-    def place(self, *keys: str | int) -> Place:
-        """The line of a field."""
-        return self.document.place(*keys)
-
-    def get(self, *keys: str | int) -> Any:
-        """A field as it is written (or overridden)."""
-        return self.document.get(*keys)
+    def boundary(self) -> Path | None:
+        """The folder that its paths may not leave; None when it is unknown."""
+        return repository.boundary(self.file)
 
 
 def load(path: Path, overrides: Mapping[str, str] | None = None) -> Spec:
@@ -106,11 +99,11 @@ def from_document(document: Document, file: Path, changes: Mapping[str, str]) ->
     if kind is None:
         raise Refused(_no_spec(document))
     if changes:
-        overrides.apply(document.data, changes)
+        _apply(document.data, changes)
         document = replace(document, changed=tuple(changes))
         kind = kinds.kind_of(document.data) or kind
     kind, entity, problems = _entity(kind, document, file)
-    return Spec(file, kind, document, entity, problems, repository.boundary(file))
+    return Spec(document, file, kind=kind, entity=entity, problems=problems)
 
 
 def _entity(kind: Kind, document: Document, file: Path) -> tuple[Kind, Any, tuple[Problem, ...]]:
@@ -185,4 +178,110 @@ def _no_spec(document: Document) -> Problem:
         "start the file with `$schema: https://azuremlschemas.azureedge.net/latest/"
         "commandJob.schema.json` (or the schema of what it is)",
         document.place(),
+    )
+
+
+# Overrides: `--set` with dotted paths into a spec, as `az ml job create --set` takes them.
+
+# Sections of any job in which --set may add fields.
+_OPEN = frozenset(
+    {
+        "inputs",
+        "environment_variables",
+        "tags",
+        "properties",
+        "limits",
+        "resources",
+        "sampling_algorithm",
+    }
+)
+_OF_SWEEPS = frozenset({"sampling_algorithm"})
+_OF_COMMANDS = frozenset(
+    {"environment", "command", "code", "environment_variables", "resources", *_OF_SWEEPS}
+)
+_FIELDS = frozenset(
+    {
+        *("compute", "experiment_name", "display_name", "description", "name"),
+        *("environment", "command", "code"),
+    }
+)
+# Fields that define the file itself and are not suggested.
+_FIXED = frozenset({"$schema", "type", "version"})
+
+
+def _apply(data: dict[str, Any], overrides: Mapping[str, str]) -> None:
+    """Change `data` in place; raises Refused with every target that does not exist.
+
+    Values are read as YAML scalars (`0.1` is a number, `"0.1"` text). `inputs.x` and
+    `outputs.x` mean the `path` of data and the value of a literal. A local path is relative to
+    the working directory.
+    """
+    problems = []
+    for target, text in overrides.items():
+        keys = target.split(".")
+        problem = _set(data, keys, _scalar(text), target)
+        if problem:
+            problems.append(problem)
+    if problems:
+        raise Refused(*problems)
+
+
+def _scalar(text: str) -> Any:
+    try:
+        return yaml.load(text, Loader=LOADER)
+    except (yaml.YAMLError, ValueError):
+        return text
+
+
+def _set(data: dict[str, Any], keys: list[str], value: Any, target: str) -> Problem | None:
+    parent: Any = data
+    for depth, key in enumerate(keys[:-1]):
+        child = parent.get(key)
+        if child is None and depth == 0 and key in _OPEN:
+            child = parent[key] = {}
+        if isinstance(child, str) and depth == 0 and key == "sampling_algorithm":
+            child = parent[key] = {"type": child}  # the short form: only its type is written
+        if not isinstance(child, dict):
+            return _unknown_target(keys[: depth + 1], parent, target)
+        parent = child
+    last = keys[-1]
+    current = parent.get(last)
+    data_port = keys[0] in {"inputs", "outputs"} and len(keys) == 2
+    if data_port and isinstance(current, dict):
+        parent, last, current = current, "path", current.get("path")
+    elif last not in parent and not _may_add(keys):
+        return _unknown_target(keys, parent, target)
+    if last == "path" and isinstance(value, str):
+        value = _typed_path(value)
+    if isinstance(current, dict) and not isinstance(value, dict):
+        message, field_names = f"`{target}` is a mapping, not a value", ", ".join(map(str, current))
+        return Problem("bad-override", message, f"one of its fields: {field_names}")
+    parent[last] = value
+    return None
+
+
+def _may_add(keys: list[str]) -> bool:
+    if keys[0] == "inputs":
+        return len(keys) > 2
+    return keys[0] in _OPEN or (len(keys) == 1 and keys[0] in _FIELDS) or len(keys) > 2
+
+
+def _typed_path(text: str) -> str:
+    if assets.local(text, Path.cwd()) is None:
+        return text
+    return str(Path(text.removeprefix("file://").removeprefix("file:")).expanduser().resolve())
+
+
+def _unknown_target(keys: list[str], parent: dict[str, Any], target: str) -> Problem:
+    field_names = [str(key) for key in parent if key not in _FIXED]
+    if len(keys) == 1:
+        is_command = not {"jobs", "trial"} & parent.keys()
+        field_names += sorted((_OPEN | _FIELDS) - (_OF_SWEEPS if is_command else _OF_COMMANDS))
+    prefix = "".join(f"{key}." for key in keys[:-1])
+    names = ", ".join(prefix + key for key in dict.fromkeys(field_names))
+    return Problem(
+        "bad-override",
+        f"--set {target}: the spec has no `{'.'.join(keys)}`",
+        f"one of {names}" if names else f"no --set of `{keys[0]}`: the spec has none",
+        did_you_mean(keys[-1], field_names, prefix + "{}"),
     )

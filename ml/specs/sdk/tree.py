@@ -6,17 +6,15 @@ that has most of the keys in the spec.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from ml.core import repository
-from ml.core.documents import Document, Key, read
-from ml.core.errors import Refused
+from marshmallow import fields
+
+from ml.core.documents import Key
 from ml.specs.assets import assets
-from ml.specs.sdk import fields
 
 
 @dataclass(frozen=True)
@@ -49,30 +47,12 @@ class Spot:
         return Spot((*self.keys, key), below, field)
 
 
-def included(written: str, folder: Path) -> tuple[Document, Path] | None:
-    """The YAML file that a text names, and where it is; None when it names none."""
-    path = assets.local(written, folder)
-    try:
-        if path is not None and path.is_file():
-            stat = path.stat()
-            return _read(path, repository.shown(path), stat.st_mtime_ns, stat.st_size), path
-    except (OSError, ValueError, Refused):
-        pass
-    return None
-
-
-@lru_cache(maxsize=256)
-def _read(path: Path, display_path: str, mtime_ns: int, size: int) -> Document:
-    """A file that many specs name, read once until it changes."""
-    return read(path, display_path)
-
-
 def leaves(messages: Any, at: Spot, folder: Path) -> Iterator[Leaf]:
     """The messages that matter, each with its node; `folder` is what paths are relative to."""
     if isinstance(messages, dict | list) and isinstance(at.value, str) and _is_nested(messages):
-        inside = included(at.value, folder)
-        if inside:
-            at, folder = replace(at, value=inside[0].data), inside[1].parent
+        file = assets.included(at.value, folder)
+        if file:
+            at, folder = replace(at, value=file.get()), file.folder
     if isinstance(messages, dict):
         yield from _mapping(messages, at, folder)
     elif isinstance(messages, list) and not any(isinstance(text, str) for text in messages):
@@ -83,34 +63,32 @@ def leaves(messages: Any, at: Spot, folder: Path) -> Iterator[Leaf]:
 
 
 def _mapping(messages: dict[Any, Any], at: Spot, folder: Path) -> Iterator[Leaf]:
-    others = fields.others_of_type(at.field, at.value) if at.schema is None else []
-    if others and any(name not in at.value for name in messages):
+    # `TypeSensitiveUnionField` raises the messages of the first alternative only: of an inline
+    # command step, those of one that runs a component.
+    options = _options_for(at.field, at.value) if at.schema is None else []
+    if len(options) > 1 and any(name not in at.value for name in messages):
         walked = [
-            (
-                list(
-                    leaves(option_messages, Spot(at.keys, at.value, option, option.schema), folder)
-                ),
-                option,
-            )
-            for option, option_messages in others
+            (list(leaves(option.schema.validate(at.value), spot, folder)), option)
+            for option in options
+            for spot in [replace(at, field=option, schema=option.schema)]
         ]
         yield from max(walked, key=lambda pair: _fit(pair[0], pair[1], at))[0]
         return
     schema = at.schema
     if schema is None and at.field is not None:
-        schema = fields.schema_for(at.field, at.value)
+        schema = schema_for(at.field, at.value)
     for name, below in messages.items():
         if name == "_schema" or name is None:
             yield from leaves(below, at if name else replace(at, schema=None), folder)
         elif schema is not None:
-            field = fields.field_named(schema, name)
+            field = field_named(schema, name)
             spot = replace(at.child(name, field), schema=None if field else schema)
             yield from leaves(below, spot, folder)
         else:
-            inner = fields.inner(at.field)
-            is_entry = inner is not None and isinstance(below, dict) and set(below) <= _ENTRY
+            entry = entry_field(at.field)
+            is_entry = entry is not None and isinstance(below, dict) and set(below) <= _ENTRY
             below = below.get("value", below.get("key")) if is_entry else below
-            yield from leaves(below, at.child(name, inner), folder)
+            yield from leaves(below, at.child(name, entry), folder)
 
 
 # marshmallow's keys for the two halves of an entry of a `Dict` field.
@@ -126,7 +104,7 @@ def _is_nested(messages: Any) -> bool:
 
 def _union(branches: list[Any], at: Spot, folder: Path) -> Iterator[Leaf]:
     """The leaves of the intended alternative, or of all when they concern the same node."""
-    options = fields.alternatives(at.field)
+    options = alternatives(at.field)
     if len(options) != len(branches):
         options = [None] * len(branches)
     walked = [
@@ -160,7 +138,104 @@ def _fit(branch_leaves: list[Leaf], option: Any, at: Spot) -> tuple[bool, int, i
     about_type = any(leaf.keys[depth:] in _TYPES for leaf in branch_leaves)
     unknown = sum("Unknown field." in leaf.messages for leaf in branch_leaves)
     missing = sum("Missing data for required field." in leaf.messages for leaf in branch_leaves)
-    schema = fields.schema_for(option, at.value) if option is not None else None
-    known_keys = {str(key) for key in at.value} & (fields.names(schema) if schema else set())
+    schema = schema_for(option, at.value) if option is not None else None
+    shared_keys = {str(key) for key in at.value} & (names(schema) if schema else set())
     # Of the two, a missing key says more: some schemas let unknown keys through.
-    return not about_type, len(known_keys) - unknown - 2 * missing, -len(branch_leaves)
+    return not about_type, len(shared_keys) - unknown - 2 * missing, -len(branch_leaves)
+
+
+# The SDK's schemas: fields, alternatives, allowed values.
+
+
+def names(schema: Any) -> set[str]:
+    """The keys that a mapping of this schema may have."""
+    return {field.data_key or name for name, field in schema.fields.items() if not field.dump_only}
+
+
+def field_named(schema: Any, key: object) -> Any:
+    """The field of a key; None when the schema has none."""
+    for name, field in schema.fields.items():
+        if key in {field.data_key or name, name}:
+            return field
+    return None
+
+
+def alternatives(field: Any) -> list[Any]:
+    """The fields of a union, one for each branch of its messages; [] for any other field."""
+    field = unwrapped(field)
+    return list(getattr(field, "_union_fields", []))
+
+
+def unwrapped(field: Any) -> Any:
+    """The field inside an experimental one."""
+    while hasattr(field, "_experimental_field"):
+        field = field._experimental_field
+    return field
+
+
+def entry_field(field: Any) -> Any:
+    """The field of the entries of a mapping or list; None for any other field."""
+    field = unwrapped(field)
+    for option in [field, *alternatives(field)]:
+        option = unwrapped(option)
+        if isinstance(option, fields.Dict):
+            return option.value_field
+        if isinstance(option, fields.List):
+            return option.inner
+    return None
+
+
+def schema_for(field: Any, value: Any) -> Any:
+    """The schema of a nested mapping; in a union, the one that fits the value's type or keys."""
+    field = unwrapped(field)
+    if isinstance(field, fields.Nested):
+        return field.schema
+    options = _options_for(field, value) or _mappings(alternatives(field))
+    keys = {str(key) for key in value} if isinstance(value, dict) else set()
+    schemas = [option.schema for option in options]
+    return max(schemas, key=lambda schema: len(names(schema) & keys), default=None)
+
+
+def _options_for(field: Any, value: Any) -> list[Any]:
+    """The mappings that a union of types accepts for the type of the value."""
+    by_type = getattr(unwrapped(field), "_type_sensitive_fields_dict", {})
+    written = value.get("type") if isinstance(value, dict) else None
+    return _mappings(by_type.get(written, ()) if isinstance(written, str) else ())
+
+
+def _mappings(options: Iterable[Any]) -> list[Any]:
+    return [option for option in map(unwrapped, options) if isinstance(option, fields.Nested)]
+
+
+def allowed(field: Any) -> list[str]:
+    """The values of an enumeration or of a union's enumerations; [] without a restriction."""
+    field = unwrapped(field)
+    values = [str(value) for value in getattr(field, "allowed_values", None) or []]
+    for option in alternatives(field):
+        values += allowed(option)
+    return list(dict.fromkeys(values))
+
+
+def type_names(field: Any) -> list[str]:
+    """The types that a field accepts, in words."""
+    field = unwrapped(field)
+    options = alternatives(field)
+    if options:
+        return list(dict.fromkeys(word for option in options for word in type_names(option)))
+    for kind, word in _WORDS:
+        if isinstance(field, kind):
+            return [word]
+    return []
+
+
+_WORDS: list[tuple[type, str]] = [
+    (fields.Integer, "an integer"),
+    (fields.Float, "a number"),
+    (fields.Boolean, "true or false"),
+    (fields.DateTime, "a date and time"),
+    (fields.Url, "a URL"),
+    (fields.String, "text"),
+    (fields.Nested, "a mapping"),
+    (fields.Mapping, "a mapping"),
+    (fields.List, "a list"),
+]

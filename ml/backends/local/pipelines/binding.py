@@ -7,11 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from ml.specs.expressions import references
-from ml.specs.plan.plan import Frozen
 from ml.specs.plan.plan import (
     LITERALS,
     CommandPlan,
     FromStep,
+    Frozen,
     InputPlan,
     PipelinePlan,
     Source,

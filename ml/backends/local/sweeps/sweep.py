@@ -23,8 +23,7 @@ from ml.backends.local.tracking import reader
 from ml.core import faults
 from ml.core.errors import Problem, Refused
 from ml.specs.expressions import references
-from ml.specs.plan.plan import SweepPlan
-from ml.specs.plan.plan import Sample
+from ml.specs.plan.plan import Sample, SweepPlan
 from ml.sweeps.samplers import sampler_for
 
 TrialEvent = Literal["trial_started", "trial_metric", "trial_ended"]

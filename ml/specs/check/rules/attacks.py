@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from ml.core.documents import Key, strings
+from ml.specs import expressions
 from ml.specs.check import secrets
 from ml.specs.check.nodes import Node
 from ml.specs.check.rules.registry import Finding, Subject, rule
-from ml.specs import expressions
 from ml.specs.expressions import Reference, literal
 
 Value = tuple[tuple[Key, ...], str]

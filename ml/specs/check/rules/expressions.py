@@ -1,13 +1,14 @@
-"""`${{…}}` and `$[[…]]` in commands: every name is declared."""
+"""`${{…}}` and `$[[…]]` in commands and parallel jobs: every name is declared."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 from ml.core.documents import Key
+from ml.specs import expressions
 from ml.specs.check.nodes import Node
 from ml.specs.check.rules.registry import Finding, rule
-from ml.specs import expressions
 
 _YAML = "reference-yaml-core-syntax: expressions for configuring jobs and components"
 # Fields with expressions that the node itself resolves, by its type.
@@ -98,3 +99,52 @@ def optional_without_brackets(node: Node) -> Iterator[Finding]:
             hint = f"write `$[[--{reference.name} {reference.text}]]`"
             message = f"`{reference.text}` is optional and has no value when left out"
             yield Finding(keys, message, "`$[[…]]` around it", hint)
+
+
+# Parallel jobs: where mini-batches come from, and where their results go.
+
+_PARALLEL = "reference-yaml-job-parallel: input_data, task.append_row_to"
+
+
+@rule("parallel-input", scope="node", source=_PARALLEL)
+def parallel_input(node: Node) -> Iterator[Finding]:
+    """A parallel job says which of its inputs is divided, and that input is data."""
+    beneath = node.component or {}
+    # A prompt flow that is run as a parallel step has neither.
+    if node.type != "parallel" or not (node.get("task") or beneath.get("task")):
+        return
+    written = node.get("input_data") or beneath.get("input_data")
+    name = _only(written, "inputs")
+    if name is None:
+        message = f"`input_data` is `{written}`" if written else "there is no `input_data`"
+        yield Finding(("input_data",), message, "`${{inputs.NAME}}` of one input")
+        return
+    port: Any = (node.ports("inputs") or {}).get(name)
+    if isinstance(port, Mapping) and port.get("type") in {"string", "number", "integer", "boolean"}:
+        yield Finding(
+            ("input_data",), f"`{name}`, which is divided, is a {port['type']}", "a folder or table"
+        )
+
+
+@rule("parallel-output", scope="node", source=_PARALLEL)
+def parallel_output(node: Node) -> Iterator[Finding]:
+    """What is appended to is an output of the parallel job."""
+    task = node.mapping("task")
+    written = task.get("append_row_to")
+    if node.type != "parallel" or written is None:
+        return
+    name, outputs = _only(written, "outputs"), node.ports("outputs")
+    if name is None or (outputs is not None and name not in outputs):
+        listed = ", ".join(outputs or ()) or "an output"
+        yield Finding(
+            ("task", "append_row_to"),
+            f"`append_row_to` is `{written}`",
+            f"`${{{{outputs.NAME}}}}` with one of {listed}",
+        )
+
+
+def _only(text: object, source: str) -> str | None:
+    """The name in a text that is one reference to `source` and nothing else."""
+    references = expressions.references(str(text or ""))
+    is_single = len(references) == 1 and references[0].text == str(text).strip()
+    return references[0].name if is_single and references[0].source == source else None

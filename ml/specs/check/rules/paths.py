@@ -130,7 +130,7 @@ def bad_conda_file(subject: Subject) -> Iterator[Finding]:
     """
     spec = subject.spec
     for keys, path in _conda_files(spec):
-        contents = conda.of_file(path) if path else conda.of_mapping(spec, *keys)
+        contents = conda.of_file(path) if path else conda.of_part(spec.at(*keys))
         for problem in contents.problems:
             # The SDK refuses unreadable files; included files may be created before the build.
             if problem.code == "bad-conda-file":

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ml.specs.check.nodes import Node
-from ml.specs.check.rules.pipeline import literal_inputs
 from ml.specs.check.rules.registry import Finding, rule
+from ml.specs.expressions import did_you_mean
 
 _YAML = "reference-yaml-component-command: inputs.<input_name>"
 _TRUTHS = frozenset({"true", "false"})
@@ -46,6 +46,48 @@ def _number(value: Any) -> float | None:
     except ValueError:
         return None
     return number if number - number == 0 else None
+
+
+@rule("missing-input", scope="node", source="azure-ai-ml 1.35, `_validate`: required inputs")
+def missing_input(node: Node) -> Iterator[Finding]:
+    """A step gives its component every input that has no default."""
+    if node.parent is None or node.component is None:
+        return
+    inputs = {**node.mapping("inputs"), **node.search_space}
+    for name, port in (node.ports("inputs") or {}).items():
+        if not isinstance(port, dict) or name in inputs or not isinstance(port.get("type"), str):
+            continue
+        if not port.get("optional") and port.get("default") is None:
+            message = f"step `{node.name}` gives its component no `{name}`"
+            yield Finding(("inputs",), message, f"`{name}:` ({port['type']})")
+
+
+@rule(
+    "unknown-input", scope="node", severity="warning", source="reference-yaml-job-pipeline: inputs"
+)
+def unknown_input(node: Node) -> Iterator[Finding]:
+    """A step gives its component only inputs that the component declares."""
+    ports = node.ports("inputs")
+    if node.parent is None or node.component is None or ports is None:
+        return
+    for name in node.mapping("inputs"):
+        if name not in ports and "." not in str(name):
+            names = list(map(str, ports))
+            yield Finding(
+                ("inputs", name),
+                f"the component of step `{node.name}` has no input `{name}`",
+                f"one of {', '.join(names)}" if names else "no inputs",
+                did_you_mean(str(name), names),
+            )
+
+
+def literal_inputs(node: Node) -> Iterator[tuple[str, Any, Mapping[str, Any]]]:
+    """A step's literals with the ports of its component that they go to."""
+    for name, port in (node.ports("inputs") or {}).items():
+        value = node.get("inputs", name)
+        is_literal = isinstance(value, str | int | float) and "${{" not in str(value)
+        if isinstance(port, dict) and is_literal:
+            yield str(name), value, port
 
 
 @rule("input-range", scope="node", source=_YAML)

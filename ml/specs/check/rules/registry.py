@@ -41,8 +41,11 @@ class Subject:
 
     spec: Spec
     links: Links
-    nodes: Sequence[Node] = ()
-    keys: tuple[Key, ...] = ()
+    nodes: Sequence[Node]
+
+    def place(self, *keys: Key) -> Place:
+        """The line of a field."""
+        return self.spec.place(*keys)
 
 
 @dataclass(frozen=True)
@@ -64,7 +67,7 @@ class Rule:
                 finding.found,
                 finding.expected,
                 finding.hint,
-                finding.place or subject.spec.place(*subject.keys, *finding.keys),
+                finding.place or subject.place(*finding.keys),
                 finding.severity or self.severity,
                 self.source,
             )

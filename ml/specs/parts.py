@@ -13,7 +13,7 @@ from ml.core.errors import Place
 
 @dataclass(frozen=True)
 class Part:
-    """The mapping at `keys` of a document, which `file` holds (see `fields.Written`)."""
+    """The mapping at `keys` of a document, which `file` holds; without keys the whole document."""
 
     document: Document
     file: Path
@@ -21,11 +21,11 @@ class Part:
 
     @property
     def folder(self) -> Path:
-        """What relative paths in it are relative to."""
+        """The folder that paths in it are relative to."""
         return self.file.parent
 
     def get(self, *keys: Key) -> Any:
-        """The value at `keys`; None when there is none."""
+        """The value at `keys` as it is written (or overridden); None when there is none."""
         return self.document.get(*self.keys, *keys)
 
     def mapping(self, *keys: Key) -> Mapping[str, Any]:
@@ -44,15 +44,10 @@ class Part:
 
 @dataclass(frozen=True)
 class Layers:
-    """A step's own fields, layered over those of its component (see `Written`)."""
+    """The fields of a job or step, layered over those of the component or trial that it runs."""
 
     own: Part
     component: Part | None = None
-
-    @property
-    def folder(self) -> Path:
-        """The step's folder; paths in its component are relative to `owner(…).folder`."""
-        return self.own.folder
 
     def owner(self, key: Key) -> Part:
         """The part that has `key`: the component only when the step lacks it."""
@@ -70,3 +65,6 @@ class Layers:
     def place(self, *keys: Key) -> Place:
         """The line of that value, in the file that has it."""
         return self.owner(keys[0]).place(*keys) if keys else self.own.place()
+
+
+Fields = Part | Layers
