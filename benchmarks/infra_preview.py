@@ -1,58 +1,94 @@
 """What a preview costs over the programs that it runs, in CPU; memory; growth with clusters.
 
-The bare programs run once with the SDK as it is, against the stand-in engine with nobody looking;
-what this process spends on answering them is not counted for them, and is counted for the preview.
+The bare programs run one by one with the SDK as it is, against the stand-in engine and without
+policies; the CPU of this process, which answers them, is not counted for them, but for the preview.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
-import resource
 import shutil
 import tempfile
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
 import yaml
 
 from infra.preview.analyzer import captures
 from infra.preview.capture import Capture
-from infra.preview.runner import ROOT, capture
+from infra.preview.runner import ROOT, runner
 
 STACKS = ("dev", "staging", "prod")
+
+
+@dataclass
+class Usage:
+    """CPU seconds of this process and of those that it started; the peak memory of the latter."""
+
+    own: float = 0.0
+    children: float = 0.0
+    peak_mib: float = 0.0
+
+
+@contextlib.contextmanager
+def _measured() -> Iterator[Usage]:
+    usage, done = Usage(), threading.Event()
+
+    def sample() -> None:
+        while not done.wait(0.1):
+            mib = 0.0
+            for child in psutil.Process().children(recursive=True):
+                with contextlib.suppress(psutil.Error):
+                    mib += child.memory_full_info().pss / 2**20
+            usage.peak_mib = max(usage.peak_mib, mib)
+        usage.own -= time.thread_time()
+
+    thread = threading.Thread(target=sample)
+    own, children = time.process_time(), _of_children()
+    thread.start()
+    try:
+        yield usage
+    finally:
+        done.set()
+        thread.join()
+        usage.own += time.process_time() - own
+        usage.children = _of_children() - children
+
+
+def _of_children() -> float:
+    times = os.times()
+    return times.children_user + times.children_system
 
 
 def main(*, quick: bool) -> float:
     """CPU of previewing three stacks with one analyzer over that of the three bare programs."""
     print(f"load {os.getloadavg()[0]:.1f} before")
     stacks = STACKS[:1] if quick else STACKS
-    bare = [capture(stack, bare=True) for stack in stacks]
-    alone = sum(one.spent.cpu_seconds for one in bare)
-    before = time.process_time()
-    found, analyzer = captures(stacks)
-    _checked(found)
-    here = time.process_time() - before
-    assert analyzer
-    programs = sum(one.spent.cpu_seconds for one in found)
-    whole = programs + analyzer.spent.cpu_seconds + here
-    print(f"bare programs       {alone:6.1f} s of CPU")
-    print(f"preview             {whole:6.1f} s: programs {programs:.1f}, analyzer", end=" ")
-    print(f"{analyzer.spent.cpu_seconds:.1f}, this process {here:.1f}")
-    print(f"preview             {whole / programs:6.2f} times the CPU of its own programs")
-    peaks = {f"bare {one.stack}": one.spent.peak_mib for one in bare}
-    peaks |= {one.stack: one.spent.peak_mib for one in found}
-    peaks["analyzer"] = analyzer.spent.peak_mib
-    peaks["preview"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    print("peak MiB            " + ", ".join(f"{name} {mib:.0f}" for name, mib in peaks.items()))
+    with _measured() as bare:
+        for stack in stacks:
+            with runner() as programs:
+                programs.capture(stack, bare=True)
+    with _measured() as preview:
+        with runner() as programs:
+            results = captures(programs, stacks)
+        _checked(results)
+    cost = preview.own + preview.children
+    print(f"bare programs       {bare.children:6.1f} s of CPU, peak {bare.peak_mib:.0f} MiB")
+    print(f"preview             {cost:6.1f} s: its processes {preview.children:.1f},", end=" ")
+    print(f"this one {preview.own:.1f}; peak of the processes {preview.peak_mib:.0f} MiB")
     _growth((1, 10) if quick else (1, 10, 100))
-    return whole / alone
+    return cost / bare.children
 
 
-def _checked(found: Sequence[Capture]) -> None:
+def _checked(results: Sequence[Capture]) -> None:
     """The rest of what a preview does to them."""
-    from infra.catalog.prices import read
     from infra.cost.estimate import estimate
+    from infra.cost.prices import read
     from infra.preview.rendering import rendered
     from infra.preview.report import Report
     from infra.preview.sdk_types import problems
@@ -61,8 +97,10 @@ def _checked(found: Sequence[Capture]) -> None:
     prices = read()
     rendered(
         [
-            Report(one, estimate(load(one.stack), prices), tuple(problems(one.provided)))
-            for one in found
+            Report(
+                result, estimate(load(result.stack), prices), tuple(problems(result.provided))
+            )
+            for result in results
         ],
         "md",
     )
@@ -80,8 +118,8 @@ def _growth(counts: Sequence[int]) -> None:
                 {"name": f"cluster{number}", "preset": "cpu"} for number in range(count)
             ]
             (root / "infra" / "Pulumi.many.yaml").write_text(yaml.safe_dump(document))
-            one = capture("many", root=root)
-            size = len(one.provided)
+            with _measured() as usage, runner() as programs:
+                size = len(programs.capture("many", root=root).provided)
             print(f"{count:4} clusters       {size:4} resources", end="")
-            print(f" {one.spent.cpu_seconds:6.1f} s of CPU, {one.spent.peak_mib:.0f} MiB,", end="")
-            print(f" {one.spent.cpu_seconds / size * 1000:.0f} ms a resource")
+            print(f" {usage.children:6.1f} s of CPU, {usage.peak_mib:.0f} MiB,", end="")
+            print(f" {usage.children / size * 1000:.0f} ms a resource")

@@ -278,9 +278,10 @@ def _writing(folder: Path, write: Callable[[], object]) -> None:
 
 
 def _declared(stack: str) -> Sequence[Resource]:
-    from infra.preview.runner import capture
+    from infra.preview.runner import runner
 
-    return capture(stack).resources
+    with runner() as programs:
+        return programs.capture(stack).resources
 
 
 def _arm(environment: Settings) -> Arm:

@@ -11,58 +11,58 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import IO, Any
+from typing import Any
 
 import grpc
 from google.protobuf import empty_pb2, struct_pb2
 from pulumi.runtime.proto import analyzer_pb2, analyzer_pb2_grpc
 
 from infra.preview import sdk_types
-from infra.preview.capture import REFERENCE, Capture, Finding, Resource, Spent
+from infra.preview.capture import REFERENCE, Capture, Finding, Resource
 from infra.preview.engine import Engine
-from infra.preview.runner import OPTIONS, PROJECT, ROOT, Peak, capture, ended, served, started
+from infra.preview.runner import OPTIONS, PROJECT, ROOT, Runner, served, started
 from ml.core.errors import Problem, Refused
 
 # Pulumi's protocol: a value that is unknown until the update.
 UNKNOWN = "04da6b54-80e4-46f7-96ec-b56ff0331ba9"
 
 
-class Analyzer:
-    """A running policy pack, shared by all stacks of a preview; a context manager.
+def captures(runner: Runner, stacks: Sequence[str], *, root: Path = ROOT) -> list[Capture]:
+    """A capture of each stack of the tree at `root`, with the findings of the tree's policy pack.
 
-    `spent` is the cost of its process, once it has ended.
+    Refused if a program fails or the pack does not start.
     """
+    with (
+        served(Engine(PROJECT, "policies", lambda _: None)) as engine,
+        analyzer(root / "policies" / "infra", engine) as policies,
+    ):
+        return [runner.capture(stack, root=root, policies=policies) for stack in stacks]
 
-    def __init__(self, pack: Path, engine: str, project: str) -> None:
-        self.spent = Spent(0.0, 0.0)
-        errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 - open while the process runs
-        with contextlib.ExitStack() as starting:
-            self._process = starting.enter_context(
-                started(
-                    [sys.executable, "-u", "-m", "pulumi.policy", engine, "."],
-                    cwd=pack,
-                    stdout=subprocess.PIPE,
-                    stderr=errors,
-                    env={
-                        **os.environ,
-                        "PULUMI_PROJECT": project,
-                        "PULUMI_STACK": "preview",
-                        "PULUMI_DRY_RUN": "true",
-                    },
-                )
-            )
-            self._peak = Peak(self._process.pid)
-            self._connect(pack, errors)
-            self._running = starting.pop_all()
 
-    def _connect(self, pack: Path, errors: IO[str]) -> None:
-        assert self._process.stdout
-        port = self._process.stdout.readline().strip()
+@contextlib.contextmanager
+def analyzer(pack: Path, engine: str) -> Iterator[Analyzer]:
+    """A policy pack that runs until the end of the block; Refused if it does not start."""
+    with (
+        tempfile.TemporaryFile("w+") as errors,
+        started(
+            [sys.executable, "-u", "-m", "pulumi.policy", engine, "."],
+            cwd=pack,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            env={
+                **os.environ,
+                "PULUMI_PROJECT": PROJECT,
+                "PULUMI_STACK": "preview",
+                "PULUMI_DRY_RUN": "true",
+            },
+        ) as process,
+    ):
+        assert process.stdout
+        port = process.stdout.readline().strip()
         if not port.isdigit():
-            ended(self._process, self._peak)
+            process.wait()
             errors.seek(0)
             lines = reversed(errors.readlines())
             reason = next((line.strip() for line in lines if line.strip()), "no reason")
@@ -74,12 +74,19 @@ class Analyzer:
                     f"look at {pack.parent.name}/{pack.name}",
                 )
             )
-        self._channel = grpc.insecure_channel(f"127.0.0.1:{port}", options=OPTIONS)
-        self._stub = analyzer_pb2_grpc.AnalyzerStub(self._channel)
+        with grpc.insecure_channel(f"127.0.0.1:{port}", options=OPTIONS) as channel:
+            yield Analyzer(channel)
+
+
+class Analyzer:
+    """A client of a running policy pack, which applies every policy at its own level."""
+
+    def __init__(self, channel: grpc.Channel) -> None:
+        self._stub = analyzer_pb2_grpc.AnalyzerStub(channel)
+        self._descriptions = {}
         configuration = analyzer_pb2.ConfigureAnalyzerRequest()
-        self.policies = {}
         for policy in self._stub.GetAnalyzerInfo(empty_pb2.Empty()).policies:
-            self.policies[policy.name] = policy.description
+            self._descriptions[policy.name] = policy.description
             level = configuration.policyConfig[policy.name]
             level.enforcementLevel = policy.enforcementLevel
         self._stub.Configure(configuration)
@@ -120,41 +127,11 @@ class Analyzer:
                 diagnostic.enforcementLevel == analyzer_pb2.MANDATORY,
                 diagnostic.urn or urn,
                 diagnostic.message.removeprefix(
-                    self.policies.get(diagnostic.policyName, "")
+                    self._descriptions.get(diagnostic.policyName, "")
                 ).strip(),
             )
             for diagnostic in diagnostics
         ]
-
-    def __enter__(self) -> Analyzer:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        with self._running:
-            self._channel.close()
-            self._process.terminate()
-            self.spent = ended(self._process, self._peak)
-
-
-def captures(
-    stacks: Sequence[str], *, root: Path = ROOT, policies: bool = True
-) -> tuple[list[Capture], Analyzer | None]:
-    """Run the program of the tree at `root` for each stack; Refused if it fails.
-
-    The analyzer that checked them is returned after its end; None without `policies`.
-    """
-    with contextlib.ExitStack() as stack:
-        analyzer = None
-        if policies:
-            engine = stack.enter_context(served(Engine(PROJECT, "policies", lambda _: None)))
-            analyzer = stack.enter_context(Analyzer(root / "policies" / "infra", engine, PROJECT))
-        results = [capture(name, root=root, policies=analyzer) for name in stacks]
-    return results, analyzer
 
 
 def _options(resource: Resource) -> analyzer_pb2.AnalyzerResourceOptions:

@@ -48,14 +48,6 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class Spent:
-    """The cost of a process: seconds of CPU, and peak resident memory in MiB."""
-
-    cpu_seconds: float
-    peak_mib: float
-
-
-@dataclass(frozen=True)
 class Capture:
     """One run of the program for one stack; `problems` are what a real engine would refuse."""
 
@@ -64,7 +56,6 @@ class Capture:
     outputs: Mapping[str, Any]
     findings: tuple[Finding, ...] = ()
     problems: tuple[str, ...] = ()
-    spent: Spent = Spent(0.0, 0.0)
 
     @property
     def provided(self) -> Sequence[Resource]:

@@ -1,6 +1,9 @@
-"""Runs a Pulumi program in this process against an engine; run by path, from any tree.
+"""Runs Pulumi programs, each in a fork of this process, which has imported the SDK; run by path.
 
-python launch.py ENGINE PROJECT STACK PROGRAM_FOLDER [bare]
+Importing the SDK takes most of a program's time, so it happens once for all programs of a preview.
+Each line of the input is a request, each line of the output the exit code of that program:
+
+    {"engine": ADDRESS, "project": PROJECT, "stack": STACK, "root": TREE, "bare": false}
 
 azure-native gives each resource an alias for every past API version, and the SDK computes a URN for
 each of them: three quarters of a run's CPU. The SDK only sends those URNs to engines without alias
@@ -10,25 +13,56 @@ specs. Ours supports alias specs, so they are not computed. `bare` leaves the SD
 from __future__ import annotations
 
 import asyncio
+import gc
+import importlib
+import json
+import os
 import runpy
 import sys
 from pathlib import Path
 
+import pulumi.resource
+import pulumi.runtime
 
-def main(engine: str, project: str, stack: str, program: str, how: str = "") -> None:
-    """Run PROGRAM_FOLDER/__main__.py, with `infra` imported from the folder's parent."""
-    import pulumi.resource
-    import pulumi.runtime
+# The modules of azure-native that the program imports; a test compares them. Another module works
+# as well, but every program would import it again.
+SDK = (
+    *("applicationinsights", "authorization", "compute", "consumption", "containerregistry"),
+    *("keyvault", "machinelearningservices", "managedidentity", "monitor", "network"),
+    *("operationalinsights", "privatedns", "resources", "security", "storage"),
+)
 
-    if how != "bare":
+
+def main() -> None:
+    """Fork for each request and run its program there."""
+    for name in SDK:
+        vars(importlib.import_module(f"pulumi_azure_native.{name}"))
+    gc.collect()
+    gc.freeze()  # the forks share this memory as long as no collection writes to it
+    answers = os.fdopen(os.dup(1), "w")
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    os.dup2(nowhere, 1)
+    for line in sys.stdin:
+        child = os.fork()
+        if not child:
+            os.dup2(nowhere, 0)
+            return run(**json.loads(line))
+        _, status = os.waitpid(child, 0)
+        print(os.waitstatus_to_exitcode(status), file=answers, flush=True)
+    return None
+
+
+def run(engine: str, project: str, stack: str, root: str, bare: bool) -> None:
+    """Run infra/__main__.py of the tree at `root`, with its `infra` and `ml`."""
+    if not bare:
         setattr(pulumi.resource, "collapse_alias_to_urn", lambda *alias: None)  # noqa: B010
     # `infra` and `ml` are namespace packages: without this, modules that the tree lacks would come
     # from the tree that is installed.
-    root = str(Path(program).parent)
     sys.path[:] = [root, *(path for path in sys.path[1:] if not Path(path, "infra").is_dir())]
     pulumi.runtime.set_all_config(
         pulumi.runtime.get_config_env(), pulumi.runtime.get_config_secret_keys_env()
     )
+    program = str(Path(root) / "infra")
     pulumi.runtime.configure(
         pulumi.runtime.Settings(
             project=project,
@@ -42,11 +76,11 @@ def main(engine: str, project: str, stack: str, program: str, how: str = "") -> 
         )
     )
 
-    def run() -> None:
+    def execute() -> None:
         runpy.run_path(str(Path(program) / "__main__.py"), run_name="__main__")
 
-    asyncio.run(pulumi.runtime.run_in_stack(run))
+    asyncio.run(pulumi.runtime.run_in_stack(execute))
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main()

@@ -16,7 +16,7 @@ from infra.preview import sdk_types
 from infra.preview.analyzer import captures
 from infra.preview.capture import Capture, Finding, Resource
 from infra.preview.changes import Change, changes, immutable_changes
-from infra.preview.runner import ROOT
+from infra.preview.runner import ROOT, Runner, runner
 from infra.settings import loader
 from infra.settings.model import Settings
 from ml.core.errors import Problem, Refused
@@ -110,7 +110,6 @@ class Report:
             "changes": [asdict(change) for change in self.changes],
             "cost": as_json(self.cost),
             "cost_before": as_json(self.base_cost) if self.base_cost else None,
-            "process": asdict(capture.spent),
         }
 
 
@@ -122,8 +121,9 @@ def reports(stacks: Sequence[str], *, against: str = "", root: Path = ROOT) -> l
     selected = loader.select(stacks, root / "infra")
     settings = {stack: loader.load(stack, root / "infra") for stack in selected}
     prices = _prices()
-    before = _before(stacks, against, root) if against else {}
-    results, _ = captures(selected, root=root)
+    with runner() as programs:
+        before = _before(programs, stacks, against, root) if against else {}
+        results = captures(programs, selected, root=root)
     removed = [
         Report(
             capture=Capture(stack, (), {}),
@@ -161,7 +161,7 @@ def _prices() -> PriceList:
 
 
 def _before(
-    stacks: Sequence[str], revision: str, root: Path
+    programs: Runner, stacks: Sequence[str], revision: str, root: Path
 ) -> dict[str, tuple[Settings | None, Capture]]:
     """Settings and capture of each named stack that the revision had; of all if none is named.
 
@@ -173,7 +173,7 @@ def _before(
         existing = loader.stacks(folder / "infra")
         selected = [stack for stack in existing if stack in stacks] if stacks else existing
         try:
-            results, _ = captures(selected, root=folder, policies=False)
+            results = [programs.capture(stack, root=folder) for stack in selected]
         except Refused as refused:
             hint = "name another revision, or omit --against: this one does not run"
             raise Refused(

@@ -1,4 +1,4 @@
-"""Runs the Pulumi program of a stack in a process of its own, against the stand-in engine."""
+"""Runs the Pulumi program of a stack against the stand-in engine, in a process of its own."""
 
 from __future__ import annotations
 
@@ -9,17 +9,18 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Iterator, Sequence
 from concurrent import futures
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import IO, Any, Protocol
 
 import grpc
 from pulumi.runtime.proto import engine_pb2_grpc, resource_pb2_grpc
 
-from infra.preview.capture import Capture, Finding, Resource, Spent
+from infra.preview.capture import Capture, Finding, Resource
 from infra.preview.engine import Engine
 from ml.core.errors import Place, Problem, Refused
 
@@ -28,7 +29,6 @@ ROOT = Path(__file__).parents[2]
 # Replaces every secret of the configuration: a preview needs none.
 NO_SECRET = json.dumps({f"{PROJECT}:lake_sas": "no-secret"})
 OPTIONS = [("grpc.max_receive_message_length", 400 * 1024 * 1024)]
-_SAMPLE_S = 0.02
 _FRAME = re.compile(r' +File "(.+)", line (\d+)')
 # Refused settings name their own line; another revision may have the class elsewhere.
 _REFUSED = re.compile(r"\A[\w.]+\.Refused: ")
@@ -42,31 +42,80 @@ class Policies(Protocol):
     def stack(self, capture: Capture) -> list[Finding]: ...  # noqa: D102
 
 
-def capture(
-    stack: str, *, root: Path = ROOT, policies: Policies | None = None, bare: bool = False
-) -> Capture:
-    """One run of the program of the tree at `root`; Refused with its own message if it fails.
+@dataclass(frozen=True)
+class Runner:
+    """The process of launch.py, which runs one program at a time; `errors` is their output."""
 
-    `bare` runs it without the shortcut that `launch` describes.
-    """
-    findings: list[Finding] = []
+    process: subprocess.Popen[str]
+    errors: IO[str]
 
-    def analyze(resource: Resource) -> None:
+    def capture(
+        self,
+        stack: str,
+        *,
+        root: Path = ROOT,
+        policies: Policies | None = None,
+        bare: bool = False,
+    ) -> Capture:
+        """One run of the program of the tree at `root`; Refused with its own message if it fails.
+
+        `bare` runs it without the shortcut that `launch` describes.
+        """
+        findings: list[Finding] = []
+
+        def analyze(resource: Resource) -> None:
+            if policies:
+                findings.extend(policies.resource(resource))
+
+        engine = Engine(PROJECT, stack, analyze)
+        with served(engine) as address:
+            code, errors = self._run(
+                {
+                    "engine": address,
+                    "project": PROJECT,
+                    "stack": stack,
+                    "root": str(root),
+                    "bare": bare,
+                }
+            )
+        if code:
+            errors = errors.strip() or "\n".join(engine.errors[-1:])
+            raise Refused(failure(stack, code, errors, root))
+        result = Capture(
+            stack=stack,
+            # They register in any order, as their inputs become ready.
+            resources=tuple(sorted(engine.resources.values(), key=lambda resource: resource.urn)),
+            outputs=dict(sorted(engine.outputs.items())),
+            problems=tuple(engine.problems),
+        )
         if policies:
-            findings.extend(policies.resource(resource))
+            findings.extend(policies.stack(result))
+        findings.sort(key=lambda finding: (finding.policy, finding.urn, finding.message))
+        return replace(result, findings=tuple(findings))
 
-    engine = Engine(PROJECT, stack, analyze)
-    program = root / "infra"
+    def _run(self, request: dict[str, object]) -> tuple[int, str]:
+        """The exit code of a program, and what it wrote to its standard error."""
+        assert self.process.stdin and self.process.stdout
+        self.errors.seek(0)
+        self.errors.truncate()
+        with contextlib.suppress(BrokenPipeError):
+            print(json.dumps(request), file=self.process.stdin, flush=True)
+        # Without an answer launch.py itself has ended.
+        answer = self.process.stdout.readline() or self.process.wait() or 1
+        self.errors.seek(0)
+        return int(answer), self.errors.read()
+
+
+@contextlib.contextmanager
+def runner() -> Iterator[Runner]:
+    """A runner of programs, which ends with the block."""
     with (
-        served(engine) as address,
+        tempfile.TemporaryFile("w+") as errors,
         started(
-            [
-                sys.executable,
-                str(Path(__file__).with_name("launch.py")),
-                *(address, PROJECT, stack, str(program), *(["bare"] if bare else [])),
-            ],
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
+            [sys.executable, str(Path(__file__).with_name("launch.py"))],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
             env={
                 **os.environ,
                 "PULUMI_CONFIG": NO_SECRET,
@@ -74,25 +123,7 @@ def capture(
             },
         ) as process,
     ):
-        peak = Peak(process.pid)
-        assert process.stderr
-        errors = process.stderr.read()
-        spent = ended(process, peak)
-    if process.returncode:
-        errors = errors.strip() or "\n".join(engine.errors[-1:])
-        raise Refused(failure(stack, process.returncode, errors, root))
-    result = Capture(
-        stack=stack,
-        # They register in any order, as their inputs become ready.
-        resources=tuple(sorted(engine.resources.values(), key=lambda resource: resource.urn)),
-        outputs=dict(sorted(engine.outputs.items())),
-        problems=tuple(engine.problems),
-        spent=spent,
-    )
-    if policies:
-        findings.extend(policies.stack(result))
-    ordered = sorted(findings, key=lambda finding: (finding.policy, finding.urn, finding.message))
-    return replace(result, findings=tuple(ordered))
+        yield Runner(process, errors)
 
 
 @contextlib.contextmanager
@@ -135,56 +166,22 @@ def failure(stack: str, code: int, errors: str, root: Path) -> Problem:
     )
 
 
-class Peak:
-    """The peak resident memory of a process, in MiB, sampled until it ends.
-
-    `wait4` is unusable here: on Linux its figure includes the parent's memory at the start.
-    """
-
-    def __init__(self, pid: int) -> None:
-        self.mib = 0.0
-        self._status = Path(f"/proc/{pid}/status")
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._sample, daemon=True)
-        self._thread.start()
-
-    def _sample(self) -> None:
-        while self._read() and not self._ended.wait(_SAMPLE_S):
-            pass
-
-    def _read(self) -> bool:
-        """The system records the peak (proc(5), VmHWM); a zombie has none."""
-        try:
-            lines = self._status.read_text().splitlines()
-        except OSError:
-            return False
-        peaks = [line.split() for line in lines if line.startswith("VmHWM:")]
-        if peaks:
-            self.mib = int(peaks[0][1]) / 1024  # kB
-        return bool(peaks)
-
-    def end(self) -> float:
-        """Stop sampling; the peak."""
-        self._ended.set()
-        self._thread.join()
-        return self.mib
-
-
 @contextlib.contextmanager
 def started(command: Sequence[str], **options: Any) -> Iterator[subprocess.Popen[str]]:
-    """A process that ends with the block at the latest, however the block ends.
+    """A process that ends with the block at the latest, and with it every process it started.
 
     `options` are Popen's. A signal during the start is delivered once the process can be ended.
     """
     process = None
     try:
         with _signals_delayed():
-            process = subprocess.Popen(command, text=True, **options)
+            process = subprocess.Popen(command, text=True, process_group=0, **options)
         yield process
     finally:
         if process is not None:
-            process.kill()
-            process.wait()
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()  # until no process of the group holds the pipes
 
 
 @contextlib.contextmanager
@@ -205,16 +202,3 @@ def _signals_delayed() -> Iterator[None]:
             signal.signal(number, handler)
         for received in delayed:
             signal.raise_signal(received)
-
-
-def ended(process: subprocess.Popen[str], peak: Peak) -> Spent:
-    """Wait for a process, discarding the rest of its output; sets its return code."""
-    for stream in (process.stdout, process.stderr):
-        if stream and not stream.closed:
-            stream.read()
-            stream.close()
-    if process.returncode is not None:
-        return Spent(0.0, peak.end())
-    _, status, usage = os.wait4(process.pid, 0)
-    process.returncode = os.waitstatus_to_exitcode(status)
-    return Spent(usage.ru_utime + usage.ru_stime, peak.end())

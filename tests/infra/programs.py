@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import functools
 import shutil
 import textwrap
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from infra.preview.analyzer import captures
+from infra.preview import analyzer
 from infra.preview.capture import Capture
-from infra.preview.runner import capture
-from tests.conftest import ROOT
+from infra.preview.runner import ROOT, Runner, runner
 
 _MADE = (
     "/subscriptions/6f8d2c1e-0000-4000-8000-000000000000/resourceGroups/azureml-rg-shared_1/"
@@ -30,10 +32,27 @@ SHARED = {
 
 
 @functools.cache
+def _runner() -> Runner:
+    """One for all tests of a worker: it has imported the SDK."""
+    session = contextlib.ExitStack()
+    atexit.register(session.close)
+    return session.enter_context(runner())
+
+
+def capture(stack: str, *, root: Path = ROOT, bare: bool = False) -> Capture:
+    """One run of a program, without policies."""
+    return _runner().capture(stack, root=root, bare=bare)
+
+
+def captures(stacks: Sequence[str], *, root: Path = ROOT) -> list[Capture]:
+    """A run of each stack's program, with the findings of its policies."""
+    return analyzer.captures(_runner(), stacks, root=root)
+
+
+@functools.cache
 def own() -> dict[str, Capture]:
     """The three stacks of this repository, without policies."""
-    found, _ = captures(["dev", "prod", "staging"], policies=False)
-    return {one.stack: one for one in found}
+    return {stack: capture(stack) for stack in ("dev", "prod", "staging")}
 
 
 def tree(folder: Path, program: str) -> Path:

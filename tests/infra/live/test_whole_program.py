@@ -11,9 +11,9 @@ import pytest
 from infra.live.addresses import Addresses, own_names
 from infra.live.arm import Arm
 from infra.live.drift import drift, noise
-from infra.preview import runner as run
 from infra.preview.capture import Resource
 from infra.settings.loader import load
+from tests.infra.programs import capture
 from tests.stand_ins import arm_server
 from tests.stand_ins.arm_server import SignedIn, State
 
@@ -61,7 +61,7 @@ def test_an_environment_as_declared_has_no_drift(
 ) -> None:
     """Every resource is read; a deleted one is missing."""
     subscription = load(stack).subscription
-    declared = run.capture(stack).resources
+    declared = capture(stack).resources
     addresses = Addresses(declared, subscription)
     state = State()
     for one in declared:
