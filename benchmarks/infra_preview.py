@@ -97,9 +97,7 @@ def _checked(results: Sequence[Capture]) -> None:
     prices = read()
     rendered(
         [
-            Report(
-                result, estimate(load(result.stack), prices), tuple(problems(result.provided))
-            )
+            Report(result, estimate(load(result.stack), prices), tuple(problems(result.provided)))
             for result in results
         ],
         "md",

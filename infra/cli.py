@@ -75,34 +75,23 @@ def cost(
     as_json: AsJson = False,
 ) -> None:
     """Monthly cost: idle, typical and worst, each line with the date of its price."""
-    from infra.catalog import prices, retail
-    from infra.cost import estimate
+    from infra.cost import estimate, prices
 
-    try:
-        price_list = prices.read()
-        environments = [loader.load(stack) for stack in loader.select(stacks)]
-        if refresh:
-            sizes = {
-                (size, environment.location)
-                for environment in environments
-                for size in environment.sizes
-            }
-            for region in sorted({region for _, region in sizes}):
-                of_region = sorted(size for size, where in sizes if where == region)
-                fresh, missing = retail.refreshed(of_region, region)
-                price_list = price_list.updated(fresh)
-                for size in missing:
-                    typer.echo(f"{region} lists no {size}", err=True)
-            price_list.write()
-    except prices.WrongPrices as error:
-        hint = f"correct {prices.FILE.name} by hand or restore it from git"
-        raise Refused(Problem("wrong-prices", str(error), "a price list", hint)) from None
-    except retail.NoPrices as error:
-        hint = "the list in the repository is unchanged; without --refresh it is used as it is"
-        raise Refused(
-            Problem("no-prices", str(error), "an answer of the price list", hint),
-            exit_code=Exit.RUN_FAILED,
-        ) from None
+    price_list = prices.read()
+    environments = [loader.load(stack) for stack in loader.select(stacks)]
+    if refresh:
+        sizes = {
+            (size, environment.location)
+            for environment in environments
+            for size in environment.sizes
+        }
+        for region in sorted({region for _, region in sizes}):
+            of_region = sorted(size for size, where in sizes if where == region)
+            fresh, missing = prices.refreshed(of_region, region)
+            price_list = price_list.updated(fresh)
+            for size in missing:
+                typer.echo(f"{region} lists no {size}", err=True)
+        price_list.write()
     estimates = [estimate.estimate(environment, price_list) for environment in environments]
     if as_json:
         _write_json([estimate.as_json(result) for result in estimates])
@@ -157,7 +146,7 @@ def doctor(stack: Stack, as_json: AsJson = False) -> None:
 
     Exit 3 if it certainly would.
     """
-    from infra.live.doctor.examination import examine
+    from infra.live.doctor import examine
 
     environment = loader.load(stack)
     arm = _arm(environment)

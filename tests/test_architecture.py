@@ -36,7 +36,7 @@ ALLOWED: list[tuple[str, list[str]]] = [
         [
             *(f"ml.{room}*" for room in ROOMS_OF_THE_CLI),
             "policies*",
-            *("infra.settings*", "infra.catalog*", "infra.cost*"),
+            *("infra.settings*", "infra.cost*"),
         ],
     ),
     (
@@ -61,12 +61,11 @@ ALLOWED: list[tuple[str, list[str]]] = [
     ("ml.serving*", ["ml.specs*"]),
     ("ml.core*", []),
     ("policies*", []),
-    ("infra.catalog*", []),
-    ("infra.settings*", ["infra.catalog*"]),
-    ("infra.cost*", ["infra.catalog*", "infra.settings*"]),
-    ("infra.program*", ["infra.catalog*", "infra.settings*"]),
-    ("infra.preview*", ["infra.catalog*", "infra.settings*", "infra.cost*"]),
-    ("infra.live*", ["infra.catalog*", "infra.settings*", "infra.preview.capture*"]),
+    ("infra.settings*", []),
+    ("infra.cost*", ["infra.settings*"]),
+    ("infra.program*", ["infra.settings*"]),
+    ("infra.preview*", ["infra.settings*", "infra.cost*"]),
+    ("infra.live*", ["infra.settings*", "infra.preview.capture*"]),
     ("infra*", []),
 ]
 
@@ -204,8 +203,8 @@ def test_imports_follow_the_design() -> None:
         ("policies.infra.rules", "infra.settings.model", True),
         ("infra.settings.loader", "ml.core.errors", False),
         ("infra.settings.loader", "ml.specs.sdk.load", True),
-        ("infra.catalog.prices", "infra.settings.model", True),
-        ("ml.specs.plan.plan", "infra.catalog.prices", True),
+        ("infra.cost.prices", "infra.settings.model", True),
+        ("ml.specs.plan.plan", "infra.cost.prices", True),
         ("policies.promotion.engine", "policies.promotion.evidence", False),
     ],
 )

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from infra.catalog.prices import AZURE, Price, PriceList
-from infra.catalog.sizes import SIZES
 from infra.cost import formulas
 from infra.cost.formulas import HOURS, NOTHING, START_MINUTES, Month
+from infra.cost.prices import AZURE, Price, PriceList
+from infra.settings.azure import SIZES
 from infra.settings.model import Cluster, Settings
 from infra.settings.names import DNS_ZONES, LAKE_PARTS, PARALLEL_PARTS
 

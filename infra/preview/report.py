@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from infra.catalog.prices import PriceList, WrongPrices, read
 from infra.cost.estimate import Estimate, as_json, estimate
+from infra.cost.prices import read
 from infra.preview import sdk_types
 from infra.preview.analyzer import captures
 from infra.preview.capture import Capture, Finding, Resource
@@ -120,7 +120,7 @@ def reports(stacks: Sequence[str], *, against: str = "", root: Path = ROOT) -> l
     """
     selected = loader.select(stacks, root / "infra")
     settings = {stack: loader.load(stack, root / "infra") for stack in selected}
-    prices = _prices()
+    prices = read()
     with runner() as programs:
         before = _before(programs, stacks, against, root) if against else {}
         results = captures(programs, selected, root=root)
@@ -150,14 +150,6 @@ def reports(stacks: Sequence[str], *, against: str = "", root: Path = ROOT) -> l
             )
         )
     return removed + current
-
-
-def _prices() -> PriceList:
-    try:
-        return read()
-    except WrongPrices as error:
-        hint = "correct infra/catalog/prices.json by hand or restore it from git"
-        raise Refused(Problem("wrong-prices", str(error), "a price list", hint)) from None
 
 
 def _before(

@@ -9,9 +9,9 @@ import pulumi
 from pulumi_azure_native import compute, managedidentity, network
 from pulumi_azure_native import machinelearningservices as ml
 
-from infra.catalog.sizes import SIZES
 from infra.program.network import Network, Part
 from infra.program.site import Site
+from infra.settings.azure import SIZES
 from infra.settings.model import BUILDER, Cluster, Workstation
 
 ADMINISTRATOR = "azureuser"

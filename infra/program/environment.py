@@ -6,24 +6,28 @@ from collections.abc import Mapping
 
 import pulumi
 
-from infra.program.compute import Compute, ComputeArgs, Workstations, WorkstationsArgs
-from infra.program.endpoints import Endpoints, EndpointsArgs
-from infra.program.guardrails import Guardrails, GuardrailsArgs
-from infra.program.identity import Identity, IdentityArgs
-from infra.program.monitoring import STORAGE_METRICS, Monitoring, MonitoringArgs
-from infra.program.network import Network, NetworkArgs
-from infra.program.registry import Assets, AssetsArgs, Registry, RegistryArgs
-from infra.program.roles import (
+from infra.program.access import (
     Grant,
     Grants,
     GrantsArgs,
+    Identity,
+    IdentityArgs,
     roles_after_workspace,
     roles_before_workspace,
 )
+from infra.program.compute import Compute, ComputeArgs, Workstations, WorkstationsArgs
+from infra.program.monitoring import (
+    STORAGE_METRICS,
+    Guardrails,
+    GuardrailsArgs,
+    Monitoring,
+    MonitoringArgs,
+)
+from infra.program.network import Network, NetworkArgs
+from infra.program.registry import Assets, AssetsArgs, Registry, RegistryArgs
 from infra.program.site import Site, site
-from infra.program.storage import EncryptionKey, Storage, StorageArgs
-from infra.program.vault import Vault, VaultArgs
-from infra.program.workspace import Workspace, WorkspaceArgs
+from infra.program.storage import EncryptionKey, Storage, StorageArgs, Vault, VaultArgs
+from infra.program.workspace import Endpoints, EndpointsArgs, Workspace, WorkspaceArgs
 from infra.settings.model import Settings
 
 

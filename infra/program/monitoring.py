@@ -1,15 +1,21 @@
-"""Logs and metrics of all resources in one place, and alerts."""
+"""Logs and metrics of all resources in one place, alerts, a budget that warns, and locks."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import pulumi
-from pulumi_azure_native import applicationinsights, monitor, operationalinsights
+from pulumi_azure_native import (
+    applicationinsights,
+    authorization,
+    consumption,
+    monitor,
+    operationalinsights,
+)
 
 from infra.program.site import Site
-from infra.settings.model import Monitoring as Settings
+from infra.settings import model
 
 ALL_METRICS = ("AllMetrics",)
 # Metric categories of a storage service, which has no `AllMetrics`.
@@ -22,7 +28,7 @@ class MonitoringArgs:
     """`owner` is the recipient of alerts."""
 
     site: Site
-    settings: Settings
+    settings: model.Monitoring
     owner: str
 
 
@@ -144,3 +150,68 @@ class Monitoring(pulumi.ComponentResource):
             actions=[monitor.MetricAlertActionArgs(action_group_id=self.alerts.id)],
             opts=pulumi.ResourceOptions(parent=self),
         )
+
+
+@dataclass(frozen=True)
+class GuardrailsArgs:
+    """`locked` are the resources that hold data, by name; `alerts` is the action group."""
+
+    site: Site
+    settings: model.Guardrails
+    owner: str
+    alerts: pulumi.Input[str]
+    locked: Mapping[str, pulumi.Input[str]]
+
+
+class Guardrails(pulumi.ComponentResource):
+    """A monthly budget and locks.
+
+    The resource group has no lock, which would keep clusters from releasing nodes. A lock also
+    protects roles on the resource and private endpoints to it (azure-resource-manager/management/
+    lock-resources): an update that removes a cluster fails until `locks` is false.
+    """
+
+    def __init__(self, name: str, args: GuardrailsArgs) -> None:
+        super().__init__("platform:guardrails:Guardrails", name)
+        site, opts = args.site, pulumi.ResourceOptions(parent=self)
+        consumption.Budget(
+            "budget",
+            # With the month: Azure refuses to change the start of an existing budget.
+            budget_name=site.names.local("budget", args.settings.budget_from),
+            scope=site.group_id,
+            amount=args.settings.monthly_budget,
+            category="Cost",
+            time_grain="Monthly",
+            time_period=consumption.BudgetTimePeriodArgs(
+                start_date=f"{args.settings.budget_from}-01T00:00:00Z"
+            ),
+            notifications={
+                "spent-half": _notice(args, 50, "Actual"),
+                "spent-most": _notice(args, 90, "Actual"),
+                "will-exceed": _notice(args, 100, "Forecasted"),
+            },
+            opts=opts,
+        )
+        if args.settings.locks:
+            for name, resource in args.locked.items():
+                authorization.ManagementLockByScope(
+                    f"lock-{name}",
+                    lock_name="no-delete",
+                    level="CanNotDelete",
+                    scope=resource,
+                    notes="Holds data. `platform:guardrails.locks: false` removes the lock, which"
+                    " an update that removes roles on the resource needs.",
+                    opts=opts,
+                )
+        self.register_outputs({})
+
+
+def _notice(args: GuardrailsArgs, percent: int, kind: str) -> consumption.NotificationArgs:
+    return consumption.NotificationArgs(
+        enabled=True,
+        operator="GreaterThan",
+        threshold=percent,
+        threshold_type=kind,
+        contact_emails=[args.owner],
+        contact_groups=[args.alerts],
+    )

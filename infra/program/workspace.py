@@ -1,4 +1,4 @@
-"""The Azure ML workspace, its managed network and its datastores."""
+"""The Azure ML workspace, its managed network, its datastores and its online endpoints."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ import pulumi
 from pulumi_azure_native import machinelearningservices as ml
 from pulumi_azure_native import managedidentity
 
+from infra.program.monitoring import Monitoring
 from infra.program.network import Network
 from infra.program.registry import Assets, Registry
 from infra.program.site import Site
-from infra.program.storage import Storage
-from infra.program.vault import Vault
+from infra.program.storage import Storage, Vault
+from infra.settings.model import Endpoint
 from infra.settings.model import Network as NetworkSettings
 from infra.settings.names import LAKE_PARTS, PARALLEL_PARTS
 
@@ -189,3 +190,57 @@ def _managed_network(args: WorkspaceArgs) -> ml.ManagedNetworkSettingsArgs:
         firewall_sku=args.network_settings.firewall,
         outbound_rules=rules,
     )
+
+
+# Releases set the traffic. An update is a PUT of the declared properties, and Azure reads a missing
+# traffic as no traffic (Azure-Samples/openai-end-to-end-baseline, machinelearning.bicep): a new
+# owner in the tags would stop every endpoint. Use `pulumi up --refresh` to update an endpoint: it
+# sends back the traffic that it read.
+RELEASES = ["properties.traffic", "properties.mirrorTraffic", "tags"]
+
+
+@dataclass(frozen=True)
+class EndpointsArgs:
+    """`granted` are the roles that the identity needs before a deployment pulls its image."""
+
+    site: Site
+    workspace: pulumi.Input[str]
+    endpoints: Sequence[Endpoint]
+    identity: managedidentity.UserAssignedIdentity
+    granted: Sequence[pulumi.Resource]
+    monitoring: Monitoring
+
+
+class Endpoints(pulumi.ComponentResource):
+    """Endpoints that only accept Entra tokens; releases set their traffic, not Pulumi."""
+
+    def __init__(self, name: str, args: EndpointsArgs) -> None:
+        super().__init__("platform:serving:Endpoints", name)
+        site = args.site
+        for endpoint in args.endpoints:
+            resource = ml.OnlineEndpoint(
+                endpoint.name,
+                endpoint_name=site.names.regional(endpoint.name),
+                **site.place,
+                workspace_name=args.workspace,
+                kind="Managed",
+                identity=ml.ManagedServiceIdentityArgs(
+                    type="UserAssigned", user_assigned_identities=[args.identity.id]
+                ),
+                properties=ml.OnlineEndpointPropertiesArgs(
+                    auth_mode="AADToken", public_network_access=site.public_access
+                ),
+                opts=pulumi.ResourceOptions(
+                    parent=self, depends_on=[*args.granted], ignore_changes=RELEASES
+                ),
+            )
+            args.monitoring.diagnose(f"endpoint-{endpoint.name}", resource.id)
+            args.monitoring.alert(
+                f"{endpoint.name}-errors",
+                resource.id,
+                "RequestsPerMinute",
+                endpoint.alert_errors,
+                aggregation="Average",
+                dimension=("statusCodeClass", "5xx"),
+            )
+        self.register_outputs({})

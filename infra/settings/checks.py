@@ -11,8 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import date
 
-from infra.catalog.regions import NO_PAIR, NO_ZONES, REGIONS
-from infra.catalog.sizes import PRESETS, SIZES, retired
+from infra.settings.azure import NO_PAIR, NO_ZONES, PRESETS, REGIONS, SIZES, retired
 from infra.settings.model import BUILDER, IDLE_MINUTES, Settings
 from infra.settings.names import names
 from ml.core.documents import Document, Key
@@ -81,7 +80,7 @@ def _region(settings: Settings) -> Findings:
             "unknown-region",
             f"`{region}` is not a region of Azure's public cloud",
             "a region, as `az account list-locations` names it",
-            f"{hint}add a region that is newer than the list to infra/catalog/regions.py",
+            f"{hint}add a region that is newer than the list to infra/settings/azure.py",
             keys,
         )
     # Azure refuses zonal copies, or copies in a paired region, where there are none: storage/
@@ -133,7 +132,7 @@ def _size(size: str, keys: tuple[Key, ...]) -> Findings:
         folded = {name.lower().removeprefix("standard_"): name for name in SIZES}
         near = difflib.get_close_matches(size.lower().removeprefix("standard_"), folded, 1, 0.8)
         hint = f"did you mean `{folded[near[0]]}`? " if near else ""
-        hint += "add a missing size to infra/catalog/sizes.py, with its price"
+        hint += "add a missing size to infra/settings/azure.py, with its price"
         yield Finding("unknown-size", f"`{size}` is not a known size", ", ".join(SIZES), hint, keys)
 
 

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Field, GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic_core import core_schema
 
-from infra.catalog.sizes import PRESETS, SIZES, Preset, Size
+from infra.settings.azure import PRESETS, SIZES, Preset, Size
 from ml.core.settings import CLOSED, invalid
 
 

@@ -18,7 +18,7 @@ from ml.release.log import audit
 from ml.release.promotion.candidate import EVALUATION, MODEL
 from ml.reports.formatting import count
 from ml.serving.scoring.manifest import ManifestError, verify
-from policies.promotion.bootstrap import Difference
+from policies.promotion.comparison import Difference
 from policies.promotion.evidence import Evidence, parse
 
 

@@ -31,7 +31,7 @@ from ml.reports.formatting import (
 )
 from ml.reports.importance import Importance
 from ml.reports.sweep import OUTCOMES, Sweep, Trial
-from policies.promotion.bootstrap import Difference
+from policies.promotion.comparison import Difference
 from policies.promotion.evidence import Estimate, Evidence, Metrics
 
 # The most rows of trials, columns of parameters, and cells of both: a page is below a megabyte.

@@ -12,7 +12,7 @@ from datetime import timedelta
 from policies.promotion.case import LISTED, VALIDATION, Case, Finding, listed, shown
 from policies.promotion.evidence import SCHEMA_VERSION, Stability, SupplyChain, missing, uri
 from policies.promotion.gates import Gate
-from policies.supply_chain.licences import allowed
+from policies.supply_chain.packages import licence_allowed
 
 DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 # Evidence that is further ahead of our clock than this is from the future.
@@ -142,7 +142,7 @@ def supply_chain(case: Case, gate: Gate) -> Finding:
     items = [
         f"{name} is {package.licence}"
         for name, package in chain.packages.items()
-        if name not in reviewed and not allowed(package.licence or "", licences)
+        if name not in reviewed and not licence_allowed(package.licence or "", licences)
     ]
     unchecked = _unchecked(case, limit)
     refused = [*items, *(chain.advisories or ())]

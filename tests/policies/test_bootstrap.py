@@ -1,4 +1,4 @@
-"""policies.promotion.bootstrap: the paired bootstrap."""
+"""policies.promotion.comparison: the paired bootstrap."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from policies.promotion.bootstrap import difference
+from policies.promotion.comparison import difference
 
 
 def units(values: list[float]) -> dict[str, float]:

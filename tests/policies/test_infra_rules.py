@@ -18,7 +18,7 @@ from pulumi_policy import (
 )
 from pulumi_policy.proxy import UNKNOWN_STRING_VALUE, unknown_checking_proxy
 
-from infra.program import roles as grants
+from infra.program import access as grants
 from ml.core.errors import Refused
 from policies.infra import access, limits, pack
 from policies.infra.limits import Limits

@@ -17,8 +17,14 @@ from ml.release.evidence import supply_chain
 from policies.promotion import gates
 from policies.promotion.evidence import LockedPackage, SupplyChain
 from policies.supply_chain.advisories import AdvisoriesError, read
-from policies.supply_chain.licences import UNKNOWN, allowed, expression
-from policies.supply_chain.packages import Package, packages, sbom
+from policies.supply_chain.packages import (
+    UNKNOWN,
+    Package,
+    licence_allowed,
+    licence_expression,
+    packages,
+    sbom,
+)
 from tests.conftest import ROOT
 
 _LICENCE = "License :: OSI Approved :: "
@@ -52,7 +58,7 @@ def test_the_licence_that_metadata_state(
     stated: str, classifiers: list[str], text: str, found: str
 ) -> None:
     """Unambiguous metadata are read; nothing is guessed."""
-    assert expression(stated, classifiers, text) == found
+    assert licence_expression(stated, classifiers, text) == found
 
 
 LIST = {"MIT", "Apache-2.0", "Apache-2.0 WITH LLVM-exception"}
@@ -71,22 +77,22 @@ REFUSED = [
 @pytest.mark.parametrize("text", ALLOWED)
 def test_an_expression_is_allowed(text: str) -> None:
     """AND binds closer than OR, as in SPDX."""
-    assert allowed(text, LIST)
+    assert licence_allowed(text, LIST)
 
 
 @pytest.mark.parametrize("text", REFUSED)
 def test_an_expression_is_refused(text: str) -> None:
     """Licences that are not on the list, and texts that are not SPDX."""
-    assert not allowed(text, LIST)
+    assert not licence_allowed(text, LIST)
 
 
 def test_the_packages_of_this_repository_pass_the_floor() -> None:
     """Each locked package is installed as locked, with a licence on the list or reviewed."""
     found, gate = packages(ROOT / "requirements/main.lock"), gates.load()["supply-chain"]
     assert len(found) > 100 and all(one.installed == one.locked for one in found)
-    refused = {one.name for one in found if not allowed(one.licence, gate.names("licences"))} - set(
-        gate.names("reviewed")
-    )
+    refused = {
+        one.name for one in found if not licence_allowed(one.licence, gate.names("licences"))
+    } - set(gate.names("reviewed"))
     assert not refused
     assert set(gate.names("reviewed")) <= {one.name for one in found}
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from infra.catalog import prices
-from infra.catalog.prices import PriceList
+from infra.cost import prices
 from infra.cost.formulas import Bound, single, sweep
+from infra.cost.prices import PriceList
 from infra.settings import loader
 from infra.settings.model import Settings
 from ml.core.errors import Refused
@@ -53,7 +53,7 @@ def of(plan: Plan) -> list[Cost]:
     try:
         price_list = prices.read()
         environments = [loader.load(stack) for stack in loader.stacks()]
-    except (prices.WrongPrices, Refused):
+    except Refused:
         return []  # `infra settings` and `infra cost` say what is wrong with them
     costs: list[Cost] = []
     for compute, bound in _bounds(plan).items():
@@ -76,7 +76,7 @@ def of_instance(environment: str) -> Prices:
             if stack is None:
                 return None
             settings = loader.load(stack)
-        except (prices.WrongPrices, Refused):
+        except Refused:
             return None
         size, spot = wanted, False
         if wanted.startswith(CLUSTER):

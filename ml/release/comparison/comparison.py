@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from policies.promotion.bootstrap import Difference, difference
+from policies.promotion.comparison import Difference, difference
 from policies.promotion.evidence import Estimate, Evidence, Metrics, missing
 
 # Metric → split → unit → value.

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from infra import cli
-from infra.catalog import prices, retail
+from infra.cost import prices
 
 
 @pytest.fixture
@@ -61,7 +61,7 @@ def test_a_refresh_writes_azures_prices(
             ]
         }
 
-    monkeypatch.setattr(retail, "fetch", answer)
+    monkeypatch.setattr(prices, "fetch", answer)
     assert ran("cost", "dev", "--refresh") == 0
     assert "lists no Standard_NC4as_T4_v3" in capsys.readouterr().err
     fresh = prices.read(listed).find("vm/Standard_E4ds_v4", "westeurope")
@@ -75,9 +75,9 @@ def test_a_refresh_without_an_answer_leaves_the_list_alone(
     """Exit 1, one readable error."""
 
     def nothing(url: str) -> Mapping[str, Any]:
-        raise retail.NoPrices("the network is unreachable")
+        raise prices._no_prices("the network is unreachable")
 
-    monkeypatch.setattr(retail, "fetch", nothing)
+    monkeypatch.setattr(prices, "fetch", nothing)
     before = listed.read_bytes()
     assert ran("cost", "--refresh") == 1
     assert "error[no-prices]: the network is unreachable" in capsys.readouterr().err
@@ -90,4 +90,4 @@ def test_a_broken_price_list_is_a_readable_error(
     """Exit 2."""
     listed.write_text("{}")
     assert ran("cost") == 2
-    assert "error[wrong-prices]" in capsys.readouterr().err
+    assert "error[missing-field]: prices.json:1: no `currency`" in capsys.readouterr().err

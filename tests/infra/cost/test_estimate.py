@@ -7,14 +7,14 @@ from dataclasses import replace
 
 import pytest
 
-from infra.catalog import prices
-from infra.catalog.prices import AZURE
-from infra.catalog.sizes import SIZES, Preset
 from infra.cost import estimate as costing
+from infra.cost import prices
 from infra.cost.estimate import EXCLUDED, estimate
+from infra.cost.prices import AZURE
 from infra.preview.capture import Capture
 from infra.preview.rendering import Format, rendered
 from infra.preview.report import Report
+from infra.settings.azure import SIZES, Preset
 from infra.settings.loader import load
 from infra.settings.model import AssetRegistry, Cluster, Settings, Usage
 

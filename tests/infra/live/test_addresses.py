@@ -11,8 +11,8 @@ import pytest
 from azure.mgmt.resource.resources import ResourceManagementClient
 from pulumi_azure_native.features import SubscriptionFeatureRegistration
 
+from infra.live import doctor, resource_checks
 from infra.live.addresses import PLACES
-from infra.live.doctor import offline, subscription
 from tests.stand_ins.arm_server import SignedIn
 
 
@@ -29,13 +29,13 @@ def test_a_kind_has_the_api_version_of_the_providers_sdk(kind: str) -> None:
 
 def test_providers_have_the_api_version_of_azures_client() -> None:
     client = ResourceManagementClient(SignedIn(), "s", base_url="https://127.0.0.1")
-    assert client._config.api_version == subscription.PROVIDERS
+    assert client._config.api_version == doctor.PROVIDERS
 
 
 def test_features_have_the_api_version_of_the_providers_sdk() -> None:
     source = Path(str(sys.modules[SubscriptionFeatureRegistration.__module__].__file__)).read_text()
-    assert f"Uses Azure REST API version {subscription.FEATURES}." in source
+    assert f"Uses Azure REST API version {doctor.FEATURES}." in source
 
 
 def test_every_globally_named_kind_has_an_address() -> None:
-    assert set(offline.GLOBAL) <= set(PLACES)
+    assert set(resource_checks.GLOBAL) <= set(PLACES)

@@ -18,7 +18,7 @@ from azure.storage.blob import BlobClient
 
 from infra import cli
 from infra.live import arm, sas
-from infra.live.doctor.offline import GLOBAL
+from infra.live.resource_checks import GLOBAL
 from infra.settings.loader import load
 from tests.infra.live.declared import STORAGE, SUBSCRIPTION, resources
 from tests.infra.live.doctor.ready import USAGES, usage

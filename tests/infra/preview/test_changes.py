@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from infra.catalog.prices import read
 from infra.cost.estimate import estimate
+from infra.cost.prices import read
 from infra.preview.capture import Capture, Finding, Resource
 from infra.preview.changes import ABSENT, Change, Property, changes
 from infra.preview.diagram import page

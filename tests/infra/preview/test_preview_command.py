@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from infra import cli
-from infra.catalog.prices import read
 from infra.cost.estimate import estimate
+from infra.cost.prices import read
 from infra.preview import report as previews
 from infra.preview.capture import Capture, Finding, Resource
 from infra.preview.report import Report

@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from infra import cli
-from infra.catalog.sizes import PRESETS, RETIREMENTS, SIZES, retired, retirement
+from infra.settings.azure import PRESETS, RETIREMENTS, SIZES, retired, retirement
 from infra.settings.loader import FOLDER, load, schema, select, stacks
 from infra.settings.model import Cluster, Settings
 from ml.core.errors import Problem, Refused

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from infra.live.doctor.offline import GLOBAL
+from infra.live.resource_checks import GLOBAL
 from infra.settings.loader import load
 from infra.settings.model import Cluster, Settings
 from tests.infra.live.declared import SUBSCRIPTION

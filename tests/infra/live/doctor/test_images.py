@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from infra.live.arm import Arm
-from infra.live.doctor.resources import images
+from infra.live.resource_checks import images
 from infra.preview.capture import Resource
 from tests.infra.live.doctor.ready import HERE
 from tests.infra.programs import changed

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from infra.catalog.sizes import SIZES
 from infra.live.arm import Arm
+from infra.settings.azure import SIZES
 from infra.settings.model import Settings
 from tests.infra.live.doctor.ready import USAGES, said, usage, wrong
 from tests.stand_ins.arm_server import State

@@ -1,18 +1,55 @@
-"""Checks of the subscription: its state, registered providers, permissions and quota."""
+"""`infra doctor`: would Azure refuse the next update, as far as that can be known in advance?
+
+Each check passes, warns, or fails with the next command to type. Nothing is changed. Here are the
+order of the checks and those of the subscription: its state, providers, permissions and quota.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import date
 from fnmatch import fnmatchcase
 from typing import Any
 
-from infra.catalog.sizes import SIZES
+from infra.live import resource_checks
 from infra.live.addresses import Addresses, Unplaced, version
-from infra.live.arm import Arm
-from infra.live.doctor.offline import Check
+from infra.live.arm import Arm, Denied
+from infra.live.resource_checks import Check
 from infra.preview.capture import Resource
+from infra.settings.azure import SIZES
 from infra.settings.model import Settings
+
+_HINTS = {
+    "AuthorizationFailed": "ask for the role Reader on the subscription",
+    "MissingSubscriptionRegistration": "register the provider, then try again",
+}
+
+
+def examine(settings: Settings, declared: Sequence[Resource], arm: Arm) -> Iterator[Check]:
+    """Every check, offline ones first; a question that Azure refuses to answer is a warning."""
+    provided = [resource for resource in declared if resource.custom]
+    yield from resource_checks.name_forms(provided)
+    yield from resource_checks.retirements(settings)
+    for label, checks in (
+        ("subscription", state(settings, arm)),
+        ("resource providers", providers(provided, arm)),
+        ("features", features(provided, arm)),
+        ("images", resource_checks.images(provided, arm)),
+        ("free names", resource_checks.free_names(provided, arm)),
+        ("deleted vaults", resource_checks.deleted_vaults(provided, arm)),
+        ("deleted logs", resource_checks.deleted_logs(settings, provided, arm)),
+        ("deleted workspaces", resource_checks.deleted_workspaces(provided, arm)),
+        ("quota", quota(settings, arm)),
+        ("budget", resource_checks.budget(provided, arm, date.today())),
+        ("permissions", permissions(provided, arm)),
+    ):
+        try:
+            yield from checks
+        except Denied as error:
+            hint = _HINTS.get(str(error), "")
+            yield Check(label, "warning", f"Azure does not answer: {error}", hint)
+
 
 # API versions: rest/api/resources/subscriptions/get; providers as azure-mgmt-resource asks for
 # them; features of a provider.

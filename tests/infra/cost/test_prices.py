@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from infra.catalog import prices
-from infra.catalog.prices import Price, PriceList, WrongPrices
+from infra.cost import prices
+from infra.cost.prices import Price, PriceList, SpotShare
+from ml.core.errors import Refused
 
 
 def price(item: str, region: str, amount: float, priority: prices.Priority = "dedicated") -> Price:
@@ -17,9 +18,8 @@ def price(item: str, region: str, amount: float, priority: prices.Priority = "de
 
 LISTED = PriceList(
     "USD",
+    SpotShare(0.2, "a source"),
     (price("vm/A", "eastus", 1.0), price("vm/B", "eastus", 2.0), price("vm/B", "north", 3.0)),
-    0.2,
-    "a source",
 )
 
 
@@ -51,7 +51,7 @@ def test_a_spot_price_is_estimated_until_one_is_listed() -> None:
     assert assumed is not None
     assert (assumed.amount, assumed.note) == (
         0.2,
-        f"low priority, estimated as 20% of dedicated ({LISTED.spot_source})",
+        f"low priority, estimated as 20% of dedicated ({LISTED.spot_share.source})",
     )
     known = LISTED.updated([price("vm/A", "eastus", 0.3, "spot")]).find("vm/A", "eastus", "spot")
     assert known is not None
@@ -70,23 +70,23 @@ def test_a_newer_price_replaces_the_old_one_in_the_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"price": "cheap"}, "vm/A in eastus: 'cheap' is not a number"),
-        ({"price": -1}, "vm/A in eastus: -1 is not a price"),
-        ({"price": float("nan")}, "vm/A in eastus: nan is not a price"),
-        ({"price": True}, "vm/A in eastus: True is not a number"),
-        ({"source": ""}, "vm/A in eastus: no source"),
-        ({"as_of": None}, "vm/A in eastus: no as_of"),
-        ({"priority": "cheap"}, "vm/A in eastus: priority cheap"),
+        ({"price": "cheap"}, "`prices.0..price` is 'cheap'; expected: a number"),
+        ({"price": -1}, "`prices.0..price` is -1; expected: at least 0"),
+        ({"price": float("nan")}, "`prices.0..price` is 'NaN'; expected: a number"),
+        ({"price": True}, "`prices.0..price` is true; expected: a number"),
+        ({"source": ""}, "`prices.0..source` is ''; expected: a text that is not empty"),
+        ({"as_of": None}, "`prices.0..as_of` is empty; expected: a text"),
+        ({"priority": "cheap"}, "`prices.0..priority` is 'cheap'; expected: 'dedicated' or 'spot'"),
     ],
 )
 def test_an_invalid_entry_is_refused(tmp_path: Path, change: dict[str, object], said: str) -> None:
-    """The message names the entry and the reason."""
+    """The message names the entry, its line and the reason."""
     path = tmp_path / "prices.json"
     LISTED.write(path)
     document = json.loads(path.read_text())
     document["prices"][0] |= change
     path.write_text(json.dumps(document))
-    with pytest.raises(WrongPrices, match=said):
+    with pytest.raises(Refused, match=said):
         prices.read(path)
 
 
@@ -95,5 +95,5 @@ def test_an_invalid_price_file_is_refused(tmp_path: Path, text: str) -> None:
     """Broken JSON, or another structure."""
     path = tmp_path / "prices.json"
     path.write_text(text)
-    with pytest.raises(WrongPrices, match=r"prices\.json"):
+    with pytest.raises(Refused, match=r"prices\.json:1: "):
         prices.read(path)

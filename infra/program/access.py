@@ -1,4 +1,4 @@
-"""Role assignments: least privilege, with every role that an environment grants in one place.
+"""Identities without secrets, and every role that an environment grants: least privilege.
 
 Roles of a workspace's own identity: learn.microsoft.com/azure/machine-learning/
 how-to-identity-based-service-authentication (user-assigned managed identity).
@@ -15,14 +15,58 @@ import pulumi
 from pulumi_azure_native import authorization, managedidentity
 
 from infra.program.compute import Workstations
-from infra.program.identity import Identity
 from infra.program.monitoring import Monitoring
 from infra.program.registry import Assets, Registry
 from infra.program.site import Site
-from infra.program.storage import Storage
-from infra.program.vault import Vault
+from infra.program.storage import Storage, Vault
 from infra.program.workspace import Workspace
 from infra.settings.model import Settings
+
+
+@dataclass(frozen=True)
+class IdentityArgs:
+    """`clusters` and `repository` get identities; `encryption` asks for one for storage's key."""
+
+    site: Site
+    repository: str
+    clusters: Sequence[str]
+    encryption: bool
+
+
+class Identity(pulumi.ComponentResource):
+    """Identities of the workspace, each cluster, the endpoints and the repository."""
+
+    def __init__(self, name: str, args: IdentityArgs) -> None:
+        super().__init__("platform:identity:Identity", name)
+        self._site = args.site
+        self.workspace = self._identity("workspace")
+        self.endpoints = self._identity("endpoints")
+        self.pipeline = self._identity("pipeline")
+        self.encryption = self._identity("encryption") if args.encryption else None
+        self.clusters = {name: self._identity(f"cluster-{name}") for name in args.clusters}
+        # One credential an identity: Azure refuses two concurrent writes.
+        managedidentity.FederatedIdentityCredential(
+            "github",
+            resource_group_name=args.site.group,
+            resource_name_=self.pipeline.name,
+            federated_identity_credential_resource_name="github-environment",
+            issuer="https://token.actions.githubusercontent.com",
+            subject=f"repo:{args.repository}:environment:{args.site.names.environment}",
+            audiences=["api://AzureADTokenExchange"],
+            opts=pulumi.ResourceOptions(parent=self.pipeline),
+        )
+        self.register_outputs({"pipelineClientId": self.pipeline.client_id})
+
+    def _identity(self, name: str) -> managedidentity.UserAssignedIdentity:
+        return managedidentity.UserAssignedIdentity(
+            name,
+            resource_group_name=self._site.group,
+            resource_name_=self._site.names.local("id", name),
+            location=self._site.location,
+            tags=self._site.tags,
+            opts=pulumi.ResourceOptions(parent=self),
+        )
+
 
 # learn.microsoft.com/azure/role-based-access-control/built-in-roles
 ROLES: Mapping[str, str] = {

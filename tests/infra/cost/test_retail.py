@@ -8,7 +8,8 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from infra.catalog.retail import NoPrices, refreshed, vm_prices
+from infra.cost.prices import refreshed, vm_prices
+from ml.core.errors import Refused
 
 SIZE = "Standard_NC4as_T4_v3"
 
@@ -101,5 +102,5 @@ def test_a_size_that_azure_does_not_list_is_named() -> None:
 )
 def test_an_answer_that_cannot_be_trusted_is_refused(page: dict[str, Any], said: str) -> None:
     """No list, no number, two prices for one item, another host, endless pages."""
-    with pytest.raises(NoPrices, match=said):
+    with pytest.raises(Refused, match=said):
         vm_prices(SIZE, "westeurope", Recorded(*([page] * 50)))

@@ -1,8 +1,9 @@
-"""VM sizes for compute: their hardware, the presets, and retirements of families.
+"""What Azure offers: regions, and VM sizes with their hardware, presets and retirements.
 
-Sizes: learn.microsoft.com/azure/virtual-machines/sizes. Retirements: retired-sizes-list there, and
-the migration guide of each family (h-series-retirement, hc-series-retirement and so on), for
-families with GPUs or InfiniBand and those of `SIZES`.
+Regions are kept by hand; `az account list-locations` has them all. Sizes: learn.microsoft.com/
+azure/virtual-machines/sizes. Retirements: retired-sizes-list there, and the migration guide of each
+family (h-series-retirement, hc-series-retirement and so on), for families with GPUs or InfiniBand
+and those of `SIZES`.
 """
 
 from __future__ import annotations
@@ -12,6 +13,31 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import date
 from typing import Literal
+
+_NAMES = """
+australiacentral australiacentral2 australiaeast australiasoutheast austriaeast belgiumcentral
+brazilsouth brazilsoutheast canadacentral canadaeast centralindia centralus chilecentral
+denmarkeast eastasia eastus eastus2 eastus3 francecentral francesouth germanynorth
+germanywestcentral indonesiacentral israelcentral italynorth japaneast japanwest
+jioindiacentral jioindiawest koreacentral koreasouth malaysiawest mexicocentral newzealandnorth
+northcentralus northeurope norwayeast norwaywest polandcentral qatarcentral southafricanorth
+southafricawest southcentralus southeastasia southindia spaincentral swedencentral
+swedensouth switzerlandnorth switzerlandwest uaecentral uaenorth uksouth ukwest westcentralus
+westeurope westindia westus westus2 westus3
+"""
+REGIONS = frozenset(_NAMES.split())
+# reliability/regions-list: regions without availability zones, and without a paired region.
+_WITHOUT_ZONES = """
+australiacentral australiacentral2 australiasoutheast brazilsoutheast canadaeast francesouth
+germanynorth koreasouth northcentralus norwaywest southafricawest southindia switzerlandwest
+uaecentral ukwest westcentralus westindia westus
+"""
+_WITHOUT_PAIR = """
+austriaeast belgiumcentral chilecentral indonesiacentral israelcentral italynorth malaysiawest
+mexicocentral newzealandnorth polandcentral qatarcentral spaincentral
+"""
+NO_ZONES, NO_PAIR = frozenset(_WITHOUT_ZONES.split()), frozenset(_WITHOUT_PAIR.split())
+
 
 Preset = Literal["cpu", "t4", "a100", "infiniband"]
 

@@ -1,1 +1,0 @@
-"""What Azure offers: VM sizes, regions and prices."""

@@ -1,0 +1,220 @@
+"""The price list: the price of an item in a region, with its source and date.
+
+An item is `vm/<size>`, `private-endpoint`, `firewall/<sku>` and so on. An item without a price is
+None, never zero, so that an estimate can name it.
+
+Prices of VMs are refreshed from the Retail Prices API, which needs no sign-in (learn.microsoft.com/
+rest/api/cost-management/retail-prices/azure-retail-prices). Rows for Windows, cloud services (the
+same size at Windows' price), DevTest and reservations are skipped. `Low Priority` in `skuName` is
+the price of Azure ML's low-priority nodes; `Spot` is that of virtual machines.
+"""
+
+from __future__ import annotations
+
+import json
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from ml.core import documents, files, repository, settings
+from ml.core.errors import Exit, Problem, Refused
+
+FILE = Path(__file__).with_name("prices.json")
+# Source of the prices that Azure itself gave; all others are copied from third parties.
+AZURE = "Azure Retail Prices API"
+# Its prices are used, with a note, for regions that are not listed.
+DEFAULT_REGION = "eastus"
+ADDRESS = "https://prices.azure.com/api/retail/prices"
+VERSION = "2023-01-01-preview"
+MOST_PAGES = 50
+Priority = Literal["dedicated", "spot"]
+Get = Callable[[str], Mapping[str, Any]]
+Text = Annotated[str, Field(min_length=1)]
+
+
+@dataclass(frozen=True)
+class Price:
+    """`amount` in the list's currency for one `unit`; `note` says why it is inexact."""
+
+    __pydantic_config__ = settings.CLOSED
+
+    item: Text
+    region: Text
+    unit: Text
+    amount: Annotated[float, Field(ge=0, alias="price")]
+    source: Text
+    as_of: Text
+    priority: Priority = "dedicated"
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class SpotShare:
+    """The share of the dedicated price that an unlisted spot price is estimated as."""
+
+    __pydantic_config__ = settings.CLOSED
+
+    value: Annotated[float, Field(ge=0)]
+    source: Text
+
+
+@dataclass(frozen=True)
+class PriceList:
+    """Prices by item, region and priority."""
+
+    __pydantic_config__ = settings.CLOSED
+
+    currency: Text
+    spot_share: SpotShare
+    prices: tuple[Price, ...]
+
+    def find(self, item: str, region: str, priority: Priority = "dedicated") -> Price | None:
+        """The price, with a note where it is another region's or an estimated spot price."""
+        listed = {
+            price.region: price
+            for price in self.prices
+            if (price.item, price.priority) == (item, priority)
+        }
+        if region in listed:
+            return listed[region]
+        if priority == "spot" and (dedicated := self.find(item, region)):
+            share = self.spot_share
+            note = f"low priority, estimated as {share.value:.0%} of dedicated ({share.source})"
+            note = "; ".join(filter(None, (dedicated.note, note)))
+            amount = dedicated.amount * share.value
+            return replace(dedicated, amount=amount, priority="spot", note=note)
+        if DEFAULT_REGION in listed:
+            return replace(
+                listed[DEFAULT_REGION],
+                note=f"as in {DEFAULT_REGION} (no price is listed for {region})",
+            )
+        return None
+
+    def updated(self, fresh: Sequence[Price]) -> PriceList:
+        """The list, with `fresh` replacing older prices of the same items."""
+        replaced = {(price.item, price.region, price.priority) for price in fresh}
+        others = [o for o in self.prices if (o.item, o.region, o.priority) not in replaced]
+        ordered = sorted(
+            (*others, *fresh), key=lambda price: (price.item, price.region, price.priority)
+        )
+        return replace(self, prices=tuple(ordered))
+
+    def write(self, path: Path | None = None) -> None:
+        """Replace the file (FILE) atomically."""
+        document = {
+            "currency": self.currency,
+            "spot_share": asdict(self.spot_share),
+            "prices": [_entry(price) for price in self.prices],
+        }
+        files.replace(path or FILE, json.dumps(document, indent=1) + "\n")
+
+
+def _entry(price: Price) -> dict[str, object]:
+    """A price in the file, without its note."""
+    names = {name: "price" if name == "amount" else name for name in asdict(price)}
+    del names["note"]
+    return {stated: getattr(price, name) for name, stated in names.items()}
+
+
+def read(path: Path | None = None) -> PriceList:
+    """The price list of a file (FILE); Refused with every invalid entry."""
+    path = path or FILE
+    return settings.read(PriceList, documents.read(path, repository.shown(path)))
+
+
+def _no_prices(reason: str) -> Refused:
+    hint = "the list in the repository is unchanged; without --refresh it is used as it is"
+    problem = Problem("no-prices", reason, "an answer of the price list", hint)
+    return Refused(problem, exit_code=Exit.RUN_FAILED)
+
+
+def fetch(url: str) -> Mapping[str, Any]:
+    """One page over HTTPS; Refused without a JSON answer."""
+    try:
+        with urllib.request.urlopen(url, timeout=30) as answer:  # https, from ADDRESS alone
+            page = json.load(answer)
+    except (OSError, ValueError) as error:
+        raise _no_prices(str(error)) from None
+    if not isinstance(page, dict):
+        raise _no_prices("the answer is not an object")
+    return page
+
+
+def vm_prices(size: str, region: str, get: Get | None = None) -> list[Price]:
+    """Dedicated and low-priority price of a VM size for an hour; empty if Azure lists none.
+
+    Refused for an invalid answer and for two different prices of the same date.
+    """
+    latest: dict[str, Price] = {}
+    for row in _rows(size, region, get or fetch):
+        if _another_product(row):
+            continue
+        priority: Priority = "spot" if "Low Priority" in str(row.get("skuName")) else "dedicated"
+        amount, since = row.get("retailPrice"), str(row.get("effectiveStartDate", ""))[:10]
+        if isinstance(amount, bool) or not isinstance(amount, int | float) or amount <= 0:
+            raise _no_prices(f"{size} in {region}: a price of {amount!r}")
+        date = since or "unknown"
+        price = Price(f"vm/{size}", region, "hour", float(amount), AZURE, date, priority)
+        before = latest.setdefault(priority, price)
+        if before.amount != price.amount:
+            # The list also holds former prices: the latest start counts.
+            latest[priority] = max(before, price, key=lambda row: row.as_of)
+            if before.as_of == price.as_of:
+                raise _no_prices(f"{size} in {region}: {before.amount} and {price.amount}")
+    return list(latest.values())
+
+
+def refreshed(
+    sizes: Iterable[str], region: str, get: Get | None = None
+) -> tuple[list[Price], list[str]]:
+    """The prices of all sizes, and the sizes without one."""
+    prices: list[Price] = []
+    missing: list[str] = []
+    for size in sizes:
+        listed = vm_prices(size, region, get)
+        prices.extend(listed)
+        if not listed:
+            missing.append(size)
+    return prices, missing
+
+
+def _rows(size: str, region: str, get: Get) -> Iterator[Mapping[str, Any]]:
+    condition = " and ".join(
+        f"{name} eq '{value}'"
+        for name, value in (
+            ("serviceName", "Virtual Machines"),
+            ("armRegionName", region),
+            ("armSkuName", size),
+            ("priceType", "Consumption"),
+        )
+    )
+    query = {"api-version": VERSION, "currencyCode": "'USD'", "$filter": condition}
+    url = f"{ADDRESS}?{urllib.parse.urlencode(query, quote_via=urllib.parse.quote)}"
+    for _ in range(MOST_PAGES):
+        page = get(url)
+        items = page.get("Items")
+        if not isinstance(items, list):
+            raise _no_prices("the answer has no Items")
+        yield from items
+        url = page.get("NextPageLink") or ""
+        if not url:
+            return
+        # Azure's links name the port of https.
+        if not url.replace(":443/", "/", 1).startswith(f"{ADDRESS}?"):
+            raise _no_prices(f"the address of the next page is {url}")
+    raise _no_prices(f"more than {MOST_PAGES} pages")
+
+
+def _another_product(row: Mapping[str, Any]) -> bool:
+    """Whether a row is not the price of a Linux node."""
+    named = f"{row.get('productName')} {row.get('skuName')}".replace(" ", "")
+    if row.get("type") != "Consumption" or row.get("unitOfMeasure") != "1 Hour":
+        return True
+    others = ("Windows", "CloudServices", "DevTest", "Spot", "Reservation")
+    return any(word in named for word in others)
