@@ -203,7 +203,7 @@ def test_imports_follow_the_design() -> None:
         ("policies.infra.rules", "infra.settings.model", True),
         ("infra.settings.loader", "ml.core.errors", False),
         ("infra.settings.loader", "ml.specs.sdk.load", True),
-        ("infra.cost.prices", "infra.settings.model", True),
+        ("infra.settings.model", "infra.cost.prices", True),
         ("ml.specs.plan.plan", "infra.cost.prices", True),
         ("policies.promotion.engine", "policies.promotion.evidence", False),
     ],

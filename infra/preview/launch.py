@@ -7,7 +7,8 @@ Each line of the input is a request, each line of the output the exit code of th
 
 azure-native gives each resource an alias for every past API version, and the SDK computes a URN for
 each of them: three quarters of a run's CPU. The SDK only sends those URNs to engines without alias
-specs. Ours supports alias specs, so they are not computed. `bare` leaves the SDK unchanged.
+specs. Ours supports alias specs, so they are not computed. The SDK also sends its debug log to the
+engine, in hundreds of calls that ours ignores. `bare` leaves the SDK unchanged.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import runpy
 import sys
 from pathlib import Path
 
+import pulumi.log
 import pulumi.resource
 import pulumi.runtime
 
@@ -31,12 +33,17 @@ SDK = (
     *("keyvault", "machinelearningservices", "managedidentity", "monitor", "network"),
     *("operationalinsights", "privatedns", "resources", "security", "storage"),
 )
+# What reading its settings imports.
+READERS = ("pydantic.fields", "pydantic.type_adapter", "yaml")
 
 
 def main() -> None:
     """Fork for each request and run its program there."""
+    for name in READERS:
+        importlib.import_module(name)
     for name in SDK:
-        vars(importlib.import_module(f"pulumi_azure_native.{name}"))
+        # A module of the SDK loads when an attribute of it is read.
+        getattr(importlib.import_module(f"pulumi_azure_native.{name}"), "_utilities", None)
     gc.collect()
     gc.freeze()  # the forks share this memory as long as no collection writes to it
     answers = os.fdopen(os.dup(1), "w")
@@ -56,6 +63,7 @@ def run(engine: str, project: str, stack: str, root: str, bare: bool) -> None:
     """Run infra/__main__.py of the tree at `root`, with its `infra` and `ml`."""
     if not bare:
         setattr(pulumi.resource, "collapse_alias_to_urn", lambda *alias: None)  # noqa: B010
+        setattr(pulumi.log, "debug", lambda *message: None)  # noqa: B010
     # `infra` and `ml` are namespace packages: without this, modules that the tree lacks would come
     # from the tree that is installed.
     sys.path[:] = [root, *(path for path in sys.path[1:] if not Path(path, "infra").is_dir())]

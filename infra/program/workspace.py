@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import pulumi
 from pulumi_azure_native import machinelearningservices as ml
@@ -102,12 +103,8 @@ def _by_identity(
 ) -> ml.AzureDataLakeGen2DatastoreArgs:
     return ml.AzureDataLakeGen2DatastoreArgs(
         datastore_type="AzureDataLakeGen2",
-        account_name=args.storage.lake.name,
         filesystem=container,
-        endpoint="core.windows.net",
-        protocol="https",
-        subscription_id=args.site.subscription,
-        resource_group=args.site.names.group,
+        **_lake(args),
         credentials=ml.NoneDatastoreCredentialsArgs(credentials_type="None"),
         service_data_access_auth_identity="WorkspaceUserAssignedIdentity",
     )
@@ -118,17 +115,24 @@ def _by_sas(
 ) -> ml.AzureBlobDatastoreArgs:
     return ml.AzureBlobDatastoreArgs(
         datastore_type="AzureBlob",
-        account_name=args.storage.lake.name,
         container_name=container,
-        endpoint="core.windows.net",
-        protocol="https",
-        subscription_id=args.site.subscription,
-        resource_group=args.site.names.group,
+        **_lake(args),
         credentials=ml.SasDatastoreCredentialsArgs(
             credentials_type="Sas",
             secrets=ml.SasDatastoreSecretsArgs(secrets_type="Sas", sas_token=token),
         ),
     )
+
+
+def _lake(args: WorkspaceArgs) -> dict[str, Any]:
+    """Where a datastore finds the data lake."""
+    return {
+        "account_name": args.storage.lake.name,
+        "endpoint": "core.windows.net",
+        "protocol": "https",
+        "subscription_id": args.site.subscription,
+        "resource_group": args.site.names.group,
+    }
 
 
 def _rule_name(host: str) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import difflib
 import ipaddress
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date
 
@@ -41,6 +41,9 @@ _DOCKER = ipaddress.IPv4Network("172.17.0.0/16")
 _RESERVED = 5
 
 
+Keys = tuple[Key, ...]
+
+
 @dataclass(frozen=True)
 class Finding:
     """One problem; `keys` lead from `config` to the setting to change."""
@@ -49,7 +52,7 @@ class Finding:
     found: str
     expected: str
     hint: str
-    keys: tuple[Key, ...] = ()
+    keys: Keys = ()
 
 
 Findings = Iterator[Finding]
@@ -105,7 +108,7 @@ def _region(settings: Settings) -> Findings:
 
 def _sizes(settings: Settings) -> Findings:
     for index, cluster in enumerate(settings.clusters):
-        keys: tuple[Key, ...] = (CLUSTERS, index)
+        keys: Keys = (CLUSTERS, index)
         if (cluster.preset is None) == (cluster.size is None):
             sizes = "both `preset` and `size`" if cluster.size else "neither `preset` nor `size`"
             expected = "one of the two; presets: " + ", ".join(PRESETS)
@@ -123,7 +126,7 @@ def _sizes(settings: Settings) -> Findings:
         yield Finding("builder-with-gpu", message, "a size without a GPU", hint, keys)
 
 
-def _size(size: str, keys: tuple[Key, ...]) -> Findings:
+def _size(size: str, keys: Keys) -> Findings:
     if retirement := retired(size, date.today()):
         message = f"`{size}`: the {retirement.family} series was retired on {retirement.day}"
         hint = f"use {retirement.instead}"
@@ -138,7 +141,7 @@ def _size(size: str, keys: tuple[Key, ...]) -> Findings:
 
 def _nodes(settings: Settings) -> Findings:
     for index, cluster in enumerate(settings.clusters):
-        keys: tuple[Key, ...] = (CLUSTERS, index)
+        keys: Keys = (CLUSTERS, index)
         size = SIZES.get(cluster.vm_size)
         if size and cluster.priority == "spot" and not size.low_priority:
             message = f"`{cluster.name}`: Azure ML has no low-priority nodes of {cluster.vm_size}"
@@ -163,37 +166,46 @@ def _nodes(settings: Settings) -> Findings:
 
 def _names(settings: Settings) -> Findings:
     """Clusters and compute instances share one name space, endpoints have another."""
-    computes: list[tuple[tuple[Key, ...], str]] = [
-        *(((CLUSTERS, at), cluster.name) for at, cluster in enumerate(settings.clusters)),
-        *(((WORKSTATIONS, at), machine.name) for at, machine in enumerate(settings.workstations)),
+    computes = [
+        *_listed([cluster.name for cluster in settings.clusters], CLUSTERS, field="name"),
+        *_listed([machine.name for machine in settings.workstations], WORKSTATIONS, field="name"),
     ]
-    endpoints: list[tuple[tuple[Key, ...], str]] = [
-        ((ENDPOINTS, at), endpoint.name) for at, endpoint in enumerate(settings.endpoints)
-    ]
+    names_of_endpoints = [endpoint.name for endpoint in settings.endpoints]
+    endpoints = _listed(names_of_endpoints, ENDPOINTS, field="name")
+    yield from (*_repeated(computes), *_repeated(endpoints))
     for keys, name in computes:
         if name == BUILDER:
             message = f"`{BUILDER}` is the name of the cluster that builds images"
-            yield Finding("same-name", message, "another name", "rename it", (*keys, "name"))
+            yield Finding("same-name", message, "another name", "rename it", keys)
     for keys, name in endpoints:
         in_azure = names(settings).regional(name)
         if len(in_azure) > MAX_ENDPOINT_NAME:
             message = f"the endpoint would be called `{in_azure}`: {len(in_azure)} characters"
             expected = f"at most {MAX_ENDPOINT_NAME}, with the environment and the unique suffix"
             hint = f"shorten `{name}` by {len(in_azure) - MAX_ENDPOINT_NAME}"
-            yield Finding("endpoint-name", message, expected, hint, (*keys, "name"))
-    for group in (computes, endpoints):
-        for at, (keys, name) in enumerate(group):
-            if name in [other for _, other in group[:at]]:
-                message = f"`{name}` appears twice"
-                yield Finding("same-name", message, "distinct names", "rename one", (*keys, "name"))
-    for index, container in enumerate(settings.storage.containers):
-        keys = (STORAGE, "containers", index)
-        if container in settings.storage.containers[:index]:
-            message = f"container `{container}` appears twice"
-            yield Finding("same-name", message, "distinct names", "delete one", keys)
+            yield Finding("endpoint-name", message, expected, hint, keys)
+    containers = _listed(settings.storage.containers, STORAGE, "containers")
+    yield from _repeated(containers)
+    for keys, container in containers:
         if container in DEFAULT_DATASTORES:
             message = f"every workspace already has a datastore `{container}`"
             yield Finding("same-name", message, "another name", "rename it", keys)
+
+
+def _listed(names: Sequence[str], *above: Key, field: str = "") -> list[tuple[Keys, str]]:
+    """Each name of a list with the keys that lead to it; `field` is the name's in an item."""
+    below = (field,) if field else ()
+    return [((*above, index, *below), name) for index, name in enumerate(names)]
+
+
+def _repeated(names: Sequence[tuple[Keys, str]]) -> Findings:
+    """A finding for each name that an earlier one equals."""
+    earlier: set[str] = set()
+    for keys, name in names:
+        if name in earlier:
+            message = f"`{name}` appears twice"
+            yield Finding("same-name", message, "distinct names", "rename or delete one", keys)
+        earlier.add(name)
 
 
 def _asset_registry(settings: Settings) -> Findings:
@@ -229,7 +241,7 @@ def _storage(settings: Settings) -> Findings:
     if 0 < storage.nfs_share_gib < 100:
         message = f"`{STORAGE}.nfs_share_gib` is {storage.nfs_share_gib}"
         hint = "a premium share is billed for at least 100 GiB"
-        keys: tuple[Key, ...] = (STORAGE, "nfs_share_gib")
+        keys: Keys = (STORAGE, "nfs_share_gib")
         yield Finding("wrong-value", message, "0, or 100 or more", hint, keys)
     # `infra sas` issues a SAS for one path of one container, and there is one secret.
     if storage.datastores == "sas" and len(storage.containers) > 1:
@@ -246,7 +258,7 @@ def _storage(settings: Settings) -> Findings:
 
 def _workstations(settings: Settings) -> Findings:
     for index, machine in enumerate(settings.workstations):
-        keys: tuple[Key, ...] = (WORKSTATIONS, index)
+        keys: Keys = (WORKSTATIONS, index)
         vm = machine.kind == "data-science-vm"
         if vm and not machine.ssh_key:
             message = f"`{machine.name}` has no `ssh_key`"
@@ -299,13 +311,9 @@ def _address_space(settings: Settings) -> Findings:
 def _network_options(settings: Settings) -> Findings:
     """Options that only a virtual network has, or only one of the two kinds of isolation."""
     network, hosts = settings.network, settings.network.allowed_hosts
-    for index, host in enumerate(hosts):
-        if host in hosts[:index]:
-            keys: tuple[Key, ...] = (NETWORK, "allowed_hosts", index)
-            message = f"`{host}` appears twice"
-            yield Finding("same-name", message, "distinct names", "delete one", keys)
+    yield from _repeated(_listed(hosts, NETWORK, "allowed_hosts"))
     if not settings.private:
-        private_only: list[tuple[str, bool, tuple[Key, ...]]] = [
+        private_only: list[tuple[str, bool, Keys]] = [
             ("an NFS share", settings.storage.nfs_share_gib > 0, (STORAGE, "nfs_share_gib")),
             *(
                 ("a data-science VM", machine.kind == "data-science-vm", (WORKSTATIONS, at, "kind"))

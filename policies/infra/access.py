@@ -17,6 +17,7 @@ from policies.infra.rule import (
     Item,
     Rules,
     StackFindings,
+    sources_of,
 )
 
 CREDENTIAL = "managedidentity:FederatedIdentityCredential"
@@ -87,7 +88,7 @@ def _not_on_group(items: Sequence[Item], limits: Limits) -> StackFindings:
     "role-managing", "Only the workspace's identity manages the workspace's resources.", "own"
 )
 def _managing(items: Sequence[Item], limits: Limits) -> StackFindings:
-    own = {urn for item in items if item.kind == WORKSPACE for urn in item.sources("identity")}
+    own = sources_of(items, WORKSPACE, "identity")
     for item in items:
         granted = role(item) if item.kind == ROLE_ASSIGNMENT else ""
         principals = item.sources("principalId")

@@ -15,6 +15,7 @@ from policies.infra.rule import (
     Item,
     Rules,
     StackFindings,
+    is_cluster,
 )
 
 # Every size with an accelerator: virtual-machines/sizes/overview, "N".
@@ -31,7 +32,7 @@ RULES = Rules()
 @RULES.resource("cost-node-cap", "Clusters stay within the limit of nodes.", "own", COMPUTE)
 def _max_nodes(item: Item, limits: Limits) -> Iterator[str]:
     nodes = item.at(f"{_SCALE}.maxNodeCount")
-    if _is_cluster(item) and (not isinstance(nodes, int | float) or nodes > limits.max_nodes):
+    if is_cluster(item) and (not isinstance(nodes, int | float) or nodes > limits.max_nodes):
         yield f"`maxNodeCount` is {nodes}, at most {limits.max_nodes} here"
 
 
@@ -40,13 +41,13 @@ def _max_nodes(item: Item, limits: Limits) -> Iterator[str]:
 )
 def _min_nodes(item: Item, limits: Limits) -> Iterator[str]:
     nodes = item.at(f"{_SCALE}.minNodeCount", 0)
-    if _is_cluster(item) and nodes != 0:
+    if is_cluster(item) and nodes != 0:
         yield f"`minNodeCount` is {nodes}, must be 0: an idle node costs as much as a busy one"
 
 
 @RULES.resource("cost-idle-time", "Idle nodes are released soon.", "own", COMPUTE)
 def _idle_time(item: Item, limits: Limits) -> Iterator[str]:
-    if not _is_cluster(item):
+    if not is_cluster(item):
         return
     duration = item.at(f"{_SCALE}.nodeIdleTimeBeforeScaleDown")
     if _minutes(duration) > limits.idle_minutes:
@@ -101,7 +102,3 @@ def _minutes(duration: object) -> float:
         return math.inf
     hours, minutes, seconds = (int(group or 0) for group in match.groups())
     return hours * 60 + minutes + seconds / 60
-
-
-def _is_cluster(item: Item) -> bool:
-    return bool(item.at("properties.computeType") == "AmlCompute")

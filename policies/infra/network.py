@@ -22,6 +22,7 @@ from policies.infra.rule import (
     Item,
     Rules,
     StackFindings,
+    sources_of,
 )
 
 DNS_GROUP = "network:PrivateDnsZoneGroup"
@@ -197,12 +198,7 @@ def _private_endpoints(items: Sequence[Item], limits: Limits) -> StackFindings:
         if item.kind == PRIVATE_ENDPOINT:
             for urn in item.uses.get("privateLinkServiceConnections", ()):
                 endpoints.setdefault(urn, []).append(item)
-    in_dns = {
-        urn
-        for item in items
-        if item.kind == DNS_GROUP
-        for urn in item.uses.get("privateEndpointName", ())
-    }
+    in_dns = sources_of(items, DNS_GROUP, "privateEndpointName")
     for item in items:
         for part in _parts(item):
             own = [each for each in endpoints.get(item.urn, []) if part in _groups(each)]
@@ -235,8 +231,8 @@ def _dns_zones(items: Sequence[Item], limits: Limits) -> StackFindings:
     linked = {
         urn
         for item in items
-        if item.kind == DNS_LINK and item.uses.get("virtualNetwork")
-        for urn in item.uses.get("privateZoneName", ())
+        if item.kind == DNS_LINK and item.sources("virtualNetwork")
+        for urn in item.sources("privateZoneName")
     }
     for item in items:
         if item.kind == DNS_GROUP:

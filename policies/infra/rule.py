@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -84,6 +84,16 @@ class Item:
         """The name in Azure; in a preview, which does not know it yet, the name in the program."""
         name = self.at("name", UNKNOWN)
         return self.name if name == UNKNOWN else str(name)
+
+
+def sources_of(items: Iterable[Item], kind: str, name: str) -> set[str]:
+    """The URNs that this input of the resources of a kind was made from."""
+    return {urn for item in items if item.kind == kind for urn in item.sources(name)}
+
+
+def is_cluster(item: Item) -> bool:
+    """Whether compute is a cluster, not an instance."""
+    return bool(item.at("properties.computeType") == "AmlCompute")
 
 
 Check = Callable[[Item, Limits], Iterator[str]]

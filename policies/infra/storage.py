@@ -16,6 +16,7 @@ from policies.infra.rule import (
     Item,
     Rules,
     StackFindings,
+    sources_of,
 )
 
 FILE_STORAGE = "FileStorage"  # the `kind` of an account that holds NFS shares
@@ -84,9 +85,7 @@ def _soft_delete(item: Item, limits: Limits) -> Iterator[str]:
     "storage-recoverable", "Every account sets how long a deletion can be undone.", "CKV2_AZURE_38"
 )
 def _has_soft_delete(items: Sequence[Item], limits: Limits) -> StackFindings:
-    accounts = {
-        urn for item in items if item.kind == BLOB_SERVICE for urn in item.sources("accountName")
-    }
+    accounts = sources_of(items, BLOB_SERVICE, "accountName")
     for item in items:
         if item.kind == ACCOUNT and item.at("kind") != FILE_STORAGE and item.urn not in accounts:
             yield item, "no `BlobServiceProperties` sets how long a deletion can be undone"
@@ -137,7 +136,7 @@ def _share_root(item: Item, limits: Limits) -> Iterator[str]:
 @RULES.stack("data-kept", "Resources that hold data cannot be deleted by accident.", "own")
 def _locked(items: Sequence[Item], limits: Limits) -> StackFindings:
     """A lock or `protect` is enough: to remove a cluster, the locks have to go first."""
-    locked = {urn for item in items if item.kind == LOCK for urn in item.sources("scope")}
+    locked = sources_of(items, LOCK, "scope")
     for item in items:
         holds_data = item.kind in (ACCOUNT, VAULT, CONTAINER_REGISTRY)
         if holds_data and not item.protected and item.urn not in locked:

@@ -20,6 +20,7 @@ from policies.infra.rule import (
     Item,
     Rules,
     StackFindings,
+    is_cluster,
 )
 
 # A host, or all hosts of a registered domain; `*.com` does not match.
@@ -121,13 +122,9 @@ def _is_narrow(rule: Item) -> bool:
     return tag != UNKNOWN and not tag.startswith(_OPEN_TAGS)
 
 
-def _is_cluster(item: Item) -> bool:
-    return bool(item.at("properties.computeType") == "AmlCompute")
-
-
 @RULES.resource("compute-identity", "Each cluster has a user-assigned identity.", "own", COMPUTE)
 def _cluster_identity(item: Item, limits: Limits) -> Iterator[str]:
-    if _is_cluster(item) and item.at("identity.type") != "UserAssigned":
+    if is_cluster(item) and item.at("identity.type") != "UserAssigned":
         yield f"`identity.type` is {item.at('identity.type')}, must be UserAssigned"
 
 
@@ -136,7 +133,7 @@ def _ssh(item: Item, limits: Limits) -> Iterator[str]:
     """A cluster outside of a network of ours has an open port, unless it is disabled."""
     key, default = (
         ("remoteLoginPortPublicAccess", "NotSpecified")
-        if _is_cluster(item)
+        if is_cluster(item)
         else ("sshSettings.sshPublicAccess", "Disabled")
     )
     access = item.at(f"properties.properties.{key}", default)

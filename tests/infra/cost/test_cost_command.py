@@ -90,4 +90,5 @@ def test_a_broken_price_list_is_a_readable_error(
     """Exit 2."""
     listed.write_text("{}")
     assert ran("cost") == 2
-    assert "error[missing-field]: prices.json:1: no `currency`" in capsys.readouterr().err
+    message = capsys.readouterr().err
+    assert "error[missing-field]: " in message and "prices.json:1: no `currency`" in message

@@ -70,13 +70,16 @@ def test_a_newer_price_replaces_the_old_one_in_the_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"price": "cheap"}, "`prices.0..price` is 'cheap'; expected: a number"),
-        ({"price": -1}, "`prices.0..price` is -1; expected: at least 0"),
-        ({"price": float("nan")}, "`prices.0..price` is 'NaN'; expected: a number"),
-        ({"price": True}, "`prices.0..price` is true; expected: a number"),
-        ({"source": ""}, "`prices.0..source` is ''; expected: a text that is not empty"),
-        ({"as_of": None}, "`prices.0..as_of` is empty; expected: a text"),
-        ({"priority": "cheap"}, "`prices.0..priority` is 'cheap'; expected: 'dedicated' or 'spot'"),
+        ({"price": "cheap"}, r"`prices\[0\]\.price` is 'cheap'\n  expected: a number"),
+        ({"price": -1}, r"`prices\[0\]\.price` is -1\n  expected: at least 0"),
+        ({"price": float("nan")}, r"`prices\[0\]\.price` is 'NaN'\n  expected: a number"),
+        ({"price": True}, r"`prices\[0\]\.price` is true\n  expected: a number"),
+        ({"source": ""}, r"`prices\[0\]\.source` is ''\n  expected: a text that is not empty"),
+        ({"as_of": None}, r"`prices\[0\]\.as_of` is empty\n  expected: a text"),
+        (
+            {"priority": "cheap"},
+            r"`prices\[0\]\.priority` is 'cheap'\n  expected: 'dedicated' or 'spot'",
+        ),
     ],
 )
 def test_an_invalid_entry_is_refused(tmp_path: Path, change: dict[str, object], said: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import shutil
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 
 from infra.preview.capture import SECRET
 from infra.preview.engine import plain
+from infra.preview.launch import SDK
 from ml.core.errors import Place, Refused
 from tests.conftest import ROOT
 from tests.infra.programs import capture, tree
@@ -47,6 +49,18 @@ def test_the_alias_shortcut_does_not_change_the_capture(tmp_path: Path) -> None:
     """The unchanged SDK, which computes a URN for each alias, declares the same."""
     root = tree(tmp_path, PROGRAM)
     assert capture("dev", root=root) == capture("dev", root=root, bare=True)
+
+
+def test_the_modules_of_the_program_are_imported_before_it_runs() -> None:
+    """A missing one would be imported again for each stack."""
+    names = {
+        alias.name
+        for path in (ROOT / "infra" / "program").glob("*.py")
+        for node in ast.parse(path.read_text()).body
+        if isinstance(node, ast.ImportFrom) and node.module == "pulumi_azure_native"
+        for alias in node.names
+    }
+    assert names == set(SDK)
 
 
 def test_a_secret_is_replaced(tmp_path: Path) -> None:

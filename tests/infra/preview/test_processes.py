@@ -18,13 +18,20 @@ from infra.preview.runner import started
 
 
 def test_a_process_ends_with_those_it_started() -> None:
-    program = "import os, time; print(os.fork(), flush=True); time.sleep(60)"
+    program = """
+import os, time
+if child := os.fork():
+    print(child, flush=True)
+time.sleep(60)
+"""
     with started([sys.executable, "-c", program], stdout=subprocess.PIPE) as process:
         assert process.stdout
-        child = max(int(process.stdout.readline()), int(process.stdout.readline()))
-        assert child in psutil.pids()
+        child = int(process.stdout.readline())
+        assert psutil.Process(child).ppid() == process.pid
+    deadline = time.monotonic() + 10
     with contextlib.suppress(psutil.NoSuchProcess):
-        assert psutil.Process(child).status() == psutil.STATUS_ZOMBIE
+        while psutil.Process(child).status() != psutil.STATUS_ZOMBIE:
+            assert time.monotonic() < deadline
 
 
 def _running(session: int) -> list[str]:
