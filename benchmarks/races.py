@@ -20,8 +20,8 @@ from pathlib import Path
 
 from ml.backends.local.backend import LocalBackend
 from ml.backends.local.registry import LocalRegistry
+from ml.release import audit
 from ml.release.declaration import desired_state
-from ml.release.log import audit
 from ml.release.promotion.propose import propose
 from ml.release.rollout.apply import apply
 from ml.release.rollout.invoke import ask

@@ -10,11 +10,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from ml.release.canary.latency import INTERVAL_S, LatencyIntervals
+from ml.release.canary.observations import INTERVAL_S, LatencyIntervals
 from ml.release.canary.replay import ENOUGH_PER_S
 from ml.release.canary.signals import Memory, Side, decide
 from ml.release.declaration.strategy import Strategy
-from ml.serving.router.tally import BUCKETS, FIRST_S, PER_OCTAVE
+from ml.serving.router.records import BUCKETS, FIRST_S, PER_OCTAVE
 
 STRATEGY = Strategy(prediction="answer")
 LOOKS = 8  # in the time that a step takes at least; and so on while it holds

@@ -109,7 +109,7 @@ class Steps:
     def sweep(self, spec: str) -> Run:
         """The sweep, and what its trials are worth by more than their metric."""
         from ml.cli.commands.select import print_selection
-        from ml.release.selection.candidates import choose
+        from ml.release.selection.selection import choose
 
         path = self.project.folder / "jobs" / spec
         self._step(f"ml run {_relative(path)}", "the main job")

@@ -27,7 +27,7 @@ def enforce(backend: Backend, say: Callable[[str], None], reads: Iterable[Path] 
     measured = storage.usage()
     if not measured.is_over:
         return
-    from ml.release.registry.retention import find_in_use
+    from ml.release.versions import find_in_use
 
     try:
         with faults.as_refusals():

@@ -13,8 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from ml.release.comparison.compare import Compared
-from ml.release.comparison.comparison import Amount, Comparison, Row
+from ml.release.comparison import Amount, Compared, Comparison, Row
 from ml.reports.charts.forest import ForestRow, forest_row, text_plot
 from ml.reports.formatting import count, number, sentence
 from ml.reports.markdown import block, code, details, image, link, table, text

@@ -9,8 +9,7 @@ from typing import Any
 
 from ml.backends.base import Backend, Curve, Run, RunStore, TrackingUnavailable
 from ml.core.errors import Refused
-from ml.release.selection import candidates
-from ml.release.selection.candidates import Selected
+from ml.release.selection.selection import Selected, choose
 from ml.reports.formatting import redact_line
 from ml.reports.release import Quality, Release, find_quality, find_release
 from ml.reports.sweep import Sweep, read_sweep
@@ -115,7 +114,7 @@ def _steps(run: Run, store: RunStore, notes: list[str], prefix: str = "") -> Ite
 def _select(sweep: Run, store: RunStore, notes: list[str]) -> Selected | None:
     """The ranking by the project's weights; None when nothing could be ranked."""
     try:
-        return candidates.choose(store, [sweep])
+        return choose(store, [sweep])
     except Refused as refused:
         problem = refused.problems[0]
         if problem.place:  # a mistake in select.yml

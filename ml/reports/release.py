@@ -11,11 +11,11 @@ from typing import Any
 from ml.backends.base import Run
 from ml.backends.registry import Registry, Version
 from ml.core.errors import Refused
-from ml.release.comparison.comparison import Comparison, Side, compare
+from ml.release import audit
+from ml.release.comparison import Comparison, Side, compare
 from ml.release.declaration import desired_state
 from ml.release.evidence import evidence
-from ml.release.log import audit
-from ml.release.promotion.candidate import EVALUATION, MODEL
+from ml.release.versions import EVALUATION, EVIDENCE_FILE, MODEL
 from ml.reports.formatting import count
 from ml.serving.scoring.manifest import ManifestError, verify
 from policies.promotion.comparison import Difference
@@ -145,7 +145,7 @@ def _digest(run: Run) -> str:
 def _document(version: Version) -> Mapping[str, Any]:
     try:
         return _mapping(
-            json.loads((version.evidence_folder / evidence.FILE).read_text(encoding="utf-8"))
+            json.loads((version.evidence_folder / EVIDENCE_FILE).read_text(encoding="utf-8"))
         )
     except (OSError, ValueError):
         return {}

@@ -13,7 +13,7 @@ from markupsafe import Markup
 
 from ml.core import repository
 from ml.release.selection import explanation
-from ml.release.selection.candidates import Selected
+from ml.release.selection.selection import Selected
 from ml.reports import origins
 from ml.reports.charts.intervals import Interval, bars, intervals
 from ml.reports.charts.sweep import REASON_LETTERS, single_curve

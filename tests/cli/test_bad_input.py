@@ -14,7 +14,7 @@ from ml.backends.local import snapshot
 from ml.backends.local.runs.store import LocalRuns
 from ml.cli.app import main
 from ml.core import home
-from ml.release.registry.models import store
+from ml.release.versions import store
 from ml.serving import client, endpoint, processes, server
 from ml.serving.endpoint import Live
 from tests.local import BACKEND

@@ -23,7 +23,7 @@ from ml.cli.render.tables import plain
 from ml.cli.render.units import moment, size, span
 from ml.core import home
 from ml.core.errors import Problem, Refused
-from ml.release.registry.descendants import Descendant, Serving
+from ml.release.versions import Descendant, Serving
 from tests.backends.made_runs import LINEAGE, made, made_model, made_snapshot, made_sweep
 from tests.cli.conftest import Ml
 from tests.local import BACKEND

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from ml.cli.render.verdicts import conclusion
 from ml.core.errors import Refused
-from ml.release.log import audit
+from ml.release import audit
 from policies.promotion.decision import Decision, Request
 from policies.promotion.engine import decide
 from policies.promotion.evidence import (

@@ -1,4 +1,4 @@
-"""ml.release.log.audit: lines are only ever added, and a changed one is found."""
+"""ml.release.audit: lines are only ever added, and a changed one is found."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from ml.core.errors import Refused
-from ml.release.log import audit
+from ml.release import audit
 from tests.release.test_commands import ml
 from tests.release.test_registry import full_disk
 

@@ -14,9 +14,9 @@ from ml.backends.local.runs.store import LocalRuns
 from ml.backends.registry import Version
 from ml.cli.app import main
 from ml.core.errors import Refused
-from ml.release.comparison.compare import versus
+from ml.release import audit
+from ml.release.comparison import versus
 from ml.release.evidence import evidence
-from ml.release.log import audit
 from ml.reports.comment import marker
 from policies.promotion.evidence import Evidence
 from tests.local import BACKEND
@@ -74,7 +74,7 @@ def test_other_features_than_the_champions_are_noted(
         return replace(found, lineage=replace(found.lineage, feature_set_hash=features))
 
     monkeypatch.setattr(evidence, "load", other)
-    told = "tiny 2 reads other features than tiny 1: of the same names, made otherwise"
+    told = "tiny 2 reads other features than tiny 1: the same names, computed differently"
     assert versus(BACKEND, "tiny:2", None, "local").notes == (told,)
 
 
@@ -92,7 +92,7 @@ def test_the_champion_itself(two: World) -> None:
     """Nothing to compare, and said so."""
     found = versus(BACKEND, "tiny:1", None, "local")
     assert found.comparison.champion is None
-    assert found.notes == ("tiny 1 is the very model of tiny 1",)
+    assert found.notes == ("tiny 1 is the same model as tiny 1",)
     assert found.decision is not None and found.decision.outcome == "already-champion"
 
 
@@ -116,7 +116,7 @@ def test_a_run_that_was_only_evaluated(two: World) -> None:
     done = two.project.pipeline()
     found = versus(BACKEND, done.name, None, "local")
     assert found.decision is None and found.candidate is None
-    assert [note for note in found.notes if "no gate was asked" in note]
+    assert [note for note in found.notes if "the gates were not asked" in note]
     assert found.comparison.metrics[0].by is None  # which data it saw is in no evidence yet
     assert "lineage.commit" in found.comparison.missing and "cost.training.seconds" in (
         found.comparison.missing

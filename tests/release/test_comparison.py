@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ml.release.comparison.comparison import Comparison, Row, Side, compare, other_features
+from ml.release.comparison import Comparison, Row, Side, compare, other_features
 from policies.promotion.evidence import Contribution, Cost, DataVersion, Evidence, Latency, Spent
 from tests.policies import cases
 
@@ -71,7 +71,7 @@ def test_other_features_are_told():
     told = "tiny 7 reads other features than tiny 6: new: age; gone: length"
     assert other_features(ours, theirs) == told
     assert other_features(side(0.8), theirs) == ""
-    assert "made otherwise" in other_features(side(0.8, lineage=lineage), theirs)
+    assert "computed differently" in other_features(side(0.8, lineage=lineage), theirs)
     unstated = replace(lineage, feature_set_hash=None)
     assert other_features(side(0.8, lineage=unstated), theirs) == ""
 
@@ -90,8 +90,11 @@ def test_without_a_champion():
         ({"data": {}}, "not measured on the same"),
         ({"primary_metric": "gain_at_3"}, "different primary metrics"),
         ({"goal": "minimize"}, "different primary metrics"),
-        ({"disagreements": ("test.gain_at_1 states 0.9",)}, "tiny 6 is not to be trusted"),
-        ({"disagreements": None}, "nobody recomputed the metrics of tiny 6"),
+        (
+            {"disagreements": ("test.gain_at_1 states 0.9",)},
+            "of tiny 6 cannot be trusted",
+        ),
+        ({"disagreements": None}, "the metrics of tiny 6 were not recomputed"),
     ],
 )
 def test_what_cannot_be_paired_is_not(changes: dict[str, object], why: str):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ml.cli.app import main
-from ml.release.log import audit
+from ml.release import audit
 from tests.local import BACKEND
 from tests.release.conftest import World
 

@@ -8,8 +8,8 @@ import pytest
 
 from ml.cli.app import main
 from ml.core.errors import Refused
-from ml.release.log import audit
-from ml.release.rollout.drill import drill, spoilt
+from ml.release import audit
+from ml.release.rollout.drill import drill, with_fault
 from ml.release.rollout.invoke import ask
 from ml.serving import endpoint, faulty, processes
 from tests.local import BACKEND
@@ -60,7 +60,7 @@ def test_the_same_model_behind_the_fault(served: World) -> None:
     """Green's launch differs in its script and two variables, and in nothing else."""
     live = endpoint.live("tiny")
     assert live is not None
-    bad = spoilt(live.launch, "slow")
+    bad = with_fault(live.launch, "slow")
     assert (bad.digest, bad.version, bad.code) == (
         live.launch.digest,
         live.launch.version,

@@ -10,7 +10,7 @@ from scipy.stats import binom
 
 from benchmarks import simulated_canary as canary
 from ml.release.canary.signals import decide, latency_evidence, limit
-from ml.serving.router.tally import BUCKETS, bucket
+from ml.serving.router.records import BUCKETS, bucket
 
 CANARIES = 100
 

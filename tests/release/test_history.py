@@ -1,4 +1,4 @@
-"""ml.release.log.history: what the audit log says of an endpoint."""
+"""ml.release.rollout.history: what the audit log says of an endpoint."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from ml.release.log import audit, history
+from ml.release import audit
+from ml.release.rollout import history
 from ml.serving.server import Launch
 
 

@@ -9,10 +9,9 @@ import pytest
 from ml.release.declaration import desired_state
 from ml.release.promotion.gate_check import check_registered
 from ml.release.promotion.propose import propose
-from ml.release.registry.descendants import descendants
-from ml.release.registry.retention import find_in_use
 from ml.release.rollout.plan import plan
 from ml.release.rollout.status import status
+from ml.release.versions import descendants, find_in_use
 from ml.specs.plan import planning
 from ml.specs.sdk.load import load
 from tests.release import tiny

@@ -1,4 +1,4 @@
-"""ml.release.evidence.predictions: metrics follow from the predictions or are refused."""
+"""ml.release.evidence.recomputation: metrics follow from the predictions or are refused."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ml.release.evidence import predictions
-from ml.release.evidence.recomputed import disagreements
+from ml.release.evidence.recomputation import disagreements, read_predictions, sha256
 from ml.toolkit.evaluation import COLUMNS, PREDICTIONS
 from ml.toolkit.metrics import estimates
 from policies.promotion.evidence import Estimate, Evidence, KeptPredictions
@@ -53,7 +52,7 @@ def write(folder: Path, rows: list[str], header: str = HEADER) -> Path:
 
 def test_metrics_that_follow_agree(tmp_path: Path) -> None:
     """gain@k and mean rank are recomputed from the ranks, split by split, with their intervals."""
-    found = predictions.read(write(tmp_path, ROWS))
+    found = read_predictions(write(tmp_path, ROWS))
     assert disagreements(kept(STATED, found.sha256), found) == ()
     assert found.outcomes("gain_at_3")["test"] == {"q1": 1.0, "q2": 1.0, "q3": 0.0}
     assert found.outcomes("mean_rank")["test"] == {"q1": 1.0, "q2": 3.0, "q3": 4.0}
@@ -62,7 +61,7 @@ def test_metrics_that_follow_agree(tmp_path: Path) -> None:
 @pytest.mark.parametrize("value", [0.34, 0.0, math.nan, math.inf, 1.797e308, None])
 def test_a_metric_that_differs_is_found(value: float | None, tmp_path: Path) -> None:
     """Another number, NaN, infinity or none at all is not what the predictions say."""
-    found = predictions.read(write(tmp_path, ROWS))
+    found = read_predictions(write(tmp_path, ROWS))
     metrics = {"test": {"gain_at_1": replace(GAIN, value=value)}}
     wrong = disagreements(kept(replace(STATED, metrics=metrics), found.sha256), found)
     assert len(wrong) == 1 and "test.gain_at_1" in wrong[0]
@@ -84,16 +83,16 @@ def test_what_cannot_be_recomputed_is_found(
     metrics: dict[str, dict[str, Estimate]], tmp_path: Path
 ) -> None:
     """No metric, another count or interval, an unknown metric, a split without predictions."""
-    found = predictions.read(write(tmp_path, ROWS))
+    found = read_predictions(write(tmp_path, ROWS))
     assert disagreements(kept(replace(STATED, metrics=metrics), found.sha256), found)
 
 
 def test_a_tampered_file_is_found_by_its_hash(tmp_path: Path) -> None:
     """Predictions that were made better after the fact are not the hashed ones."""
     path = write(tmp_path, ROWS)
-    before = predictions.sha256(path)
+    before = sha256(path)
     path.write_text(path.read_text().replace("q3,test,,a,b,4", "q3,test,,a,a,1"))
-    wrong = disagreements(kept(STATED, before), predictions.read(path))
+    wrong = disagreements(kept(STATED, before), read_predictions(path))
     assert "sha256" in wrong[0] and len(wrong) > 1
 
 
@@ -114,17 +113,17 @@ def test_a_tampered_file_is_found_by_its_hash(tmp_path: Path) -> None:
 )
 def test_rows_that_cannot_be_are_faults(row: str, tmp_path: Path) -> None:
     """Impossible ranks, one that does not fit the prediction, a unit twice: each with its line."""
-    found = predictions.read(write(tmp_path, [*ROWS, row]))
+    found = read_predictions(write(tmp_path, [*ROWS, row]))
     assert len(found.faults) == 1 and ":6:" in found.faults[0]
     assert disagreements(kept(STATED, found.sha256), found)
 
 
 def test_other_columns_are_refused(tmp_path: Path) -> None:
     """A file of another layout is not guessed at."""
-    assert predictions.read(write(tmp_path, ROWS, "a,b")).faults
+    assert read_predictions(write(tmp_path, ROWS, "a,b")).faults
     empty = tmp_path / "empty.csv"
     empty.write_bytes(b"\xff\xfe")
-    assert predictions.read(empty).faults
+    assert read_predictions(empty).faults
 
 
 def test_groups_are_drawn_again_as_they_were(tmp_path: Path) -> None:
@@ -132,8 +131,8 @@ def test_groups_are_drawn_again_as_they_were(tmp_path: Path) -> None:
     rows = [
         f"q{n},test,e{n % 12:02},a,{'ab'[n % 12 > 6]},{1 + (n % 12 > 6)},1,x" for n in range(60)
     ]
-    found = predictions.read(write(tmp_path, rows))
-    ranks, labels = found.answers("test").rank, found.drawn("test")
+    found = read_predictions(write(tmp_path, rows))
+    ranks, labels = found.answers("test").rank, found.group_labels("test")
     assert labels is not None and found.groups()["test"]["q13"] == "e01"
     by = {
         name: {key: Estimate(**asdict(one)) for key, one in of.items()}
@@ -150,13 +149,13 @@ def test_groups_are_drawn_again_as_they_were(tmp_path: Path) -> None:
         assert len(disagreements(kept(whole, found.sha256), found)) == wrong
     narrow = replace(RANKED, unit="question", resampled="entity", metrics={"test": by["question"]})
     assert any("low" in one for one in disagreements(kept(narrow, found.sha256), found))
-    fewer = predictions.read(write(tmp_path, rows[:9]))
+    fewer = read_predictions(write(tmp_path, rows[:9]))
     wrong = disagreements(kept(replace(narrow, metrics={"test": by["entity"]}), ""), fewer)
     assert any("9 groups" in one for one in wrong)
 
 
 def test_the_units_of_every_slice_are_known(tmp_path: Path) -> None:
     """By split and dimension; a unit without a slice is in none."""
-    found = predictions.read(write(tmp_path, [*ROWS, "q4,test,,a,a,1,1,"]))
+    found = read_predictions(write(tmp_path, [*ROWS, "q4,test,,a,a,1,1,"]))
     assert found.members()["test"] == {"topic": {"x": ("q1", "q2"), "y": ("q3",)}}
     assert found.members()["other"] == {"topic": {"x": ("q1",)}}

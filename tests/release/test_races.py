@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from ml.release import audit
 from ml.release.declaration import desired_state
-from ml.release.log import audit
 from ml.release.promotion import propose as proposing
 from ml.release.rollout import apply as applying
 from ml.serving import endpoint

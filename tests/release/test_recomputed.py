@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from ml.release.evidence import predictions
-from ml.release.evidence.recomputed import disagreements
+from ml.release.evidence.recomputation import disagreements, read_predictions
 from ml.toolkit.evaluation import COLUMNS, PREDICTIONS, Prediction
 from ml.toolkit.measured import measured
 from ml.toolkit.tasks import TASKS
@@ -43,7 +42,7 @@ def found(task: str, case: dict[str, Any], folder: Path) -> tuple[str, ...]:
             lines.append(",".join([unit, "test", group, *cells[2:], side]))
     path = folder / PREDICTIONS
     path.write_text("\n".join([",".join([*COLUMNS, "slice:side"]), *lines]) + "\n")
-    kept = predictions.read(path, task)
+    kept = read_predictions(path, task)
     document: dict[str, Any] = {
         **{"task": task, "unit": "unit", "slice_split": "test"},
         "resampled": "entity" if any(row.group for row in rows) else "unit",

@@ -13,7 +13,7 @@ from sqlalchemy import Engine, event
 
 from ml.core import home
 from ml.core.errors import Refused
-from ml.release.registry.models import store
+from ml.release.versions import store
 from ml.serving.scoring.manifest import folder_digest, verify
 from tests.local import BACKEND
 from tests.release.tiny import model_folder

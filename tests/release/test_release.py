@@ -15,9 +15,9 @@ from ml.backends.local.runs.store import LocalRuns
 from ml.backends.registry import Version
 from ml.core import home
 from ml.core.errors import Refused
-from ml.release.comparison.compare import versus
+from ml.release import audit
+from ml.release.comparison import versus
 from ml.release.declaration import desired_state
-from ml.release.log import audit
 from ml.release.promotion.gate_check import check_registered
 from ml.release.promotion.propose import propose
 from ml.release.rollout.apply import apply

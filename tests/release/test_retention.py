@@ -13,10 +13,8 @@ from ml.backends.registry import model_folder
 from ml.core import home
 from ml.core.errors import Refused
 from ml.release.declaration import desired_state
-from ml.release.registry.descendants import descendants
-from ml.release.registry.models import store
-from ml.release.registry.retention import find_in_use
 from ml.release.rollout.apply import apply
+from ml.release.versions import descendants, find_in_use, store
 from ml.serving import endpoint
 from tests.local import BACKEND
 from tests.release.conftest import World

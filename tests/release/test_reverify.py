@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from ml.backends.registry import Version
-from ml.release.evidence.evidence import FILE, load
-from ml.release.evidence.reverify import checks
+from ml.release.evidence.evidence import load
 from ml.release.evidence.supply_chain import SBOM
-from ml.release.registry.models import store
+from ml.release.evidence.verification import checks
+from ml.release.versions import EVIDENCE_FILE, store
 from ml.toolkit.evaluation import PREDICTIONS, Evaluation, Prediction, write_evaluation
 from ml.toolkit.leakage import IDENTIFIERS, shared
 from ml.toolkit.metrics import estimates
@@ -100,7 +100,7 @@ def sealed(version: Version, document: object) -> Version:
 
 def edited(version: Version, change: Callable[[dict], object]) -> Version:  # type: ignore[type-arg]
     """The evidence changed by somebody who also made its hash right."""
-    document = json.loads((version.evidence_folder / FILE).read_text())
+    document = json.loads((version.evidence_folder / EVIDENCE_FILE).read_text())
     change(document)
     return sealed(version, document)
 
@@ -114,7 +114,7 @@ def test_what_was_kept_is_sound(tmp_path: Path) -> None:
     """Nothing was changed: nothing differs, and every check was made."""
     made = checks(kept(tmp_path))
     assert [check.name for check in made] == [
-        FILE,
+        EVIDENCE_FILE,
         "schema",
         "identity",
         "model",
@@ -198,18 +198,18 @@ def test_evidence_that_does_not_follow_is_found(
 def test_an_edited_file_is_found_by_its_hash(tmp_path: Path) -> None:
     """A space more is another file; so is none at all, or one that is no JSON."""
     version = kept(tmp_path)
-    path = version.evidence_folder / FILE
+    path = version.evidence_folder / EVIDENCE_FILE
     path.write_text(path.read_text() + " ")
-    assert differing(version) == [FILE]
+    assert differing(version) == [EVIDENCE_FILE]
     path.write_text("{")
-    assert FILE in differing(version) and "metrics" in differing(version)
+    assert EVIDENCE_FILE in differing(version) and "metrics" in differing(version)
     path.unlink()
-    assert FILE in differing(version) and "identity" in differing(version)
+    assert EVIDENCE_FILE in differing(version) and "identity" in differing(version)
 
 
 def test_evidence_without_a_hash_in_the_registry_is_none(tmp_path: Path) -> None:
     """A version that was registered and never scored has no evidence."""
-    assert FILE in differing(replace(kept(tmp_path), evidence=""))
+    assert EVIDENCE_FILE in differing(replace(kept(tmp_path), evidence=""))
 
 
 def test_edited_and_missing_predictions_are_found(tmp_path: Path) -> None:
@@ -245,10 +245,13 @@ def test_edited_and_missing_identifiers_are_found(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("of,sha256\n", "has not the columns"),
-        ("of,part,sha256\nid,validation,00\n", ":2: ['id', 'validation', '00'] is none"),
-        ("of,part,sha256\nid,training,00\n", "none of the test"),
-        ("", "has not the columns"),
+        ("of,sha256\n", "does not have the columns"),
+        (
+            "of,part,sha256\nid,validation,00\n",
+            "['id', 'validation', '00'] is not an identifier",
+        ),
+        ("of,part,sha256\nid,training,00\n", "or of the test"),
+        ("", "does not have the columns"),
     ],
 )
 def test_identifiers_that_are_none_are_told(text: str, told: str, tmp_path: Path) -> None:
@@ -296,13 +299,16 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     )
     code, out, err = ml(capsys, "evidence", "verify", "tiny", "1")
     assert (code, out) == (0, "") and "DIFFERS" not in err
-    path = version.evidence_folder / FILE
+    path = version.evidence_folder / EVIDENCE_FILE
     path.write_text(path.read_text().replace('"value": 0.75', '"value": 0.95', 1))
     code, out, err = ml(capsys, "evidence", "verify", "tiny", "1")
     assert (code, out) == (3, "") and "recomputed 0.75" in err and "the registry's is" in err
     code, out, _ = ml(capsys, "evidence", "verify", "tiny", "1", "--json")
     found = json.loads(out)
     assert code == 3 and not found["sound"]
-    assert [one["check"] for one in found["checks"] if not one["sound"]] == [FILE, "metrics"]
+    assert [one["check"] for one in found["checks"] if not one["sound"]] == [
+        EVIDENCE_FILE,
+        "metrics",
+    ]
     code, out, err = ml(capsys, "evidence", "verify", "tiny", "2")
     assert code == 2 and "no-such-version" in err

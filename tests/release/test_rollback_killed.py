@@ -11,8 +11,8 @@ import pytest
 
 from ml.core import home
 from ml.core.errors import Refused
+from ml.release import audit
 from ml.release.declaration import desired_state
-from ml.release.log import audit
 from ml.release.promotion import propose as proposing
 from ml.release.rollout import plan, rollback
 from ml.release.rollout.apply import apply
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.slow
 IMPORTS = """
 from pathlib import Path
 from ml.backends.local.registry import LocalRegistry
-from ml.release.log import audit
+from ml.release import audit
 from ml.release.rollout import rollback
 from ml.core import files
 """

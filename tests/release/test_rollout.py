@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from ml.core.errors import Problem, Refused
-from ml.release.log import audit
+from ml.release import audit
 from ml.release.promotion.propose import propose
 from ml.release.rollout.apply import Applied, apply
 from ml.release.rollout.invoke import ask
@@ -194,7 +194,7 @@ def test_an_apply_killed_at_any_step_is_finished_by_the_next(
     code = f"""
 import os, signal
 from ml.backends.local.backend import LocalBackend
-from ml.release.log import audit
+from ml.release import audit
 from ml.release.rollout.apply import apply
 from ml.backends.local.registry import LocalRegistry
 from ml.serving import endpoint, server

@@ -10,7 +10,7 @@ import pytest
 
 from ml.release.canary.signals import Memory, Side, Verdict, decide, latency_evidence
 from ml.release.declaration.strategy import Strategy
-from ml.serving.router.tally import BUCKETS, bucket
+from ml.serving.router.records import BUCKETS, bucket
 
 STRATEGY = Strategy(requests=(100, 100, 100), prediction="answer")
 MIB = 2.0**20

@@ -23,15 +23,16 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from ml.backends.local.backend import LocalBackend
 from ml.backends.registry import Version
 from ml.core.errors import Problem, Refused
+from ml.release import audit
 from ml.release.canary import canary
 from ml.release.canary.canary import Outcome
 from ml.release.declaration import desired_state
 from ml.release.declaration.desired_state import Declared
-from ml.release.log import audit, history
 from ml.release.promotion import propose as proposing
 from ml.release.promotion.gate_check import GateCheck
 from ml.release.rollout import apply as applying
-from ml.release.rollout import rollback, smoke, status
+from ml.release.rollout import history, rollback, status
+from ml.release.rollout import trial as trials
 from ml.serving import endpoint, processes, server
 from ml.serving.endpoint import Canary
 from ml.serving.router import process
@@ -166,7 +167,7 @@ def install(patch: pytest.MonkeyPatch, machine: Machine) -> None:
     patch.setattr(endpoint, "check_model", lambda launch: None)
     patch.setattr(audit, "append", wrapped(audit.append))
     patch.setattr(canary, "lead", lead)
-    patch.setattr(smoke, "test", lambda *_: machine.effect())
+    patch.setattr(trials, "smoke_test", lambda *_: machine.effect())
 
     class Registry:
         """The alias alone."""

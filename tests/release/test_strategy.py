@@ -7,12 +7,12 @@ from dataclasses import asdict
 
 import pytest
 
-from ml.release.canary import answers, signals
-from ml.release.canary.answers import REFERENCE, Answers, edges, prediction, shape
+from ml.release.canary import observations, signals
+from ml.release.canary.observations import REFERENCE, Answers, edges, prediction, shape
 from ml.release.canary.signals import Side
 from ml.release.declaration import strategy
 from ml.release.declaration.strategy import Strategy
-from ml.serving.router.tally import Tally
+from ml.serving.router.records import Tally
 
 
 def test_without_a_word_the_defaults_hold() -> None:
@@ -67,7 +67,7 @@ def test_bins_keep_close_values_together() -> None:
     """Few values: their borders lie between them. Many: as many bins as asked for, and two."""
     cuts = edges([1.0] * 30 + [2.0] * 30)
     assert len(cuts) == 3 and cuts[0] < 0.9 and 1.4 < cuts[1] < 1.6 and cuts[2] > 2.1
-    assert len(edges([float(n) for n in range(1000)])) == answers.BINS + 1
+    assert len(edges([float(n) for n in range(1000)])) == observations.BINS + 1
     assert edges([5.0]) == [2.5, 7.5]
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from ml.backends.base import Run
 from ml.backends.registry import Version
-from ml.release.registry.models import EVIDENCE_FILE
+from ml.release.versions import EVIDENCE_FILE
 from ml.serving.scoring.manifest import write_manifest
 from ml.specs.plan.planning import plan
 from ml.specs.sdk.load import load

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 from markdown_it import MarkdownIt
 
-from ml.release.comparison.compare import Compared
-from ml.release.comparison.comparison import Side, compare
+from ml.release.comparison import Compared, Side, compare
 from ml.reports.comment import MAX_LENGTH, comment, forest_rows, marker
 from policies.promotion.engine import decide
 from policies.promotion.evidence import Estimate, Evidence, Lineage

@@ -13,8 +13,8 @@ from ml.backends.base import Run
 from ml.backends.local.runs.store import LocalRuns
 from ml.backends.registry import Version
 from ml.core import home
-from ml.release.comparison.comparison import Side
-from ml.release.log import audit
+from ml.release import audit
+from ml.release.comparison import Side
 from ml.reports.facts import gather
 from ml.reports.pages import report
 from ml.reports.release import Release

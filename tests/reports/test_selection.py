@@ -11,7 +11,7 @@ import pytest
 from ml.backends.local.runs.store import LocalRuns
 from ml.cli.app import main
 from ml.core.errors import Refused
-from ml.release.selection.candidates import Selected, choose
+from ml.release.selection.selection import Selected, choose
 from ml.reports.pages import report
 from tests.local import BACKEND
 from tests.reports import run_records
@@ -96,7 +96,7 @@ def test_without_weights_quality_alone_counts(home: Path) -> None:
     """The spec is outside of every project: the ranking is the metric's."""
     run_records.sweep(three())
     selected = chosen()
-    assert selected.project == "" and "only quality weighs" in selected.notes[0]
+    assert selected.project == "" and "only quality counts" in selected.notes[0]
     assert selected.selection.by_score is not None
     assert selected.selection.by_score.candidate.label == "trial 0"
 

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from ml.serving import processes
-from ml.serving.router import collector, process
-from ml.serving.router.collector import Collector, numbered
+from ml.serving.router import process, records
+from ml.serving.router.records import Collector, numbered
 from ml.serving.router.routes import position, ticket
 from tests.serving.backends import Routed, backend, routed, scripted
 
@@ -45,7 +45,7 @@ def ask(at: Routed, body: bytes, **headers: str) -> int:
 def collected(at: Routed) -> list[dict[str, Any]]:
     """Every line on the disk after a refresh, which flushes the buffer."""
     at.router.refresh()
-    folder = at.file.parent / collector.FOLDER
+    folder = at.file.parent / records.FOLDER
     return [json.loads(line) for path in numbered(folder) for line in path.open()]
 
 
@@ -55,7 +55,7 @@ def test_requests_and_answers_are_recorded(both: Routed) -> None:
     (line,) = collected(both)
     assert line["request"] == {"q": "how?"} and line["answer"]["by"] == "blue"
     assert (line["deployment"], line["digest"], line["status"]) == ("blue", "sha256:b", 200)
-    folder = both.file.parent / collector.FOLDER
+    folder = both.file.parent / records.FOLDER
     assert "secret" not in numbered(folder)[0].read_text()
     assert folder.stat().st_mode & 0o077 == 0 and numbered(folder)[0].stat().st_mode & 0o077 == 0
     assert both.router.state()["collected"] == {"written": 1, "lost": 0, "problem": ""}
@@ -97,7 +97,7 @@ def test_an_experiment_records_the_deployment_of_each_key(both: Routed) -> None:
     keys = [f"customer-{number}" for number in range(12)]
     for key in [*keys, *keys]:
         ask(both, b"{}", x_routing_key=key)
-    text = (both.file.parent / collector.EXPOSED / "wording.jsonl").read_text()
+    text = (both.file.parent / records.EXPOSED / "wording.jsonl").read_text()
     lines = [json.loads(line) for line in text.splitlines()]
     assert [line["id"] for line in lines] == [ticket(key, "s") for key in keys]
     assert all((line["arm"] == "green") == (position(line["id"]) < 50) for line in lines)
@@ -108,7 +108,7 @@ def test_a_restarted_router_appends_to_the_same_file(both: Routed) -> None:
     """SIGTERM flushes the buffer; a line that a kill cut off damages no other line."""
     ask(both, b'{"n": 1}')
     collected(both)
-    folder = both.file.parent / collector.FOLDER
+    folder = both.file.parent / records.FOLDER
     with numbered(folder)[0].open("a") as stream:
         stream.write('{"torn": ')
     again = Routed(process.start(both.router.folder, both.file, both.router.port), both.file)
@@ -121,7 +121,7 @@ def test_a_restarted_router_appends_to_the_same_file(both: Routed) -> None:
 
 def test_the_files_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The oldest files are removed; the latest lines remain, in order."""
-    monkeypatch.setattr(collector, "MAX_FILE", 1000)
+    monkeypatch.setattr(records, "MAX_FILE", 1000)
     loop = asyncio.new_event_loop()
     made = Collector(tmp_path, loop)
     for number in range(200):
@@ -129,8 +129,8 @@ def test_the_files_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         made.flush()
     loop.close()
     files = numbered(tmp_path)
-    assert len(files) <= collector.MAX_FILES + 1
-    assert sum(path.stat().st_size for path in files) < 1300 * (collector.MAX_FILES + 1)
+    assert len(files) <= records.MAX_FILES + 1
+    assert sum(path.stat().st_size for path in files) < 1300 * (records.MAX_FILES + 1)
     kept = [json.loads(line)["request"] for path in files for line in path.open()]
     assert kept == list(range(kept[0], 200)) and kept[0] > 0
 
@@ -139,7 +139,7 @@ def test_a_body_that_is_too_long_is_null(tmp_path: Path) -> None:
     """Its line is written."""
     loop = asyncio.new_event_loop()
     made = Collector(tmp_path, loop)
-    long = json.dumps("x" * collector.MAX_BODY).encode()
+    long = json.dumps("x" * records.MAX_BODY).encode()
     made.add("blue", "d", long, 200, b"7")
     made.flush()
     loop.close()

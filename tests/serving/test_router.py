@@ -22,8 +22,8 @@ import pytest
 from ml.core.errors import Refused
 from ml.serving import processes
 from ml.serving.router import process
-from ml.serving.router.collector import EXPOSED
 from ml.serving.router.proxy import MAX_BODY
+from ml.serving.router.records import EXPOSED
 from ml.serving.router.routes import ticket
 from tests.serving.backends import Backend, Routed, backend, routed, scripted
 

@@ -12,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from ml.serving.router import routes as routing
-from ml.serving.router.routes import Routes, RoutesError
-from ml.serving.router.tally import (
+from ml.serving.router.records import (
     BUCKETS,
     FIRST_S,
     MAX_ANSWERS,
@@ -22,6 +21,7 @@ from ml.serving.router.tally import (
     Tally,
     bucket,
 )
+from ml.serving.router.routes import Routes, RoutesError
 
 PORTS = {"green": 2, "blue": 1}
 

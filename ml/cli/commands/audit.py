@@ -30,7 +30,7 @@ def verify(
     Lines cut off the end leave a sound chain: note the last hash elsewhere and give it to
     --holding.
     """
-    from ml.release.log import audit
+    from ml.release import audit
 
     try:
         lines = audit.holding(holding) if holding else audit.verify()

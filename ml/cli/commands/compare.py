@@ -13,8 +13,7 @@ from ml.backends.choice import open_backend
 
 if TYPE_CHECKING:
     from ml.backends.base import Event
-    from ml.release.comparison.compare import Compared
-    from ml.release.comparison.comparison import Amount, Row
+    from ml.release.comparison import Amount, Compared, Row
     from policies.promotion.evidence import Estimate
 
 
@@ -44,7 +43,7 @@ def command(
     """Metrics with paired intervals, slices, gates, latency, cost, lineage. Decides nothing."""
     from ml.cli.render import json_out
     from ml.core import files
-    from ml.release.comparison.compare import versus
+    from ml.release.comparison import versus
     from ml.reports.charts.forest import svg_file
     from ml.reports.comment import comment, forest_rows
 

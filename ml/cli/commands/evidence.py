@@ -24,7 +24,7 @@ def verify(
     Says all that differs; exit 3 when something does. Freshness and thresholds are `ml gate`'s.
     """
     from ml.backends.choice import open_backend
-    from ml.release.evidence.reverify import checks
+    from ml.release.evidence.verification import checks
 
     registered = open_backend().registry.find(model, version)
     results = checks(registered)

@@ -10,8 +10,7 @@ from ml.backends.choice import open_backend
 from ml.cli.options import AsJson, On
 
 if TYPE_CHECKING:
-    from ml.release.selection.candidates import Selected
-    from ml.release.selection.selection import Ranked, Selection
+    from ml.release.selection.selection import Ranked, Selected, Selection
 
 # The unit of each term where a column shows it.
 COLUMNS = {"latency": "latency ms", "cost": "cost s", "stability": "spread"}
@@ -31,7 +30,7 @@ def command(
     from ml.backends import ranking
     from ml.cli.render import json_out
     from ml.core.errors import Problem, Refused
-    from ml.release.selection.candidates import choose
+    from ml.release.selection.selection import choose
 
     if goal not in (None, *ranking.GOALS):
         raise Refused(Problem("no-such-goal", f"--goal {goal}", " or ".join(ranking.GOALS)))

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import typer
 
 if TYPE_CHECKING:
-    from ml.release.log.history import Attempt
     from ml.release.promotion.propose import Proposal
     from ml.release.rollout.drill import Drilled
+    from ml.release.rollout.history import Attempt
     from ml.release.rollout.plan import Plan
     from ml.release.rollout.status import Status
 

@@ -14,7 +14,7 @@ from ml.cli.render.units import ago, size, span
 from ml.core.repository import shown
 
 if TYPE_CHECKING:
-    from ml.release.registry.descendants import Descendant
+    from ml.release.versions import Descendant
 
 COLUMNS = ("run", "job", "kind", "status", "experiment", "started", "took", "result")
 # Trials and steps of one run that are shown; a sweep may have a thousand.

@@ -20,7 +20,7 @@ from ml.core.errors import Problem, Refused
 from ml.release.ab.experiment import Arm, Experiment
 from ml.release.ab.sequence import Flags, Floats
 from ml.serving import endpoint
-from ml.serving.router.collector import EXPOSED
+from ml.serving.router.records import EXPOSED
 
 FILE = "records.jsonl"
 LARGEST = 1e100

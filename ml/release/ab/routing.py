@@ -7,12 +7,13 @@ from dataclasses import replace
 
 from ml.backends.base import Backend
 from ml.core.errors import Exit, Problem, Refused
+from ml.release import audit
 from ml.release.ab.experiment import Experiment
 from ml.release.declaration import projects
-from ml.release.log import audit, history
 from ml.release.promotion.gate_check import check_gates
 from ml.release.promotion.propose import launch_of
-from ml.release.rollout import smoke
+from ml.release.rollout import history
+from ml.release.rollout.trial import smoke_test
 from ml.serving import endpoint, server
 from ml.serving.endpoint import Canary, Live
 from ml.serving.router.process import Router
@@ -53,7 +54,7 @@ def serve(
             endpoint.check_model(launch)
             undo.callback(endpoint.stop_idle, name)
             green = server.start(endpoint.other_slot(name), launch)
-            smoke.test(green, launch, project.samples())
+            smoke_test(green, launch, project.samples())
             beside = Canary(
                 *(green, launch, experiment.share),
                 experiment=experiment.name,

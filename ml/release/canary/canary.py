@@ -12,13 +12,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-import psutil
-
 from ml.core.errors import Exit, Problem, Refused
-from ml.release.canary.answers import Answers
-from ml.release.canary.latency import LatencyIntervals
+from ml.release.canary.observations import Answers, LatencyIntervals, ResidentMemory
 from ml.release.canary.replay import NOTICE_S, Replay, Traffic
-from ml.release.canary.signals import Memory, Signal, Verdict, decide
+from ml.release.canary.signals import Signal, Verdict, decide
 from ml.release.declaration.strategy import Strategy
 from ml.serving import endpoint, processes, server
 from ml.serving.endpoint import Canary
@@ -26,8 +23,6 @@ from ml.serving.router.process import Router
 from ml.serving.server import Server
 
 LOOK_S = 0.1
-# Requests that green answers before its memory is measured: by then it has loaded everything.
-WARM_REQUESTS = 50
 
 
 @dataclass(frozen=True)
@@ -133,7 +128,7 @@ class _Watch:
         self.names = (*self.old, self.green.slot.name)
         self.answers = Answers(strategy.prediction, self.old, self.green.slot.name)
         self.last = 0
-        self.memory = _ResidentMemory(self.green, baseline)
+        self.memory = ResidentMemory(self.green, baseline)
         self.begun = time.monotonic()
 
     def run(self, superseded: Callable[[], bool], progress: Callable[[str], None]) -> Outcome:
@@ -226,33 +221,6 @@ class _Watch:
             self.replay.sent,
             time.monotonic() - self.begun,
         )
-
-
-class _ResidentMemory:
-    """Resident memory of green and of its baseline: once green was warm, and now."""
-
-    def __init__(self, green: Server, baseline: Server) -> None:
-        self._green, self._baseline = green, baseline
-        self._warm: tuple[float, float] | None = None
-
-    def look(self, answered: int) -> Memory | None:
-        """None until green has answered enough requests, and when one of them has ended."""
-        if answered < WARM_REQUESTS:
-            return None
-        try:
-            green, baseline = _bytes(self._green.pid), _bytes(self._baseline.pid)
-        except psutil.Error:
-            return None  # the caller checks next whether they run
-        if self._warm is None:
-            self._warm = green, baseline
-        return Memory(self._warm[0], green, self._warm[1], baseline)
-
-
-def _bytes(pid: int) -> float:
-    """Resident bytes of a server and its workers."""
-    process = psutil.Process(pid)
-    family = [process, *process.children(recursive=True)]
-    return float(sum(member.memory_info().rss for member in family))
 
 
 def _baseline_ended(baseline: Server) -> Refused:

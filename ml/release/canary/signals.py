@@ -25,10 +25,9 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from ml.release.canary.latency import Latencies
 from ml.release.canary.sequential import EVEN, RARE, averaged, evidence
 from ml.release.declaration.strategy import Strategy
-from ml.serving.router.tally import BUCKETS, PER_OCTAVE
+from ml.serving.router.records import BUCKETS, PER_OCTAVE
 
 Action = Literal["go-on", "hold", "roll-back"]
 # The signals that a sequential test decides, each at its share of the false alarms.
@@ -39,6 +38,8 @@ CALM = -1.0
 _EVERY = 4
 # The share of requests that may be later than tolerated at any one time.
 _LATER = 0.02
+# Latency histograms of green and of its baseline.
+Latencies = tuple[Sequence[int], Sequence[int]]
 
 
 @dataclass(frozen=True)

@@ -17,21 +17,26 @@ from ml.backends.base import Backend, Run
 from ml.backends.registry import Version
 from ml.core import faults, files
 from ml.core.errors import Exit, Problem, Refused
-from ml.release.evidence import identifiers, predictions, supply_chain
-from ml.release.evidence.recomputed import disagreements
-from ml.release.promotion.candidate import EVALUATION, MODEL
-from ml.release.registry.models import EVIDENCE_FILE
-from ml.release.watch import reference
+from ml.release.evidence import supply_chain
+from ml.release.evidence.recomputation import (
+    disagreements,
+    overlap_disagreements,
+    read_predictions,
+)
+from ml.release.versions import EVALUATION, EVIDENCE_FILE, MODEL
 from ml.serving.client import Timing
 from ml.serving.scoring.manifest import ManifestError, verify
+from ml.toolkit import reference
 from ml.toolkit.evaluation import PREDICTIONS, EvaluationRefused, read_evaluation
 from ml.toolkit.leakage import IDENTIFIERS
+from ml.toolkit.reference import REFERENCE
 from policies.promotion.evidence import SCHEMA_VERSION, Evidence, EvidenceFile, parse, uri
 from policies.supply_chain.formats import formats
 
-FILE = EVIDENCE_FILE
 # Inputs of an evaluation that are not data: the model, and the baseline of its pipeline.
 _COMPARED = (MODEL, "baseline")
+# The field of evidence.json with the sha256 of the reference.
+REFERENCE_FIELD = "reference"
 
 
 def evaluation_of(run: Run) -> Mapping[str, Any]:
@@ -92,12 +97,12 @@ def keep(
         "supply_chain": stated,
     }
     with faults.as_refusals(), _unfinished(version) as folder:
-        document[reference.FIELD] = reference.keep(evaluated.outputs[EVALUATION], folder)
+        document[REFERENCE_FIELD] = keep_reference(evaluated.outputs[EVALUATION], folder)
         text = json.dumps(document, indent=1, sort_keys=True) + "\n"
         for file in (PREDICTIONS, *([IDENTIFIERS] if evaluation.get("identifiers") else [])):
             shutil.copyfile(evaluated.outputs[EVALUATION] / file, folder / file)
         files.replace(folder / supply_chain.SBOM, bill)
-        files.replace(folder / FILE, text)
+        files.replace(folder / EVIDENCE_FILE, text)
         kept = replace(version, evidence=hashlib.sha256(text.encode()).hexdigest())
         folder.chmod(0o755)
         folder.rename(kept.evidence_folder)
@@ -127,26 +132,26 @@ def load(version: Version) -> Evidence:
     """
     nothing = Evidence(model=version.model, version=version.version, digest=version.digest)
     try:
-        content = (version.evidence_folder / FILE).read_bytes()
+        content = (version.evidence_folder / EVIDENCE_FILE).read_bytes()
         verify(version.folder, version.digest)
     except (OSError, ManifestError) as error:
         return replace(nothing, disagreements=(str(error),))
     if hashlib.sha256(content).hexdigest() != version.evidence:
-        edited = f"{FILE} is not the file that was kept with the version"
+        edited = f"{EVIDENCE_FILE} is not the file that was kept with the version"
         return replace(nothing, disagreements=(edited,))
     evidence = parse(json.loads(content))
     if evidence.schema_version != SCHEMA_VERSION:
-        mismatch = f"{FILE} is of schema {evidence.schema_version:g}, not {SCHEMA_VERSION}"
+        mismatch = f"{EVIDENCE_FILE} is of schema {evidence.schema_version:g}, not {SCHEMA_VERSION}"
         return replace(nothing, schema_version=evidence.schema_version, disagreements=(mismatch,))
     try:
-        rows = predictions.read(version.evidence_folder / PREDICTIONS, evidence.task)
+        rows = read_predictions(version.evidence_folder / PREDICTIONS, evidence.task)
     except OSError as error:
         return replace(nothing, disagreements=(str(error),))
     return replace(
         evidence,
         disagreements=(
             *disagreements(evidence, rows),
-            *identifiers.disagreements(evidence, version.evidence_folder),
+            *overlap_disagreements(evidence, version.evidence_folder),
         ),
         outcomes=rows.outcomes(evidence.primary_metric or ""),
         groups=rows.groups(),
@@ -160,7 +165,7 @@ def rescored(backend: Backend, champion: Evidence, evaluated: Run) -> Evidence:
     evaluation = evaluation_of(evaluated)
     scored = backend.runs.entry(evaluated).lineage
     again = parse({**evaluation, "data": _data(scored, scored)})
-    rows = predictions.read(evaluated.outputs[EVALUATION] / PREDICTIONS, again.task)
+    rows = read_predictions(evaluated.outputs[EVALUATION] / PREDICTIONS, again.task)
     return replace(
         champion,
         metrics=again.metrics,
@@ -189,3 +194,54 @@ def _data(trained: Mapping[str, Any], scored: Mapping[str, Any]) -> Mapping[str,
         same = before["digest"] == data["digest"]
         assets[name] = {"asset": data["asset"], "sha256": data["digest"] if same else ""}
     return assets
+
+
+def keep_reference(evaluation: Path, folder: Path) -> str | None:
+    """Copy an evaluation's reference into the folder; its sha256 (hex), None without one."""
+    source = evaluation / REFERENCE
+    if not source.is_file():
+        return None
+    shutil.copyfile(source, folder / REFERENCE)
+    return hashlib.sha256((folder / REFERENCE).read_bytes()).hexdigest()
+
+
+def load_reference(version: Version) -> Mapping[str, Any]:
+    """The reference that `ml watch` compares requests with.
+
+    Raises Refused when none is kept, when a file was edited, and for another model's reference.
+    """
+    path = version.evidence_folder / REFERENCE
+    name = f"{version.model} {version.version}"
+    try:
+        content = path.read_bytes()
+    except OSError:
+        raise Refused(
+            Problem(
+                "no-reference",
+                f"no {REFERENCE} is kept with {name}",
+                "the project's evaluation writes one (ml.toolkit.reference)",
+                "propose the version's run again once it does",
+            )
+        ) from None
+    try:
+        evidence = (version.evidence_folder / EVIDENCE_FILE).read_bytes()
+        stated = json.loads(evidence).get(REFERENCE_FIELD)
+        document = json.loads(content)
+        digest = document["digest"]
+        sound = document["schema_version"] == reference.SCHEMA_VERSION and all(
+            isinstance(document[part], dict) for part in ("inputs", "predictions", "quality")
+        )
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise _unfit(path, f"it cannot be read: {error!r}") from None
+    if hashlib.sha256(evidence).hexdigest() != version.evidence:
+        raise _unfit(path, f"{EVIDENCE_FILE} is not the file that was kept with {name}")
+    if hashlib.sha256(content).hexdigest() != stated or not sound:
+        raise _unfit(path, "it is not the file whose sha256 the evidence states")
+    if digest != version.digest:
+        raise _unfit(path, f"it is of the model {digest}, {name} is {version.digest}")
+    return dict(document)
+
+
+def _unfit(path: Path, why: str) -> Refused:
+    problem = Problem("reference-unfit", f"{path}: {why}", "the reference of this model")
+    return Refused(problem, exit_code=Exit.RUN_FAILED)

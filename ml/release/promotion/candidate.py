@@ -9,13 +9,10 @@ from ml.backends.base import Backend, Filter, Run, Watch, unwatched
 from ml.core import documents, repository
 from ml.core.errors import Exit, Problem, Refused
 from ml.release.declaration.projects import Project
-from ml.release.registry.models import MODEL_OUTPUT
+from ml.release.versions import EVALUATION, MODEL
 from ml.specs.plan.plan import CommandPlan, PipelinePlan, SweepPlan
 from ml.specs.plan.planning import plan
 from ml.specs.sdk.load import load
-
-MODEL = MODEL_OUTPUT
-EVALUATION = "evaluation"
 
 
 def evaluation_plan(project: Project, model: Path) -> CommandPlan | PipelinePlan:

@@ -8,15 +8,15 @@ from datetime import UTC, datetime
 from ml.backends.base import Backend, Watch, unwatched
 from ml.backends.registry import Version
 from ml.core.errors import Refused
+from ml.release import audit
 from ml.release.declaration import desired_state, projects
 from ml.release.declaration.projects import Project
 from ml.release.evidence import evidence, supply_chain
-from ml.release.log import audit
 from ml.release.promotion import candidate
-from policies.promotion import gates
 from policies.promotion.decision import Decision, Request, Step
 from policies.promotion.engine import decide
 from policies.promotion.evidence import Evidence
+from policies.promotion.gates import Gates, load
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ def check_gates(
     again, because new ones may exist. A candidate that served there before skips both: it is a way
     back. Raises Refused for a gates.yml that is wrong or looser than the floor.
     """
-    thresholds = load_gates(project)
+    gates = load_gates(project)
     own = evidence.load(version)
     champion = rival or backend.registry.champion(version.model, environment)
     if served_before:
@@ -70,6 +70,35 @@ def check_gates(
     else:
         own = replace(own, supply_chain=supply_chain.today(own.supply_chain))
         against = champion_evidence(backend, project, own, champion, version, watch)
+    decision = decide_on(
+        gates,
+        version,
+        own,
+        against,
+        environment,
+        step=step,
+        approved_by=approved_by,
+        reason=reason,
+        served_before=served_before,
+    )
+    line = {"project": project.name, "decision": decision.to_json()}
+    audited = audit.append("decision", line) if record else ""
+    return GateCheck(decision, version, champion, own, audited)
+
+
+def decide_on(
+    gates: Gates,
+    version: Version,
+    own: Evidence,
+    against: Evidence | None,
+    environment: str,
+    *,
+    step: Step = "propose",
+    approved_by: str = "",
+    reason: str = "",
+    served_before: bool = False,
+) -> Decision:
+    """The decision of the gates now, on a version's evidence against the champion's."""
     request = Request(
         environment=environment,
         model=version.model,
@@ -81,15 +110,12 @@ def check_gates(
         reason=reason,
         served_before=served_before,
     )
-    decision = decide(thresholds, own, against, request)
-    line = {"project": project.name, "decision": decision.to_json()}
-    audited = audit.append("decision", line) if record else ""
-    return GateCheck(decision, version, champion, own, audited)
+    return decide(gates, own, against, request)
 
 
-def load_gates(project: Project) -> gates.Gates:
+def load_gates(project: Project) -> Gates:
     """The floor with the project's tighter values; Refused when a file is wrong or looser."""
-    return gates.load(project.gates)
+    return load(project.gates)
 
 
 def champion_evidence(

@@ -15,10 +15,10 @@ from ml.release.declaration.desired_state import Declared
 from ml.release.declaration.projects import Project
 from ml.release.declaration.release_file import evidence_path
 from ml.release.evidence import cost, evidence
-from ml.release.log import history
 from ml.release.promotion import candidate
 from ml.release.promotion.gate_check import GateCheck, check_gates, load_gates
-from ml.release.registry.models import EVIDENCE_FILE, store
+from ml.release.rollout import history
+from ml.release.versions import EVIDENCE_FILE, MODEL, store
 from ml.serving import client, endpoint, processes, server
 from ml.serving.client import Timing
 from ml.serving.deployment import Deployment
@@ -79,7 +79,7 @@ def propose(
     deployment = target.deployment()
     chosen = candidate.choose(backend, target, run)
     with desired_state.project_lock(target.name):
-        digest = store(chosen.outputs[candidate.MODEL])
+        digest = store(chosen.outputs[MODEL])
         registry = backend.registry
         version = _champion(registry, target, deployment, environment, digest)
         if version is None:
@@ -161,7 +161,7 @@ def _registered(
     """Measure everything, then register the version with its evidence."""
     unregistered = Version(deployment.endpoint, "", digest, project.name, chosen.id, "")
     evaluated = candidate.evaluated_before(
-        backend, project, chosen.outputs[candidate.MODEL]
+        backend, project, chosen.outputs[MODEL]
     ) or candidate.evaluate(backend, project, unregistered.folder, watch)
     stated = evidence.evaluation_of(evaluated).get("model")
     if stated != deployment.endpoint:

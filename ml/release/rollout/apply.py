@@ -1,32 +1,44 @@
 """Apply: bring an environment to its desired state.
 
-The live version (blue) serves until the declared one (green) has passed its canary.
+The live version (blue) serves until the declared one (green) has passed its canary. The audit log
+holds every attempt and its result, the endpoint's state what serves; what a killed apply left in
+the state is removed first.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Literal
 
 from ml.backends.base import Backend, Watch, unwatched
 from ml.backends.registry import Registry, Version
 from ml.core.errors import Exit, Place, Problem, Refused
+from ml.release.canary import canary
 from ml.release.canary.canary import Outcome
 from ml.release.declaration import desired_state, projects
 from ml.release.declaration.desired_state import Declared
 from ml.release.declaration.projects import Project
 from ml.release.declaration.release_file import evidence_path, evidence_problem, other_project
-from ml.release.log import history
-from ml.release.log.history import History, Release
 from ml.release.promotion.gate_check import GateCheck, check_gates
 from ml.release.promotion.propose import launch_of
-from ml.release.rollout.cleanup import remove_leftovers
-from ml.release.rollout.rollout import finish_rollout, roll_out
+from ml.release.rollout import history
+from ml.release.rollout.history import History, Release, record_applied, record_refused
+from ml.release.rollout.trial import (
+    clear_canary,
+    remove_leftovers,
+    start_trial,
+    without_canary,
+)
 from ml.serving import endpoint
 from ml.serving.endpoint import Live
 from ml.serving.router.process import Router
+from ml.serving.server import Launch, Server
 from policies.promotion.decision import Decision, Step
+
+# Faults of green itself: the version is not tried again. Other faults are this machine's.
+_FAULTS_OF_GREEN = ("server-crashed", "smoke-failed")
 
 
 @dataclass(frozen=True)
@@ -162,13 +174,13 @@ def _carry_out(change: Change, port: int | None, progress: Callable[[str], None]
         return _result("refused", change)
     if change.serves:
         _, started = endpoint.ensure(name, port)
-        finish_rollout(release, change.registry)
+        _finish(release, change.registry)
         return _result("unchanged", change, endpoint.router(name), started)
     if (refused := change.history.refusal(release)) is not None:
         remove_leftovers(name)  # a rollout that was killed after its verdict leaves servers
         raise refused
     endpoint.check_model(release.launch)
-    rolled = roll_out(release, change.registry, change.history, port, progress)
+    rolled = _roll_out(release, change.registry, change.history, port, progress)
     return None if rolled is None else _result("applied", change, rolled[0], True, rolled[1])
 
 
@@ -242,3 +254,138 @@ def _declared_version(
         if evidence_error := evidence_problem(file, declared.evidence, place("evidence")):
             raise Refused(evidence_error, exit_code=Exit.GATE_SAID_NO)
     return version
+
+
+def _roll_out(
+    release: Release,
+    registry: Registry,
+    past: History,
+    port: int | None = None,
+    progress: Callable[[str], None] = lambda _: None,
+) -> tuple[Router, Outcome | None] | None:
+    """Make the version live and champion, and stop the old server.
+
+    Returns None, with nothing changed, when another version was declared meanwhile. The first
+    version and one that served here before get no canary: a way back is not delayed. Raises Refused
+    when green fails; blue then keeps all the traffic. server-crashed, smoke-failed and rolled-back
+    are recorded, so that the version is not tried again; baseline-failed is not.
+    """
+    launch = release.launch
+    name = launch.endpoint
+    compared = _can_compare(launch, past, port, progress)
+    with ExitStack() as undo:
+        with endpoint.locked(name):
+            blue = clear_canary(name)
+            try:
+                trial = start_trial(name, blue, launch, release.samples, undo, baseline=compared)
+            except Refused as error:
+                if error.problems[0].code in _FAULTS_OF_GREEN:
+                    record_refused(release, _why(error), None)
+                raise
+        outcome = None
+        if blue is not None and compared:
+            outcome = canary.lead(
+                name,
+                trial,
+                release.strategy,
+                release.samples,
+                superseded=lambda: not release.is_current(),
+                progress=progress,
+            )
+            if outcome.kind == "superseded":
+                return None
+            if outcome.kind == "rolled-back":
+                record_refused(release, outcome.why, outcome)
+                raise _rolled_back(release, outcome, blue)
+        with desired_state.project_lock(release.project), endpoint.locked(name):
+            if not release.is_current():
+                endpoint.switch(name, without_canary(name))
+                return None
+            router = _promote(release, registry, trial.server, port, outcome)
+        undo.pop_all()
+    return router, outcome
+
+
+def _can_compare(
+    launch: Launch, past: History, port: int | None, progress: Callable[[str], None]
+) -> bool:
+    """Whether to run a canary; blue then runs behind its router."""
+    if endpoint.live(launch.endpoint) is None:
+        return False
+    if past.served_before(launch):
+        progress("none: this version served here before")
+        return False
+    try:
+        endpoint.ensure(launch.endpoint, port)
+    except Refused as error:
+        if error.problems[0].code == "port-in-use":
+            raise
+        progress(f"none: the live version cannot be started ({_why(error)})")
+        return False
+    return True
+
+
+def _finish(release: Release, registry: Registry) -> None:
+    """Finish a rollout that was killed after its switch: alias, audit line, the other server."""
+    name = release.launch.endpoint
+    remove_leftovers(name)
+    with endpoint.locked(name):
+        champion = registry.champion(release.version.model, release.environment)
+        if champion is None or champion.digest != release.version.digest:
+            registry.promote(release.version, release.environment)
+        applied = history.of(name).applied
+        if not applied or applied[-1]["digest"] != release.launch.digest:
+            record_applied(release, None, None)
+
+
+def _promote(
+    release: Release, registry: Registry, green: Server, port: int | None, outcome: Outcome | None
+) -> Router:
+    """Switch, alias, audit line; undone in reverse when one fails. Then the old server is stopped.
+
+    The caller holds the project and the endpoint.
+    """
+    name, version, environment = release.launch.endpoint, release.version, release.environment
+    blue = without_canary(name)
+    champion = registry.champion(version.model, environment)
+    with ExitStack() as undo:
+        undo.callback(endpoint.stop_idle, name)  # also stops a router without servers
+        undo.callback(endpoint.switch, name, blue)
+        router = endpoint.start_router(name, port) if blue else None
+        endpoint.switch(name, Live(green, release.launch))
+        router = router or endpoint.start_router(name, port)
+        undo.callback(_restore, registry, version, environment, champion)
+        registry.promote(version, environment)
+        record_applied(release, champion, outcome)
+        undo.pop_all()
+    endpoint.drain(router)
+    endpoint.stop_idle(name)
+    return router
+
+
+def _restore(
+    registry: Registry, version: Version, environment: str, champion: Version | None
+) -> None:
+    if champion is not None:
+        registry.promote(champion, environment)
+    elif registry.champion(version.model, environment) is not None:
+        registry.demote(version.model, environment)
+
+
+def _rolled_back(release: Release, outcome: Outcome, blue: Live) -> Refused:
+    requests = ", ".join(f"{count} to {name}" for name, count in outcome.requests.items())
+    return Refused(
+        Problem(
+            "rolled-back",
+            f"version {release.version.version} was rolled back at {outcome.step} % of the "
+            f"traffic: {outcome.why} ({requests}; {outcome.replayed} were sample requests)",
+            f"no worse than version {blue.launch.version} beyond what is tolerated",
+            f"version {blue.launch.version} serves; propose this one again to retry it",
+        ),
+        exit_code=Exit.GATE_SAID_NO,
+    )
+
+
+def _why(error: Refused) -> str:
+    """Why a server failed, without its log."""
+    return error.problems[0].found.splitlines()[0].removesuffix("; its log ends:")

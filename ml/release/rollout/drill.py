@@ -13,19 +13,18 @@ from functools import partial
 from pathlib import Path
 
 from ml.core.errors import Problem, Refused
-from ml.release.canary import baseline, canary
+from ml.release import audit
+from ml.release.canary import canary
 from ml.release.canary.canary import Outcome
 from ml.release.declaration import desired_state, projects
-from ml.release.log import audit
-from ml.release.rollout import cleanup
-from ml.serving import endpoint, faulty, server
-from ml.serving.endpoint import Canary
+from ml.release.rollout.trial import clear_canary, start_trial
+from ml.serving import endpoint, faulty
 from ml.serving.server import Launch
 
 
 @dataclass(frozen=True)
 class Drilled:
-    """What the canary made of a bad green; blue's and the baseline's failed requests count too."""
+    """The outcome of a canary with a bad green; `failed` counts requests to the old version."""
 
     endpoint: str
     version: str
@@ -35,18 +34,18 @@ class Drilled:
 
     @property
     def noticed(self) -> bool:
-        """Whether green was taken back, and no request to the old version failed."""
+        """Whether green was rolled back, and no request to the old version failed."""
         return self.outcome.kind == "rolled-back" and not self.failed
 
 
 def drill(project: str, fault: str, progress: Callable[[str], None] = lambda _: None) -> Drilled:
-    """Try what serves in `local` with the fault beside itself.
+    """Run a canary of the live version of `local` with the fault injected, beside itself.
 
-    One apply or drill at a time. Raises Refused for another fault, and when nothing serves or
+    One apply or drill at a time. Raises Refused for an unknown fault, and when nothing serves or
     green does not start.
     """
     if fault not in faulty.FAULTS:
-        faults = "; ".join(f"{name}: {what}" for name, what in faulty.FAULTS.items())
+        faults = "; ".join(f"{name}: {effect}" for name, effect in faulty.FAULTS.items())
         raise Refused(Problem("no-such-fault", f"there is no fault `{fault}`", faults))
     target = projects.find(project)
     samples = target.samples()
@@ -55,29 +54,22 @@ def drill(project: str, fault: str, progress: Callable[[str], None] = lambda _: 
     with desired_state.rollout_lock(target.name, desired_state.LOCAL, waiting), ExitStack() as undo:
         live, _ = endpoint.ensure(name)
         if live.canary and live.canary.experiment:
-            about = f"an experiment is on: {live.canary.experiment}"
             raise Refused(
                 Problem(
                     "experiment-on",
-                    about,
+                    f"an experiment is running: {live.canary.experiment}",
                     "an endpoint without one",
                     f"ml ab stop {live.canary.experiment}",
                 )
             )
         with endpoint.locked(name):
-            blue = cleanup.clear_canary(name) or live
-            slot = endpoint.other_slot(name)
-            undo.callback(cleanup.stop_unused, name)
-            bad = spoilt(blue.launch, fault)
-            second = baseline.begin(blue, samples)  # it loads while green does
-            trial = Canary(server.start(slot, bad), bad, 0)
-            trial = replace(trial, baseline=second())
-            undo.callback(cleanup.drain_router, name)
-            undo.callback(canary.set_canary, name, None)
-            endpoint.switch(name, replace(blue, canary=trial))
+            blue = clear_canary(name) or live
+            bad = with_fault(blue.launch, fault)
+            trial = start_trial(name, blue, bad, samples, undo, baseline=True, smoke=False)
         strategy = desired_state.strategy(target.name, desired_state.LOCAL)
         outcome = canary.lead(name, trial, strategy, samples, progress=progress)
-    failed = sum(count for of, count in outcome.errors.items() if of != slot.name)
+    green = trial.server.slot.name
+    failed = sum(count for slot, count in outcome.errors.items() if slot != green)
     audit.append(
         "drill",
         {
@@ -90,8 +82,8 @@ def drill(project: str, fault: str, progress: Callable[[str], None] = lambda _: 
     return Drilled(name, blue.launch.version, fault, outcome, failed)
 
 
-def spoilt(launch: Launch, fault: str) -> Launch:
-    """The same launch, its scoring script behind one that puts the fault in."""
+def with_fault(launch: Launch, fault: str) -> Launch:
+    """The same launch, its scoring script wrapped in one that injects the fault."""
     return replace(
         launch,
         scoring_script=str(Path(faulty.__file__).resolve()),

@@ -8,10 +8,11 @@ from pathlib import Path
 from ml.backends.registry import Registry
 from ml.core import faults
 from ml.core.errors import Problem, Refused
+from ml.release import audit
 from ml.release.declaration import desired_state, projects
 from ml.release.declaration.desired_state import Declared
-from ml.release.log import audit, history
 from ml.release.promotion.propose import attach
+from ml.release.rollout import history
 
 
 @dataclass(frozen=True)

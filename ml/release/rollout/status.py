@@ -7,10 +7,10 @@ from dataclasses import asdict, dataclass
 
 from ml.backends.registry import Registry
 from ml.core.errors import Refused
+from ml.release import audit
 from ml.release.declaration import desired_state, projects
 from ml.release.declaration.desired_state import Declared
-from ml.release.log import audit
-from ml.release.log.history import Attempt, History, Line
+from ml.release.rollout.history import Attempt, History, Line
 from ml.serving import endpoint
 from ml.serving.endpoint import Live
 

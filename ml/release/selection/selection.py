@@ -1,26 +1,38 @@
-"""Selection: trials ranked by a weighted score beside their primary metric. Pure functions."""
+"""Selection: trials ranked by a weighted score beside their primary metric.
+
+`choose` reads what the trials logged; `select` is pure.
+"""
 
 from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import ge
-from typing import Literal
+from pathlib import Path
+from typing import Literal, cast
 
-from ml.release.selection.weights import TERMS, Weights
+from ml.backends import ranking
+from ml.backends.base import Entry, Run, RunStore
+from ml.core import repository
+from ml.core.errors import Problem, Refused
+from ml.release.selection.weights import FILE, TERMS, Weights
+from ml.release.selection.weights import read as read_weights
 
 Goal = Literal["maximize", "minimize"]
 NOT_LOGGED = "not logged"
+# Trials that are named one by one in a note.
+_NAMED = 5
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """What was measured of a trial, by term; None says that it logged nothing.
+    """The measurements of a trial by term, None for a term that it did not log.
 
     `quality` is the primary metric, `latency` in milliseconds, `cost` in seconds of a node,
-    `stability` the standard deviation over seeds or folds. `label` is how people are told of it.
+    `stability` the standard deviation over seeds or folds. `label` is its name in sentences.
     """
 
     name: str
@@ -30,11 +42,11 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Ranked:
-    """A candidate with its places, which begin at 1; equals share the better one.
+    """A candidate with its ranks, counted from 1; equal candidates share the better rank.
 
-    `parts` are the signed terms of the score. `score` and `by_score` are None when a term that
-    weighs is missing: `missing` says of each why. `on_front` is whether no other is at least as
-    good in everything and better in something, None when that cannot be said.
+    `parts` are the signed terms of the score. `score` and `by_score` are None when a term with a
+    weight is missing; `missing` maps each missing term to the reason. `on_front` is whether the
+    candidate is on the Pareto front, None when a term is missing.
     """
 
     candidate: Candidate
@@ -50,8 +62,8 @@ class Ranked:
 class Selection:
     """Candidates in the order of their scores, those without one after them by the metric.
 
-    `left_out` are terms that no candidate has, and so no score; `compared` those that the Pareto
-    front was found over, whatever their weights.
+    `left_out` maps the terms that no candidate has to the reason; no score contains them.
+    `compared` are the terms of the Pareto front, whatever their weights.
     """
 
     metric: str
@@ -63,63 +75,173 @@ class Selection:
 
     @property
     def by_score(self) -> Ranked | None:
-        """The first by the score; of equals the one that is better by the metric."""
+        """The first by the score; the metric breaks ties."""
         return next((ranked for ranked in self.ranked if ranked.score is not None), None)
 
     @property
     def by_metric(self) -> Ranked:
-        """The first by the primary metric; of equals the one with the better score."""
+        """The first by the primary metric; the score breaks ties."""
         return min(self.ranked, key=lambda ranked: ranked.by_metric)
+
+
+@dataclass(frozen=True)
+class Selected:
+    """A selection with its runs by name and their project; `notes` are sentences for a reader."""
+
+    selection: Selection
+    runs: dict[str, Run]
+    project: str
+    notes: tuple[str, ...]
+
+
+def choose(
+    store: RunStore, selected: Sequence[Run], metric: str | None = None, goal: str | None = None
+) -> Selected:
+    """Rank the trials of sweeps and pipelines, and single runs, by their project's weights.
+
+    Raises Refused when nothing says which metric decides, when nothing that completed logged it,
+    when the runs are of several projects, or when the select.yml is wrong.
+    """
+    entries = [entry for run in selected for entry in _sources(store, run)]
+    metric, goal = ranking.objective(store, entries, metric, goal)
+    project = _project(entries)
+    weights = read_weights(repository.root() / "ml" / "projects" / project if project else None)
+    runs = {run.name: run for entry in entries for run in entry.run.trials or (entry.run,)}
+    is_sweep = len(entries) == 1 and bool(entries[0].run.trials)
+    completed = [run for run in runs.values() if run.status == "Completed"]
+    candidates = [_candidate(store, run, is_sweep, metric, goal, weights) for run in completed]
+    try:
+        selection = select(candidates, weights, metric, cast(Goal, goal))
+    except ValueError:
+        raise Refused(ranking.nothing_to_rank(metric, completed)) from None
+    notes = [*_unranked(selection, candidates), *_unfinished(list(runs.values()))]
+    if not weights.source:
+        where = f"ml/projects/{project}" if project else "the project's folder"
+        notes.append(f"only quality counts: there is no {FILE} in {where}")
+    if ranking.different_data(store, completed):
+        notes.append("they were not all made from the same data (ml runs diff A B)")
+    ranked = {each.candidate.name: runs[each.candidate.name] for each in selection.ranked}
+    return Selected(selection, ranked, project, tuple(notes))
+
+
+def _sources(store: RunStore, run: Run) -> Iterator[Entry]:
+    """Sweeps and single runs; of a pipeline its sweeps, or its steps with a model."""
+    original = store.original(run) or run
+    if not original.steps:
+        entry = store.entry(original)
+        sweep = store.parent(original)
+        if sweep is not None and sweep.trials and not entry.objective:
+            lineage = store.entry(sweep).lineage
+            objective = {"objective": lineage.get("objective")}
+            entry = Entry(original, entry.kind, {**lineage, **entry.lineage, **objective})
+        yield entry
+        return
+    steps = original.steps
+    sweeps = [step for step in steps if step.steps or (store.original(step) or step).trials]
+    for step in sweeps or [step for step in steps if "model" in step.outputs]:
+        yield from _sources(store, step)
+
+
+def _candidate(
+    store: RunStore, run: Run, is_sweep: bool, metric: str, goal: str, weights: Weights
+) -> Candidate:
+    latency = run.metrics.get(weights.latency.metric)
+    training = run.metrics.get(weights.cost.training)
+    prediction = run.metrics.get(weights.cost.prediction) if weights.cost.predictions else 0.0
+    cost = None
+    if training is not None and prediction is not None:
+        cost = training + weights.cost.predictions * prediction / 1000
+    terms = {
+        "quality": ranking.value(store, run, metric, goal),
+        "latency": latency,
+        "cost": cost,
+        "stability": run.metrics.get(weights.stability.metric or f"{metric}_std"),
+    }
+    label = f"trial {run.name.rpartition('_')[2]}" if is_sweep else run.name
+    return Candidate(run.name, label, terms)
+
+
+def _project(entries: Sequence[Entry]) -> str:
+    projects = sorted({entry.project for entry in entries} - {""})
+    if len(projects) > 1:
+        raise Refused(
+            Problem(
+                "several-projects",
+                f"the runs are of {', '.join(projects)}",
+                "runs of one project: each has weights of its own",
+            )
+        )
+    root = repository.root() / "ml" / "projects"
+    return projects[0] if projects and Path(root / projects[0]).is_dir() else ""
+
+
+def _unranked(selection: Selection, candidates: Sequence[Candidate]) -> Iterator[str]:
+    ranked = {each.candidate.name for each in selection.ranked}
+    unranked = [each.label for each in candidates if each.name not in ranked]
+    if unranked:
+        yield f"{_listed(unranked)}: not ranked, no usable {selection.metric}"
+
+
+def _unfinished(every: Sequence[Run]) -> Iterator[str]:
+    counts = Counter(
+        f"stopped early by {run.ended_by}" if run.ended_by else run.status.lower()
+        for run in every
+        if run.status != "Completed"
+    )
+    if counts:
+        yield "not ranked: " + ", ".join(f"{number} {how}" for how, number in counts.items())
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return ", ".join(names[:_NAMED]) + more
 
 
 def select(candidates: Sequence[Candidate], weights: Weights, metric: str, goal: Goal) -> Selection:
     """Rank by score and by metric, and find the Pareto front.
 
-    A number that is NaN, infinite, or negative where there is no such thing is as good as missing.
-    Raises ValueError when no candidate has a usable quality; one without is left out.
+    A value that is NaN, infinite, or negative (but for the quality) counts as missing. A candidate
+    without a usable quality is left out; raises ValueError when no candidate has one.
     """
-    faults = {one.name: _faults(one, weights) for one in candidates}
-    measured = [one for one in candidates if "quality" not in faults[one.name]]
+    faults = {each.name: _faults(each, weights) for each in candidates}
+    measured = [each for each in candidates if "quality" not in faults[each.name]]
     if not measured:
         raise ValueError(f"no candidate has a usable {metric}")
-    left_out = {
-        term: next(iter(why))
-        if len(why := {faults[one.name][term] for one in measured}) == 1
-        else "missing or unusable"
-        for term in TERMS
-        if all(term in faults[one.name] for one in measured)
-    }
+    left_out: dict[str, str] = {}
+    for term in TERMS:
+        if all(term in faults[each.name] for each in measured):
+            reasons = {faults[each.name][term] for each in measured}
+            left_out[term] = reasons.pop() if len(reasons) == 1 else "missing or unusable"
     terms = [term for term in TERMS if term not in left_out]
-    scores: dict[str, float] = {}
-    every_part: dict[str, dict[str, float]] = {}
-    for one in measured:
-        usable = [term for term in terms if term not in faults[one.name]]
-        parts = {term: _part(one, term, weights, goal) for term in usable}
-        every_part[one.name] = parts
-        if all(term in parts or not weights.of(term).weight for term in terms):
-            scores[one.name] = math.fsum(parts.values())
-    qualities = {one.name: _sign("quality", goal) * _value(one, "quality") for one in measured}
-    by_score, by_metric = _places(scores), _places(qualities)
+    parts = {
+        each.name: {
+            term: _part(each, term, weights, goal)
+            for term in terms
+            if term not in faults[each.name]
+        }
+        for each in measured
+    }
+    scores = {
+        name: math.fsum(own.values())
+        for name, own in parts.items()
+        if all(term in own or not weights.of(term).weight for term in terms)
+    }
+    qualities = {each.name: _sign("quality", goal) * _value(each, "quality") for each in measured}
+    by_score, by_metric = _ranks(scores), _ranks(qualities)
     front = _front(measured, terms, faults, goal)
     ranked = [
         Ranked(
-            candidate=one,
-            parts=every_part[one.name],
-            score=scores.get(one.name),
-            by_score=by_score.get(one.name),
-            by_metric=by_metric[one.name],
-            on_front=front.get(one.name),
-            missing={term: why for term, why in faults[one.name].items() if term not in left_out},
+            candidate=each,
+            parts=parts[each.name],
+            score=scores.get(each.name),
+            by_score=by_score.get(each.name),
+            by_metric=by_metric[each.name],
+            on_front=front.get(each.name),
+            missing={term: why for term, why in faults[each.name].items() if term not in left_out},
         )
-        for one in measured
+        for each in measured
     ]
-    ranked.sort(
-        key=lambda one: (
-            one.by_score is None,
-            one.by_score or 0,
-            one.by_metric,
-        )
-    )
+    ranked.sort(key=lambda each: (each.by_score is None, each.by_score or 0, each.by_metric))
     return Selection(metric, goal, weights, tuple(ranked), left_out, tuple(terms))
 
 
@@ -148,18 +270,18 @@ def _sign(term: str, goal: Goal) -> int:
 
 def _value(candidate: Candidate, term: str) -> float:
     value = candidate.terms[term]
-    assert value is not None  # what is missing was sorted out before
+    assert value is not None  # candidates with a missing value were left out before
     return value
 
 
 def _part(candidate: Candidate, term: str, weights: Weights, goal: Goal) -> float:
-    of = weights.of(term)
-    # Adding zero turns −0.0 into 0.0.
-    return _sign(term, goal) * of.weight * _value(candidate, term) / of.reference + 0.0
+    setting = weights.of(term)
+    value = _sign(term, goal) * setting.weight * _value(candidate, term) / setting.reference
+    return value + 0.0  # turns −0.0 into 0.0
 
 
-def _places(values: Mapping[str, float]) -> Mapping[str, int]:
-    """Name → place, the largest value first."""
+def _ranks(values: Mapping[str, float]) -> Mapping[str, int]:
+    """Name → rank, the largest value first."""
     ordered = sorted(-value for value in values.values())
     return {name: 1 + bisect_left(ordered, -value) for name, value in values.items()}
 
@@ -170,14 +292,14 @@ def _front(
     faults: Mapping[str, Mapping[str, str]],
     goal: Goal,
 ) -> Mapping[str, bool]:
-    """Name → whether nobody dominates it, of those that have every term."""
+    """Name → whether no other dominates it, for those that have every term."""
     points = {
         candidate.name: tuple(_sign(term, goal) * _value(candidate, term) for term in terms)
         for candidate in candidates
         if not any(term in faults[candidate.name] for term in terms)
     }
     front: set[tuple[float, ...]] = set()
-    # Who dominates a point is larger in the first coordinate that differs: it came before.
+    # A point that dominates another is larger in the first coordinate that differs: it came before.
     for point in sorted(set(points.values()), reverse=True):
         if not any(all(map(ge, other, point)) for other in front):
             front.add(point)

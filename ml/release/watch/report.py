@@ -12,9 +12,9 @@ from ml.backends.registry import Registry, Version
 from ml.core.errors import Problem, Refused
 from ml.release.declaration import projects
 from ml.release.declaration.desired_state import LOCAL, endpoint_of
+from ml.release.evidence.evidence import load_reference
 from ml.release.watch import drift, requests
 from ml.release.watch import limits as watch_limits
-from ml.release.watch import reference as references
 from ml.release.watch.drift import Finding
 from ml.release.watch.limits import Limits
 from ml.release.watch.requests import Seen, loss
@@ -63,7 +63,7 @@ def watch(
     reference is missing or belongs to another model.
     """
     registered = _version(registry, model, environment, version, inputs is not None)
-    reference = references.load(registered)
+    reference = load_reference(registered)
     seen = requests.of_file(inputs) if inputs else _collected(model, environment, registered, since)
     report = look(
         *(reference, seen, watch_limits.read(projects.find(registered.project).folder)),

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from ml.core.errors import Problem, Refused
-from ml.release.canary.answers import prediction
+from ml.release.canary.observations import prediction
 from ml.serving import endpoint
-from ml.serving.router.collector import FOLDER, numbered
+from ml.serving.router.records import FOLDER, numbered
 from ml.toolkit.reference import Kind, clean
 
 # What a model says of a row of a table, and what a column of one is called by.

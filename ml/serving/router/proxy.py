@@ -19,9 +19,17 @@ from multidict import CIMultiDict
 from yarl import URL
 
 from ml.serving.router import routes as routing
-from ml.serving.router.collector import FOLDER, REQUEST_ID, Collector
+from ml.serving.router.records import (
+    FOLDER,
+    NO_ANSWER,
+    REQUEST_ID,
+    TOO_LATE,
+    TOO_MANY,
+    Collector,
+    Recent,
+    Tally,
+)
 from ml.serving.router.routes import DEPLOYMENT_HEADER, KEY_HEADER, Routes, RoutesError
-from ml.serving.router.tally import NO_ANSWER, TOO_LATE, TOO_MANY, Recent, Tally
 
 HOST = "127.0.0.1"
 SCORE = "/score"

@@ -20,9 +20,11 @@ from ml.projects.faq_matching.loading import Faq
 from ml.projects.faq_matching.model import FaqModel
 from ml.projects.faq_matching.recipe import CLASSIFIER, TREES
 from ml.projects.faq_matching.splits import Split
-from ml.release.evidence import identifiers
-from ml.release.evidence import predictions as release
-from ml.release.evidence.recomputed import disagreements
+from ml.release.evidence.recomputation import (
+    disagreements,
+    overlap_disagreements,
+    read_predictions,
+)
 from ml.toolkit.evaluation import read_evaluation
 from ml.toolkit.fairness import FEWEST
 from ml.toolkit.metrics import estimates
@@ -70,10 +72,10 @@ def test_every_metric_follows_from_the_predictions(evaluated: Path):
 
 def test_the_release_reads_it(evaluated: Path):
     """Recomputed by the gates' own reader, all follows: slices, and what Fairlearn says of them."""
-    found = release.read(evaluated / "predictions.csv")
+    found = read_predictions(evaluated / "predictions.csv")
     document = json.loads((evaluated / "evaluation.json").read_text())
     assert found.faults == () and disagreements(parse(document), found) == ()
-    assert document["identifiers"] and identifiers.disagreements(parse(document), evaluated) == ()
+    assert document["identifiers"] and overlap_disagreements(parse(document), evaluated) == ()
     tests = [
         document["metrics"][name]["gain_at_1"]["count"] for name in ("test_known", "test_unseen")
     ]

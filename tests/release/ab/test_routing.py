@@ -14,12 +14,12 @@ import pytest
 
 from ml.core import files
 from ml.core.errors import Refused
+from ml.release import audit
 from ml.release.ab import experiment, routing
 from ml.release.declaration import desired_state, projects
 from ml.release.declaration.desired_state import Declared
-from ml.release.log import audit
-from ml.release.log.history import record_refused
 from ml.release.rollout.apply import apply, find_change
+from ml.release.rollout.history import record_refused
 from ml.serving import endpoint, processes, server
 from tests.local import BACKEND
 from tests.release.conftest import Template, World

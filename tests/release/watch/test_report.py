@@ -11,15 +11,16 @@ import pytest
 
 from ml.backends.registry import Version
 from ml.core.errors import Refused
-from ml.release.evidence import reverify
-from ml.release.registry.models import EVIDENCE_FILE
-from ml.release.watch import reference, requests
+from ml.release.evidence import verification
+from ml.release.evidence.evidence import REFERENCE_FIELD, keep_reference, load_reference
+from ml.release.versions import EVIDENCE_FILE
 from ml.release.watch import report as reports
+from ml.release.watch import requests
 from ml.release.watch.limits import Limits
 from ml.release.watch.report import look
 from ml.reports.pages import watch_page
 from ml.serving import endpoint
-from ml.serving.router.collector import FOLDER
+from ml.serving.router.records import FOLDER
 from ml.toolkit.reference import REFERENCE, Columns, write_reference
 from tests.local import BACKEND
 from tests.release.conftest import World
@@ -40,7 +41,7 @@ def with_reference(version: Version, digest: str = "") -> Version:
         {"answers/0/score": [0.1, 0.2] * 100},
     )
     stated = json.loads((version.evidence_folder / EVIDENCE_FILE).read_text())
-    stated[reference.FIELD] = reference.keep(evaluation, version.evidence_folder)
+    stated[REFERENCE_FIELD] = keep_reference(evaluation, version.evidence_folder)
     return BACKEND.registry.keep_evidence(version, resealed(version, json.dumps(stated)).evidence)
 
 
@@ -111,30 +112,30 @@ def test_a_reference_is_used_only_as_it_was_kept(promoted_world: World) -> None:
     """Another model's, an edited one, one that is torn, and evidence that was edited."""
     version = BACKEND.registry.find("tiny", "1")
     with pytest.raises(Refused, match="no-reference"):
-        reference.load(version)
+        load_reference(version)
     version = with_reference(version, "sha256:other")
     with pytest.raises(Refused, match=r"reference-unfit.*sha256:other"):
-        reference.load(version)
+        load_reference(version)
     version = with_reference(version)
-    assert reference.load(version)["digest"] == version.digest
-    assert {one.name: one.sound for one in reverify.checks(version)}[REFERENCE]
+    assert load_reference(version)["digest"] == version.digest
+    assert {one.name: one.sound for one in verification.checks(version)}[REFERENCE]
     path = version.evidence_folder / REFERENCE
     text = path.read_text()
     for other in (text.replace("numeric", "number"), text[:-20], "[]", text + " "):
         path.write_text(other)
         with pytest.raises(Refused, match="reference-unfit"):
-            reference.load(version)
-        assert not {one.name: one.sound for one in reverify.checks(version)}[REFERENCE]
+            load_reference(version)
+        assert not {one.name: one.sound for one in verification.checks(version)}[REFERENCE]
     path.write_text(text)
     evidence = version.evidence_folder / EVIDENCE_FILE
     evidence.write_text(evidence.read_text() + " ")
     with pytest.raises(Refused, match=r"evidence\.json is not the file"):
-        reference.load(version)
+        load_reference(version)
 
 
 def test_a_project_that_keeps_no_reference(tmp_path: Path) -> None:
     """Is none the worse for it."""
-    assert reference.keep(tmp_path, Version("m", "1", "d", "p", "r", "")) is None
+    assert keep_reference(tmp_path, Version("m", "1", "d", "p", "r", "")) is None
 
 
 def document(tmp_path: Path) -> dict[str, Any]:

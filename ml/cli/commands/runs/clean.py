@@ -14,7 +14,7 @@ from ml.backends.storage import Cleaning
 from ml.cli.render import tables, units
 from ml.core import faults
 from ml.core.errors import Exit, Problem, Refused
-from ml.release.registry.retention import find_in_use
+from ml.release.versions import find_in_use
 
 ROWS = 20  # a person reads; --json has all
 

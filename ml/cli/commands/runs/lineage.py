@@ -11,7 +11,7 @@ from ml.cli.render.runs_text import environment_of, release_of, sha
 from ml.core.repository import shown
 
 if TYPE_CHECKING:
-    from ml.release.registry.descendants import Descendant
+    from ml.release.versions import Descendant
 
 
 def lineage_lines(

@@ -84,7 +84,7 @@ def show(
     """One run, and its lineage: data, code, run, model versions, where they serve."""
     from ml.backends.base import OPEN
     from ml.cli.render import live, runs_text, tables
-    from ml.release.registry.descendants import descendants
+    from ml.release.versions import descendants
 
     backend = open_backend(on)
     entry = _entry(backend.runs, run, experiment)
@@ -118,7 +118,7 @@ def lineage(run: RunName = "latest", on: On = "local", as_json: AsJson = False) 
     """The way from data to a run's models: every run on it, its code, environment, digests."""
     from ml.cli.commands.runs import lineage
     from ml.cli.render import runs_text, tables
-    from ml.release.registry.descendants import descendants
+    from ml.release.versions import descendants
 
     backend = open_backend(on)
     selected = backend.runs.find(run)

@@ -1,4 +1,4 @@
-"""The evidence of a version checked again, offline: everything that differs, not only the first."""
+"""Verifies the evidence of a version offline, and lists everything that differs."""
 
 from __future__ import annotations
 
@@ -8,11 +8,15 @@ from dataclasses import dataclass
 
 from ml.backends.registry import Version
 from ml.core.errors import Refused
-from ml.release.evidence import identifiers, predictions
-from ml.release.evidence.evidence import FILE
-from ml.release.evidence.recomputed import disagreements
+from ml.release.evidence.evidence import REFERENCE_FIELD, load_reference
+from ml.release.evidence.recomputation import (
+    disagreements,
+    overlap_disagreements,
+    read_predictions,
+    sha256,
+)
 from ml.release.evidence.supply_chain import SBOM
-from ml.release.watch import reference
+from ml.release.versions import EVIDENCE_FILE
 from ml.serving.scoring.manifest import ManifestError, verify
 from ml.toolkit.evaluation import PREDICTIONS
 from ml.toolkit.leakage import IDENTIFIERS
@@ -22,7 +26,7 @@ from policies.promotion.evidence import SCHEMA_VERSION, Evidence, parse, uri
 
 @dataclass(frozen=True)
 class Check:
-    """One thing that was looked at: `differs` lists what is not as it was kept, () when all is."""
+    """One check of a version; `differs` lists the differences, () when there are none."""
 
     name: str
     differs: tuple[str, ...]
@@ -34,17 +38,15 @@ class Check:
 
 
 def checks(version: Version) -> tuple[Check, ...]:
-    """The evidence file, the model that it names, the model's files, the predictions, the
-    metrics, the identifiers of training and test, the bill of materials, the reference for
-    watching.
+    """Every check: the files kept with the version, what the evidence states, the model's files.
 
-    What cannot be looked at differs, with the reason. Needs the registry's record of the version
-    and the files of this machine; no server is asked.
+    A file that cannot be read differs, with the reason. Needs the registry's record of the version
+    and the files of this machine, and no server.
     """
     content, unread = _content(version)
     evidence = parse(_document(content))
     return (
-        Check(FILE, unread or _kept(version, content)),
+        Check(EVIDENCE_FILE, unread or _kept(version, content)),
         Check("schema", _schema(version, evidence)),
         Check("identity", _identity(version, evidence)),
         Check("model", _model(version)),
@@ -56,26 +58,26 @@ def checks(version: Version) -> tuple[Check, ...]:
 
 
 def _reference(version: Version, document: dict[str, object]) -> tuple[Check, ...]:
-    """Nothing where the project keeps none."""
-    if not document.get(reference.FIELD):
+    """Empty for a project without a reference."""
+    if not document.get(REFERENCE_FIELD):
         return ()
     try:
-        reference.load(version)
+        load_reference(version)
     except Refused as refused:
         return (Check(REFERENCE, (refused.problems[0].found,)),)
     return (Check(REFERENCE, ()),)
 
 
 def _identifiers(version: Version, evidence: Evidence) -> tuple[Check, ...]:
-    """Nothing where none are kept: the gate `leakage` says so."""
+    """Empty for evidence without identifiers, which the gate `leakage` refuses."""
     if evidence.identifiers is None:
         return ()
-    return (Check(IDENTIFIERS, identifiers.disagreements(evidence, version.evidence_folder)),)
+    return (Check(IDENTIFIERS, overlap_disagreements(evidence, version.evidence_folder)),)
 
 
 def _content(version: Version) -> tuple[bytes, tuple[str, ...]]:
     try:
-        return (version.evidence_folder / FILE).read_bytes(), ()
+        return (version.evidence_folder / EVIDENCE_FILE).read_bytes(), ()
     except OSError as error:
         return b"", (str(error),)
 
@@ -90,7 +92,7 @@ def _document(content: bytes) -> dict[str, object]:
 
 def _kept(version: Version, content: bytes) -> tuple[str, ...]:
     if not version.evidence:
-        return ("the registry has no hash of it: no evidence was kept with the version",)
+        return ("the registry has no hash of it: the version has no evidence",)
     digest = hashlib.sha256(content).hexdigest()
     if digest != version.evidence:
         return (f"its sha256 is {digest}, the registry's is {version.evidence}",)
@@ -112,9 +114,9 @@ def _identity(version: Version, evidence: Evidence) -> tuple[str, ...]:
         "uri": (evidence.uri, uri(version.model, version.version)),
     }
     return tuple(
-        f"{name} states {stated or 'nothing'}, the registry {known}"
-        for name, (stated, known) in pairs.items()
-        if stated != known
+        f"{name} states {stated or 'nothing'}, the registry {registered}"
+        for name, (stated, registered) in pairs.items()
+        if stated != registered
     )
 
 
@@ -131,22 +133,22 @@ def _bill(version: Version, evidence: Evidence) -> tuple[str, ...]:
     if stated is None:
         return ("the evidence states no bill of materials",)
     try:
-        found = predictions.sha256(version.evidence_folder / SBOM)
+        actual = sha256(version.evidence_folder / SBOM)
     except OSError as error:
         return (str(error),)
-    return () if found == stated else (f"its sha256 is {found}, the evidence states {stated}",)
+    return () if actual == stated else (f"its sha256 is {actual}, the evidence states {stated}",)
 
 
 def _predictions(version: Version, evidence: Evidence) -> tuple[Check, Check]:
     try:
-        found = predictions.read(version.evidence_folder / PREDICTIONS, evidence.task)
+        rows = read_predictions(version.evidence_folder / PREDICTIONS, evidence.task)
     except OSError as error:
         return Check(PREDICTIONS, (str(error),)), Check(
             "metrics", ("not recomputed: no predictions",)
         )
-    wrong = disagreements(evidence, found)
-    of_the_file = tuple(one for one in wrong if one.startswith(PREDICTIONS))
+    wrong = disagreements(evidence, rows)
+    of_the_file = tuple(each for each in wrong if each.startswith(PREDICTIONS))
     return (
         Check(PREDICTIONS, of_the_file),
-        Check("metrics", tuple(one for one in wrong if one not in of_the_file)),
+        Check("metrics", tuple(each for each in wrong if each not in of_the_file)),
     )

@@ -1,22 +1,29 @@
-"""The router's recorded answers as figures of one step: their shapes, and their prediction bins."""
+"""Observations of one step of a canary: shapes and bins of answers, latency by interval, memory."""
 
 from __future__ import annotations
 
 import json
 import math
+import time
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
+import psutil
 
-from ml.release.canary.signals import Side
+from ml.release.canary.signals import Latencies, Memory, Side
+from ml.serving.server import Server
 
 # The first answers define the known shapes and the bins; they are not counted.
 REFERENCE = 60
 BINS = 10
 _CATEGORIES = 16
+# An interval of latency: longer than a scheduler keeps a process waiting for a busy core.
+INTERVAL_S = 2.0
+# Requests that green answers before its memory is measured: by then it has loaded everything.
+WARM_REQUESTS = 50
 
 
 def shape(value: Any) -> str:
@@ -145,3 +152,58 @@ class Answers:
         if self._edges is not None and isinstance(value, float):
             return int(np.searchsorted(self._edges, value, side="right"))
         return zlib.crc32(str(value).encode("utf-8", "surrogatepass")) % _CATEGORIES
+
+
+class LatencyIntervals:
+    """The router's histograms of a step, split every INTERVAL_S seconds of the clock."""
+
+    def __init__(
+        self,
+        green: str,
+        baseline: str,
+        begun: Mapping[str, Any],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._names = (green, baseline)
+        self._clock = clock
+        self._ended: list[Latencies] = []
+        self._cut, self._cut_at = begun, clock()
+
+    def look(self, tallies: Mapping[str, Any]) -> list[Latencies]:
+        """The histograms of green and its baseline by interval; the last one is still open."""
+        green, baseline = (
+            np.subtract(tallies[name]["latency"], self._cut[name]["latency"])
+            for name in self._names
+        )
+        latencies = [*self._ended, (green.tolist(), baseline.tolist())]
+        moment = self._clock()
+        if moment - self._cut_at >= INTERVAL_S:
+            self._ended, self._cut, self._cut_at = latencies, tallies, moment
+        return latencies
+
+
+class ResidentMemory:
+    """Resident memory of green and of its baseline: once green was warm, and now."""
+
+    def __init__(self, green: Server, baseline: Server) -> None:
+        self._green, self._baseline = green, baseline
+        self._warm: tuple[float, float] | None = None
+
+    def look(self, answered: int) -> Memory | None:
+        """None until green has answered enough requests, and when one of them has ended."""
+        if answered < WARM_REQUESTS:
+            return None
+        try:
+            green, baseline = _bytes(self._green.pid), _bytes(self._baseline.pid)
+        except psutil.Error:
+            return None  # the caller checks next whether they run
+        if self._warm is None:
+            self._warm = green, baseline
+        return Memory(self._warm[0], green, self._warm[1], baseline)
+
+
+def _bytes(pid: int) -> float:
+    """Resident bytes of a server and its workers."""
+    process = psutil.Process(pid)
+    family = [process, *process.children(recursive=True)]
+    return float(sum(member.memory_info().rss for member in family))

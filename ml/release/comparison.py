@@ -1,0 +1,440 @@
+"""A candidate beside a champion: metrics, slices, cost, latency, and what the gates say today.
+
+Nothing is registered or logged. A champion that was measured on other data is scored again on the
+candidate's, as for the gates: that runs the project's evaluation. `compare` is pure.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+from ml.backends.base import Backend, Run, Watch, unwatched
+from ml.backends.registry import Version
+from ml.core.errors import Problem, Refused
+from ml.release.declaration import desired_state, projects
+from ml.release.evidence import evidence, supply_chain
+from ml.release.evidence.recomputation import Predictions, read_predictions
+from ml.release.promotion.gate_check import champion_evidence, decide_on, load_gates
+from ml.release.versions import EVALUATION, MODEL, descendants
+from ml.serving.scoring.manifest import ManifestError, verify
+from ml.toolkit.evaluation import PREDICTIONS
+from policies.promotion.comparison import Difference, difference
+from policies.promotion.decision import Decision
+from policies.promotion.evidence import Estimate, Evidence, Metrics, missing, parse
+
+CHAMPION = "champion@"
+# Metric → split → unit → value.
+Outcomes = Mapping[str, Mapping[str, Mapping[str, float]]]
+
+
+@dataclass(frozen=True)
+class Side:
+    """A model version, or a run's model, with its evidence and every unit's metrics."""
+
+    name: str
+    digest: str
+    evidence: Evidence
+    outcomes: Outcomes = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One metric in one place, which is a split or `dimension=slice`.
+
+    `by` is candidate minus champion over the units measured for both, None when they cannot be
+    paired. `sign` is 1 where more is better, −1 where less is better, 0 where that is not known.
+    """
+
+    place: str
+    metric: str
+    ours: Estimate
+    theirs: Estimate | None
+    by: Difference | None
+    sign: int
+
+    @property
+    def verdict(self) -> str:
+        """`better` or `worse` when the whole interval lies on that side of zero, else ""."""
+        if self.by is None or not self.sign:
+            return ""
+        low, high = sorted((self.sign * self.by.low, self.sign * self.by.high))
+        return "better" if low > 0 else "worse" if high < 0 else ""
+
+
+@dataclass(frozen=True)
+class Amount:
+    """What a model takes, in `unit`; less is better. None where it is not known."""
+
+    what: str
+    unit: str
+    ours: float | None
+    theirs: float | None
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The differences; `confidence` is that of each paired interval.
+
+    `unpaired` says why units were not compared one by one, "" when they were.
+    """
+
+    candidate: Side
+    champion: Side | None
+    primary: str
+    metrics: tuple[Row, ...]
+    slices: tuple[Row, ...]
+    amounts: tuple[Amount, ...]
+    missing: tuple[str, ...]
+    unpaired: str
+    confidence: float
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A comparison for an environment, and the gates' decision; None for a run without a version.
+
+    `candidate` and `champion` are registered versions, None where there is none. `notes` are
+    sentences on what could not be compared, and why.
+    """
+
+    comparison: Comparison
+    decision: Decision | None
+    environment: str
+    model: str
+    candidate: Version | None
+    champion: Version | None
+    notes: tuple[str, ...] = ()
+
+
+def versus(
+    backend: Backend,
+    reference: str,
+    against: str | None,
+    environment: str | None = None,
+    watch: Watch = unwatched,
+) -> Compared:
+    """Compare `reference` with `against`, by default with the environment's champion.
+
+    Each is MODEL:VERSION, a run's name or id, or champion@ENVIRONMENT. The environment is by
+    default that of champion@ENVIRONMENT, else `local`. Raises Refused for a reference to nothing,
+    and for a run that was neither registered nor evaluated.
+    """
+    named = against.removeprefix(CHAMPION) if against and against.startswith(CHAMPION) else ""
+    environment = desired_state.check_environment(environment or named or desired_state.LOCAL)
+    notes: list[str] = []
+    candidate = _resolve(backend, reference, None)
+    ours, model = _side(candidate, notes)
+    champion = (
+        _resolve(backend, against, model)
+        if against is not None
+        else backend.registry.champion(model, environment)
+    )
+    if champion is None:
+        notes.append(f"{environment} has no champion of {model} to compare with")
+    theirs: Side | None = None
+    against_evidence: Evidence | None = None
+    if isinstance(champion, Version) and champion.digest == ours.digest:
+        notes.append(f"{ours.name} is the same model as {_name(champion)}")
+        champion, against_evidence = None, ours.evidence
+    elif champion is not None:
+        theirs = _scored(backend, ours, champion, candidate, notes, watch)
+        against_evidence = theirs.evidence
+        notes += filter(None, [other_features(ours, theirs)])
+    confidence, decision = 0.95, None
+    if isinstance(candidate, Version):
+        project = projects.find(candidate.project)
+        gates = load_gates(project)
+        confidence = gates["non-inferiority"].number("confidence")
+        chain = supply_chain.today(ours.evidence.supply_chain)
+        decision = decide_on(
+            gates,
+            candidate,
+            replace(ours.evidence, supply_chain=chain),
+            against_evidence,
+            environment,
+            reason=desired_state.reason_for(project.name, environment, ours.digest),
+        )
+    else:
+        notes.append(f"the gates were not asked: the model of {ours.name} is not registered")
+    return Compared(
+        comparison=compare(ours, theirs, confidence),
+        decision=decision,
+        environment=environment,
+        model=model,
+        candidate=candidate if isinstance(candidate, Version) else None,
+        champion=champion if isinstance(champion, Version) else None,
+        notes=tuple(notes),
+    )
+
+
+def _resolve(backend: Backend, reference: str, model: str | None) -> Version | Run:
+    """The version of a reference, or the run where its model is not registered."""
+    if reference.startswith(CHAMPION):
+        environment = desired_state.check_environment(reference.removeprefix(CHAMPION))
+        models = [model] if model else [each.deployment().endpoint for each in projects.every()]
+        champions = [
+            champion
+            for name in models
+            if (champion := backend.registry.champion(name, environment)) is not None
+        ]
+        if len(champions) == 1:
+            return champions[0]
+        names = ", ".join(f"{champion.model}:{champion.version}" for champion in champions)
+        raise Refused(
+            Problem(
+                "several-champions" if champions else "no-such-champion",
+                f"{environment} has {names or 'no champion'}",
+                "one champion",
+                "name it as MODEL:VERSION; `ml release status` lists the serving versions",
+            )
+        )
+    name, _, version = reference.rpartition(":")
+    if name and version:
+        return backend.registry.find(name, version)
+    run = backend.runs.find(reference)
+    versions = descendants(backend.registry, run)
+    for relation in ("made", "same files", "evaluated"):
+        related = [version for version in versions if version.relation == relation]
+        if related:
+            return backend.registry.find(related[-1].model, related[-1].version)
+    return run
+
+
+def _side(reference: Version | Run, notes: list[str]) -> tuple[Side, str]:
+    """The evidence of a version or a run, and the name of its model."""
+    if isinstance(reference, Version):
+        version = reference
+        own = evidence.load(version)
+        outcomes = {} if own.disagreements else _predictions(version, own).every_outcome()
+        return Side(_name(version), version.digest, own, outcomes), version.model
+    run = reference
+    evaluated = next((part for part in (run, *run.below()) if EVALUATION in part.outputs), None)
+    if evaluated is None:
+        raise Refused(
+            Problem(
+                "no-evidence",
+                f"the model of {run.name} was neither registered nor evaluated",
+                "a registered version, or a run with the output `evaluation`",
+                f"ml release propose PROJECT --run {run.name}",
+            )
+        )
+    document = evidence.evaluation_of(evaluated)
+    own = parse(document)
+    rows = read_predictions(evaluated.outputs[EVALUATION] / PREDICTIONS, own.task)
+    own = replace(
+        own,
+        outcomes=rows.outcomes(own.primary_metric or ""),
+        groups=rows.groups(),
+        members=rows.members(),
+        disagreements=(),
+    )
+    notes.append(f"{run.name} has no evidence yet, only the evaluation of {evaluated.name}")
+    return Side(run.name, _digest(run), own, rows.every_outcome()), str(document.get("model") or "")
+
+
+def _scored(
+    backend: Backend,
+    ours: Side,
+    champion: Version | Run,
+    candidate: Version | Run,
+    notes: list[str],
+    watch: Watch,
+) -> Side:
+    """The champion's side, scored again on the candidate's data where that is other data."""
+    theirs, _ = _side(champion, notes)
+    if isinstance(champion, Run) or isinstance(candidate, Run):
+        return theirs
+    project = projects.find(candidate.project)
+    again = champion_evidence(backend, project, ours.evidence, champion, candidate, watch)
+    if again is None or (again.outcomes, again.data) == (
+        theirs.evidence.outcomes,
+        theirs.evidence.data,
+    ):
+        return theirs
+    if not again.metrics:
+        why = "; ".join(again.disagreements or ("nothing was measured",))
+        notes.append(f"{theirs.name} could not be scored on the data of {ours.name}: {why}")
+    else:
+        notes.append(f"{theirs.name} was scored again on the data of {ours.name}")
+    return Side(theirs.name, theirs.digest, again)
+
+
+def _predictions(version: Version, own: Evidence) -> Predictions:
+    return read_predictions(version.evidence_folder / PREDICTIONS, own.task)
+
+
+def _digest(run: Run) -> str:
+    try:
+        return verify(run.outputs[MODEL]) if MODEL in run.outputs else ""
+    except (ManifestError, OSError):
+        return ""
+
+
+def _name(version: Version) -> str:
+    return f"{version.model} {version.version}"
+
+
+def compare(candidate: Side, champion: Side | None, confidence: float = 0.95) -> Comparison:
+    """The comparison; `confidence` is that of the paired intervals, two-sided."""
+    ours = candidate.evidence
+    unpaired = _unpaired(candidate, champion)
+    return Comparison(
+        candidate=candidate,
+        champion=champion,
+        primary=ours.primary_metric or "",
+        metrics=tuple(_metrics(candidate, champion, confidence, not unpaired)),
+        slices=tuple(_slices(candidate, champion, confidence, not unpaired)),
+        amounts=tuple(_amounts(ours, champion.evidence if champion else Evidence())),
+        missing=tuple(missing(ours)),
+        unpaired=unpaired,
+        confidence=confidence,
+    )
+
+
+def other_features(candidate: Side, champion: Side) -> str:
+    """The features that only one of the two reads, as a sentence; "" for the same feature set.
+
+    Feature sets are compared by hash; "" too where either side states none. The features named are
+    those with a contribution.
+    """
+    sides = (candidate.evidence, champion.evidence)
+    hashes = [side.lineage.feature_set_hash for side in sides]
+    if not all(hashes) or hashes[0] == hashes[1]:
+        return ""
+    ours, theirs = ({each.feature for each in side.contributions if each.feature} for side in sides)
+    lists = {"new": sorted(ours - theirs), "gone": sorted(theirs - ours)}
+    changes = "; ".join(f"{word}: {', '.join(names)}" for word, names in lists.items() if names)
+    return (
+        f"{candidate.name} reads other features than {champion.name}: "
+        f"{changes or 'the same names, computed differently'}"
+    )
+
+
+def _unpaired(candidate: Side, champion: Side | None) -> str:
+    if champion is None:
+        return ""
+    for side in (candidate, champion):
+        wrong = side.evidence.disagreements
+        if wrong is None:
+            return f"the metrics of {side.name} were not recomputed"
+        if wrong:
+            return f"the evidence of {side.name} cannot be trusted: {wrong[0]}"
+    ours, theirs = candidate.evidence, champion.evidence
+    if (ours.primary_metric, ours.goal) != (theirs.primary_metric, theirs.goal):
+        return "they have different primary metrics"
+    hashes = [
+        {name: asset.sha256 for name, asset in side.data.items() if asset.sha256}
+        for side in (ours, theirs)
+    ]
+    if not hashes[0] or hashes[0] != hashes[1]:
+        return "they were not measured on the same data"
+    return ""
+
+
+def _metrics(
+    candidate: Side, champion: Side | None, confidence: float, paired: bool
+) -> Iterator[Row]:
+    """The primary metric first, then the others, each over all splits."""
+    own = candidate.evidence
+    names = dict.fromkeys(metric for metrics in own.metrics.values() for metric in metrics)
+    for metric in sorted(names, key=lambda name: name != own.primary_metric):
+        for split, metrics in own.metrics.items():
+            if metric not in metrics:
+                continue
+            theirs = _estimate(champion.evidence.metrics, split, metric) if champion else None
+            by = None
+            if champion and theirs and paired:
+                by = _paired(candidate, champion, split, metric, confidence)
+            yield Row(split, metric, metrics[metric], theirs, by, _sign(own, metric))
+
+
+def _slices(
+    candidate: Side, champion: Side | None, confidence: float, paired: bool
+) -> Iterator[Row]:
+    """The primary metric of every slice, on the split that was sliced."""
+    own, metric = candidate.evidence, candidate.evidence.primary_metric or ""
+    split = own.slice_split or ""
+    members = own.members.get(split, {})
+    for dimension, slices in own.slices.items():
+        for name, metrics in slices.items():
+            if metric not in metrics:
+                continue
+            theirs = None
+            if champion:
+                theirs = _estimate(champion.evidence.slices.get(dimension, {}), name, metric)
+            units = members.get(dimension, {}).get(name, ())
+            by = None
+            if champion and theirs and units and paired:
+                by = _paired(candidate, champion, split, metric, confidence, units)
+            place = f"{dimension}={name}"
+            yield Row(place, metric, metrics[metric], theirs, by, _sign(own, metric))
+
+
+def _paired(
+    candidate: Side,
+    champion: Side,
+    split: str,
+    metric: str,
+    confidence: float,
+    units: tuple[str, ...] | None = None,
+) -> Difference | None:
+    """The paired difference, computed as the gates do; None when the two have other units."""
+    ours, theirs = (
+        side.outcomes.get(metric, {}).get(split) or _primary(side, split, metric)
+        for side in (candidate, champion)
+    )
+    if units is not None:
+        ours, theirs = (
+            {unit: side[unit] for unit in units if unit in side} for side in (ours, theirs)
+        )
+    try:
+        return difference(ours, theirs, confidence, candidate.evidence.groups.get(split))
+    except ValueError:
+        return None
+
+
+def _primary(side: Side, split: str, metric: str) -> Mapping[str, float]:
+    if metric != side.evidence.primary_metric:
+        return {}
+    return side.evidence.outcomes.get(split, {})
+
+
+def _estimate(metrics: Metrics, place: str, metric: str) -> Estimate | None:
+    return metrics.get(place, {}).get(metric)
+
+
+def _sign(own: Evidence, metric: str) -> int:
+    if metric != own.primary_metric:
+        return 0
+    return {"maximize": 1, "minimize": -1}.get(own.goal or "", 0)
+
+
+def _amounts(ours: Evidence, theirs: Evidence) -> Iterator[Amount]:
+    def amount(what: str, unit: str, mine: float | None, other: float | None) -> Amount:
+        return Amount(what, unit, _finite(mine), _finite(other))
+
+    for name in ("p50", "p95", "p99"):
+        times = (getattr(side.latency, f"{name}_ms") for side in (ours, theirs))
+        yield amount(f"latency, {name}", "ms", *times)
+    currency, other_currency = ours.cost.currency, theirs.cost.currency
+    for name, what in (
+        ("training", "training"),
+        ("thousand_predictions", "1,000 predictions"),
+    ):
+        mine, other = getattr(ours.cost, name), getattr(theirs.cost, name)
+        yield amount(f"{what}, machine time", "s", mine.seconds, other.seconds)
+        if mine.amount is not None or other.amount is not None:
+            comparable = other_currency in (None, currency)
+            unit = currency or other_currency or "of an unnamed currency"
+            yield amount(f"{what}, price", unit, mine.amount, other.amount if comparable else None)
+    metric = ours.primary_metric or ""
+    spreads = [
+        side.stability[metric].std if metric in side.stability else None for side in (ours, theirs)
+    ]
+    yield amount(f"spread of {metric or 'the primary metric'} over refits", "", *spreads)
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None

@@ -1,1 +1,0 @@
-"""A candidate compared with a champion."""

@@ -1,0 +1,318 @@
+"""What the evidence states, recomputed from the hashed predictions and identifiers kept with it.
+
+No number that was logged or stated is trusted.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ml.toolkit import leakage
+from ml.toolkit.evaluation import COLUMNS, PREDICTIONS, SLICE, wrong_primary
+from ml.toolkit.fairness import FEWEST
+from ml.toolkit.leakage import IDENTIFIERS, SHARED, TEST, TRAINING
+from ml.toolkit.metrics import enough_groups
+from ml.toolkit.tasks import METRICS, TASKS, Answers, Metric, Task, estimate, fault
+from policies.promotion.evidence import Disparity, Estimate, Evidence
+
+# Sums of the same numbers in another order differ by less than this.
+TOLERANCE = 1e-9
+# Evidence without a task is of a ranking.
+_KNOWN = (None, *TASKS)
+
+
+@dataclass(frozen=True)
+class Row:
+    """The answer to one unit, its bootstrap group ("" without one), and its slices."""
+
+    expected: str
+    predicted: str
+    rank: int
+    score: float
+    group: str
+    slices: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """The rows of a `task` by split and unit; `faults` are the reasons why the file is unfit."""
+
+    rows: Mapping[str, Mapping[str, Row]]
+    sha256: str
+    faults: tuple[str, ...]
+    task: Task = "ranking"
+
+    def answers(self, split: str) -> Answers:
+        """The answers of a split, in the order of the file."""
+        return Answers.of(list(self.rows.get(split, {}).values()))
+
+    def group_labels(self, split: str) -> list[str] | None:
+        """The bootstrap group of each unit of the split; None when units are resampled alone."""
+        labels = [row.group for row in self.rows.get(split, {}).values()]
+        return labels if any(labels) else None
+
+    def outcomes(self, metric: str) -> Mapping[str, Mapping[str, float]]:
+        """Split → unit → value of the metric; empty for a metric of whole splits."""
+        definition = METRICS[self.task].get(metric)
+        if definition is None or definition.of_units is None:
+            return {}
+        return {
+            split: dict(zip(rows, definition.of_units(self.answers(split)).tolist(), strict=True))
+            for split, rows in self.rows.items()
+        }
+
+    def every_outcome(self) -> Mapping[str, Mapping[str, Mapping[str, float]]]:
+        """Metric → split → unit → value, of the metrics that units have."""
+        return {name: outcomes for name in METRICS[self.task] if (outcomes := self.outcomes(name))}
+
+    def groups(self) -> Mapping[str, Mapping[str, str]]:
+        """Split → unit → group, of the splits that have groups."""
+        return {
+            split: {unit: row.group for unit, row in rows.items()}
+            for split, rows in self.rows.items()
+            if self.group_labels(split)
+        }
+
+    def members(self) -> Mapping[str, Mapping[str, Mapping[str, tuple[str, ...]]]]:
+        """Split → dimension → slice → its units."""
+        members: dict[str, dict[str, dict[str, list[str]]]] = {}
+        for split, rows in self.rows.items():
+            for unit, row in rows.items():
+                for dimension, name in row.slices.items():
+                    if name:
+                        slices = members.setdefault(split, {}).setdefault(dimension, {})
+                        slices.setdefault(name, []).append(unit)
+        return {
+            split: {
+                dimension: {name: tuple(units) for name, units in slices.items()}
+                for dimension, slices in dimensions.items()
+            }
+            for split, dimensions in members.items()
+        }
+
+
+def sha256(path: Path) -> str:
+    """The file's sha256, in hex; raises OSError when it cannot be read."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def read_predictions(path: Path, task: object = None) -> Predictions:
+    """The predictions of an evaluation of that task, by default a ranking.
+
+    Raises OSError when the file cannot be opened.
+    """
+    known_task: Task = next((name for name in TASKS if name == task), "ranking")
+    splits: dict[str, dict[str, Row]] = {}
+    faults = [f"the task {task!r} is not one of {', '.join(TASKS)}"] if task not in _KNOWN else []
+    with path.open(newline="", encoding="utf-8", errors="replace") as stream:
+        rows = csv.DictReader(stream)
+        names = tuple(rows.fieldnames or ())
+        dimensions = [name.removeprefix(SLICE) for name in names[len(COLUMNS) :]]
+        if names != (*COLUMNS, *(SLICE + name for name in dimensions)) or (
+            len(set(names)) != len(names)
+        ):
+            problem = f"{PREDICTIONS} does not have the columns {COLUMNS} and those of slices"
+            return Predictions({}, sha256(path), (problem,), known_task)
+        for line, row in enumerate(rows, start=2):
+            units = splits.setdefault(row["split"], {})
+            if None in row or None in row.values():
+                wrong = f"{len(names)} columns are expected"
+            else:
+                wrong = _row_fault(row, known_task)
+                if not wrong and row["unit"] in units:
+                    wrong = f"{row['unit']} twice in {row['split']}"
+            if wrong:
+                faults.append(f"{PREDICTIONS}:{line}: {wrong}")
+                continue
+            units[row["unit"]] = Row(
+                expected=row["expected"],
+                predicted=row["predicted"],
+                rank=int(row["rank"]),
+                score=float(row["score"]),
+                group=row["group"],
+                slices={name: row[SLICE + name] for name in dimensions},
+            )
+    return Predictions(splits, sha256(path), tuple(faults), known_task)
+
+
+def _row_fault(row: Mapping[str, str], task: Task) -> str:
+    if not row["rank"].isdecimal():
+        return f"rank {row['rank']!r}"
+    try:
+        score = float(row["score"])
+    except ValueError:
+        return f"score {row['score']!r}"
+    return fault(task, row["expected"], row["predicted"], int(row["rank"]), score)
+
+
+def disagreements(evidence: Evidence, predictions: Predictions) -> tuple[str, ...]:
+    """The statements that do not follow from the predictions; () when all do."""
+    wrong = list(predictions.faults)
+    if predictions.sha256 != evidence.predictions.sha256:
+        wrong.append(f"{PREDICTIONS} is not the file whose sha256 the evidence states")
+    if not evidence.metrics:
+        wrong.append("the evidence states no metric")
+    if (evidence.resampled != evidence.unit) is not bool(predictions.groups()):
+        wrong.append(f"{PREDICTIONS} does not group {evidence.unit}s as the evidence states")
+    for split, metrics in evidence.metrics.items():
+        answers, labels = predictions.answers(split), predictions.group_labels(split)
+        wrong += _metric_disagreements(split, metrics, predictions.task, answers, labels)
+    if problem := wrong_primary(predictions.task, evidence.primary_metric, evidence.goal):
+        wrong.append(problem)
+    return (*wrong, *_slice_disagreements(evidence, predictions))
+
+
+def _slice_disagreements(evidence: Evidence, predictions: Predictions) -> Iterator[str]:
+    split = evidence.slice_split or ""
+    members = predictions.members().get(split, {})
+    answers, groups = predictions.answers(split), predictions.group_labels(split)
+    row_of = {unit: number for number, unit in enumerate(predictions.rows.get(split, {}))}
+    for dimension, slices in evidence.slices.items():
+        # The evaluation leaves out a slice with too few groups.
+        units = {
+            name: slice_units
+            for name, slice_units in members.get(dimension, {}).items()
+            if name in slices
+            or not groups
+            or enough_groups([groups[row_of[unit]] for unit in slice_units])
+        }
+        for name in sorted(units.keys() ^ slices.keys()):
+            yield (
+                f"{split}: the evidence and {PREDICTIONS} do not both have the slice "
+                f"{dimension} {name}"
+            )
+        for name in units.keys() & slices.keys():
+            rows = [row_of[unit] for unit in units[name]]
+            labels = [groups[row] for row in rows] if groups else None
+            yield from _metric_disagreements(
+                f"{dimension} {name}", slices[name], predictions.task, answers[rows], labels
+            )
+    for dimension, metrics in evidence.fairness.items():
+        for metric, stated in metrics.items():
+            slices = evidence.slices.get(dimension, {})
+            yield from _disparity_disagreements(dimension, metric, stated, split, slices)
+
+
+def _disparity_disagreements(
+    dimension: str,
+    metric: str,
+    stated: Disparity,
+    split: str,
+    slices: Mapping[str, Mapping[str, Estimate]],
+) -> Iterator[str]:
+    """Fairlearn computed the difference; here it follows from the slices, already recomputed."""
+    name = f"{dimension}.{metric}"
+    values = {
+        slice_name: value
+        for slice_name, metrics in slices.items()
+        if metric in metrics
+        and (metrics[metric].count or 0) >= FEWEST
+        and (value := metrics[metric].value) is not None
+    }
+    if stated.split != split or len(values) < 2:
+        yield f"the difference {name} does not follow from the slices of {split or 'no split'}"
+        return
+    lowest, highest = min(values.values()), max(values.values())
+    if not (
+        _close(stated.difference, highest - lowest)
+        and stated.slices == len(values)
+        and _close(values.get(stated.lowest or ""), lowest)
+        and _close(values.get(stated.highest or ""), highest)
+    ):
+        yield f"the difference {name} states {stated.difference}, recomputed {highest - lowest:.6g}"
+
+
+def _metric_disagreements(
+    place: str,
+    metrics: Mapping[str, Estimate],
+    task: Task,
+    answers: Answers,
+    groups: Sequence[str] | None,
+) -> Iterator[str]:
+    known = METRICS[task]
+    for metric, stated in metrics.items():
+        name = f"{place}.{metric}"
+        if metric not in known:
+            yield f"{name} is not a metric of the task {task}: {', '.join(known)}"
+        elif not len(answers):
+            yield f"{name} has no predictions"
+        else:
+            yield from _estimate_disagreements(name, stated, known[metric], answers, groups)
+
+
+def _estimate_disagreements(
+    name: str, stated: Estimate, metric: Metric, answers: Answers, groups: Sequence[str] | None
+) -> Iterator[str]:
+    """The parts of an estimate, its interval included, that do not follow from the answers."""
+    try:
+        # In the order of the file, so that the seeded bootstrap draws the same samples.
+        again = estimate(metric, answers, groups=groups)
+    except ValueError as error:
+        yield f"{name} cannot be recomputed: {error}"
+        return
+    pairs = {
+        "": (stated.value, again.value),
+        ".low": (stated.low, again.low),
+        ".high": (stated.high, again.high),
+        ".count": (stated.count, again.count),
+    }
+    for part, (claimed, recomputed) in pairs.items():
+        if not _close(claimed, recomputed):
+            yield f"{name}{part} states {claimed}, recomputed {recomputed:.6g}"
+
+
+def _close(claimed: float | None, recomputed: float | None) -> bool:
+    if claimed is None or recomputed is None:
+        return False
+    return math.isclose(claimed, recomputed, rel_tol=TOLERANCE, abs_tol=TOLERANCE)
+
+
+def overlap_disagreements(evidence: Evidence, folder: Path) -> tuple[str, ...]:
+    """The stated overlaps of training and test that the identifiers in the folder contradict.
+
+    () when all follow, and for evidence without identifiers, which the gate `leakage` refuses.
+    """
+    if evidence.identifiers is None:
+        return ()
+    try:
+        content = (folder / IDENTIFIERS).read_bytes()
+    except OSError as error:
+        return (str(error),)
+    if hashlib.sha256(content).hexdigest() != evidence.identifiers:
+        return (f"{IDENTIFIERS} is not the file whose sha256 the evidence states",)
+    return tuple(_overlaps(evidence, content.decode(errors="replace")))
+
+
+def _overlaps(evidence: Evidence, text: str) -> Iterator[str]:
+    rows = csv.reader(io.StringIO(text))
+    if tuple(next(rows, ())) != leakage.COLUMNS:
+        yield f"{IDENTIFIERS} does not have the columns {leakage.COLUMNS}"
+        return
+    training: dict[str, set[str]] = {}
+    test: dict[str, list[str]] = {}
+    for number, row in enumerate(rows, start=2):
+        match row:
+            case [name, str(part), hashed] if part == TRAINING:
+                training.setdefault(name, set()).add(hashed)
+            case [name, str(part), hashed] if part == TEST:
+                test.setdefault(name, []).append(hashed)
+            case _:
+                yield f"{IDENTIFIERS}:{number}: {row} is not an identifier"
+    for check in evidence.leakage:
+        if check.check != SHARED:
+            continue
+        name = check.of or ""
+        trained, tested = training.get(name, set()), test.get(name, [])
+        both = sum(hashed in trained for hashed in tested)
+        if not trained or not tested:
+            yield f"{SHARED} {name}: {IDENTIFIERS} lacks those of training or of the test"
+        elif (check.value, check.units) != (both, len(tested)):
+            stated = f"{check.value} of {check.units}"
+            yield f"{SHARED} {name} states {stated}, recomputed {both} of {len(tested)}"

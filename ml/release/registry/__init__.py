@@ -1,1 +1,0 @@
-"""The model registry and what its versions descend from."""

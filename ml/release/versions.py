@@ -1,0 +1,269 @@
+"""Registered versions: their model files, the runs they descend from, and what cleaning keeps."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from ml.backends.base import Run
+from ml.backends.registry import Registry, Version, model_folder
+from ml.backends.storage import Needed
+from ml.core import faults, home
+from ml.core.errors import Exit, Problem, Refused
+from ml.release.declaration import desired_state
+from ml.serving import endpoint
+from ml.serving.scoring.manifest import ManifestError, verify
+
+# The outputs of a run that a release reads.
+MODEL, EVALUATION = "model", "evaluation"
+# The file that is kept with a version.
+EVIDENCE_FILE = "evidence.json"
+
+
+Relation = Literal["made", "same files", "evaluated"]
+
+
+@dataclass(frozen=True)
+class Serving:
+    """An endpoint that a version is live on; `url` is None while its server is stopped."""
+
+    endpoint: str
+    url: str | None
+
+
+@dataclass(frozen=True)
+class Descendant:
+    """A registered version and its relation to a run.
+
+    `made`: it was registered from the run or a part of it. `same files`: it was registered from
+    another run that came to the same files. `evaluated`: the run measured it.
+    """
+
+    model: str
+    version: str
+    digest: str
+    relation: Relation
+    declared: Sequence[str]
+    champion: Sequence[str]
+    serving: Sequence[Serving]
+
+    def to_json(self) -> Mapping[str, Any]:
+        """As JSON takes it."""
+        return asdict(self)
+
+
+def store(folder: Path) -> str:
+    """Copy a model folder into the registry's own store and return its digest.
+
+    The folder is named after the content, so a second copy changes nothing. Raises Refused when
+    the folder differs from its manifest (model-corrupt) or the disk is full; no partial copy stays.
+    """
+    with faults.as_refusals(), _refusing(folder):
+        digest = verify(folder)
+        stored = model_folder(digest)
+        if stored.is_dir():
+            verify(stored, digest)
+            os.utime(stored)  # cleaning leaves what may be about to be registered
+            return digest
+        stored.parent.mkdir(parents=True, exist_ok=True)
+        unfinished = Path(tempfile.mkdtemp(prefix=".unfinished-", dir=stored.parent))
+        try:
+            _copy(folder, unfinished)
+            verify(unfinished, digest)
+            unfinished.chmod(0o755)
+            try:
+                unfinished.rename(stored)
+            except OSError as error:
+                if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):  # somebody was faster
+                    raise
+        finally:
+            shutil.rmtree(unfinished, ignore_errors=True)
+        return digest
+
+
+def _copy(folder: Path, to: Path) -> None:
+    # shutil.copytree gathers errors into its own text, which hides a full disk.
+    for path in sorted(folder.rglob("*")):
+        if path.is_file():
+            place = to / path.relative_to(folder)
+            place.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path, place)
+
+
+@contextmanager
+def _refusing(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except ManifestError as error:
+        raise Refused(
+            Problem(
+                "model-corrupt",
+                str(error),
+                "a model folder whose files are as they were written",
+                f"train it again, or restore {error.folder}; nothing was loaded or registered",
+            ),
+            exit_code=Exit.RUN_FAILED,
+        ) from None
+    except NotADirectoryError:
+        raise Refused(
+            Problem("no-model", f"{folder} is not a folder", "the run's output `model`")
+        ) from None
+
+
+def descendants(registry: Registry, run: Run) -> Sequence[Descendant]:
+    """The versions related to the run; raises Refused when the registry cannot be read."""
+    versions = registry.versions()
+    if not versions:
+        return []
+    ids = {each.id for each in (run, *run.below()) if each.id}
+    digests = {digest for part in _with_model(run) if (digest := _digest(part))}
+    descended = []
+    for version in versions:
+        relation: Relation | None = None
+        if version.run in ids:
+            relation = "made"
+        elif version.digest in digests:
+            relation = "same files"
+        elif _evaluation_run(version) in ids:
+            relation = "evaluated"
+        if relation:
+            descended.append(_descendant(registry, version, relation))
+    return descended
+
+
+def _descendant(registry: Registry, version: Version, relation: Relation) -> Descendant:
+    here = (version.model, version.version)
+    declared = [
+        environment
+        for environment in desired_state.ENVIRONMENTS
+        if (entry := desired_state.read(version.project, environment))
+        and entry.digest == version.digest
+    ]
+    return Descendant(
+        model=version.model,
+        version=version.version,
+        digest=version.digest,
+        relation=relation,
+        declared=declared,
+        champion=[alias for alias, *model in registry.champions() if tuple(model) == here],
+        serving=[
+            Serving(name, endpoint.url(name))
+            for name in endpoint.names()
+            if (live := endpoint.live(name)) and live.launch.digest == version.digest
+        ],
+    )
+
+
+def _with_model(run: Run) -> list[Run]:
+    """The run, and the steps below it, that have a model; a sweep has its best trial's."""
+    own = [run] if MODEL in run.outputs else []
+    return own + [part for step in run.steps for part in _with_model(step)]
+
+
+def _digest(run: Run) -> str:
+    """The digest of the run's model, "" when it has none or its files were changed."""
+    try:
+        return verify(run.outputs[MODEL])
+    except (ManifestError, OSError):
+        return ""
+
+
+def _evaluation_run(version: Version) -> str:
+    try:
+        return str(_lineage(version).get("evaluation_run") or "")
+    except Refused:
+        return ""
+
+
+def find_in_use(registry: Registry) -> Needed:
+    """The files and runs in use by releases, each with the reason.
+
+    Raises Refused when they cannot be determined; then nothing is safe to remove.
+    """
+    paths: dict[Path, str] = {}
+    runs: dict[str, str] = {}
+    _check_registry(registry)
+    for version in registry.versions():
+        why = f"{version.model} {version.version} is registered"
+        lineage = _lineage(version)
+        snapshot = str(lineage.get("code_snapshot") or "").removeprefix("sha256:")
+        for path in (version.folder, version.evidence_folder, home.snapshots() / snapshot):
+            if path not in (home.models(), home.snapshots()):
+                paths[path] = why
+        for run in (
+            version.run,
+            *(lineage.get(f"{kind}run") for kind in ("", "parent_", "evaluation_")),
+        ):
+            if run:
+                runs[str(run)] = why
+    for name, source in registry.sources():
+        if Path(source).is_absolute():
+            paths[Path(source)] = f"{name} is registered"
+    for project in desired_state.projects():
+        for environment in desired_state.ENVIRONMENTS:
+            declared = desired_state.read(project, environment)
+            if declared and declared.digest:
+                paths[model_folder(declared.digest)] = f"{project} declares it in {environment}"
+    for name in endpoint.names():
+        live = endpoint.live(name)
+        if live:
+            for launch in (live.launch, *([live.canary.launch] if live.canary else [])):
+                for path in (launch.model_folder, launch.code):
+                    paths[path] = f"the endpoint {name} serves from it"
+    for project in _being_released():
+        for path in (home.models(), home.snapshots()):
+            paths[path] = f"{project} is being released now"
+    return Needed(paths, runs, home.models())
+
+
+def _check_registry(registry: Registry) -> None:
+    """Refuse models without a registry: it may have been moved, and may be restored."""
+    if not registry.exists() and home.models().is_dir() and any(home.models().iterdir()):
+        raise Refused(
+            Problem(
+                "registry-missing",
+                f"{home.models()} has models, and the registry that lists them is gone",
+                "the tracking store that they were registered in",
+                "put it back; nothing was removed",
+            ),
+            exit_code=Exit.RUN_FAILED,
+        )
+
+
+def _lineage(version: Version) -> dict[str, Any]:
+    try:
+        document = json.loads((version.evidence_folder / EVIDENCE_FILE).read_text(encoding="utf-8"))
+        return dict(document["lineage"])
+    except FileNotFoundError:
+        return {}  # killed before the evidence was kept: it passes no gate
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise Refused(
+            Problem(
+                "evidence-unreadable",
+                f"the evidence of {version.model} {version.version} cannot be read: {error}",
+                f"{version.evidence_folder / EVIDENCE_FILE} as it was written",
+                "restore it: it lists the files the version needs; nothing was removed",
+            ),
+            exit_code=Exit.RUN_FAILED,
+        ) from None
+
+
+def _being_released() -> list[str]:
+    """The projects with a proposal or apply in progress."""
+    held = []
+    for path in sorted((home.home() / "release").glob("*.lock")):
+        with path.open() as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                held.append(path.name.partition(".")[0])
+    return held

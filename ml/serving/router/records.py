@@ -1,0 +1,211 @@
+"""What the router records: counters and recent answers in memory, payloads in files."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import re
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from ml.core import files
+
+# Buckets of seconds grow by an eighth of an octave (9 %) from 50 microseconds to about 100 seconds.
+FIRST_S = 50e-6
+PER_OCTAVE = 8
+BUCKETS = 168
+# Limits on the recent answers that a canary reads; the oldest are dropped first.
+MAX_ANSWERS = 4096
+MAX_BYTES = 16 * 2**20
+# A longer body is recorded as null.
+MAX_BODY = 64 * 2**10
+# The router's own statuses: no answer, too many requests, too late.
+NO_ANSWER, TOO_MANY, TOO_LATE = 502, 429, 408
+
+# Folders of the collector's payloads and of an experiment's routing keys.
+FOLDER, EXPOSED = "collected", "exposed"
+# Azure ML's inference server answers with the caller's id of the request, or with one of its own.
+REQUEST_ID = "x-request-id"
+MAX_FILE = 8 * 2**20
+MAX_FILES = 8
+FLUSH_S = 0.25
+# Keys that are remembered as written. One that was forgotten is written again, which is harmless.
+MAX_KEYS = 200_000
+_NAME = re.compile(r"\d{8}\.jsonl")
+
+
+def bucket(seconds: float) -> int:
+    """The histogram bucket: `k` holds times below FIRST_S * 2 ** (k / PER_OCTAVE).
+
+    The last bucket holds all longer times.
+    """
+    if not seconds > FIRST_S:
+        return 0
+    return min(1 + int(math.log2(seconds / FIRST_S) * PER_OCTAVE), BUCKETS - 1)
+
+
+@dataclass
+class Tally:
+    """The counters of one deployment since it was added to the routes.
+
+    `errors` are answers of 500 and more, and those of the router itself; `refused` are the
+    deployment's own answers from 400 to 499. `mirrored` requests count in every figure.
+    """
+
+    requests: int = 0
+    errors: int = 0
+    refused: int = 0
+    mirrored: int = 0
+    in_flight: int = 0
+    seconds: float = 0.0
+    statuses: dict[int, int] = field(default_factory=dict)
+    latency: list[int] = field(default_factory=lambda: [0] * BUCKETS)
+
+    def add(self, status: int, seconds: float, own: bool) -> None:
+        """Count one answer; `own` means that the deployment gave it, not the router."""
+        self.requests += 1
+        self.statuses[status] = self.statuses.get(status, 0) + 1
+        if status >= 500 or not own:
+            self.errors += 1
+        elif status >= 400:
+            self.refused += 1
+        self.seconds += seconds
+        self.latency[bucket(seconds)] += 1
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """One recorded answer; `body` is None when it was longer than MAX_BODY."""
+
+    number: int
+    deployment: str
+    status: int
+    body: bytes | None
+
+
+class Recent:
+    """The latest answers of all deployments, numbered from 1, within a bound of memory."""
+
+    def __init__(self) -> None:
+        self._answers: deque[Answered] = deque()
+        self._bytes = 0
+        self.last = 0
+
+    def add(self, deployment: str, status: int, body: bytes) -> None:
+        """Record an answer, and drop the oldest beyond the bound."""
+        self.last += 1
+        short = body if len(body) <= MAX_BODY else None
+        self._answers.append(Answered(self.last, deployment, status, short))
+        self._bytes += len(short or b"")
+        while len(self._answers) > MAX_ANSWERS or self._bytes > MAX_BYTES:
+            self._bytes -= len(self._answers.popleft().body or b"")
+
+    def since(self, number: int) -> list[Answered]:
+        """Those after `number`, the oldest first."""
+        return [answer for answer in self._answers if answer.number > number]
+
+
+def numbered(folder: Path) -> list[Path]:
+    """The files of the folder, the oldest first."""
+    return sorted(path for path in folder.glob("*.jsonl") if _NAME.fullmatch(path.name))
+
+
+class Collector:
+    """Writes requests and answers to files of `folder`, for `ml watch` and `ml ab`; off by default.
+
+    A deployment's `data_collector` turns it on, as on a managed endpoint, whose collector records
+    the payloads too: learn.microsoft.com/azure/machine-learning/concept-data-collection. The bodies
+    hold all that a caller sent, names and secrets included; headers are not recorded. Only the
+    owner may read the files; the oldest is removed once there are MAX_FILES. Lines that cannot be
+    written are counted as `lost`, and the requests are still answered. A kill loses the lines of
+    the last FLUSH_S.
+    """
+
+    def __init__(self, folder: Path, loop: asyncio.AbstractEventLoop) -> None:
+        self.written = self.lost = 0
+        self.problem = ""
+        self._folder = folder
+        self._loop = loop
+        self._buffer: list[bytes] = []
+        self._timer: asyncio.TimerHandle | None = None
+        self._exposed: set[str] = set()
+
+    def add(
+        self,
+        deployment: str,
+        digest: str,
+        request: bytes,
+        status: int,
+        answer: object,
+        request_id: str = "",
+    ) -> None:
+        """Record a request and its answer."""
+        line = {
+            "at": time.time(),
+            "deployment": deployment,
+            "digest": digest,
+            "id": request_id,
+            "status": status,
+            "request": _json(request),
+            "answer": _json(answer),
+        }
+        self._buffer.append(orjson.dumps(line))
+        if self._timer is None:
+            self._timer = self._loop.call_later(FLUSH_S, self.flush)
+
+    def flush(self) -> None:
+        """Write the buffered lines."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        lines, self._buffer = self._buffer, []
+        if lines and self._write(self._file, b"\n".join(lines) + b"\n"):
+            self.written += len(lines)
+        else:
+            self.lost += len(lines)
+
+    def expose(self, experiment: str, ticket: str, arm: str) -> None:
+        """Write at once, and once per ticket, which deployment it was sent to."""
+        if ticket in self._exposed:
+            return
+        line = {"at": time.time(), "event": "assigned", "id": ticket, "arm": arm}
+        path = self._folder.parent / EXPOSED / f"{experiment}.jsonl"
+        if self._write(lambda: path, orjson.dumps(line) + b"\n"):
+            if len(self._exposed) >= MAX_KEYS:
+                self._exposed.clear()
+            self._exposed.add(ticket)
+
+    def _file(self) -> Path:
+        """The file to append to; removes the oldest files."""
+        paths = numbered(self._folder)
+        if not paths or paths[-1].stat().st_size >= MAX_FILE:
+            number = int(paths[-1].stem) + 1 if paths else 1
+            paths.append(self._folder / f"{number:08}.jsonl")
+        for old in paths[:-MAX_FILES]:
+            old.unlink(missing_ok=True)
+        return paths[-1]
+
+    def _write(self, choose: Callable[[], Path], content: bytes) -> bool:
+        try:
+            files.append(choose(), content)
+        except OSError as error:
+            self.problem = f"{error.strerror or error}"
+            return False
+        self.problem = ""
+        return True
+
+
+def _json(content: object) -> Any:
+    """The JSON in a body; None for a body that is not JSON or too long."""
+    if not isinstance(content, bytes) or not content or len(content) > MAX_BODY:
+        return None
+    try:
+        return orjson.loads(content)
+    except ValueError:
+        return None
