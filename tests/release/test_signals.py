@@ -143,7 +143,7 @@ LATE, PUNCTUAL = (times(50, 0.05), times(50, 0.01)), (times(50, 0.01), times(50,
 
 
 @pytest.mark.parametrize(
-    ("stretches", "action"),
+    ("intervals", "action"),
     [
         ([LATE], "hold"),
         ([PUNCTUAL, LATE, PUNCTUAL], "hold"),
@@ -151,17 +151,17 @@ LATE, PUNCTUAL = (times(50, 0.05), times(50, 0.01)), (times(50, 0.01), times(50,
         ([LATE, LATE], "roll-back"),
     ],
 )
-def test_slowness_has_to_last(stretches: list[tuple[list[int], list[int]]], action: str) -> None:
+def test_slowness_has_to_last(intervals: list[tuple[list[int], list[int]]], action: str) -> None:
     """Fifty late requests of one moment are one witness: a neighbour had green's core."""
-    both = [np.sum([one[side] for one in stretches], axis=0).tolist() for side in (0, 1)]
-    count = 50 * len(stretches)
+    both = [np.sum([one[side] for one in intervals], axis=0).tolist() for side in (0, 1)]
+    count = 50 * len(intervals)
     green, baseline = (Side(count, 0, 0, side, count, 0, (count // 2,) * 2) for side in both)
-    found = decide(STRATEGY, 0, green, BLUE, baseline, STEADY, True, stretches)
+    found = decide(STRATEGY, 0, green, BLUE, baseline, STEADY, True, intervals)
     assert found.action == action, found
-    # Without the times of the requests each is a witness; other signals need no stretches.
+    # Without the times of the requests each is a witness; other signals need no intervals.
     assert decide(STRATEGY, 0, green, BLUE, baseline, STEADY, True).action == "roll-back"
     failing = replace(green, errors=count // 2)
-    said = decide(STRATEGY, 0, failing, BLUE, baseline, STEADY, True, stretches)
+    said = decide(STRATEGY, 0, failing, BLUE, baseline, STEADY, True, intervals)
     assert said.action == "roll-back" and "errors" in said.why
 
 

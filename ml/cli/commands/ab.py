@@ -55,7 +55,7 @@ def start(
         raise Refused(Problem("no-champion", f"`{model}` has none in {environment}", "--a VERSION"))
     first = registry.find(model, a) if a else champion
     assert first is not None
-    ab_test = experiment.begin(
+    ab_test = experiment.declare(
         *(name, first, registry.find(model, b)),
         environment=environment,
         outcome=outcome,

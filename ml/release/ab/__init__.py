@@ -1,1 +1,1 @@
-"""A/B: an experiment between two versions of an endpoint, which may be looked at any time."""
+"""A/B experiments between two versions of an endpoint, valid at every look."""

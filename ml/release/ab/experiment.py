@@ -1,4 +1,4 @@
-"""An experiment as it was declared: versions, who gets B, what is measured, what would matter."""
+"""The declaration of an experiment: its versions, B's share, the outcome, the smallest effect."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ class Side:
 
 @dataclass(frozen=True)
 class Experiment:
-    """Never changed once it has begun: another is another experiment.
+    """A declared experiment, which never changes.
 
-    `share` is B's, in percent; `salt` deals the keys out. `baseline` is A's rate of a binary
-    outcome, `deviation` the standard deviation of a continuous one, each as expected; `effect` is
-    the smallest difference that would matter, in the outcome's own unit.
+    `share` is B's percentage of the keys; `salt` decides which keys those are. `baseline` is A's
+    expected rate of a binary outcome, `deviation` the expected standard deviation of a continuous
+    one; `effect` is the smallest difference that matters, in the unit of the outcome.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
@@ -67,41 +67,41 @@ class Experiment:
 
     @property
     def folder(self) -> Path:
-        """Where it and what was recorded of it lie."""
+        """The folder of its declaration and records."""
         return folder(self.name)
 
     @property
     def score_deviation(self) -> float:
-        """That of one outcome's score, as expected."""
+        """The expected standard deviation of one outcome's score."""
         if self.baseline is None:
             spread_a = spread_b = self.deviation or 0.0
         else:
-            # B's rate is the one within an effect of A's that spreads most.
+            # B's rate: within an effect of A's, the one with the largest spread.
             least, most = self.baseline - self.effect, self.baseline + self.effect
             spread_a, spread_b = _spread(self.baseline), _spread(min(max(0.5, least), most))
         return score_deviation(spread_a, spread_b, self.share / 100)
 
     @property
     def planned(self) -> int:
-        """Outcomes of both versions that show the effect with the power asked for."""
+        """The outcomes of both versions that show the effect with the declared power."""
         return sample_size(self.score_deviation, self.effect, self.alpha, self.power)
 
     @property
     def fixed(self) -> int:
-        """The outcomes that a test would need which may be looked at once only."""
+        """The outcomes that a test with a single look would need."""
         return fixed_size(self.score_deviation, self.effect, self.alpha, self.power)
 
     def ticket(self, key: str) -> str:
-        """The key's number, as the router deals it out."""
+        """The key's ticket, as the router computes it."""
         return ticket(key, self.salt)
 
     def arm(self, ticket: str) -> Arm:
-        """Who answers the key of that number: B has the first `share` hundredths, as routed."""
+        """The version that answers the ticket's key; B has the first `share` hundredths."""
         shares = {"B": self.share, "A": 100 - self.share}
         return "B" if at(position(ticket), shares, "A") == "B" else "A"
 
 
-_AS_WRITTEN = TypeAdapter(Experiment)
+_DOCUMENT = TypeAdapter(Experiment)
 
 
 def folder(name: str) -> Path:
@@ -109,7 +109,7 @@ def folder(name: str) -> Path:
     return home.home() / "ab" / name
 
 
-def begin(
+def declare(
     name: str,
     a: Version,
     b: Version,
@@ -124,18 +124,15 @@ def begin(
     alpha: float = 0.05,
     power: float = 0.8,
 ) -> Experiment:
-    """Check and keep a new experiment; raises Refused for one that cannot be, or is there."""
+    """Check and write a new experiment; raises Refused for wrong settings and a name in use."""
     if not _NAME.fullmatch(name):
-        raise _refused("ab-name", f"`{name}`", "small letters, digits and hyphens, at most 40")
+        raise _refused("ab-name", f"`{name}`", "lower-case letters, digits and hyphens, at most 40")
     if (folder(name) / "experiment.json").exists():
-        raise _refused(
-            "ab-exists", f"there is an experiment `{name}` already", "another name",
-            f"ml ab report {name}",
-        )  # fmt: skip
+        found = f"there is an experiment `{name}` already"
+        raise _refused("ab-exists", found, "another name", f"ml ab report {name}")
     if a.digest == b.digest:
-        raise _refused(
-            "ab-same", f"{a.model} {a.version} and {b.version} are the same files", "two models"
-        )
+        found = f"{a.model} {a.version} and {b.version} have the same files"
+        raise _refused("ab-same", found, "two models")
     experiment = Experiment(
         name=name,
         project=a.project,
@@ -163,22 +160,22 @@ def begin(
 
 
 def find(name: str) -> Experiment:
-    """The experiment of that name; raises Refused when there is none or it cannot be read."""
+    """The experiment of that name; raises Refused when it does not exist or cannot be read."""
     if name not in every():
         raise _refused(
             "no-such-experiment",
             f"there is no experiment `{name}`",
-            f"one of: {', '.join(every()) or 'none was started yet'}",
+            f"one of: {', '.join(every())}" if every() else "a started experiment",
             "ml ab start NAME PROJECT --b VERSION …",
         )
     path = folder(name) / "experiment.json"
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
         if document.pop("schema_version") != SCHEMA_VERSION:
-            raise ValueError("another schema_version")
-        experiment = _AS_WRITTEN.validate_json(json.dumps(document))
+            raise ValueError(f"`schema_version` is not {SCHEMA_VERSION}")
+        experiment = _DOCUMENT.validate_json(json.dumps(document))
         if experiment.name != name:
-            raise ValueError(f"it is of `{experiment.name}`")
+            raise ValueError(f"it declares `{experiment.name}`")
         _check(experiment)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
@@ -196,15 +193,15 @@ def every() -> Sequence[str]:
 
 
 def _check(experiment: Experiment) -> None:
-    """Refuse settings that no experiment can have."""
-    for what, sound, expected in (
+    """Refuse settings that are out of range or do not fit together."""
+    for found, valid, expected in (
         (f"share {experiment.share}", 1 <= experiment.share <= 99, "B's percentage, 1 to 99"),
         (f"alpha {experiment.alpha}", 0 < experiment.alpha <= 0.5, "above 0, at most 0.5"),
         (f"power {experiment.power}", 0.5 <= experiment.power < 1, "0.5 to below 1"),
         (f"effect {experiment.effect}", 0 < experiment.effect < math.inf, "a difference above 0"),
     ):
-        if not sound:
-            raise _refused("ab-setting", what, expected)
+        if not valid:
+            raise _refused("ab-setting", found, expected)
     baseline, deviation = experiment.baseline, experiment.deviation
     if experiment.outcome == "binary":
         if (
@@ -224,7 +221,7 @@ def _check(experiment: Experiment) -> None:
             "ab-setting",
             f"deviation {deviation}, baseline {baseline}",
             "the expected standard deviation of an outcome, no baseline",
-            "--deviation 12.5, from what was measured before",
+            "--deviation 12.5, from earlier measurements",
         )
     try:
         _ = experiment.planned, experiment.fixed
@@ -232,7 +229,7 @@ def _check(experiment: Experiment) -> None:
         raise _refused(
             "ab-setting",
             f"effect {experiment.effect:g}, baseline {baseline}, deviation {deviation}",
-            "an effect that outcomes which can be counted show",
+            "a larger effect: it would take too many outcomes",
         ) from None
 
 
@@ -241,14 +238,15 @@ def _unreadable(path: Path, why: str) -> Refused:
         Problem(
             "ab-unreadable",
             f"{path}: {why}",
-            "what `ml ab start` wrote",
-            f"restore it from a copy, or move {path.parent} away and begin anew",
+            "the file as `ml ab start` wrote it",
+            f"restore it from a copy, or move {path.parent} away and start another",
         ),
         exit_code=Exit.RUN_FAILED,
     )
 
 
 def _spread(rate: float) -> float:
+    """The standard deviation of a binary outcome."""
     return math.sqrt(rate * (1 - rate))
 
 

@@ -1,12 +1,13 @@
-"""Who was assigned and what came of it: an append-only file, a JSON line a record.
+"""The records of an experiment: assignments and outcomes, JSON lines of an append-only file.
 
-Keys stand there as tickets, which nobody can read back without the experiment's salt. Whom the
-router sent somewhere is in a file of its own beside the endpoint.
+Keys are written as tickets, which cannot be traced back without the experiment's salt. The router
+writes the assignments of its requests to its own file, beside the endpoint.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -24,17 +25,19 @@ from ml.serving.router.records import EXPOSED
 
 FILE = "records.jsonl"
 LARGEST = 1e100
-# Unknown keys that a message names.
+# Unknown keys that an error names.
 _NAMED = 5
+_TICKET = re.compile(r"[0-9a-f]{16}")
+_SKIPPED = ("repeated", "contradicting", "unreadable")
 
 
 @dataclass(frozen=True)
 class Records:
-    """What is known of an experiment; a key counts once, with its first outcome.
+    """The records so far; a key counts once, with its first outcome.
 
-    `assigned` is by ticket, `outcomes` in the order in which they came. `repeated` outcomes were
-    the same again, `contradicting` ones were another value of a key that had one, `unreadable` are
-    lines that are none (a kill in the middle of one) or of nobody.
+    `assigned` is by ticket, `outcomes` in the order of arrival. Later outcomes of a key are
+    `repeated` (the same value) or `contradicting` (another one). `unreadable` lines are no records
+    (a kill may cut one off), or belong to a key that was never assigned.
     """
 
     assigned: Mapping[str, Arm]
@@ -45,88 +48,78 @@ class Records:
 
     @property
     def is_b(self) -> Flags:
-        """Whose each outcome is."""
+        """Whether each outcome is B's."""
         return np.array([arm == "B" for arm, _ in self.outcomes], dtype=np.bool_)
 
     @property
     def values(self) -> Floats:
-        """The outcomes."""
+        """The outcomes as numbers."""
         return np.array([value for _, value in self.outcomes], dtype=np.float64)
 
 
 def assign(experiment: Experiment, keys: Sequence[str]) -> Mapping[str, Arm]:
-    """Who answers each key, written down for those that were not assigned before."""
+    """The version that answers each key; new assignments are recorded."""
     tickets = {key: experiment.ticket(key) for key in keys}
-    with faults.as_refusals(), _held(experiment):
+    with faults.as_refusals(), files.locked(experiment.folder / "lock"):
         assigned = read(experiment).assigned
         now = datetime.now(UTC).timestamp()
-        new = dict.fromkeys(one for one in tickets.values() if one not in assigned)
-        _add(experiment, [{"at": now, "event": "assigned", "id": one} for one in new])
-    return {key: experiment.arm(one) for key, one in tickets.items()}
+        new = dict.fromkeys(ticket for ticket in tickets.values() if ticket not in assigned)
+        _add(experiment, [{"at": now, "event": "assigned", "id": ticket} for ticket in new])
+    return {key: experiment.arm(ticket) for key, ticket in tickets.items()}
 
 
 def record(experiment: Experiment, outcomes: Sequence[tuple[str, float]]) -> int:
-    """Add outcomes by key, all or none; returns how many keys had none before.
+    """Add outcomes by key, all or none; returns how many keys had no outcome before.
 
-    Raises Refused for a key that was never assigned and for a value that cannot be one.
+    Raises Refused for a key that was never assigned and for a value that is not an outcome.
     """
     for key, value in outcomes:
-        if not _sound(value, experiment):
+        if not _is_outcome(value, experiment):
             expected = "0 or 1" if experiment.outcome == "binary" else "a number below 1e100"
             raise Refused(Problem("bad-outcome", f"{value} for the key `{key}`", expected))
-    with faults.as_refusals(), _held(experiment):
-        records, counted = _replay(experiment)
-        tickets = [(experiment.ticket(key), value) for key, value in outcomes]
-        unknown = [
-            key
-            for (key, _), (one, _) in zip(outcomes, tickets, strict=True)
-            if one not in records.assigned
-        ]
-        if unknown:
+    with faults.as_refusals(), files.locked(experiment.folder / "lock"):
+        assigned, counted = _replay(experiment)[:2]
+        tickets = {key: experiment.ticket(key) for key, _ in outcomes}
+        if unknown := [key for key, _ in outcomes if tickets[key] not in assigned]:
             raise _unknown(experiment, unknown)
-        now = datetime.now(UTC).timestamp()
-        _add(
-            experiment,
-            [{"at": now, "event": "outcome", "id": one, "value": value} for one, value in tickets],
-        )
-    return len({one for one, _ in tickets} - counted.keys())
+        line = {"at": datetime.now(UTC).timestamp(), "event": "outcome"}
+        _add(experiment, [{**line, "id": tickets[key], "value": value} for key, value in outcomes])
+    return len({*tickets.values()} - counted.keys())
 
 
 def read(experiment: Experiment) -> Records:
-    """Everything that was recorded; a line that cannot be read is counted and left out."""
-    return _replay(experiment)[0]
+    """The records so far; unreadable lines are counted and left out."""
+    assigned, counted, skipped = _replay(experiment)
+    outcomes = [(assigned[ticket], value) for ticket, value in counted.items()]
+    return Records(assigned, outcomes, *(skipped[reason] for reason in _SKIPPED))
 
 
-def _replay(experiment: Experiment) -> tuple[Records, Mapping[str, float]]:
-    """The records, and the outcome by ticket."""
+def _replay(
+    experiment: Experiment,
+) -> tuple[Mapping[str, Arm], Mapping[str, float], Mapping[str, int]]:
+    """The versions and the outcomes by ticket, and the number of skipped lines by reason."""
     assigned: dict[str, Arm] = {}
     counted: dict[str, float] = {}
-    repeated = contradicting = unreadable = 0
+    skipped = dict.fromkeys(_SKIPPED, 0)
     exposed = endpoint.folder(experiment.endpoint) / EXPOSED / f"{experiment.name}.jsonl"
     for line in (*_lines(exposed), *_lines(experiment.folder / FILE)):
-        one = line.get("id")
-        if not isinstance(one, str) or len(one) != 16 or set(one) - set("0123456789abcdef"):
-            unreadable += 1
-        elif line.get("event") == "assigned":
-            assigned[one] = experiment.arm(one)
-        elif one not in assigned or not _is_outcome(line, experiment):
-            unreadable += 1
-        elif one not in counted:
-            counted[one] = float(line["value"])
-        elif counted[one] == line["value"]:
-            repeated += 1
+        ticket, event = line.get("id"), line.get("event")
+        value: Any = line.get("value")
+        if not isinstance(ticket, str) or not _TICKET.fullmatch(ticket):
+            skipped["unreadable"] += 1
+        elif event == "assigned":
+            assigned[ticket] = experiment.arm(ticket)
+        elif event != "outcome" or ticket not in assigned or not _is_outcome(value, experiment):
+            skipped["unreadable"] += 1
+        elif ticket not in counted:
+            counted[ticket] = float(value)
         else:
-            contradicting += 1
-    outcomes = [(assigned[one], value) for one, value in counted.items()]
-    return Records(assigned, outcomes, repeated, contradicting, unreadable), counted
+            skipped["repeated" if counted[ticket] == value else "contradicting"] += 1
+    return assigned, counted, skipped
 
 
-def _is_outcome(line: Mapping[str, Any], experiment: Experiment) -> bool:
-    return line.get("event") == "outcome" and _sound(line.get("value"), experiment)
-
-
-def _sound(value: Any, experiment: Experiment) -> bool:
-    """Whether it is an outcome: squares of larger numbers would be infinite, NaN is none."""
+def _is_outcome(value: Any, experiment: Experiment) -> bool:
+    """Whether the value is an outcome; the squares of larger numbers would be infinite."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False
     return value in (0, 1) if experiment.outcome == "binary" else abs(value) < LARGEST
@@ -150,17 +143,13 @@ def _add(experiment: Experiment, lines: Sequence[Mapping[str, object]]) -> None:
         files.append(experiment.folder / FILE, content, durable=True)
 
 
-def _held(experiment: Experiment) -> Any:
-    return files.locked(experiment.folder / "lock")
-
-
 def _unknown(experiment: Experiment, keys: Sequence[str]) -> Refused:
     more = f" and {len(keys) - _NAMED} more" if len(keys) > _NAMED else ""
     return Refused(
         Problem(
             "unknown-key",
             f"never assigned: {', '.join(keys[:_NAMED])}{more}; nothing was recorded",
-            "keys that the endpoint was asked with (x-routing-key), or that were assigned",
+            "keys that requests carried (x-routing-key), or that were assigned",
             f"ml ab assign {experiment.name} KEY…",
         )
     )

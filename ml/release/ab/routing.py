@@ -24,21 +24,20 @@ from policies.promotion.decision import Decision
 def serve(
     backend: Backend, experiment: Experiment, approved_by: str
 ) -> tuple[Decision, Router | None]:
-    """Start B beside A and send its keys there; again, it is seen to that both run.
+    """Start B beside A and send B its keys; when B serves already, make sure that both run.
 
-    Callers are answered by B, so the gates are asked as for a promotion, the experiment being the
-    reason; None beside their decision when one says no. Raises Refused when A is not what serves,
-    when something else is on trial, when a canary took B back, and when B fails. B stands until
-    `stop`, or until a release is applied, which goes before. It is gated and led by no canary: the
-    share of an experiment is fixed, and a fault of B's that shows under load is for a person to
-    stop.
+    Callers are answered by B, so the gates are asked as for a promotion, with the experiment as the
+    reason; the router is None when one fails. Raises Refused when A is not live, when another
+    version is on trial, when B's canary rolled it back, and when B fails. B serves until `stop`, or
+    until a release is applied. No canary watches it: the share of an experiment is fixed, and a
+    person has to stop a B that fails under load.
     """
-    _alone(experiment)
+    _state(experiment)
     project = projects.find(experiment.project)
     version = backend.registry.find(experiment.model, experiment.b.version)
     name = experiment.endpoint
     launch = replace(launch_of(backend, version, project.deployment()), endpoint=name)
-    _not_taken_back(launch, project.name)
+    _check_not_rolled_back(launch, project.name)
     check = check_gates(
         *(backend, project, version, experiment.environment),
         step="apply",
@@ -49,7 +48,7 @@ def serve(
         return check.decision, None
     endpoint.ensure(name)
     with endpoint.locked(name), ExitStack() as undo:
-        state = _alone(experiment)
+        state = _state(experiment)
         if state.canary is None:
             endpoint.check_model(launch)
             undo.callback(endpoint.stop_idle, name)
@@ -60,7 +59,7 @@ def serve(
                 experiment=experiment.name,
                 salt=experiment.salt,
             )
-            audit.append("ab-served", _what(experiment, approved_by))  # nobody is served unwritten
+            audit.append("ab-served", _details(experiment, approved_by))  # before any request
             undo.callback(endpoint.switch, name, state)
             endpoint.switch(name, replace(state, canary=beside))
         undo.pop_all()
@@ -68,7 +67,10 @@ def serve(
 
 
 def stop(experiment: Experiment) -> bool:
-    """Send every key to A again and end B's server; whether B served. Outcomes may still come."""
+    """Send every key to A again and stop B's server; returns whether B served.
+
+    Outcomes may still be recorded.
+    """
     name = experiment.endpoint
     with endpoint.locked(name):
         state = endpoint.live(name)
@@ -78,12 +80,12 @@ def stop(experiment: Experiment) -> bool:
         if (router := endpoint.router(name)) is not None:
             endpoint.drain(router)
         endpoint.stop_idle(name)
-        audit.append("ab-stopped", _what(experiment, ""))
+        audit.append("ab-stopped", _details(experiment, ""))
     return True
 
 
 def served(experiment: Experiment) -> bool:
-    """Whether the endpoint sends B its keys now."""
+    """Whether B is served its keys now."""
     state = endpoint.live(experiment.endpoint)
     return state is not None and _is_on(state, experiment)
 
@@ -92,8 +94,8 @@ def _is_on(state: Live, experiment: Experiment) -> bool:
     return state.canary is not None and state.canary.experiment == experiment.name
 
 
-def _alone(experiment: Experiment) -> Live:
-    """The endpoint's state, once A is live and nothing but this experiment is beside it."""
+def _state(experiment: Experiment) -> Live:
+    """The endpoint's state; Refused unless A is live, beside nothing but this experiment."""
     state = endpoint.live(experiment.endpoint)
     if state is None:
         raise endpoint.nothing_served(experiment.endpoint)
@@ -103,38 +105,38 @@ def _alone(experiment: Experiment) -> Live:
                 "ab-not-live",
                 f"version {state.launch.version} is live on `{experiment.endpoint}`",
                 f"version {experiment.a.version}, which is A",
-                "begin another experiment against what is live",
+                "start another experiment against the live version",
             )
         )
     if state.canary is not None and not _is_on(state, experiment):
-        what = state.canary.experiment
+        other = state.canary.experiment
         raise Refused(
             Problem(
                 "ab-occupied",
-                f"{f'the experiment `{what}`' if what else 'a canary'} is on there",
+                f"{f'the experiment `{other}`' if other else 'a canary'} is running there",
                 "an endpoint with one version",
-                f"ml ab stop {what}" if what else "wait for it to end",
+                f"ml ab stop {other}" if other else "wait for it to end",
             )
         )
     return state
 
 
-def _not_taken_back(launch: Launch, project: str) -> None:
-    """Refuse a B that its canary refused and that was not applied since: none watches it here."""
+def _check_not_rolled_back(launch: Launch, project: str) -> None:
+    """Refuse a B whose canary rolled it back: an experiment has no canary."""
     if (line := history.of(launch.endpoint).rolled_back(launch)) is not None:
         raise Refused(
             Problem(
                 "refused-before",
                 f"{launch.model} {launch.version} was rolled back on {str(line['at'])[:16]}: "
                 f"{line['why']}",
-                "a B that its canary has not refused: no canary leads an experiment",
-                f"mend its serving code, or try it anew: ml release propose {project}",
+                "a B that its canary has not rolled back: an experiment has no canary",
+                f"fix its serving code, or propose it again: ml release propose {project}",
             ),
             exit_code=Exit.GATE_SAID_NO,
         )
 
 
-def _what(experiment: Experiment, approved_by: str) -> dict[str, object]:
+def _details(experiment: Experiment, approved_by: str) -> dict[str, object]:
     return {
         "experiment": experiment.name,
         "endpoint": experiment.endpoint,

@@ -1,12 +1,12 @@
-"""The difference between two versions with an interval that holds at every look.
+"""Confidence sequences: the difference between two versions, with an interval valid at every look.
 
 An asymptotic confidence sequence: Waudby-Smith, Arbour, Sinha, Kennedy, Ramdas, "Time-uniform
 central limit theory and asymptotic confidence sequences", Annals of Statistics 52 (2024), theorem
 2.2 (the boundary, which is Robbins' normal mixture) over the doubly robust scores of a randomised
-experiment (section 3.2). However often one looks, and whatever one decides upon looking, the chance
-that it ever leaves out the true difference is at most `alpha`, up to the error of a central limit
-theorem over the outcomes of the first look; tests/release/ab measures that chance. An exact one for
-rates (`ml.release.canary.sequential`) would ask for about twice the outcomes.
+experiment (section 3.2). However often the data is looked at, and whatever is decided then, the
+probability that the interval ever misses the true difference is at most `alpha`, up to the error of
+a central limit theorem at the first look; tests/release/ab measures it. An exact sequence for rates
+(`ml.release.canary.sequential`) needs about twice the outcomes.
 """
 
 from __future__ import annotations
@@ -16,23 +16,24 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import lambertw
+from scipy.special import betaln, lambertw, xlog1py, xlogy
 from scipy.stats import norm
 
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
-# Outcomes that each version has before the first look, and for yes or no how many of either.
+# Outcomes of each version before the first look; for binary ones, how many of either value.
 FEWEST = 30
 FEWEST_OF_EITHER = 5
-# Outcomes of each version that only say where the middle lies.
+# The first outcomes of each version, which only estimate its mean.
 _FIRST = 5
 
 
 @dataclass(frozen=True)
 class Sequence:
-    """By outcome along the last axis: B's mean less A's, its interval; NaN before the first look.
+    """B's mean minus A's after each outcome (last axis), with its interval.
 
-    `deviation` is that of one score: the interval is a factor of the count times it.
+    The three are NaN before the first look. `deviation` is the standard deviation of one score,
+    `counted` the number of scores.
     """
 
     difference: Floats
@@ -45,18 +46,18 @@ class Sequence:
 def sequence(
     is_b: Flags, values: Floats, share: float, alpha: float, planned: float, binary: bool
 ) -> Sequence:
-    """The sequence over outcomes in the order in which they came; leading axes are simulations.
+    """The sequence over outcomes in the order of arrival; leading axes are simulations.
 
-    `share` is the chance of B that the assignment was made with, strictly between 0 and 1; the
-    interval is tightest at `planned` outcomes.
+    `share` is B's probability of assignment, strictly between 0 and 1; the interval is tightest at
+    `planned` outcomes.
     """
-    centred = values - values[..., :1]  # squares of large numbers would lose the small differences
+    centred = values - values[..., :1]  # squares of large numbers lose small differences
     scores, counts = _scores(is_b, centred, share)
     n = np.cumsum(counts, axis=-1)
     with np.errstate(divide="ignore", invalid="ignore"):
         mean = np.cumsum(scores, axis=-1) / n
         variance = np.cumsum(scores**2, axis=-1) / n - mean**2
-        # A version with few outcomes may have missed what is rare: the other's spread is the least.
+        # A version with few outcomes may have missed rare values: pool the two spreads.
         pooled = _within(is_b, centred) / (share * (1 - share))
         deviation = np.sqrt(np.maximum(variance, pooled))
         half = deviation * width(n, alpha, planned)
@@ -78,40 +79,42 @@ def width(n: ArrayLike, alpha: float, planned: float) -> Floats:
 
 
 def best_ratio(alpha: float) -> float:
-    """n rho² of the mixture that is tightest at n outcomes (Waudby-Smith et al. 2024, appendix B;
-    Howard, Ramdas, McAuliffe, Sekhon 2021, proposition 3).
+    """n rho² of the mixture that is tightest at n outcomes.
+
+    Waudby-Smith et al. 2024, appendix B; Howard, Ramdas, McAuliffe, Sekhon 2021, proposition 3.
     """
     return float(-lambertw(-(alpha**2) / math.e, -1).real - 1)
 
 
 def sample_size(deviation: float, effect: float, alpha: float, power: float) -> int:
-    """Outcomes of both versions after which a difference of `effect` is seen with that power.
+    """The outcomes of both versions that show a difference of `effect` with that power.
 
-    The interval of `planned` = n outcomes leaves out zero at n, which is when the estimate, normal
-    around the effect, is further from zero than the interval's half width; those that look earlier
-    find it earlier, so that the power is this at least. `deviation` is that of one score.
+    At `planned` = n outcomes the interval excludes zero when the estimate, normal around the
+    effect, is further from zero than half the interval's width. Earlier looks can only add power.
+    `deviation` is the standard deviation of one score.
     """
     factor = float(width(1.0, alpha, 1.0)) + float(norm.ppf(power))
     return math.ceil((factor * deviation / effect) ** 2)
 
 
 def fixed_size(deviation: float, effect: float, alpha: float, power: float) -> int:
-    """The same for a test that is looked at once, at the end: (z of 1 − alpha/2 plus z of the
-    power)² deviation² / effect² (Fleiss, Levin, Paik 2003, "Statistical methods for rates and
-    proportions", chapter 4).
+    """The same for a test with one look, at the end: (z of 1 − alpha/2 + z of power)² times
+    deviation² / effect² (Fleiss, Levin, Paik 2003, "Statistical methods for rates and proportions",
+    chapter 4).
     """
     factor = float(norm.ppf(1 - alpha / 2)) + float(norm.ppf(power))
     return math.ceil((factor * deviation / effect) ** 2)
 
 
 def score_deviation(a: float, b: float, share: float) -> float:
-    """The deviation of one score, given those of an outcome of A and of B."""
+    """The standard deviation of one score, from those of an outcome of A and of B."""
     return math.sqrt(b**2 / share + a**2 / (1 - share))
 
 
 def _scores(is_b: Flags, values: Floats, share: float) -> tuple[Floats, Floats]:
-    """The scores, each with B's mean less A's for its mean whatever came before, and 1 where one
-    counts. What is expected of either version follows from earlier outcomes alone.
+    """The doubly robust scores, whose mean is B's mean minus A's, and 1 where a score counts.
+
+    The expectation of either version comes from earlier outcomes alone.
     """
     before_b, mean_b = _before(is_b, values)
     before_a, mean_a = _before(~is_b, values)
@@ -122,14 +125,14 @@ def _scores(is_b: Flags, values: Floats, share: float) -> tuple[Floats, Floats]:
 
 
 def _before(arm: Flags, values: Floats) -> tuple[Floats, Floats]:
-    """How many outcomes the arm had before each, and their mean (0 of none)."""
+    """The number and the mean of the arm's outcomes before each; the mean of none is 0."""
     count: Floats = np.cumsum(arm, axis=-1, dtype=np.float64) - arm
     total = np.cumsum(np.where(arm, values, 0.0), axis=-1) - np.where(arm, values, 0.0)
     return count, total / np.maximum(count, 1)
 
 
 def _within(is_b: Flags, values: Floats) -> Floats:
-    """The variance of the outcomes so far, each around its version's mean."""
+    """The pooled variance of the outcomes so far, each around its version's mean."""
     total = np.cumsum(values**2, axis=-1)
     for arm in (is_b, ~is_b):
         count = np.maximum(np.cumsum(arm, axis=-1), 1)
@@ -145,3 +148,15 @@ def _ready(is_b: Flags, values: Floats, binary: bool) -> Flags:
         yes = np.cumsum(values, axis=-1)
         ready &= (yes >= FEWEST_OF_EITHER) & (count_a + count_b - yes >= FEWEST_OF_EITHER)
     return np.asarray(ready, dtype=np.bool_)
+
+
+def imbalance(first: float, second: float, share: float, weight: float = 100.0) -> float:
+    """log E against "each assignment is to the first with probability `share`", valid at any time.
+
+    A Beta mixture around the share over its likelihood (Lindon, Malek 2022, "Anytime-valid
+    inference for multinomial count data", section 2). `weight` is the mixture's number of
+    observations: a wrong one costs power, never the level.
+    """
+    a, b = weight * share, weight * (1 - share)
+    mixture = betaln(first + a, second + b) - betaln(a, b)
+    return float(mixture - xlogy(first, share) - xlog1py(second, -share))

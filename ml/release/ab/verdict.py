@@ -1,4 +1,4 @@
-"""What an experiment says so far, in figures and in words."""
+"""The verdict on an experiment so far, in figures and in a sentence."""
 
 from __future__ import annotations
 
@@ -11,20 +11,19 @@ import numpy as np
 
 from ml.release.ab.experiment import Experiment
 from ml.release.ab.records import Records
-from ml.release.ab.sequence import Floats, sample_size, sequence, width
-from ml.release.canary.sequential import imbalance
+from ml.release.ab.sequence import Floats, imbalance, sample_size, sequence, width
 
 Kind = Literal["better", "worse", "no-difference", "undecided", "not-to-be-trusted"]
-# An assignment that is no more lopsided than declared is called so with at most this chance, ever
+# The probability of ever reporting a mismatch where the assignment follows the declared share
 # (Fabijan and others 2019, "Diagnosing sample ratio mismatch in online controlled experiments").
 MISMATCH = 0.001
-# How far ahead the outcomes that are still needed are looked for.
+# The largest number of needed outcomes that is searched for.
 _FARTHEST = 10**9
 
 
 @dataclass(frozen=True)
 class Count:
-    """Of one version: keys assigned, outcomes, and their mean (None of none)."""
+    """The keys, the outcomes and their mean for one version; the mean of none is None."""
 
     assigned: int
     outcomes: int
@@ -33,11 +32,12 @@ class Count:
 
 @dataclass(frozen=True)
 class Verdict:
-    """`kind` is B's part: better or worse than A. `stop` says that more outcomes are not needed.
+    """`kind` compares B with A; `stop` is whether no more outcomes are needed.
 
-    `difference`, `low` and `high` are None before the first look. `more` is about how many
-    outcomes are still needed, None when that is not known. `history` is (outcomes, difference, low,
-    high) over time, thinned.
+    `difference` is B's mean minus A's; it, `low` and `high` are None before the first look. `more`
+    estimates the outcomes that are still needed, None when that is not known. `mismatch` says how
+    the assignment differs from the declared share, "" when it does not. `history` holds (outcomes,
+    difference, low, high) for some of the looks.
     """
 
     kind: Kind
@@ -59,10 +59,10 @@ class Verdict:
 
 
 def verdict(experiment: Experiment, records: Records, points: int = 200) -> Verdict:
-    """The verdict after every outcome so far; looking at it changes nothing, however often."""
+    """The verdict on the outcomes so far; it may be asked for at any time."""
     is_b, values = records.is_b, records.values
     counts = {
-        arm: _count(sum(one == arm for one in records.assigned.values()), values[chosen])
+        arm: _count(sum(each == arm for each in records.assigned.values()), values[chosen])
         for arm, chosen in (("A", ~is_b), ("B", is_b))
     }
     mismatch = _mismatch(experiment, counts["A"], counts["B"])
@@ -106,16 +106,16 @@ def _count(assigned: int, values: Floats) -> Count:
 
 
 def _mismatch(experiment: Experiment, a: Count, b: Count) -> str:
-    """What is wrong with who was assigned, or with whose outcomes came; "" when nothing is."""
+    """How assignments or outcomes differ from the declared share; "" when they do not."""
     share = experiment.share / 100
-    for what, of_a, of_b in (
+    for what, count_a, count_b in (
         ("keys assigned", a.assigned, b.assigned),
         ("outcomes", a.outcomes, b.outcomes),
     ):
-        # Two tests, before and after: each has half of the chance.
-        if imbalance(of_b, of_a, share) >= math.log(2 / MISMATCH):
-            seen = of_b / (of_a + of_b)
-            return f"{seen:.1%} of the {of_a + of_b:,} {what} are B's, {share:.0%} were declared"
+        # Two tests: each has half of the probability.
+        if imbalance(count_b, count_a, share) >= math.log(2 / MISMATCH):
+            total = count_a + count_b
+            return f"{count_b / total:.1%} of the {total:,} {what} are B's, not {share:.0%}"
     return ""
 
 
@@ -130,8 +130,10 @@ def _kind(experiment: Experiment, low: float | None, high: float | None, mismatc
 
 
 def _needed(experiment: Experiment, deviation: float, seen: float, counted: int) -> int:
-    """The outcomes that show the effect with this deviation; when there are as many already, those
-    after which the interval leaves out zero or an effect, if the difference stays what it is.
+    """The outcomes that show the effect with this deviation.
+
+    When there are as many already: the number at which the interval excludes zero, or the effect,
+    if the difference stays as it is.
     """
     wanted = sample_size(deviation, experiment.effect, experiment.alpha, experiment.power)
     if wanted > counted:
@@ -148,7 +150,7 @@ def _needed(experiment: Experiment, deviation: float, seen: float, counted: int)
 def _thinned(
     difference: Floats, low: Floats, high: Floats, points: int
 ) -> tuple[tuple[int, float, float, float], ...]:
-    """At most so many looks, spread evenly over the logarithm of the count, the last among them."""
+    """At most `points` looks, evenly spread over the logarithm of the count, and the last."""
     ready = np.flatnonzero(np.isfinite(low))
     if not len(ready):
         return ()
@@ -171,17 +173,16 @@ def _said(
     mismatch: str,
 ) -> str:
     if kind == "not-to-be-trusted":
-        return f"not to be trusted: {mismatch}; find out who is missing before reading anything"
+        return f"cannot be trusted: {mismatch}; find the cause before reading the result"
     if difference is None or low is None or high is None:
         return f"undecided: too few outcomes for an interval; about {more:,} more"
     ends = f"{_number(experiment, low)} to {_number(experiment, high)}"
     if kind in ("better", "worse"):
         best = "B" if kind == "better" else "A"
-        # Said from the side of the better one, whichever way is better.
-        least, most = (_number(experiment, one) for one in sorted((abs(low), abs(high))))
+        least, most = (_number(experiment, end) for end in sorted((abs(low), abs(high))))
         by = _shown(experiment, abs(difference))
         return f"{best} is better by {by} ({least} to {most}); safe to stop"
-    interval = f"B less A is {_shown(experiment, difference)} ({ends})"
+    interval = f"B minus A is {_shown(experiment, difference)} ({ends})"
     effect = _shown(experiment, experiment.effect)
     if kind == "no-difference":
         return f"no difference of {effect} or more: {interval}; safe to stop"
@@ -189,13 +190,13 @@ def _said(
 
 
 def _shown(experiment: Experiment, value: float) -> str:
-    """With its unit: rates are in points of a hundred."""
+    """With its unit: rates are in percentage points."""
     return _number(experiment, value) + (" points" if experiment.outcome == "binary" else "")
 
 
 def _number(experiment: Experiment, value: float) -> str:
     if experiment.outcome == "binary":
-        # Of the effect, two figures are seen.
+        # As many decimals as show two figures of the effect.
         decimals = max(1, 1 - math.floor(math.log10(experiment.effect * 100)))
         text = f"{value * 100:.{decimals}f}"
     else:

@@ -1,4 +1,4 @@
-"""Running a canary: set the traffic weights step by step and check the signals ten times a second.
+"""A canary: sets the traffic weights step by step and checks the signals ten times a second.
 
 `ml.release.canary.signals` decides; this module has the effects. The caller has started green and
 its baseline beside blue, and acts on the outcome.
@@ -129,7 +129,7 @@ class _Watch:
         self.answers = Answers(strategy.prediction, self.old, self.green.slot.name)
         self.last = 0
         self.memory = ResidentMemory(self.green, baseline)
-        self.begun = time.monotonic()
+        self.started = time.monotonic()
 
     def run(self, superseded: Callable[[], bool], progress: Callable[[str], None]) -> Outcome:
         green, baseline = self.green.slot.name, self.baseline.slot.name
@@ -219,7 +219,7 @@ class _Watch:
             {name: now[name]["requests"] - first[name]["requests"] for name in self.names},
             {name: now[name]["errors"] - first[name]["errors"] for name in self.names},
             self.replay.sent,
-            time.monotonic() - self.begun,
+            time.monotonic() - self.started,
         )
 
 

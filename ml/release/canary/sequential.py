@@ -17,9 +17,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import betaln, xlog1py, xlogy
 
-# Beta priors of the mixture. They cost power where they are wrong, never the level of the test.
+# Beta priors of the mixture. A wrong prior costs power, never the level of the test.
 EVEN = (0.5, 0.5)
-RARE = (0.5, 30.0)  # for events that should hardly happen
+RARE = (0.5, 30.0)  # for rare events
 _STEPS = 36  # bisection: 2 ** -36 of the interval
 Floats = NDArray[np.float64]
 
@@ -35,17 +35,17 @@ def evidence(
     """log E against `green's rate <= blue's rate + margin`, elementwise over arrays of counts.
 
     `green` and `blue` count the events (errors, say) among their requests. Raises ValueError for
-    counts that are none: negative, not finite, or more events than requests.
+    counts that are negative, not finite, or larger than the number of requests.
     """
     counts = [
         np.asarray(count, dtype=np.float64)
         for count in (green, green_requests, blue, blue_requests)
     ]
     g, n, b, m = np.broadcast_arrays(*counts)
-    sound = (g >= 0) & (g <= n) & (b >= 0) & (b <= m) & np.isfinite(n + m)
-    if not sound.all():  # NaN compares false
+    valid = (g >= 0) & (g <= n) & (b >= 0) & (b <= m) & np.isfinite(n + m)
+    if not valid.all():  # NaN compares false
         raise ValueError("counts of events among requests")
-    # The best rates overall, where the null allows them; else the best on its border.
+    # The likeliest rates where the null allows them, else the likeliest on its border.
     best_g = np.asarray(g / np.maximum(n, 1))  # numpy makes scalars of arrays without axes
     best_b = np.asarray(b / np.maximum(m, 1))
     out = (best_g > best_b + margin) & (n > 0) & (m > 0)
@@ -57,7 +57,7 @@ def evidence(
 
 
 def _border(g: Floats, n: Floats, b: Floats, m: Floats, margin: float) -> Floats:
-    """Blue's likeliest rate when green's is that plus the margin."""
+    """Blue's likeliest rate where green's is that rate plus the margin."""
     low: Floats = np.zeros(g.shape)
     high: Floats = np.full(g.shape, 1 - margin)
     for _ in range(_STEPS):  # the likelihood on the border is concave: halve by its slope
@@ -68,7 +68,7 @@ def _border(g: Floats, n: Floats, b: Floats, m: Floats, margin: float) -> Floats
 
 
 def averaged(evidences: ArrayLike) -> float:
-    """log of the mean of e-processes given by their logs; one with no member has no evidence."""
+    """The log of the mean of e-processes given by their logs; the mean of none has no evidence."""
     logs = np.asarray(evidences, dtype=np.float64)
     if logs.size == 0:
         return -np.inf
@@ -93,14 +93,3 @@ def _slope(rate: Floats, events: Floats, requests: Floats) -> Floats:
         down = np.where(requests > events, (requests - events) / (1 - rate), 0.0)
     slope: Floats = up - down
     return slope
-
-
-def imbalance(first: float, second: float, share: float, weight: float = 100.0) -> float:
-    """log E against "each of them is the first with chance `share`", at any time: a Beta mixture
-    around the share over its likelihood (Lindon, Malek 2022, "Anytime-valid inference for
-    multinomial count data", section 2). `weight` is how many the mixture counts for: it costs
-    power where it is wrong, never the level.
-    """
-    a, b = weight * share, weight * (1 - share)
-    mixture = betaln(first + a, second + b) - betaln(a, b)
-    return float(mixture - xlogy(first, share) - xlog1py(second, -share))

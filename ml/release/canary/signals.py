@@ -1,18 +1,18 @@
-"""Go on, hold or roll back: what the figures of green and the old version say. Pure functions.
+"""The decision of a canary (go on, hold or roll back) from its figures.
 
-How a server answers does not depend on how often it is asked; how fast it answers does, and on how
-long it has run (caches, schedulers, the heap). So errors, refusals, shapes and predictions are
-compared with all of the old version's, latency and memory with a baseline's: a second server of the
-old version, started with green and given as many requests, whose times have green's distribution
-wherever the versions are alike. So it is done at spinnaker.io/docs/guides/user/canary/
-best-practices ("compare canary against baseline, not against production"). Each request is dealt
-out at random, so what slows the whole machine falls on both alike; where callers send a routing key
-it is they who are dealt out, and the level holds as far as they are many. What slows one process
-for a moment (a neighbour on its core) does not: tens of requests of one second are late together,
-which the test takes for as many witnesses. So slowness has to last: it rolls back only if it would
-without any one stretch of the step's time.
+All functions are pure. Figures that cannot be read roll back: a canary fails closed.
 
-Whatever cannot be read as sound figures rolls back: a canary fails closed.
+Errors, refusals, shapes and predictions do not depend on a server's load or age; they are compared
+with all of the old version's. Latency and memory do; they are compared with a baseline's: a second
+server of the old version, started with green and given as many requests, as
+spinnaker.io/docs/guides/user/canary/best-practices advises ("compare canary against baseline, not
+against production").
+
+Requests are assigned at random, so a slow machine slows both servers alike. (Where callers send a
+routing key, the callers are assigned, and the level of the test needs many of them.) A process that
+shares its core for a moment is slow alone: tens of requests are late together, which the test would
+count as independent. So latency rolls back only if it would without any single interval of the
+step.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from ml.release.declaration.strategy import Strategy
 from ml.serving.router.records import BUCKETS, PER_OCTAVE
 
 Action = Literal["go-on", "hold", "roll-back"]
-# The signals that a sequential test decides, each at its share of the false alarms.
+# The signals with a sequential test; each has an equal share of the false alarms.
 TESTED = ("errors", "refused", "latency", "answers", "predictions")
-# A signal whose evidence is above this is not calm: more requests before the next step.
+# A signal with more evidence than this needs more requests before the next step.
 CALM = -1.0
 # Latency is compared at every fourth bucket of the histogram: half an octave apart.
 _EVERY = 4
-# The share of requests that may be later than tolerated at any one time.
+# The share of requests that may exceed the tolerated latency.
 _LATER = 0.02
 # Latency histograms of green and of its baseline.
 Latencies = tuple[Sequence[int], Sequence[int]]
@@ -44,10 +44,11 @@ Latencies = tuple[Sequence[int], Sequence[int]]
 
 @dataclass(frozen=True)
 class Side:
-    """One server's figures, or one version's, since the step began.
+    """The figures of one or more servers since the step began.
 
-    `latency` counts by the router's buckets. `answers` were read for their shape, `strange` of them
-    had one that the old version's first answers never had. `predictions` counts answers by bin.
+    `latency` counts by the router's buckets. `answers` is the number of answers whose shape was
+    read; `strange` of them have a shape that the old version's first answers did not. `predictions`
+    counts answers by bin.
     """
 
     requests: int
@@ -71,7 +72,7 @@ class Memory:
 
 @dataclass(frozen=True)
 class Signal:
-    """What one signal says: its log evidence against green and where it would roll back."""
+    """A signal's log evidence against green, the limit that rolls back, and a sentence."""
 
     name: str
     evidence: float
@@ -80,18 +81,18 @@ class Signal:
 
     @property
     def alarmed(self) -> bool:
-        """Whether green is worse than tolerated."""
+        """Whether green is worse than tolerated; a NaN alarms."""
         return not self.evidence < self.limit
 
     @property
     def calm(self) -> bool:
-        """Whether nothing speaks for longer watching."""
+        """Whether no more requests are needed."""
         return self.evidence <= CALM or self.evidence == -math.inf
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """The action, why in words, and every signal."""
+    """The action, the reason in a sentence, and every signal."""
 
     action: Action
     why: str
@@ -106,15 +107,14 @@ def decide(
     baseline: Side,
     memory: Memory | None,
     alive: bool,
-    stretches: Sequence[Latencies] = (),
+    intervals: Sequence[Latencies] = (),
 ) -> Verdict:
-    """What to do at this look at the stage of that number.
+    """The verdict at this look, at the stage of that number.
 
-    `stretches` are the latencies of green and its baseline by stretches of the step's time, where
-    they are known; green that was slow in one of them alone is held.
-
-    `old` is blue's and the baseline's together; at the last stage, where green has everything, that
-    of the stage before. Latency is not tested where green gets more than a baseline can.
+    `old` is blue's and the baseline's together; at the last stage, where green gets all requests,
+    that of the stage before. `intervals` are the latencies of green and its baseline by intervals
+    of the step; a green that was slow in only one of them is held. Latency is not tested where
+    green gets more requests than a baseline can.
     """
     if not alive:
         return Verdict("roll-back", "green's process has ended", ())
@@ -125,8 +125,8 @@ def decide(
         return Verdict("roll-back", f"the figures cannot be trusted: {error}", ())
     if alarms := [signal for signal in signals if signal.alarmed]:
         only = [signal.name for signal in alarms] == ["latency"]
-        if only and not _lasts(green.latency, baseline.latency, stretches, strategy):
-            return Verdict("hold", "slower, in one stretch of time so far", signals)
+        if only and not _is_lasting(green.latency, baseline.latency, intervals, strategy):
+            return Verdict("hold", "slower, in one interval so far", signals)
         return Verdict("roll-back", "; ".join(signal.said for signal in alarms), signals)
     required = strategy.stages[stage].requests
     fewest = min(signal.requests for signal in (green, old, *([baseline] if balanced else [])))
@@ -135,9 +135,9 @@ def decide(
     patient = green.requests < required * strategy.patience
     if strategy.prediction and (_few(green) or _few(old)):
         return Verdict("hold" if patient else "roll-back", "too few predictions were read", signals)
-    restless = [signal.name for signal in signals if not signal.calm]
-    if restless and patient:
-        return Verdict("hold", f"{', '.join(restless)} not calm yet", signals)
+    undecided = [signal.name for signal in signals if not signal.calm]
+    if undecided and patient:
+        return Verdict("hold", f"{', '.join(undecided)} not calm yet", signals)
     return Verdict("go-on", f"{green.requests} requests, nothing worse than tolerated", signals)
 
 
@@ -147,25 +147,25 @@ def limit(strategy: Strategy) -> float:
 
 
 def latency_evidence(green: Sequence[int], baseline: Sequence[int], factor: float) -> float:
-    """log E against "green's times are at most the baseline's times `factor`"."""
+    """log E against "green's latency is at most `factor` times the baseline's"."""
     counts_g, counts_b = _sound(green, BUCKETS), _sound(baseline, BUCKETS)
     edges = np.arange(1, BUCKETS, _EVERY)
-    moved = math.ceil(math.log2(factor) * PER_OCTAVE - 1e-9)
-    edges = edges[edges + moved < BUCKETS]
+    shift = math.ceil(math.log2(factor) * PER_OCTAVE - 1e-9)
+    edges = edges[edges + shift < BUCKETS]
     later_g = counts_g[::-1].cumsum()[::-1]  # [k]: in bucket k or later
     later_b = counts_b[::-1].cumsum()[::-1]
     return averaged(
-        evidence(later_g[edges + moved], later_g[0], later_b[edges], later_b[0], _LATER)
+        evidence(later_g[edges + shift], later_g[0], later_b[edges], later_b[0], _LATER)
     )
 
 
-def _lasts(
+def _is_lasting(
     green: Sequence[int],
     baseline: Sequence[int],
-    stretches: Sequence[Latencies],
+    intervals: Sequence[Latencies],
     strategy: Strategy,
 ) -> bool:
-    """Whether green's times alarm without any one of the stretches too."""
+    """Whether green's latency alarms also without any single interval."""
     factor = strategy.tolerances.latency
     return all(
         latency_evidence(
@@ -174,14 +174,14 @@ def _lasts(
             factor,
         )
         >= limit(strategy)
-        for without in stretches
+        for without in intervals
     )
 
 
 def drift_evidence(green: Sequence[int], old: Sequence[int], tolerated: float) -> float:
-    """log E against "no set of bins holds more of green's predictions than tolerated".
+    """log E against "no set of bins holds a larger share of green's predictions than tolerated".
 
-    The sets are each bin, each run of bins from the first, and what each leaves over.
+    The sets are each bin, each run of bins from the first, and their complements.
     """
     if not len(green) or len(green) != len(old):
         raise ValueError(f"{len(green)} and {len(old)} bins of predictions")
@@ -221,13 +221,13 @@ def _signals(
 
 
 def _memory(memory: Memory, allowed_mib: float) -> Signal:
-    """A rule, not a test: growth beyond the baseline's, in MiB, against what is allowed."""
+    """A rule, not a test: growth beyond the baseline's, in MiB."""
     natural = max(memory.baseline_now - memory.baseline_then, 0.0)
     grown = memory.green_now - memory.green_then - natural
     if not math.isfinite(grown) or memory.green_now <= 0:
         raise ValueError("resident memory")
     text = f"memory: grew by {grown / 2**20:.0f} MiB more than the baseline's"
-    # Far from the limit it is calm; the scale is its own.
+    # Its scale is MiB; below half the limit the signal is calm.
     value = grown / 2**20
     return Signal("memory", value if value > allowed_mib / 2 else -math.inf, allowed_mib, text)
 

@@ -1,12 +1,12 @@
-"""Whether a column still looks as it did: tests between a reference and what was seen. Pure.
+"""Drift of a column between a reference and the requests seen: a test and an effect size. Pure.
 
-Each is a test and a size. A test alone finds what does not matter once there are many rows, a size
-alone is mostly chance while there are few (Yurdakul 2018, "Statistical properties of the population
-stability index": the index of two samples of one kind is about (bins − 1)(1/n + 1/m)). A breach
-takes both: the p-values are corrected together for how many there are, whatever the columns have to
-do with each other (Benjamini, Yekutieli 2001, by scipy), so that a report of rows of the same kind
-is a breach with a chance of at most `alpha`. Rows count as independent: a caller who asks the same
-a hundred times is a hundred rows.
+With many rows a test alone finds differences that do not matter; with few rows an effect size alone
+is mostly chance (Yurdakul 2018, "Statistical properties of the population stability index": the
+index of two samples of one distribution is about (bins − 1)(1/n + 1/m)). A breach needs both. The
+p-values are corrected together, for columns of any dependence (Benjamini, Yekutieli 2001, by
+scipy), so that a report on rows of the reference's distribution is a breach with a probability of
+at most `alpha`. Rows count as independent: a request that is repeated a hundred times is a hundred
+rows.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from ml.release.watch.limits import Limits
 from ml.toolkit.reference import MEASURES, clean, measures, words
 
-# Rows that a group of categories must lead one to expect (Cochran 1954: at least 5).
+# The expected rows in each group of categories (Cochran 1954: at least 5).
 _EXPECTED = 5.0
 _NAMED = 5
 Side = Literal["two-sided", "greater"]
@@ -31,9 +31,9 @@ Side = Literal["two-sided", "greater"]
 
 @dataclass(frozen=True)
 class Finding:
-    """One comparison. `size` is in the unit of `limit`; `p` is corrected once all are together.
+    """One comparison: a test with its p-value (see `corrected`) and a size in the unit of `limit`.
 
-    `test` names both: "KS distance", "PSI", "missing", "loss".
+    `test` is "KS distance", "PSI", "missing" or "loss".
     """
 
     column: str
@@ -46,16 +46,16 @@ class Finding:
 
     @property
     def is_breach(self) -> bool:
-        """Larger than chance, and large; a number that is none is a breach."""
+        """Whether it is significant and large; NaN is a breach."""
         return not (self.p > self.alpha or self.size < self.limit)
 
 
 def compare(
     name: str, reference: Mapping[str, Any], values: Sequence[object], limits: Limits
 ) -> list[Finding]:
-    """Every comparison of one column; `values` has one of every row, None where there is none."""
+    """Every comparison of a column; `values` has a value for each row, None where it is missing."""
     kind = reference["kind"]
-    present = [of for value in values if (of := clean(kind, value)) is not None]
+    present = [clear for value in values if (clear := clean(kind, value)) is not None]
     findings = [_missing(name, reference, len(values), len(values) - len(present), limits)]
     if len(present) < limits.min_rows:
         return findings
@@ -69,12 +69,12 @@ def compare(
     columns = zip(*(measures(text, vocabulary) for text in texts), strict=True)
     for measure, seen in zip(MEASURES, columns, strict=True):
         is_unknown = measure == MEASURES[-1]
-        # A text that the vocabulary was made of has fewer unknown words: no drift.
+        # The reference's own texts have fewer unknown words; fewer is not drift.
         side: Side = "greater" if is_unknown else "two-sided"
         kept = reference["measures"][measure]
         finding = _numeric(f"{name}: {measure}", kept, list(seen), limits, side)
         if is_unknown:
-            finding = replace(finding, said=finding.said + _strangers(texts, vocabulary))
+            finding = replace(finding, said=finding.said + _unknown_words(texts, vocabulary))
         findings.append(finding)
     return findings
 
@@ -82,12 +82,12 @@ def compare(
 def worsened(
     name: str, reference: Mapping[str, float], losses: Sequence[float], limits: Limits
 ) -> Finding:
-    """Whether answers whose right one is known by now cost more than they did (Welch's test)."""
+    """Whether the mean loss of labelled answers has risen (Welch's test)."""
     from scipy.stats import ttest_ind_from_stats
 
     now = np.asarray(losses, dtype=np.float64)
     more = float(now.mean()) - reference["mean"]
-    # Of losses that are all the same the deviation is no smaller than half of one row would make.
+    # Equal losses have a deviation of 0; half a row's worth is the least that is assumed.
     least = 0.5 / len(now)
     p = ttest_ind_from_stats(
         *(float(now.mean()), max(float(now.std(ddof=1)), least), len(now)),
@@ -100,7 +100,7 @@ def worsened(
 
 
 def corrected(findings: Sequence[Finding]) -> list[Finding]:
-    """The same with the p-values corrected for one another."""
+    """The findings with p-values corrected for their number."""
     from scipy.stats import false_discovery_control
 
     if not findings:
@@ -116,10 +116,9 @@ def _numeric(
     limits: Limits,
     side: Side = "two-sided",
 ) -> Finding:
-    """Kolmogorov and Smirnov's test; its distance is the size. Ties make it say less, never more.
+    """Kolmogorov and Smirnov's test, whose distance is the size; ties make it conservative.
 
-    "greater" asks only whether they are larger now. How far the values moved is told as well
-    (Wasserstein's distance).
+    `side` "greater" tests only for larger values. The sentence has Wasserstein's distance too.
     """
     from scipy.stats import ks_2samp, wasserstein_distance
 
@@ -141,11 +140,10 @@ def _categorical(
     counts: Mapping[str, int] = reference["counts"]
     seen = Counter(values)
     unseen = [value for value in seen if value not in counts]
-    if reference["rest"]:  # a category that is not kept may have been among them
+    if reference["rest"]:  # the reference lists only its most frequent categories
         seen = Counter({value: count for value, count in seen.items() if value in counts})
         seen[""] = len(values) - sum(seen.values())
-        counts = {**counts, "": reference["rest"]}
-        unseen = []
+        counts, unseen = {**counts, "": reference["rest"]}, []
     then, now = _grouped(counts, seen)
     p = float(chi2_contingency(np.array([then, now])).pvalue) if len(then) > 1 else 1.0
     text = f"categories: {len(counts):,} then, {len(seen):,} now"
@@ -159,19 +157,21 @@ def _categorical(
 
 
 def psi(then: NDArray[np.float64], now: NDArray[np.float64]) -> float:
-    """The population stability index, half a row added to every bin (Siddiqi 2006, "Credit risk
-    scorecards": above 0.25 a shift; below 0.1 none to speak of).
+    """The population stability index, with half a row added to every bin.
+
+    Siddiqi 2006, "Credit risk scorecards": above 0.25 a shift, below 0.1 hardly any.
     """
-    before, after = ((of + 0.5) / (of.sum() + 0.5 * len(of)) for of in (then, now))
+    before, after = ((rows + 0.5) / (rows.sum() + 0.5 * len(rows)) for rows in (then, now))
     return float(((after - before) * np.log(after / before)).sum())
 
 
 def _grouped(
     then: Mapping[str, int], now: Mapping[str, int]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Counts of both by group: from the most frequent in both together down, each group large
-    enough that either side is expected to have rows in it. Which belong together follows from the
-    sums alone, which the test takes as given.
+    """The counts of both by group, from the most frequent categories down.
+
+    Each group is large enough that either side is expected to have rows in it. The grouping depends
+    only on the sums of both, which the test is conditional on.
     """
     totals = Counter(then) + Counter(now)
     smaller = min(sum(then.values()), sum(now.values())) / max(sum(totals.values()), 1)
@@ -207,7 +207,7 @@ def _missing(
     )
 
 
-def _strangers(texts: Sequence[str], vocabulary: frozenset[str]) -> str:
+def _unknown_words(texts: Sequence[str], vocabulary: frozenset[str]) -> str:
     counts = Counter(word for text in texts for word in set(words(text)) if word not in vocabulary)
     first = sorted(counts, key=lambda word: (-counts[word], word))[:_NAMED]
     return f"; unknown most often: {', '.join(first)}" if first else ""

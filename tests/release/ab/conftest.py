@@ -21,6 +21,6 @@ def begun() -> Callable[..., Experiment]:
     """Begins an experiment; binary unless told otherwise."""
 
     def begin(name: str = "wording", **settings: Any) -> Experiment:
-        return experiment.begin(name, A, B, **{"environment": "local", **BINARY, **settings})
+        return experiment.declare(name, A, B, **{"environment": "local", **BINARY, **settings})
 
     return begin

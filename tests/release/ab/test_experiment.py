@@ -86,7 +86,7 @@ def test_a_file_that_is_none_is_told(begun: Begun, text: str) -> None:
 def test_a_version_is_not_compared_with_itself() -> None:
     """The same files would be two names for one thing."""
     with pytest.raises(Refused, match="ab-same"):
-        experiment.begin(
+        experiment.declare(
             *("e", A, A), environment="local", outcome="binary", effect=0.1, baseline=0.4
         )
 

@@ -149,7 +149,7 @@ def test_b_is_not_served_beside_another_than_a(challenged: World) -> None:
     """What is live is not the version that the experiment calls A."""
     registry = BACKEND.registry
     one, two = registry.find("tiny", "1"), registry.find("tiny", "2")
-    made = experiment.begin(
+    made = experiment.declare(
         *("upside-down", two, one),
         environment="local",
         outcome="binary",
