@@ -108,8 +108,8 @@ def bad() -> Mapping[str, Mapping[str, object]]:
 
 def real(count: int) -> None:
     """Healthy greens on real servers, each canary from its first step to its last."""
-    from tests.release.greens import STRATEGY as EVERY
-    from tests.release.greens import pair
+    from tests.release.canary.greens import STRATEGY as EVERY
+    from tests.release.canary.greens import pair
 
     short = replace(EVERY, requests=(20, 40, 20))
     refused, requests, seconds, failed = [], 0, 0.0, 0

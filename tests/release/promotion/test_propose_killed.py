@@ -23,7 +23,7 @@ from ml.serving.client import Timing
 from tests.local import BACKEND
 from tests.release.conftest import Template, World
 from tests.release.killing import killed_at
-from tests.release.test_environments import commit, evidence, git, rehearse
+from tests.release.promotion.test_environments import commit, evidence, git, rehearse
 
 pytestmark = pytest.mark.slow
 

@@ -17,7 +17,7 @@ from ml.release.canary import canary
 from ml.release.canary.replay import Replay
 from ml.serving import endpoint, processes
 from ml.serving.router.routes import DEPLOYMENT_HEADER
-from tests.release.greens import BAD_GREENS, BURST, IDLE, SAMPLES, STRATEGY, TWICE, pair
+from tests.release.canary.greens import BAD_GREENS, BURST, IDLE, SAMPLES, STRATEGY, TWICE, pair
 
 pytestmark = pytest.mark.slow
 QUICK = replace(STRATEGY, requests=(40, 60, 40))

@@ -14,7 +14,7 @@ def tallies(green: int, baseline: int) -> Mapping[str, Mapping[str, list[int]]]:
     return {"green": {"latency": [0, green]}, "baseline": {"latency": [0, baseline]}}
 
 
-def test_every_two_seconds_a_stretch_ends() -> None:
+def test_an_interval_ends_every_two_seconds() -> None:
     """At the first look after them; what came before the step is in none, and nothing is lost."""
     moment = 100.0
     made = LatencyIntervals("green", "baseline", tallies(5, 7), lambda: moment)

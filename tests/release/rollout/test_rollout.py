@@ -166,8 +166,8 @@ KILLED = [
     *[("audit.append", 1, moment) for moment in ("before", "after")],
     ("endpoint.drain", 1, "after"),
 ]
-# One of each step in `make test`, where tests/release/test_states.py kills a simulated apply at
-# every effect; the others take minutes.
+# One of each step in `make test`, where test_states.py kills a simulated apply at every effect; the
+# others take minutes.
 BRIEFLY = {
     ("server.begin", 2, "after"),
     ("server.wait_until_ready", 1, "after"),

@@ -19,7 +19,7 @@ from ml.release.promotion import propose as proposing
 from ml.release.rollout import apply as applying
 from ml.serving import endpoint
 from tests.local import BACKEND
-from tests.release.test_states import NAME, Machine, install
+from tests.release.rollout.test_states import NAME, Machine, install
 
 RACES, FEW = 50, 12  # in `make torture`, and in `make test`
 
