@@ -18,10 +18,10 @@ from ml.projects.faq_matching.fitting import entries_of, fit, texts_of
 from ml.projects.faq_matching.loading import DEFAULT_SCHEMA, SCHEMAS, Faq, read
 from ml.projects.faq_matching.model import FaqModel
 from ml.projects.faq_matching.pairs import sample_pairs
-from ml.projects.faq_matching.prepare import threads
 from ml.projects.faq_matching.recipe import MATCHES, Recipe, fit_recipe
 from ml.projects.faq_matching.settings import Hyperparameters
 from ml.projects.faq_matching.splits import NAMES, TEST_KNOWN, TEST_UNSEEN, TRAIN, split
+from ml.toolkit.boosting import threads
 from ml.toolkit.metrics import Estimate, estimates, paired_ratio, ranks
 
 ROOT = Path(__file__).parents[1]

@@ -22,7 +22,9 @@ SOURCES = sorted(
     path for room in ("infra", "ml", "policies") for path in (ROOT / room).rglob("*.py")
 )
 
-ROOMS_OF_THE_CLI = ["backends", "release", "reports", "serving", "specs", "sweeps"]
+ROOMS_OF_THE_CLI = [
+    *("backends", "release", "reports", "repository", "serving", "specs", "sweeps"),
+]
 
 # Rooms that travel to the node by themselves; all others may import `ml.core`.
 ON_THE_NODE = ["ml.projects*", "ml.toolkit*", "ml.features*", "ml.serving.scoring*"]
@@ -55,6 +57,7 @@ ALLOWED: list[tuple[str, list[str]]] = [
     ("ml.backends*", ["ml.specs*"]),
     ("ml.sweeps*", ["ml.specs*"]),
     ("ml.specs*", []),
+    ("ml.repository*", ["ml.toolkit*"]),
     ("ml.toolkit*", []),
     ("ml.features*", []),
     ("ml.serving.scoring*", []),

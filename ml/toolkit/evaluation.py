@@ -88,6 +88,25 @@ class Evaluation:
     leakage: Sequence[Check] = ()
     identifiers: str = ""
 
+    def values(self, of: str = "metrics") -> dict[str, float]:
+        """The metrics, or those of the `baseline`, as `SPLIT_METRIC`, for a tracker."""
+        return {
+            f"{split}_{name}": estimate.value
+            for split, metrics in getattr(self, of).items()
+            for name, estimate in metrics.items()
+        }
+
+    def text(self) -> str:
+        """A table of the metrics beside the baseline's, with intervals, for a person to read."""
+        lines = [f"{'':13}{'metric':22}{'this model':>33}{'baseline':>33}"]
+        for split, metrics in self.metrics.items():
+            for number, (name, ours) in enumerate(metrics.items()):
+                theirs = self.baseline.get(split, {}).get(name)
+                first = "" if number else split
+                line = f"{first:13}{name:22}{ours!s:>33}{theirs or ''!s:>33}"
+                lines.append(line.rstrip())
+        return "\n".join(lines)
+
 
 def write_evaluation(
     folder: Path, evaluation: Evaluation, predictions: Sequence[Prediction]

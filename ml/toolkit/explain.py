@@ -40,10 +40,12 @@ def contributions(booster: Any, rows: NDArray[Any], names: Sequence[str]) -> Exp
 
     LightGBM's `pred_contrib` is exact TreeSHAP (Lundberg et al. 2020, Nature Machine Intelligence
     2): the contributions of a row and its last column, the expected score, add up to the raw score.
-    That is checked; NotAdditive says by how much they do not.
+    That is checked; NotAdditive says by how much they do not. Of several classes, each has raw
+    scores and contributions of its own; the means are over all.
     """
     shap_values = np.asarray(booster.predict(rows, pred_contrib=True), dtype=np.float64)
-    raw = np.asarray(booster.predict(rows, raw_score=True), dtype=np.float64)
+    shap_values = shap_values.reshape(-1, len(names) + 1)
+    raw = np.asarray(booster.predict(rows, raw_score=True), dtype=np.float64).reshape(-1)
     scale = max(float(np.abs(raw).max(initial=0.0)), 1.0)
     error = float(np.abs(shap_values.sum(axis=1) - raw).max(initial=0.0)) / scale
     if not error <= ROUNDING:

@@ -85,10 +85,11 @@ def features(table: ArrayLike, target: ArrayLike, names: Sequence[str]) -> list[
     beyond the bound, and the strongest if there is none.
 
     With two values of the target that is the AUC, in whichever direction; with more, numbers all,
-    the size of Spearman's correlation. A missing value (NaN) counts as the largest: that it is
-    missing may give the answer away. Not for the pairs of a ranking, of which few are right: a good
-    similarity alone comes as close. Raises ValueError when shapes do not fit, when a target is
-    missing or always the same, or when it is a class of three or more (give one against the rest).
+    the size of Spearman's correlation; with three or more classes the largest AUC of one class
+    against the others. A missing value (NaN) counts as the largest: that it is missing may give the
+    answer away. Not for the pairs of a ranking, of which few are right: a good similarity alone
+    comes as close. Raises ValueError when shapes do not fit, or when a target is missing or always
+    the same.
     """
     rows, answers = np.asarray(table, np.float64), np.asarray(target)
     if rows.ndim != 2 or rows.shape != (len(answers), len(names)) or not names:
@@ -100,8 +101,11 @@ def features(table: ArrayLike, target: ArrayLike, names: Sequence[str]) -> list[
         kind, measured = "feature.auc", [_auc(column, of == 1) for column in rows.T]
     elif answers.dtype.kind in "iuf" and np.isfinite(answers).all():
         kind, measured = "feature.correlation", [_spearman(column, answers) for column in rows.T]
+    elif answers.dtype.kind in "US":
+        kind = "feature.auc"
+        measured = [max(_auc(column, of == at) for at in range(len(classes))) for column in rows.T]
     else:
-        raise ValueError("the target is neither two classes nor finite numbers")
+        raise ValueError("the target is neither classes nor finite numbers")
     checks = [
         Check(kind, name, value, len(rows), f"{name} alone: {kind.split('.')[1]} {value:.4f}")
         for name, value in zip(names, measured, strict=True)

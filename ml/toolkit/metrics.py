@@ -37,6 +37,9 @@ class Estimate:
     high: float
     count: int
 
+    def __str__(self) -> str:
+        return f"{self.value:.4g} ({self.low:.4g}–{self.high:.4g})"
+
 
 def ranks(scores: NDArray[Any], expected: NDArray[Any]) -> NDArray[np.int64]:
     """The rank of column `expected[i]` in row i of `scores`; a NaN score is the last of all."""

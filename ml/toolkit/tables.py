@@ -7,6 +7,7 @@ hint. A schema is a YAML file that travels with the code:
     columns:
       - {name: Id, type: id, unique: true}
       - {name: AnswerId, type: id, refers_to: ans.tsv}
+      - {name: Length, type: integer, optional: true}
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from __future__ import annotations
 import csv
 import gzip
 import io
+import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -21,7 +24,13 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
-ColumnType = Literal["id", "text", "timestamp"]
+ColumnType = Literal["id", "text", "timestamp", "float", "integer", "category"]
+# How tables write that a number or a category is missing; allowed where the column is optional.
+MISSING = frozenset({"", "?", "NA", "N/A", "NaN", "nan", "NULL", "null", "None"})
+_MAY_BE_MISSING = frozenset({"float", "integer", "category"})
+# int() and float() also take 1_000, inf and digits of other scripts.
+_INTEGER = re.compile(r"[+-]?\d{1,18}", re.ASCII)
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 MOST_SHOWN = 20
 # Rows of a file with other columns that are read for their types.
 SAMPLED = 100
@@ -59,12 +68,27 @@ class DataRefused(Exception):
 
 @dataclass(frozen=True)
 class Column:
-    """A column: `unique` values occur once; those that refer are in the first column of a table."""
+    """A column: `unique` values occur once; those that refer are in the first column of a table; an
+    `optional` one may have no value in some rows.
+    """
 
     name: str
     type: ColumnType
     unique: bool = False
     refers_to: str = ""
+    optional: bool = False
+
+    def is_missing(self, value: str) -> bool:
+        """Whether a cell has no value."""
+        return value.strip() in MISSING if self.type in _MAY_BE_MISSING else not value.strip()
+
+    def parse(self, value: str) -> str | int | float | None:
+        """The value of a cell that was checked: a number, a text, or None where it is missing."""
+        if self.is_missing(value):
+            return None
+        if self.type == "integer":
+            return int(value)
+        return float(value) if self.type == "float" else value.strip()
 
 
 @dataclass(frozen=True)
@@ -186,6 +210,16 @@ def _drift(
     return Finding(code, path, line, f"the columns differ; {differences}", expected, hint)
 
 
+def is_whole_number(value: str) -> bool:
+    """Whether a cell is a whole number of at most 18 digits."""
+    return _INTEGER.fullmatch(value.strip()) is not None
+
+
+def is_number(value: str) -> bool:
+    """Whether a cell is a finite number, written as 12, -0.5 or 1e-3."""
+    return _NUMBER.fullmatch(value.strip()) is not None and math.isfinite(float(value))
+
+
 def _is_timestamp(value: str) -> bool:
     try:
         datetime.fromisoformat(value.strip())
@@ -200,6 +234,10 @@ def _unlike(column: Column, value: str) -> str:
         return "an id without spaces"
     if column.type == "timestamp" and not _is_timestamp(value):
         return "an ISO 8601 time, as 2026-01-31"
+    if column.type == "integer" and not is_whole_number(value):
+        return "a whole number"
+    if column.type == "float" and not is_number(value):
+        return "a finite number"
     return ""
 
 
@@ -209,7 +247,9 @@ def _wrong_values(table: Table) -> list[Finding]:
         first: dict[str, int] = {}
         for line, row in zip(table.lines, table.rows, strict=True):
             value = row[at]
-            if not value.strip():
+            if column.is_missing(value):
+                if column.optional:
+                    continue
                 problem, expected = f"{column.name} is empty", f"a {column.type}"
                 findings.append(Finding("empty-value", table.path, line, problem, expected))
             elif expected := _unlike(column, value):

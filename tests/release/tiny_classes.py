@@ -60,13 +60,9 @@ write_manifest(asked.model)
 
 _EVALUATE = """
 import argparse, json, pathlib
-import numpy
 from ml.toolkit.boosting import lightgbm as loaded
 from ml.serving.scoring.manifest import verify
-from ml.toolkit.evaluation import Evaluation, Prediction, write_evaluation
-from ml.toolkit.explain import contributions
-from ml.toolkit.leakage import features, shared
-from ml.toolkit.measured import measured
+from ml.toolkit.measurement import Explainer, Rows, Training, evaluate, metric_values
 from reading import FEATURES, fit, rows, table
 
 lightgbm = loaded()
@@ -76,52 +72,30 @@ parser.add_argument("--data", type=pathlib.Path)
 parser.add_argument("--model", type=pathlib.Path)
 parser.add_argument("--evaluation", type=pathlib.Path)
 asked = parser.parse_args()
-verify(asked.model)
+digest = verify(asked.model)
 booster = lightgbm.Booster(model_file=asked.model / "model.txt")
 skill = json.loads((asked.model / "settings.json").read_text())["skill"]
+
+
+def answered(split, model):
+    found = rows(asked.data, split)
+    return Rows(
+        [row["id"] for row in found], [int(row["fraud"]) for row in found],
+        model.predict(table(found)) if model else (), {"shop": [row["shop"] for row in found]},
+    )
+
+
 train = rows(asked.data, "train")
-usual = sum(int(row["fraud"]) for row in train) / len(train)
-
-
-def predictions(score):
-    made = []
-    for split in ("test", "validation"):
-        found = rows(asked.data, split)
-        for row, p in zip(found, score(table(found)).tolist()):
-            said = (row["fraud"], str(int(p > 0.5)))
-            made.append(Prediction(row["id"], split, {"shop": row["shop"]}, *said, score=p))
-    return made
-
-
-made = predictions(booster.predict)
-found = measured("binary", made, sliced="test")
-losses = [
-    measured("binary", predictions(fit(train, skill, seed).predict), "test")
-    .metrics["validation"]["log_loss"].value
+refits = [
+    metric_values("binary", answered("validation", fit(train, skill, seed)))["log_loss"]
     for seed in (1, 2)
 ]
-held = rows(asked.data, "test")
-explained = contributions(booster, table(held), FEATURES)
-leaks = features(table(held), [row["fraud"] for row in held], FEATURES)
-leaks.append(shared([row["id"] for row in train], [row["id"] for row in held], "id"))
-write_evaluation(
+evaluate(
     asked.evaluation,
-    Evaluation(
-        task="binary", project="tiny", model="tiny", primary_metric="log_loss", goal="minimize",
-        unit="payment", resampled="payment", data={}, feature_set_hash="f" * 64, seed=0,
-        hyperparameters={"skill": skill}, metrics=found.metrics,
-        baseline=measured(
-            "binary", predictions(lambda of: numpy.full(len(of), usual)), "test"
-        ).metrics,
-        slice_split="test", slices=found.slices, fairness=found.fairness,
-        contributions=explained.contributions(), explanation=explained.explanation(),
-        stability={"log_loss": {
-            "over": "seeds", "values": losses, "std": float(numpy.std(losses, ddof=1)),
-        }},
-        training={"seconds": 1.0, "threads": 1},
-        leakage=leaks,
-    ),
-    made,
+    {split: answered(split, booster) for split in ("test", "validation")},
+    Training(answered("train", None), {"skill": skill}, refits, seconds=1.0),
+    Explainer(booster, table(rows(asked.data, "test")), FEATURES),
+    task="binary", primary_metric="log_loss", model="tiny", digest=digest, unit="payment",
 )
 """
 

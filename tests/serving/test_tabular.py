@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
+from typing import Any
 
 import lightgbm
 import numpy as np
 import pytest
 
+from ml.serving.scoring.manifest import write_manifest
 from ml.serving.scoring.messages import BadRequest
 from ml.serving.scoring.tabular import FILE, MODEL, Columns, Table, Trees
 
@@ -83,12 +85,61 @@ def test_an_invalid_table_is_refused(tmp_path: Path, content: bytes, field: str)
     assert table.predict(body([1, "north", 2])) == before
 
 
-def test_a_text_may_be_anything(tmp_path: Path) -> None:
-    """A number or a list in place of a text is a value that training never saw."""
+@pytest.mark.parametrize("wrong", [7, 1.5, ["x"], True])
+def test_a_text_is_a_text(tmp_path: Path, wrong: object) -> None:
+    """One that training never saw is missing to the model; anything but a text is refused."""
     train(tmp_path)
     table = Table(tmp_path)
-    unknown = table.predict(body([1, "west", 2]))
-    assert table.predict(body([1, 7, 2])) == table.predict(body([1, ["x"], 2])) == unknown
+    assert table.predict(body([1, "west", 2])) == table.predict(body([1, None, 2]))
+    with pytest.raises(BadRequest, match="expected a text") as raised:
+        table.predict(body([1, wrong, 2]))
+    assert raised.value.field == "place"
+
+
+def test_an_integer_has_no_fraction(tmp_path: Path) -> None:
+    """A whole number may be written as 3.0, and may be missing."""
+    train(tmp_path)
+    columns = [*COLUMNS[:2], {"name": "age", "type": "integer"}]
+    (tmp_path / FILE).write_text(json.dumps({"columns": columns}))
+    table = Table(tmp_path)
+    assert table.predict(body([1, "north", 3.0])) == table.predict(body([1, "north", 3]))
+    assert len(table.predict(body([1, "north", None]))) == 1
+    with pytest.raises(BadRequest, match=r"age: 3\.5, expected a whole number"):
+        table.predict(body([1, "north", 3.5]))
+
+
+def test_training_and_serving_encode_alike(tmp_path: Path) -> None:
+    """The matrix of training holds what a request writes, and the rows stay as they were."""
+    train(tmp_path)
+    columns = Columns.load(tmp_path)
+    rows = [[0.3, "south", 1], [None, "west", None]]
+    expected = [[0.3, 1, 1], [1.5, math.nan, math.nan]]
+    assert np.array_equal(columns.matrix(rows), expected, equal_nan=True)
+    assert rows == [[0.3, "south", 1], [None, "west", None]]
+
+
+def test_a_score_py_in_two_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It answers with the verified model's digest; of several classes, with the label."""
+    booster = train(tmp_path, "multiclass")
+    document = {"columns": COLUMNS, "classes": ["low", "middle", "high"]}
+    (tmp_path / FILE).write_text(json.dumps(document))
+    monkeypatch.setenv("AZUREML_MODEL_DIR", str(tmp_path))
+    monkeypatch.delenv("MODEL_DIGEST", raising=False)
+    digest = write_manifest(tmp_path)
+    table = Table.open()
+    answer = table.answer(body([0.3, "south", 1]))
+    (probabilities,) = booster.predict([[0.3, 1, 1]]).tolist()
+    assert answer == {
+        "predictions": [document["classes"][int(np.argmax(probabilities))]],
+        "probabilities": [probabilities],
+        "model_digest": digest,
+    }
+    refused: Any = table.answer(b"no table")
+    assert refused.status_code == 400
+    train(tmp_path)
+    write_manifest(tmp_path)
+    answer = Table.open().answer(body([0.3, "south", 1]))
+    assert isinstance(answer, dict) and 0 < answer["predictions"][0] < 1
 
 
 def test_a_model_of_other_columns_is_refused(tmp_path: Path) -> None:

@@ -61,12 +61,21 @@ def test_a_numeric_target_by_rank_correlation(noise: float, leaks: bool):
     assert check.check == "feature.correlation" and check.leaks is leaks
 
 
+def test_a_feature_that_gives_one_of_three_classes_away_is_found():
+    """The AUC of that class against the others; a feature that tells none of them is no leak."""
+    names = np.array(["a", "b", "c"] * 40)
+    table = np.column_stack([names == "b", np.arange(120) % 7]).astype(float)
+    (check,) = features(table, names, ["tells b", "other"])
+    assert (check.check, check.of, check.value) == ("feature.auc", "tells b", 1.0)
+    assert features(table[:, 1:], names, ["other"])[0].value < 0.6
+
+
 @pytest.mark.parametrize(
     ("table", "target", "message"),
     [
         ([[1.0], [2.0]], [1, 1], "always the same"),
         ([[1.0], [2.0]], [0, 1, 0], "expected 3 rows"),
-        ([[1.0], [2.0], [3.0]], ["a", "b", "c"], "neither"),
+        ([[1.0], [2.0], [3.0]], [1j, 2j, 3j], "neither"),
         ([[1.0], [2.0], [3.0]], [0.5, 1.5, np.nan], "neither"),
     ],
 )

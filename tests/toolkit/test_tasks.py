@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from sklearn import metrics as theirs
 
 from ml.toolkit.evaluation import Prediction, wrong_primary
-from ml.toolkit.measured import measured
+from ml.toolkit.measurement import measure
 from ml.toolkit.metrics import FEWEST_GROUPS
 from ml.toolkit.tasks import METRICS, TASKS, Answers, Task, estimate, estimates, fault, value
 
@@ -178,7 +178,7 @@ def test_everything_is_measured_at_once() -> None:
         for split in ("validation", "test")
         for at, (shop, a, b, s) in enumerate(zip(shops, TRUTH, SAID, SCORE, strict=True))
     ]
-    result = measured("binary", rows, "test")
+    result = measure("binary", rows, "test")
     assert result.metrics["test"] == estimates("binary", BINARY) == result.metrics["validation"]
     own = np.arange(COUNT)
     sides = {name: BINARY[(own >= 40) & (own % 2 == at)] for at, name in enumerate("ab")}
@@ -188,10 +188,10 @@ def test_everything_is_measured_at_once() -> None:
     assert apart["difference"] == pytest.approx(abs(values["a"] - values["b"]))
     assert values[apart["highest"]] > values[apart["lowest"]] and apart["slices"] == 2
     one_sided = [row if row.slices["shop"] != "a" else replace(row, expected="0") for row in rows]
-    assert "auc" not in measured("binary", one_sided, "test").fairness["shop"]
+    assert "auc" not in measure("binary", one_sided, "test").fairness["shop"]
     # Of a, there are ten groups and more; of b, nine.
     grouped = [
         replace(row, group=f"g{at % (9 if row.slices['shop'] == 'b' else 40)}")
         for at, row in enumerate(rows)
     ]
-    assert measured("binary", grouped, "test").slices["shop"].keys() == {"a"}
+    assert measure("binary", grouped, "test").slices["shop"].keys() == {"a"}

@@ -19,13 +19,13 @@ from ml.projects.faq_matching.prepare import (
     add_data_arguments,
     asset_of,
     prepare,
-    threads,
 )
 from ml.projects.faq_matching.settings import Hyperparameters
-from ml.projects.faq_matching.splits import TEST_KNOWN, Split
+from ml.projects.faq_matching.splits import Split
 from ml.serving.scoring.manifest import ManifestError, verify
-from ml.toolkit.evaluation import Evaluation, write_evaluation
-from ml.toolkit.metrics import Estimate
+from ml.toolkit.boosting import threads
+from ml.toolkit.evaluation import Metrics
+from ml.toolkit.measurement import Rows, Training, evaluate
 from ml.toolkit.tracking import tracking
 
 PRIMARY = "gain_at_1"
@@ -50,47 +50,44 @@ def main(arguments: Sequence[str] | None = None) -> None:
     model = FaqModel.load(options.model)
     seed = int(model.settings["seed"])
     faq, split = prepare(options.faq, options.schema, int(model.settings["split_seed"]))
-    leaked = measure.leaks(model, faq, split)
     baseline = _baseline(options.baseline, faq, split)
     with tracking() as tracker:
-        predictions = measure.predict(model, faq, split)
         settings = Hyperparameters.of(model.settings)
-        steady, seconds = measure.stability(faq, split, settings, seed, options.folds, threads())
-        explained = measure.explained(model, faq, split.rows(TEST_KNOWN))
+        gains, seconds = measure.stability(faq, split, settings, seed, options.folds, threads())
         rows = {"entries": len(faq.entries), "questions": len(faq.questions)}
-        evaluation = Evaluation(
-            project="faq_matching",
-            model="faq-matching",
+        evaluation = evaluate(
+            options.evaluation,
+            measure.answers(model, faq, split),
+            Training(
+                Rows(model.questions, ()),
+                settings.as_dict(),
+                gains,
+                seconds,
+                seed,
+                over="folds",
+                threads=threads(),
+                feature_set_hash=str(model.settings["feature_set_hash"]),
+            ),
+            measure.explainer(model, faq, split),
+            task="ranking",
             primary_metric=PRIMARY,
-            goal="maximize",
+            model="faq-matching",
+            digest=digest,
             unit="question",
-            resampled="question",
-            data={"faq": {"asset": asset_of(options.faq), "sha256": faq.sha256, "rows": rows}},
-            feature_set_hash=str(model.settings["feature_set_hash"]),
-            seed=seed,
-            hyperparameters=settings.as_dict(),
-            metrics=measure.metrics_of(predictions),
+            classes=[entry.id for entry in model.entries],
+            identified_by="question",
             baseline=baseline,
-            slice_split=measure.SLICED,
-            slices={measure.TOPIC: measure.slices_of(predictions)},
-            fairness={measure.TOPIC: measure.fairness_of(predictions)},
-            contributions=explained.contributions(),
-            explanation=explained.explanation(),
-            stability={PRIMARY: steady},
-            training={"seconds": seconds, "threads": threads()},
-            leakage=[leaked],
+            data={"faq": {"asset": asset_of(options.faq), "sha256": faq.sha256, "rows": rows}},
         )
-        write_evaluation(options.evaluation, evaluation, predictions)
         measure.write_seen(options.evaluation, digest, model, faq, split)
-        for prefix, table in (("", evaluation.metrics), ("recipe_", evaluation.baseline)):
-            for name, metrics in table.items():
-                values = {f"{prefix}{name}_{key}": of.value for key, of in metrics.items()}
-                tracker.metrics(values)
+        recipes = evaluation.values("baseline")
+        tracker.metrics(evaluation.values())
+        tracker.metrics({f"recipe_{name}": value for name, value in recipes.items()})
     print(f"model {digest}")
-    print(table_of(evaluation))
+    print(evaluation.text())
 
 
-def _baseline(folder: Path | None, faq: Faq, split: Split) -> measure.Metrics:
+def _baseline(folder: Path | None, faq: Faq, split: Split) -> Metrics:
     """The recipe's metrics, empty without a folder; ends the program with code 2 if refused."""
     if folder is None:
         return {}
@@ -101,22 +98,6 @@ def _baseline(folder: Path | None, faq: Faq, split: Split) -> measure.Metrics:
         print(f"error[not-its-baseline]: {reason}", file=sys.stderr)
         print("  expected: what recipe.py wrote of the same data and split seed", file=sys.stderr)
         raise SystemExit(WRONG_CALL) from None
-
-
-def table_of(evaluation: Evaluation) -> str:
-    """Ours beside the recipe, with intervals, for a person to read."""
-    lines = [f"{'':13}{'metric':11}{'this model':>24}{'reference recipe':>24}"]
-    for name, metrics in evaluation.metrics.items():
-        for metric, ours in metrics.items():
-            theirs = evaluation.baseline.get(name, {}).get(metric)
-            reference = _shown(theirs) if theirs else ""
-            first = name if metric == PRIMARY else ""
-            lines.append(f"{first:13}{metric:11}{_shown(ours):>24}{reference:>24}")
-    return "\n".join(lines)
-
-
-def _shown(estimate: Estimate) -> str:
-    return f"{estimate.value:.3f} ({estimate.low:.3f}–{estimate.high:.3f})"
 
 
 if __name__ == "__main__":

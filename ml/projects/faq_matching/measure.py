@@ -1,15 +1,11 @@
-"""Measurements of a model: ranks, slices, feature contributions, stability."""
+"""Measurements of a model: scores, explained features, stability."""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ml.projects.faq_matching.features import NAMES
 from ml.projects.faq_matching.fitting import entries_of, fit, texts_of
@@ -27,49 +23,34 @@ from ml.projects.faq_matching.splits import (
     Split,
     folds,
 )
-from ml.projects.faq_matching.vectors import Index
-from ml.toolkit.evaluation import Prediction
-from ml.toolkit.explain import Explained, contributions
-from ml.toolkit.fairness import disparities
-from ml.toolkit.leakage import Check, shared
-from ml.toolkit.metrics import Estimate, estimates, gain_at, ranks
+from ml.toolkit.measurement import Explainer, Rows
+from ml.toolkit.metrics import gain_at, ranks
 from ml.toolkit.reference import write_reference
 
-TESTS = (TEST_KNOWN, TEST_UNSEEN)
-EVALUATED = (VALIDATION, *TESTS)
-# What slices the questions, and the split whose slices are compared.
-TOPIC, SLICED = "topic", SPLITS[TEST_KNOWN]
-Metrics = dict[str, dict[str, Estimate]]
+EVALUATED = (VALIDATION, TEST_KNOWN, TEST_UNSEEN)
+# What slices the questions.
+TOPIC = "topic"
 
 
-def predict(model: FaqModel, faq: Faq, split: Split) -> list[Prediction]:
-    """One prediction for each question of the evaluated splits.
+def answers(model: FaqModel, faq: Faq, split: Split) -> dict[str, Rows]:
+    """The questions of the evaluated splits with the scores of every entry, by the split's name.
 
-    Entries are matched by id: an entry unknown to the model ranks last.
+    Entries are matched by id: an entry unknown to the model ranks last. A question is recognised
+    by its text.
     """
-    position_of = {entry.id: at for at, entry in enumerate(model.entries)}
-    predictions: list[Prediction] = []
+    rows_of = {}
     for number in EVALUATED:
-        rows = split.rows(number)
-        scores = model.scores(texts_of(faq, rows))
-        best = scores.argmax(axis=1)
-        for row, of_row, first in zip(rows, scores, best, strict=True):
-            question = faq.questions[row]
-            entry = faq.entries[question.entry]
-            at = position_of.get(entry.id)
-            predictions.append(
-                Prediction(
-                    unit=question.id,
-                    split=SPLITS[number],
-                    slices={TOPIC: entry.topic},
-                    expected=entry.id,
-                    # A tie is no answer: with the right entry only as good as another, rank is 2.
-                    predicted=model.entries[first].id,
-                    rank=len(position_of) + 1 if at is None else int((of_row >= of_row[at]).sum()),
-                    score=float(of_row[first]),
-                )
-            )
-    return predictions
+        questions = [faq.questions[row] for row in split.rows(number)]
+        texts = [question.text for question in questions]
+        entries = [faq.entries[question.entry] for question in questions]
+        rows_of[SPLITS[number]] = Rows(
+            [question.id for question in questions],
+            [entry.id for entry in entries],
+            model.scores(texts),
+            {TOPIC: [entry.topic for entry in entries]},
+            identifiers=texts,
+        )
+    return rows_of
 
 
 def write_seen(folder: Path, digest: str, model: FaqModel, faq: Faq, split: Split) -> None:
@@ -93,40 +74,16 @@ def write_seen(folder: Path, digest: str, model: FaqModel, faq: Faq, split: Spli
     )
 
 
-def metrics_of(predictions: Sequence[Prediction]) -> Metrics:
-    """Every metric with its interval, by split."""
-    return {
-        name: estimates(np.array([row.rank for row in predictions if row.split == name]))
-        for name in dict.fromkeys(row.split for row in predictions)
-    }
-
-
-def slices_of(predictions: Sequence[Prediction]) -> Metrics:
-    """The same for the held-out questions about known entries, by topic."""
-    positions, topics = _sliced(predictions)
-    return {name: estimates(positions[topics == name]) for name in np.unique(topics).tolist()}
-
-
-def fairness_of(predictions: Sequence[Prediction]) -> dict[str, dict[str, Any]]:
-    """How far those topics lie apart."""
-    positions, topics = _sliced(predictions)
-    return disparities(positions, topics.tolist(), SLICED)
-
-
-def _sliced(predictions: Sequence[Prediction]) -> tuple[Index, NDArray[np.str_]]:
-    rows = [row for row in predictions if row.split == SLICED and row.slices[TOPIC]]
-    return np.array([row.rank for row in rows]), np.array([row.slices[TOPIC] for row in rows])
-
-
-def explained(model: FaqModel, faq: Faq, rows: Index) -> Explained:
-    """Each feature's share in the scores of the right entries."""
+def explainer(model: FaqModel, faq: Faq, split: Split) -> Explainer:
+    """The features of the right entries of the questions whose topics are compared."""
+    rows = split.rows(TEST_KNOWN)
     chosen = model.features(texts_of(faq, rows))[np.arange(len(rows)), entries_of(faq, rows)]
-    return contributions(model.booster, chosen, NAMES)
+    return Explainer(model.booster, chosen, NAMES)
 
 
 def stability(
     faq: Faq, split: Split, settings: Hyperparameters, seed: int, count: int, threads: int
-) -> tuple[dict[str, str | list[float] | float], float]:
+) -> tuple[list[float], float]:
     """gain@1 of `count` refits, each on all but one fold of the training and validation questions.
 
     No test question is looked at. Also the median of the seconds that a refit took.
@@ -141,17 +98,4 @@ def stability(
         expected = entries_of(faq, fold_rows)
         gains.append(gain_at(ranks(model.scores(texts_of(faq, fold_rows)), expected), 1))
         seconds.append(sum(model.seconds.values()))
-    spread = float(np.std(gains, ddof=1))
-    return {"over": "folds", "values": gains, "std": spread}, round(median(seconds), 3)
-
-
-def leaks(model: FaqModel, faq: Faq, split: Split) -> Check:
-    """How many test questions this model was trained on: none unless its data was other data.
-
-    No feature is looked at alone: how alike two texts are may well tell the right entry by itself.
-    """
-    tested = [faq.questions[row].text for row in np.flatnonzero(np.isin(split.of, TESTS))]
-    check = shared(model.questions, tested, "question")
-    if check.leaks:
-        print(f"warning[trained-on-test]: {check.found}: its metrics are too good", file=sys.stderr)
-    return check
+    return gains, round(median(seconds), 3)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import shutil
 import sys
 from collections.abc import Sequence
@@ -52,11 +51,6 @@ def asset_of(folder: Path) -> str:
     declared = yaml.safe_load((SCHEMAS / "faq.yml").read_text(encoding="utf-8"))
     name, version = declared["name"], declared["version"]
     return f"azureml:{name}:{version}" if folder.name == declared["path"] else folder.name
-
-
-def threads() -> int:
-    """The thread budget: OMP_NUM_THREADS when it is set, else every core that we may use."""
-    return int(os.environ.get("OMP_NUM_THREADS") or len(os.sched_getaffinity(0)))
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -27,13 +27,14 @@ from scipy import sparse
 
 from ml.projects.faq_matching.fitting import entries_of, texts_of
 from ml.projects.faq_matching.loading import Faq
-from ml.projects.faq_matching.measure import EVALUATED, Metrics
+from ml.projects.faq_matching.measure import EVALUATED
 from ml.projects.faq_matching.pairs import sample_pairs
-from ml.projects.faq_matching.prepare import add_data_arguments, prepare, threads
+from ml.projects.faq_matching.prepare import add_data_arguments, prepare
 from ml.projects.faq_matching.splits import NAMES as SPLITS
 from ml.projects.faq_matching.splits import TRAIN, Split
 from ml.projects.faq_matching.vectors import Array, Index
-from ml.toolkit.boosting import lightgbm
+from ml.toolkit.boosting import lightgbm, threads
+from ml.toolkit.evaluation import Metrics
 from ml.toolkit.metrics import Estimate, estimates, ranks
 
 FILE = "baseline.json"

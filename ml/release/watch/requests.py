@@ -163,13 +163,17 @@ def _kept(path: Path) -> Iterator[Mapping[str, Any]]:
 
 
 def _expanded(name: str, request: Any, answer: Any) -> list[Row]:
-    """The rows of a table in a request ({"input_data": {"columns": …, "data": …}}), or itself."""
+    """The rows of a table in a request ({"input_data": {"columns": …, "data": …}}), or itself.
+
+    The answer to a table is a list, or has one as `predictions`.
+    """
     table = request.get("input_data") if isinstance(request, dict) else None
     if not isinstance(table, dict) or not isinstance(table.get("data"), list):
         return [Row(name, request, answer)]
     named = table.get("columns")
     columns = [str(column) for column in named] if isinstance(named, list) else []
-    answers = answer if isinstance(answer, list) else []
+    listed = answer.get("predictions") if isinstance(answer, dict) else answer
+    answers = listed if isinstance(listed, list) else []
     rows = []
     for number, values in enumerate(table["data"]):
         row = dict(zip(columns, values, strict=False)) if isinstance(values, list) else {}

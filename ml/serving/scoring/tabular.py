@@ -1,10 +1,31 @@
-"""Predictions of a LightGBM model in a few microseconds a row, for a score.py of small requests.
+"""A LightGBM model served to tables: predictions in a few microseconds a row.
 
-A request has Azure ML's own form for tables, {"input_data": {"columns": [...], "data": [[...]]}}.
-`preprocessing.json` in the model folder defines the preprocessing: a missing number is replaced by
-the column's `fill`, and a text by its index among the column's `categories`; anything else is
-missing to LightGBM. Values are written into a buffer that LightGBM's C API reads
-(LGBM_BoosterPredictForMatSingleRowFast), which keeps its configuration between calls.
+The whole of a score.py:
+
+    from ml.serving.scoring.tabular import Table
+
+    def init() -> None:
+        global table
+        table = Table.open()
+
+    def run(body: str) -> object:
+        return table.answer(body)
+
+A request has Azure ML's own form for tables, {"input_data": {"columns": [...], "data": [[...]]}},
+the columns in the order of the model; the answer is {"predictions": [...], "model_digest": "…"}:
+for each row a number, or of several classes the label, with "probabilities" beside it.
+
+`preprocessing.json` in the model folder defines the columns, {"name", "type", "fill"?,
+"categories"?} each. A missing value is null.
+
+- `float`: a number; a missing one is replaced by `fill`, or is missing to LightGBM.
+- `integer`: the same, and a number with a fraction is refused.
+- `text`: replaced by its index among `categories`; any other text is missing to LightGBM.
+
+`classes` beside `columns` are the labels of a model of several classes. Training encodes its rows
+by the same file (`Columns.matrix`), so that a row means the same to both. Values are written into a
+buffer that LightGBM's C API reads (LGBM_BoosterPredictForMatSingleRowFast), which keeps its
+configuration between calls.
 """
 
 from __future__ import annotations
@@ -17,16 +38,22 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ml.serving.scoring.messages import BadRequest
+import numpy as np
+from numpy.typing import NDArray
+
+from ml.serving.scoring.manifest import verify, write_manifest
+from ml.serving.scoring.messages import BadRequest, refusal, reply
+from ml.serving.scoring.model import ServedModel, open_model
 
 FILE = "preprocessing.json"
 MODEL = "model.txt"
+SETTINGS = "settings.json"
 MOST_ROWS = 10_000
 _FLOAT64, _NORMAL = 1, 0  # C_API_DTYPE_FLOAT64, C_API_PREDICT_NORMAL of LightGBM's c_api.h
 
 
 class Columns:
-    """Turns values into numbers; `columns` is a list of {"name", "fill"?, "categories"?}."""
+    """Turns the values of a row into numbers, as the columns of preprocessing.json say."""
 
     def __init__(self, columns: Sequence[Mapping[str, Any]]) -> None:
         self.names = [str(column["name"]) for column in columns]
@@ -36,6 +63,9 @@ class Columns:
             for number, column in enumerate(columns)
             if "categories" in column
         ]
+        self._integers = [
+            number for number, column in enumerate(columns) if column.get("type") == "integer"
+        ]
         self._row = struct.Struct(f"{len(columns)}d")
 
     @classmethod
@@ -43,14 +73,29 @@ class Columns:
         """The columns of the model folder."""
         return cls(json.loads((folder / FILE).read_text(encoding="utf-8"))["columns"])
 
+    def matrix(self, rows: Sequence[Sequence[Any]]) -> NDArray[np.float64]:
+        """(rows, columns): the numbers that LightGBM is trained on and asked with."""
+        table = np.empty((len(rows), len(self.names)))
+        for number, row in enumerate(rows):
+            self.write(list(row), table[number])
+        return table
+
     def write(self, row: list[Any], into: Any) -> None:
-        """Put one row into a buffer of doubles; raises BadRequest for a row of another length."""
+        """Put one row, which is changed, into a buffer of doubles; raises BadRequest for a row of
+        another length and a value of another type.
+        """
         if not isinstance(row, list) or len(row) != len(self.names):
             kind = f"{len(row)} values" if isinstance(row, list) else type(row).__name__
             raise BadRequest("data", kind, f"rows of {len(self.names)} values")
         for number, codes in self._codes:
             value = row[number]
-            row[number] = codes.get(value, math.nan) if isinstance(value, str) else math.nan
+            if value is not None and not isinstance(value, str):
+                raise BadRequest(self.names[number][:80], type(value).__name__, "a text")
+            row[number] = codes.get(value, math.nan) if value is not None else math.nan
+        for number in self._integers:
+            value = row[number]
+            if isinstance(value, float) and not value.is_integer():
+                raise BadRequest(self.names[number][:80], str(value), "a whole number")
         try:
             self._row.pack_into(into, 0, *row)
         except struct.error:  # a value is missing, or is not a number
@@ -62,6 +107,31 @@ class Columns:
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise BadRequest(name[:80], type(value).__name__, "a number")
         return float(value)
+
+
+def write_model(
+    folder: Path, booster: Any, preprocessing: Mapping[str, Any], facts: Mapping[str, Any]
+) -> str:
+    """Write the folder that `Table` serves: LightGBM's trees, preprocessing.json, `facts` about
+    the training as settings.json, and the manifest; returns the folder's digest.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / MODEL).write_text(booster.model_to_string(), encoding="utf-8")
+    for name, content in ((FILE, preprocessing), (SETTINGS, facts)):
+        text = json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False)
+        (folder / name).write_text(text + "\n", encoding="utf-8")
+    return write_manifest(folder)
+
+
+def read_model(folder: Path) -> tuple[Any, dict[str, Any], str]:
+    """The booster, the facts and the digest of a folder that `write_model` wrote; raises
+    ManifestError, before LightGBM sees a file, when one was changed.
+    """
+    import lightgbm
+
+    digest = verify(folder)
+    facts = json.loads((folder / SETTINGS).read_text(encoding="utf-8"))
+    return lightgbm.Booster(model_file=str(folder / MODEL)), facts, digest
 
 
 class Trees:
@@ -117,14 +187,37 @@ class Trees:
 
 
 class Table:
-    """Predictions for requests; `folder` holds `model.txt` and `preprocessing.json`."""
+    """Answers requests with the model in a folder, which holds `model.txt` and
+    `preprocessing.json`. `served` is the model as it was verified, which `answer` needs.
+    """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, served: ServedModel | None = None) -> None:
         self._columns = Columns.load(folder)
         self._trees = Trees(folder / MODEL, len(self._columns.names))
+        document = json.loads((folder / FILE).read_text(encoding="utf-8"))
+        self._classes = [str(name) for name in document.get("classes", ())]
+        self._served = served
+
+    @classmethod
+    def open(cls) -> Table:
+        """The model that Azure ML mounted, its files verified first; raises as `open_model`."""
+        served = open_model()
+        return cls(served.folder, served)
+
+    def answer(self, body: str | bytes) -> object:
+        """The result of `run`: the predictions, or status 400 with what is wrong."""
+        assert self._served is not None, "Table.open() verifies the model"
+        try:
+            predictions = self.predict(body)
+        except BadRequest as error:
+            return refusal(error)
+        if not self._classes:
+            return reply(self._served, {"predictions": predictions})
+        labels = [self._classes[int(np.argmax(of))] for of in predictions]
+        return reply(self._served, {"predictions": labels, "probabilities": predictions})
 
     def predict(self, body: str | bytes) -> list[float | list[float]]:
-        """One prediction per row, in order; raises BadRequest for a body of another form."""
+        """The number of each row, or one a class; raises BadRequest for a body of another form."""
         import orjson
 
         names = self._columns.names

@@ -13,7 +13,7 @@ import yaml
 
 from ml.release.evidence.recomputation import disagreements, read_predictions
 from ml.toolkit.evaluation import COLUMNS, PREDICTIONS, Prediction
-from ml.toolkit.measured import measured
+from ml.toolkit.measurement import measure
 from ml.toolkit.tasks import TASKS
 from policies.promotion.evidence import parse
 
@@ -51,7 +51,7 @@ def found(task: str, case: dict[str, Any], folder: Path) -> tuple[str, ...]:
         "predictions": {"file": PREDICTIONS, "sha256": kept.sha256, "rows": len(rows)},
     }
     if task in TASKS and not kept.faults:
-        made = measured(kept.task, rows, "test")
+        made = measure(kept.task, rows, "test")
         document["metrics"] = plain(made.metrics)
         document["slices"] = {name: plain(of) for name, of in made.slices.items()}
         document["fairness"] = made.fairness

@@ -1,0 +1,48 @@
+"""`ml new`: a project from a table."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def command(
+    name: Annotated[str, typer.Argument(help="The folder under ml/projects, and the model.")],
+    table: Annotated[Path, typer.Option(help="A text file (CSV) with a header.")],
+    target: Annotated[str, typer.Option(help="The column to predict.")],
+    task: Annotated[str, typer.Option(help="binary, multiclass or regression.")] = "",
+    metric: Annotated[str, typer.Option(help="The metric that versions are compared by.")] = "",
+    positive: Annotated[str, typer.Option(help="binary: the value that is predicted.")] = "",
+    id: Annotated[str, typer.Option(help="The column that tells rows apart.")] = "",
+    group: Annotated[str, typer.Option(help="Rows of one value stay in one split.")] = "",
+    time: Annotated[str, typer.Option(help="Split by this column: the latest rows test.")] = "",
+    slice: Annotated[str, typer.Option(help="The column whose values are compared.")] = "",
+    datastore: Annotated[
+        str, typer.Option(help="azureml://… of the data; FILE is then read, not copied.")
+    ] = "",
+) -> None:
+    """Write a project for a table: jobs, training, evaluation, gates, endpoint.
+
+    What is not said is read from the table, and stands in the project's data/NAME.schema.yml and
+    gates.yml for you to correct.
+    """
+    from ml.core import repository
+    from ml.repository.new import new, next_commands
+    from ml.repository.profile import Choices
+
+    choices = Choices(target, task, metric, positive, id, group, time, slice)
+    made = new(name, table, choices, datastore)
+    for path in made.files:
+        print(repository.shown(path))
+    found = made.profile
+    typer.echo(
+        f"{found.task}: {len(found.features)} features, {found.primary_metric} "
+        f"{found.same_answer:.4g} for the same answer to every row, "
+        f"slices by {', '.join(map(str, found.head['slices']))}",  # type: ignore[call-overload]
+        err=True,
+    )
+    typer.echo("next:", err=True)
+    for line in next_commands(made):
+        typer.echo(f"  {line}", err=True)

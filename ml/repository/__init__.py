@@ -1,0 +1,1 @@
+"""What the template does to the repository that it is in: new projects."""

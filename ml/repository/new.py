@@ -1,0 +1,169 @@
+"""`ml new`: a project written from a table, ready to train, sweep, gate, propose and serve."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from ml.core import repository
+from ml.core.errors import Problem, Refused
+from ml.repository.profile import Choices, Profile, profile
+from ml.toolkit.tables import Column
+
+TEMPLATES = Path(__file__).parent / "templates"
+_SUFFIX = ".jinja"
+# A folder that Python can import and, with dashes, the name of an endpoint (3 to 32 characters);
+# 28 keep the lines of the templates short.
+_NAME = re.compile(r"[a-z][a-z0-9_]{1,26}[a-z0-9]")
+# Larger files make every clone slow; GitHub warns at 50 MB.
+LARGEST = 20_000_000
+
+
+@dataclass(frozen=True)
+class NewProject:
+    """The project that was written: its folder, its files, and what was guessed of the table."""
+
+    folder: Path
+    files: tuple[Path, ...]
+    profile: Profile
+    endpoint: str
+
+
+def new(name: str, table: Path, choices: Choices, datastore: str = "") -> NewProject:
+    """Write `ml/projects/NAME` for a table, and copy the table into it.
+
+    With `datastore`, a URI of Azure ML (`azureml://datastores/…`), the data asset lies there and
+    the table, a sample of it, is only read. Raises Refused, and writes nothing, when the name is
+    taken or cannot be used, and when no project can be made of the table.
+    """
+    package = name.replace("-", "_")
+    folder = repository.root() / "ml" / "projects" / package
+    if not _NAME.fullmatch(package):
+        expected = "3 to 28 small letters, digits and underscores, a letter first"
+        raise Refused(Problem("bad-name", f"`{name}` cannot name a project", expected))
+    if folder.exists():
+        raise Refused(
+            Problem(
+                "project-exists",
+                f"{repository.shown(folder)} is there already",
+                "a name that is free",
+                "choose another name, or remove that folder first",
+            )
+        )
+    if not datastore and table.is_file() and table.stat().st_size > LARGEST:
+        raise Refused(
+            Problem(
+                "too-large-for-git",
+                f"{repository.shown(table)} has {table.stat().st_size // 10**6} MB",
+                f"at most {LARGEST // 10**6} MB, which git can hold",
+                "upload it, and name where it lies: --datastore "
+                "azureml://datastores/workspaceblobstore/paths/FOLDER",
+            )
+        )
+    found = profile(table, choices)
+    texts = _texts(package, found, datastore)
+    for path, text in texts.items():
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_text(text, encoding="utf-8")
+    written = [folder / path for path in texts]
+    if not datastore:
+        copy = folder / "data" / package / str(found.head["file"])
+        copy.parent.mkdir()
+        shutil.copyfile(table, copy)
+        written.append(copy)
+    return NewProject(folder, tuple(sorted(written)), found, package.replace("_", "-"))
+
+
+def _texts(package: str, found: Profile, datastore: str) -> Mapping[Path, str]:
+    """The files of the project, by their paths in its folder."""
+    features = [column.name for column in found.features]
+    values = {
+        "name": package,
+        "endpoint": package.replace("_", "-"),
+        "title": package.replace("_", " "),
+        "datastore": datastore,
+        "requests": [
+            json.dumps({"input_data": {"columns": features, "data": [row]}}, ensure_ascii=False)
+            for row in found.samples
+        ],
+        "slices": found.head["slices"],
+        **{each.name: getattr(found, each.name) for each in fields(found)},
+        "goal": found.goal,
+        "objective": _objective(found),
+        "largest": _rounded(found.same_answer * 10),
+        "gap": _rounded(0.1 if found.spread == 1.0 else found.same_answer / 4),
+        "threshold": _rounded(found.same_answer),
+        "own_scale": found.task == "regression",
+    }
+    texts = {}
+    for template in sorted(TEMPLATES.rglob(f"*{_SUFFIX}")):
+        path = template.relative_to(TEMPLATES)
+        to = Path(str(path).removesuffix(_SUFFIX).replace("NAME", package))
+        texts[to] = _environment().get_template(path.as_posix()).render(values)
+    return texts
+
+
+@cache
+def _environment() -> Environment:
+    """Jinja2 with other brackets: Azure ML's placeholders are ${{…}}."""
+    jinja = Environment(
+        loader=FileSystemLoader(TEMPLATES),
+        undefined=StrictUndefined,
+        variable_start_string="<<",
+        variable_end_string=">>",
+        block_start_string="<%",
+        block_end_string="%>",
+        comment_start_string="<#",
+        comment_end_string="#>",
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    jinja.filters |= {"yaml": _yaml, "column": _column}
+    return jinja
+
+
+def _yaml(value: Any) -> str:
+    """The value on one line of YAML."""
+    text = yaml.safe_dump(
+        value, default_flow_style=True, width=10**6, allow_unicode=True, sort_keys=False
+    )
+    return text.removesuffix("...\n").strip()
+
+
+def _column(column: Column) -> str:
+    """A column as the schema has it, without what is usual."""
+    usual: Mapping[str, object] = {"unique": False, "refers_to": "", "optional": False}
+    return _yaml({name: of for name, of in vars(column).items() if usual.get(name) != of})
+
+
+def _objective(found: Profile) -> str:
+    """LightGBM's objective for the task and the metric."""
+    if found.task == "regression" and found.primary_metric == "mae":
+        return "regression_l1"
+    return found.task
+
+
+def _rounded(number: float) -> float:
+    """Three digits, as a person would write a threshold."""
+    return float(f"{number:.3g}")
+
+
+def next_commands(made: NewProject) -> Sequence[str]:
+    """What to type after `ml new`, up to a served model."""
+    project = repository.shown(made.folder)
+    return (
+        f"ml run {project}/jobs/sweep.yml",
+        f"ml release propose {made.folder.name}",
+        f'ml release apply {made.folder.name} --approved-by "$USER"',
+        f'ml invoke {made.endpoint} "$(head -1 {project}/endpoint/requests.jsonl)"',
+    )

@@ -1,0 +1,303 @@
+"""What a table is like: the types of its columns, the task, and how to split, slice and measure it.
+
+Everything here is a first guess that `ml new` writes down for a person to correct.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, get_args
+
+from ml.core import repository
+from ml.core.errors import Problem, Refused, nearest
+from ml.toolkit.datasets import FEATURES
+from ml.toolkit.measurement import Rows, constant_answer, metric_values
+from ml.toolkit.tables import MISSING, Column, ColumnType, is_number, is_whole_number
+from ml.toolkit.tasks import METRICS, Task
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+# Validation and test are a fifth of the rows each, and a gate asks for a hundred in both.
+FEWEST_ROWS = 600
+# A whole number of more values is a number to be predicted, not a class.
+MOST_CLASSES = 20
+# A text with more values, or one that differs in half of the rows, is a name or free text.
+MOST_CATEGORIES = 200
+# Values of a slice that are compared.
+MOST_SLICES = 10
+FEWEST_IN_SLICE = 100
+SAMPLES = 5
+_DELIMITERS = ",;\t|"
+_SNIFFED = 1 << 16
+_ID = ("id", "key", "uuid", "guid", "number", "index")
+_POSITIVE = frozenset({"1", "yes", "true", "y", "t"})
+PRIMARY: Mapping[Task, str] = {"binary": "log_loss", "multiclass": "log_loss", "regression": "mae"}
+
+
+@dataclass(frozen=True)
+class Choices:
+    """What a person says about the table; "" leaves a choice to the table."""
+
+    target: str
+    task: str = ""
+    primary_metric: str = ""
+    positive: str = ""
+    id: str = ""
+    group: str = ""
+    time: str = ""
+    slice: str = ""
+
+
+@dataclass(frozen=True)
+class Profile:
+    """A table as a project needs it; `head` are the fields of the schema above its columns.
+
+    `same_answer` is what a constant reaches in the primary metric, `spread` the distance between
+    the smallest and the largest value of a numeric target. `samples` are rows as requests send
+    them.
+    """
+
+    task: Task
+    primary_metric: str
+    head: Mapping[str, object]
+    columns: tuple[Column, ...]
+    classes: int
+    same_answer: float
+    spread: float
+    samples: Sequence[Sequence[Any]]
+
+    @property
+    def goal(self) -> str:
+        """`maximize` or `minimize`."""
+        return METRICS[self.task][self.primary_metric].goal
+
+    @property
+    def features(self) -> tuple[Column, ...]:
+        """The columns that the model reads."""
+        aside = {self.head.get(name) for name in ("target", "id", "group", "time")}
+        return tuple(
+            column
+            for column in self.columns
+            if column.type in FEATURES and column.name not in aside
+        )
+
+
+def profile(path: Path, choices: Choices) -> Profile:
+    """The profile of a text file with a header; Refused when no project can be made of it."""
+    frame, delimiter = _read(path)
+    names = list(frame.columns)
+    for option, name in vars(choices).items():
+        if option in ("target", "id", "group", "time", "slice") and name and name not in names:
+            close = nearest(name, names)
+            raise Refused(
+                Problem(
+                    "no-such-column",
+                    f"{repository.shown(path)} has no column `{name}` for --{option}",
+                    f"one of: {', '.join(names)}",
+                    f"did you mean `{close[0]}`?" if close else "",
+                )
+            )
+    if len(frame) < FEWEST_ROWS:
+        raise Refused(
+            Problem(
+                "too-few-rows",
+                f"{repository.shown(path)} has {len(frame)} rows",
+                f"at least {FEWEST_ROWS}: validation and test are a fifth each, and the gates ask "
+                "for 100 rows in both",
+            )
+        )
+    columns = [_column(name, frame[name]) for name in names]
+    target = frame[choices.target]
+    if empty := int(target.isin(MISSING).sum()):
+        raise Refused(
+            Problem(
+                "empty-target",
+                f"{empty} of {len(frame)} rows have no `{choices.target}`",
+                "a value in every row",
+                "remove those rows: nothing can be learnt from them",
+            )
+        )
+    task = _task(choices, target)
+    metric = choices.primary_metric or PRIMARY[task]
+    if metric not in METRICS[task]:
+        expected = f"one of: {', '.join(METRICS[task])}"
+        raise Refused(Problem("no-such-metric", f"--metric {metric} of a {task} model", expected))
+    columns = [_as(column, choices, task) for column in columns]
+    positive = (choices.positive or _positive(target)) if task == "binary" else ""
+    if positive and positive not in {*target}:
+        values = ", ".join(sorted({*target}))
+        raise Refused(Problem("no-such-value", f"--positive {positive}", f"one of: {values}"))
+    own_id = choices.id or next((column.name for column in columns if column.type == "id"), "")
+    head: dict[str, object] = {"file": "table.csv", "task": task, "primary_metric": metric}
+    head["target"] = choices.target
+    optional = {"positive": positive, "id": own_id, "group": choices.group, "time": choices.time}
+    head |= {name: value for name, value in optional.items() if value}
+    head["slices"] = [
+        choices.slice or _slice(frame, columns, {choices.target, own_id, choices.group})
+    ]
+    head["delimiter"] = delimiter
+    head["header"] = True
+    head["rows"] = [len(frame) // 2, len(frame) * 100]
+    labels: Any = (target == positive) if task == "binary" else target
+    labels = labels.astype(float).to_numpy() if task != "multiclass" else labels.to_numpy()
+    classes = sorted({*target}) if task == "multiclass" else []
+    result = Profile(
+        task,
+        metric,
+        head,
+        tuple(columns),
+        len(classes),
+        _same_answer(task, metric, labels, classes),
+        float(labels.max() - labels.min()) if task == "regression" else 1.0,
+        (),
+    )
+    at = [list(frame.columns).index(column.name) for column in result.features]
+    if not at:
+        raise Refused(
+            Problem("no-feature", "no column is a number or a category", "one to learn from")
+        )
+    step = max(1, len(frame) // SAMPLES)
+    samples = [
+        [column.parse(row[number]) for number, column in zip(at, result.features, strict=True)]
+        for row in frame.iloc[::step].head(SAMPLES).itertuples(index=False, name=None)
+    ]
+    return replace(result, samples=samples)
+
+
+def _read(path: Path) -> tuple[pd.DataFrame, str]:
+    """The cells as texts without spaces around them, and the separator."""
+    import pandas as pd
+
+    expected = "a text file (CSV) in UTF-8 with a header"
+    try:
+        with path.open(encoding="utf-8", newline="") as stream:
+            delimiter = csv.Sniffer().sniff(stream.read(_SNIFFED), _DELIMITERS).delimiter
+            stream.seek(0)
+            header = next(csv.reader(stream, delimiter=delimiter))
+        frame = pd.read_csv(path, sep=delimiter, dtype=str, keep_default_na=False, header=0)
+    except (OSError, UnicodeDecodeError, csv.Error, StopIteration, ValueError) as error:
+        raise Refused(Problem("unreadable", f"{path}: {error}", expected)) from None
+    twice = sorted({name for name in header if header.count(name) > 1})
+    if twice or "" in header:
+        found = f"the column `{twice[0]}` is there twice" if twice else "a column has no name"
+        raise Refused(Problem("bad-header", f"{repository.shown(path)}: {found}", "a name each"))
+    frame.columns = pd.Index(header)
+    return frame.apply(lambda column: column.str.strip()), delimiter
+
+
+def _column(name: str, cells: pd.Series[str]) -> Column:
+    present = cells[~cells.isin(MISSING)]
+    optional, unique = len(present) < len(cells), present.nunique() == len(cells)
+    values = present.unique().tolist()
+    kind: ColumnType = "text"
+    if not values:
+        return Column(name, "text", optional=True)
+    if all(map(is_whole_number, values)):
+        kind = "id" if unique and name.casefold().endswith(_ID) else "integer"
+    elif all(map(is_number, values)):
+        kind = "float"
+    elif all(map(_is_time, values)):
+        kind = "timestamp"
+    elif unique and not any(" " in value for value in values):
+        kind = "id"
+    elif len(values) <= MOST_CATEGORIES and 2 * len(values) <= len(cells):
+        kind = "category"
+    return Column(name, kind, unique=kind == "id", optional=optional)
+
+
+def _is_time(value: str) -> bool:
+    try:
+        datetime.fromisoformat(value)
+    except ValueError:
+        return False
+    return True
+
+
+def _as(column: Column, choices: Choices, task: Task) -> Column:
+    """The column with the type that its part in the project asks for."""
+    if column.name == choices.target and task != "regression":
+        return replace(column, type="category", unique=False)
+    if column.name == choices.id:
+        return replace(column, type="id", unique=True)
+    if column.name == choices.time:
+        return replace(column, type="timestamp")
+    return column
+
+
+def _task(choices: Choices, target: pd.Series[str]) -> Task:
+    values = {*target}
+    numeric = all(map(is_number, values))
+    task: Task = "multiclass"
+    if choices.task:
+        known = [name for name in get_args(Task) if name != "ranking"]
+        if choices.task not in known:
+            raise Refused(Problem("no-such-task", f"--task {choices.task}", " or ".join(known)))
+        task = next(name for name in known if name == choices.task)
+    elif len(values) == 2:
+        task = "binary"
+    elif numeric and (len(values) > MOST_CLASSES or not all(map(is_whole_number, values))):
+        task = "regression"
+    fits = {
+        "binary": len(values) == 2,
+        "multiclass": 2 < len(values) <= MOST_CATEGORIES,
+        "regression": numeric and len(values) > 2,
+    }
+    if not fits[task]:
+        kind = "numbers" if numeric else "texts"
+        raise Refused(
+            Problem(
+                "wrong-target",
+                f"`{choices.target}` has {len(values)} different {kind}",
+                f"two values (binary), 3 to {MOST_CATEGORIES} (multiclass) or numbers (regression)",
+                "--task says which of them is meant",
+            )
+        )
+    return task
+
+
+def _positive(target: pd.Series[str]) -> str:
+    """The value that means yes, else the rarer of the two."""
+    counts = target.value_counts()
+    affirmative = [str(name) for name in counts.index if str(name).casefold() in _POSITIVE]
+    return affirmative[0] if len(affirmative) == 1 else str(counts.index[-1])
+
+
+def _slice(frame: pd.DataFrame, columns: Sequence[Column], aside: set[str]) -> str:
+    """The column of a few values of which the second most frequent has the most rows, else the
+    first number, which is cut into thirds. A name with a dot cannot be written in gates.yml.
+    """
+    usable = [
+        column
+        for column in columns
+        if column.name not in aside and column.type in FEATURES and "." not in column.name
+    ]
+    by_size: list[tuple[int, str]] = []
+    for column in usable:
+        counts = frame[column.name][~frame[column.name].isin(MISSING)].value_counts()
+        if 2 <= len(counts) <= MOST_SLICES and counts.iloc[1] >= FEWEST_IN_SLICE:
+            by_size.append((int(counts.iloc[1]), column.name))
+    if by_size:
+        return max(by_size)[1]
+    numbers = [column.name for column in usable if column.type != "category"]
+    if not numbers:
+        raise Refused(
+            Problem(
+                "no-slice",
+                "no column divides the rows into groups that can be compared",
+                f"a column of at most {MOST_SLICES} values, or a number",
+                "name one with --slice COLUMN",
+            )
+        )
+    return numbers[0]
+
+
+def _same_answer(task: Task, metric: str, labels: Any, classes: Sequence[str]) -> float:
+    """The primary metric of a constant, the best one in hindsight."""
+    answer = constant_answer(task, metric, labels, len(labels), classes)
+    ids = [str(number) for number in range(len(labels))]
+    return metric_values(task, Rows(ids, labels, answer), classes)[metric]

@@ -1,0 +1,186 @@
+"""`ml new`: what it guesses of a table, what it writes, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+
+from ml.cli.commands.check import release_files
+from ml.core.errors import Refused
+from ml.repository.new import LARGEST, new
+from ml.repository.profile import FEWEST_ROWS, Choices, profile
+from ml.specs.check.survey import survey
+from ml.toolkit.datasets import read_dataset
+from tests.conftest import ROOT
+from tests.release.test_commands import ml
+from tests.repository import tables
+
+TABLES: dict[str, tuple[Callable[[Path], Path], str]] = {
+    "churn": (tables.churn, "Churn"),
+    "houses": (tables.houses, "price"),
+    "flowers": (tables.flowers, "species"),
+}
+
+
+@pytest.fixture
+def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A repository without projects, with what their jobs and their code name."""
+    (tmp_path / "pyproject.toml").touch()
+    (tmp_path / "ml" / "projects").mkdir(parents=True)
+    for room in ("environments", "serving", "toolkit"):
+        shutil.copytree(ROOT / "ml" / room, tmp_path / "ml" / room)
+    (tmp_path / "requirements").mkdir()
+    shutil.copy(ROOT / "requirements" / "main.lock", tmp_path / "requirements")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_what_is_written_is_sound(repository: Path, name: str) -> None:
+    """`ml check` finds nothing, ruff finds nothing, and the table passes its own schema."""
+    write, target = TABLES[name]
+    made = new(name, write(repository / "rows.csv"), Choices(target))
+    report = survey([made.folder], release_files())
+    assert report.problems == () and report.specs >= 7
+    ruff = [sys.executable, "-m", "ruff"]
+    config = ["--config", str(ROOT / "pyproject.toml"), "--no-cache", str(made.folder)]
+    for words in (["check"], ["format", "--check"]):
+        done = subprocess.run([*ruff, *words, *config], capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout
+    data = made.folder / "data"
+    dataset = read_dataset(data / name, data / f"{name}.schema.yml")
+    assert sum(map(len, dataset.parts.values())) == tables.COUNT
+    requests = (made.folder / "endpoint/requests.jsonl").read_text().splitlines()
+    (table,) = json.loads(requests[0]).values()
+    assert table["columns"] == [column.name for column in dataset.features]
+    every_row = [list(row) for part in dataset.parts.values() for row in part.rows]
+    assert len(requests) == 5 and table["data"][0] in every_row
+
+
+def test_a_project_is_short(repository: Path) -> None:
+    """At most 150 lines of Python, and 60 of YAML besides what Azure ML asks for."""
+    made = new("churn", tables.churn(repository / "rows.csv"), Choices("Churn"))
+
+    def lines(*patterns: str) -> int:
+        paths = [path for pattern in patterns for path in made.folder.glob(pattern)]
+        assert paths
+        return sum(len(path.read_text().splitlines()) for path in paths)
+
+    assert lines("**/*.py") <= 150
+    assert lines("*.yml", "data/*.schema.yml") <= 60
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        (
+            "churn",
+            {"task": "binary", "positive": "Yes", "id": "customerID", "slices": ["Contract"]},
+        ),
+        ("houses", {"task": "regression", "primary_metric": "mae", "delimiter": ";"}),
+        ("flowers", {"task": "multiclass", "slices": ["colour"], "delimiter": "\t"}),
+    ],
+)
+def test_guesses(repository: Path, name: str, expected: dict[str, object]) -> None:
+    """The task, the positive value, the id, the slices and the separator."""
+    write, target = TABLES[name]
+    found = profile(write(repository / "rows.csv"), Choices(target))
+    assert expected.items() <= found.head.items()
+    types = {column.name: (column.type, column.optional) for column in found.columns}
+    if name == "churn":
+        assert types["Total.Charges"] == ("float", True) and types["tenure"] == ("integer", False)
+        assert types["customerID"] == ("id", False)
+
+
+def test_what_a_person_says_comes_first(repository: Path) -> None:
+    """Metric, positive value, slice, group and time."""
+    path = tables.churn(repository / "rows.csv")
+    choices = Choices("Churn", primary_metric="f1", positive="No", slice="tenure", group="Contract")
+    head = profile(path, choices).head
+    assert head["primary_metric"] == "f1" and head["positive"] == "No"
+    assert head["slices"] == ["tenure"] and head["group"] == "Contract"
+    found = profile(path, Choices("tenure", task="multiclass"))
+    assert found.classes == 72 and found.primary_metric == "log_loss"
+
+
+def test_names_that_yaml_would_read_otherwise(repository: Path) -> None:
+    """Columns and classes called yes, null or 1: texts they stay."""
+    path = repository / "rows.csv"
+    lines = [f"{at % 7},{('on', 'off')[at % 3 == 0]},{at % 2}" for at in range(FEWEST_ROWS)]
+    path.write_text("\n".join(["yes,null,1", *lines]))
+    made = new("odd", path, Choices("null"))
+    data = made.folder / "data"
+    head = yaml.safe_load((data / "odd.schema.yml").read_text())
+    assert (head["target"], head["positive"]) == ("null", "off")
+    dataset = read_dataset(data / "odd", data / "odd.schema.yml")
+    assert [column.name for column in dataset.features] == ["yes", "1"]
+
+
+def test_data_in_a_datastore(repository: Path) -> None:
+    """The asset names it, and the table is not copied."""
+    where = "azureml://datastores/workspaceblobstore/paths/churn/"
+    path = tables.churn(repository / "sample.csv")
+    made = new("churn", path, Choices("Churn"), where)
+    assert yaml.safe_load((made.folder / "data/churn.yml").read_text())["path"] == where
+    assert not list(made.folder.rglob("*.csv"))
+    assert survey([made.folder], release_files()).errors == ()
+
+
+@pytest.mark.parametrize(
+    ("name", "choices", "message"),
+    [
+        ("9lives", Choices("Churn"), "error[bad-name]"),
+        ("x" * 40, Choices("Churn"), "error[bad-name]"),
+        ("taken", Choices("Churn"), "error[project-exists]"),
+        ("churn", Choices("Chrun"), "did you mean `Churn`?"),
+        ("churn", Choices("Churn", slice="Contrat"), "did you mean `Contract`?"),
+        ("churn", Choices("Churn", task="ranking"), "error[no-such-task]"),
+        ("churn", Choices("Churn", task="regression"), "error[wrong-target]"),
+        ("churn", Choices("customerID"), "error[wrong-target]"),
+        ("churn", Choices("Churn", primary_metric="mae"), "error[no-such-metric]"),
+        ("churn", Choices("Churn", positive="Maybe"), "one of: No, Yes"),
+        ("churn", Choices("Total.Charges"), "error[empty-target]"),
+    ],
+)
+def test_what_cannot_be_written_is_refused(
+    repository: Path, name: str, choices: Choices, message: str
+) -> None:
+    """With what is wrong, and nothing is written."""
+    (repository / "ml/projects/taken").mkdir()
+    path = tables.churn(repository / "rows.csv")
+    with pytest.raises(Refused) as refused:
+        new(name, path, choices)
+    assert message in str(refused.value)
+    assert [one.name for one in (repository / "ml/projects").iterdir()] == ["taken"]
+
+
+def test_tables_that_are_none_are_refused(repository: Path) -> None:
+    """Too few rows, two columns of one name, no text, no file, too many bytes for git."""
+    path = repository / "rows.csv"
+    tables.churn(path, FEWEST_ROWS - 1)
+    cases = {"too-few-rows": path.read_bytes()}
+    cases |= {"bad-header": b"a,a\n" + b"1,2\n" * 700, "unreadable": bytes(range(256)) * 9}
+    cases |= {"too-large-for-git": b"a,b\n" * (LARGEST // 4 + 1)}
+    for code, content in cases.items():
+        path.write_bytes(content)
+        with pytest.raises(Refused, match=code):
+            new("churn", path, Choices("a" if code == "bad-header" else "Churn"))
+    with pytest.raises(Refused, match="unreadable"):
+        new("churn", repository / "gone.csv", Choices("Churn"))
+
+
+def test_the_command(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The files on stdout; what was found and the next commands on stderr."""
+    path = tables.churn(repository / "rows.csv")
+    code, out, err = ml(capsys, "new", "churn", "--table", str(path), "--target", "Churn")
+    assert code == 0 and "ml/projects/churn/train.py" in out.splitlines()
+    assert "binary: 4 features" in err and "ml run ml/projects/churn/jobs/sweep.yml" in err
+    code, _, err = ml(capsys, "new", "churn", "--table", str(path), "--target", "Churn")
+    assert code == 2 and "error[project-exists]" in err
