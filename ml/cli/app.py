@@ -39,7 +39,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "Decide whether a model version may be promoted; exit 3 when not.",
     ),
     "invoke": ("ml.cli.commands.invoke", "Send a request to a served model."),
-    "new": ("ml.cli.commands.new", "Write a project for a table, ready to train and serve."),
+    "new": ("ml.cli.new", "Write a project for a table, ready to train and serve."),
     "release": (
         "ml.cli.commands.release",
         "Propose a candidate; bring an environment to what is declared.",

@@ -64,6 +64,16 @@ def test_a_table_whose_columns_are_none_has_no_values(own_home: Path, columns: o
     assert [row.value("x") for row in found.rows] == [None] * 3
 
 
+def test_the_answer_to_a_table_may_be_a_list_or_have_one(tmp_path: Path) -> None:
+    """As `Table.answer` of ml.serving.scoring.tabular gives it."""
+    path = tmp_path / "requests.jsonl"
+    table = {"input_data": {"columns": ["x"], "data": [[1], [2]]}}
+    answers = ([0.1, 0.9], {"predictions": [0.1, 0.9], "model_digest": "sha256:ab"}, {"other": 1})
+    for answer, expected in zip(answers, ([0.1, 0.9], [0.1, 0.9], [None, None]), strict=True):
+        path.write_text(json.dumps({"request": table, "answer": answer}) + "\n")
+        assert [row.predicted("prediction") for row in requests.of_file(path).rows] == expected
+
+
 def test_a_column_may_have_a_slash_in_its_name(tmp_path: Path) -> None:
     """It is not taken for a way into something."""
     path = tmp_path / "rows.csv"
