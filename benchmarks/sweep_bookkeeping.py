@@ -21,7 +21,7 @@ from typing import Any
 
 import psutil
 
-from ml.backends.base import Event, Run, Watch, unwatched
+from ml.backends.runs import Event, Run, Watch, unwatched
 
 VALUES = 20  # that each trial logs of the primary metric
 BUDGET_MS = 25.0
@@ -137,9 +137,9 @@ def plan(algorithm: str, trials: int) -> Any:
 
 def measure(algorithm: str, trials: int, also: Watch = unwatched) -> Measured:
     """Run one sweep in the current home; `also` is told of everything, outside of what is timed."""
-    from ml.backends.local.execution import Session
+    from ml.backends.local.execution.session import Session
+    from ml.backends.local.execution.sweep import Sweep
     from ml.backends.local.runs import jobs, lineage
-    from ml.backends.local.sweeps.sweep import Sweep
     from ml.backends.local.tracking.tracking import Tracking
 
     asked, found = plan(algorithm, trials), Measured()
@@ -162,12 +162,12 @@ def measure(algorithm: str, trials: int, also: Watch = unwatched) -> Measured:
     with jobs.new() as folder, closing(pool):
         origin = lineage.of(asked.trial, None)
         session = Session(tracking, pool, None, origin, 1)  # type: ignore[arg-type]
-        sweep = Sweep(asked, session, folder, watch)
+        sweep = Sweep(asked, session, folder, watch, folder.name, 1)
         gc.collect()
         began, at = time.process_time(), time.perf_counter()
         while not sweep.turn("", False):
             pass
-        found.run = sweep.finish(None)
+        found.run = sweep.finish()
     return found
 
 

@@ -9,7 +9,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from ml.backends.base import OPEN, Entry, RunStore, TrackingUnavailable
+from ml.backends.runs import OPEN, Entry, RunStore, TrackingUnavailable
 
 # In the order in which they explain a difference.
 SECTIONS = ("job", "data", "code", "files", "parameters", "metrics")

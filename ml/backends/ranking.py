@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import cast
 
-from ml.backends.base import Entry, Run, RunStore, TrackingUnavailable
+from ml.backends.runs import Entry, Run, RunStore, TrackingUnavailable
 from ml.core.errors import Problem, Refused
 from ml.sweeps.objective import Goal, score
 

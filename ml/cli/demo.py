@@ -18,7 +18,7 @@ from ml.backends.choice import open_backend
 from ml.core.errors import Exit, Refused
 
 if TYPE_CHECKING:
-    from ml.backends.base import Run
+    from ml.backends.runs import Run
     from ml.release.declaration.projects import Project
     from ml.release.promotion.propose import Proposal
     from policies.promotion.evidence import Evidence

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from ml.backends.base import Backend, Storage
-from ml.backends.storage import Usage
+from ml.backends.base import Backend
+from ml.backends.storage import Storage, Usage
 from ml.cli.render import units
 from ml.core import faults
 from ml.core.errors import Refused

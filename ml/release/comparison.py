@@ -10,8 +10,9 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from ml.backends.base import Backend, Run, Watch, unwatched
+from ml.backends.base import Backend
 from ml.backends.registry import Version
+from ml.backends.runs import Run, Watch, unwatched
 from ml.core.errors import Problem, Refused
 from ml.release.declaration import desired_state, projects
 from ml.release.evidence import evidence, supply_chain

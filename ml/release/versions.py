@@ -14,8 +14,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from ml.backends.base import Run
 from ml.backends.registry import Registry, Version, model_folder
+from ml.backends.runs import Run
 from ml.backends.storage import Needed
 from ml.core import faults, home
 from ml.core.errors import Exit, Problem, Refused

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
 
-from ml.backends.base import Run, RunStore, TrackingUnavailable
+from ml.backends.runs import Run, RunStore, TrackingUnavailable
 from ml.reports import origins
 from ml.reports.formatting import number, redact_text
 from ml.reports.importance import Importance, importance

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ml.backends.base import Backend, Curve, Run, RunStore, TrackingUnavailable
+from ml.backends.base import Backend
+from ml.backends.runs import Curve, Run, RunStore, TrackingUnavailable
 from ml.core.errors import Refused
 from ml.release.selection.selection import Selected, choose
 from ml.reports.formatting import redact_line

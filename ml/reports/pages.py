@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from ml.backends.base import Backend, Run
+from ml.backends.base import Backend
+from ml.backends.runs import Run
 from ml.core import faults, files, home, repository
 from ml.reports import formatting
 from ml.reports.charts.intervals import confidence_sequence, intervals

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from ml.backends.base import Run
 from ml.backends.registry import Registry, Version
+from ml.backends.runs import Run
 from ml.core.errors import Refused
 from ml.release import audit
 from ml.release.comparison import Comparison, Side, compare

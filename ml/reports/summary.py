@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from statistics import median
 from typing import Literal
 
-from ml.backends.base import Run
+from ml.backends.runs import Run
 from ml.reports.facts import Facts
 from ml.reports.formatting import count, duration, headline, number, signed
 from ml.reports.release import Release

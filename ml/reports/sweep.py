@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from ml.backends.base import Curve, Run, RunStore, TrackingUnavailable
+from ml.backends.runs import Curve, Run, RunStore, TrackingUnavailable
 from ml.reports.formatting import headline, redact
 from ml.specs.plan.plan import Sample, Value
 from ml.sweeps.objective import Goal, best, score

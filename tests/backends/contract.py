@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from ml.backends.base import Backend, Event, Filter, Run
+from ml.backends.base import Backend
+from ml.backends.runs import Event, Filter, Run
 from ml.core.errors import Exit, Place, Refused, Severity
 from ml.specs.plan.plan import Distribution, EarlyTermination
 from tests.backends.conftest import LOG, Plans, Sweeps

@@ -14,11 +14,11 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
-from ml.backends.base import Run
 from ml.backends.local.backend import LocalBackend
+from ml.backends.local.execution import resumption
 from ml.backends.local.processes.reaper import processes_of
-from ml.backends.local.resume import resumption
 from ml.backends.local.runs import records
+from ml.backends.runs import Run
 from ml.core import home
 from ml.specs.plan.plan import Plan
 

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ml.backends.base import Run
 from ml.backends.local.runs import records
+from ml.backends.runs import Run
 from ml.core import home
 
 DAY_S = 86400.0

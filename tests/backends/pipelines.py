@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from ml.backends.base import Run, Watch, unwatched
 from ml.backends.local.backend import LocalBackend
+from ml.backends.runs import Run, Watch, unwatched
 from ml.specs.plan.plan import PipelinePlan
 from ml.specs.plan.planning import plan
 from ml.specs.sdk.load import load

@@ -5,9 +5,9 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from ml.backends.base import Link, Run
 from ml.backends.local.backend import LocalBackend
 from ml.backends.local.runs.store import LocalRuns
+from ml.backends.runs import LineageNode, Run
 from ml.cli.commands.runs.lineage import as_json, lineage_lines
 from ml.core import home as places
 from ml.specs.assets.assets import digest
@@ -43,25 +43,25 @@ def made(root: Path) -> None:
     (root / "words.yml").write_text("name: words\nversion: 1\ntype: uri_folder\npath: words\n")
 
 
-def by_name(links: list[Link]) -> dict[str, Link]:
-    return {link.run.name.rpartition(".")[2]: link for link in links}
+def by_name(nodes: list[LineageNode]) -> dict[str, LineageNode]:
+    return {node.run.name.rpartition(".")[2]: node for node in nodes}
 
 
 def test_the_way_through_a_pipeline(home: Path, repository: Path) -> None:
     """Each step after the one that it reads from, the pipeline last; data with its version."""
     made(repository)
     whole = run(repository, PIPELINE)
-    links = LocalRuns().lineage(whole)
-    assert [link.run.name.rpartition(".")[2] for link in links] == ["prepare", "train", whole.name]
-    (datum,) = links[0].data
-    assert (datum.what, datum.digest) == ("azureml:words:1", digest(repository / "words"))
-    (datum,) = links[1].data
+    nodes = LocalRuns().lineage(whole)
+    assert [node.run.name.rpartition(".")[2] for node in nodes] == ["prepare", "train", whole.name]
+    (datum,) = nodes[0].inputs
+    assert (datum.source, datum.digest) == ("azureml:words:1", digest(repository / "words"))
+    (datum,) = nodes[1].inputs
     assert (datum.run, datum.output) == (f"{whole.name}.prepare", "o")
-    assert datum.digest == links[0].made[0].digest
-    (model,) = links[2].made
+    assert datum.digest == nodes[0].outputs[0].digest
+    (model,) = nodes[2].outputs
     assert model.asset == "azureml:speller:1"
-    assert model.digest == links[1].made[0].digest
-    assert links[0].code["digest"] == "" and links[0].code["dirty"] is True
+    assert model.digest == nodes[1].outputs[0].digest
+    assert nodes[0].code["digest"] == "" and nodes[0].code["dirty"] is True
 
 
 def test_a_step_alone_shows_what_led_to_it(home: Path, repository: Path) -> None:
@@ -69,8 +69,8 @@ def test_a_step_alone_shows_what_led_to_it(home: Path, repository: Path) -> None
     made(repository)
     whole = run(repository, PIPELINE)
     assert len(LocalRuns().lineage(whole.step("prepare"))) == 1
-    links = LocalRuns().lineage(whole.step("train"))
-    assert [link.run.name for link in links] == [f"{whole.name}.prepare", f"{whole.name}.train"]
+    nodes = LocalRuns().lineage(whole.step("train"))
+    assert [node.run.name for node in nodes] == [f"{whole.name}.prepare", f"{whole.name}.train"]
 
 
 def test_reused_steps_have_the_same_way(home: Path, repository: Path) -> None:
@@ -80,8 +80,8 @@ def test_reused_steps_have_the_same_way(home: Path, repository: Path) -> None:
     ours, theirs = by_name(LocalRuns().lineage(second)), by_name(LocalRuns().lineage(first))
     assert ours["train"].run.reused_from == f"{first.name}.train"
     for name in ("prepare", "train"):
-        assert ours[name].made[0].digest == theirs[name].made[0].digest
-        assert ours[name].data[0].digest == theirs[name].data[0].digest
+        assert ours[name].outputs[0].digest == theirs[name].outputs[0].digest
+        assert ours[name].inputs[0].digest == theirs[name].inputs[0].digest
     lines = dict(lineage_lines(LocalRuns().lineage(second), []))
     assert lines["  → model"].endswith("registered as azureml:speller:2")
 
@@ -95,13 +95,13 @@ def test_an_asset_leads_to_the_run_that_registered_it(home: Path, repository: Pa
         "        inputs: {m: {path: 'azureml:speller:1'}}}\n"
     )
     second = run(repository, text)
-    links = LocalRuns().lineage(second.step("use"))
-    assert [link.run.name for link in links][-2:] == [first.name, f"{second.name}.use"]
-    (datum,) = links[-1].data
-    assert (datum.what, datum.run, datum.output) == ("azureml:speller:1", first.name, "model")
+    nodes = LocalRuns().lineage(second.step("use"))
+    assert [node.run.name for node in nodes][-2:] == [first.name, f"{second.name}.use"]
+    (datum,) = nodes[-1].inputs
+    assert (datum.source, datum.run, datum.output) == ("azureml:speller:1", first.name, "model")
     shutil.rmtree(first.folder)
-    (link,) = LocalRuns().lineage(second.step("use"))
-    assert link.data[0].run == first.name
+    (node,) = LocalRuns().lineage(second.step("use"))
+    assert node.inputs[0].run == first.name
 
 
 def test_a_path_in_another_runs_folder_leads_there(home: Path, repository: Path) -> None:
@@ -111,7 +111,7 @@ def test_a_path_in_another_runs_folder_leads_there(home: Path, repository: Path)
     path = first.folder / "steps" / "train" / "outputs" / "m"
     text = "jobs:\n  use: {@, command: 'true', inputs: {m: {path: none}}}\n"
     second = run(repository, text, jobs__use__inputs__m__path=str(path))
-    (datum,) = LocalRuns().lineage(second.step("use"))[-1].data
+    (datum,) = LocalRuns().lineage(second.step("use"))[-1].inputs
     assert (datum.run, datum.output) == (f"{first.name}.train", "m")
 
 
@@ -120,8 +120,8 @@ def test_what_is_gone_says_so(home: Path, repository: Path) -> None:
     made(repository)
     whole = run(repository, PIPELINE)
     shutil.rmtree(whole.folder / "steps" / "prepare" / "outputs")
-    links = by_name(LocalRuns().lineage(whole))
-    assert links["prepare"].made[0].digest is None
+    nodes = by_name(LocalRuns().lineage(whole))
+    assert nodes["prepare"].outputs[0].digest is None
     found = as_json(LocalRuns().lineage(whole), [])["runs"]
     assert found[0]["outputs"]["o"]["digest"] is None
     assert found[0]["environment"]["interpreter"]["built"] == ""

@@ -11,13 +11,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from ml.backends.base import Run
 from ml.backends.choice import open_backend
+from ml.backends.local import cleaning
 from ml.backends.local.backend import LocalBackend
-from ml.backends.local.cleaning import cleaning, disk
-from ml.backends.local.cleaning.storage import LEAST, MOST, VARIABLE, LocalStorage
 from ml.backends.local.environments import building
 from ml.backends.local.runs import jobs
+from ml.backends.local.storage import LEAST, MOST, VARIABLE, LocalStorage
+from ml.backends.runs import Run
 from ml.backends.storage import Needed, Usage
 from ml.cli import app, disk_limit
 from ml.core import home
@@ -58,7 +58,7 @@ def hold(
     reads: Path | None = None,
 ) -> Usage:
     """Keep the home within that share of what it takes now; what was planned."""
-    monkeypatch.setenv(VARIABLE, f"{int(disk.taken(home.home()) * share)}B")
+    monkeypatch.setenv(VARIABLE, f"{int(cleaning.size_of(home.home()) * share)}B")
 
     def plan() -> Usage:
         return STORAGE.eviction(STORAGE.usage(), what or needed(), [reads] if reads else [])
@@ -88,7 +88,7 @@ def test_the_oldest_outputs_go_and_no_more_than_has_to(monkeypatch: pytest.Monke
     assert [has_output(run) for run in runs] == [False, False, True, True, True]
     assert (runs[0].folder / "logs" / "std_log.txt").exists()
     assert STORAGE.evicted(runs[0]) is not None and STORAGE.evicted(runs[2]) is None
-    assert disk.taken(home.home()) <= 0.8 * found.taken
+    assert cleaning.size_of(home.home()) <= 0.8 * found.taken
 
 
 def test_a_runs_artifacts_go_with_its_outputs(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 from mlflow.tracking import MlflowClient
 
-from ml.backends.base import Backend, Run
+from ml.backends.base import Backend
 from ml.backends.local.backend import LocalBackend
+from ml.backends.runs import Run
 from ml.core.errors import Exit, Place, Refused
 from ml.core.home import tracking_uri
 from ml.specs.plan.plan import Asset, Distribution, InputPlan, OutputPlan
@@ -82,7 +83,7 @@ def test_differences_are_said(
     command: Plans, sweep: Sweeps, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Compute, environment, copies, registration, fields without meaning, trials at once."""
-    monkeypatch.setattr("ml.backends.local.sweeps.sweep.cores", lambda: 2)
+    monkeypatch.setattr("ml.backends.local.execution.sweep.cores", lambda: 2)
     plan = sweep("", max_concurrent_trials=8, max_total_trials=20)
     data = InputPlan("d", "uri_folder", HERE, source="x", path=Path("/"), mode="download")
     model = OutputPlan("m", "custom_model", HERE, asset=Asset("faq", "3"))

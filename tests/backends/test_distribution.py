@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from ml.backends.base import Options, Run
-from ml.backends.local import files
+from ml.backends.base import Options
+from ml.backends.local import distribution, files
 from ml.backends.local.backend import LocalBackend
-from ml.backends.local.distributed import distribution
 from ml.backends.local.processes.process import cores
 from ml.backends.local.processes.reaper import processes_of
 from ml.backends.local.runs.store import LocalRuns
+from ml.backends.runs import Run
 from ml.core.errors import Place
 from ml.specs.plan.plan import CommandPlan, Distribution
 from tests.backends.conftest import LOG, Plans, Sweeps
@@ -65,7 +65,7 @@ def distributed(plan: CommandPlan, kind: str, nodes: int = 2, each: int = 2) -> 
 def printed(run: Run, rank: str) -> dict[str, str]:
     """The environment that the rank printed."""
     assert run.status == "Completed", run.error
-    found: dict[str, str] = json.loads(files.log(run.folder, rank).read_text())
+    found: dict[str, str] = json.loads(LocalRuns().logs(run)[rank].read_text())
     return found
 
 
@@ -128,7 +128,7 @@ def test_what_a_tensorflow_process_finds(home: Path, command: Plans) -> None:
     launcher = Distribution("tensorflow", 1, PLACE, parameter_server_count=1)
     run = LocalBackend().run(replace(plan, instance_count=2, distribution=launcher))
     assert run.status == "Completed", run.error
-    seen = [json.loads(files.log(run.folder, rank).read_text()) for rank in ("0", "1", "ps_0")]
+    seen = [json.loads(LocalRuns().logs(run)[rank].read_text()) for rank in ("0", "1", "ps_0")]
     assert [one["task"] for one in seen] == [
         {"type": "worker", "index": 0},
         {"type": "worker", "index": 1},
@@ -293,7 +293,7 @@ def test_processes_reduce_with_torch(home: Path, command: Plans) -> None:
     plan = distributed(command(ALL_REDUCE), "pytorch")
     run = LocalBackend().run(plan)
     assert run.status == "Completed", run.error
-    said = [files.log(run.folder, str(rank)).read_text().split() for rank in range(4)]
+    said = [LocalRuns().logs(run)[str(rank)].read_text().split() for rank in range(4)]
     assert said == [[str(rank), "4", str(rank // 2), "10"] for rank in range(4)]
     launch = json.loads((run.folder / "launch.json").read_text())
     assert [Path(one["argv"][0]).name for one in launch["processes"]] == ["torchrun"] * 2
@@ -329,7 +329,7 @@ def test_every_rank_starts_again_after_an_eviction(home: Path, command: Plans) -
     run = LocalBackend(Options(evict_after=(1.5,))).run(plan)
     assert run.status == "Completed", run.error
     assert len(run.restarts) == 1
-    logs = [files.log(run.folder, str(rank)).read_text() for rank in range(2)]
+    logs = [LocalRuns().logs(run)[str(rank)].read_text() for rank in range(2)]
     assert all("start False" in log and "start True" in log for log in logs)
 
 

@@ -13,13 +13,14 @@ from pathlib import Path
 import pytest
 from mlflow.tracking import MlflowClient
 
-from ml.backends.base import Options, Run
+from ml.backends.base import Options
 from ml.backends.local import files
 from ml.backends.local.backend import LocalBackend
 from ml.backends.local.processes.eviction import Evictions, SpotProcess
 from ml.backends.local.processes.reaper import processes_of
 from ml.backends.local.runs import records
 from ml.backends.local.runs.store import LocalRuns
+from ml.backends.runs import Run
 from ml.cli.render.live import outcome
 from ml.core.errors import Place
 from ml.core.home import tracking_uri

@@ -13,13 +13,13 @@ from pathlib import Path
 import pytest
 from mlflow.exceptions import MlflowException
 
-from ml.backends.base import Run
 from ml.backends.local import snapshot
 from ml.backends.local.backend import LocalBackend
 from ml.backends.local.processes.reaper import processes_of
 from ml.backends.local.runs import records
 from ml.backends.local.runs.store import LocalRuns
 from ml.backends.local.tracking import tracking
+from ml.backends.runs import Run
 from ml.core import faults
 from ml.core.errors import Exit, Refused
 from tests.backends.conftest import LOG, Plans, Sweeps

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from ml.backends.base import Run
 from ml.backends.local.backend import LocalBackend
+from ml.backends.runs import Run
 from ml.specs.plan.planning import plan
 from ml.specs.sdk.load import load
 from tests.backends.pipelines import RunPipeline, repository, run_pipeline

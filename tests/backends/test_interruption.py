@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 from mlflow.tracking import MlflowClient
 
-from ml.backends.base import Run
 from ml.backends.local.backend import LocalBackend
 from ml.backends.local.processes.reaper import processes_of
 from ml.backends.local.runs.store import LocalRuns
+from ml.backends.runs import Run
 from ml.core.home import tracking_uri
 from tests.backends.conftest import LOG, Plans, Sweeps
 from tests.conftest import ROOT

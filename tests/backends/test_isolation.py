@@ -14,13 +14,14 @@ from pathlib import Path
 
 import pytest
 
-from ml.backends.base import Event, Options
+from ml.backends.base import Options
 from ml.backends.local.backend import LocalBackend
+from ml.backends.local.environment import HERE, Interpreter
 from ml.backends.local.environments import building
-from ml.backends.local.environments.interpreters import HERE, Interpreter, Interpreters
+from ml.backends.local.execution import resumption
 from ml.backends.local.processes.process import Watchman
-from ml.backends.local.resume import resumption
 from ml.backends.local.runs import records
+from ml.backends.runs import Event
 from ml.core import home as places
 from ml.core.errors import Exit, Place, Refused
 from ml.specs.plan.plan import Dependency, Environment
@@ -180,8 +181,9 @@ def test_an_environment_without_a_conda_file_is_nothing_to_build(command: Plans)
 
 def test_one_place_says_which_interpreter(home: Path, wheels: Path, command: Plans) -> None:
     """Without --isolated it is this one, for every command."""
-    plan = command()
-    assert Interpreters().of(plan) is HERE
+    run = LocalBackend().run(command("print(1)"))
+    interpreter = records.lineage(run.folder)["interpreter"]
+    assert interpreter == {"python": HERE.version, "built": ""}
 
 
 def test_an_environment_in_use_is_known(home: Path, wheels: Path) -> None:

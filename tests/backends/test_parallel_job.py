@@ -11,11 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from ml.backends.base import Options, Run
+from ml.backends.base import Options
 from ml.backends.local import files
 from ml.backends.local.backend import LocalBackend
 from ml.backends.local.processes.reaper import processes_of
 from ml.backends.local.runs.store import LocalRuns
+from ml.backends.runs import Run
 from ml.core.errors import Place
 from ml.specs.plan.plan import CommandPlan, InputPlan, Parallel
 from tests.backends.conftest import Plans

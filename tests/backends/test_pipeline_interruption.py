@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 from mlflow.tracking import MlflowClient
 
-from ml.backends.base import Run
 from ml.backends.local.processes.reaper import processes_of
 from ml.backends.local.runs.store import LocalRuns
+from ml.backends.runs import Run
 from ml.core.home import tracking_uri
 from tests.backends.pipelines import RunPipeline, statuses, write
 from tests.backends.pipelines import repository as repository

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from mlflow.tracking import MlflowClient
 
-from ml.backends.base import Event
 from ml.backends.local.backend import LocalBackend
 from ml.backends.local.runs.store import LocalRuns
+from ml.backends.runs import Event
 from ml.core.home import tracking_uri
 from tests.backends.conftest import LOG
 from tests.backends.pipelines import RunPipeline, planned, statuses, write
@@ -60,7 +60,7 @@ def client(home: Path) -> MlflowClient:
 @pytest.fixture(autouse=True)
 def two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a machine of any size."""
-    monkeypatch.setattr("ml.backends.local.pipelines.pipeline.cores", lambda: 2)
+    monkeypatch.setattr("ml.backends.local.backend.cores", lambda: 2)
 
 
 def test_branches_run_at_once(

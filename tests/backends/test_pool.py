@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from ml.backends.base import Event, Run
 from ml.backends.local.backend import LocalBackend
 from ml.backends.local.pool import pool
 from ml.backends.local.pool.pool import FORKED, NO_SERVER, shared_pool
 from ml.backends.local.processes import reaper
 from ml.backends.local.processes.reaper import processes_of
+from ml.backends.runs import Event, Run
 from ml.core import home as homes
 from ml.specs.plan.plan import CommandPlan, EarlyTermination, SweepPlan
 from tests.backends.conftest import LOG, Sweeps

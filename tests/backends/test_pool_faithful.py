@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from ml.backends.base import Run
 from ml.backends.local.backend import LocalBackend
 from ml.backends.local.pool.pool import FORKED, SWITCH
 from ml.backends.local.processes.process import ALONE, cores
 from ml.backends.local.runs import records
+from ml.backends.runs import Run
 from tests.backends.conftest import Sweeps
 
 # fact → why it may differ. Everything else that PROBE looks at is compared.

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from ml.backends.base import Run
 from ml.backends.local import registration
 from ml.backends.local.backend import LocalBackend
-from ml.backends.local.resume import resumption
+from ml.backends.local.execution import resumption
 from ml.backends.local.runs import records
 from ml.backends.local.runs.store import LocalRuns
+from ml.backends.runs import Run
 from ml.core import home as places
 from ml.core.errors import Refused
 from ml.specs.plan.plan import Asset, Plan, SweepPlan

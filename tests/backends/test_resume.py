@@ -15,14 +15,13 @@ from pathlib import Path
 
 import pytest
 
-from ml.backends.base import Run
 from ml.backends.local import snapshot
 from ml.backends.local.backend import LocalBackend
-from ml.backends.local.resume import resumption, saved_plan
+from ml.backends.local.execution import resumption, saved_plan
 from ml.backends.local.runs import jobs, records
 from ml.backends.local.runs.store import LocalRuns
-from ml.backends.local.sweeps import samples
 from ml.backends.local.tracking import reader
+from ml.backends.runs import Run
 from ml.core import home as homes
 from ml.core.errors import Exit, Place, Refused
 from ml.specs.plan.plan import EarlyTermination, InputPlan, SweepPlan
@@ -283,7 +282,7 @@ def test_torn_records_are_told_and_written_anew(home: Path, sweep: Sweeps, tmp_p
     settled(dead)
     (dead.folder / records.FILE).write_text('{"schema_version": 1, "kind": "sw')
     (dead.folder / "trials" / "0" / records.FILE).write_text("")
-    (dead.folder / "trials" / "1" / samples.FILE).write_text('{"number":')
+    (dead.folder / "trials" / "1" / records.SAMPLE).write_text('{"number":')
     with pytest.raises(Refused, match=f"ml runs resume {dead.name}"):
         LocalRuns().find(dead.name)
     (tmp_path / "go").touch()
@@ -393,7 +392,7 @@ def test_bayesian_sampling_knows_what_was_learnt(home: Path, sweep: Sweeps, tmp_
     kill(executor)
     (tmp_path / "go").touch()
     run = resumption.resume(only())
-    kinds = [samples.read(trial.folder) for trial in run.trials]
+    kinds = [records.read_sample(trial.folder) for trial in run.trials]
     assert [one.origin["kind"] for one in kinds if one][10:] == ["tpe"] * 4
     assert values(run) == values(LocalBackend().run(plan))
 

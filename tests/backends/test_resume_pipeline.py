@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from ml.backends.base import Run
-from ml.backends.local.resume import resumption
+from ml.backends.local.execution import resumption
 from ml.backends.local.runs.store import LocalRuns
+from ml.backends.runs import Run
 from ml.core.errors import Refused
 from ml.specs.plan.planning import plan
 from ml.specs.sdk.load import load

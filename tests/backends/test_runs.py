@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from ml.backends.base import Run
 from ml.backends.local.backend import LocalBackend
 from ml.backends.local.runs import jobs, records
 from ml.backends.local.runs.store import LocalRuns
+from ml.backends.runs import Run
 from ml.core import home as homes
 from ml.core.errors import Place, Problem, Refused
 from tests.backends.conftest import LOG, Plans, Sweeps

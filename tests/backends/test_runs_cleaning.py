@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from ml.backends.local.cleaning import cleaning, disk
-from ml.backends.local.cleaning.storage import LocalStorage
+from ml.backends.local import cleaning
 from ml.backends.local.runs import jobs
+from ml.backends.local.storage import LocalStorage
 from ml.backends.storage import Cleaning, Needed
 from ml.core import home
 from tests.backends.made_runs import DAY_S, made, made_model, made_snapshot
@@ -61,7 +61,7 @@ def test_a_run_goes_with_its_artifacts_and_no_others() -> None:
     assert wrong == []
     assert [folder.exists() for folder in folders] == [False, True, True]
     assert not run.folder.exists() and kept.folder.exists()
-    assert freed >= 8192 and freed == found.frees + disk.BLOCK_BYTES * 8
+    assert freed >= 8192 and freed == found.frees + cleaning.BLOCK_BYTES * 8
 
 
 def test_orphaned_copies_go() -> None:
@@ -151,7 +151,7 @@ def test_bytes_with_a_second_name_are_not_counted_as_freed() -> None:
     os.link(old.folder / "big.bin", new.folder / "big.bin")
     assert plan(keep=1).frees < 100_000
     assert plan(keep=0).frees > 1_000_000
-    assert disk.taken(home.jobs()) < 1_100_000
+    assert cleaning.size_of(home.jobs()) < 1_100_000
     cleaning.remove(plan(keep=1), plan(keep=1))
     assert (new.folder / "big.bin").stat().st_size == 1_000_000
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from ml.backends import ranking
-from ml.backends.base import Entry, Filter
 from ml.backends.comparison import differences
 from ml.backends.local.runs.store import LocalRuns
+from ml.backends.runs import Entry, Filter
 from ml.core.errors import Refused
 from tests.backends.made_runs import DAY_S, made, made_snapshot, made_sweep
 

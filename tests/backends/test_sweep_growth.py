@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from benchmarks.sweep_bookkeeping import VALUES, measure
-from ml.backends.base import Event
+from ml.backends.runs import Event
 from tests.conftest import ROOT
 
 # Far apart: sqlite3 keeps a weak reference to each of up to 200 cursors before it drops the dead
@@ -83,7 +83,7 @@ def test_a_trial_costs_the_same_after_a_hundred(counted: Counted) -> None:
 @pytest.mark.slow
 def test_a_growing_cost_is_detected(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The counting sees a loop over all trials for each of them."""
-    from ml.backends.local.sweeps.trials import Trials
+    from ml.backends.local.execution.trials import Trials
 
     best = Trials.best
 

@@ -9,12 +9,11 @@ from pathlib import Path
 import pytest
 from mlflow.tracking import MlflowClient
 
-from ml.backends.base import Run
 from ml.backends.local.backend import LocalBackend
+from ml.backends.local.execution.sweep import concurrency
 from ml.backends.local.processes.process import cores
 from ml.backends.local.runs import records
-from ml.backends.local.sweeps import samples as sampled
-from ml.backends.local.sweeps.sweep import concurrency
+from ml.backends.runs import Run
 from ml.core.errors import Place, Problem, Refused
 from ml.core.home import tracking_uri
 from ml.specs.plan.plan import Constraint, Dimension, EarlyTermination, Hints, Point
@@ -71,7 +70,7 @@ def test_concurrency(
     expected: int,
 ) -> None:
     """As many as the plan allows, and at most one for each core."""
-    monkeypatch.setattr("ml.backends.local.sweeps.sweep.cores", lambda: machine)
+    monkeypatch.setattr("ml.backends.local.execution.sweep.cores", lambda: machine)
     assert concurrency(sweep("", max_concurrent_trials=wanted, max_total_trials=total)) == expected
 
 
@@ -177,7 +176,7 @@ def test_a_trial_that_ended_in_time_is_not_ended_by_the_policy(
     home: Path, sweep: Sweeps, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A trial that completed before its metrics were read stays Completed, however poor."""
-    monkeypatch.setattr("ml.backends.local.sweeps.sweep.METRICS_S", 3600)
+    monkeypatch.setattr("ml.backends.local.execution.sweep.METRICS_S", 3600)
     policy = EarlyTermination("median_stopping", HERE)
     script = LOG + "log('score', float(sys.argv[1]))"
     # One at a time: beside another, a trial that has logged but not yet ended may be ended rightly.
@@ -242,7 +241,7 @@ def test_hints_reach_the_trials(home: Path, sweep: Sweeps) -> None:
     run = LocalBackend().run(plan)
     assert run.trials[0].parameters["x"] == 0.25
     assert all(trial.parameters["x"] <= 0.5 for trial in run.trials)
-    kinds = [sampled.read(trial.folder).origin["kind"] for trial in run.trials]
+    kinds = [records.read_sample(trial.folder).origin["kind"] for trial in run.trials]
     assert kinds == ["given", "random", "random", "random"]
     assert records.lineage(run.folder)["sampling"]["hints"] == "s.hints.yml"
 
@@ -296,7 +295,7 @@ def test_every_trial_has_its_sample_before_its_process_starts(home: Path, sweep:
     )
     run = LocalBackend().run(sweep(script))
     assert run.status == "Completed"
-    samples = [json.loads((trial.folder / sampled.FILE).read_text()) for trial in run.trials]
+    samples = [json.loads((trial.folder / records.SAMPLE).read_text()) for trial in run.trials]
     assert [one["number"] for one in samples] == [0, 1, 2]
     assert {one["origin"]["kind"] for one in samples} == {"random"}
     assert [one["values"] for one in samples] == [dict(trial.parameters) for trial in run.trials]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from ml.backends.base import Event, Pause, Run
+from ml.backends.runs import Event, Pause, Run
 from ml.cli.render.live import BEST_ROWS, Lines, Rows, summary
 from ml.cli.render.live_steps import ending
 from ml.core.errors import Place, Problem

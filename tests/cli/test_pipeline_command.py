@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from ml.backends.base import Event, Run
+from ml.backends.runs import Event, Run
 from ml.cli.render.live_steps import StepLines, StepRows, counts, ending
 from ml.core.errors import Place, Problem
 from ml.specs.plan.plan import PipelinePlan

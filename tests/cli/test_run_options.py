@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from ml.backends.local.cleaning import retention
-from ml.backends.local.cleaning.storage import VARIABLE
+from ml.backends.local import cleaning
+from ml.backends.local.storage import VARIABLE
 from ml.cli.app import main
 from ml.core import home
 from tests.backends.made_runs import made
@@ -80,7 +80,7 @@ def test_a_run_is_kept(ml: Ml, words: tuple[str, ...], more: str, kept: bool) ->
     """By the option or by a tag of the spec."""
     assert ml("run", "job.yml", "--quiet", *words, more=more) == 0
     (folder,) = home.jobs().iterdir()
-    assert (folder / retention.KEPT).exists() is kept
+    assert (folder / cleaning.KEPT).exists() is kept
 
 
 @pytest.mark.slow
@@ -103,11 +103,11 @@ def test_runs_are_kept_and_no_more(ml: Ml, capsys: pytest.CaptureFixture[str]) -
     """`ml runs show` says so."""
     run = made("old_oak_01")
     assert ml("runs", "keep", run.name) == 0
-    assert retention.is_kept(run)
+    assert cleaning.is_kept(run)
     assert ml("runs", "show", run.name) == 0
     assert "never makes room" in capsys.readouterr().out
     assert ml("runs", "keep", "--undo", run.name) == 0
-    assert not retention.is_kept(run)
+    assert not cleaning.is_kept(run)
     assert ml("runs", "keep", "no_such_00") == 2
 
 

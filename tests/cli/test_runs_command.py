@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from ml.backends.base import Filter
 from ml.backends.local.runs import jobs, records
+from ml.backends.runs import Filter
 from ml.cli.commands.runs.logs import BLOCK_BYTES, tail_offset, write
 from ml.cli.render import runs_text
 from ml.cli.render.tables import plain

@@ -6,8 +6,8 @@ import json
 import time
 from pathlib import Path
 
-from ml.backends.base import Run
 from ml.backends.local.runs import records
+from ml.backends.runs import Run
 from ml.specs.plan.plan import SweepPlan
 from tests.backends.conftest import Sweeps
 from tests.backends.conftest import command as command

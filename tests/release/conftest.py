@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from ml.backends.base import Run
 from ml.backends.local.runs.store import LocalRuns
+from ml.backends.runs import Run
 from ml.release.promotion.propose import propose
 from ml.release.rollout.apply import apply
 from ml.serving import endpoint

@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from ml.backends.local.cleaning import cleaning
+from ml.backends.local import cleaning
 from ml.backends.local.runs.store import LocalRuns
 from ml.backends.registry import model_folder
 from ml.core import home

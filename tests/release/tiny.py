@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 
-from ml.backends.base import Run
 from ml.backends.registry import Version
+from ml.backends.runs import Run
 from ml.release.versions import EVIDENCE_FILE
 from ml.serving.scoring.manifest import write_manifest
 from ml.specs.plan.planning import plan

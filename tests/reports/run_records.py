@@ -10,8 +10,8 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ml.backends.base import Run, Status
 from ml.backends.local.runs import records
+from ml.backends.runs import Run, Status
 from ml.core import home
 from ml.core.errors import Place, Problem
 from ml.specs.plan.plan import Value

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from ml.backends.base import Run
-from ml.backends.local.sweeps import samples
+from ml.backends.local.runs import records
+from ml.backends.runs import Run
 from ml.cli.app import build
 from ml.cli.commands.sweep import app
 from ml.core.errors import Refused
@@ -61,7 +61,7 @@ def tpe_sweep(home: Path) -> Run:
     )
     for number, (trial, origin) in enumerate(zip(run.trials, SAMPLES, strict=True)):
         values = {**trial.parameters, "model": {"name": "tree", "depth": 3}}
-        samples.write(trial.folder, Sample(number, values, origin))
+        records.write_sample(trial.folder, Sample(number, values, origin))
     verdict = Verdict("bandit", interval=2, value=0.4, threshold=0.5)
     with closing(sqlite3.connect(database())) as connection, connection:
         connection.executemany(
@@ -140,7 +140,7 @@ def test_the_preferences_of_tpe(home: Path) -> None:
         number = int(trial.folder.name)
         values = {"lr": rate, "depth": depth, "kind": "tree" if number < 3 else "linear"}
         origin = tpe if number == 5 else {"kind": "random"}
-        samples.write(trial.folder, Sample(number, values, origin))
+        records.write_sample(trial.folder, Sample(number, values, origin))
     explanation = explain(run, BACKEND.runs)
     *earlier, last = explanation.trials
     preferences = explanation.preferences(last)

@@ -6,8 +6,8 @@ import json
 import math
 from pathlib import Path
 
+from ml.backends.local.runs import records
 from ml.backends.local.runs.store import LocalRuns
-from ml.backends.local.sweeps import samples
 from ml.core.errors import Problem
 from ml.reports.facts import gather
 from ml.reports.formatting import HIDDEN, headline, redact, redact_text
@@ -58,7 +58,9 @@ def test_a_nested_choice_has_a_parameter_per_name(home: Path) -> None:
     given = [TrialRecord([0.1 + x], {"model": json.dumps(models[x % 2]), "x": x}) for x in range(3)]
     run = run_records.sweep(given)
     for number, trial in enumerate(run.trials):
-        samples.write(trial.folder, Sample(number, {"model": models[number % 2], "x": number}))
+        records.write_sample(
+            trial.folder, Sample(number, {"model": models[number % 2], "x": number})
+        )
     sweep = gather(LocalRuns().find("brave_lake_01"), BACKEND).sweep
     assert sweep
     assert [dict(trial.run.parameters) for trial in sweep.trials] == [

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from ml.backends.base import Run
 from ml.backends.local.runs.store import LocalRuns
 from ml.backends.registry import Version
+from ml.backends.runs import Run
 from ml.core import home
 from ml.release import audit
 from ml.release.comparison import Side

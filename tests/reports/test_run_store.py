@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ml.backends.base import Run, TrackingUnavailable
+from ml.backends.runs import Run, TrackingUnavailable
 from ml.core import home as place
 from tests.local import BACKEND
 from tests.reports.run_records import log_metrics

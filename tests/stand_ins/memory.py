@@ -19,19 +19,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from ml.backends.base import (
-    Curve,
-    Entry,
-    EnvironmentComparison,
-    Event,
-    Link,
-    Run,
-    Sample,
-    Status,
-    Watch,
-    unwatched,
-)
+from ml.backends.base import EnvironmentComparison
 from ml.backends.registry import Version
+from ml.backends.runs import Curve, Entry, Event, LineageNode, Run, Sample, Status, Watch, unwatched
 from ml.backends.storage import Cleaning, Needed, Usage
 from ml.core.errors import Problem, Refused
 from ml.specs.expressions import resolve_command
@@ -49,7 +39,7 @@ _NOTHING = Cleaning((), 0, {})
 
 @dataclass
 class MemoryRuns:
-    """Implements `ml.backends.base.RunStore`."""
+    """Implements `ml.backends.runs.RunStore`."""
 
     database: Path
     kept: dict[str, Entry] = field(default_factory=dict)
@@ -117,12 +107,12 @@ class MemoryRuns:
     def snapshot(self, entry: Entry) -> Path | None:
         return None
 
-    def lineage(self, run: Run) -> list[Link]:
-        return [Link(self.entry(run), (), (), None)]
+    def lineage(self, run: Run) -> list[LineageNode]:
+        return [LineageNode(self.entry(run), (), (), None)]
 
 
 class MemoryStorage:
-    """Implements `ml.backends.base.Storage`: nothing is ever removed."""
+    """Implements `ml.backends.storage.Storage`: nothing is ever removed."""
 
     grace_s = 0.0
     limit_variable = "MLOPS_DISK_LIMIT"

@@ -3,41 +3,34 @@
 from __future__ import annotations
 
 import platform
+import secrets
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, ExitStack, closing
+from dataclasses import replace
 from pathlib import Path
 
-from ml.backends.base import (
-    DATA_NOT_HERE,
-    EnvironmentComparison,
-    Event,
-    Options,
-    Run,
-    Watch,
-    unwatched,
-)
-from ml.backends.local import environment, registration, snapshot
-from ml.backends.local.cleaning.storage import LocalStorage
-from ml.backends.local.command import run_command
-from ml.backends.local.distributed import distribution
+from ml.backends.base import DATA_NOT_HERE, EnvironmentComparison, Options
+from ml.backends.local import distribution, environment, registration, snapshot
+from ml.backends.local.environment import Interpreters
 from ml.backends.local.environments import building, requirements
-from ml.backends.local.environments.interpreters import Interpreters
+from ml.backends.local.execution import resumption, reuse
+from ml.backends.local.execution.pipeline import drive, start_task
+from ml.backends.local.execution.session import Preparation, assets_of
+from ml.backends.local.execution.sweep import concurrency
 from ml.backends.local.files import COPIED
 from ml.backends.local.parallel import parallel
-from ml.backends.local.pipelines import recall
 from ml.backends.local.pool.pool import pool_of_a_run, shared_pool
-from ml.backends.local.preparation import Preparation, assets_of
 from ml.backends.local.processes import interruption as interruptions
 from ml.backends.local.processes.eviction import Evictions
 from ml.backends.local.processes.interruption import Interruption
 from ml.backends.local.processes.process import Watchman, cores
 from ml.backends.local.registry import LocalRegistry
-from ml.backends.local.resume import recovery, resumption
-from ml.backends.local.runs import jobs
+from ml.backends.local.runs import jobs, lifecycle
 from ml.backends.local.runs.store import LocalRuns
-from ml.backends.local.sweeps.sweep import concurrency
-from ml.backends.local.tracking import pages, tracking
+from ml.backends.local.storage import LocalStorage
+from ml.backends.local.tracking import server, tracking
 from ml.backends.local.tracking.tracking import Tracking
+from ml.backends.runs import Event, Run, Watch, unwatched
 from ml.core import faults
 from ml.core.errors import Exit, Problem, Refused
 from ml.specs.plan.plan import (
@@ -79,19 +72,16 @@ class LocalBackend:
         self._evictions = Evictions(options.evict_after, options.evict_notice)
 
     def prepare(self) -> None:
-        """See the protocol: MLflow takes seconds to create its database."""
+        """MLflow takes seconds to create its database."""
         tracking.prepare()
 
     def sharing(self) -> AbstractContextManager[None]:
-        """See the protocol."""
         return shared_pool()
 
     def serve_pages(self, port: int, ready: Callable[[str], None]) -> None:
-        """See the protocol."""
-        pages.serve(port, ready)
+        server.serve_pages(port, ready)
 
     def environments(self, plan: Plan) -> tuple[EnvironmentComparison, ...]:
-        """See the protocol."""
         return tuple(
             EnvironmentComparison(
                 requirements.as_json(environment),
@@ -104,7 +94,6 @@ class LocalBackend:
         )
 
     def snapshot(self, code: Path) -> Path:
-        """See the protocol."""
         with faults.as_refusals():
             taken = snapshot.take(code)
         assert taken is not None  # it is None for no code alone
@@ -180,44 +169,39 @@ class LocalBackend:
         _demand_inputs(plan)
         with ExitStack() as stack:
             stack.enter_context(faults.as_refusals())
-            watchman = Watchman()
-            stack.callback(watchman.close)
-            interpreters = Interpreters()
+            watchman = stack.enter_context(closing(Watchman()))
+            interpreters: Interpreters = {}
             if self._isolated:
                 ready = building.build_all(plan, watchman, self._say)
                 interpreters = stack.enter_context(ready)
             interruption = stack.enter_context(Interruption())
-            snapshots = {one.code: snapshot.take(one.code) for one in commands(plan)}
-            tracking = Tracking()
-            stack.callback(tracking.close)
-            recovery.close_abandoned(tracking)
+            snapshots = {each.code: snapshot.take(each.code) for each in commands(plan)}
+            tracking = stack.enter_context(closing(Tracking()))
+            lifecycle.close_abandoned(tracking)
             pool = stack.enter_context(pool_of_a_run(watchman))
             preparation = Preparation(tracking, pool, snapshots, interpreters, assets_of(plan))
             preparation.evictions = self._evictions
-            if isinstance(plan, CommandPlan):
-                session = preparation.session(plan, None, cores())
-                return run_command(plan, session, interruption, watch, self._echo)
-            plan = resumption.seeded(plan)
+            if isinstance(plan, SweepPlan) and plan.seed is None:
+                plan = replace(plan, seed=secrets.randbelow(2**32))
             with jobs.new() as folder:
-                preparation.keep(folder, plan)
-                run = resumption.carry_out(plan, preparation, folder, interruption, watch)
+                if not isinstance(plan, CommandPlan):
+                    preparation.keep(folder, plan)
+                task = start_task(plan, preparation, folder, watch, cores(), echo=self._echo)
+                run = drive(task, pool, interruption, watch)
         watch(Event("ended", run))
         return run
 
     def cached(self, plan: Plan, output: str) -> Run | None:
-        """See the protocol. The trials of a sweep are never reused: None for a sweep."""
-        return None if isinstance(plan, SweepPlan) else recall.recalled(plan, output)
+        """The trials of a sweep are never reused: None for a sweep."""
+        return None if isinstance(plan, SweepPlan) else reuse.find_job(plan, output)
 
     def cancel(self, name: str) -> Run:
-        """See the protocol."""
         return interruptions.cancel(name)
 
     def resumable(self, name: str) -> Run:
-        """See the protocol."""
         return resumption.find(name)
 
     def resume_plan(self, run: Run, timeout_s: float | None = None) -> SweepPlan | PipelinePlan:
-        """See the protocol."""
         return resumption.plan_of(run, timeout_s)
 
     def resume(
@@ -227,11 +211,10 @@ class LocalBackend:
         timeout_s: float | None = None,
         say: Callable[[str], None] = lambda line: None,
     ) -> Run:
-        """See the protocol. A completed run is returned as it is."""
+        """A completed run is returned as it is."""
         return resumption.resume(run, watch, timeout_s, say)
 
     def was_stopped(self, run: Run) -> bool:
-        """See the protocol."""
         return resumption.was_stopped(run)
 
 

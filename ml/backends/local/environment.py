@@ -1,15 +1,18 @@
-"""What a script finds in its environment: what a node gives it, and nothing of the person's."""
+"""What a script finds on this machine: its Python, and the variables that a node gives it."""
 
 from __future__ import annotations
 
 import json
 import os
+import platform
+import sys
 from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
-from ml.backends.local.environments.interpreters import HERE, Interpreter
 from ml.core.home import tracking_uri
-from ml.specs.plan.plan import Value
+from ml.specs.plan.plan import Environment, Value
 
 # Passed through from the caller. Everything else stays outside, as on a node: a token in a shell
 # does not reach training code, and a PYTHONPATH cannot make an import work here that fails there.
@@ -27,6 +30,41 @@ OF_A_RUN = frozenset({"MLFLOW_RUN_ID", "PIP_TARGET", "PYTHONPATH"})
 TRACKING = ("MLFLOW_TRACKING_URI", "MLFLOW_RUN_ID", "MLFLOW_EXPERIMENT_NAME")
 _SWEEP = "AZUREML_SWEEP_"
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+
+
+@dataclass(frozen=True)
+class Interpreter:
+    """A Python. `built` is the digest of the environment that it was built for, "" for this one.
+
+    `tracking_uri` is where MLflow's client in it has to turn, "" for the store itself.
+    """
+
+    python: Path
+    version: str
+    built: str = ""
+    tracking_uri: str = ""
+
+    @property
+    def bin(self) -> Path:
+        """The folder for the front of PATH. Not resolved: a link to Python makes its venv."""
+        return self.python.parent
+
+    def identity(self) -> list[str]:
+        """The Python and the names and versions of what is installed for it."""
+        return [self.version, *_installed(self.python)]
+
+
+HERE = Interpreter(Path(sys.executable), platform.python_version())
+
+
+# The interpreters that were built for environments; every other command runs in `HERE`.
+Interpreters = Mapping[Environment, Interpreter]
+
+
+@cache
+def _installed(python: Path) -> tuple[str, ...]:
+    paths = (python.parent.parent / "lib").glob("python3*/site-packages/*.dist-info")
+    return tuple(sorted(path.name for path in paths))
 
 
 def variables(

@@ -68,14 +68,9 @@ def work(folder: Path) -> Path:
     return folder / "work"
 
 
-def log(folder: Path, rank: str = "0") -> Path:
-    """What the command prints, both streams (Azure ML: user_logs/std_log.txt).
-
-    `rank` is another process of a distributed job: its number, or a parameter server (`ps_0`).
-    """
-    if rank == "0":
-        return folder / "logs" / "std_log.txt"
-    return folder / "logs" / f"{f'rank_{rank}' if rank.isdecimal() else rank}.txt"
+def log(folder: Path) -> Path:
+    """What the command prints, both streams (Azure ML: user_logs/std_log.txt)."""
+    return folder / "logs" / "std_log.txt"
 
 
 def lay_out(plan: CommandPlan, folder: Path, snapshot: Snapshot | None) -> Path:
@@ -149,3 +144,11 @@ def clear_up(folder: Path) -> None:
         copy.rmdir()
     except OSError:
         shutil.rmtree(copy, ignore_errors=True)
+
+
+def link(source: str, target: str) -> None:
+    """Make `target` a hard link to the file, or a copy where that is not possible."""
+    try:
+        os.link(source, target)
+    except OSError:  # another disk, or more links than the file system allows
+        shutil.copy2(source, target)

@@ -1,19 +1,23 @@
-"""How a run ended, as a person is told."""
+"""The messages about how a run ended: a command, a trial, a sweep, a pipeline."""
 
 from __future__ import annotations
 
+import difflib
+import math
 import os
 import re
 import shlex
 import signal
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
-from ml.backends.base import LOG_FOLLOWS, Run
+from ml.backends.local.tracking import reader
+from ml.backends.runs import LOG_FOLLOWS, Run, Status
 from ml.core import faults
 from ml.core.errors import Problem
 from ml.core.repository import shown
-from ml.specs.plan.plan import CommandPlan
+from ml.specs.plan.plan import CommandPlan, PipelinePlan, SweepPlan
 
 LAST_LINES = 12
 # Of every input: file → its size and when it was last changed.
@@ -25,6 +29,11 @@ _NO_MODULE = re.compile(
 # Below this much free space a failing script has most likely failed for want of more.
 NO_ROOM_BYTES = 1 << 20
 
+# Why a step was never started.
+NOT_STARTED = "not-started"
+# Why running steps are ended: another one has failed.
+STEP_FAILED = "step_failed"
+
 REASONS = {
     "SIGINT": "interrupted from the keyboard (SIGINT)",
     "SIGTERM": "ended by SIGTERM",
@@ -33,19 +42,25 @@ REASONS = {
 }
 
 
-def last_lines(log: Path, count: int = LAST_LINES) -> list[str]:
+def last_lines(log: Path) -> list[str]:
     """The end of a log; a log of gigabytes is not read whole."""
     if not log.is_file():
         return []
     with log.open("rb") as file:
         file.seek(max(0, log.stat().st_size - 16384))
-        return file.read().decode(errors="replace").splitlines()[-count:]
+        return file.read().decode(errors="replace").splitlines()[-LAST_LINES:]
+
+
+def log_end(log: Path, nothing: str = "") -> str:
+    """The last lines of a log, indented for a problem; `nothing` where there are none."""
+    lines = last_lines(log) or ([nothing] if nothing else [])
+    return "".join(f"\n    | {line}" for line in lines)
 
 
 def script_failed(
     code: int, plan: CommandPlan, log: Path, who: str = "the command", is_built: bool = False
 ) -> Problem:
-    """The command ended with `code` (−N: by signal N): its last lines, and what to look at.
+    """The command ended with `code` (−N: by signal N): its last lines, and a hint.
 
     `who` is the process that failed first, and `log` its log. `is_built` says that it ran in an
     environment made from its conda file.
@@ -53,12 +68,10 @@ def script_failed(
     disk = os.statvfs(log.parent)
     if disk.f_bavail * disk.f_frsize < NO_ROOM_BYTES:
         return faults.disk_full()
-    lines = last_lines(log)
-    said = "".join(f"\n    | {line}" for line in lines) or "\n    | (it printed nothing)"
-    advice = _missing(lines, plan, is_built) or _advice(code)
+    advice = _missing(last_lines(log), plan, is_built) or _advice(code)
     return Problem(
         "script-failed",
-        f"{who} {_ended(code)}{LOG_FOLLOWS}{said}",
+        f"{who} {_ended(code)}{LOG_FOLLOWS}{log_end(log, '(it printed nothing)')}",
         "exit code 0",
         f"{advice}read it whole: less {shlex.quote(shown(log))}",
         plan.places.get("command", plan.place),
@@ -86,10 +99,10 @@ def _advice(code: int) -> str:
 
 def _missing(lines: Sequence[str], plan: CommandPlan, is_built: bool) -> str:
     """What to do about a module or program that is not there; "" when that is not it."""
-    found = [match[1] or match[2] for line in lines if (match := _NO_MODULE.match(line))]
-    if not found:
+    missing = [match[1] or match[2] for line in lines if (match := _NO_MODULE.match(line))]
+    if not missing:
         return ""
-    name, environment = found[-1], plan.environment
+    name, environment = missing[-1], plan.environment
     if name == "torch" and not is_built:
         return "torch is not installed for this interpreter: make torch; "
     if is_built:
@@ -128,16 +141,16 @@ def written_inputs(plan: CommandPlan, before: States, after: States) -> tuple[Pr
     """A warning for every input that is mounted read-only on Azure ML and was changed meanwhile.
 
     There the command fails when it writes to one ("Read-only file system"); here nothing keeps it
-    from the data itself, so that it is told as loud as can be.
+    from the data itself.
     """
-    found = []
+    warnings = []
     for name, then in before.items():
         now = after.get(name, {})
         changed = sorted(k for k in then.keys() | now.keys() if then.get(k) != now.get(k))
         if changed:
             more = f" and {len(changed) - 3} more" if len(changed) > 3 else ""
             data = plan.inputs[name]
-            found.append(
+            warnings.append(
                 Problem(
                     "input-changed",
                     f"`inputs.{name}` was changed while the command ran: "
@@ -150,7 +163,7 @@ def written_inputs(plan: CommandPlan, before: States, after: States) -> tuple[Pr
                     severity="warning",
                 )
             )
-    return tuple(found)
+    return tuple(warnings)
 
 
 def empty_outputs(plan: CommandPlan, run: Run) -> tuple[Problem, ...]:
@@ -169,4 +182,130 @@ def empty_outputs(plan: CommandPlan, run: Run) -> tuple[Problem, ...]:
         )
         for name, path in run.outputs.items()
         if not (path.is_file() or (path.is_dir() and any(path.iterdir())))
+    )
+
+
+def metric_warnings(plan: SweepPlan, trial: Run, curve: Sequence[float]) -> tuple[Problem, ...]:
+    """A warning when the trial cannot be ranked: the metric is missing, or not finite."""
+    if curve and all(map(math.isfinite, curve)):
+        return ()
+    metric, place = plan.primary_metric, plan.places.get("objective", plan.place)
+    hint = f"see what it did: less {shlex.quote(shown(trial.folder / 'logs' / 'std_log.txt'))}"
+    if curve:
+        step, value = next((n, v) for n, v in enumerate(curve, 1) if not math.isfinite(v))
+        code = "metric-not-finite"
+        found = f"{trial.name} logged {value} as `{metric}` (value {step} of {len(curve)})"
+        expected = "a finite number every time: the trial has diverged and is not ranked"
+    else:
+        logged = sorted(reader.latest(trial.id))
+        names = ", ".join(f"`{name}`" for name in logged)
+        code = "metric-missing"
+        found = f"{trial.name} never logged `{metric}`; "
+        found += f"it logged {names}" if logged else "no metric at all"
+        expected = f'mlflow.log_metric("{metric}", value) in the script'
+        if similar := difflib.get_close_matches(metric, logged, n=1):
+            hint = f"did you mean `primary_metric: {similar[0]}`?"
+    return (Problem(code, found, expected, hint, place, severity="warning"),)
+
+
+def trial_warnings(trials: Sequence[Run]) -> tuple[Problem, ...]:
+    """The problems of single trials in a sweep that completed: a warning for each code."""
+    kinds: dict[str, list[Problem]] = {}
+    for trial in trials:
+        for problem in (*trial.warnings, trial.error):
+            if problem:
+                kinds.setdefault(problem.code, []).append(problem)
+    return tuple(
+        replace(
+            same[0],
+            severity="warning",
+            found=f"{len(same)} of {len(trials)} trials: {same[0].found}",
+        )
+        for same in kinds.values()
+    )
+
+
+def nothing_to_rank(plan: SweepPlan, trials: Sequence[Run]) -> Problem:
+    """Why a sweep has no best trial: all failed, or none logged the metric as a number.
+
+    Azure ML's documents do not say when a sweep job fails; a sweep without a best trial has no
+    outputs and no model, and is a failure here.
+    """
+    warnings = [problem for trial in trials for problem in trial.warnings]
+    for code in ("metric-missing", "metric-not-finite"):
+        if same := [problem for problem in warnings if problem.code == code]:
+            more = f" (and {len(same) - 1} more like it)" if len(same) > 1 else ""
+            found = f"no trial could be ranked by `{plan.primary_metric}`: {same[0].found}{more}"
+            return replace(same[0], severity="error", found=found)
+    for trial in trials:
+        if error := trial.error:
+            found = (
+                f"none of {len(trials)} trials completed; the first, {trial.name}: {error.found}"
+            )
+            return replace(error, code="no-trial-completed", found=found)
+    return Problem(
+        "no-trial-completed",
+        f"all {len(trials)} trials were ended early",
+        "at least one that runs to its end",
+        "raise `delay_evaluation` of the early termination policy",
+        plan.early_termination.place if plan.early_termination else plan.place,
+    )
+
+
+def sweep_interrupted(sweep: Run, signal_name: str) -> Problem:
+    """A person ended the sweep; its completed trials stay."""
+    best = f", the best so far is {sweep.best}" if sweep.best else ""
+    return Problem(
+        "canceled",
+        f"{REASONS[signal_name]}; every trial that was running was ended, "
+        f"{_completed(sweep)} completed trials are kept{best}",
+        hint=f"look at them: ls {shlex.quote(shown(sweep.folder / 'trials'))}",
+    )
+
+
+def sweep_timed_out(plan: SweepPlan, sweep: Run) -> Problem:
+    """The sweep's own limit was reached (Azure ML cancels the job, including all its trials)."""
+    return Problem(
+        "timed-out",
+        f"`limits.timeout` ({plan.timeout_s:g} s) was reached after {_completed(sweep)} "
+        f"completed of {plan.max_total_trials} trials",
+        hint="allow more time, or fewer trials (`limits.max_total_trials`)",
+        place=plan.places.get("limits.timeout", plan.place),
+    )
+
+
+def _completed(sweep: Run) -> int:
+    return sum(trial.status == "Completed" for trial in sweep.trials)
+
+
+def pipeline_status(
+    plan: PipelinePlan, run: Run, steps: Sequence[Run], cut_short: str
+) -> tuple[Status, Problem | None]:
+    """The status of a pipeline by those of its steps, and why it is not Completed."""
+    if cut_short:
+        done = sum(step.status == "Completed" for step in steps)
+        why = REASONS.get(cut_short, cut_short)
+        return "Canceled", Problem(
+            "canceled",
+            f"{why}; every step that was running was ended, {done} of {len(plan.steps)} had "
+            "completed",
+            hint=f"look at them: ls {shlex.quote(shown(run.folder))}",
+        )
+    consequences = {NOT_STARTED, STEP_FAILED}
+    failed = [s for s in steps if s.status != "Completed" and s.ended_by not in consequences]
+    if not failed:
+        return "Completed", None
+    first = failed[0]
+    name = first.name.rpartition(".")[2]
+    skipped = sum(step.ended_by == NOT_STARTED for step in steps)
+    others = f"; {len(failed) - 1} more failed" if len(failed) > 1 else ""
+    waiting = f"; {skipped} not started" if skipped else ""
+    found = first.error.found if first.error else first.ended_by
+    return "Failed", Problem(
+        "step-failed",
+        f"step `{name}` {'failed' if first.status == 'Failed' else 'was ended'}{others}{waiting}: "
+        f"{found}",
+        "every step Completed",
+        (first.error.hint if first.error else "") or f"see what it did: ls {shown(first.folder)}",
+        first.error.place if first.error and first.error.place else plan.steps[name].place,
     )

@@ -8,20 +8,21 @@ and their digest is compared at each use. "A name can be set without setting a v
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import shutil
 import stat
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from ml.backends.base import Run
+from ml.backends.local import files
+from ml.backends.runs import Run
 from ml.core import faults, home, repository
 from ml.core.errors import Problem
+from ml.core.files import locked
 from ml.specs.assets import assets
 from ml.specs.plan.plan import Asset, InputPlan, OutputPlan, PipelinePlan, Plan, given, outputs_of
 
@@ -108,9 +109,9 @@ def kind_of(type_: str) -> str:
 
 
 def _register(output: OutputPlan, asset: Asset, path: Path, run: Run, name: str) -> Asset | Problem:
-    home.assets().mkdir(parents=True, exist_ok=True)
     digest = assets.digest(path)
-    with _alone():
+    # Two runs that register at once get two versions.
+    with locked(home.assets() / ".lock"):
         if not asset.version:
             earlier = _registered_before(output, asset.name, run, name, digest)
             asset = Asset(asset.name, earlier or _next(output, asset.name))
@@ -207,14 +208,6 @@ def _immutable(
     )
 
 
-@contextmanager
-def _alone() -> Iterator[None]:
-    """A lock: two runs that register at once get two versions."""
-    with (home.assets() / ".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
-
-
 def _is_written(path: Path) -> bool:
     return path.is_file() or (path.is_dir() and any(path.iterdir()))
 
@@ -225,11 +218,9 @@ def _link(source: str, target: str) -> None:
     A file that has other links, or is a symbolic link, may be somebody's data: it is copied.
     """
     state = os.lstat(source)
-    try:
-        if not stat.S_ISREG(state.st_mode) or state.st_nlink > 1:
-            raise OSError
-        os.link(source, target)
-    except OSError:  # another disk, or more links than the file system allows
+    if stat.S_ISREG(state.st_mode) and state.st_nlink == 1:
+        files.link(source, target)
+    else:
         shutil.copy2(source, target)
     with suppress(OSError):  # a file of another owner: the digest shows a change all the same
         mode = Path(target).stat().st_mode

@@ -28,11 +28,9 @@ class LocalRegistry:
     """
 
     def exists(self) -> bool:
-        """See `Registry`."""
         return home.database().is_file()
 
     def register(self, model: str, project: str, digest: str, run: str) -> Version:
-        """See `Registry`."""
         registered = [version for version in self.versions(model) if version.digest == digest]
         if registered:
             return registered[-1]
@@ -49,7 +47,7 @@ class LocalRegistry:
         return self.find(model, str(made.version))
 
     def versions(self, model: str | None = None) -> Sequence[Version]:
-        """See `Registry`; none before the first run made the store."""
+        """None before the first run made the store."""
         return [
             Version(
                 model=registered.model,
@@ -64,7 +62,6 @@ class LocalRegistry:
         ]
 
     def find(self, model: str, version: str) -> Version:
-        """See `Registry`."""
         versions = self.versions(model)
         for registered in versions:
             if registered.version == version:
@@ -80,21 +77,19 @@ class LocalRegistry:
         )
 
     def champion(self, model: str, environment: str) -> Version | None:
-        """See `Registry`."""
         for alias, name, version in self.champions():
             if (alias, name) == (environment, model):
                 return self.find(model, version)
         return None
 
     def champions(self) -> Sequence[tuple[str, str, str]]:
-        """See `Registry`."""
         if not home.database().is_file():
             return []
         with faults.as_refusals():
             return reader.aliases()
 
     def sources(self) -> Sequence[tuple[str, str]]:
-        """See `Registry`. Ours are in the home; MLflow lets a person register any folder."""
+        """Ours are in the home; MLflow lets a person register any folder."""
         return [
             (f"{registered.model} {registered.version}", registered.source.removeprefix("file://"))
             for registered in _registered()
@@ -102,17 +97,14 @@ class LocalRegistry:
         ]
 
     def promote(self, version: Version, environment: str) -> None:
-        """See `Registry`."""
         with faults.as_refusals():
             _client().set_registered_model_alias(version.model, environment, version.version)
 
     def demote(self, model: str, environment: str) -> None:
-        """See `Registry`."""
         with faults.as_refusals():
             _client().delete_registered_model_alias(model, environment)
 
     def keep_evidence(self, version: Version, sha256: str) -> Version:
-        """See `Registry`."""
         with faults.as_refusals():
             _client().set_model_version_tag(version.model, version.version, EVIDENCE, sha256)
         return self.find(version.model, version.version)

@@ -12,7 +12,7 @@ import typer
 from ml.backends.choice import open_backend
 
 if TYPE_CHECKING:
-    from ml.backends.base import Event
+    from ml.backends.runs import Event
     from ml.release.comparison import Amount, Compared, Row
     from policies.promotion.evidence import Estimate
 

@@ -14,7 +14,7 @@ from ml.cli.render import json_out
 from ml.core.errors import Exit
 
 if TYPE_CHECKING:
-    from ml.backends.base import Event
+    from ml.backends.runs import Event
 
 app = typer.Typer(help="Propose a candidate; bring an environment to what is declared.")
 

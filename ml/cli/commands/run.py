@@ -14,7 +14,8 @@ from ml.cli.options import On
 from ml.core.errors import Exit, Problem, Refused
 
 if TYPE_CHECKING:
-    from ml.backends.base import Backend, Event, Watch
+    from ml.backends.base import Backend
+    from ml.backends.runs import Event, Watch
 
 
 def command(

@@ -14,7 +14,7 @@ from ml.cli.options import AsJson, On
 from ml.core.errors import Problem, Refused
 
 if TYPE_CHECKING:
-    from ml.backends.base import Run, RunStore
+    from ml.backends.runs import Run, RunStore
     from ml.reports.explanation import ExplainedTrial, Explanation
 
 app = typer.Typer(help="Sweeps of this machine.", no_args_is_help=True)

@@ -8,7 +8,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from ml.backends.base import Backend, Event, Run, Watch, unwatched, without_log
+from ml.backends.base import Backend
+from ml.backends.runs import Event, Run, Watch, unwatched, without_log
 from ml.cli.render.live_steps import StepLines, StepRows, counts, most_trials
 from ml.cli.render.live_steps import outcome as outcome
 from ml.core.repository import shown

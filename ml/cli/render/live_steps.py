@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from ml.backends.base import Event, Run
+from ml.backends.runs import Event, Run
 from ml.core.repository import shown
 from ml.specs.plan.plan import PipelinePlan, Plan, SweepPlan
 

@@ -7,8 +7,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ml.backends.base import Backend, Entry, Run
+from ml.backends.base import Backend
 from ml.backends.comparison import Difference
+from ml.backends.runs import Entry, Run
 from ml.cli.render.live import number, outcome, parameters
 from ml.cli.render.units import ago, size, span
 from ml.core.repository import shown

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from ml.backends.base import Run
+from ml.backends.runs import Run
 from ml.serving.client import Timing
 
 PREDICTIONS = 1000

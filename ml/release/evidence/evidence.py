@@ -13,8 +13,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from ml.backends.base import Backend, Run
+from ml.backends.base import Backend
 from ml.backends.registry import Version
+from ml.backends.runs import Run
 from ml.core import faults, files
 from ml.core.errors import Exit, Problem, Refused
 from ml.release.evidence import supply_chain

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from ml.backends.base import Backend, Filter, Run, Watch, unwatched
+from ml.backends.base import Backend
+from ml.backends.runs import Filter, Run, Watch, unwatched
 from ml.core import documents, repository
 from ml.core.errors import Exit, Problem, Refused
 from ml.release.declaration.projects import Project

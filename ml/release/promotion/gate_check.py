@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
-from ml.backends.base import Backend, Watch, unwatched
+from ml.backends.base import Backend
 from ml.backends.registry import Version
+from ml.backends.runs import Watch, unwatched
 from ml.core.errors import Refused
 from ml.release import audit
 from ml.release.declaration import desired_state, projects

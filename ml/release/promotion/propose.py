@@ -6,8 +6,9 @@ import http.client
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ml.backends.base import Backend, Run, Watch, unwatched
+from ml.backends.base import Backend
 from ml.backends.registry import Registry, Version
+from ml.backends.runs import Run, Watch, unwatched
 from ml.core import faults, files
 from ml.core.errors import Exit, Problem, Refused
 from ml.release.declaration import desired_state, projects

@@ -12,8 +12,9 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from ml.backends.base import Backend, Watch, unwatched
+from ml.backends.base import Backend
 from ml.backends.registry import Registry, Version
+from ml.backends.runs import Watch, unwatched
 from ml.core.errors import Exit, Place, Problem, Refused
 from ml.release.canary import canary
 from ml.release.canary.canary import Outcome

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
-from ml.backends.base import Backend, Watch, unwatched
+from ml.backends.base import Backend
+from ml.backends.runs import Watch, unwatched
 from ml.core.errors import Problem, Refused
 from ml.release.declaration import desired_state, projects
 from ml.release.declaration.desired_state import Declared

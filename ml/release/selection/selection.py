@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Literal, cast
 
 from ml.backends import ranking
-from ml.backends.base import Entry, Run, RunStore
+from ml.backends.runs import Entry, Run, RunStore
 from ml.core import repository
 from ml.core.errors import Problem, Refused
 from ml.release.selection.weights import FILE, TERMS, Weights

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from markupsafe import Markup
 
-from ml.backends.base import Curve
+from ml.backends.runs import Curve
 from ml.reports import origins
 from ml.reports.charts import svg
 from ml.reports.charts.scales import Linear, Scale, bounds, scale_of

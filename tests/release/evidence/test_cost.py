@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ml.backends.base import Pause, Run
+from ml.backends.runs import Pause, Run
 from ml.release.evidence import cost
 from ml.serving.client import Timing
 

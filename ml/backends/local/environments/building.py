@@ -12,7 +12,6 @@ import os
 import platform
 import re
 import shutil
-import socket
 import subprocess
 import sys
 import time
@@ -22,13 +21,10 @@ from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 
-from ml.backends.local import outcome
+from ml.backends.local.environment import Interpreter, Interpreters
 from ml.backends.local.environments import requirements, uv
-from ml.backends.local.environments.interpreters import Interpreter, Interpreters
 from ml.backends.local.processes.process import Watchman
-from ml.backends.local.tracking import mlflow_server
-from ml.backends.local.tracking.mlflow_server import HOST
-from ml.backends.local.tracking.tracking import Tracking
+from ml.backends.local.tracking import server
 from ml.core import faults, home
 from ml.core.errors import Exit, Problem, Refused
 from ml.specs.plan.plan import Environment, Plan, commands
@@ -257,42 +253,11 @@ def build_all(plan: Plan, watchman: Watchman, say: Callable[[str], None]) -> Ite
         for environment, interpreter in interpreters.items():
             mlflow = _mlflow(interpreter)
             if mlflow and mlflow.get("mlflow") != version("mlflow"):
-                address = address or stack.enter_context(_tracking_server(watchman))
+                address = address or stack.enter_context(server.in_front_of_store(watchman))
                 interpreters[environment] = replace(interpreter, tracking_uri=address)
             if not mlflow:
                 say(
                     f"note: the conda file of {environment.reference} asks for neither mlflow nor "
                     "azureml-mlflow: a script that imports mlflow fails here as on Azure ML"
                 )
-        yield Interpreters(interpreters)
-
-
-@contextmanager
-def _tracking_server(watchman: Watchman) -> Iterator[str]:
-    """The address of MLflow's server in front of the store, for an MLflow that cannot open it: one
-    of another version, or mlflow-skinny, which azureml-mlflow brings. On Azure ML both reach the
-    workspace over HTTP.
-
-    It ends with this block, or with this program if that is killed.
-    """
-    Tracking()  # makes the tables: the server must not
-    with socket.socket() as free:
-        free.bind((HOST, 0))
-        port = free.getsockname()[1]
-    log = home.home() / "tracking-server.log"
-    name = f"server-{os.getpid()}-{port}"
-    words = ["server", "--no-serve-artifacts", "--default-artifact-root", str(home.artifacts())]
-    watchman.tell("+", name)
-    try:
-        # The watchman's mark: whatever it starts is ended with it.
-        with mlflow_server.running(words, port, log, {"MLFLOW_RUN_ID": name}) as process:
-            watchman.tell("+", name, process.pid)
-            if not mlflow_server.answers(process, port):
-                end = "".join(f"\n    | {line}" for line in outcome.last_lines(log))
-                raise Refused(
-                    Problem("no-tracking-server", f"MLflow's server did not start:{end}"),
-                    exit_code=Exit.RUN_FAILED,
-                )
-            yield f"http://{HOST}:{port}"
-    finally:
-        watchman.tell("-", name)
+        yield interpreters

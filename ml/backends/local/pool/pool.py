@@ -259,11 +259,6 @@ class Forked(RunProcess):
         return self._shell.group if self._shell else self._pid
 
     @property
-    def is_heard(self) -> bool:
-        """Whether `Pool.wait` returns when it ends."""
-        return self._shell is None
-
-    @property
     def way(self) -> str:
         """See RunProcess."""
         return self._shell.way if self._shell else FORKED

@@ -18,12 +18,12 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
 
-from ml.backends.base import Run
 from ml.backends.local import files
 from ml.backends.local.processes import reaper
+from ml.backends.local.processes.process import RunProcess
 from ml.backends.local.snapshot import Snapshot
+from ml.backends.runs import Run
 from ml.core.errors import Problem
 from ml.specs.plan.plan import CommandPlan
 
@@ -39,32 +39,6 @@ class Evictions:
     notice_s: float = 0.0
 
 
-class Process(Protocol):
-    """What runs a command (see `ml.backends.local.processes.process.RunProcess`)."""
-
-    def poll(self) -> int | None:
-        """The exit code, None while it goes on."""
-        ...
-
-    @property
-    def group(self) -> int | None:
-        """Its process group, None when it has none yet."""
-        ...
-
-    @property
-    def way(self) -> str:
-        """How it was started."""
-        ...
-
-    def terminate(self) -> None:
-        """Ask it to end."""
-        ...
-
-    def kill(self) -> None:
-        """End it at once."""
-        ...
-
-
 class SpotProcess:
     """A process on a node that is evicted: `start` starts it, each time anew.
 
@@ -75,7 +49,7 @@ class SpotProcess:
     def __init__(
         self,
         run_id: str,
-        start: Callable[[], Process],
+        start: Callable[[], RunProcess],
         restart: Callable[[float], None],
         evictions: Evictions,
     ) -> None:
@@ -86,7 +60,7 @@ class SpotProcess:
         self._process, self._began = start(), time.monotonic()
 
     def poll(self) -> int | None:
-        """See Process; the end of an evicted one is not the end."""
+        """See `RunProcess`; the end of an evicted one is not the end."""
         code, now = self._process.poll(), time.monotonic()
         if self._gone_at is not None:
             if code is None and now >= self._gone_at:
@@ -109,22 +83,17 @@ class SpotProcess:
         self._process, self._began = self._start(), time.monotonic()
 
     @property
-    def group(self) -> int | None:
-        """See Process."""
-        return self._process.group
-
-    @property
     def way(self) -> str:
-        """See Process."""
+        """See `RunProcess`."""
         return self._process.way
 
     def terminate(self) -> None:
-        """See Process; from now on nothing is evicted and nothing is started again."""
+        """See `RunProcess`; from now on nothing is evicted and nothing is started again."""
         self._left, self._gone_at = [], None
         self._process.terminate()
 
     def kill(self) -> None:
-        """See Process."""
+        """See `RunProcess`."""
         self._left, self._gone_at = [], None
         self._process.kill()
 

@@ -9,14 +9,12 @@ import os
 import signal
 import threading
 import time
-from contextlib import suppress
-from pathlib import Path
 from types import FrameType, TracebackType
 
-from ml.backends.base import Run
 from ml.backends.local.processes.reaper import GRACE_S
 from ml.backends.local.runs import jobs
 from ml.backends.local.runs.store import LocalRuns
+from ml.backends.runs import Run
 from ml.core import home
 from ml.core.errors import Exit, Problem, Refused
 
@@ -88,40 +86,25 @@ def cancel(wanted: str, patience_s: float = PATIENCE_S) -> Run:
 
 
 def _signalled(number: int, name: str) -> bool:
-    """SIGTERM to the process, if it still is the one that holds the run."""
-    if not hasattr(os, "pidfd_open"):
-        with suppress(ProcessLookupError):
-            os.kill(number, signal.SIGTERM)
-            return True
-        return False
+    """SIGTERM to the process, if it is the one that holds the lock of the run.
+
+    In a container its number may be another's, so it has to have the lock file open.
+    """
+    import psutil
+
+    lock = os.path.realpath(home.live() / name)
     try:
-        # A handle on the process: once it is checked, its number cannot become another's.
-        handle = os.pidfd_open(number)
-    except ProcessLookupError:
-        return False
-    try:
-        if not _holds(number, home.live() / name):
+        process = psutil.Process(number)
+        if all(file.path != lock for file in process.open_files()):
             return False
-        signal.pidfd_send_signal(handle, signal.SIGTERM)
-    except ProcessLookupError:
+        process.terminate()
+    except psutil.Error:
         return False
-    finally:
-        os.close(handle)
     return True
 
 
-def _holds(number: int, lock: Path) -> bool:
-    """Whether the process has the lock file open: in a container its number may be another's."""
-    with suppress(OSError):
-        for descriptor in Path(f"/proc/{number}/fd").iterdir():
-            with suppress(OSError):
-                if descriptor.samefile(lock):
-                    return True
-    return False
-
-
 def _demand_its_own(run: Run) -> None:
-    name = next(part for part in run.folder.parts[len(home.jobs().parts) :])
+    name = run.folder.relative_to(home.jobs()).parts[0]
     if name != run.name:
         raise Refused(
             Problem(

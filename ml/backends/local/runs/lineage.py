@@ -9,7 +9,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from ml.backends.local.environments.interpreters import HERE, Interpreter
+from ml.backends.local.environment import HERE, Interpreter
 from ml.backends.local.snapshot import Snapshot
 from ml.specs.plan.plan import CommandPlan, InputPlan, PipelinePlan, Plan, SweepPlan, commands
 
@@ -106,7 +106,7 @@ def code_of(folder: Path, snapshot: Snapshot | None) -> dict[str, Any]:
     }
 
 
-def tags(lineage: dict[str, Any]) -> dict[str, str]:
+def tags(lineage: Mapping[str, Any]) -> dict[str, str]:
     """The same as MLflow tags; those of git by the names that Azure ML gives them."""
     code = lineage["code"]
     tags = {

@@ -1,4 +1,8 @@
-"""`job.json`: the record of a run beside its logs and outputs, readable without MLflow."""
+"""The records of a run beside its logs and outputs, readable without MLflow.
+
+`job.json` is the run, `sampling.json` the sample of a trial. The sample is written before the
+trial's process starts, so that a trial that is cut off can be run again with the same values.
+"""
 
 from __future__ import annotations
 
@@ -11,15 +15,22 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from ml.backends.base import Entry, Pause, Run
+from ml.backends.runs import Entry, Pause, Run
 from ml.core import home
 from ml.core.errors import Place, Problem
+from ml.specs.plan.plan import Sample
 
 FILE = "job.json"
+SAMPLE = "sampling.json"
 # The kinds of runs with parts, and the folder of the parts.
 PARTS = {"sweep": "trials", "pipeline": "steps"}
 # Beside them: earlier attempts at trials and steps that were cut off, as `<part>.<attempt>`.
 ATTEMPTS = "attempts"
+# Fields of a run that are JSON values.
+_AS_THEY_ARE = (
+    *("id", "name", "status", "experiment", "started", "ended"),
+    *("best", "ended_by", "reused_from"),
+)
 # What reading raises for a record that is missing or damaged.
 UNREADABLE = (OSError, ValueError, KeyError, TypeError, AttributeError)
 
@@ -133,22 +144,14 @@ def to_json(run: Run) -> dict[str, Any]:
     return {
         "schema_version": 1,
         "kind": _kind(run.folder),
-        "id": run.id,
-        "name": run.name,
-        "status": run.status,
-        "experiment": run.experiment,
-        "started": run.started,
-        "ended": run.ended,
+        **{name: getattr(run, name) for name in _AS_THEY_ARE},
         "parameters": dict(run.parameters),
         "metrics": {key: _finite(number) for key, number in run.metrics.items()},
         "outputs": {key: str(path.relative_to(run.folder)) for key, path in run.outputs.items()},
-        "best": run.best,
-        "ended_by": run.ended_by,
         "error": asdict(run.error) if run.error else None,
         "warnings": [asdict(problem) for problem in run.warnings],
         "trials": [to_json(trial) for trial in run.trials],
         "steps": [to_json(step) for step in run.steps],
-        "reused_from": run.reused_from,
         "pauses": [asdict(pause) for pause in run.pauses],
         "former": [to_json(attempt) for attempt in run.former],
         "registered": dict(run.registered),
@@ -164,39 +167,27 @@ def _kind(folder: Path) -> str:
 
 def from_json(folder: Path, data: Mapping[str, Any]) -> Run:
     """The run that `to_json` described, in the folder where it is now."""
-    trials = tuple(
-        from_json(folder / "trials" / trial["name"].rpartition("_")[2], trial)
-        for trial in data["trials"]
-    )
-    steps = tuple(
-        from_json(folder / "steps" / step["name"].rpartition(".")[2], step)
-        for step in data.get("steps", ())
-    )
     return Run(
-        id=data["id"],
-        name=data["name"],
-        status=data["status"],
-        experiment=data["experiment"],
         folder=folder,
-        started=data["started"],
-        ended=data["ended"],
-        parameters=data["parameters"],
+        **{name: data[name] for name in (*_AS_THEY_ARE, "parameters", "registered")},
         metrics={key: float(number) for key, number in data["metrics"].items()},
         outputs={key: folder / path for key, path in data["outputs"].items()},
-        trials=trials,
-        best=data["best"],
-        ended_by=data["ended_by"],
+        trials=tuple(
+            from_json(folder / "trials" / trial["name"].rpartition("_")[2], trial)
+            for trial in data["trials"]
+        ),
+        steps=tuple(
+            from_json(folder / "steps" / step["name"].rpartition(".")[2], step)
+            for step in data["steps"]
+        ),
         error=_problem(data["error"]) if data["error"] else None,
         warnings=tuple(_problem(problem) for problem in data["warnings"]),
-        steps=steps,
-        reused_from=data.get("reused_from", ""),
-        pauses=tuple(Pause(**pause) for pause in data.get("pauses", ())),
+        pauses=tuple(Pause(**pause) for pause in data["pauses"]),
         former=tuple(
             from_json(attempt_folder(folder, number), attempt)
-            for number, attempt in enumerate(data.get("former", ()), 1)
+            for number, attempt in enumerate(data["former"], 1)
         ),
-        registered=data.get("registered", {}),
-        restarts=tuple(data.get("restarts", ())),
+        restarts=tuple(data["restarts"]),
     )
 
 
@@ -212,3 +203,18 @@ def _problem(data: Mapping[str, Any]) -> Problem:
 
 def _finite(number: float) -> float | str:
     return number if math.isfinite(number) else str(number)
+
+
+def write_sample(folder: Path, sample: Sample) -> None:
+    """Keep the sample in a trial's folder, which is made when it does not exist."""
+    folder.mkdir(parents=True, exist_ok=True)
+    # Without `indent` the encoder is the fast one, written in C.
+    (folder / SAMPLE).write_text(json.dumps(asdict(sample)) + "\n")
+
+
+def read_sample(folder: Path) -> Sample | None:
+    """The sample in a trial's folder; None when it is missing or incomplete."""
+    with suppress(*UNREADABLE):
+        data = json.loads((folder / SAMPLE).read_text())
+        return Sample(data["number"], data["values"], data["origin"])
+    return None

@@ -2,34 +2,44 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path, PurePath
 from typing import Any
 
-from ml.backends.base import Curve, Entry, Link, Run, TrackingUnavailable
-from ml.backends.local.resume.recovery import as_it_is
-from ml.backends.local.runs import ancestry, records
-from ml.backends.local.sweeps import samples
+from ml.backends.local.runs import records
+from ml.backends.local.runs.lifecycle import as_it_is
 from ml.backends.local.tracking import reader
+from ml.backends.runs import (
+    Curve,
+    Entry,
+    LineageInput,
+    LineageNode,
+    LineageOutput,
+    Run,
+    TrackingUnavailable,
+)
 from ml.core import home
 from ml.core.errors import Problem, Refused
+from ml.specs.assets import assets
 from ml.specs.plan.plan import Sample
+
+# The source of an input that is another step's output.
+_STEP = re.compile(r"\$\{\{\s*(?:parent\.)?jobs\.([^.}]+)\.outputs\.([^.}\s]+)\s*\}\}$")
 
 
 class LocalRuns:
-    """Every run that left a record on this machine; it implements `ml.backends.base.RunStore`.
+    """Every run that left a record on this machine; it implements `ml.backends.runs.RunStore`.
 
     Lists read records only: a thousand runs take a fraction of a second.
     """
 
     def document(self, run: Run) -> dict[str, Any]:
-        """See `RunStore`."""
         return records.to_json(run)
 
     def find(self, name: str, experiment: str | None = None) -> Run:
-        """See `RunStore`."""
         runs = [run for run in self.all() if experiment in {None, run.experiment}]
         if name == "latest" and runs:
             return max(runs, key=lambda run: run.started)
@@ -42,7 +52,6 @@ class LocalRuns:
         raise Refused(_no_such_run(name, experiment, runs))
 
     def entries(self) -> list[Entry]:
-        """See `RunStore`."""
         entries = []
         for folder in _folders():
             # A folder without a record is being made, or its run was killed before its first.
@@ -52,13 +61,12 @@ class LocalRuns:
         return sorted(entries, key=lambda entry: (-entry.run.started, entry.run.name))
 
     def unreadable(self, entries: Iterable[Entry]) -> list[str]:
-        """See `RunStore`."""
         listed = {entry.run.name for entry in entries}
         others = [folder for folder in _folders() if folder.name not in listed]
         return [folder.name for folder in others if records.is_torn(folder)]
 
     def entry(self, run: Run) -> Entry:
-        """See `RunStore`. The run is as it was found; a step that was never started has no record
+        """The run is as it was found; a step that was never started has no record
         and no lineage."""
         try:
             entry = records.entry(run.folder)
@@ -67,58 +75,50 @@ class LocalRuns:
         return Entry(run, entry.kind, entry.lineage)
 
     def parent(self, run: Run) -> Run | None:
-        """See `RunStore`."""
         if run.folder.parent.name not in records.PARTS.values():
             return None
         return records.read_if_whole(run.folder.parent.parent)
 
     def original(self, run: Run) -> Run | None:
-        """See `RunStore`."""
         return records.original(run)
 
     def metrics(self, run: Run) -> Mapping[str, float]:
-        """See `RunStore`."""
         with _available():
             return reader.latest(run.id)
 
     def curves(self, runs: Sequence[Run], metric: str) -> Mapping[str, Curve]:
-        """See `RunStore`."""
         with _available():
             return reader.curves([run.id for run in runs], metric)
 
     def all_curves(self, run: Run) -> Mapping[str, Curve]:
-        """See `RunStore`."""
         with _available():
             return reader.all_curves(run.id)
 
     def tag(self, runs: Sequence[Run], key: str) -> Mapping[str, str]:
-        """See `RunStore`."""
         with _available():
             return reader.tag([run.id for run in runs], key)
 
     def sample(self, trial: Run) -> Sample | None:
-        """See `RunStore`."""
-        return samples.read(trial.folder)
+        return records.read_sample(trial.folder)
 
     def logs(self, run: Run) -> Mapping[str, Path]:
-        """See `RunStore`."""
         files = sorted((run.folder / "logs").glob("*_*.txt"))
         ranks = {path: path.stem.removeprefix("rank_") for path in files}
         return {"0" if rank == "std_log" else rank: path for path, rank in ranks.items()}
 
     def outputs(self, run: Run) -> Mapping[str, Path]:
-        """See `RunStore`."""
         return run.outputs
 
     def snapshot(self, entry: Entry) -> Path | None:
-        """See `RunStore`."""
         digest = str((entry.lineage.get("code") or {}).get("digest", "")).removeprefix("sha256:")
         folder = home.snapshots() / digest
         return folder if digest and folder.is_dir() else None
 
-    def lineage(self, run: Run) -> list[Link]:
-        """See `RunStore`."""
-        return ancestry.ancestry(run, self)
+    def lineage(self, run: Run) -> list[LineageNode]:
+        """Of a run that was removed only the name is left."""
+        nodes: dict[str, LineageNode] = {}
+        _follow(run, self, nodes, set())
+        return list(nodes.values())
 
     def all(self) -> Iterator[Run]:
         """Every run whose record can be read, by name; steps and trials are in their runs."""
@@ -159,3 +159,69 @@ def _no_such_run(name: str, experiment: str | None, runs: list[Run]) -> Problem:
         f"one of: {', '.join(names)}" if names else "a run: none has been made here yet",
         "start one: ml run SPEC" if not names else "`latest` names the last one",
     )
+
+
+def _follow(run: Run, runs: LocalRuns, nodes: dict[str, LineageNode], visited: set[str]) -> None:
+    if run.name in visited:
+        return
+    visited.add(run.name)
+    entry = runs.entry(run)
+    inputs = tuple(_inputs(entry, runs))
+    for data in inputs:
+        source = _run(data.run, runs)
+        if source is not None:
+            _follow(source, runs, nodes, visited)
+    for step in run.steps:
+        _follow(step, runs, nodes, visited)
+    nodes[run.name] = LineageNode(entry, inputs, tuple(_outputs(run)), runs.snapshot(entry))
+
+
+def _inputs(entry: Entry, runs: LocalRuns) -> Iterator[LineageInput]:
+    for name, data in (entry.lineage.get("data") or {}).items():
+        source, asset = str(data.get("source") or ""), str(data.get("asset") or "")
+        if not source and not asset:
+            continue
+        digest = str(data.get("digest") or "")
+        step = _STEP.match(source)
+        if step is not None:
+            pipeline = entry.run.name.rpartition(".")[0]
+            yield LineageInput(name, source, digest, f"{pipeline}.{step[1]}", step[2])
+            continue
+        run, output = _owner(source)
+        if data.get("made_by"):
+            run = str(data["made_by"])
+            output = _output_of(_run(run, runs), asset)
+        yield LineageInput(name, asset or source, digest, run, output)
+
+
+def _owner(source: str) -> tuple[str, str]:
+    """The run in whose folder a path lies, and the output that it is."""
+    path = Path(source).absolute() if source and "${{" not in source else Path("/")
+    if not path.is_relative_to(home.jobs().absolute()):
+        return "", ""
+    name, *inside = path.relative_to(home.jobs().absolute()).parts
+    while len(inside) > 1 and inside[0] in {"steps", "trials"}:
+        name += f"{'.' if inside[0] == 'steps' else '_'}{inside[1]}"
+        inside = inside[2:]
+    return name, inside[1] if len(inside) > 1 and inside[0] == "outputs" else ""
+
+
+def _output_of(run: Run | None, asset: str) -> str:
+    registered = run.registered if run else {}
+    return next((output for output, name in registered.items() if name == asset), "")
+
+
+def _run(name: str, runs: LocalRuns) -> Run | None:
+    if not name:
+        return None
+    try:
+        return runs.find(name)
+    except Refused:
+        return None
+
+
+def _outputs(run: Run) -> Iterator[LineageOutput]:
+    for name, path in run.outputs.items():
+        target = path.resolve()
+        digest = assets.digest(target) if target.exists() else None
+        yield LineageOutput(name, path, digest, run.registered.get(name, ""))

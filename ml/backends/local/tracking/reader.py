@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from ml.backends.base import Curve
+from ml.backends.runs import Curve
 from ml.core.home import database
 
 # The revision of MLflow 3.15's schema (table alembic_version), for which the tests ran.

@@ -21,8 +21,8 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ml.backends.base import Status
 from ml.backends.local.tracking import reader
+from ml.backends.runs import Status
 from ml.core import faults, home
 from ml.specs.plan.plan import Value
 

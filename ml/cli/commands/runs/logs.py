@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
 
-from ml.backends.base import OPEN, Run, RunStore
+from ml.backends.runs import OPEN, Run, RunStore
 from ml.core.errors import Problem, Refused
 
 POLL_S = 0.2

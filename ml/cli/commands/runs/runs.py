@@ -15,7 +15,7 @@ from ml.cli.render import json_out
 from ml.core.errors import Problem, Refused
 
 if TYPE_CHECKING:
-    from ml.backends.base import Entry, RunStore
+    from ml.backends.runs import Entry, RunStore
 
 NO_RUN = "no run; start one: ml run SPEC"
 
@@ -82,7 +82,7 @@ def show(
     as_json: AsJson = False,
 ) -> None:
     """One run, and its lineage: data, code, run, model versions, where they serve."""
-    from ml.backends.base import OPEN
+    from ml.backends.runs import OPEN
     from ml.cli.render import live, runs_text, tables
     from ml.release.versions import descendants
 
@@ -238,7 +238,7 @@ def _filtered(
     display_name: str | None = None,
     tags: list[str] | None = None,
 ) -> list[Entry]:
-    from ml.backends.base import STATUSES, Filter
+    from ml.backends.runs import STATUSES, Filter
     from ml.cli.render.units import moment
 
     statuses = {name.lower(): name for name in STATUSES}
@@ -267,7 +267,7 @@ def _filtered(
 
 def _entry(store: RunStore, wanted: str, experiment: str | None = None) -> Entry:
     """The run; one that has not ended has the metrics of this moment."""
-    from ml.backends.base import OPEN, TrackingUnavailable
+    from ml.backends.runs import OPEN, TrackingUnavailable
 
     run = store.find(wanted, experiment)
     if run.status in OPEN:

@@ -16,13 +16,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from ml.backends import ranking
-from ml.backends.base import Entry, Run
-from ml.backends.local.cleaning import cleaning, disk, retention
-from ml.backends.local.cleaning.retention import Retention
+from ml.backends.local import cleaning
+from ml.backends.local.cleaning import KEPT, Retention, freed_by, size_of
 from ml.backends.local.environments import building
-from ml.backends.local.resume.resumption import was_stopped
+from ml.backends.local.execution.resumption import was_stopped
 from ml.backends.local.runs import jobs
 from ml.backends.local.runs.store import LocalRuns
+from ml.backends.runs import Entry, Run
 from ml.backends.storage import Cleaning, Item, Needed, Usage
 from ml.core import home
 from ml.core.errors import Problem, Refused
@@ -39,48 +39,43 @@ _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?B)?$", re.I)
 
 
 class LocalStorage:
-    """It implements `ml.backends.base.Storage`."""
+    """It implements `ml.backends.storage.Storage`."""
 
-    grace_s = retention.GRACE_S
+    grace_s = cleaning.GRACE_S
     limit_variable = VARIABLE
 
     @property
     def grew(self) -> bool:
-        """See `Storage`."""
         return bool(jobs.worked_on)
 
     def size(self, run: Run) -> int:
-        """See `Storage`."""
-        return disk.taken(run.folder)
+        return size_of(run.folder)
 
     def usage(self) -> Usage:
-        """See `Storage`. Raises Refused when MLOPS_DISK_LIMIT is not a size."""
-        return Usage(disk.taken(home.home()), _limit(), Cleaning((), 0, {}))
+        """Raises Refused when MLOPS_DISK_LIMIT is not a size."""
+        return Usage(size_of(home.home()), _limit(), Cleaning((), 0, {}))
 
     def parts(self) -> Mapping[str, int]:
-        """See `Storage`."""
         if not home.home().is_dir():
             return {}
         sizes: dict[str, int] = {}
         for path in home.home().iterdir():
             is_database = path.name.startswith(home.database().name)
             name = home.database().name if is_database else path.name
-            sizes[name] = sizes.get(name, 0) + disk.taken(path)
+            sizes[name] = sizes.get(name, 0) + size_of(path)
         return dict(sorted(sizes.items(), key=lambda part: -part[1]))
 
     def keep(self, run: Run, keep: bool) -> None:
-        """See `Storage`."""
         if keep:
-            (run.folder / retention.KEPT).touch()
+            (run.folder / KEPT).touch()
         else:
-            (run.folder / retention.KEPT).unlink(missing_ok=True)
+            (run.folder / KEPT).unlink(missing_ok=True)
 
     def is_kept(self, run: Run) -> bool:
-        """See `Storage`."""
-        return retention.is_kept(run)
+        return cleaning.is_kept(run)
 
     def evicted(self, run: Run) -> float | None:
-        """See `Storage`. The outputs of a step or trial are removed with those of its run."""
+        """The outputs of a step or trial are removed with those of its run."""
         name = run.folder.relative_to(home.jobs()).parts[0]
         try:
             return float(json.loads((home.jobs() / name / EVICTED).read_text())["at"])
@@ -95,13 +90,10 @@ class LocalStorage:
         older_than: float | None = None,
         experiment: str | None = None,
     ) -> Cleaning:
-        """See `Storage`."""
         return cleaning.plan(needed, keep=keep, older_than=older_than, experiment=experiment)
 
     def eviction(self, usage: Usage, needed: Needed, reads: Iterable[Path] = ()) -> Usage:
-        """See `Storage`.
-
-        First copies that nothing refers to, then the outputs of runs, the oldest first, then
+        """First copies that nothing refers to, then the outputs of runs, the oldest first, then
         environments that can be built again. Never what `needed` names, what the next run `reads`,
         a run that is running, that another run refers to or that a person protects. Of the latest
         run and the best of an experiment, only the outputs of trials that were not the best.
@@ -118,18 +110,16 @@ class LocalStorage:
         for item in [*_outputs(entries, stay), *_environments()]:
             if freed >= excess:
                 break
-            size = disk.freed(item.paths)
+            size = freed_by(item.paths)
             if size:
                 items.append(item)
                 freed += size
         return replace(usage, cleaning=Cleaning(tuple(items), freed, stay))
 
     def remove(self, planned: Cleaning, current: Cleaning) -> tuple[int, list[str]]:
-        """See `Storage`."""
         return cleaning.remove(planned, current)
 
     def evict(self, planned: Usage, current: Usage) -> tuple[int, list[str]]:
-        """See `Storage`."""
         freed, errors = cleaning.remove(planned.cleaning, current.cleaning)
         for item in planned.cleaning.items:
             folder = home.jobs() / item.name
@@ -168,7 +158,7 @@ def _outputs(entries: Sequence[Entry], stay: Mapping[str, str]) -> Iterator[Item
         paths = tuple(path for part in parts for path in _bulky(part))
         if paths:
             why = "trials that were not the best" if run.name in valuable else "an old run"
-            yield Item("outputs", run.name, paths, disk.taken(*paths), why)
+            yield Item("outputs", run.name, paths, size_of(*paths), why)
 
 
 def _valuable(entries: Sequence[Entry]) -> set[str]:
@@ -198,4 +188,4 @@ def _environments() -> Iterator[Item]:
         for folder in sorted(folders, key=lambda path: path.stat().st_mtime):
             if not building.is_used(folder.name):
                 why = "it can be built again"
-                yield Item("environment", folder.name, (folder,), disk.taken(folder), why)
+                yield Item("environment", folder.name, (folder,), size_of(folder), why)

@@ -1,53 +1,42 @@
-"""One command job, or one trial, from its folder to its closed MLflow run."""
+"""One command, of a job, a step or a trial, from its folder to its closed run."""
 
 from __future__ import annotations
 
+import codecs
 import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
-from ml.backends.base import Run, Status
-from ml.backends.local import environment, files, outcome, registration
-from ml.backends.local.distributed import distribution
-from ml.backends.local.environments.interpreters import HERE, Interpreter
+from ml.backends.local import distribution, environment, files, outcome
+from ml.backends.local.execution.session import Session
 from ml.backends.local.parallel import parallel
-from ml.backends.local.pool.pool import Forked, Job, Pool
+from ml.backends.local.pool.pool import Job
 from ml.backends.local.processes import eviction
 from ml.backends.local.processes.process import RunProcess
-from ml.backends.local.runs import lineage, records
-from ml.backends.local.snapshot import Snapshot
+from ml.backends.local.runs import lifecycle, records
 from ml.backends.local.tracking import reader
-from ml.backends.local.tracking.tracking import Tracking
+from ml.backends.runs import Event, Run, Status, Watch
 from ml.core import faults
 from ml.core.errors import Problem, Refused
 from ml.specs.expressions import resolve_command, resolve_value
 from ml.specs.plan.plan import CommandPlan
 
-
-@dataclass(frozen=True)
-class Session:
-    """What the executions of one `ml run` share."""
-
-    tracking: Tracking
-    pool: Pool
-    snapshot: Snapshot | None
-    lineage: dict[str, Any]
-    threads: int
-    interpreter: Interpreter = HERE
-    evictions: eviction.Evictions = field(default_factory=eviction.Evictions)
-    passed: Mapping[str, str] = field(default_factory=environment.of_the_caller)
+# How often the metrics of a command are read for a watcher.
+METRICS_S = 0.5
 
 
 @dataclass
 class Execution:
-    """A run of `plan` in `folder`. `start`, then `poll` until it says True, then `finish`.
+    """A run of `plan` in `folder`. `start`, then `turn` until it says True, then `finish`.
 
-    `sampled` are a trial's hyperparameters, `parent` is its sweep's run id, `time_limit` the field
-    that set its timeout, and `former` are attempts at the same trial or step that were cut off.
+    It is a `Task` (see `ml.backends.local.execution.pipeline`). `sampled` are a trial's
+    hyperparameters, `parent` is its sweep's run id, `time_limit` the field that set its timeout,
+    and `former` are attempts at the same trial or step that were cut off. The log is copied to
+    `echo` while it is written, and `watch` is told of new metrics.
     """
 
     session: Session
@@ -58,12 +47,16 @@ class Execution:
     parent: str | None = None
     time_limit: str = "timeout"
     former: tuple[Run, ...] = ()
+    echo: TextIO | None = None
+    watch: Watch | None = None
     ended_by: str = field(init=False, default="")
     run: Run = field(init=False)
     _lineage: dict[str, Any] = field(init=False)
     _began: float = field(init=False)
     _mounted: outcome.States = field(init=False, default_factory=dict)
-    _process: eviction.Process | None = field(init=False, default=None)
+    _process: RunProcess | eviction.SpotProcess | None = field(init=False, default=None)
+    _tail: Tail = field(init=False)
+    _looked_at: float = field(init=False)
     _code: int | None = field(init=False, default=None)
     _fault: Problem | None = field(init=False, default=None)
 
@@ -72,30 +65,22 @@ class Execution:
 
         A command that cannot be resolved is refused before anything is made (exit code 2).
         """
-        parameters = {k: i.value for k, i in self.plan.inputs.items() if i.is_literal}
-        given = {key: value for key, value in parameters.items() if value is not None}
+        literals = {k: i.value for k, i in self.plan.inputs.items() if i.is_literal}
         command, own, outputs = self._resolved()
         self._lineage = self.session.lineage | {"parent": self.parent}
         (self.folder / "logs").mkdir(parents=True)
-        run_id = self.session.tracking.start(
-            self.plan.experiment,
+        self._tail = Tail(self.log, self.echo)
+        self.run = lifecycle.start(
+            self.session.tracking,
+            self.plan,
             self.folder,
             self.name,
-            {**self.plan.tags, **lineage.tags(self._lineage)},
+            self._lineage,
+            literals | environment.literals(self.sampled),
+            outputs,
+            self.former,
         )
-        self.run = Run(
-            id=run_id,
-            name=self.name,
-            status="Running",
-            experiment=self.plan.experiment,
-            folder=self.folder,
-            started=time.time(),
-            parameters=given | environment.literals(self.sampled),
-            outputs=outputs,
-            former=self.former,
-        )
-        records.write(self.run, self._lineage)
-        self._began = time.monotonic()
+        self._began = self._looked_at = time.monotonic()
         try:
             self._launch(command, own)
         except OSError as error:
@@ -175,10 +160,25 @@ class Execution:
         """What the command prints."""
         return files.log(self.folder)
 
-    @property
-    def is_heard(self) -> bool:
-        """Whether `Pool.wait` returns when the command ends."""
-        return isinstance(self._process, Forked) and self._process.is_heard
+    def turn(self, stop: str, at_once: bool) -> bool:
+        """See `Task`."""
+        if stop:
+            self.stop(stop)
+        if at_once:
+            self.kill()
+        has_ended = self.poll()
+        self._tail.pump()
+        if self.watch and time.monotonic() - self._looked_at > METRICS_S:
+            self._looked_at = time.monotonic()
+            metrics = reader.latest(self.run.id)
+            if metrics != self.run.metrics:
+                self.run = replace(self.run, metrics=metrics)
+                self.watch(Event("metric", self.run))
+        return has_ended
+
+    def widen(self, cores: int) -> int:
+        """See `Task`: a command keeps the threads that it was started with."""
+        return 0
 
     def poll(self) -> bool:
         """Whether the command has ended; keeps the job's time limit."""
@@ -231,12 +231,12 @@ class Execution:
         )
         if self._process is not None:
             self._lineage["process"] = self._process.way
-        self.run = registration.register_outputs(self.plan.outputs, self.run)
-        records.write(self.run, self._lineage)
         for written in files.artifacts(self.folder, self.session.snapshot):
             files.keep(written, self.session.tracking.artifacts_of(self.run.id))
         files.clear_up(self.folder)
-        self.session.tracking.end(self.run.id, self.run.status, self.run.parameters)
+        self.run = lifecycle.finish(
+            self.session.tracking, self.run, self._lineage, self.plan.outputs
+        )
         return self.run
 
     def _warnings(self, given: tuple[Problem, ...], status: Status) -> tuple[Problem, ...]:
@@ -264,3 +264,26 @@ class Execution:
         log, who = distribution.culprit(self.folder)
         is_built = bool(self.session.interpreter.built)
         return "Failed", outcome.script_failed(self._code or 0, self.plan, log, who, is_built)
+
+
+class Tail:
+    """Copies what a log has gained since the last `pump` to `sink`; does nothing without one."""
+
+    def __init__(self, log: Path, sink: TextIO | None) -> None:
+        self._log = log
+        self._sink = sink
+        self._at = 0
+        # A character may be written in two halves.
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def pump(self) -> None:
+        """Copy the new bytes."""
+        if self._sink is None or not self._log.exists():
+            return
+        with self._log.open("rb") as file:
+            file.seek(self._at)
+            gained = file.read()
+        self._at += len(gained)
+        if gained:
+            self._sink.write(self._decoder.decode(gained))
+            self._sink.flush()

@@ -8,18 +8,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
-from ml.backends.base import Event, Run, Status, Watch
-from ml.backends.local import files, registration
-from ml.backends.local.execution import Execution, Session
-from ml.backends.local.processes.interruption import Interruption
+from ml.backends.local import files, outcome, registration
+from ml.backends.local.execution.command import Execution
+from ml.backends.local.execution.session import Session
+from ml.backends.local.execution.trials import SavedSweep, Trials
 from ml.backends.local.processes.process import cores
-from ml.backends.local.resume import attempts, recovery
-from ml.backends.local.runs import jobs, lineage, records
-from ml.backends.local.sweeps import outcome as sweep_outcome
-from ml.backends.local.sweeps import samples
-from ml.backends.local.sweeps.state import SavedSweep
-from ml.backends.local.sweeps.trials import Trials
+from ml.backends.local.runs import lifecycle, lineage, records
 from ml.backends.local.tracking import reader
+from ml.backends.runs import Event, Run, Status, Watch
 from ml.core import faults
 from ml.core.errors import Problem, Refused
 from ml.specs.expressions import references
@@ -28,10 +24,9 @@ from ml.sweeps.samplers import sampler_for
 
 TrialEvent = Literal["trial_started", "trial_metric", "trial_ended"]
 
-# How often processes are polled, those whose end wakes this program, and the metrics they log.
-POLL_S = 0.02
-HEARD_S = 0.1
+# How often the metrics of trials are read, and trials that have to end are polled.
 METRICS_S = 0.25
+POLL_S = 0.02
 # The reason for ending a trial when the sweep itself has run out of time.
 SWEEP_TIMEOUT = "sweep_timeout"
 
@@ -45,28 +40,11 @@ def concurrency(plan: SweepPlan) -> int:
     return max(1, min(plan.max_concurrent_trials, plan.max_total_trials, by_cores))
 
 
-def run_sweep(
-    plan: SweepPlan,
-    session: Session,
-    folder: Path,
-    interruption: Interruption,
-    watch: Watch,
-    saved: SavedSweep | None = None,
-) -> Run:
-    """Run trials until a limit is reached, the space has no more, or a person interrupts."""
-    sweep = Sweep(plan, session, folder, watch, saved=saved)
-    failure = None
-    try:
-        with faults.as_refusals():
-            sweep.drive(interruption)
-    except Refused as refused:
-        failure = refused.problems[0]
-        sweep.end_trials()
-    return sweep.finish(failure)
-
-
 class Sweep:
-    """The state of one sweep. One that was `saved` continues where it stopped."""
+    """The state of one sweep, a `Task`. One that was `saved` continues where it stopped.
+
+    Up to `cores` trials run at once.
+    """
 
     def __init__(
         self,
@@ -74,60 +52,53 @@ class Sweep:
         session: Session,
         folder: Path,
         watch: Watch,
-        name: str = "",
-        at_once: int | None = None,
+        name: str,
+        cores: int,
         saved: SavedSweep | None = None,
     ) -> None:
         self._plan, self._session, self._watch = plan, session, watch
-        self._limit = min(at_once or cores(), concurrency(plan))
+        self._limit = min(cores, concurrency(plan))
         self._running: dict[str, Execution] = {}
         self._trials = Trials(plan)
         self._repeats: deque[Sample] = deque()
         self._cut_short = ""
+        self._failure: Problem | None = None
         self._lineage = saved.lineage if saved else lineage.of_sweep(plan, session.lineage)
         seed = self._lineage["sampling"]["seed"]
         values = [r.name for r in references(plan.trial.command) if r.source == "search_space"]
         Execution(session, plan.trial, folder / "trials" / "0", "", dict.fromkeys(values, 0)).warm()
         self._sampler = sampler_for(plan, seed)
         if saved:
-            self.run = recovery.reopen(session.tracking, saved.run, self._lineage)
+            self.run = lifecycle.reopen(session.tracking, saved.run, self._lineage)
             self._repeats = saved.restore(self._trials, self._sampler)
         else:
             (folder / "trials").mkdir(parents=True)
-            name = name or folder.name
-            tags = {**plan.tags, **lineage.tags(self._lineage), "sampling.seed": str(seed)}
-            run_id = session.tracking.start(plan.experiment, folder, name, tags)
-            now = time.time()
-            self.run = Run(run_id, name, "Running", plan.experiment, folder, started=now)
-            records.write(self.run, self._lineage)
+            tags = {"sampling.seed": str(seed)}
+            self.run = lifecycle.start(
+                session.tracking, plan, folder, name, self._lineage, {}, tags=tags
+            )
         self.run = replace(self.run, trials=self._trials.runs, best=self._trials.best)
         self._feed = reader.Feed(plan.primary_metric)
         self._read_at = time.monotonic()
         self._start_time = self._read_at - self.run.active_s
 
-    def drive(self, interruption: Interruption) -> None:
-        """Start, watch and close trials until none is left to run."""
-        self._watch(Event("started", self.run))
-        last_beat = 0.0
-        while not self.turn(interruption.name, interruption.impatient):
-            if time.monotonic() - last_beat > HEARD_S:
-                jobs.beat(self.run.folder.name)
-                last_beat = time.monotonic()
-            are_heard = all(execution.is_heard for execution in self._running.values())
-            self._session.pool.wait(HEARD_S if are_heard else POLL_S)
-
-    def widen(self, trials: int) -> int:
-        """Let up to `trials` more run at once; how many more are allowed now."""
-        more = min(trials, concurrency(self._plan) - self._limit)
+    def widen(self, cores: int) -> int:
+        """See `Task`: each core is one more trial at once."""
+        more = min(cores, concurrency(self._plan) - self._limit)
         self._limit += more
         return more
 
     def turn(self, stop: str, at_once: bool) -> bool:
-        """Poll, close and start trials once; True when the sweep has ended.
+        """See `Task`: poll, close and start trials once. A fault of this machine ends the sweep."""
+        try:
+            with faults.as_refusals():
+                return self._turn(stop, at_once)
+        except Refused as refused:
+            self._failure = refused.problems[0]
+            self._end_trials()
+            return True
 
-        `stop` is the reason for ending the running trials and starting no more, "" to continue;
-        with `at_once` they are killed without grace.
-        """
+    def _turn(self, stop: str, at_once: bool) -> bool:
         reason = stop or (SWEEP_TIMEOUT if self._out_of_time() else "")
         for execution in self._running.values():
             if reason:
@@ -158,8 +129,8 @@ class Sweep:
             return False
         name = f"{self.run.name}_{sample.number}"
         folder = self.run.folder / "trials" / str(sample.number)
-        former = attempts.set_aside(self._session.tracking, folder, name)
-        samples.write(folder, sample)
+        former = lifecycle.set_aside(self._session.tracking, folder, name)
+        records.write_sample(folder, sample)
         limit, trial = self._plan.trial_timeout_s, self._plan.trial
         trial = replace(trial, outputs=registration.without_assets(trial.outputs))
         execution = Execution(
@@ -197,7 +168,7 @@ class Sweep:
 
     def _close(self, name: str) -> None:
         execution, curve = self._running[name], self._trials.curve(name)
-        warnings = sweep_outcome.of_metric(self._plan, execution.run, curve)
+        warnings = outcome.metric_warnings(self._plan, execution.run, curve)
         self._trials.put(execution.finish(warnings))
         del self._running[name]
         self._sampler.tell(int(execution.folder.name), curve, self._trials.score(name))
@@ -207,7 +178,7 @@ class Sweep:
         self.run = replace(self.run, trials=self._trials.runs, best=self._trials.best)
         self._watch(Event(kind, self.run, self._trials[name]))
 
-    def end_trials(self) -> None:
+    def _end_trials(self) -> None:
         """End and close the trials that run or were starting: the sweep cannot continue."""
         for execution in self._running.values():
             execution.stop("sweep_failed")
@@ -219,40 +190,38 @@ class Sweep:
         for run_id in self._session.tracking.running(self.run.folder / "trials"):
             self._session.tracking.end(run_id, "Canceled", {})
 
-    def finish(self, failure: Problem | None) -> Run:
-        """Close the sweep's own run, with the best trial's metrics and outputs as its own.
-
-        `failure` is an error of this machine; those of trials are on their runs.
-        """
-        status, error = ("Failed", failure) if failure else self._status()
+    def finish(self) -> Run:
+        """See `Task`: the best trial's metrics and outputs become those of the sweep."""
+        status, error = self._status()
         best = self._trials[self.run.best] if self.run.best else None
-        outputs: dict[str, Path] = {}
+        written: dict[str, Path] = {}
         if best:
             score = self._trials.score(best.name)
             tags = {"best_child_run_id": best.id, "best_child": best.name, "score": repr(score)}
             self._session.tracking.tag(self.run.id, tags)
-            outputs = {k: files.promote(self.run.folder, k, v) for k, v in best.outputs.items()}
+            written = {k: files.promote(self.run.folder, k, v) for k, v in best.outputs.items()}
         self.run = replace(
             self.run,
             status=status,
             ended=time.time(),
             parameters=best.parameters if best else {},
             metrics=best.metrics if best else {},
-            outputs=outputs,
+            outputs=written,
             ended_by="timeout" if self._cut_short == SWEEP_TIMEOUT else self._cut_short,
             error=error,
-            warnings=() if error else sweep_outcome.of_trials(self._trials.runs),
+            warnings=() if error else outcome.trial_warnings(self._trials.runs),
         )
-        self.run = registration.register_outputs(self._plan.trial.outputs, self.run)
-        self._session.tracking.end(self.run.id, self.run.status, {})
-        records.write(self.run, self._lineage)
+        outputs = self._plan.trial.outputs
+        self.run = lifecycle.finish(self._session.tracking, self.run, self._lineage, outputs)
         return self.run
 
     def _status(self) -> tuple[Status, Problem | None]:
+        if self._failure:
+            return "Failed", self._failure
         if self._cut_short == SWEEP_TIMEOUT:
-            return "Canceled", sweep_outcome.out_of_time(self._plan, self.run)
+            return "Canceled", outcome.sweep_timed_out(self._plan, self.run)
         if self._cut_short:
-            return "Canceled", sweep_outcome.interrupted(self.run, self._cut_short)
+            return "Canceled", outcome.sweep_interrupted(self.run, self._cut_short)
         if self.run.best is None:
-            return "Failed", sweep_outcome.nothing_to_rank(self._plan, self._trials.runs)
+            return "Failed", outcome.nothing_to_rank(self._plan, self._trials.runs)
         return "Completed", None

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ml.backends.local import snapshot
-from ml.backends.local.environments.interpreters import HERE
+from ml.backends.local.environment import HERE
 from ml.backends.local.runs import records
 from ml.backends.local.runs.jobs import PLAN
 from ml.backends.local.snapshot import Snapshot

@@ -4,24 +4,30 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shutil
-import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ml.backends.base import Run
-from ml.backends.local.environments.interpreters import HERE, Interpreter
-from ml.backends.local.execution import Session
-from ml.backends.local.runs import lineage, records
+from ml.backends.local import files, snapshot
+from ml.backends.local.environment import HERE, Interpreter
+from ml.backends.local.execution.binding import bound
+from ml.backends.local.execution.session import Session
+from ml.backends.local.runs import lifecycle, records
+from ml.backends.runs import Run
 from ml.core import home
 from ml.specs.assets import assets
-from ml.specs.plan.plan import CommandPlan, Environment, InputPlan, SweepPlan
+from ml.specs.plan.plan import (
+    CommandPlan,
+    Environment,
+    FromStep,
+    InputPlan,
+    PipelinePlan,
+    SweepPlan,
+)
 
-# What of a plan says nothing about what the step computes.
+# Fields of a plan that do not change what the step computes.
 _APART = frozenset(
     {"place", "places", "display_name", "experiment", "tags", "compute", "code", "timeout_s"}
     | {"description"}
@@ -48,8 +54,8 @@ def key(
     The environment is the spec's (with the content of its conda file) and the interpreter with
     the packages that are installed in it, since that is what runs the step.
     """
-    said = [_said(plan, digest), code, interpreter.identity()]
-    return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
+    content = [_content(plan, digest), code, interpreter.identity()]
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def find(name: str) -> Kept | None:
@@ -74,12 +80,7 @@ def keep(name: str, run: Run, paths: Mapping[str, Path], digest: Callable[[Path]
         "outputs": {name: (str(path), digest(path)) for name, path in paths.items()},
     }
     home.reusable().mkdir(parents=True, exist_ok=True)
-    unfinished = home.reusable() / f".{name}.{os.getpid()}"
-    try:
-        unfinished.write_text(json.dumps(data, indent=1))
-        unfinished.replace(home.reusable() / name)
-    finally:
-        unfinished.unlink(missing_ok=True)
+    records.replace(home.reusable() / name, data, durable=False)
 
 
 def take_over(
@@ -88,31 +89,20 @@ def take_over(
     """A completed run in `folder` with the outputs, metrics and parameters of the kept one."""
     former = kept.run.reused_from or kept.run.name
     outputs = _outputs(kept, folder)
-    run_id = session.tracking.start(
-        plan.experiment,
-        folder,
-        name,
-        {**plan.tags, **lineage.tags(session.lineage), "reused_from": former},
+    tracking, tags = session.tracking, {"reused_from": former}
+    run = lifecycle.start(
+        tracking, plan, folder, name, session.lineage, kept.run.parameters, outputs, tags=tags
     )
-    session.tracking.metrics(run_id, kept.run.metrics)
-    session.tracking.end(run_id, "Completed", kept.run.parameters)
-    now = time.time()
-    run = Run(
-        id=run_id,
-        name=name,
+    tracking.metrics(run.id, kept.run.metrics)
+    run = replace(
+        run,
         status="Completed",
-        experiment=plan.experiment,
-        folder=folder,
-        started=now,
-        ended=now,
-        parameters=kept.run.parameters,
+        ended=run.started,
         metrics=kept.run.metrics,
-        outputs=outputs,
         reused_from=former,
         registered=kept.run.registered,
     )
-    records.write(run, session.lineage)
-    return run
+    return lifecycle.finish(tracking, run, session.lineage, {})
 
 
 def _outputs(kept: Kept, folder: Path) -> dict[str, Path]:
@@ -121,26 +111,18 @@ def _outputs(kept: Kept, folder: Path) -> dict[str, Path]:
     They outlive the folder of the run that wrote them.
     """
     folder.mkdir(parents=True)
-    found = {}
+    outputs = {name: folder / "outputs" / name for name in kept.run.outputs}
     for name, path in kept.run.outputs.items():
-        found[name] = folder / "outputs" / name
-        found[name].parent.mkdir(parents=True, exist_ok=True)
+        outputs[name].parent.mkdir(parents=True, exist_ok=True)
         source = path.resolve()
         if source.is_dir():
-            shutil.copytree(source, found[name], copy_function=_link)
+            shutil.copytree(source, outputs[name], copy_function=files.link)
         elif source.exists():
-            _link(str(source), str(found[name]))
-    return found
+            files.link(str(source), str(outputs[name]))
+    return outputs
 
 
-def _link(source: str, target: str) -> None:
-    with suppress(OSError):  # another disk, or more links than the file system allows
-        os.link(source, target)
-        return
-    shutil.copy2(source, target)
-
-
-def _said(value: Any, digest: Callable[[Path], str]) -> Any:
+def _content(value: Any, digest: Callable[[Path], str]) -> Any:
     """A plan (or a part of it) as JSON values that do not depend on where things lie."""
     if isinstance(value, InputPlan):
         if value.is_literal:
@@ -148,15 +130,45 @@ def _said(value: Any, digest: Callable[[Path], str]) -> Any:
         path = value.path
         return [value.type, value.mode, path.name if path else "", digest(path) if path else ""]
     if isinstance(value, Environment):
-        asked = [f"{one.manager} {one.text}" for one in value.dependencies or ()]
+        packages = [f"{each.manager} {each.text}" for each in value.dependencies or ()]
         conda = value.conda_file if value.conda_file and value.conda_file.exists() else None
-        return [value.reference, value.image, digest(conda) if conda else "", *asked]
+        return [value.reference, value.image, digest(conda) if conda else "", *packages]
     if is_dataclass(value):
-        apart = {one.name for one in fields(value)} & _APART
-        names = [one.name for one in fields(value) if one.name not in apart]
-        return {name: _said(getattr(value, name), digest) for name in names}
+        names = {field.name for field in fields(value)} - _APART
+        return {name: _content(getattr(value, name), digest) for name in names}
     if isinstance(value, Mapping):
-        return {str(name): _said(one, digest) for name, one in value.items()}
+        return {str(name): _content(part, digest) for name, part in value.items()}
     if isinstance(value, tuple | list):
-        return [_said(one, digest) for one in value]
+        return [_content(part, digest) for part in value]
     return value if isinstance(value, str | int | float | None) else str(value)
+
+
+def find_job(plan: CommandPlan | PipelinePlan, output: str) -> Run | None:
+    """The kept step that wrote this output of the job; None unless every step of it is kept."""
+    if isinstance(plan, CommandPlan):
+        kept = _find_now(plan)
+        return kept.run if kept else None
+    steps: dict[str, Kept] = {}
+    written: dict[FromStep, Path] = {}
+    waiting = dict(plan.steps)
+    while waiting and not plan.force_rerun:
+        # A plan has no circles: of the steps that are left, one waits for nothing.
+        name = next(n for n, step in waiting.items() if not waiting.keys() & set(step.after))
+        step = waiting.pop(name)
+        complete = bound(step, plan, written)
+        if isinstance(complete, PipelinePlan) or not step.is_deterministic:
+            return None
+        if (kept := _find_now(complete)) is None:
+            return None
+        steps[name] = kept
+        written |= {FromStep(name, wrote): path for wrote, path in kept.paths.items()}
+    origin = plan.origins.get(output)
+    kept = steps.get(origin.step) if origin is not None else None
+    return kept.run if kept else None
+
+
+def _find_now(plan: CommandPlan | SweepPlan) -> Kept | None:
+    """The step with the code as it is now."""
+    code = plan.code if isinstance(plan, CommandPlan) else plan.trial.code
+    copy = snapshot.take(code)
+    return find(key(plan, copy.digest if copy else "", assets.digest))

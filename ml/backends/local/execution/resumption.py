@@ -1,66 +1,35 @@
-"""Sweeps and pipelines, carried out from their start or from where they were stopped.
+"""Resuming sweeps and pipelines that a kill, an interruption or a full disk stopped.
 
-They are stopped by a kill, an interruption or a full disk. Resumed, the plan is the saved one and
-the run is the same run, in MLflow too. Parts that had ended are kept; a part that was cut off runs
-again under its name with its values, and its first attempt is set aside: kept, and counted nowhere.
+The plan is the saved one and the run is the same run, in MLflow too. Parts that had ended are kept;
+a part that was cut off runs again under its name with its values, and its first attempt is set
+aside: kept, and counted nowhere.
 """
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ml.backends.base import Event, Run, Watch, unwatched
+from ml.backends.local.environment import Interpreters
 from ml.backends.local.environments import building
-from ml.backends.local.environments.interpreters import Interpreters
-from ml.backends.local.pipelines import pipeline
-from ml.backends.local.pipelines.outcome import NOT_STARTED, STEP_FAILED
+from ml.backends.local.execution import saved_plan
+from ml.backends.local.execution.pipeline import drive, start_task
+from ml.backends.local.execution.saved_plan import SavedPlan
+from ml.backends.local.execution.session import Preparation, assets_of
+from ml.backends.local.outcome import NOT_STARTED, STEP_FAILED
 from ml.backends.local.pool.pool import Pool
-from ml.backends.local.preparation import Preparation, assets_of
 from ml.backends.local.processes.interruption import Interruption
 from ml.backends.local.processes.process import Watchman, cores
-from ml.backends.local.resume import attempts, recovery, saved_plan
-from ml.backends.local.resume.saved_plan import SavedPlan
-from ml.backends.local.runs import jobs, lineage, records
+from ml.backends.local.runs import jobs, lifecycle, lineage, records
 from ml.backends.local.runs.store import LocalRuns
-from ml.backends.local.sweeps import sweep
-from ml.backends.local.sweeps.state import saved_sweep
 from ml.backends.local.tracking.tracking import Tracking
+from ml.backends.runs import Event, Run, Watch, unwatched
 from ml.core import faults, home
 from ml.core.errors import Problem, Refused
 from ml.specs.plan.plan import PipelinePlan, SweepPlan
-
-
-def carry_out(
-    plan: SweepPlan | PipelinePlan,
-    preparation: Preparation,
-    folder: Path,
-    interruption: Interruption,
-    watch: Watch,
-    resumed: bool = False,
-) -> Run:
-    """Run the plan in its job folder, whose lock this process holds.
-
-    `resumed`: from where the run in that folder was stopped.
-    """
-    if isinstance(plan, PipelinePlan):
-        stopped = records.read(folder) if resumed else None
-        return pipeline.run_pipeline(plan, preparation, folder, interruption, watch, stopped)
-    threads = max(1, cores() // sweep.concurrency(plan))
-    session = preparation.session(plan.trial, None, threads)
-    state = saved_sweep(folder, plan.primary_metric) if resumed else None
-    return sweep.run_sweep(plan, session, folder, interruption, watch, state)
-
-
-def seeded(plan: SweepPlan | PipelinePlan) -> SweepPlan | PipelinePlan:
-    """The plan with a random seed, if it is a sweep's without one."""
-    if isinstance(plan, SweepPlan) and plan.seed is None:
-        return replace(plan, seed=secrets.randbelow(2**32))
-    return plan
 
 
 def plan_of(run: Run, timeout_s: float | None = None) -> SweepPlan | PipelinePlan:
@@ -77,7 +46,7 @@ def plan_of(run: Run, timeout_s: float | None = None) -> SweepPlan | PipelinePla
 
 def was_stopped(run: Run) -> bool:
     """Whether the run, or a part without which it failed, was ended from outside of the job."""
-    if attempts.was_cut_off(run) or run.ended_by == "timeout":
+    if lifecycle.was_cut_off(run) or run.ended_by == "timeout":
         return True
     consequences = {NOT_STARTED, STEP_FAILED}
     return any(was_stopped(step) for step in run.steps if step.ended_by not in consequences)
@@ -98,9 +67,8 @@ def resume(
         stack.enter_context(faults.as_refusals())
         interruption = stack.enter_context(Interruption())
         last_sign = stack.enter_context(_held(run.name))
-        tracking = Tracking()
-        stack.callback(tracking.close)
-        recovery.close(tracking, run.name, last_sign)
+        tracking = stack.enter_context(closing(Tracking()))
+        lifecycle.close_parts(tracking, run.name, last_sign)
         run = records.read(run.folder)
         if run.status == "Completed":
             return run
@@ -111,19 +79,18 @@ def resume(
             raise Refused(_not_tracked(run))
         for note in saved.notes():
             say(note)
-        recovery.close_abandoned(tracking)
-        watchman = Watchman()
-        stack.callback(watchman.close)
-        pool = Pool(watchman)
-        stack.callback(pool.close)
-        interpreters = Interpreters()
+        lifecycle.close_abandoned(tracking)
+        watchman = stack.enter_context(closing(Watchman()))
+        pool = stack.enter_context(closing(Pool(watchman)))
+        interpreters: Interpreters = {}
         if saved.isolated:
             interpreters = stack.enter_context(building.build_all(plan, watchman, say))
-        attempts.end_processes(part.id for part in records.within(run.folder) if part.id)
+        lifecycle.end_processes(part.id for part in records.within(run.folder) if part.id)
         preparation = Preparation(
             tracking, pool, snapshots, interpreters, assets_of(plan), dict(saved.code)
         )
-        run = carry_out(plan, preparation, run.folder, interruption, watch, resumed=True)
+        task = start_task(plan, preparation, run.folder, watch, cores(), stopped=run)
+        run = drive(task, pool, interruption, watch)
     watch(Event("ended", run))
     return run
 
@@ -153,10 +120,10 @@ def find(name: str) -> Run:
             folder,
             started,
             max([started, *changes]),
-            ended_by=recovery.EXECUTOR_GONE,
+            ended_by=lifecycle.EXECUTOR_GONE,
         )
         records.write(run, _lineage(saved))
-        recovery.close(tracking, folder.name, None)
+        lifecycle.close_parts(tracking, folder.name, None)
     return LocalRuns().find(name)
 
 

@@ -1,4 +1,4 @@
-"""What the parts of a run share, and the session that each of them gets."""
+"""What the parts of a run share, and what each of them runs with."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ml.backends.local.environments.interpreters import Interpreters
-from ml.backends.local.execution import Session
+from ml.backends.local import environment
+from ml.backends.local.environment import HERE, Interpreter, Interpreters
+from ml.backends.local.execution import saved_plan
 from ml.backends.local.pool.pool import Pool
 from ml.backends.local.processes.eviction import Evictions
-from ml.backends.local.resume import saved_plan
 from ml.backends.local.runs import lineage
 from ml.backends.local.snapshot import Snapshot
 from ml.backends.local.tracking.tracking import Tracking
@@ -19,14 +19,34 @@ from ml.specs.assets import assets
 from ml.specs.plan.plan import CommandPlan, PipelinePlan, Plan, SweepPlan, commands, given
 
 
+@dataclass(frozen=True)
+class Session:
+    """What one command, or each trial of a sweep, runs with.
+
+    `threads` is its share of the cores, `passed` are variables of this process.
+    """
+
+    tracking: Tracking
+    pool: Pool
+    snapshot: Snapshot | None
+    lineage: dict[str, Any]
+    threads: int
+    interpreter: Interpreter = HERE
+    evictions: Evictions = field(default_factory=Evictions)
+    passed: Mapping[str, str] = field(default_factory=environment.of_the_caller)
+
+
 @dataclass
 class Preparation:
-    """Code is taken once, before the first step: a file that is saved later changes no step."""
+    """What all parts of a run share.
+
+    Code is taken once, before the first step: a file that is saved later changes no step.
+    """
 
     tracking: Tracking
     pool: Pool
     snapshots: Mapping[Path | None, Snapshot | None]
-    interpreters: Interpreters = field(default_factory=Interpreters)
+    interpreters: Interpreters = field(default_factory=dict)
     # The assets that the pipeline was given, by content: a step that hands one on unchanged (one
     # that checks the data) does not make other data of it.
     assets: Mapping[str, str] = field(default_factory=dict)
@@ -37,14 +57,14 @@ class Preparation:
     evictions: Evictions = field(default_factory=Evictions)
 
     def session(self, plan: CommandPlan, parent: str | None, threads: int) -> Session:
-        """What a part runs with: its code, its share of the cores, and where it comes from.
+        """What a command runs with: its code, its share of the cores, and where it comes from.
 
-        `parent` is the run above; a whole has none, and its data is read for its digest only where
-        it was to be written down anyway.
+        `parent` is the run above. The data of a job without one is read for its digest only where
+        the digest is recorded anyway.
         """
-        taken = self.snapshots[plan.code]
-        interpreter = self.interpreters.of(plan)
-        origin = lineage.of(plan, taken, self.code.get(plan.code), interpreter)
+        snapshot = self.snapshots[plan.code]
+        interpreter = self.interpreters.get(plan.environment, HERE)
+        origin = lineage.of(plan, snapshot, self.code.get(plan.code), interpreter)
         self.code[plan.code] = origin["code"]
         for name, data in plan.inputs.items():
             if data.path is None or data.is_literal:
@@ -55,17 +75,17 @@ class Preparation:
                 origin["data"][name]["asset"] = str(data.asset or self.assets.get(content, ""))
         origin["parent"] = parent
         return Session(
-            self.tracking, self.pool, taken, origin, threads, interpreter, self.evictions
+            self.tracking, self.pool, snapshot, origin, threads, interpreter, self.evictions
         )
 
     def keep(self, folder: Path, plan: SweepPlan | PipelinePlan) -> None:
         """Save the plan with which a run is started, so that it can be resumed."""
         for command in commands(plan):
             if command.code not in self.code:
-                taken = self.snapshots[command.code]
-                origin = lineage.of(command, taken, None, self.interpreters.of(command))
+                interpreter = self.interpreters.get(command.environment, HERE)
+                origin = lineage.of(command, self.snapshots[command.code], None, interpreter)
                 self.code[command.code] = origin["code"]
-        saved_plan.save(folder, plan, self.code, self.digest, bool(self.interpreters.built))
+        saved_plan.save(folder, plan, self.code, self.digest, bool(self.interpreters))
 
     def digest(self, path: Path) -> str:
         """sha256 of data as it was when it was first asked for; "" of what is not there.
@@ -79,5 +99,5 @@ class Preparation:
 
 def assets_of(plan: Plan) -> dict[str, str]:
     """The assets that a plan is given: digest of the content → `azureml:name:version`."""
-    found = (data.asset for _, data in given(plan) if data.asset)
-    return {asset.digest: str(asset) for asset in found if asset.digest}
+    named = (data.asset for _, data in given(plan) if data.asset)
+    return {asset.digest: str(asset) for asset in named if asset.digest}

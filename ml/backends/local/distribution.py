@@ -20,8 +20,7 @@ from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 
-from ml.backends.local import files
-from ml.backends.local.distributed import ranks
+from ml.backends.local import files, ranks
 from ml.backends.local.processes import reaper
 from ml.specs.plan.plan import CommandPlan
 

@@ -1,0 +1,346 @@
+"""Removing runs on request, and copies that nothing refers to any more.
+
+What others need stays, and so do what running runs may use and the targets of links.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import stat
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path, PurePath
+
+from ml.backends.local.environments import building
+from ml.backends.local.runs import jobs
+from ml.backends.local.runs.store import LocalRuns
+from ml.backends.runs import Entry, Filter, Run
+from ml.backends.storage import Cleaning, Item, ItemKind, Needed
+from ml.core import home
+
+# Time from taking a snapshot, or storing a model, until something refers to it.
+GRACE_S = 600.0
+# In a run's folder: a person protects the run.
+KEPT = "kept"
+_REMOVING, _UNFINISHED = ".removing-", ".unfinished-"
+# What st_blocks counts in, on every file system (POSIX leaves it to the system; all take 512).
+BLOCK_BYTES = 512
+
+
+def plan(
+    needed: Needed,
+    *,
+    keep: int | None = None,
+    older_than: float | None = None,
+    experiment: str | None = None,
+) -> Cleaning:
+    """What would be removed now; see `Storage.cleaning`."""
+    entries = LocalRuns().entries()
+    retention = Retention(needed, entries)
+    requested = _requested(Filter(experiment=experiment).apply(entries), keep, older_than)
+    stay = retention.stay(requested)
+    removed = [entry for entry in requested if entry.run.name not in stay]
+    names = {entry.run.name for entry in removed}
+    others = [entry for entry in entries if entry.run.name not in names]
+    items = [_run(entry, keep, older_than) for entry in removed]
+    items += _orphans(retention, others)
+    items += _stale_notes(names)
+    items += _unfinished(retention, {entry.run.name for entry in entries})
+    return Cleaning(tuple(items), freed_by(path for item in items for path in item.paths), stay)
+
+
+def remove(cleaning: Cleaning, current: Cleaning) -> tuple[int, list[str]]:
+    """Remove the items of `cleaning` that are still in `current`; bytes freed, and errors.
+
+    Each is moved in one step: a command that is killed leaves no half of a run behind.
+    """
+    paths = {path for item in current.items for path in item.paths}
+    errors: list[str] = []
+    trash = Path(tempfile.mkdtemp(prefix=_REMOVING, dir=home.home()))
+    for number, item in enumerate(cleaning.items):
+        for path in item.paths:
+            if path in paths and not _is_busy(item):
+                try:
+                    _move(item, path, trash / f"{number}-{len(list(trash.iterdir()))}-{path.name}")
+                except FileNotFoundError:
+                    continue
+                except OSError as error:
+                    errors.append(str(error))
+    freed = freed_by([trash])
+    shutil.rmtree(trash, onerror=_remove_protected)
+    if trash.exists():
+        errors.append(f"{trash} could not be removed completely")
+    return freed, errors
+
+
+def _is_busy(item: Item) -> bool:
+    return item.kind in {"run", "outputs"} and jobs.is_alive(item.name)
+
+
+def _move(item: Item, path: Path, to: Path) -> None:
+    if item.kind == "environment":
+        building.move(path, to)
+    else:
+        path.rename(to)
+
+
+def _requested(entries: Sequence[Entry], keep: int | None, older_than: float | None) -> list[Entry]:
+    if keep is None and older_than is None:
+        return []
+    return [
+        entry
+        for entry in entries[keep or 0 :]
+        if older_than is None or (entry.run.ended or entry.run.started) < older_than
+    ]
+
+
+def _run(entry: Entry, keep: int | None, older_than: float | None) -> Item:
+    parts = [entry.run, *entry.run.below()]
+    parts += [attempt for part in parts for attempt in part.former]
+    ids = [run.id for run in parts if run.id]
+    paths = tuple(path for run_id in ids for path in home.artifacts().glob(f"*/{run_id}"))
+    # The folder last: while it is there, a later cleaning finds the artifacts.
+    paths = (*paths, entry.run.folder)
+    why = [f"not among the {keep} latest"] * (keep is not None)
+    why += ["older than asked"] * (older_than is not None)
+    return Item("run", entry.run.name, paths, size_of(*paths), ", ".join(why))
+
+
+def _orphans(retention: Retention, others: Iterable[Entry]) -> Iterator[Item]:
+    """Snapshots and stored models that nothing refers to."""
+    referred = [references(entry) for entry in others]
+    used = {digest for entry in referred for digest in entry.snapshots}
+    built = {digest for entry in referred for digest in entry.environments}
+    gone = "no run is left of it"
+    stores: list[tuple[ItemKind, Path, Callable[[Path], bool], str]] = [
+        ("snapshot", home.snapshots(), lambda path: path.name in used, gone),
+        ("environment", home.environments(), lambda path: _works(path, built), gone),
+        ("model", retention.needed.models, lambda path: False, "it is no registered version"),
+    ]
+    for kind, store, is_used, why in stores:
+        for path in _listed(store):
+            if is_used(path) or path.name.startswith(".") or retention.is_held(path):
+                continue
+            yield Item(kind, path.name[:12], (path,), size_of(path), why)
+
+
+def _works(environment: Path, built: set[str]) -> bool:
+    return environment.name in built or building.is_used(environment.name)
+
+
+def _stale_notes(removed: set[str]) -> Iterator[Item]:
+    """Notes of steps to reuse whose run is removed."""
+    for path in _listed(home.reusable()):
+        with suppress(OSError, ValueError, KeyError):
+            folder = Path(json.loads(path.read_text())["folder"])
+            inside = folder.parts[len(home.jobs().parts) :]
+            if not folder.exists() or (inside and inside[0] in removed):
+                yield Item("reuse", path.name[:12], (path,), size_of(path), "its run is removed")
+
+
+def _unfinished(retention: Retention, names: set[str]) -> Iterator[Item]:
+    """Files of programs that were killed before they had finished."""
+    for folder in (home.snapshots(), retention.needed.models, home.assets(), home.home()):
+        for path in _listed(folder):
+            half = path.name.startswith((_REMOVING, _UNFINISHED))
+            if half and retention.is_settled(path):
+                yield Item("leftover", path.name, (path,), size_of(path), "it was never finished")
+    for path in _listed(home.jobs()):
+        empty = path.name not in names and not (path / "job.json").exists()
+        if empty and not jobs.is_alive(path.name) and retention.is_settled(path):
+            yield Item("leftover", path.name, (path,), size_of(path), "it has no record")
+
+
+def _listed(folder: Path) -> list[Path]:
+    return sorted(folder.iterdir()) if folder.is_dir() else []
+
+
+def _remove_protected(function: Callable[..., object], failed: str, error: object) -> None:
+    """A job may have taken the right to write from its own folders."""
+    path = Path(failed)
+    with suppress(OSError):
+        path.parent.chmod(stat.S_IRWXU)
+        if path.is_dir() and not path.is_symlink():
+            path.chmod(stat.S_IRWXU)
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink()
+
+
+@dataclass(frozen=True)
+class References:
+    """What a run refers to: snapshots, environments and runs by name, paths outside its folder."""
+
+    snapshots: frozenset[str]
+    runs: frozenset[str]
+    paths: frozenset[Path]
+    environments: frozenset[str]
+
+
+def is_kept(run: Run) -> bool:
+    """Whether a person protects the run."""
+    return (run.folder / KEPT).exists()
+
+
+def references(entry: Entry) -> References:
+    """What the run and its parts refer to.
+
+    A run that has ended needs no other run's folder: what its steps reuse is linked into its own.
+    """
+    snapshots, runs, paths, environments = set(), set(), set(), set()
+    for run in (entry.run, *entry.run.below()):
+        for path in run.outputs.values():
+            if path.is_symlink() and not path.resolve().is_relative_to(entry.run.folder.resolve()):
+                paths.add(path.resolve())
+    is_running = jobs.is_alive(entry.run.name)
+    # Trials have the snapshot and the data of their sweep.
+    for part in (entry, *(LocalRuns().entry(step) for step in _steps(entry.run))):
+        code = part.lineage.get("code") or {}
+        snapshots.add(str(code.get("digest", "")).removeprefix("sha256:"))
+        environments.add(str((part.lineage.get("interpreter") or {}).get("built", "")))
+        if is_running:
+            data = (part.lineage.get("data") or {}).values()
+            texts = [str(source.get("source", "")) for source in data]
+            texts += [str(value) for value in part.run.parameters.values()]
+            runs |= {name for text in texts for name in PurePath(text).parts}
+            runs.add(part.run.reused_from.partition(".")[0])
+    return References(
+        frozenset(snapshots), frozenset(runs), frozenset(paths), frozenset(environments)
+    )
+
+
+def _steps(run: Run) -> Iterator[Run]:
+    for step in run.steps:
+        yield step
+        yield from _steps(step)
+
+
+class Retention:
+    """The rules of one cleaning; `entries` are all runs that there are."""
+
+    def __init__(self, needed: Needed, entries: Sequence[Entry]) -> None:
+        self.needed = needed
+        self._entries = entries
+        self._paths = {path.resolve(): why for path, why in needed.paths.items()}
+        locks = list(home.live().iterdir()) if home.live().is_dir() else []
+        running = [path for path in locks if jobs.is_alive(path.name)]
+        started = [path.stat().st_mtime for path in running if path.exists()]
+        # A pipeline takes the code of all its steps before the first: it may use it hours later.
+        self._horizon = min([time.time(), *started]) - GRACE_S
+
+    def is_settled(self, path: Path) -> bool:
+        """Whether the path is too old for a run to be about to refer to it."""
+        return path.lstat().st_mtime < self._horizon
+
+    def is_held(self, path: Path) -> bool:
+        """Whether something needs the path, or may be about to."""
+        return self._why(path) != "" or not self.is_settled(path)
+
+    def stay(self, requested: Sequence[Entry]) -> dict[str, str]:
+        """Of the requested runs, those that have to stay: name → why."""
+        stay = {entry.run.name: why for entry in requested if (why := self._why_run(entry))}
+        before = -1
+        while before != len(stay):
+            before = len(stay)
+            names = {entry.run.name for entry in requested} - set(stay)
+            for entry in self._entries:
+                if entry.run.name not in names:
+                    others = [other for other in requested if other.run.name in names]
+                    stay |= self._referred(entry, others)
+        return stay
+
+    def _referred(self, entry: Entry, others: Sequence[Entry]) -> dict[str, str]:
+        """Those of the others that a run which stays refers to."""
+        if not others:
+            return {}
+        referred = references(entry)
+        return {
+            other.run.name: f"{entry.run.name} refers to it"
+            for other in others
+            if other.run.name in referred.runs or any(_owns(other, path) for path in referred.paths)
+        }
+
+    def _why_run(self, entry: Entry) -> str:
+        if jobs.is_alive(entry.run.name):
+            return "it is still running"
+        if is_kept(entry.run):
+            return f"it is kept (ml runs keep --undo {entry.run.name})"
+        for run in (entry.run, *entry.run.below()):
+            if run.id in self.needed.runs:
+                return self.needed.runs[run.id]
+        return self._why(entry.run.folder)
+
+    def _why(self, path: Path) -> str:
+        """Why the path stays: it is needed, is below a needed path, or contains one."""
+        target = path.resolve()
+        for folder in (target, *target.parents):
+            if folder in self._paths:
+                return self._paths[folder]
+        return next((why for p, why in self._paths.items() if p.is_relative_to(target)), "")
+
+
+def _owns(entry: Entry, path: Path) -> bool:
+    if path.is_relative_to(entry.run.folder.resolve()):
+        return True
+    ids = {run.id for run in (entry.run, *entry.run.below()) if run.id}
+    return path.is_relative_to(home.artifacts().resolve()) and bool(ids & set(path.parts))
+
+
+def size_of(*paths: Path) -> int:
+    """Bytes of the disk that the files and folders take; links are not followed."""
+    return sum(size for _, _, size in _inodes(paths))
+
+
+def freed_by(paths: Iterable[Path]) -> int:
+    """Bytes that removing all of the paths gives back.
+
+    Less than what they take where a file has a second name elsewhere, as the outputs of a reused
+    step do.
+    """
+    seen: dict[tuple[int, int], int] = {}
+    return sum(
+        size
+        for inode, links, size in _inodes(paths, every_name=True)
+        if _count(seen, inode) == links
+    )
+
+
+def _count(seen: dict[tuple[int, int], int], inode: tuple[int, int]) -> int:
+    seen[inode] = seen.get(inode, 0) + 1
+    return seen[inode]
+
+
+def _inodes(
+    paths: Iterable[Path], every_name: bool = False
+) -> Iterator[tuple[tuple[int, int], int, int]]:
+    """(inode, names that it has, bytes) of every file, once or once for each name met."""
+    counted = set()
+    for path in _walk(paths):
+        with suppress(OSError):  # it may be removed meanwhile
+            state = path.stat(follow_symlinks=False)
+            inode = state.st_dev, state.st_ino
+            if inode in counted and not every_name:
+                continue
+            counted.add(inode)
+            is_folder = (state.st_mode & 0o170000) == 0o040000
+            yield inode, 1 if is_folder else state.st_nlink, state.st_blocks * BLOCK_BYTES
+
+
+def _walk(paths: Iterable[Path]) -> Iterator[os.DirEntry[str] | Path]:
+    for path in paths:
+        yield path
+        if path.is_dir() and not path.is_symlink():
+            yield from _below(path)
+
+
+def _below(folder: Path | str) -> Iterator[os.DirEntry[str]]:
+    with suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            yield entry
+            if entry.is_dir(follow_symlinks=False):
+                yield from _below(entry.path)

@@ -1,1 +1,0 @@
-"""Disk space: what may be removed, what stays, and the limit."""

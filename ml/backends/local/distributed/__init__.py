@@ -1,1 +1,0 @@
-"""Distributed jobs: who starts their processes on one machine, and whose fault an end was."""

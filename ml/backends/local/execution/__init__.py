@@ -1,0 +1,1 @@
+"""Jobs that run: commands, sweeps and pipelines, and how they are resumed."""

@@ -1,0 +1,342 @@
+"""Jobs that run: one shape for commands, sweeps and pipelines, and the pipeline of such steps.
+
+Steps are runs of their own, as many at once as there are cores.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Protocol, TextIO
+
+from ml.backends.local import files, outcome
+from ml.backends.local.execution import reuse
+from ml.backends.local.execution.binding import asked_of, bound
+from ml.backends.local.execution.command import Execution
+from ml.backends.local.execution.session import Preparation, Session
+from ml.backends.local.execution.sweep import Sweep, concurrency
+from ml.backends.local.execution.trials import saved_sweep
+from ml.backends.local.pool.pool import Pool
+from ml.backends.local.processes.interruption import Interruption
+from ml.backends.local.runs import jobs, lifecycle, lineage, records
+from ml.backends.runs import Event, Kind, Run, Status, Watch
+from ml.core.errors import Problem, Refused
+from ml.specs.plan.plan import CommandPlan, FromStep, PipelinePlan, Plan, StepPlan, SweepPlan
+
+# How often tasks are polled; the end of a process that the pool forked wakes this program.
+POLL_S = 0.02
+
+
+class Task(Protocol):
+    """A command, a sweep or a pipeline that was started: a job, or a step of one."""
+
+    @property
+    def run(self) -> Run:
+        """The run as it stands."""
+        ...
+
+    def turn(self, stop: str, at_once: bool) -> bool:
+        """Poll it and do what is due; True when it has ended. Called until then.
+
+        `stop` is the reason for ending it, "" to continue; with `at_once` there is no grace period.
+        """
+        ...
+
+    def widen(self, cores: int) -> int:
+        """Offer it more cores; how many of them it takes."""
+        ...
+
+    def finish(self) -> Run:
+        """Close its run, once it has ended."""
+        ...
+
+
+def start_task(
+    plan: Plan,
+    preparation: Preparation,
+    folder: Path,
+    watch: Watch,
+    cores: int,
+    *,
+    name: str = "",
+    parent: str | None = None,
+    stopped: Run | None = None,
+    former: tuple[Run, ...] = (),
+    echo: TextIO | None = None,
+) -> Task:
+    """Start the plan in its folder; a sweep or pipeline that was `stopped` there continues.
+
+    A step has a `name` and the run id of its `parent`, and may have `former` attempts.
+    """
+    name = name or folder.name
+    if isinstance(plan, PipelinePlan):
+        return Pipeline(plan, preparation, folder, watch, name, parent, cores, stopped)
+    session = session_for(plan, preparation, parent, cores)
+    if isinstance(plan, SweepPlan):
+        saved = saved_sweep(folder, plan.primary_metric) if stopped else None
+        return Sweep(plan, session, folder, watch, name, cores, saved)
+    # The metrics of a step are in the pipeline's run when it has ended.
+    watch_metrics = watch if parent is None else None
+    execution = Execution(
+        session,
+        plan,
+        folder,
+        name,
+        parent=parent,
+        former=former,
+        echo=echo,
+        watch=watch_metrics,
+    )
+    execution.start()
+    return execution
+
+
+def drive(task: Task, pool: Pool, interruption: Interruption, watch: Watch) -> Run:
+    """Poll a job until it has ended, and close it; signals that were collected end it."""
+    watch(Event("started", task.run))
+    while not task.turn(interruption.name, interruption.impatient):
+        jobs.beat(task.run.folder.name)
+        pool.wait(POLL_S)
+    return task.finish()
+
+
+def session_for(
+    plan: CommandPlan | SweepPlan, preparation: Preparation, parent: str | None, cores: int
+) -> Session:
+    """What the command, or each trial of the sweep, runs with."""
+    if isinstance(plan, CommandPlan):
+        return preparation.session(plan, parent, cores)
+    threads = max(1, cores // min(cores, concurrency(plan)))
+    return preparation.session(plan.trial, parent, threads)
+
+
+class Pipeline:
+    """The state of one pipeline, nested or not, a `Task`. One that was `stopped` continues.
+
+    `cores` are for all of its steps together. A step gets its share when it starts. A step that
+    becomes ready later does so because another ended, and gets the share of that one. Cores that
+    no step waits for go to the sweeps that are running.
+    """
+
+    def __init__(
+        self,
+        plan: PipelinePlan,
+        preparation: Preparation,
+        folder: Path,
+        watch: Watch,
+        name: str,
+        parent: str | None,
+        cores: int,
+        stopped: Run | None,
+    ) -> None:
+        self._plan, self._preparation, self._watch = plan, preparation, watch
+        self._free = cores
+        self._waiting = dict(plan.steps)
+        self._running: dict[str, tuple[Task, int, str]] = {}
+        self._ended: dict[str, Run] = {}
+        self._written: dict[FromStep, Path] = {}
+        self._cut_short = self._stop = ""
+        if stopped:
+            self._lineage = records.lineage(folder)
+            self.run = lifecycle.reopen(preparation.tracking, stopped, self._lineage)
+            self._retake(stopped)
+            return
+        self._lineage = lineage.of_pipeline(plan, parent)
+        (folder / "steps").mkdir(parents=True)
+        literals = {key: data.value for key, data in plan.inputs.items() if data.is_literal}
+        self.run = lifecycle.start(
+            preparation.tracking, plan, folder, name, self._lineage, literals
+        )
+
+    def _retake(self, stopped: Run) -> None:
+        """Take in the steps that had ended; the others wait, and continue where they were."""
+        for run in sorted(stopped.steps, key=lambda step: step.ended or 0.0):
+            name = run.folder.name
+            wrote = records.original(run)
+            if (
+                not run.id
+                or lifecycle.was_cut_off(run)
+                or lifecycle.has_lost_output(run)
+                or not wrote
+            ):
+                continue
+            del self._waiting[name]
+            artifacts = self._preparation.tracking.artifacts_of(wrote.id)
+            self._take_in(name, run, dict.fromkeys(asked_of(self._plan, name), artifacts))
+        self._refresh()
+
+    def turn(self, stop: str, at_once: bool) -> bool:
+        """See Task."""
+        if stop and (self._waiting or self._running):
+            self._cut_short = stop
+        why = stop or self._stop
+        for name, (task, _, _) in list(self._running.items()):
+            if task.turn(why, at_once):
+                self._close(name)
+        if not self._stop and not stop:
+            self._start_ready()
+            self._free -= self.widen(self._free)
+        elif self._waiting:
+            for name in list(self._waiting):
+                self._leave_out(name, "the pipeline was stopped before its turn came")
+        return not self._running and not self._waiting
+
+    def widen(self, cores: int) -> int:
+        """See Task."""
+        taken = 0
+        for name, (task, share, key) in self._running.items():
+            more = task.widen(cores - taken)
+            self._running[name] = task, share + more, key
+            taken += more
+        return taken
+
+    def finish(self) -> Run:
+        """See Task: the pipeline's outputs are those of its steps."""
+        steps = tuple(self._ended.values())
+        status, error = outcome.pipeline_status(self._plan, self.run, steps, self._cut_short)
+        outputs = {}
+        for name, origin in self._plan.origins.items():
+            path = self._written.get(origin)
+            if path is not None and name in self._plan.outputs:
+                outputs[name] = files.promote(self.run.folder, name, path)
+        self.run = replace(
+            self.run,
+            status=status,
+            ended=time.time(),
+            outputs=outputs,
+            ended_by=self._cut_short,
+            error=error,
+            steps=steps,
+        )
+        self.run = lifecycle.finish(
+            self._preparation.tracking, self.run, self._lineage, self._plan.outputs
+        )
+        return self.run
+
+    def _start_ready(self) -> None:
+        """Start what no longer waits for anything, and leave out what waits in vain."""
+        for name, step in list(self._waiting.items()):
+            lost = [one for one in step.after if one in self._ended and not self._completed(one)]
+            if lost:
+                self._leave_out(name, f"it needs step `{lost[0]}`, which did not complete")
+        ready = [
+            (name, step)
+            for name, step in self._waiting.items()
+            if all(other in self._ended for other in step.after)
+        ]
+        for left, (name, step) in zip(range(len(ready), 0, -1), ready, strict=True):
+            if self._free > 0:
+                del self._waiting[name]
+                self._start(name, step, max(1, self._free // left))
+
+    def _completed(self, name: str) -> bool:
+        return self._ended[name].status == "Completed"
+
+    def _start(self, name: str, step: StepPlan, share: int) -> None:
+        """Start a step with its share of the cores, or take over the outputs of an earlier run."""
+        plan = bound(step, self._plan, self._written)
+        folder, label, key = self.run.folder / "steps" / name, f"{self.run.name}.{name}", ""
+        preparation, tracking = self._preparation, self._preparation.tracking
+        has_parts = isinstance(plan, SweepPlan | PipelinePlan)
+        stopped = lifecycle.resumable(tracking, folder) if has_parts else None
+        former = () if stopped else lifecycle.set_aside(tracking, folder, label)
+        try:
+            if step.is_deterministic and not isinstance(plan, PipelinePlan):
+                session = session_for(plan, preparation, self.run.id, share)
+                code = session.snapshot.digest if session.snapshot else ""
+                key = reuse.key(plan, code, preparation.digest, session.interpreter)
+                # What is to be evicted has to run.
+                again = stopped or self._plan.force_rerun or preparation.evictions.after_s
+                kept = None if again else reuse.find(key)
+                if kept is not None:
+                    self._end(name, reuse.take_over(kept, folder, label, plan, session), key, kept)
+                    return
+            task = start_task(
+                plan,
+                preparation,
+                folder,
+                self._relay,
+                share,
+                name=label,
+                parent=self.run.id,
+                stopped=stopped,
+                former=former,
+            )
+        except Refused as refused:
+            self._end(name, self._never_started(name, "Failed", error=_at(refused, step)))
+            return
+        self._free -= share
+        self._running[name] = task, share, key
+        self._tell("step_started", task.run)
+
+    def _close(self, name: str) -> None:
+        task, share, key = self._running.pop(name)
+        self._free += share
+        self._end(name, task.finish(), key)
+
+    def _end(self, name: str, run: Run, key: str = "", kept: reuse.Kept | None = None) -> None:
+        paths = self._take_in(name, run, kept.paths if kept else {})
+        if run.status == "Completed" and key:
+            reuse.keep(key, run, paths, self._preparation.digest)
+        self._tell("step_ended", run)
+
+    def _take_in(self, name: str, run: Run, former: Mapping[str, Path]) -> dict[str, Path]:
+        """A step that has ended: what it wrote, for the steps that wait for it.
+
+        `former` is where outputs lie that are not its own.
+        """
+        self._ended[name] = run
+        # A sweep's outputs are links to its best trial's; MLflow refuses to read through one.
+        paths = {output: path.resolve() for output, path in run.outputs.items()}
+        for output in asked_of(self._plan, name) - set(paths):
+            # Azure ML's implicit output: what the step left in ./outputs and ./logs.
+            if output in former or run.id:
+                own = self._preparation.tracking.artifacts_of
+                paths[output] = former.get(output) or own(run.id)
+        self._written |= {FromStep(name, output): path for output, path in paths.items()}
+        if run.status != "Completed" and not self._plan.continue_on_step_failure:
+            self._stop = outcome.STEP_FAILED
+        return paths
+
+    def _leave_out(self, name: str, why: str) -> None:
+        """End a step that waits in vain, with the reason as a warning."""
+        del self._waiting[name]
+        warning = Problem(
+            outcome.NOT_STARTED,
+            f"step `{name}` was not started: {why}",
+            severity="warning",
+        )
+        self._ended[name] = self._never_started(
+            name, "Canceled", ended_by=outcome.NOT_STARTED, warnings=(warning,)
+        )
+        self._tell("step_ended", self._ended[name])
+
+    def _never_started(self, name: str, status: Status, **fields: Any) -> Run:
+        """A step that has no run of its own in MLflow."""
+        now, run = time.time(), self.run
+        label, folder = f"{run.name}.{name}", run.folder / "steps" / name
+        return Run("", label, status, run.experiment, folder, now, now, **fields)
+
+    def _relay(self, event: Event) -> None:
+        """What a sweep step or a nested pipeline tells, as something that happened in this one."""
+        self._refresh()
+        step = event.step or event.run
+        self._watch(Event(event.kind, self.run, event.trial, step))
+
+    def _tell(self, kind: Kind, step: Run) -> None:
+        self._refresh()
+        records.write(self.run, self._lineage)
+        self._watch(Event(kind, self.run, step=step))
+
+    def _refresh(self) -> None:
+        going = [task.run for task, _, _ in self._running.values()]
+        steps = sorted([*self._ended.values(), *going], key=lambda step: step.started)
+        self.run = replace(self.run, steps=tuple(steps))
+
+
+def _at(refused: Refused, step: StepPlan) -> Problem:
+    """The first problem, at the step if it has no place of its own."""
+    problem = refused.problems[0]
+    return problem if problem.place else Problem(problem.code, problem.found, place=step.place)

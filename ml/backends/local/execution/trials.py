@@ -1,0 +1,189 @@
+"""The trials of a sweep: their runs, what they have logged, and which of them leads.
+
+Those of a sweep that was stopped are read from its folder and restored.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from ml.backends.local.runs import lifecycle, records
+from ml.backends.local.tracking import reader
+from ml.backends.runs import Run
+from ml.specs.plan.plan import Sample, SweepPlan
+from ml.sweeps import objective
+from ml.sweeps.early_termination import Policy, Verdict
+from ml.sweeps.samplers import Sampler
+
+
+class Trials:
+    """Trials by name, in the order of their starts."""
+
+    def __init__(self, plan: SweepPlan) -> None:
+        self._plan = plan
+        self._runs: dict[str, Run] = {}
+        self._order: dict[str, int] = {}
+        self._curves: dict[str, array[float]] = {}
+        self._scores: dict[str, float | None] = {}
+        # The names of the running trials by their run ids.
+        self._running: dict[str, str] = {}
+        settings = plan.early_termination
+        self._policy = Policy(settings, plan.goal) if settings else None
+        self._best: str | None = None
+
+    def __len__(self) -> int:
+        return len(self._runs)
+
+    def __getitem__(self, name: str) -> Run:
+        return self._runs[name]
+
+    @property
+    def runs(self) -> tuple[Run, ...]:
+        """Every trial as it is now."""
+        return tuple(self._runs.values())
+
+    @property
+    def best(self) -> str | None:
+        """The leader among the completed trials; of equals the one that started first."""
+        return self._best
+
+    def curve(self, name: str) -> Sequence[float]:
+        """What a running trial has logged of the primary metric so far."""
+        return self._curves[name]
+
+    def score(self, name: str) -> float | None:
+        """The trial's best value, once it has completed and can be ranked."""
+        return self._scores.get(name)
+
+    def put(self, run: Run, logged: Iterable[float] = ()) -> None:
+        """Add a trial that started, or close one that ended.
+
+        `logged` is what a trial from before a resume logged of the primary metric. The curve of a
+        trial that ended is dropped: MLflow has it.
+        """
+        name = run.name
+        self._runs[name] = run
+        self._order.setdefault(name, len(self._order))
+        curve = self._curves.setdefault(name, array("d"))
+        for value in logged:
+            self._log(name, value)
+        if run.ended is None:
+            self._running[run.id] = name
+            return
+        self._running.pop(run.id, None)
+        del self._curves[name]
+        is_ranked = run.status == "Completed"
+        self._scores[name] = objective.score(curve, self._plan.goal) if is_ranked else None
+        pair = sorted({name, self._best or name}, key=self._order.__getitem__)
+        self._best = objective.leader({one: self._scores[one] for one in pair}, self._plan.goal)
+
+    def log(self, values: Iterable[tuple[str, float]]) -> dict[str, int]:
+        """Add (run id, value) to the curves; the trials with news, and their lengths before."""
+        before: dict[str, int] = {}
+        for run_id, value in values:
+            if name := self._running.get(run_id):
+                before.setdefault(name, len(self._curves[name]))
+                self._log(name, value)
+        for name in before:
+            metrics = {self._plan.primary_metric: self._curves[name][-1]}
+            self._runs[name] = replace(self._runs[name], metrics=metrics)
+        return before
+
+    def verdict(self, name: str, before: int) -> Verdict | None:
+        """The policy's verdict on the intervals that the trial reached since it had `before`."""
+        if self._policy is None:
+            return None
+        intervals = range(before + 1, len(self._curves[name]) + 1)
+        verdicts = (self._policy.verdict(name, interval) for interval in intervals)
+        return next(filter(None, verdicts), None)
+
+    def _log(self, name: str, value: float) -> None:
+        self._curves[name].append(value)
+        if self._policy:
+            self._policy.add(name, value)
+
+
+@dataclass(frozen=True)
+class SavedTrial:
+    """A trial that had started. `sample` is None when its file was lost with the machine.
+
+    `curve` is what it logged of the primary metric; `counts` says whether it ran to its end and
+    everything that it logged is there. A trial that does not count is run again.
+    """
+
+    number: int
+    run: Run
+    sample: Sample | None
+    curve: tuple[float, ...]
+    counts: bool
+
+    def recall(self, sampler: Sampler) -> Sample:
+        """The trial's sample, which the sampler repeats, or makes again when it was lost."""
+        if self.sample is not None:
+            sampler.recall(self.sample)
+            return self.sample
+        sample = sampler.ask()
+        assert sample is not None, f"trial {self.number} had started: the sampler has it"
+        return sample
+
+
+@dataclass(frozen=True)
+class SavedSweep:
+    """A sweep that was closed before its end: its record, and its trials by their numbers."""
+
+    run: Run
+    lineage: dict[str, Any]
+    trials: tuple[SavedTrial, ...]
+
+    def restore(self, trials: Trials, sampler: Sampler) -> deque[Sample]:
+        """Bring both to where they were; the samples that are to be run again.
+
+        The sampler recalls every trial in their order, then is told how those that count ended, in
+        the order in which they did.
+        """
+        for trial in self.trials:
+            trials.put(trial.run, trial.curve)
+        recalled = [trial.recall(sampler) for trial in self.trials]
+        ended = (trial for trial in self.trials if trial.counts)
+        for trial in sorted(ended, key=lambda trial: trial.run.ended or 0.0):
+            sampler.tell(trial.number, trial.curve, trials.score(trial.run.name))
+        return deque(
+            one for one, trial in zip(recalled, self.trials, strict=True) if not trial.counts
+        )
+
+
+def saved_sweep(folder: Path, metric: str) -> SavedSweep:
+    """The sweep in that folder, whose record is closed; `metric` is its primary metric."""
+    run = records.read(folder)
+    trials = tuple(_trial(run, number, metric) for number in range(_trial_count(folder)))
+    return SavedSweep(run, records.lineage(folder), trials)
+
+
+def _trial_count(sweep: Path) -> int:
+    """How many trials have left a trace."""
+    traces = [*(sweep / "trials").glob("*"), *(sweep / records.ATTEMPTS).glob("*")]
+    numbers = [int(name) for one in traces if (name := one.name.partition(".")[0]).isdecimal()]
+    return max(numbers, default=-1) + 1
+
+
+def _trial(sweep: Run, number: int, metric: str) -> SavedTrial:
+    part = sweep.folder / "trials" / str(number)
+    folders = (part, *reversed(lifecycle.earlier(part)))
+    sample = next(filter(None, map(records.read_sample, folders)), None)
+    run = records.read_if_whole(part) or _lost(sweep, number, part)
+    curve = tuple(reader.curve(run.id, metric))
+    # A machine that went off may have taken the last seconds of the store with it.
+    is_there = bool(curve) or metric not in run.metrics
+    counts = is_there and not lifecycle.was_cut_off(run)
+    return SavedTrial(number, run, sample, curve if counts else (), counts)
+
+
+def _lost(sweep: Run, number: int, part: Path) -> Run:
+    """A trial of which no record is left."""
+    name, started, why = f"{sweep.name}_{number}", sweep.started, lifecycle.EXECUTOR_GONE
+    return Run("", name, "Canceled", sweep.experiment, part, started, started, ended_by=why)

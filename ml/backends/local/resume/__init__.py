@@ -1,1 +1,0 @@
-"""Resuming a run that was killed or interrupted."""

@@ -1,0 +1,213 @@
+"""A run from its start to its end, in MLflow and in its record; and again, when it was cut off.
+
+Commands, sweeps and pipelines start and finish their runs here. What a killed executor left open
+is closed for it. A sweep or a pipeline can be reopened; a trial or step that was cut off is set
+aside and runs again.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from ml.backends.local import registration
+from ml.backends.local.processes import reaper
+from ml.backends.local.runs import jobs, lineage, records
+from ml.backends.local.tracking.tracking import Tracking
+from ml.backends.runs import OPEN, Pause, Run
+from ml.core import faults, home
+from ml.core.errors import Problem
+from ml.specs.plan.plan import OutputPlan, Plan, Value
+
+EXECUTOR_GONE = "executor-gone"
+# Reasons from outside a run: not its own command, its limits or the policy of a sweep.
+FROM_OUTSIDE = frozenset(
+    {EXECUTOR_GONE, "SIGINT", "SIGTERM", "SIGHUP", "sweep_timeout", "sweep_failed", "step_failed"}
+)
+_POLL_S = 0.02
+
+
+def start(
+    tracking: Tracking,
+    plan: Plan,
+    folder: Path,
+    name: str,
+    origin: Mapping[str, Any],
+    parameters: Mapping[str, Value | None],
+    outputs: Mapping[str, Path] | None = None,
+    former: tuple[Run, ...] = (),
+    tags: Mapping[str, str] | None = None,
+) -> Run:
+    """A run that is Running, in MLflow and with a record in `folder`, which exists.
+
+    `origin` is its lineage, `former` are earlier attempts; parameters without a value are left out.
+    """
+    run_id = tracking.start(
+        plan.experiment, folder, name, {**plan.tags, **lineage.tags(origin), **(tags or {})}
+    )
+    run = Run(
+        id=run_id,
+        name=name,
+        status="Running",
+        experiment=plan.experiment,
+        folder=folder,
+        started=time.time(),
+        parameters={key: value for key, value in parameters.items() if value is not None},
+        outputs=outputs or {},
+        former=former,
+    )
+    records.write(run, origin)
+    return run
+
+
+def finish(
+    tracking: Tracking,
+    run: Run,
+    origin: Mapping[str, Any],
+    outputs: Mapping[str, OutputPlan],
+) -> Run:
+    """Close a run that has its final status; its named outputs are registered if it completed.
+
+    The record comes first: what is left open in MLflow then gets its status from there. The
+    parameters of a sweep are those of its best trial, whose run in MLflow has them.
+    """
+    run = registration.register_outputs(outputs, run)
+    records.write(run, origin)
+    tracking.end(run.id, run.status, {} if run.trials else run.parameters)
+    return run
+
+
+def as_it_is(run: Run) -> Run:
+    """The run as a reader should see it: Canceled when its executor is gone."""
+    if run.status not in OPEN or jobs.is_alive(run.name):
+        return run
+    return _closed(run, jobs.last_sign(run.name) or run.started)
+
+
+def close_abandoned(tracking: Tracking) -> list[str]:
+    """Mark every abandoned run KILLED, in MLflow and in its record; their names.
+
+    A run that another process resumes at this moment is left to that process.
+    """
+    names = []
+    for name in jobs.abandoned():
+        with suppress(jobs.Held), jobs.hold(name) as last_sign:
+            close_parts(tracking, name, last_sign)
+            names.append(name)
+    return names
+
+
+def close_parts(tracking: Tracking, name: str, last_sign: float | None) -> None:
+    """Close the open parts of a run without an executor; the caller holds its lock.
+
+    A run whose record was closed, but not its MLflow run (the disk was full), gets the status of
+    the record. The executor's watchman has ended the processes already.
+    """
+    recorded = {run.id: run for run in records.within(home.jobs() / name)}
+    for run_id in tracking.running(home.jobs() / name):
+        run = recorded.get(run_id)
+        status = run.status if run and run.status not in OPEN else "Canceled"
+        tracking.end(run_id, status, run.parameters if run else {})
+    for run in recorded.values():
+        if run.status in OPEN:
+            ended = max(last_sign or 0.0, run.started)
+            records.write(_closed(run, ended), records.lineage(run.folder))
+
+
+def reopen(tracking: Tracking, run: Run, origin: Mapping[str, Any]) -> Run:
+    """Let a closed sweep or pipeline be Running again; the pause is recorded."""
+    now = time.time()
+    why = run.ended_by or (run.error.code if run.error else "")
+    pauses = (*run.pauses, Pause(run.ended or run.started, now, why))
+    tracking.reopen(run.id, {"resumed": str(len(pauses))})
+    again = Run(
+        run.id,
+        run.name,
+        "Running",
+        run.experiment,
+        run.folder,
+        run.started,
+        parameters=run.parameters,
+        pauses=pauses,
+    )
+    records.write(again, origin)
+    return again
+
+
+def _closed(run: Run, ended: float) -> Run:
+    return replace(
+        run,
+        status="Canceled",
+        ended=ended,
+        ended_by=EXECUTOR_GONE,
+        trials=tuple(_closed(t, ended) if t.status in OPEN else t for t in run.trials),
+        steps=tuple(_closed(s, ended) if s.status in OPEN else s for s in run.steps),
+        error=Problem(
+            EXECUTOR_GONE,
+            f"the program that ran {run.name} was killed before it could close the run",
+            hint=f"ml runs resume {run.name}"
+            if run.trials or run.steps
+            else "run the spec again; what was logged and written until then is kept",
+        ),
+    )
+
+
+def was_cut_off(run: Run) -> bool:
+    """Whether the run was ended from outside, or by a fault of this machine, before its time."""
+    if run.status == "Failed":
+        return run.error is not None and run.error.code in faults.CODES
+    return run.status in OPEN or (run.status == "Canceled" and run.ended_by in FROM_OUTSIDE)
+
+
+def has_lost_output(run: Run) -> bool:
+    """Whether an output of a completed run was removed since."""
+    unwritten = any(warning.code == "output-empty" for warning in run.warnings)
+    is_here = all(path.exists() for path in run.outputs.values())
+    return run.status == "Completed" and not is_here and not unwritten
+
+
+def resumable(tracking: Tracking, part: Path) -> Run | None:
+    """The record of a sweep or pipeline step that can be resumed; None when it cannot."""
+    run = records.read_if_whole(part)
+    return run if run is not None and run.id in tracking.runs_in(part) else None
+
+
+def set_aside(tracking: Tracking, part: Path, name: str) -> tuple[Run, ...]:
+    """Make room for another attempt at a trial or step; the earlier attempts, the first first.
+
+    Its folder is moved, and its MLflow run becomes KILLED whatever it was. A program that is killed
+    in the middle of this does it again with the same result.
+    """
+    former = earlier(part)
+    if part.exists():
+        target = records.attempt_folder(part, len(former) + 1)
+        ids = tracking.runs_in(part)
+        end_processes(ids)
+        for run_id in ids:
+            tracking.set_aside(run_id, f"{name}, attempt {len(former) + 1}", target)
+        target.parent.mkdir(exist_ok=True)
+        part.rename(target)
+        former.append(target)
+    return tuple(run for run in map(records.read_if_whole, former) if run)
+
+
+def earlier(part: Path) -> list[Path]:
+    """The folders of the attempts that were set aside, the first first."""
+    folders: list[Path] = []
+    while (folder := records.attempt_folder(part, len(folders) + 1)).exists():
+        folders.append(folder)
+    return folders
+
+
+def end_processes(run_ids: Iterable[str]) -> None:
+    """End every process of runs whose executor is gone."""
+    alive = list(run_ids)
+    while alive := [run_id for run_id in alive if reaper.processes_of(run_id)]:
+        for run_id in alive:
+            reaper.send(signal.SIGKILL, run_id, None)
+        time.sleep(_POLL_S)

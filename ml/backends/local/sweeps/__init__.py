@@ -1,1 +1,0 @@
-"""Sweeps: trials as runs of their own, watched while they run."""

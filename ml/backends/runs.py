@@ -1,0 +1,356 @@
+"""The runs of a backend: what they are, and the store that finds them again.
+
+`ml.backends.ranking` and `ml.backends.comparison` work on any `RunStore`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from pathlib import Path, PurePath
+from typing import Any, Literal, Protocol
+
+from ml.core.errors import Problem
+from ml.specs.plan.plan import Sample, Value
+
+Kind = Literal[
+    "started",
+    "metric",
+    "trial_started",
+    "trial_metric",
+    "trial_ended",
+    "step_started",
+    "step_ended",
+    "ended",
+]
+Status = Literal["Queued", "Running", "Completed", "Failed", "Canceled"]
+STATUSES: tuple[Status, ...] = ("Queued", "Running", "Completed", "Failed", "Canceled")
+# What follows it in a problem of a failed script is the end of its log.
+LOG_FOLLOWS = "; the end of its log:"
+# The statuses of a run that has not ended.
+OPEN: frozenset[Status] = frozenset({"Queued", "Running"})
+# (step, value) pairs of one metric in the order in which a script logged them.
+Curve = tuple[tuple[int, float], ...]
+
+
+@dataclass(frozen=True)
+class Pause:
+    """When a run stood still: from its stop (for the reason `ended_by`) until it was resumed."""
+
+    since: float
+    until: float
+    ended_by: str
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A job that was started, with Azure ML's status names.
+
+    `id` is the tracking server's run id, `name` what a person types (`calm_river_03`). `outputs`
+    are local folders or files by the output's name. A sweep's `trials` are in the order in which
+    they were started and `best` is the name of the best that completed. `error` says why it failed.
+    `ended_by` names what ended a trial early (`median_stopping`), "" otherwise. `warnings` are
+    what a person should know of a run that did not fail for it (an empty output, a NaN metric).
+    A pipeline's `steps` are in the order in which they were started; one that never was has the id
+    "" (its `ended_by` says why). `reused_from` names the run whose outputs a step took over.
+    One that was stopped and resumed has `pauses`; a trial or step that was cut off then and run
+    again has its `former` attempts, which count for nothing.
+    `registered` are the assets that outputs became (`azureml:name:version`), by the output's name.
+    `restarts` are the times (epoch seconds) at which it was started again after an eviction.
+    """
+
+    id: str
+    name: str
+    status: Status
+    experiment: str
+    folder: Path
+    started: float
+    ended: float | None = None
+    parameters: Mapping[str, Value] = field(default_factory=dict)
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    outputs: Mapping[str, Path] = field(default_factory=dict)
+    trials: tuple[Run, ...] = ()
+    best: str | None = None
+    ended_by: str = ""
+    error: Problem | None = None
+    warnings: tuple[Problem, ...] = ()
+    steps: tuple[Run, ...] = ()
+    reused_from: str = ""
+    registered: Mapping[str, str] = field(default_factory=dict)
+    restarts: tuple[float, ...] = ()
+    pauses: tuple[Pause, ...] = ()
+    former: tuple[Run, ...] = ()
+
+    @property
+    def active_s(self) -> float:
+        """The seconds that it has been worked on, until it ended or, while it goes on, until now.
+
+        Pauses do not count.
+        """
+        whole = (self.ended or time.time()) - self.started
+        return whole - sum(pause.until - pause.since for pause in self.pauses)
+
+    def trial(self, name: str) -> Run:
+        """The trial of that name; KeyError when the sweep has none."""
+        for trial in self.trials:
+            if trial.name == name:
+                return trial
+        raise KeyError(name)
+
+    def step(self, name: str) -> Run:
+        """The step of that name, as the pipeline calls it; KeyError when it has none."""
+        for step in self.steps:
+            if step.name == f"{self.name}.{name}":
+                return step
+        raise KeyError(name)
+
+    def below(self) -> Iterator[Run]:
+        """Every run that belongs to this one: steps, their steps, and trials."""
+        for one in (*self.steps, *self.trials):
+            yield one
+            yield from one.below()
+
+
+def without_log(problem: Problem) -> Problem:
+    """The problem of a failed script without the end of its log, which the person has read.
+
+    A rank that failed has a log of its own.
+    """
+    found, follows, _ = problem.found.partition(LOG_FOLLOWS)
+    return replace(problem, found=found) if follows and found.startswith("the command") else problem
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something a watcher may show: `kind` says what happened to `run`, or to a part of it.
+
+    `step` is the innermost step that it happened to, and `trial` the trial (of that step's sweep,
+    or of the run's own).
+    """
+
+    kind: Kind
+    run: Run
+    trial: Run | None = None
+    step: Run | None = None
+
+
+Watch = Callable[[Event], None]
+
+
+def unwatched(event: Event) -> None:
+    """A watcher that shows nothing."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A run with its kind (`command`, `sweep` or `pipeline`) and its lineage.
+
+    The lineage is JSON: spec, code, data, environment, objective; empty for a step that was never
+    started.
+    """
+
+    run: Run
+    kind: str
+    lineage: Mapping[str, Any]
+
+    @property
+    def project(self) -> str:
+        """The folder under ml/projects that the spec is in; "" for any other spec."""
+        parts = PurePath(str(self.lineage.get("spec", ""))).parts
+        return dict(pairwise(parts)).get("projects", "")
+
+    @property
+    def objective(self) -> tuple[str, str] | None:
+        """A sweep's primary metric and its goal."""
+        objective = self.lineage.get("objective")
+        return (objective["primary_metric"], objective["goal"]) if objective else None
+
+    @property
+    def display_name(self) -> str:
+        """The spec's `display_name`, by default the name of its file."""
+        return str(self.lineage.get("display_name") or "")
+
+    @property
+    def tags(self) -> Mapping[str, str]:
+        """The spec's tags."""
+        return dict(self.lineage.get("tags") or {})
+
+    def belongs_to(self, project: str) -> bool:
+        """Whether the spec is in the project, or the experiment has the project's name."""
+        return project in (self.project, self.run.experiment.replace("-", "_"))
+
+
+@dataclass(frozen=True)
+class Filter:
+    """Conditions for a list of runs; one that is not given holds for every run.
+
+    `since` is in epoch seconds. The value of a tag is None where any value will do.
+    """
+
+    experiment: str | None = None
+    project: str | None = None
+    statuses: Collection[str] = ()
+    since: float | None = None
+    display_name: str | None = None
+    tags: Mapping[str, str | None] = field(default_factory=dict)
+
+    def apply(self, entries: Iterable[Entry]) -> list[Entry]:
+        """The entries for which every condition holds, in their order."""
+        return [entry for entry in entries if self._matches(entry)]
+
+    def _matches(self, entry: Entry) -> bool:
+        run = entry.run
+        return (
+            self.experiment in (None, run.experiment)
+            and (self.project is None or entry.belongs_to(self.project))
+            and (not self.statuses or run.status in self.statuses)
+            and (self.since is None or run.started >= self.since)
+            and self.display_name in (None, entry.display_name)
+            and all(
+                key in entry.tags and value in (None, entry.tags[key])
+                for key, value in self.tags.items()
+            )
+        )
+
+
+@dataclass(frozen=True)
+class LineageInput:
+    """An input of a run: an asset or a path, and its sha256 ("" if it was not read).
+
+    `run` and `output` name the run that made it; both are "" for data that no known run made.
+    """
+
+    name: str
+    source: str
+    digest: str
+    run: str = ""
+    output: str = ""
+
+
+@dataclass(frozen=True)
+class LineageOutput:
+    """An output of a run: its sha256 now (None if it is gone), and the asset that it became."""
+
+    name: str
+    path: Path
+    digest: str | None
+    asset: str
+
+
+@dataclass(frozen=True)
+class LineageNode:
+    """One run of a lineage with its inputs and outputs.
+
+    `snapshot` is the folder with the code as it ran; None once it was removed.
+    """
+
+    entry: Entry
+    inputs: tuple[LineageInput, ...]
+    outputs: tuple[LineageOutput, ...]
+    snapshot: Path | None
+
+    @property
+    def run(self) -> Run:
+        """The run itself."""
+        return self.entry.run
+
+    @property
+    def code(self) -> Mapping[str, Any]:
+        """Commit, branch, whether dirty, digest of the snapshot; empty when nothing is known."""
+        return self.entry.lineage.get("code") or {}
+
+
+class TrackingUnavailable(Exception):
+    """The tracking store does not exist or cannot be read; the message says why."""
+
+
+class RunStore(Protocol):
+    """The runs of a backend, their metrics and their files. It changes nothing."""
+
+    def document(self, run: Run) -> dict[str, Any]:
+        """The run as JSON: its fields, its `kind`, paths relative to its folder."""
+        ...
+
+    def find(self, name: str, experiment: str | None = None) -> Run:
+        """The run with that name or id, or the `latest` (of the experiment).
+
+        Steps and trials have names of their own (`calm_river_03.prepare`, `calm_river_03_7`).
+        Raises Refused (exit code 2) when there is none.
+        """
+        ...
+
+    def entries(self) -> list[Entry]:
+        """Every run, the latest first. Steps and trials are in their runs."""
+        ...
+
+    def unreadable(self, entries: Iterable[Entry]) -> list[str]:
+        """The names of the runs that are not among `entries` because their record is damaged."""
+        ...
+
+    def entry(self, run: Run) -> Entry:
+        """The entry of a run, step or trial."""
+        ...
+
+    def parent(self, run: Run) -> Run | None:
+        """The sweep or pipeline that the run is a part of; None for a run of its own."""
+        ...
+
+    def original(self, run: Run) -> Run | None:
+        """The run that wrote the outputs: `run` itself, or the step that it reuses.
+
+        None when that step was removed.
+        """
+        ...
+
+    def metrics(self, run: Run) -> Mapping[str, float]:
+        """The last value of every metric; also of a run that has not ended.
+
+        Raises TrackingUnavailable.
+        """
+        ...
+
+    def curves(self, runs: Sequence[Run], metric: str) -> Mapping[str, Curve]:
+        """Run id → every value of the metric; runs without one are left out.
+
+        Raises TrackingUnavailable.
+        """
+        ...
+
+    def all_curves(self, run: Run) -> Mapping[str, Curve]:
+        """Metric → every value that the run logged. Raises TrackingUnavailable."""
+        ...
+
+    def tag(self, runs: Sequence[Run], key: str) -> Mapping[str, str]:
+        """Run id → the value of the tag; runs without it are left out.
+
+        Raises TrackingUnavailable.
+        """
+        ...
+
+    def sample(self, trial: Run) -> Sample | None:
+        """The hyperparameters of a trial; None when they were not recorded."""
+        ...
+
+    def logs(self, run: Run) -> Mapping[str, Path]:
+        """The log of each process of the run, as local files.
+
+        The key is its rank: `0`, or another number, `ps_0`, `process_0` of a parallel step.
+        """
+        ...
+
+    def outputs(self, run: Run) -> Mapping[str, Path]:
+        """The outputs of the run by name, as local paths."""
+        ...
+
+    def snapshot(self, entry: Entry) -> Path | None:
+        """The folder with the code as it ran; None once it was removed."""
+        ...
+
+    def lineage(self, run: Run) -> list[LineageNode]:
+        """The runs that led to `run`, each after those that its data came from; `run` is last.
+
+        A pipeline comes after its steps; a sweep stands for its trials.
+        """
+        ...
