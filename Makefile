@@ -60,11 +60,10 @@ torch: $(VENV)/torch.stamp ## install PyTorch, which distributed jobs need and t
 .PHONY: infra
 infra: $(VENV)/infra.stamp ## install Pulumi's packages, which `infra` needs and the main job does not
 
-# The project of `demo`, with what its train.yml is given for a quick first model and for a bad one,
-# and the endpoint of `ask`; these three lines are all that name it: ml/projects/README.md.
+# The project of `demo` and `ask`, with what its train.yml is given for a quick first model and for a
+# bad one; these two lines are all that name it: ml/projects/README.md.
 PROJECT := faq_matching
 DEMO := --first inputs.trees=2 --first inputs.matches=3 --first inputs.seed=1 --bad inputs.shuffled=true
-ENDPOINT := faq-matching
 
 .PHONY: demo
 demo: setup ## the main job: sweep, select, gate, apply with a canary, ask; what is bad is refused
@@ -72,7 +71,7 @@ demo: setup ## the main job: sweep, select, gate, apply with a canary, ask; what
 
 .PHONY: ask
 ask: setup ## ask the served model: make ask Q="how do I use spot nodes?"
-	@$(BIN)/ml invoke $(ENDPOINT) "$(Q)"
+	@$(BIN)/ml invoke $(PROJECT) "$(Q)"
 
 .PHONY: lint
 lint: $(VENV)/dev.stamp $(VENV)/infra.stamp ## ruff, mypy and the checks of every spec

@@ -14,20 +14,8 @@ def _local(options: Options) -> Backend:
     return LocalBackend(options)
 
 
-def _azure(options: Options) -> Backend:
-    raise Refused(
-        Problem(
-            "not-built-yet",
-            "--on azure: jobs cannot be sent to Azure ML from here yet",
-            "--on local",
-            "az ml job create -f takes the same file, as it is",
-        ),
-        exit_code=Exit.CANNOT_HONOUR,
-    )
-
-
 # The name that `--on` takes → what makes the backend.
-BACKENDS: dict[str, Callable[[Options], Backend]] = {"local": _local, "azure": _azure}
+BACKENDS: dict[str, Callable[[Options], Backend]] = {"local": _local}
 # The backends that this process opened, the latest of each name.
 opened: dict[str, Backend] = {}
 
@@ -35,11 +23,18 @@ opened: dict[str, Backend] = {}
 def open_backend(name: str = "local", options: Options | None = None) -> Backend:
     """The backend that `--on` names.
 
-    Raises Refused for an unknown name, and with exit code 33 for one that is not built yet.
+    Raises Refused for an unknown name, and with exit code 33 for `azure`, which is not built yet.
     """
-    if name not in BACKENDS:
-        raise Refused(
-            Problem("unknown-place", f"--on {name}", " or ".join(BACKENDS), "leave it out")
-        )
-    opened[name] = BACKENDS[name](options or Options())
-    return opened[name]
+    if name in BACKENDS:
+        opened[name] = BACKENDS[name](options or Options())
+        return opened[name]
+    hint = "leave --on out for this machine"
+    if name == "azure":
+        found = "--on azure: this backend does not exist yet"
+        hint += "; `az ml job create -f` takes the same specs"
+        raise Refused(Problem("not-built-yet", found, _names(), hint), exit_code=Exit.CANNOT_HONOUR)
+    raise Refused(Problem("unknown-place", f"--on {name}", _names(), hint))
+
+
+def _names() -> str:
+    return " or ".join(f"--on {name}" for name in BACKENDS)

@@ -16,48 +16,54 @@ if TYPE_CHECKING:
 
     import typer
 
-# name → (module, its line in `ml --help`). The module exposes `command`, a function, or `app`, a
-# typer.Typer with commands of its own.
+# name → (module:attribute, its line in `ml --help`). The attribute is a function, or a typer.Typer
+# with commands of its own.
 COMMANDS: dict[str, tuple[str, str]] = {
-    "ab": ("ml.cli.commands.ab", "An experiment between two versions of an endpoint."),
-    "audit": ("ml.cli.commands.audit", "Verify that no line of the audit log was changed."),
-    "check": ("ml.cli.commands.check", "Check Azure ML specs: a file, a folder or the repository."),
+    "ab": ("ml.cli.commands.ab:app", "An experiment between two versions of an endpoint."),
+    "audit": ("ml.cli.commands.gates:audit", "Verify that no line of the audit log was changed."),
+    "check": ("ml.cli.commands.check:check", "Check specs: a file, a folder or the repository."),
     "compare": (
-        "ml.cli.commands.compare",
+        "ml.cli.commands.compare:compare",
         "Compare a candidate with the champion; a pull-request comment.",
     ),
-    "demo": (
-        "ml.cli.demo",
-        "The main job: sweep, select, gate, canary, ask; two are refused.",
-    ),
+    "demo": ("ml.cli.demo:demo", "The main job: sweep, select, gate, canary, ask."),
     "evidence": (
-        "ml.cli.commands.evidence",
+        "ml.cli.commands.gates:evidence",
         "Check the evidence of a model version again, offline.",
     ),
     "gate": (
-        "ml.cli.commands.gate",
+        "ml.cli.commands.gates:gate",
         "Decide whether a model version may be promoted; exit 3 when not.",
     ),
-    "invoke": ("ml.cli.commands.invoke", "Send a request to a served model."),
-    "new": ("ml.cli.new", "Write a project for a table, ready to train and serve."),
+    "invoke": ("ml.cli.commands.serving:invoke", "Send a request to a served model."),
+    "new": ("ml.cli.new:command", "Write a project for a table, ready to train and serve."),
     "release": (
-        "ml.cli.commands.release",
+        "ml.cli.commands.release:app",
         "Propose a candidate; bring an environment to what is declared.",
     ),
-    "report": ("ml.cli.commands.report", "Write a run as one HTML page that opens offline."),
-    "run": ("ml.cli.commands.run", "Run a job spec on this machine."),
+    "report": ("ml.cli.commands.report:report", "Write a run as one HTML page that opens offline."),
+    "run": ("ml.cli.commands.run:run", "Run a job spec on this machine."),
     "runs": (
-        "ml.cli.commands.runs.runs",
+        "ml.cli.commands.runs:app",
         "Runs of this machine: list, show, logs, diff, best, resume, …",
     ),
-    "select": ("ml.cli.commands.select", "Rank trials by quality, latency, cost and stability."),
-    "serve": ("ml.cli.commands.serve", "Start, show or stop a model server on this machine."),
-    "sweep": (
-        "ml.cli.commands.sweep",
-        "Explain a sweep: where its trials came from, what mattered.",
+    "select": (
+        "ml.cli.commands.sweep:select",
+        "Rank trials by quality, latency, cost and stability.",
     ),
-    "ui": ("ml.cli.commands.ui", "Open MLflow on the runs of this machine."),
-    "watch": ("ml.cli.commands.watch", "Compare the requests to a model with its reference data."),
+    "serve": (
+        "ml.cli.commands.serving:serve",
+        "Start, show or stop a model server on this machine.",
+    ),
+    "sweep": (
+        "ml.cli.commands.sweep:app",
+        "Explain a sweep: the origin of its trials, what mattered.",
+    ),
+    "ui": ("ml.cli.commands.report:ui", "Open MLflow on the runs of this machine."),
+    "watch": (
+        "ml.cli.commands.serving:watch",
+        "Compare the requests to a model with its reference data.",
+    ),
 }
 
 
@@ -80,21 +86,21 @@ def build(selected: str | None) -> typer.Typer:
     )
     # A callback keeps `ml` a group even while it has one command.
     app.callback()(lambda: None)
-    for name, (module, line) in COMMANDS.items():
+    for name, (place, line) in COMMANDS.items():
         if name != selected:
             app.command(name, help=line)(lambda: None)
             continue
-        loaded = importlib.import_module(module)
+        module, _, attribute = place.partition(":")
+        command = getattr(importlib.import_module(module), attribute)
         # The docstring of the command is its own help page; it has more detail.
-        if hasattr(loaded, "app"):
-            for subcommand in loaded.app.registered_commands:
-                # The whole first paragraph: typer would cut it in the middle.
-                subcommand.short_help = " ".join(
-                    (subcommand.callback.__doc__ or "").split("\n\n")[0].split()
-                )
-            app.add_typer(loaded.app, name=name, short_help=line)
-        else:
-            app.command(name, short_help=line)(loaded.command)
+        if not isinstance(command, typer.Typer):
+            app.command(name, short_help=line)(command)
+            continue
+        for subcommand in command.registered_commands:
+            # The whole first paragraph: typer would cut it in the middle.
+            paragraph = (subcommand.callback.__doc__ or "").split("\n\n")[0]
+            subcommand.short_help = " ".join(paragraph.split())
+        app.add_typer(command, name=name, help=line)
     return app
 
 
@@ -139,11 +145,11 @@ def _limit_disk() -> None:
     for backend in choice.opened.values() if choice else ():
         if not backend.storage.grew:
             continue
-        from ml.cli import disk_limit
+        from ml.cli import disk
         from ml.core.errors import Refused
 
         try:
-            disk_limit.enforce(backend, lambda line: print(line, file=sys.stderr))
+            disk.enforce(backend, lambda line: print(line, file=sys.stderr))
         except Refused as refused:
             # The command has already printed its result and set its exit code.
             sys.stderr.write(f"{refused}\n")

@@ -1,6 +1,6 @@
-"""`ml demo`: from a sweep to a promoted model and an answer, and two that are refused.
+"""`ml demo`: from a sweep to a promoted model and an answer; two bad versions are refused.
 
-Every step is a command that a person can type; it is named before it runs.
+Every step is a command that a person can type; it is printed before it runs.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import typer
 
 from ml.backends.choice import open_backend
 from ml.core.errors import Exit, Refused
+from ml.core.repository import shown
 
 if TYPE_CHECKING:
     from ml.backends.runs import Run
@@ -23,23 +24,12 @@ if TYPE_CHECKING:
     from ml.release.promotion.propose import Proposal
     from policies.promotion.evidence import Evidence
 
-# What the demo calls the splits and metrics, so that a reader needs no glossary.
-SPLITS = {
-    "test_known": "new wordings of entries it knows",
-    "test_unseen": "entries it has never seen",
-}
-METRICS = {
-    "gain_at_1": ("right answer first", "{:.0%}"),
-    "gain_at_3": ("right answer in the first three", "{:.0%}"),
-    "mean_rank": ("mean place of the right answer", "{:.1f}"),
-}
 
-
-def command(
+def demo(
     project: Annotated[str, typer.Argument(help="A folder under ml/projects.")],
-    spec: Annotated[str, typer.Option(help="A sweep or pipeline, in the project's jobs/.")] = (
-        "pipeline.yml"
-    ),
+    spec: Annotated[
+        str, typer.Option(help="A sweep or pipeline: its path, also from the project or its jobs/.")
+    ] = "pipeline.yml",
     first: Annotated[
         list[str] | None,
         typer.Option(
@@ -52,12 +42,14 @@ def command(
             metavar="FIELD=VALUE", help="Of train.yml, for a bad model; without it none is tried."
         ),
     ] = None,
-    fault: Annotated[str, typer.Option(help="Of the bad green: ml release drill.")] = "slow",
+    fault: Annotated[
+        str, typer.Option(help="The fault of the drill: errors, slow or constant.")
+    ] = "slow",
     question: Annotated[
         str, typer.Option(help="What to ask; else the first of the project's sample requests.")
     ] = "",
 ) -> None:
-    """Sweep, select, gate, apply with a canary, ask; a bad model and a bad green are refused."""
+    """Sweep, select, gate, apply with a canary, ask; then a bad model and a fault are refused."""
     from ml.cli.commands.run import parse_changes
 
     start = time.monotonic()
@@ -88,7 +80,7 @@ def command(
 
 
 class Steps:
-    """The steps, numbered as they come."""
+    """The steps, each printed with its number before it runs."""
 
     def __init__(self, project: Project) -> None:
         self.project = project
@@ -96,9 +88,9 @@ class Steps:
         self.printed: set[str] = set()
 
     def first_model(self, changes: Mapping[str, str]) -> None:
-        """Better than the baseline, and soon beaten."""
+        """Promote a model that is better than the baseline, for the sweep to beat."""
         name = self.project.name
-        run = self._train(changes, "a quick first model, so that there is one to beat")
+        run = self._train(changes, "a quick first model, to have one to beat")
         proposal = self._propose(run, "its evidence, and the gates: nothing serves yet")
         self._show_decision(proposal)
         if proposal.decision.allowed:
@@ -107,12 +99,14 @@ class Steps:
             self._apply(who)
 
     def sweep(self, spec: str) -> Run:
-        """The sweep, and what its trials are worth by more than their metric."""
-        from ml.cli.commands.select import print_selection
+        """Run the sweep and select a trial; returns the trial."""
+        from ml.cli.commands.sweep import print_selection
         from ml.release.selection.selection import choose
 
-        path = self.project.folder / "jobs" / spec
-        self._step(f"ml run {_relative(path)}", "the main job")
+        folder = self.project.folder
+        paths = [folder / "jobs" / spec, folder / spec, Path(spec)]
+        path = next((path for path in paths if path.is_file()), paths[0])
+        self._step(f"ml run {shown(path)}", "the main job")
         run = self._run(path, {})
         self._step(f"ml select {run.name}", "quality, latency, cost and stability, weighed")
         selection = choose(open_backend().runs, [run])
@@ -121,7 +115,7 @@ class Steps:
         return selection.runs[first.candidate.name]
 
     def candidate(self, run: Run) -> Proposal:
-        """Evidence and gates of the trial that the score chose."""
+        """Propose the selected trial; print its metrics and the gates."""
         from ml.cli.render import verdicts
 
         proposal = self._propose(run, "its evidence, and the gates one by one")
@@ -130,7 +124,7 @@ class Steps:
         return proposal
 
     def promote(self, proposal: Proposal) -> bool:
-        """Apply what passed; whether something new serves now."""
+        """Apply a proposal that the gates allow; whether another version serves now."""
         if proposal.decision.allowed:
             who = getpass.getuser()
             self._step(
@@ -140,7 +134,7 @@ class Steps:
             self._apply(who)
             return True
         if proposal.champion == proposal.version:
-            typer.echo("it is the very model that serves already: nothing to do", err=True)
+            typer.echo("this model serves already: nothing to do", err=True)
         elif proposal.champion:
             typer.echo(
                 f"version {proposal.champion} stays the champion: version {proposal.version} "
@@ -152,8 +146,8 @@ class Steps:
         return False
 
     def ask(self, endpoint: str, question: str) -> None:
-        """A request to what serves."""
-        from ml.cli.commands.invoke import answer_texts
+        """Send a request to the endpoint and print the answer."""
+        from ml.cli.commands.serving import answer_texts
         from ml.release.rollout.invoke import ask, example, of_text
 
         request = of_text(endpoint, question) if question else self.project.samples()[0]
@@ -163,22 +157,22 @@ class Steps:
             typer.echo(answer)
 
     def bad_model(self, changes: Mapping[str, str]) -> None:
-        """Spoilt on purpose, as by shuffled labels: the gates say so."""
+        """Propose a model that was spoilt on purpose: the gates refuse it."""
         run = self._train(changes, "a bad model, made so on purpose")
         proposal = self._propose(run, "it runs, it answers, it is fast: the gates refuse it")
         self._show_decision(proposal)
 
     def bad_green(self, fault: str) -> None:
-        """What serves, with a fault put in, is taken back by its canary."""
-        from ml.cli.render.release_text import show_drill
+        """Drill: roll out the serving version with a fault; its canary rolls it back."""
+        from ml.cli.commands.release import show_canary, show_drill
         from ml.release.rollout.drill import drill
         from ml.serving.faulty import FAULTS
 
         self._step(
             f"ml release drill {self.project.name} --fault {fault}",
-            f"a bad green: the same model, and {FAULTS.get(fault, fault)}",
+            f"the same model with a fault: {FAULTS.get(fault, fault)}",
         )
-        outcome = drill(self.project.name, fault, progress=_canary)
+        outcome = drill(self.project.name, fault, progress=show_canary)
         show_drill(outcome)
         if not outcome.noticed:
             raise typer.Exit(Exit.RUN_FAILED)
@@ -186,11 +180,11 @@ class Steps:
     def _train(self, changes: Mapping[str, str], why: str) -> Run:
         path = self.project.folder / "jobs" / "train.yml"
         options = " ".join(f"--set {field}={value}" for field, value in changes.items())
-        self._step(f"ml run {_relative(path)} {options}", why)
+        self._step(f"ml run {shown(path)} {options}", why)
         return self._run(path, changes)
 
     def _run(self, path: Path, changes: Mapping[str, str]) -> Run:
-        from ml.cli.render import live
+        from ml.cli.render import progress
         from ml.specs.plan import planning
         from ml.specs.sdk import load
 
@@ -202,10 +196,10 @@ class Steps:
             if difference not in self.printed:
                 typer.echo(difference, err=True)
         self.printed |= {*backend.differences(plan)}
-        with live.watching(plan, True) as watch:
+        with progress.watching(plan, True) as watch:
             run = backend.run(plan, watch)
         if run.status != "Completed":
-            typer.echo(live.summary(backend, plan, run), err=True)
+            typer.echo(progress.summary(backend, plan, run), err=True)
             raise typer.Exit(Exit.RUN_FAILED)
         typer.echo(f"{run.name}: completed in {run.active_s:.0f} s", err=True)
         return run
@@ -224,14 +218,15 @@ class Steps:
 
         for result in proposal.decision.blocking:
             reasons = "; ".join(text for text in (result.found, result.why) if text)
-            typer.echo(f"{result.gate} says no: {reasons}", err=True)
+            typer.echo(f"{result.gate} refuses it: {reasons}", err=True)
         typer.echo(verdicts.conclusion(proposal.decision), err=True)
 
     def _apply(self, who: str) -> None:
+        from ml.cli.commands.release import show_canary
         from ml.release.rollout.apply import apply
 
-        applied = apply(open_backend(), self.project.name, "local", who, progress=_canary)
-        if applied is None:  # taken back by somebody in the meantime
+        applied = apply(open_backend(), self.project.name, "local", who, progress=show_canary)
+        if applied is None:  # somebody undid the declaration in the meantime
             raise typer.Exit(Exit.RUN_FAILED)
         instead = f", in place of version {applied.replaced}" if applied.replaced else ""
         typer.echo(f"{applied.model} {applied.version} serves now{instead}", err=True)
@@ -243,33 +238,18 @@ class Steps:
             typer.secho(f"    {why}", dim=True, err=True)
 
 
-def _canary(sentence: str) -> None:
-    typer.echo(f"canary: {sentence}", err=True)
-
-
-def _relative(path: Path) -> str:
-    from ml.core.repository import shown
-
-    return shown(path)
-
-
 def _show_quality(evidence: Evidence) -> None:
-    """Print the metrics beside the reference recipe on stderr, with 95 % intervals."""
-    from rich.console import Console
-    from rich.table import Table
+    """Print every metric with its interval beside the baseline's."""
+    from ml.cli.render.output import write_table
+    from ml.reports.formatting import number
 
-    table = Table(title="On questions that training never saw", title_justify="left")
-    for column in ("", "this model", "95 % interval", "reference recipe"):
-        table.add_column(column)
-    for split, of_split in SPLITS.items():
-        table.add_section()
-        table.add_row(f"[bold]{of_split}[/bold]")
-        for metric, (title, form) in METRICS.items():
-            ours = evidence.metrics.get(split, {}).get(metric)
-            theirs = evidence.baseline.get(split, {}).get(metric)
-            if ours is None or ours.value is None or ours.low is None or ours.high is None:
-                continue
-            other = "" if theirs is None or theirs.value is None else form.format(theirs.value)
-            interval = f"{form.format(ours.low)} – {form.format(ours.high)}"
-            table.add_row(f"  {title}", form.format(ours.value), interval, other)
-    Console(stderr=True).print(table)
+    rows = []
+    for split, metrics in evidence.metrics.items():
+        for metric, ours in metrics.items():
+            baseline = evidence.baseline.get(split, {}).get(metric)
+            interval = [number(end) for end in (ours.low, ours.high) if end is not None]
+            values = [
+                number(of.value) if of and of.value is not None else "" for of in (ours, baseline)
+            ]
+            rows.append([metric, split, values[0], " – ".join(interval), values[1]])
+    write_table(("metric", "on", "this model", "95 % interval", "baseline"), rows)

@@ -1,10 +1,24 @@
-"""Arguments and options that several commands share."""
+"""Arguments and options that several commands share, and the reading of their values."""
 
 from __future__ import annotations
 
+import re
+import time
+from datetime import datetime
 from typing import Annotated
 
 import typer
+
+from ml.core.errors import Problem, Refused
+
+
+def _checked_goal(goal: str | None) -> str | None:
+    from ml.backends.ranking import GOALS
+
+    if goal not in (None, *GOALS):
+        raise Refused(Problem("no-such-goal", f"--goal {goal}", " or ".join(GOALS)))
+    return goal
+
 
 RunName = Annotated[str, typer.Argument(metavar="RUN", help="A name or id, or `latest`.")]
 Experiment = Annotated[str | None, typer.Option(help="Only this experiment.")]
@@ -13,5 +27,50 @@ Since = Annotated[str | None, typer.Option(help="Only runs started since: 7d, 12
 Environment = Annotated[
     str, typer.Option("--env", "--to", help="`local`, or one of release.yml.", metavar="ENV")
 ]
+Port = Annotated[int | None, typer.Option(min=1, max=65535, help="This port; else a free one.")]
 On = Annotated[str, typer.Option("--on", help="The backend: local (this machine).")]
+Metric = Annotated[str | None, typer.Option(help="Default: that of the latest sweep.")]
+Goal = Annotated[
+    str | None,
+    typer.Option(help="maximize or minimize; default: as for --metric.", callback=_checked_goal),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON on stdout.")]
+
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
+_SPAN = re.compile(r"(\d+(?:\.\d+)?)([smhdw])")
+
+
+def repeated_on(backend: str) -> str:
+    """` --on NAME` for a hint about a run of that backend; "" for the default backend."""
+    return "" if backend == "local" else f" --on {backend}"
+
+
+def moment(option: str, text: str) -> float:
+    """Epoch seconds of `7d` (ago) or of an ISO date or time (local time without a zone).
+
+    Raises Refused, naming the option, for anything else.
+    """
+    match = _SPAN.fullmatch(text.strip())
+    if match:
+        return time.time() - float(match[1]) * _SECONDS[match[2]]
+    try:
+        return datetime.fromisoformat(text.strip()).timestamp()
+    except ValueError:
+        raise Refused(
+            Problem(
+                "not-a-time",
+                f"{option} {text}",
+                "a span (30m, 12h, 7d, 4w) or a date (2026-11-20, 2026-11-20T14:00)",
+                f"for example: {option} 7d",
+            )
+        ) from None
+
+
+def seconds(option: str, text: str) -> float:
+    """The seconds of `20s`, `5m` or `20`; Refused, naming the option, for anything else."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([smhdw]?)", text.strip())
+    if match:
+        return float(match[1]) * _SECONDS[match[2] or "s"]
+    raise Refused(
+        Problem("not-a-span", f"{option} {text}", "a span of time", f"for example: {option} 20s")
+    )

@@ -1,17 +1,19 @@
-"""The explanation of a sweep: the origin of every trial, what ended it, parameter importance."""
+"""The explanation of a sweep: the origin of every trial, what ended it, parameter importance.
+
+The importance is fANOVA on the completed trials, with a measure of how reliable it is.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
 
 from ml.backends.runs import Run, RunStore, TrackingUnavailable
-from ml.reports import origins
-from ml.reports.formatting import number, redact_text
-from ml.reports.importance import Importance, importance
+from ml.reports.charts.scales import bounds, is_logarithmic, is_number
+from ml.reports.formatting import number
 from ml.reports.sweep import Sweep, Trial, read_sweep
 from ml.specs.search.constraints import names_of
 
@@ -20,6 +22,14 @@ _ENDING_TAGS = ("interval", "value", "threshold")
 _LISTED = 5
 # Of how many other trials the share with a good value is taken, spread evenly over the sweep.
 _OTHERS = 150
+# With fewer trials a forest has nothing to learn from.
+MIN_TRIALS = 10
+# fANOVA takes 1 s for this many and 40 s for a thousand: more are sampled evenly over the sweep.
+MAX_TRIALS = 150
+# A forest that explains a smaller share of the variance has learnt next to nothing.
+WEAK = 0.2
+TREES = 64
+SEED = 0
 
 
 @dataclass(frozen=True)
@@ -61,68 +71,68 @@ class Preference:
 
 
 @dataclass(frozen=True)
-class ExplainedTrial:
-    """A trial with its values, the record of their origin, and what ended it early.
+class Importance:
+    """Parameter → its share of the variance of the primary metric, largest first; they sum to 1.
 
-    Without a record `origin` is empty and `number` is the trial's place in the sweep's record.
+    `shares` is empty when the importance cannot be computed, and `reason` says why. `explained`
+    is the forest's out-of-bag R² (1 is perfect, 0 no better than the mean): the shares are of the
+    variance that the forest explains. It learnt from `trials`; `excluded` names parameters that
+    only some trials have.
     """
 
-    trial: Trial
-    number: int
-    values: Mapping[str, Any]
-    origin: Mapping[str, Any]
-    ending: Ending | None
-
-    @cached_property
-    def flat(self) -> Mapping[str, Any]:
-        """The values by name; those in a branch of a nested choice as `model.depth`."""
-        return names_of(self.values)
+    shares: tuple[tuple[str, float], ...] = ()
+    explained: float = 0.0
+    trials: int = 0
+    excluded: tuple[str, ...] = ()
+    reason: str = ""
 
     @property
-    def sentence(self) -> str:
-        """Where the values came from."""
-        return redact_text(origins.sentence(self.origin)) or "not recorded"
+    def is_weak(self) -> bool:
+        """Whether the forest explains so little that the order of the parameters is noise."""
+        return self.explained < WEAK
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """A sweep and its trials in the order of their starts; `notes` name what cannot be read."""
+    """A sweep, and why a policy ended some of its trials, by their numbers.
+
+    `notes` name what cannot be read.
+    """
 
     run: Run
     sweep: Sweep
     sampling: Mapping[str, Any]
-    trials: tuple[ExplainedTrial, ...]
+    endings: Mapping[int, Ending]
     notes: tuple[str, ...] = ()
 
-    def preferences(self, explained: ExplainedTrial) -> tuple[Preference, ...]:
+    def preferences(self, trial: Trial) -> tuple[Preference, ...]:
         """Why TPE suggested the trial's values, the most telling parameter first."""
-        good, running = (explained.origin.get(key) or () for key in ("good", "running"))
+        good, running = (trial.origin.get(key) or () for key in ("good", "running"))
         if not good:
             return ()
-        left_out = {*good, *running}
+        excluded = {*good, *running}
         others = [
             other
-            for other in self.trials
-            if other.number < explained.number
-            and other.number not in left_out
-            and other.trial.outcome in ("completed", "stopped")
+            for other in self.sweep.trials
+            if other.sample_number < trial.sample_number
+            and other.sample_number not in excluded
+            and other.outcome in ("completed", "stopped")
         ]
-        rest = [other.flat for other in others[:: max(1, len(others) // _OTHERS)]]
-        best = [self._by_number[number].flat for number in good if number in self._by_number]
+        rest = [
+            self._named[other.sample_number] for other in others[:: max(1, len(others) // _OTHERS)]
+        ]
+        best = [self._named[number] for number in good if number in self._named]
         preferences = [
-            _preference(name, value, values, [flat[name] for flat in rest if name in flat])
-            for name, value in explained.flat.items()
-            if (values := [flat[name] for flat in best if name in flat])
+            _preference(name, value, values, [named[name] for named in rest if name in named])
+            for name, value in self._named[trial.sample_number].items()
+            if (values := [named[name] for named in best if name in named])
         ]
         return tuple(sorted(preferences, key=lambda preference: preference.among_others))
 
     @cached_property
-    def _by_number(self) -> Mapping[int, ExplainedTrial]:
-        return {explained.number: explained for explained in self.trials}
-
-    def importance(self) -> Importance:
-        """The importance of the parameters; takes up to a second."""
-        return importance(self.sweep)
+    def _named(self) -> Mapping[int, Mapping[str, Any]]:
+        """The values of each trial, those in a branch of a nested choice as `model.depth`."""
+        return {trial.sample_number: names_of(trial.values) for trial in self.sweep.trials}
 
 
 def explain(run: Run, store: RunStore) -> Explanation:
@@ -130,50 +140,55 @@ def explain(run: Run, store: RunStore) -> Explanation:
     notes: list[str] = []
     lineage = store.entry(run).lineage
     sweep = read_sweep(run, lineage, store, notes)
-    tags: dict[str, Mapping[str, str]] = {}
+    endings = {}
     try:
-        tags = {name: store.tag(run.trials, f"ended_by.{name}") for name in _ENDING_TAGS}
+        tags = [store.tag(run.trials, f"ended_by.{name}") for name in _ENDING_TAGS]
+        for trial in sweep.of("stopped"):
+            texts = [of_trial.get(trial.run.id, "") for of_trial in tags]
+            if all(texts):
+                interval, value, threshold = map(float, texts)
+                endings[trial.number] = Ending(trial.run.ended_by, int(interval), value, threshold)
     except TrackingUnavailable as error:
         notes.append(f"The thresholds of stopped trials are not known: {error}")
-    trials = tuple(_explained(trial, tags) for trial in sweep.trials)
-    return Explanation(run, sweep, lineage.get("sampling") or {}, trials, tuple(notes))
+    return Explanation(run, sweep, lineage.get("sampling") or {}, endings, tuple(notes))
 
 
 def as_json(explanation: Explanation, only: int | None = None) -> dict[str, Any]:
-    """The explanation for a program; numbers that JSON does not have are text."""
-    run, shares = explanation.run, explanation.importance()
+    """The explanation for a program, of all trials or of the one with the number `only`."""
+    run, sweep, shares = explanation.run, explanation.sweep, importance(explanation.sweep)
+    trials = [trial for trial in sweep.trials if only in (None, trial.sample_number)]
     return {
         "run": run.name,
         "status": run.status,
-        "objective": {"metric": explanation.sweep.metric, "goal": explanation.sweep.goal},
-        "sampling": dict(explanation.sampling),
+        "objective": {"metric": sweep.metric, "goal": sweep.goal},
+        "sampling": explanation.sampling,
         "best": run.best,
-        "trials": list(_trials(explanation, only)),
+        "trials": [_trial_json(explanation, trial) for trial in trials],
         "importance": {
             "shares": dict(shares.shares),
             "explained": shares.explained,
             "trials": shares.trials,
-            "left_out": list(shares.excluded),
+            "left_out": shares.excluded,
             "why": shares.reason,
         },
-        "notes": list(explanation.notes),
+        "notes": explanation.notes,
     }
 
 
-def _explained(trial: Trial, tags: Mapping[str, Mapping[str, str]]) -> ExplainedTrial:
-    sample = trial.sample
-    ending = None
-    recorded = [tags.get(name, {}).get(trial.run.id) for name in _ENDING_TAGS]
-    if trial.outcome == "stopped" and all(recorded):
-        interval, value, threshold = (float(text or "nan") for text in recorded)
-        ending = Ending(trial.run.ended_by, int(interval), value, threshold)
-    return ExplainedTrial(
-        trial,
-        sample.number if sample else trial.number,
-        sample.values if sample else trial.run.parameters,
-        trial.origin,
-        ending,
-    )
+def _trial_json(explanation: Explanation, trial: Trial) -> dict[str, Any]:
+    ending = explanation.endings.get(trial.number)
+    return {
+        "number": trial.sample_number,
+        "name": trial.run.name,
+        "outcome": trial.outcome,
+        "value": trial.value,
+        "values": trial.values,
+        "from": trial.origin_text or "not recorded",
+        "origin": trial.origin,
+        "preferences": [asdict(each) for each in explanation.preferences(trial)],
+        "why": trial.reason,
+        "ended_by": {**asdict(ending), "missed_by": ending.missed_by} if ending else None,
+    }
 
 
 def _preference(name: str, value: object, good: list[Any], others: list[Any]) -> Preference:
@@ -189,32 +204,87 @@ def _preference(name: str, value: object, good: list[Any], others: list[Any]) ->
     return Preference(name, value, ends, is_range, alike / len(others) if others else 0.0)
 
 
-def _trials(explanation: Explanation, only: int | None) -> Iterator[dict[str, Any]]:
-    for explained in explanation.trials:
-        if only is not None and explained.number != only:
-            continue
-        trial, ending = explained.trial, explained.ending
-        yield {
-            "number": explained.number,
-            "name": trial.run.name,
-            "outcome": trial.outcome,
-            "value": _finite(trial.value),
-            "values": dict(explained.values),
-            "from": explained.sentence,
-            "origin": dict(explained.origin),
-            "preferences": [asdict(each) for each in explanation.preferences(explained)],
-            "why": trial.reason,
-            "ended_by": {
-                "policy": ending.policy,
-                "interval": ending.interval,
-                "value": _finite(ending.value),
-                "threshold": _finite(ending.threshold),
-                "missed_by": _finite(ending.missed_by),
-            }
-            if ending
-            else None,
-        }
+# The values of one parameter, one per trial: all numbers, or all text.
+Column = list[float] | list[str]
 
 
-def _finite(value: float | None) -> float | str | None:
-    return value if value is None or math.isfinite(value) else str(value)
+def importance(sweep: Sweep) -> Importance:
+    """fANOVA (Hutter, Hoos, Leyton-Brown 2014) by Optuna, on the completed trials.
+
+    A trial that was stopped early has no final value and is left out, as Optuna does too.
+    """
+    ranked = sweep.of("completed")
+    if len(ranked) < MIN_TRIALS:
+        return Importance(
+            reason=f"it needs {MIN_TRIALS} completed trials, and there are {len(ranked)}"
+        )
+    ranked = ranked[:: math.ceil(len(ranked) / MAX_TRIALS)]
+    if len({trial.value for trial in ranked}) == 1:
+        return Importance(reason="every completed trial has the same value")
+    common = [n for n in sweep.varied if all(n in trial.run.parameters for trial in ranked)]
+    columns = {name: column for name in common if len(set(column := _column(ranked, name))) > 1}
+    if len(columns) < 2:
+        return Importance(reason="fewer than two parameters differ between the completed trials")
+    # One diverged trial would make up all the variance, so values are clipped.
+    low, high = bounds([trial.value or 0.0 for trial in ranked])
+    values = [min(high, max(low, trial.value or 0.0)) for trial in ranked]
+    return Importance(
+        shares=_shares(columns, values),
+        explained=_accuracy(columns, values),
+        trials=len(ranked),
+        excluded=tuple(name for name in sweep.varied if name not in common),
+    )
+
+
+def _column(trials: Sequence[Trial], name: str) -> Column:
+    values = [trial.run.parameters[name] for trial in trials]
+    if not all(is_number(value) for value in values):
+        return [str(value) for value in values]
+    numbers = [float(value) for value in values]
+    if is_logarithmic(numbers):
+        return [math.log(number) for number in numbers]
+    return numbers
+
+
+def _shares(columns: Mapping[str, Column], values: list[float]) -> tuple[tuple[str, float], ...]:
+    import optuna
+    from optuna.distributions import CategoricalDistribution, FloatDistribution
+    from optuna.importance import FanovaImportanceEvaluator, get_param_importances
+
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    space = {
+        name: CategoricalDistribution(sorted({str(value) for value in column}))
+        if isinstance(column[0], str)
+        else FloatDistribution(min(map(float, column)), max(map(float, column)))
+        for name, column in columns.items()
+    }
+    study = optuna.create_study()
+    study.add_trials(
+        [
+            optuna.create_trial(
+                params={name: column[number] for name, column in columns.items()},
+                distributions=space,
+                value=value,
+            )
+            for number, value in enumerate(values)
+        ]
+    )
+    evaluator = FanovaImportanceEvaluator(n_trees=TREES, seed=SEED)
+    shares = get_param_importances(study, evaluator=evaluator, params=list(columns))
+    return tuple((str(name), float(share)) for name, share in shares.items())
+
+
+def _accuracy(columns: Mapping[str, Column], values: list[float]) -> float:
+    import numpy as np
+    from sklearn.ensemble import RandomForestRegressor
+
+    features: list[list[float]] = []
+    for column in columns.values():
+        if isinstance(column[0], str):
+            for choice in sorted({str(value) for value in column}):
+                features.append([float(value == choice) for value in column])
+        else:
+            features.append([float(value) for value in column])
+    forest = RandomForestRegressor(n_estimators=TREES, oob_score=True, random_state=SEED)
+    forest.fit(np.array(features).T, np.array(values))
+    return float(forest.oob_score_)

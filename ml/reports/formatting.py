@@ -1,8 +1,10 @@
-"""Values as a person reads them: numbers, durations, digests, and text without its secrets."""
+"""Values as a person reads them: numbers, times, sizes, digests, and text without its secrets."""
 
 from __future__ import annotations
 
 import math
+import time
+from datetime import datetime
 
 from ml.core.errors import Problem
 from ml.specs.check.secrets import secret_in
@@ -35,6 +37,11 @@ def signed(value: float) -> str:
     return ("+" if value >= 0 else "") + number(value)
 
 
+def amount(value: float | None, unit: str) -> str:
+    """A measured amount with its unit; "missing" for None."""
+    return "missing" if value is None else f"{number(value)} {unit}".rstrip()
+
+
 def short(value: object) -> str:
     """A parameter's value: 0.1 rather than 0.1000; long text is shortened."""
     if not isinstance(value, float):
@@ -54,12 +61,37 @@ def shorten(text: str, letters: int) -> str:
 
 
 def duration(seconds: float) -> str:
-    """7.5 s, 1 min 2 s, 3 h 20 min."""
+    """`0.4 s`, `12 s`, `3 min 05 s`, `2 h 10 min`."""
     if seconds < 60:
         return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
-    if seconds < 3600:
-        return f"{seconds // 60:.0f} min {seconds % 60:.0f} s"
-    return f"{seconds // 3600:.0f} h {seconds % 3600 // 60:.0f} min"
+    rounded = round(seconds)
+    if rounded < 3600:
+        return f"{rounded // 60} min {rounded % 60:02} s"
+    return f"{rounded // 3600} h {rounded % 3600 // 60:02} min"
+
+
+def ago(then: float) -> str:
+    """`5 min ago`, and the date for what is older than a month."""
+    seconds = max(0.0, time.time() - then)
+    for limit, unit, name in ((60, 1, "s"), (3600, 60, "min"), (86400, 3600, "h")):
+        if seconds < limit:
+            return f"{seconds / unit:.0f} {name} ago"
+    days = seconds / 86400
+    return f"{days:.0f} d ago" if days < 31 else datetime.fromtimestamp(then).date().isoformat()
+
+
+def size(count: float) -> str:
+    """Bytes in the largest unit that leaves a number before the point: `1.2 MB`."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} TB"
+
+
+def printable(text: str) -> str:
+    """The text with control characters spelt out: a job cannot control the terminal."""
+    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
 
 
 def digest(value: str) -> str:

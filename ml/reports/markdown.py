@@ -10,6 +10,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
+from ml.reports.formatting import printable
+
 # Letters of one text: a hostile label must not fill the comment.
 MAX_LETTERS = 160
 _BREAK = "\u200b"
@@ -37,9 +39,8 @@ def text(value: object, letters: int = MAX_LETTERS) -> str:
 
 
 def plain(value: object) -> str:
-    """The value on one line; control and direction characters as `U+202E`."""
-    words = " ".join(str(value).split())
-    return "".join(letter if letter.isprintable() else f"U+{ord(letter):04X}" for letter in words)
+    """The value on one line; control and direction characters are spelt out."""
+    return printable(" ".join(str(value).split()))
 
 
 def truncate(words: str, letters: int) -> str:

@@ -63,8 +63,8 @@ def default_path(name: str) -> Path:
 def run_page(facts: Facts) -> str:
     """The page of a run."""
     from ml.reports import summary, views
-    from ml.reports.charts import pareto, sweep
-    from ml.reports.importance import importance
+    from ml.reports.charts import sweep
+    from ml.reports.explanation import importance
 
     return _render(
         "run.html.j2",
@@ -74,7 +74,6 @@ def run_page(facts: Facts) -> str:
         summary=summary,
         views=views,
         charts=sweep,
-        pareto=pareto.pareto,
         importance_of=importance,
     )
 

@@ -7,9 +7,8 @@ from statistics import median
 from typing import Literal
 
 from ml.backends.runs import Run
-from ml.reports.facts import Facts
+from ml.reports.facts import Facts, Release
 from ml.reports.formatting import count, duration, headline, number, signed
-from ml.reports.release import Release
 from ml.reports.sweep import Sweep
 from policies.promotion.evidence import Evidence
 

@@ -1,4 +1,4 @@
-"""A sweep and its trials, from the run's record and the tracking store."""
+"""A sweep and its trials, from the run's record and the tracking store; origins in words."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from ml.backends.runs import Curve, Run, RunStore, TrackingUnavailable
-from ml.reports.formatting import headline, redact
+from ml.reports.formatting import count, headline, number, redact, redact_text
 from ml.specs.plan.plan import Sample, Value
 from ml.sweeps.objective import Goal, best, score
 
@@ -45,8 +45,33 @@ class Trial:
 
     @property
     def origin(self) -> Mapping[str, Any]:
-        """Where its values came from (see `ml.reports.origins`); empty when not recorded."""
+        """Where its values came from; empty when not recorded.
+
+        It has a `kind`, and `refused`, the number of points before it that broke a constraint:
+
+        - `given`: `point` and `place` of the point in the hints, `because`, and `sampled`, the
+          parameters that the sampler added (`rest` is their origin);
+        - `random`: `startup` with `ended` for a first trial of a Bayesian sweep, or `instead_of`;
+        - `sobol`: the `index` in the sequence; `grid`: the `cell` `of` how many;
+        - `tpe`: the numbers of the `good` trials (`good_until` is their worst score) and of those
+          that were `running`, and how many were `bad`.
+        """
         return self.sample.origin if self.sample else {}
+
+    @property
+    def origin_text(self) -> str:
+        """The origin in a sentence, without secrets; "" when it was not recorded."""
+        return redact_text(origin_sentence(self.origin))
+
+    @property
+    def sample_number(self) -> int:
+        """The number that the sampler gave it; `number` when that was not recorded."""
+        return self.sample.number if self.sample else self.number
+
+    @property
+    def values(self) -> Mapping[str, Any]:
+        """Its hyperparameters, those in a branch of a nested choice in a mapping."""
+        return self.sample.values if self.sample else self.run.parameters
 
     @property
     def seconds(self) -> float | None:
@@ -96,10 +121,10 @@ def read_sweep(run: Run, lineage: Mapping[str, Any], store: RunStore, notes: lis
             f"than its best: the tracking store cannot be read ({error})"
         )
     trials = []
-    for number, trial in enumerate(run.trials):
+    for place, trial in enumerate(run.trials):
         last = ((0, trial.metrics[metric]),) if metric in trial.metrics else ()
         curve, reason = curves.get(trial.id, last), reasons.get(trial.id, trial.ended_by)
-        trials.append(_trial(number, trial, goal, curve, reason, store.sample(trial)))
+        trials.append(_trial(place, trial, goal, curve, reason, store.sample(trial)))
     varied, constant = _parameters([trial.run for trial in trials])
     sampling = lineage.get("sampling") or {}
     words = [str(sampling.get("algorithm", "")), f"seed {sampling['seed']}" if sampling else ""]
@@ -179,3 +204,68 @@ def _parameters(trials: Sequence[Run]) -> tuple[tuple[str, ...], Mapping[str, Va
         ):
             constant[name] = redact(name, first)
     return tuple(name for name in names if name not in constant), constant
+
+
+def short_origin(origin: Mapping[str, Any]) -> str:
+    """Where a trial's values came from (see `Trial.origin`), in at most two words for a table."""
+    kind = str(origin.get("kind", ""))
+    if kind == "given":
+        return f"given {origin.get('point', 0) + 1}"
+    if kind == "random" and origin.get("startup"):
+        return "random start"
+    if kind == "sobol" and origin.get("index", -1) >= 0:
+        return f"sobol {origin['index']}"
+    if kind == "grid" and "cell" in origin:
+        return f"cell {origin['cell']}"
+    return {"tpe": "TPE"}.get(kind, kind)
+
+
+def origin_sentence(origin: Mapping[str, Any]) -> str:
+    """The origin in a sentence; "" when it was not recorded."""
+    match origin.get("kind"):
+        case "given":
+            words = _given(origin)
+        case "random":
+            words = _random(origin)
+        case "sobol":
+            words = f"point {origin.get('index')} of the Sobol sequence"
+        case "grid":
+            words = f"cell {origin.get('cell')} of {origin.get('of')} of the grid"
+        case "tpe":
+            words = _tpe(origin)
+        case _:
+            return ""
+    refused = origin.get("refused", 0)
+    return words + (f"; {count(refused, 'point')} before it broke a constraint" if refused else "")
+
+
+def _name(path: str) -> str:
+    """`model.depth` for the path `model.1.depth`, the depth in the second branch of `model`."""
+    return ".".join(part for part in path.split(".") if not part.isdigit())
+
+
+def _given(origin: Mapping[str, Any]) -> str:
+    words = f"point {origin.get('point', 0) + 1} of the hints ({origin.get('place', '')})"
+    if origin.get("because"):
+        words += f": {origin['because']}"
+    if origin.get("sampled"):
+        names = ", ".join(map(_name, origin["sampled"]))
+        words += f"; {names} by {short_origin(origin.get('rest') or {}) or 'chance'}"
+    return words
+
+
+def _random(origin: Mapping[str, Any]) -> str:
+    if origin.get("startup"):
+        return f"at random, with {count(origin.get('ended', 0), 'trial')} to learn from so far"
+    if origin.get("instead_of"):
+        return "at random, because TPE's suggestions kept breaking a constraint"
+    return "at random"
+
+
+def _tpe(origin: Mapping[str, Any]) -> str:
+    good, until = count(len(origin.get("good") or ()), "good trial"), origin.get("good_until")
+    score = f" ({number(until)} or better)" if until is not None else ""
+    running = len(origin.get("running") or ())
+    also = f", {running} still running" if running else ""
+    bad = origin.get("bad", 0)
+    return f"by TPE: likely among the {good}{score}, unlikely among the {bad} others{also}"

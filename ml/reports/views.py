@@ -14,9 +14,9 @@ from markupsafe import Markup
 from ml.core import repository
 from ml.release.selection import explanation
 from ml.release.selection.selection import Selected
-from ml.reports import origins
 from ml.reports.charts.intervals import Interval, bars, intervals
 from ml.reports.charts.sweep import REASON_LETTERS, single_curve
+from ml.reports.explanation import Importance
 from ml.reports.facts import Facts, Step
 from ml.reports.formatting import (
     count,
@@ -25,12 +25,10 @@ from ml.reports.formatting import (
     headline,
     number,
     redact,
-    redact_text,
     sentence,
     short,
 )
-from ml.reports.importance import Importance
-from ml.reports.sweep import OUTCOMES, Sweep, Trial
+from ml.reports.sweep import OUTCOMES, Sweep, Trial, short_origin
 from policies.promotion.comparison import Difference
 from policies.promotion.evidence import Estimate, Evidence, Metrics
 
@@ -157,8 +155,7 @@ def trial_table(sweep: Sweep) -> TrialTable:
 
 def origin(trial: Trial) -> tuple[str, str]:
     """Where a trial's values came from, in two words and in a sentence."""
-    words = redact_text(origins.sentence(trial.origin))
-    return origins.short(trial.origin), words[:REASON_LETTERS]
+    return short_origin(trial.origin), trial.origin_text[:REASON_LETTERS]
 
 
 def parameter(trial: Trial, name: str) -> tuple[str, str | None, bool]:

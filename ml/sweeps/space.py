@@ -21,7 +21,7 @@ class Candidate:
     """A point that may become a trial if it breaks no constraint.
 
     `values` are what the trial gets, `raw` the number chosen for each variable by its path, and
-    `origin` says where the point came from (JSON values; see `ml.reports.origins`).
+    `origin` says where the point came from (JSON values; see `ml.reports.sweep`).
     """
 
     values: Mapping[str, object]

@@ -8,7 +8,7 @@ from pathlib import Path
 from ml.backends.local.backend import LocalBackend
 from ml.backends.local.runs.store import LocalRuns
 from ml.backends.runs import LineageNode, Run
-from ml.cli.commands.runs.lineage import as_json, lineage_lines
+from ml.cli.render.runs_text import lineage_json, lineage_lines
 from ml.core import home as places
 from ml.specs.assets.assets import digest
 from ml.specs.plan.planning import plan
@@ -122,7 +122,7 @@ def test_what_is_gone_says_so(home: Path, repository: Path) -> None:
     shutil.rmtree(whole.folder / "steps" / "prepare" / "outputs")
     nodes = by_name(LocalRuns().lineage(whole))
     assert nodes["prepare"].outputs[0].digest is None
-    found = as_json(LocalRuns().lineage(whole), [])["runs"]
+    found = lineage_json(LocalRuns().lineage(whole), [])["runs"]
     assert found[0]["outputs"]["o"]["digest"] is None
     assert found[0]["environment"]["interpreter"]["built"] == ""
     assert any("(gone)" in text for _, text in lineage_lines(LocalRuns().lineage(whole), []))

@@ -1,4 +1,4 @@
-"""The disk bound: what goes when it is passed, what never does, and what is said."""
+"""The disk limit: what is removed above it, what never is, and what is printed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from ml.backends.local.runs import jobs
 from ml.backends.local.storage import LEAST, MOST, VARIABLE, LocalStorage
 from ml.backends.runs import Run
 from ml.backends.storage import Needed, Usage
-from ml.cli import app, disk_limit
+from ml.cli import app
+from ml.cli.disk import enforce
 from ml.core import home
 from ml.core.errors import Refused
 from tests.backends.made_runs import made, made_model, made_snapshot, made_sweep
@@ -229,21 +230,21 @@ def test_without_a_setting_it_is_a_share_of_the_disk(monkeypatch: pytest.MonkeyP
     assert found is not None and LEAST <= found <= MOST
 
 
-def test_one_line_says_what_went(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Or that nothing may; and nothing at all below the bound."""
+def test_one_line_names_what_was_removed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or that nothing can be; no line below the limit."""
     said: list[str] = []
     old = bulky(made("old_oak_01", days_ago=9))
     bulky(made("new_oak_02"))
-    disk_limit.enforce(LocalBackend(), said.append)
+    enforce(LocalBackend(), said.append)
     assert said == []
     monkeypatch.setenv(VARIABLE, "150kB")
-    disk_limit.enforce(LocalBackend(), said.append)
+    enforce(LocalBackend(), said.append)
     (line,) = said
-    assert "the outputs of old_oak_01 went" in line and "ml runs keep" in line
+    assert "removed the outputs of old_oak_01" in line and "ml runs keep" in line
     assert not has_output(old)
     monkeypatch.setenv(VARIABLE, "1kB")
-    disk_limit.enforce(LocalBackend(), said.append)
-    assert "nothing may go" in said[1] and VARIABLE in said[1]
+    enforce(LocalBackend(), said.append)
+    assert "nothing can go" in said[1] and VARIABLE in said[1]
 
 
 def test_nothing_goes_while_the_registry_cannot_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -253,8 +254,8 @@ def test_nothing_goes_while_the_registry_cannot_be_read(monkeypatch: pytest.Monk
     made("new_oak_02")
     monkeypatch.setenv(VARIABLE, "1kB")
     said: list[str] = []
-    disk_limit.enforce(LocalBackend(), said.append)
-    assert "nothing may go" in said[0]
+    enforce(LocalBackend(), said.append)
+    assert "nothing can be removed" in said[0]
     assert has_output(old)
 
 
@@ -271,14 +272,14 @@ def test_after_every_command_that_ran_jobs(
         exec(ending)
 
     monkeypatch.setattr(jobs, "worked_on", set())
-    monkeypatch.setitem(app.COMMANDS, "work", ("work", ""))
+    monkeypatch.setitem(app.COMMANDS, "work", ("work:command", ""))
     monkeypatch.setitem(sys.modules, "work", SimpleNamespace(command=work))
     old = bulky(made("old_oak_01", days_ago=9))
     bulky(made("new_oak_02"))
     monkeypatch.setenv(VARIABLE, "150kB")
     with pytest.raises(SystemExit):
         app.main(["work"])
-    assert "the outputs of old_oak_01 went" in capsys.readouterr().err
+    assert "removed the outputs of old_oak_01" in capsys.readouterr().err
     assert not has_output(old)
 
 
@@ -292,7 +293,7 @@ def test_a_command_that_only_reads_removes_nothing(
     monkeypatch.setenv(VARIABLE, "150kB")
     with pytest.raises(SystemExit):
         app.main(["runs", "list"])
-    assert "went" not in capsys.readouterr().err
+    assert "removed" not in capsys.readouterr().err
     assert has_output(old)
 
 

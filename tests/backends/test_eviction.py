@@ -21,7 +21,7 @@ from ml.backends.local.processes.reaper import processes_of
 from ml.backends.local.runs import records
 from ml.backends.local.runs.store import LocalRuns
 from ml.backends.runs import Run
-from ml.cli.render.live import outcome
+from ml.cli.render.runs_text import outcome
 from ml.core.errors import Place
 from ml.core.home import tracking_uri
 from ml.specs.plan.plan import CommandPlan, InputPlan, OutputPlan

@@ -83,7 +83,7 @@ def test_a_signal_ends_every_step(repository: Path, start: Start, number: signal
     process.send_signal(number)
     said = process.communicate(timeout=60)[1]
     assert process.returncode == 1, said
-    assert "go on with it: ml runs resume" in said
+    assert "resume it: ml runs resume" in said
     run = LocalRuns().find("latest")
     assert (run.status, run.ended_by) == ("Canceled", number.name)
     assert run.step("a").status == "Completed"

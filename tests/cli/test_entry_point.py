@@ -29,7 +29,7 @@ def started(module: str, error: str, *words: str) -> subprocess.CompletedProcess
 
 
 @pytest.mark.parametrize(
-    "module", ["typer", "ml.cli.commands.runs.runs", "ml.cli.options", "ml.backends.local"]
+    "module", ["typer", "ml.cli.commands.runs", "ml.cli.options", "ml.backends.local"]
 )
 def test_ctrl_c_during_the_imports_is_one_line(module: str) -> None:
     """130, as a shell says it of a program that Ctrl-C ended, and no traceback."""
@@ -54,7 +54,7 @@ entry.main()
 """
 
 
-@pytest.mark.parametrize("module", ["ml.cli.app", "typer", "ml.cli.commands.runs.runs"])
+@pytest.mark.parametrize("module", ["ml.cli.app", "typer", "ml.cli.commands.runs"])
 def test_ctrl_c_in_the_script_is_never_swallowed(module: str) -> None:
     """From the first import of the script to the last of the command."""
     program = SWALLOWED.replace("MODULE", module)
@@ -68,7 +68,7 @@ def test_a_command_that_works_gets_keyboard_interrupt() -> None:
     program = """
 import signal
 from ml.cli import app, entry
-app.COMMANDS = {"look": ("look", "")}
+app.COMMANDS = {"look": ("look:command", "")}
 import sys, types
 sys.modules["look"] = types.SimpleNamespace(command=lambda: print(signal.getsignal(signal.SIGINT)))
 sys.argv = ["ml", "look"]
@@ -110,7 +110,7 @@ def test_the_entry_point_imports_nothing_itself() -> None:
     [
         (["--help"], "Run a job spec on this machine."),
         (["run", "--help"], "33 not possible here"),
-        (["runs", "resume", "--help"], "What had come to its end is kept"),
+        (["runs", "resume", "--help"], "Parts that ended are kept"),
     ],
 )
 def test_a_command_has_a_line_in_the_list_and_a_page_of_its_own(
@@ -139,18 +139,18 @@ def test_the_list_of_a_groups_commands_has_whole_sentences() -> None:
     done = subprocess.run(
         [sys.executable, "-c", program, "runs", "--help"], capture_output=True, text=True
     )
-    assert "interrupted or failed for want of room." in " ".join(done.stdout.split())
+    assert "killed, interrupted or ended by a full disk." in " ".join(done.stdout.split())
     assert "..." not in done.stdout.partition("Commands:")[2]
 
 
 def test_a_fault_of_the_machine_is_told_whatever_the_command() -> None:
     """Exit 1 and the file; what nobody knows keeps its traceback."""
     denied = "PermissionError(13, 'Permission denied', '/somewhere')"
-    done = started("ml.cli.commands.runs.changes", denied, "runs", "keep", "latest")
+    done = started("ml.cli.commands.runs", denied, "runs", "keep", "latest")
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith("error[no-access]: /somewhere: Permission denied\n")
     unknown = started(
-        "ml.cli.commands.runs.changes", "ZeroDivisionError('a bug')", "runs", "keep", "latest"
+        "ml.cli.commands.runs", "ZeroDivisionError('a bug')", "runs", "keep", "latest"
     )
     assert "Traceback" in unknown.stderr and "a bug" in unknown.stderr
 

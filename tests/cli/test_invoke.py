@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from ml.cli.commands.invoke import answer_texts
+from ml.cli.commands.serving import answer_texts
 
 ENTRY = {"rank": 1, "score": 0.5, "question": "how?", "answer": "so"}
 

@@ -1,4 +1,4 @@
-"""The live table of trials and the plain lines that stand for it off a terminal."""
+"""The table of trials on a terminal, the plain lines elsewhere, and the summary of a run."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ import pytest
 from rich.console import Console
 
 from ml.backends.runs import Event, Pause, Run
-from ml.cli.render.live import BEST_ROWS, Lines, Rows, summary
-from ml.cli.render.live_steps import ending
+from ml.cli.render.progress import BEST_ROWS, SweepProgress, step_text, summary, watching
 from ml.core.errors import Place, Problem
 from ml.specs.plan.plan import (
     CommandPlan,
@@ -45,9 +44,8 @@ def sweep(*trials: Run, best: str | None = None) -> Run:
 
 def rendered(run: Run) -> list[str]:
     """The table as text, line by line."""
-    table, console = Rows(PLAN), Console(file=io.StringIO(), width=100, no_color=True)
-    table(Event("trial_ended", run))
-    console.print(table.render())
+    console = Console(file=io.StringIO(), width=100, no_color=True)
+    console.print(SweepProgress(PLAN).table(run))
     return console.file.getvalue().splitlines()
 
 
@@ -75,16 +73,16 @@ def test_a_table_of_a_thousand_trials_fits_a_terminal() -> None:
 
 def test_a_line_a_trial(capsys: pytest.CaptureFixture[str]) -> None:
     """Its score, its own values, what ended it, and the best so far; on stderr."""
-    lines = Lines(PLAN)
     lost = replace(
         trial(0, math.nan), warnings=(Problem("metric-not-finite", "x", severity="warning"),)
     )
     cut = replace(trial(1, 0.5), status="Canceled", ended_by="median_stopping")
     run = sweep(lost, cut, best="calm_river_03_0")
-    for kind in ("started", "trial_started", "trial_metric"):
-        lines(Event(kind, run, cut))
-    lines(Event("trial_ended", run, lost))
-    lines(Event("trial_ended", run, cut))
+    with watching(PLAN, True) as watch:
+        for kind in ("started", "trial_started", "trial_metric"):
+            watch(Event(kind, run, cut))
+        watch(Event("trial_ended", run, lost))
+        watch(Event("trial_ended", run, cut))
     out, err = capsys.readouterr()
     assert out == ""
     assert err.splitlines() == [
@@ -96,13 +94,12 @@ def test_a_line_a_trial(capsys: pytest.CaptureFixture[str]) -> None:
     ]
 
 
-def test_a_grid_has_no_more_trials_than_points(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_grid_has_no_more_trials_than_points() -> None:
     """Whatever the limit allows."""
     space = {"lr": Dimension("lr", "choice", (1, 2, 3), HERE)}
     grid = replace(PLAN, algorithm="grid", search_space=space)
     for plan, said in ((grid, "3 trials"), (replace(grid, max_total_trials=1), "1 trial")):
-        Lines(plan)(Event("started", sweep()))
-        assert capsys.readouterr().err == f"calm_river_03: {said}\n"
+        assert SweepProgress(plan).line(Event("started", sweep())) == f"calm_river_03: {said}"
 
 
 def test_an_output_that_was_never_written_is_told(tmp_path: Path) -> None:
@@ -142,4 +139,4 @@ def test_the_summary_of_a_pipeline_names_the_best_of_its_sweeps() -> None:
 def test_a_nested_pipeline_that_stood_still_took_what_it_was_worked_on() -> None:
     """As the pipeline around it says of itself."""
     step = Run("id", "p.nest", "Completed", "e", Path("/x"), 0.0, 16.0, pauses=(Pause(2, 8, "x"),))
-    assert ending(step) == "Completed in 10.0 s"
+    assert step_text(step) == "Completed in 10.0 s"

@@ -88,10 +88,28 @@ def test_the_run_commands_know_a_backend_by_its_port(
 
 
 @pytest.mark.parametrize(
-    ("name", "code", "problem"), [("azure", 33, "not-built-yet"), ("moon", 2, "unknown-place")]
+    ("name", "code", "problem"),
+    [
+        ("azure", 33, "error[not-built-yet]: --on azure: this backend does not exist yet"),
+        ("moon", 2, "error[unknown-place]: --on moon"),
+    ],
 )
-def test_a_backend_that_is_not_there_is_refused(ml: Ml, name: str, code: int, problem: str) -> None:
-    """`azure` says that it is not built; an unknown name says which there are."""
+def test_a_backend_that_does_not_exist_is_refused(
+    ml: Ml, name: str, code: int, problem: str
+) -> None:
+    """The error lists the backends that can be used, and no other."""
     for words in (("run", "job.yml"), ("runs", "list")):
         ended, _, err = ml(*words, "--on", name)
-        assert ended == code and f"error[{problem}]" in err
+        assert ended == code and problem in err
+        assert "expected: --on local or --on memory\n" in err
+
+
+def test_hints_repeat_the_backend_of_the_run(ml: Ml) -> None:
+    """The next command finds the run where it was made."""
+    on = ("--on", "memory")
+    _, _, err = ml("run", "job.yml", *on)
+    assert "next: ml report memory_1 --on memory" in err
+    assert ml("report", "memory_1", *on)[0] == 0
+    ml("runs", "keep", "memory_1", *on)
+    _, out, _ = ml("runs", "show", "memory_1", *on)
+    assert "ml runs keep --undo memory_1 --on memory" in out

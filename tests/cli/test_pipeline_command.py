@@ -12,12 +12,13 @@ import pytest
 from rich.console import Console
 
 from ml.backends.runs import Event, Run
-from ml.cli.render.live_steps import StepLines, StepRows, counts, ending
+from ml.cli.render.progress import PipelineProgress, step_text, summary, watching
 from ml.core.errors import Place, Problem
 from ml.specs.plan.plan import PipelinePlan
 from tests.backends.pipelines import planned
 from tests.backends.pipelines import repository as repository
 from tests.conftest import ROOT
+from tests.local import BACKEND
 
 TWO = """
 inputs: {far: {type: uri_file, path: "https://example.org/x.csv"}}
@@ -86,13 +87,11 @@ def plan(repository: Path) -> PipelinePlan:
 
 def test_the_table_shows_what_waits_runs_and_has_ended(plan: PipelinePlan) -> None:
     """A row a step in the order of the plan, from the beginning on."""
-    rows = StepRows(plan)
+    progress = PipelineProgress(plan)
     console = Console(width=100, record=True, force_terminal=False)
     step = run("p.a", reused_from="earlier.a")
-    for event in (None, Event("step_ended", run("p", ended=None, steps=(step,)), step=step)):
-        if event:
-            rows(event)
-        console.print(rows.render())
+    for state in (None, run("p", ended=None, steps=(step,))):
+        console.print(progress.table(state))
     before, after = console.export_text().split("step ", 2)[1:]
     assert before.count("waits") == 2
     assert "reused from earlier.a" in after
@@ -103,14 +102,14 @@ def test_lines_for_programs_and_logs(
     plan: PipelinePlan, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A line at the start, at each step's start and end, and at each trial's end."""
-    tell = StepLines(plan)
     trial = run("p.b_0")
     sweep = run("p.b", ended=None, status="Running", trials=(trial,), best="p.b_0")
     whole = run("p", steps=(run("p.a"), sweep))
-    tell(Event("started", whole))
-    tell(Event("step_started", whole, step=sweep))
-    tell(Event("trial_ended", whole, trial, sweep))
-    tell(Event("step_ended", whole, step=run("p.a")))
+    with watching(plan, True) as watch:
+        watch(Event("started", whole))
+        watch(Event("step_started", whole, step=sweep))
+        watch(Event("trial_ended", whole, trial, sweep))
+        watch(Event("step_ended", whole, step=run("p.a")))
     assert capsys.readouterr().err.splitlines() == [
         "p: 2 steps",
         "b started",
@@ -119,15 +118,14 @@ def test_lines_for_programs_and_logs(
     ]
 
 
-def test_how_a_step_ended() -> None:
+def test_how_a_step_ended(plan: PipelinePlan) -> None:
     """Why it failed or never started, and that an output is empty."""
     problem = Problem("script-failed", "exited with 3", place=Place("p.yml", 4))
     warning = Problem("output-empty", "wrote nothing", severity="warning")
     lazy = Problem("not-started", "it needs step `a`", severity="warning")
-    assert "[script-failed] see f" in ending(run("p.a", status="Failed", error=problem))
-    assert ending(run("p.a", warnings=(warning,))).endswith("[output-empty]")
+    assert "[script-failed] see f" in step_text(run("p.a", status="Failed", error=problem))
+    assert step_text(run("p.a", warnings=(warning,))).endswith("[output-empty]")
     left = run("p.b", id="", status="Canceled", ended_by="not-started", warnings=(lazy,))
-    assert ending(left) == "Canceled (not-started) it needs step `a`"
-    assert counts(run("p", steps=(run("p.a"), run("p.c"), left))) == (
-        "2 Completed, 1 Canceled (not-started)"
-    )
+    assert step_text(left) == "Canceled (not-started) it needs step `a`"
+    pipeline = run("p", steps=(run("p.a"), run("p.c"), left))
+    assert "steps    2 Completed, 1 Canceled (not-started)" in summary(BACKEND, plan, pipeline)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ml.cli.render import release_text
+from ml.cli.commands.release import status_text
 from ml.release.rollout.status import Status
 
 SERVED = Status(
@@ -28,7 +28,7 @@ SERVED = Status(
 
 def test_who_signed_off_is_told_of_what_serves() -> None:
     """Nobody stands for a server that was stopped."""
-    said = release_text.status(SERVED)
+    said = status_text(SERVED)
     assert "  serving   2 at http://127.0.0.1:8000, signed off by ana" in said
-    said = release_text.status(replace(SERVED, serving=None, url=None))
+    said = status_text(replace(SERVED, serving=None, url=None))
     assert said.splitlines()[-1] == "  serving   nothing"

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from ml.cli.commands.run import parse_changes
-from ml.cli.render.live import number, parameters
 from ml.cli.render.plan_text import as_text
+from ml.cli.render.runs_text import number, parameters
 from ml.core.errors import Place, Refused
 from ml.specs.plan.plan import CommandPlan, Environment
 from tests.conftest import ROOT

@@ -95,7 +95,7 @@ def test_room_is_made_before_and_after(
     monkeypatch.setenv(VARIABLE, "40MB")
     assert ml("run", "job.yml") == 0
     lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("disk:")]
-    assert len(lines) == 1 and "the outputs of old_oak_01 went" in lines[0]
+    assert len(lines) == 1 and "removed the outputs of old_oak_01" in lines[0]
     assert not (old.folder / "outputs").exists()
 
 
@@ -105,7 +105,7 @@ def test_runs_are_kept_and_no_more(ml: Ml, capsys: pytest.CaptureFixture[str]) -
     assert ml("runs", "keep", run.name) == 0
     assert cleaning.is_kept(run)
     assert ml("runs", "show", run.name) == 0
-    assert "never makes room" in capsys.readouterr().out
+    assert "never removed to make room" in capsys.readouterr().out
     assert ml("runs", "keep", "--undo", run.name) == 0
     assert not cleaning.is_kept(run)
     assert ml("runs", "keep", "no_such_00") == 2

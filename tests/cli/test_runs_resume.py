@@ -35,15 +35,17 @@ def test_a_killed_sweep(home: Path, sweep: Sweeps, tmp_path: Path, ml: Ml) -> No
     done = ml("resume", dead.name)
     assert done.returncode == 0, done.stderr
     assert done.stdout == ""
-    assert f"{dead.name}: 6 trials, {len(dead.trials)} of them begun: it goes on" in done.stderr
+    assert (
+        f"{dead.name}: 6 trials, {len(dead.trials)} of them started before; resuming" in done.stderr
+    )
     assert f"{dead.name}: Completed" in done.stderr
     shown = ml("show", dead.name).stdout
-    assert "resumed" in shown and "once; it stood still for" in shown
-    assert "(executor-gone), went on" in shown
+    assert "resumed" in shown and "once; stopped for" in shown
+    assert "(executor-gone), resumed" in shown
     assert "attempt 1" in ml("show", f"{dead.name}_2").stdout
     again = ml("resume", dead.name, "--json")
     assert again.returncode == 0
-    assert "is complete: there is nothing to go on with" in again.stderr
+    assert "is complete: there is nothing to resume" in again.stderr
     assert json.loads(again.stdout)["status"] == "Completed"
     said = json.loads(ml("show", dead.name, "--json").stdout)
     assert [pause["ended_by"] for pause in said["pauses"]] == ["executor-gone"]

@@ -31,8 +31,8 @@ def test_the_whole_way_and_once_more(
     assert "] ml select " in said and "tiny 2 serves now, in place of version 1" in said
     assert "] ml invoke tiny 'how?'" in said
     assert "canary: 10 %" in said and "canary: 100 %" in said
-    assert "quality says no: test.gain_at_1 0.3" in said
-    assert "taken back at 10 %" in said and "none of its failed" in said
+    assert "quality refuses it: test.gain_at_1 0.3" in said
+    assert "rolled back at 10 %" in said and "none of its failed" in said
     events = [line["event"] for line in audit.verify()]
     assert events.count("applied") == 2 and events[-1] == "drill"
     champion = BACKEND.registry.champion("tiny", "local")
@@ -43,4 +43,4 @@ def test_the_whole_way_and_once_more(
     assert ended.value.code == 0, said
     assert "[1] ml run ml/projects/tiny/jobs/pipeline.yml" in said
     assert "] ml invoke tiny 'and when?'" in said
-    assert "it is the very model that serves already" in said and "drill" not in said
+    assert "this model serves already" in said and "drill" not in said

@@ -18,9 +18,9 @@ from ml.cli.app import build
 from ml.cli.commands.sweep import app
 from ml.core.errors import Refused
 from ml.core.home import database
-from ml.reports import origins
 from ml.reports.explanation import explain
 from ml.reports.pages import report
+from ml.reports.sweep import origin_sentence, short_origin
 from ml.specs.plan.plan import Sample
 from ml.sweeps.early_termination import Verdict
 from tests.local import BACKEND
@@ -86,12 +86,12 @@ def explain_command() -> Explain:
 
 def test_how_far_a_stopped_trial_missed_the_threshold(tpe_sweep: Run) -> None:
     """The threshold against the value, exactly: 0.5 against 0.4, so by 0.1."""
-    ended = explain(tpe_sweep, BACKEND.runs).trials[1].ending
-    assert ended is not None
+    explanation = explain(tpe_sweep, BACKEND.runs)
+    ended = explanation.endings[1]
     assert (ended.policy, ended.interval) == ("bandit", 2)
     assert (ended.value, ended.threshold) == (0.4, 0.5)
     assert ended.missed_by == pytest.approx(0.1)
-    assert [one.ending for one in explain(tpe_sweep, BACKEND.runs).trials[::2]] == [None, None]
+    assert set(explanation.endings) == {1}
 
 
 @pytest.mark.parametrize(
@@ -125,9 +125,9 @@ def test_how_far_a_stopped_trial_missed_the_threshold(tpe_sweep: Run) -> None:
 )  # fmt: skip
 def test_origins_in_words(origin: Mapping[str, Any], words: str, in_a_table: str) -> None:
     """Each kind that a sampler records; an unknown kind has no sentence."""
-    assert origins.sentence(origin) == words
+    assert origin_sentence(origin) == words
     if in_a_table:
-        assert origins.short(origin) == in_a_table
+        assert short_origin(origin) == in_a_table
 
 
 def test_the_preferences_of_tpe(home: Path) -> None:
@@ -142,7 +142,7 @@ def test_the_preferences_of_tpe(home: Path) -> None:
         origin = tpe if number == 5 else {"kind": "random"}
         records.write_sample(trial.folder, Sample(number, values, origin))
     explanation = explain(run, BACKEND.runs)
-    *earlier, last = explanation.trials
+    *earlier, last = explanation.sweep.trials
     preferences = explanation.preferences(last)
     # The others are trials 2 and 3: 4 was running, 5 is the trial itself.
     assert [(one.name, one.value, one.good_values, one.among_others) for one in preferences] == [
@@ -185,7 +185,7 @@ def test_the_explanation_as_json(tpe_sweep: Run, explain_command: Explain) -> No
     everything = json.loads(explain_command(tpe_sweep.name, "--json").stdout)
     assert everything["objective"] == {"metric": "score", "goal": "maximize"}
     assert [one["origin"] for one in everything["trials"]] == SAMPLES
-    assert [one["from"] for one in everything["trials"]] == [*map(origins.sentence, SAMPLES)]
+    assert [one["from"] for one in everything["trials"]] == [*map(origin_sentence, SAMPLES)]
     assert everything["trials"][1]["ended_by"]["missed_by"] == pytest.approx(0.1)
     assert everything["importance"]["shares"] == {}
     (one,) = json.loads(explain_command(tpe_sweep.name, "--trial", "1", "--json").stdout)["trials"]

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from ml.reports.formatting import count, digest, duration, number, short, signed
+from ml.reports.formatting import count, digest, duration, number, short, signed, size
 
 
 @pytest.mark.parametrize(
@@ -33,6 +33,10 @@ def test_other_forms() -> None:
     """Differences, parameters, durations, digests, counts."""
     assert (signed(0.5), signed(-0.5)) == ("+0.5000", "−0.5000")
     assert (short(0.1), short(100.0), short("a" * 50)) == ("0.1", "100", f"{'a' * 19}…{'a' * 20}")
-    assert (duration(7.51), duration(61), duration(7300)) == ("7.5 s", "1 min 1 s", "2 h 1 min")
+    times = (0.44, 7.51, 59, 119.7, 185, 7800)
+    assert [duration(seconds) for seconds in times] == [
+        *("0.4 s", "7.5 s", "59 s", "2 min 00 s", "3 min 05 s", "2 h 10 min")
+    ]
+    assert [size(count) for count in (0, 999, 1_500, 2e9)] == ["0 B", "999 B", "1.5 kB", "2.0 GB"]
     assert digest("sha256:" + "ab" * 32) == "abababababab"
     assert (count(1, "trial"), count(1000, "trial")) == ("1 trial", "1,000 trials")

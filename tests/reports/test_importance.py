@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from ml.backends.local.runs.store import LocalRuns
+from ml.reports.explanation import MAX_TRIALS, MIN_TRIALS, Importance, importance
 from ml.reports.facts import gather
-from ml.reports.importance import MAX_TRIALS, MIN_TRIALS, Importance, importance
 from ml.reports.sweep import Sweep
 from ml.specs.plan.plan import Value
 from tests.local import BACKEND

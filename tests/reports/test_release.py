@@ -15,9 +15,8 @@ from ml.backends.runs import Run
 from ml.core import home
 from ml.release import audit
 from ml.release.comparison import Side
-from ml.reports.facts import gather
+from ml.reports.facts import Release, gather
 from ml.reports.pages import report
-from ml.reports.release import Release
 from policies.promotion.evidence import Evidence
 from tests.local import BACKEND
 from tests.policies import cases

@@ -45,6 +45,14 @@ def test_literals_and_fields() -> None:
     assert space == {"type": "choice", "values": [0.1]}
 
 
+def test_text_stays_text(repo: Path) -> None:
+    """`"false"` in the spec is text for the command, and so is the `true` that replaces it."""
+    text = SAMPLES["command"][2].replace("inputs:", "inputs:\n  shuffled: 'false'", 1)
+    (repo / "command.yml").write_text(text)
+    assert changed("inputs", "shuffled", inputs__shuffled="true") == "true"
+    assert changed("inputs", "shuffled", inputs__shuffled="1.0") == "1.0"
+
+
 def test_fields_that_the_spec_does_not_have_yet() -> None:
     """A tag, a variable, a limit or a display name may be added."""
     assert changed("tags", "mine", tags__mine="yes please") == "yes please"

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from ml.backends.choice import open_backend
-from ml.cli.options import Environment
-from ml.cli.render import json_out
-from ml.core.errors import Exit, Problem, Refused
+from ml.cli.options import AsJson, Environment
+from ml.cli.render.output import write_json
+from ml.core.errors import Exit, Place, Problem, Refused
 
-app = typer.Typer(help="An experiment between two versions of an endpoint.")
+if TYPE_CHECKING:
+    from ml.release.ab.experiment import Experiment
+    from ml.release.ab.records import Records
+
+app = typer.Typer()
 
 Name = Annotated[str, typer.Argument(help="The experiment.")]
-AsJson = Annotated[bool, typer.Option("--json", help="The result as JSON.")]
 
 
 @app.command()
@@ -39,9 +43,9 @@ def start(
     env: Environment = "local",
     as_json: AsJson = False,
 ) -> None:
-    """Declare the experiment and say how many outcomes it will take; no request goes to B yet.
+    """Declare the experiment and print how many outcomes it needs; no request goes to B yet.
 
-    `ml ab serve` sends B its keys, with the gates asked and without a canary.
+    `ml ab serve` asks the gates and sends B its keys, without a canary.
     """
     from ml.release.ab import experiment
     from ml.release.declaration import projects
@@ -50,11 +54,9 @@ def start(
     environment = check_environment(env)
     model = projects.find(project).deployment().endpoint
     registry = open_backend().registry
-    champion = registry.champion(model, environment)
-    if not a and champion is None:
+    first = registry.find(model, a) if a else registry.champion(model, environment)
+    if first is None:
         raise Refused(Problem("no-champion", f"`{model}` has none in {environment}", "--a VERSION"))
-    first = registry.find(model, a) if a else champion
-    assert first is not None
     ab_test = experiment.declare(
         *(name, first, registry.find(model, b)),
         environment=environment,
@@ -68,7 +70,7 @@ def start(
         power=power,
     )
     if as_json:
-        json_out.write(_as_json(ab_test))
+        write_json(_as_json(ab_test))
         return
     typer.echo(
         f"{name}: {model} {ab_test.a.version} (A) against {ab_test.b.version} (B, "
@@ -81,8 +83,8 @@ def start(
         err=True,
     )
     typer.echo(
-        f"no key is sent to B yet; next: ml ab serve {name} --approved-by NAME (the gates are "
-        "asked; no canary leads B, so its keys are all its own at once)",
+        f"no key is sent to B yet; next: ml ab serve {name} --approved-by NAME (it asks the gates; "
+        "B gets all of its keys at once, without a canary)",
         err=True,
     )
 
@@ -90,11 +92,11 @@ def start(
 @app.command()
 def serve(
     name: Name,
-    approved_by: Annotated[str, typer.Option(help="Who stands for it.")] = "",
+    approved_by: Annotated[str, typer.Option(help="The person who signs it off.")] = "",
 ) -> None:
-    """Start B beside A and send its keys there, once the gates allow it; exit 3 when not.
+    """Start B beside A and send its keys there if the gates allow it; exit 3 when not.
 
-    No canary leads B: the keys are its own from the start, and `ml ab stop` sends them back.
+    B gets all of its keys at once, without a canary; `ml ab stop` sends them back to A.
     """
     from ml.cli.render import verdicts
     from ml.release.ab import experiment, routing
@@ -107,13 +109,13 @@ def serve(
             typer.echo(f"next: ml ab serve {name} --approved-by NAME", err=True)
         raise typer.Exit(Exit.GATE_SAID_NO)
     typer.echo(f"{name}: {ab_test.share} % of the keys are answered by B: {router.url}", err=True)
-    typer.echo("callers send theirs in the header x-routing-key", err=True)
-    typer.echo(f"no canary takes B back: ml ab stop {name} sends every key to A", err=True)
+    typer.echo("callers send their key in the header x-routing-key", err=True)
+    typer.echo(f"ml ab stop {name} sends every key to A again; no canary does", err=True)
 
 
 @app.command()
 def stop(name: Name) -> None:
-    """Send every key to A again; outcomes that come late may still be recorded."""
+    """Send every key to A again; late outcomes may still be recorded."""
     from ml.release.ab import experiment, routing
 
     was = "stopped" if routing.stop(experiment.find(name)) else "was not served"
@@ -126,12 +128,12 @@ def assign(
     keys: Annotated[list[str], typer.Argument(help="Keys, such as customers' numbers.")],
     as_json: AsJson = False,
 ) -> None:
-    """Say which version answers a key, and remember that it was asked for."""
+    """Print which version answers a key, and record the assignment."""
     from ml.release.ab import experiment, records
 
     arms = records.assign(experiment.find(name), keys)
     if as_json:
-        json_out.write(dict(arms))
+        write_json(dict(arms))
         return
     for key, arm in arms.items():
         typer.echo(f"{key}\t{arm}")
@@ -140,13 +142,13 @@ def assign(
 @app.command()
 def record(
     name: Name,
-    key: Annotated[str, typer.Argument(help="The key that the outcome is of.")] = "",
+    key: Annotated[str, typer.Argument(help="The key of the outcome.")] = "",
     value: Annotated[float | None, typer.Argument(help="0 or 1, or a number.")] = None,
     file: Annotated[
         Path | None, typer.Option("--from", help="Many: lines of KEY,VALUE without a header.")
     ] = None,
 ) -> None:
-    """Record what came of a key; the first outcome of a key counts."""
+    """Record the outcome of a key; the first outcome of a key counts."""
     from ml.release.ab import experiment, records
 
     ab_test = experiment.find(name)
@@ -158,7 +160,7 @@ def record(
         raise Refused(Problem("no-outcome", "nothing to record", "KEY VALUE, or --from FILE"))
     counted = records.record(ab_test, outcomes)
     repeated = len(outcomes) - counted
-    also = f"; {repeated} of keys that had one before, which stands" if repeated else ""
+    also = f"; {repeated} ignored: the key had an outcome already" if repeated else ""
     typer.echo(f"{name}: {counted} recorded{also}", err=True)
 
 
@@ -166,11 +168,11 @@ def record(
 def report(
     name: Name,
     out: Annotated[
-        Path | None, typer.Option(dir_okay=False, help="A page with the picture, here.")
+        Path | None, typer.Option(dir_okay=False, help="Write a page with the chart there.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say what the experiment says so far; look as often as you like."""
+    """Print the verdict so far; looking often does not change the error rate."""
     from ml.release.ab import experiment, records, routing
     from ml.release.ab.verdict import verdict
 
@@ -183,14 +185,8 @@ def report(
 
         files.replace(out, experiment_page(ab_test, outcomes, result))
     if as_json:
-        json_out.write(
-            {
-                **_as_json(ab_test),
-                **result.to_json(),
-                "served": is_served,
-                "records": _lines(outcomes),
-            }
-        )
+        document = {**_as_json(ab_test), **result.to_json(), "served": is_served}
+        write_json({**document, "records": _lines(outcomes)})
         return
     for arm, side, count in (("A", ab_test.a, result.a), ("B", ab_test.b, result.b)):
         mean = "" if count.mean is None else f", mean {count.mean:.4g}"
@@ -200,7 +196,7 @@ def report(
         )
     for what, lines in _lines(outcomes).items():
         if lines:
-            typer.echo(f"left out: {lines} {what}", err=True)
+            typer.echo(f"excluded: {lines} {what}", err=True)
     typer.echo(result.said)
     if not is_served and not result.stop:
         typer.echo(f"no key is sent to B now: ml ab serve {name} --approved-by NAME", err=True)
@@ -210,12 +206,12 @@ def report(
 
 @app.command("list")
 def list_() -> None:
-    """The experiments of this machine, each with its verdict."""
+    """List the experiments of this machine, each with its verdict."""
     from ml.release.ab import experiment, records
     from ml.release.ab.verdict import verdict
 
     if not experiment.every():
-        typer.echo("none was started yet; ml ab start --help", err=True)
+        typer.echo("no experiment; next: ml ab start --help", err=True)
     for name in experiment.every():
         ab_test = experiment.find(name)
         sentence = verdict(ab_test, records.read(ab_test)).said
@@ -227,43 +223,32 @@ def list_() -> None:
 def _read_outcomes(path: Path) -> list[tuple[str, float]]:
     import csv
 
-    from ml.core.errors import Place
-
     outcomes = []
     try:
         with path.open(newline="", encoding="utf-8-sig") as stream:
             for number, row in enumerate(csv.reader(stream), 1):
-                if not row:
-                    continue
-                try:
-                    key, value = row
-                    outcomes.append((key, float(value)))
-                except ValueError:
-                    raise Refused(
-                        Problem(
-                            *("bad-outcome", ",".join(row)[:80], "KEY,VALUE"),
-                            place=Place(str(path), number),
-                        )
-                    ) from None
+                if row:
+                    outcomes.append(_outcome(row, Place(str(path), number)))
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise Refused(Problem("unreadable", f"{path}: {error}", "lines of KEY,VALUE")) from None
     return outcomes
 
 
-def _as_json(ab_test: object) -> dict[str, object]:
-    from dataclasses import asdict
+def _outcome(row: list[str], place: Place) -> tuple[str, float]:
+    try:
+        key, value = row
+        return key, float(value)
+    except ValueError:
+        found = ",".join(row)[:80]
+        raise Refused(Problem("bad-outcome", found, "KEY,VALUE", place=place)) from None
 
-    from ml.release.ab.experiment import Experiment
 
-    assert isinstance(ab_test, Experiment)
+def _as_json(ab_test: Experiment) -> dict[str, object]:
     fields = {name: value for name, value in asdict(ab_test).items() if name != "salt"}
     return {**fields, "planned": ab_test.planned, "fixed": ab_test.fixed}
 
 
-def _lines(outcomes: object) -> dict[str, int]:
-    from ml.release.ab.records import Records
-
-    assert isinstance(outcomes, Records)
+def _lines(outcomes: Records) -> dict[str, int]:
     return {
         "repeated": outcomes.repeated,
         "contradicting": outcomes.contradicting,

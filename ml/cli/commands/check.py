@@ -2,35 +2,27 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
 from ml.cli.options import AsJson
+from ml.cli.render.output import write_json
 from ml.core.errors import Exit, Problem, Refused
 
 
-class Format(StrEnum):
-    """How findings are written."""
-
-    text = "text"
-    json = "json"
-    github = "github"
-
-
-def command(
+def check(
     paths: Annotated[
         list[Path] | None,
         typer.Argument(help="Files or folders; the whole repository without any."),
     ] = None,
-    format: Annotated[
-        Format, typer.Option(help="text for people, json for programs, github for annotations.")
-    ] = Format.text,
+    form: Annotated[
+        Literal["text", "json", "github"],
+        typer.Option("--format", help="text (people), json (programs) or github (annotations)."),
+    ] = "text",
     as_json: AsJson = False,
 ) -> None:
     """Check Azure ML specs and what releases read: a file, a folder or the repository.
@@ -41,19 +33,19 @@ def command(
     """
     from ml.specs.check.survey import survey
 
-    format = Format.json if as_json else format
+    form = "json" if as_json else form
     report = survey(paths or [], release_files())
-    if format is Format.json:
-        print(json.dumps(report.as_json(), indent=2))
+    if form == "json":
+        write_json(report.as_json())
     else:
         for problem in report.problems:
-            print(annotation(problem) if format is Format.github else problem)
-    print(report.summary(), file=sys.stderr if format is Format.json else sys.stdout)
+            print(annotation(problem) if form == "github" else problem)
+    print(report.summary(), file=sys.stderr if form == "json" else sys.stdout)
     raise typer.Exit(Exit.WRONG_CALL if report.errors else Exit.DONE)
 
 
 def release_files() -> Mapping[str, Callable[[Path], Sequence[Problem]]]:
-    """What releases read besides Azure ML specs, by pattern, with what finds the problems."""
+    """The files that releases read besides Azure ML specs: pattern → the check of such a file."""
     from ml.release.declaration import release_file
     from ml.release.declaration.projects import Project
     from ml.release.promotion import gate_check

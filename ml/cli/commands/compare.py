@@ -10,14 +10,16 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from ml.backends.choice import open_backend
+from ml.cli.render.output import write_json, write_table
+from ml.reports.formatting import amount, number, printable, signed
 
 if TYPE_CHECKING:
     from ml.backends.runs import Event
-    from ml.release.comparison import Amount, Compared, Row
+    from ml.release.comparison import Amount, Compared, Row, Side
     from policies.promotion.evidence import Estimate
 
 
-def command(
+def compare(
     candidate: Annotated[str, typer.Argument(help="MODEL:VERSION, a run, or champion@ENV.")],
     champion: Annotated[
         str | None, typer.Argument(help="The same; without it, the environment's champion.")
@@ -40,8 +42,7 @@ def command(
         str, typer.Option(help="https://…/OWNER/NAME, to link commits in md.")
     ] = "",
 ) -> None:
-    """Metrics with paired intervals, slices, gates, latency, cost, lineage. Decides nothing."""
-    from ml.cli.render import json_out
+    """Show metrics with paired intervals, slices, gates, latency, cost and lineage."""
     from ml.core import files
     from ml.release.comparison import versus
     from ml.reports.charts.forest import svg_file
@@ -52,7 +53,7 @@ def command(
         title = f"{result.comparison.primary}: candidate minus champion"
         files.replace(chart, svg_file(forest_rows(result.comparison), title))
     if form == "json":
-        json_out.write(document(result))
+        write_json(_document(result))
     elif form == "md":
         links = {"report": report_url} if report_url else {}
         typer.echo(comment(result, repository or _repository(), chart_url, links), nl=False)
@@ -60,68 +61,55 @@ def command(
         _print_comparison(result)
 
 
-def document(result: Compared) -> dict[str, Any]:
+def _document(result: Compared) -> dict[str, Any]:
     """The comparison for a program."""
-    from ml.cli.render import json_out
-
     comparison = result.comparison
-
-    def estimate(of: Estimate | None) -> Any:
-        return json_out.plain(asdict(of)) if of else None
 
     def row(of: Row) -> dict[str, Any]:
         return {
             "place": of.place,
             "metric": of.metric,
-            "candidate": estimate(of.ours),
-            "champion": estimate(of.theirs),
+            "candidate": asdict(of.ours) if of.ours else None,
+            "champion": asdict(of.theirs) if of.theirs else None,
             "difference": asdict(of.by) if of.by else None,
             "verdict": of.verdict or None,
         }
 
+    def side(of: Side) -> dict[str, str]:
+        return {"name": of.name, "digest": of.digest}
+
     return {
         "model": result.model,
         "environment": result.environment,
-        "candidate": {"name": comparison.candidate.name, "digest": comparison.candidate.digest},
-        "champion": (
-            {"name": comparison.champion.name, "digest": comparison.champion.digest}
-            if comparison.champion
-            else None
-        ),
+        "candidate": side(comparison.candidate),
+        "champion": side(comparison.champion) if comparison.champion else None,
         "primary_metric": comparison.primary,
         "metrics": [row(each) for each in comparison.metrics],
         "slices": [row(each) for each in comparison.slices],
         "amounts": [asdict(row) for row in comparison.amounts],
         "decision": result.decision.to_json() if result.decision else None,
         "lineage": asdict(comparison.candidate.evidence.lineage),
-        "missing": list(comparison.missing),
+        "missing": comparison.missing,
         "unpaired": comparison.unpaired or None,
-        "notes": list(result.notes),
+        "notes": result.notes,
     }
 
 
 def _print_comparison(result: Compared) -> None:
-    from ml.cli.render import tables, verdicts
+    from ml.cli.render import verdicts
     from ml.reports.charts.forest import text_plot
     from ml.reports.comment import forest_rows
 
     comparison = result.comparison
-    head = ["metric", "on", comparison.candidate.name]
-    head += [comparison.champion.name, "difference"] if comparison.champion else []
-    tables.write(head, [_row(row, comparison.champion is not None) for row in comparison.metrics])
+    names = [side.name for side in (comparison.candidate, comparison.champion) if side]
+    head = ["metric", "on", *names, *(["difference"] if comparison.champion else [])]
+    write_table(head, [_row(row)[: len(head)] for row in comparison.metrics])
     if plot_rows := forest_rows(comparison):
-        typer.echo(f"\n{tables.plain(comparison.primary)}, candidate minus champion")
+        typer.echo(f"\n{printable(comparison.primary)}, candidate minus champion")
         for line in text_plot(plot_rows):
             typer.echo(line)
     typer.echo("")
-    head = [
-        "",
-        comparison.candidate.name,
-        *([comparison.champion.name] if comparison.champion else []),
-    ]
-    tables.write(
-        head, [_amount(row, comparison.champion is not None) for row in comparison.amounts]
-    )
+    write_table(["", *names], [_amounts(row)[: len(names) + 1] for row in comparison.amounts])
     if result.decision:
         verdicts.show(result.decision)
     if comparison.unpaired:
@@ -132,34 +120,23 @@ def _print_comparison(result: Compared) -> None:
         typer.echo(f"missing from the evidence: {', '.join(comparison.missing)}", err=True)
 
 
-def _row(row: Row, against: bool) -> list[str]:
-    from ml.reports.formatting import number, signed
-
-    def value_text(of: Estimate | None) -> str:
-        return "missing" if of is None or of.value is None else number(of.value)
-
-    cells = [row.metric, row.place, value_text(row.ours)]
-    if not against:
-        return cells
-    by = row.by
-    difference = (
-        f"{signed(by.mean)} ({signed(by.low)} to {signed(by.high)})" if by else "not paired"
-    )
-    return [*cells, value_text(row.theirs), f"{difference} {row.verdict}".rstrip()]
+def _row(row: Row) -> list[str]:
+    difference = "not paired"
+    if by := row.by:
+        difference = f"{signed(by.mean)} ({signed(by.low)} to {signed(by.high)}) {row.verdict}"
+    return [row.metric, row.place, _value(row.ours), _value(row.theirs), difference.rstrip()]
 
 
-def _amount(amount: Amount, against: bool) -> list[str]:
-    from ml.reports.formatting import number
+def _value(estimate: Estimate | None) -> str:
+    return "missing" if estimate is None or estimate.value is None else number(estimate.value)
 
-    values = [amount.ours, amount.theirs] if against else [amount.ours]
-    return [
-        amount.what,
-        *("missing" if v is None else f"{number(v)} {amount.unit}".rstrip() for v in values),
-    ]
+
+def _amounts(row: Amount) -> list[str]:
+    return [row.what, amount(row.ours, row.unit), amount(row.theirs, row.unit)]
 
 
 def _repository() -> str:
-    """Where a workflow runs, in the variables that GitHub sets."""
+    """The repository that a workflow runs in, from the variables that GitHub sets."""
     server, name = os.environ.get("GITHUB_SERVER_URL"), os.environ.get("GITHUB_REPOSITORY")
     return f"{server}/{name}" if server and name else ""
 

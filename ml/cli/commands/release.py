@@ -3,35 +3,31 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from ml.backends.choice import open_backend
-from ml.cli.options import Environment
-from ml.cli.render import json_out
+from ml.cli.options import AsJson, Environment, Port
+from ml.cli.render.output import write_json
 from ml.core.errors import Exit
 
 if TYPE_CHECKING:
     from ml.backends.runs import Event
+    from ml.release.promotion.propose import Proposal
+    from ml.release.rollout.drill import Drilled
+    from ml.release.rollout.history import Attempt
+    from ml.release.rollout.plan import Plan
+    from ml.release.rollout.status import Status
 
-app = typer.Typer(help="Propose a candidate; bring an environment to what is declared.")
-
-
-class Place(StrEnum):
-    """Where an environment is."""
-
-    local = "local"
-    azure = "azure"
-
+app = typer.Typer()
 
 Project = Annotated[str, typer.Argument(help="A folder under ml/projects.")]
 On = Annotated[
-    Place | None,
+    Literal["local", "azure"] | None,
     typer.Option(help="`local` rehearses one of release.yml on this machine."),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="The result as JSON.")]
+SHORT = 19  # characters of a digest, `sha256:` among them
 
 
 @app.command()
@@ -48,12 +44,14 @@ def propose(
     as_json: AsJson = False,
 ) -> None:
     """Score the best run, register its model, ask the gates, and declare it if they pass."""
-    from ml.cli.render import costs, release_text, verdicts
+    from ml.cli.render import costs, verdicts
     from ml.core.repository import shown
     from ml.release.promotion.propose import propose as go
 
     prices = costs.of_instance(to)
-    proposal = go(open_backend(), project, run, to, reason=reason, watch=_watch, prices=prices)
+    proposal = go(
+        open_backend(), project, run, to, reason=reason, watch=watch_evaluation, prices=prices
+    )
     if as_json:
         document = {
             "project": proposal.project,
@@ -64,19 +62,17 @@ def propose(
             "digest": proposal.digest,
             "champion": proposal.champion,
             "rival": proposal.rival,
-            "release": str(proposal.release) if proposal.release else None,
-            "written": [str(path) for path in proposal.written],
+            "release": proposal.release,
+            "written": proposal.written,
             "decision": proposal.decision.to_json(),
         }
-        json_out.write(document)
+        write_json(document)
     else:
-        typer.echo(
-            f"{proposal.run.name} is {proposal.model} {proposal.version} ({proposal.digest[:19]})",
-            err=True,
-        )
+        name = _named(proposal.model, proposal.version, proposal.digest)
+        typer.echo(f"{proposal.run.name} is {name}", err=True)
         verdicts.show(proposal.decision, proposal.rival or "")
         if proposal.rival:
-            typer.echo(release_text.rival(proposal), err=True)
+            typer.echo(_rival_text(proposal), err=True)
         elif proposal.unapplied:
             typer.echo(f"version {proposal.unapplied} was declared and never applied", err=True)
         for path in proposal.written:
@@ -94,19 +90,19 @@ def plan(
     on: On = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say what apply would do, step by step, and do none of it; exit 3 when it would refuse."""
-    from ml.cli.render import release_text, verdicts
+    """Show what apply would do, step by step, without doing it; exit 3 when it would refuse."""
+    from ml.cli.render import verdicts
     from ml.release.declaration import desired_state
     from ml.release.rollout.plan import plan as look
 
     desired_state.require_local(to, on)
-    rollout = look(open_backend(), project, to, watch=_watch)
+    rollout = look(open_backend(), project, to, watch=watch_evaluation)
     if as_json:
-        json_out.write(rollout.to_json())
+        write_json(rollout.to_json())
     else:
         if rollout.decision:
             verdicts.show(rollout.decision)
-        typer.echo(release_text.plan(rollout))
+        typer.echo(_plan_text(rollout))
         if rollout.unsigned:
             typer.echo(_next(project, to), err=True)
     if rollout.stops:
@@ -123,13 +119,11 @@ def apply(
     to: Environment = "local",
     on: On = None,
     approved_by: Annotated[str, typer.Option(help="The person who signs off the promotion.")] = "",
-    port: Annotated[
-        int | None, typer.Option(min=1, max=65535, help="Serve on this port; else a free one.")
-    ] = None,
+    port: Port = None,
     as_json: AsJson = False,
 ) -> None:
     """Ask the gates again, start the declared version beside the old one, and switch."""
-    from ml.cli.render import release_text, verdicts
+    from ml.cli.render import verdicts
     from ml.release.declaration import desired_state
     from ml.release.rollout.apply import apply as go
     from ml.release.rollout.invoke import example
@@ -142,16 +136,16 @@ def apply(
         to,
         approved_by,
         port=port,
-        watch=_watch,
-        progress=lambda sentence: typer.echo(f"canary: {sentence}", err=True),
+        watch=watch_evaluation,
+        progress=show_canary,
         waiting=lambda: typer.echo(f"another apply to {to} is running; waiting", err=True),
     )
     if promotion is None:
         (current,) = look(open_backend().registry, project, to)
         if as_json:
-            json_out.write({"outcome": "nothing-declared", **current.to_json()})
+            write_json({"outcome": "nothing-declared", **current.to_json()})
         else:
-            typer.echo(release_text.status(current), err=True)
+            typer.echo(status_text(current), err=True)
             typer.echo(f"next: ml release propose {project}{_env(to)}", err=True)
         return
     if as_json:
@@ -166,7 +160,7 @@ def apply(
             "url": promotion.router.url if promotion.router else None,
             "decision": promotion.decision.to_json(),
         }
-        json_out.write(document)
+        write_json(document)
     else:
         verdicts.show(promotion.decision)
         if promotion.canary and promotion.canary.replayed:
@@ -189,32 +183,29 @@ def apply(
 
 @app.command()
 def drill(
-    project: Annotated[str, typer.Argument(help="A folder under ml/projects.")],
+    project: Project,
     fault: Annotated[str, typer.Option(help="errors, slow or constant.")] = "errors",
-    as_json: Annotated[bool, typer.Option("--json", help="The result as JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
-    """Try what serves with a fault put in: its canary must take it back. Promotes nothing.
+    """Roll out the serving version with a fault: its canary must roll it back. Promotes nothing.
 
-    Exit 0 when it was taken back and no request to the old version failed, 1 when not.
+    Exit 0 when it was rolled back and no request to the old version failed, 1 when not.
     """
-    from ml.cli.render import json_out, release_text
     from ml.release.rollout.drill import drill as go
     from ml.serving.faulty import FAULTS
 
     if fault in FAULTS:
-        typer.echo(f"a green in which {FAULTS[fault]}, beside what serves", err=True)
-    result = go(
-        project, fault, progress=lambda sentence: typer.echo(f"canary: {sentence}", err=True)
-    )
+        typer.echo(f"a faulty copy beside what serves: {FAULTS[fault]}", err=True)
+    result = go(project, fault, progress=show_canary)
     if as_json:
         document = {
             **asdict(result),
             "outcome": result.outcome.to_json(),
             "noticed": result.noticed,
         }
-        json_out.write(document)
+        write_json(document)
     else:
-        release_text.show_drill(result)
+        show_drill(result)
     if not result.noticed:
         raise typer.Exit(Exit.RUN_FAILED)
 
@@ -226,19 +217,19 @@ def rollback(
     why: Annotated[str, typer.Option(help="What is wrong with the version that serves.")] = "",
     as_json: AsJson = False,
 ) -> None:
-    """Declare the version before again, as `git revert` would; apply goes there at once."""
+    """Declare the previous version again, as `git revert` would; then run apply."""
     from ml.core.repository import shown
     from ml.release.rollout.rollback import roll_back
 
     result = roll_back(open_backend().registry, project, to, why)
     if as_json:
-        json_out.write(
+        write_json(
             {
                 "project": result.project,
                 "environment": result.environment,
                 "declared": asdict(result.declared),
                 "replaced": asdict(result.replaced),
-                "written": [str(path) for path in result.written],
+                "written": result.written,
             }
         )
         return
@@ -257,33 +248,32 @@ def status(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """What is declared, champion, serving, tried and refused; the audit log is verified on the way.
+    """Show what is declared, champion, serving, tried and refused, and verify the audit log.
 
-    An environment that nothing is declared for is told on stderr: a model may yet come.
+    An environment for which nothing is declared is printed on stderr.
     """
-    from ml.cli.render import release_text
     from ml.release.rollout.status import status as look
 
     states = look(open_backend().registry, project, to)
     if as_json:
-        json_out.write([state.to_json() for state in states])
+        write_json([state.to_json() for state in states])
         return
     for state in states:
-        typer.echo(release_text.status(state), err=state.declared is None)
+        typer.echo(status_text(state), err=state.declared is None)
     if not any(state.declared for state in states):
         typer.echo("nothing is declared; next: ml release propose PROJECT", err=True)
 
 
 @app.command()
 def schema() -> None:
-    """The JSON Schema of release.yml, for editors; `make schema` writes it where they look."""
+    """Print the JSON Schema of release.yml, for editors; `make schema` writes it to its file."""
     from ml.release.declaration.release_file import schema as of
 
-    json_out.write(of())
+    write_json(of())
 
 
-def _watch(event: Event) -> None:
-    """Say that a model is being evaluated: it takes a while."""
+def watch_evaluation(event: Event) -> None:
+    """Print that a model is being evaluated, which takes a while."""
     if event.kind == "started":
         typer.echo(f"evaluating ({event.run.folder / 'logs' / 'std_log.txt'})", err=True)
 
@@ -301,3 +291,74 @@ def _next(project: str, environment: str) -> str:
         f"To rehearse it here: ml release apply {project} --env {environment} --on local "
         "--approved-by NAME"
     )
+
+
+def show_canary(sentence: str) -> None:
+    """Print what a canary found."""
+    typer.echo(f"canary: {sentence}", err=True)
+
+
+def status_text(state: Status) -> str:
+    """A few lines; one for an environment that nothing is declared for."""
+    head = f"{state.project} in {state.environment}: {state.verdict}"
+    if state.declared is None and state.last_attempt is None:
+        return head
+    version = _named(state.model, state.declared, state.digest) if state.declared else "nothing"
+    by = f", signed off by {state.signed_off}" if state.serving and state.signed_off else ""
+    at = f" at {state.url}" if state.url else ""
+    lines = [head, f"  declared  {version}", f"  champion  {state.champion or 'none yet'}"]
+    lines.append(f"  serving   {state.serving or 'nothing'}{at}{by}")
+    if state.beside:
+        lines.append(f"  beside    {state.beside}")
+    if state.last_attempt:
+        lines.append(f"  last      {_attempt(state.last_attempt)}")
+    lines += [f"  refused   {_attempt(refused)}" for refused in state.refused]
+    return "\n".join([*lines, *([f"  audit     {state.audit}"] if state.audit else [])])
+
+
+def _plan_text(rollout: Plan) -> str:
+    """What is declared, what serves, and what apply would do."""
+    declared, serving = rollout.declared, rollout.serving
+    version = _named(declared.model, declared.version, declared.digest) if declared else "nothing"
+    serves = "nothing"
+    if serving:
+        serves = _named("version", serving.version, serving.digest)
+        serves += "" if serving.url else ", stopped"
+    lines = [f"{rollout.project} in {rollout.environment}: {rollout.verdict}"]
+    lines += [f"  declared  {version}", f"  serving   {serves}"]
+    lines += [f"  {number}. {step}" for number, step in enumerate(rollout.steps, 1)]
+    return "\n".join(lines)
+
+
+def _rival_text(proposal: Proposal) -> str:
+    """The sentence on a declared version that was never applied and had to be beaten too."""
+    rival = f"version {proposal.rival} is declared and was never applied: it had to be beaten too"
+    if proposal.release:
+        return f"{rival}, and is not declared any more"
+    if proposal.environment == "local":
+        return f"{rival}; ml release rollback {proposal.project} undoes the declaration"
+    return f"{rival}; git revert undoes a declaration by mistake"
+
+
+def _named(model: str, version: str, digest: str) -> str:
+    return f"{model} {version} ({digest[:SHORT]})"
+
+
+def _attempt(attempt: Attempt) -> str:
+    why = f": {attempt.why}" if attempt.why else ""
+    by = f", for {attempt.by}" if attempt.by else ""
+    at = attempt.at[:16].replace("T", " ")
+    return f"version {attempt.version} {attempt.outcome} on {at}{by}{why}"
+
+
+def show_drill(drill: Drilled) -> None:
+    """Print how the drill ended: the fate of the faulty version, and of the requests."""
+    outcome = drill.outcome
+    if outcome.kind == "rolled-back":
+        took = f"{outcome.seconds:.0f} s"
+        typer.echo(f"rolled back at {outcome.step} % after {took}: {outcome.why}", err=True)
+    else:
+        typer.echo("the canary did not notice the fault; green was removed anyway", err=True)
+    failed = f"{drill.failed} of its requests failed" if drill.failed else "none of its failed"
+    total = f"{sum(outcome.requests.values()):,} requests in all"
+    typer.echo(f"version {drill.version} served throughout, {total}: {failed}", err=True)

@@ -1,40 +1,46 @@
-"""`ml report`: a run as one page of HTML."""
+"""`ml report`, `ml ui`: a run as one page of HTML, and MLflow's pages on all runs."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from ml.cli.options import AsJson, On, Port
+from ml.core.errors import Problem, Refused
 
-def command(
+
+def report(
     run: Annotated[str, typer.Argument(help="A run's name or id, or `latest`.")] = "latest",
     out: Annotated[Path | None, typer.Option(dir_okay=False, help="The file to write.")] = None,
     show: Annotated[bool, typer.Option("--open", help="Open it in the browser.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Where it is, as JSON.")] = False,
+    on: On = "local",
+    as_json: AsJson = False,
 ) -> None:
     """Write a run's report, a page that opens without a network, and print where it is."""
     from ml.backends.choice import open_backend
+    from ml.cli.render.output import write_json
     from ml.core import faults, files
-    from ml.reports.pages import default_path, report
+    from ml.reports.pages import default_path
+    from ml.reports.pages import report as report_of
 
-    backend = open_backend()
-    page = report(backend.runs.find(run), backend)
+    backend = open_backend(on)
+    page = report_of(backend.runs.find(run), backend)
     path = (out or default_path(page.run.name)).absolute()
     with faults.as_refusals():
         files.replace(path, page.html)
     if as_json:
-        document = {
-            "run": page.run.name,
-            "status": page.run.status,
-            "path": str(path),
-            "bytes": path.stat().st_size,
-            "verdict": list(page.sentences),
-            "notes": list(page.notes),
-        }
-        typer.echo(json.dumps(document, indent=1))
+        write_json(
+            {
+                "run": page.run.name,
+                "status": page.run.status,
+                "path": path,
+                "bytes": path.stat().st_size,
+                "verdict": page.sentences,
+                "notes": page.notes,
+            }
+        )
     else:
         typer.echo(" ".join(page.sentences), err=True)
         for note in page.notes:
@@ -48,3 +54,22 @@ def _open_in_browser(path: Path) -> bool:
     import webbrowser
 
     return webbrowser.open(path.as_uri())
+
+
+def ui(port: Port = None) -> None:
+    """Serve MLflow's pages on the local store, in the foreground; Ctrl-C ends it."""
+    from ml.backends.choice import open_backend
+    from ml.serving import processes
+
+    if port is not None and not processes.port_is_free(port):
+        raise Refused(
+            Problem(
+                "port-in-use",
+                f"port {port} is held by {processes.port_holder(port)}",
+                "a free port",
+                "leave --port out for a free one",
+            )
+        )
+    typer.echo("MLflow is starting; Ctrl-C ends it", err=True)
+    open_backend().serve_pages(port or processes.free_port(), typer.echo)
+    typer.echo("ended", err=True)

@@ -1,8 +1,7 @@
-"""`ml run`: check a job spec, plan it, run it, and say how it went."""
+"""`ml run`: check a job spec, plan it, run it, and print its summary."""
 
 from __future__ import annotations
 
-import json
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -10,15 +9,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ml.cli.options import On
+from ml.cli.options import AsJson, On, seconds
+from ml.cli.render.output import write_json
 from ml.core.errors import Exit, Problem, Refused
 
 if TYPE_CHECKING:
     from ml.backends.base import Backend
     from ml.backends.runs import Event, Watch
+    from ml.specs.plan.plan import Plan
 
 
-def command(
+def run(
     spec: Annotated[Path, typer.Argument(help="An Azure ML job spec (YAML).")],
     on: On = "local",
     changes: Annotated[
@@ -28,40 +29,40 @@ def command(
     evict_after: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="20s", help="Kill it so long after its start, as a spot node; repeatable."
+            metavar="20s", help="Evict it, like a spot node, that long after its start; repeatable."
         ),
     ] = None,
     evict_notice: Annotated[
-        str, typer.Option(metavar="30s", help="SIGTERM so long before an eviction kills.")
+        str, typer.Option(metavar="30s", help="Send SIGTERM that long before an eviction.")
     ] = "0s",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan; run nothing.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="The result as JSON on stdout.")] = False,
+    as_json: AsJson = False,
     isolated: Annotated[
         bool, typer.Option("--isolated", help="In an environment that uv builds from conda files.")
     ] = False,
     keep: Annotated[
-        bool, typer.Option("--keep", help="What it writes never makes room for other runs.")
+        bool, typer.Option("--keep", help="Never remove its outputs to make room.")
     ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress, only the summary.")] = False,
 ) -> None:
     """Run a job spec: exit 0 completed, 1 failed, 2 the spec is wrong, 33 not possible here."""
     from ml.backends.base import DATA_NOT_HERE, Options
     from ml.backends.choice import open_backend
-    from ml.cli.render import units
 
     overrides = parse_changes(changes or [])
-    echo = None if quiet or as_json else sys.stderr
+    show = not quiet and not as_json
     say = _say if not quiet else lambda line: None
     options = Options(
-        *(echo, isolated, say),
-        tuple(units.seconds("--evict-after", text) for text in evict_after or ()),
-        units.seconds("--evict-notice", evict_notice),
+        *(sys.stderr if show else None, isolated, say),
+        tuple(seconds("--evict-after", text) for text in evict_after or ()),
+        seconds("--evict-notice", evict_notice),
     )
     backend = open_backend(on, options)
     if spec.is_file() and not dry_run:
         backend.prepare()
-    from ml.cli import disk_limit
-    from ml.cli.render import costs, live, plan_text
+    from ml.cli import disk
+    from ml.cli.render import progress
+    from ml.cli.render.runs_text import run_json
     from ml.core import home
     from ml.specs.check import check
     from ml.specs.plan import planning
@@ -71,54 +72,53 @@ def command(
     loaded = load.load(spec, overrides)
     _say(*(problem for problem in check.check(loaded) if problem.severity == "warning"))
     plan = planning.plan(loaded, registered=home.assets())
-    show = not quiet and not as_json
-    echoed = show and isinstance(plan, CommandPlan)
     refusals = backend.refusals(plan)
-    lacking = [problem for problem in refusals if problem.code == DATA_NOT_HERE]
-    if refusals and not (dry_run and len(lacking) == len(refusals)):
+    missing_data = [problem for problem in refusals if problem.code == DATA_NOT_HERE]
+    if refusals and not (dry_run and len(missing_data) == len(refusals)):
         raise Refused(*refusals, exit_code=Exit.CANNOT_HONOUR)
     if dry_run:
-        # What it would do can be shown all the same; to run it, the data has to be here.
-        _say(*(replace(problem, severity="warning") for problem in lacking))
-        compared = backend.environments(plan)
-        priced = costs.of(plan)
-        azure = [costs.as_json(cost) for cost in priced]
-        document = {
-            **plan_text.as_json(plan),
-            "environments": [difference.data for difference in compared],
-            "azure_costs": azure,
-        }
-        text = json.dumps(document, indent=1) if as_json else plan_text.as_text(plan)
-        sys.stdout.write(f"{text}\n")
-        lines = (
-            ()
-            if isolated
-            else (f"  {line}" for difference in compared for line in difference.lines)
-        )
-        _say(*backend.differences(plan), *lines)
-        _say(*priced)
+        # The plan can be shown without the data, which has to be here to run it.
+        _say(*(replace(problem, severity="warning") for problem in missing_data))
+        _show_plan(backend, plan, isolated, as_json)
         return
     _say(*backend.differences(plan))
-    disk_limit.enforce(
-        backend, say, [data.path for _, data in given(plan) if data.path is not None]
-    )
+    disk.enforce(backend, say, [data.path for _, data in given(plan) if data.path is not None])
     keep = keep or str(plan.tags.get("keep", "")).lower() in {"true", "yes", "1"}
-    with live.watching(plan, show) as watch:
-        run = backend.run(plan, protecting(backend, watch) if keep else watch)
+    with progress.watching(plan, show) as watch:
+        ended = backend.run(plan, protecting(backend, watch) if keep else watch)
     if as_json:
-        compared = backend.environments(plan)
-        document = {
-            **live.as_json(backend, run),
-            "environments": [difference.data for difference in compared],
-        }
-        sys.stdout.write(json.dumps(document, indent=1) + "\n")
+        environments = [compared.data for compared in backend.environments(plan)]
+        write_json({**run_json(backend, ended), "environments": environments})
     else:
-        _say(live.summary(backend, plan, run, echoed))
-    raise typer.Exit(Exit.DONE if run.status == "Completed" else Exit.RUN_FAILED)
+        echoed = show and isinstance(plan, CommandPlan)
+        _say(progress.summary(backend, plan, ended, echoed))
+    raise typer.Exit(Exit.DONE if ended.status == "Completed" else Exit.RUN_FAILED)
+
+
+def _show_plan(backend: Backend, plan: Plan, isolated: bool, as_json: bool) -> None:
+    """Print the plan on stdout; differences from Azure ML and costs on stderr."""
+    from ml.cli.render import costs, plan_text
+
+    environments, priced = backend.environments(plan), costs.of(plan)
+    if as_json:
+        write_json(
+            {
+                **plan_text.as_json(plan),
+                "environments": [compared.data for compared in environments],
+                "azure_costs": [costs.as_json(cost) for cost in priced],
+            }
+        )
+    else:
+        # Not typer.echo, which writes UTF-8 to a terminal that takes ASCII.
+        sys.stdout.write(f"{plan_text.as_text(plan)}\n")
+    _say(*backend.differences(plan))
+    if not isolated:
+        _say(*(f"  {line}" for compared in environments for line in compared.lines))
+    _say(*priced)
 
 
 def protecting(backend: Backend, watch: Watch) -> Watch:
-    """A watcher that protects the run as soon as it has a folder, besides what `watch` does."""
+    """`watch`, which also protects the run as soon as it has a folder."""
 
     def see(event: Event) -> None:
         if event.kind == "started":

@@ -1,28 +1,34 @@
-"""`ml sweep explain`: why a sweep tried what it tried, and what it found out."""
+"""`ml sweep explain` and `ml select`: where a sweep's trials came from, and which one to take."""
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ml.backends.choice import open_backend
-from ml.cli.options import AsJson, On
+from ml.cli.options import AsJson, Goal, Metric, On, repeated_on
+from ml.cli.render.output import write_json, write_table
 from ml.core.errors import Problem, Refused
+from ml.reports.formatting import number as four_digits
+from ml.reports.formatting import printable, short
 
 if TYPE_CHECKING:
     from ml.backends.runs import Run, RunStore
-    from ml.reports.explanation import ExplainedTrial, Explanation
+    from ml.release.selection.selection import Ranked, Selected
+    from ml.reports.explanation import Ending, Explanation
+    from ml.reports.sweep import Trial
 
-app = typer.Typer(help="Sweeps of this machine.", no_args_is_help=True)
+app = typer.Typer(no_args_is_help=True)
+# The terms that a selection weighs besides quality, each with the unit of its column.
+UNITS = {"latency": "latency ms", "cost": "cost s", "stability": "spread"}
 
 
 @app.callback()
 def _group() -> None:
-    """Keeps `ml sweep` a group while it has one command."""
+    # Keeps `ml sweep` a group while it has one command.
+    pass
 
 
 @app.command()
@@ -34,27 +40,28 @@ def explain(
     on: On = "local",
     as_json: AsJson = False,
 ) -> None:
-    """Where every trial came from, what made it likely, what ended it, and what mattered."""
+    """Show the origin of every trial, what ended it, and which parameters mattered."""
     from ml.reports import explanation
 
     store = open_backend(on).runs
     sweep, trial_number = _sweep(store, run)
     number = trial if trial is not None else trial_number
     explained = explanation.explain(sweep, store)
-    numbers = [each.number for each in explained.trials]
-    if number is not None and number not in numbers:
-        last = f"0 to {max(numbers)}" if numbers else "none has started yet"
-        raise Refused(Problem("no-such-trial", f"{sweep.name} has no trial {number}", last))
+    trials = {each.sample_number: each for each in explained.sweep.trials}
+    if number is not None and number not in trials:
+        expected = f"0 to {max(trials)}" if trials else "none has started yet"
+        raise Refused(Problem("no-such-trial", f"{sweep.name} has no trial {number}", expected))
     if as_json:
-        document = explanation.as_json(explained, number)
-        sys.stdout.write(json.dumps(document, indent=1) + "\n")
+        write_json(explanation.as_json(explained, number))
         return
     for note in explained.notes:
         typer.echo(f"note: {note}", err=True)
     if number is not None:
-        _show_trial(explained, next(each for each in explained.trials if each.number == number))
+        _show_trial(explained, trials[number])
     else:
         _show_sweep(explained)
+        one_trial = f"ml sweep explain {sweep.name} --trial N{repeated_on(on)}"
+        typer.echo(f"one trial in full: {one_trial}", err=True)
 
 
 def _sweep(store: RunStore, name: str) -> tuple[Run, int | None]:
@@ -82,83 +89,76 @@ def _sweep(store: RunStore, name: str) -> tuple[Run, int | None]:
     if len(sweeps) == 1:
         return sweeps[0], None
     names = ", ".join(step.name for step in sweeps)
-    description = (
-        f"{run.name} is no sweep" if not sweeps else f"{run.name} has {len(sweeps)} sweep steps"
-    )
-    hint = f"name one of them: {names}" if sweeps else "`ml runs list` shows what there is"
-    raise Refused(Problem("not-a-sweep", description, "a sweep, or one of its trials", hint))
+    description = f"has {len(sweeps)} sweep steps" if sweeps else "is not a sweep"
+    hint = f"name one of them: {names}" if sweeps else "ml runs list shows every run"
+    raise Refused(Problem("not-a-sweep", f"{run.name} {description}", "a sweep or a trial", hint))
 
 
 def _show_sweep(explained: Explanation) -> None:
-    from ml.cli.render import tables
-    from ml.reports.formatting import number
-    from ml.reports.origins import short
+    from ml.reports.sweep import short_origin
 
     sweep = explained.sweep
     typer.echo(f"{explained.run.name}: {sweep.goal} {sweep.metric}, {sweep.sampling}")
     rows = []
-    for each in explained.trials:
-        value = "" if each.trial.value is None else number(each.trial.value)
-        best = "best" if each.trial.run.name == explained.run.best else each.trial.outcome
-        why = _reason(explained, each)
-        rows.append([str(each.number), value, best, short(each.origin) or "?", why])
-    tables.write(("trial", sweep.metric, "outcome", "from", "why"), rows)
+    for trial in sweep.trials:
+        value = "" if trial.value is None else four_digits(trial.value)
+        outcome = "best" if trial is sweep.best else trial.outcome
+        origin = short_origin(trial.origin) or "?"
+        number = str(trial.sample_number)
+        rows.append([number, value, outcome, origin, _reason(explained, trial)])
+    write_table(("trial", sweep.metric, "outcome", "from", "why"), rows)
     typer.echo("")
     for line in _importance(explained):
         typer.echo(line)
-    typer.echo(f"one in full: ml sweep explain {explained.run.name} --trial N", err=True)
 
 
-def _reason(explained: Explanation, trial: ExplainedTrial) -> str:
+def _reason(explained: Explanation, trial: Trial) -> str:
     """The strongest reason for the trial, in one line."""
-
-    if trial.ending:
-        return _ending(trial)
-    if trial.trial.outcome not in ("completed", "running"):
-        return trial.trial.reason
+    if ending := explained.endings.get(trial.number):
+        return _ending_text(ending)
+    if trial.outcome not in ("completed", "running"):
+        return trial.reason
     if preferences := explained.preferences(trial):
         first = preferences[0]
         others = f"{first.among_others:.0%} of the others"
         value = _value_text(first.value)
         return f"{first.name} {value}: the good trials had {first.good_values}, like {others}"
-    return trial.sentence if trial.origin.get("kind") == "given" else ""
+    return trial.origin_text if trial.origin.get("kind") == "given" else ""
 
 
-def _ending(trial: ExplainedTrial) -> str:
-    from ml.reports.formatting import number
-
-    assert trial.ending is not None
-    ending = trial.ending
+def _ending_text(ending: Ending) -> str:
     return (
-        f"{ending.policy} at interval {ending.interval}: best so far {number(ending.value)}, "
-        f"threshold {number(ending.threshold)}, missed by {number(ending.missed_by)}"
+        f"{ending.policy} at interval {ending.interval}: best so far {four_digits(ending.value)}, "
+        f"threshold {four_digits(ending.threshold)}, missed by {four_digits(ending.missed_by)}"
     )
 
 
-def _show_trial(explained: Explanation, trial: ExplainedTrial) -> None:
-    from ml.cli.render import live, tables
-    from ml.reports.formatting import number
+def _show_trial(explained: Explanation, trial: Trial) -> None:
+    from ml.cli.render.runs_text import parameters
 
-    value = "no value" if trial.trial.value is None else number(trial.trial.value)
-    typer.echo(f"{trial.trial.run.name}: {explained.sweep.metric} {value}, {trial.trial.outcome}")
-    typer.echo(f"  values  {live.parameters({k: _value_text(v) for k, v in trial.values.items()})}")
-    typer.echo(f"  from    {tables.plain(trial.sentence)}")
-    if trial.ending:
-        typer.echo(f"  ended   {_ending(trial)}")
-    elif trial.trial.reason:
-        typer.echo(f"  why     {tables.plain(trial.trial.reason)}")
+    value = "no value" if trial.value is None else four_digits(trial.value)
+    typer.echo(f"{trial.run.name}: {explained.sweep.metric} {value}, {trial.outcome}")
+    values = {name: _value_text(of) for name, of in trial.values.items()}
+    typer.echo(f"  values  {parameters(values)}")
+    typer.echo(f"  from    {printable(trial.origin_text or 'not recorded')}")
+    if ending := explained.endings.get(trial.number):
+        typer.echo(f"  ended   {_ending_text(ending)}")
+    elif trial.reason:
+        typer.echo(f"  why     {printable(trial.reason)}")
     if preferences := explained.preferences(trial):
         typer.echo("")
         rows = [
             [each.name, _value_text(each.value), each.good_values, f"{each.among_others:.0%}"]
             for each in preferences
         ]
-        tables.write(("parameter", "value", "the good trials had", "of the others"), rows, 2)
+        write_table(("parameter", "value", "the good trials had", "of the others"), rows, 2)
 
 
 def _importance(explained: Explanation) -> Iterator[str]:
     """Which parameters mattered, and how reliable that is."""
-    importance = explained.importance()
+    from ml.reports.explanation import importance as importance_of
+
+    importance = importance_of(explained.sweep)
     if not importance.shares:
         yield f"what mattered: nothing can be said, {importance.reason}"
         return
@@ -170,8 +170,95 @@ def _importance(explained: Explanation) -> Iterator[str]:
 
 
 def _value_text(value: object) -> str:
-    from ml.reports.formatting import short
-
     if isinstance(value, dict):
         return "{" + ", ".join(f"{key}: {_value_text(item)}" for key, item in value.items()) + "}"
     return short(value)
+
+
+def select(
+    runs: Annotated[
+        list[str] | None, typer.Argument(metavar="[RUN…]", help="Sweeps, pipelines or runs.")
+    ] = None,
+    metric: Metric = None,
+    goal: Goal = None,
+    limit: Annotated[int, typer.Option(min=0, help="Show so many; 0 for all.")] = 10,
+    on: On = "local",
+    as_json: AsJson = False,
+) -> None:
+    """Rank trials by quality, latency, cost and stability, weighed by the project's select.yml."""
+    from ml.release.selection.selection import choose
+
+    store = open_backend(on).runs
+    selected = choose(store, [store.find(name) for name in runs or ["latest"]], metric, goal)
+    if as_json:
+        write_json(_selection_json(selected))
+        return
+    print_selection(selected, limit)
+    first = selected.selection.by_score or selected.selection.by_metric
+    project = selected.project or "PROJECT"
+    typer.echo(f"next: ml release propose {project} --run {first.candidate.name}", err=True)
+
+
+def print_selection(selected: Selected, limit: int = 0) -> None:
+    """Print the ranking on stdout, the first by the score on top, and its explanation on stderr.
+
+    `front` marks the trials on the Pareto front.
+    """
+    from ml.release.selection import explanation
+
+    selection = selected.selection
+    rows = selection.ranked[:limit] if limit else selection.ranked
+    terms = [term for term in UNITS if term in selection.compared]
+    head = ["", "score", selection.metric, *(UNITS[term] for term in terms)]
+    write_table([*head, "by metric", "Pareto"], [_selection_row(row, terms) for row in rows])
+    if len(rows) < len(selection.ranked):
+        typer.echo(f"{len(rows)} of {len(selection.ranked)}; all: --limit 0", err=True)
+    typer.echo(explanation.formula(selection), err=True)
+    for sentence in explanation.sentences(selection):
+        typer.echo(sentence, err=True)
+    for note in selected.notes:
+        typer.echo(f"note: {note}", err=True)
+
+
+def _selection_row(ranked: Ranked, terms: list[str]) -> list[str]:
+    from ml.cli.render.runs_text import number
+
+    score = "–" if ranked.score is None else f"{ranked.score:.2f}"
+    measured = ranked.candidate.terms
+    cells = [number(measured["quality"] or 0.0)]
+    cells += ["–" if (value := measured.get(term)) is None else f"{value:.3g}" for term in terms]
+    front = {True: "front", False: "", None: "?"}[ranked.on_front]
+    return [ranked.candidate.label, score, *cells, f"{ranked.by_metric}.", front]
+
+
+def _selection_json(selected: Selected) -> dict[str, Any]:
+    from ml.release.selection import explanation
+
+    selection = selected.selection
+    first = selection.by_score
+    return {
+        "metric": selection.metric,
+        "goal": selection.goal,
+        "project": selected.project or None,
+        "weights": selection.weights.source or None,
+        "formula": explanation.formula(selection),
+        "first_by_score": first.candidate.name if first else None,
+        "first_by_metric": selection.by_metric.candidate.name,
+        "left_out": selection.left_out,
+        "compared": selection.compared,
+        "said": list(explanation.sentences(selection)),
+        "notes": selected.notes,
+        "ranked": [
+            {
+                "run": row.candidate.name,
+                "terms": row.candidate.terms,
+                "parts": row.parts,
+                "score": row.score,
+                "by_score": row.by_score,
+                "by_metric": row.by_metric,
+                "on_front": row.on_front,
+                "missing": row.missing,
+            }
+            for row in selection.ranked
+        ],
+    }

@@ -1,7 +1,7 @@
-"""What a job would cost on Azure ML at most: `ml run --dry-run` says it, spot and dedicated.
+"""The cost of a job on Azure ML at most, spot and dedicated, which `ml run --dry-run` prints.
 
-The cluster that a spec names is looked up in the environments' stack files; the bound comes from
-nodes and time limits alone, since nobody knows before how long a job takes.
+The cluster that a spec names is looked up in the environments' stack files. The bound comes from
+nodes and time limits alone: how long a job takes is not known before it has run.
 """
 
 from __future__ import annotations
@@ -15,15 +15,18 @@ from infra.cost.prices import PriceList
 from infra.settings import loader
 from infra.settings.model import Settings
 from ml.core.errors import Refused
-from ml.release.evidence.cost import CLUSTER, Prices
+from ml.release.evidence.cost import CLUSTER, Prices, unknown
 from ml.release.evidence.cost import Price as HourlyPrice
+from ml.reports.formatting import count
 from ml.specs.plan.plan import CommandPlan, PipelinePlan, Plan, SweepPlan
 
 
 @dataclass(frozen=True)
 class Cost:
-    """One cluster's part of a job; rates are for a node and an hour, None where nobody knows, and
-    of spot nodes where Azure ML has none of that size.
+    """One cluster's part of a job.
+
+    Rates are for a node and an hour; None where no price is known, and for spot nodes where Azure
+    ML has none of that size.
     """
 
     compute: str
@@ -41,52 +44,52 @@ class Cost:
             return f"{where}: no price known for {self.size}; `infra cost --refresh` asks Azure"
         hours, nodes = self.bound.node_hours, self.bound.nodes
         if hours is None:
-            hourly = f"{_amounts(nodes, self)} an hour on {_nodes(nodes)}"
-            amount = f"{hourly}; no time limit bounds the whole"
+            hourly = f"{_amounts(nodes, self)} an hour on {count(nodes, 'node')}"
+            amount = f"{hourly}; no time limit bounds the total"
         else:
             amount = f"at most {_amounts(hours, self)} ({hours:.2f} node-hours)"
         return f"{where}: {amount}; {self.notes}"
 
 
 def of(plan: Plan) -> list[Cost]:
-    """What the plan would cost, cluster by cluster; empty where no stack file names its cluster."""
+    """The cost of the plan by cluster; empty where no stack file names its cluster."""
     try:
         price_list = prices.read()
         environments = [loader.load(stack) for stack in loader.stacks()]
     except Refused:
-        return []  # `infra settings` and `infra cost` say what is wrong with them
-    costs: list[Cost] = []
-    for compute, bound in _bounds(plan).items():
-        costs.extend(_costs_on(compute, bound, environments, price_list))
-    return costs
+        return []  # `infra settings` and `infra cost` report what is wrong with them
+    bounds: dict[str, Bound] = {}
+    for compute, bound in _parts(plan):
+        bounds[compute] = bounds[compute] + bound if compute in bounds else bound
+    return [
+        cost
+        for compute, bound in bounds.items()
+        for cost in _costs_on(compute, bound, environments, price_list)
+    ]
 
 
 def of_instance(environment: str) -> Prices:
     """The price by the hour, in the environment's region, of an instance or of a node of one of its
-    clusters (`azureml:NAME`, dedicated or spot as the stack has it); None where nobody knows.
+    clusters (`azureml:NAME`, dedicated or spot as in the stack file); None where none is known.
 
-    An environment without a stack file (local) has no clusters; an instance for it is priced where
-    the first stack is.
+    An environment without a stack file (local) has no clusters; an instance for it is priced as in
+    the first stack.
     """
+    try:
+        price_list, stacks = prices.read(), loader.stacks()
+        stack = environment if environment in stacks else next(iter(stacks), None)
+        settings = loader.load(stack) if stack else None
+    except Refused:
+        settings = None
+    if settings is None:
+        return unknown
+    own = settings.clusters if environment in stacks else ()
+    clusters = {cluster.name: (cluster.vm_size, cluster.spot) for cluster in own}
 
     def hourly(wanted: str) -> HourlyPrice | None:
-        try:
-            price_list, stacks = prices.read(), loader.stacks()
-            stack = environment if environment in stacks else next(iter(stacks), None)
-            if stack is None:
-                return None
-            settings = loader.load(stack)
-        except Refused:
-            return None
         size, spot = wanted, False
         if wanted.startswith(CLUSTER):
-            own = settings.clusters if environment in stacks else ()
-            cluster = next(
-                (cluster for cluster in own if cluster.name == _cluster_name(wanted)), None
-            )
-            if cluster is None:
-                return None
-            size, spot = cluster.vm_size, cluster.spot
+            size, spot = clusters.get(_cluster_name(wanted), ("", False))
         price = price_list.find(f"vm/{size}", settings.location, "spot" if spot else "dedicated")
         if price is None:
             return None
@@ -116,15 +119,8 @@ def as_json(cost: Cost) -> dict[str, object]:
     }
 
 
-def _bounds(plan: Plan) -> dict[str, Bound]:
-    """The bound of a plan by the name of its cluster."""
-    bounds: dict[str, Bound] = {}
-    for compute, bound in _parts(plan):
-        bounds[compute] = bounds[compute] + bound if compute in bounds else bound
-    return bounds
-
-
 def _parts(plan: Plan) -> Iterator[tuple[str, Bound]]:
+    """The bound of each job of the plan, with the name of its cluster."""
     if isinstance(plan, PipelinePlan):
         for step in plan.steps.values():
             yield from _parts(step.plan)
@@ -148,29 +144,27 @@ def _costs_on(
     compute: str, bound: Bound, environments: list[Settings], price_list: PriceList
 ) -> Iterator[Cost]:
     """One for each size and region that an environment gives a cluster of that name."""
-    seen = set()
-    for settings in environments:
-        for cluster in settings.clusters:
-            if cluster.name != compute or (cluster.vm_size, settings.location) in seen:
-                continue
-            seen.add((cluster.vm_size, settings.location))
-            item = f"vm/{cluster.vm_size}"
-            dedicated = price_list.find(item, settings.location)
-            lent = cluster.hardware.low_priority
-            spot = price_list.find(item, settings.location, "spot") if lent else None
-            price = spot or dedicated
-            yield Cost(
-                compute,
-                cluster.vm_size,
-                settings.location,
-                bound,
-                dedicated.amount if dedicated else None,
-                spot.amount if spot else None,
-                price_list.currency,
-                "; ".join(filter(None, (f"{price.source}, {price.as_of}", price.note)))
-                if price
-                else "",
-            )
+    clusters = {
+        (cluster.vm_size, settings.location): cluster.hardware.low_priority
+        for settings in environments
+        for cluster in settings.clusters
+        if cluster.name == compute
+    }
+    for (size, region), has_spot in clusters.items():
+        dedicated = price_list.find(f"vm/{size}", region)
+        spot = price_list.find(f"vm/{size}", region, "spot") if has_spot else None
+        price = spot or dedicated
+        notes = (f"{price.source}, {price.as_of}", price.note) if price else ()
+        yield Cost(
+            compute=compute,
+            size=size,
+            region=region,
+            bound=bound,
+            dedicated=dedicated.amount if dedicated else None,
+            spot=spot.amount if spot else None,
+            currency=price_list.currency,
+            notes="; ".join(filter(None, notes)),
+        )
 
 
 def _cluster_name(compute: str) -> str:
@@ -180,7 +174,3 @@ def _cluster_name(compute: str) -> str:
 def _amounts(quantity: float, cost: Cost) -> str:
     text = f"{quantity * (cost.dedicated or 0.0):.2f} {cost.currency} dedicated"
     return text if cost.spot is None else f"{text}, {quantity * cost.spot:.2f} spot"
-
-
-def _nodes(count: int) -> str:
-    return "1 node" if count == 1 else f"{count} nodes"

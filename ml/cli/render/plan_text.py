@@ -1,12 +1,13 @@
-"""A plan for reading: what `ml run --dry-run` prints."""
+"""A plan as `ml run --dry-run` prints it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
+from ml.cli.render.output import align
 from ml.core.repository import shown
 from ml.specs.plan.plan import (
     CommandPlan,
@@ -46,13 +47,7 @@ def as_json(value: object) -> Any:
 
 def as_text(plan: Plan) -> str:
     """The plan in aligned lines, most important first."""
-    return "\n".join(_aligned(_pairs(plan)))
-
-
-def _aligned(pairs: Iterable[tuple[str, str]]) -> list[str]:
-    listed = list(pairs)
-    width = max((len(name) for name, _ in listed), default=0)
-    return [f"{name:<{width}}  {text}".rstrip() for name, text in listed]
+    return align(_pairs(plan))
 
 
 def _pairs(plan: Plan) -> Iterator[tuple[str, str]]:

@@ -1,39 +1,75 @@
-"""Runs as a person reads them: rows of the list, one run with its lineage, differences."""
+"""Runs for a person: rows of the list, one run in full, its lineage, differences between two."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ml.backends.base import Backend
-from ml.backends.comparison import Difference
-from ml.backends.runs import Entry, Run
-from ml.cli.render.live import number, outcome, parameters
-from ml.cli.render.units import ago, size, span
+from ml.backends.runs import Entry, LineageNode, Run
+from ml.cli.options import repeated_on
 from ml.core.repository import shown
+from ml.reports.formatting import ago, duration, size
 
 if TYPE_CHECKING:
+    from ml.backends.comparison import Difference
     from ml.release.versions import Descendant
 
 COLUMNS = ("run", "job", "kind", "status", "experiment", "started", "took", "result")
 # Trials and steps of one run that are shown; a sweep may have a thousand.
 PARTS = 10
+# Digits that tell two trials apart; job.json has the whole number.
+DIGITS = 5
 _SHA = 19  # of "sha256:…": enough to tell two apart
+
+
+def number(value: float) -> str:
+    """A metric as a person compares it."""
+    return f"{value:.{DIGITS}g}"
+
+
+def parameters(values: Mapping[str, Any]) -> str:
+    """`lr=0.1, depth=7`."""
+    return ", ".join(f"{name}={short(value)}" for name, value in values.items())
+
+
+def short(value: Any) -> str:
+    """A parameter's value, numbers with DIGITS digits."""
+    return number(value) if isinstance(value, float) else str(value)
+
+
+def outcome(run: Run) -> str:
+    """The status, what ended the run when something did, and how often it was restarted."""
+    details = [run.ended_by] if run.ended_by else []
+    if run.restarts:
+        count = len(run.restarts)
+        details.append(f"evicted, restarted {'once' if count == 1 else f'{count} times'}")
+    return f"{run.status} ({', '.join(details)})" if details else run.status
+
+
+def ranked(trials: Iterable[Run], metric: str, goal: str) -> list[Run]:
+    """The trials with the best first; those that did not complete or logged no number last."""
+    sign = -1 if goal == "maximize" else 1
+
+    def rank(trial: Run) -> tuple[bool, bool, float]:
+        value = trial.metrics.get(metric, float("nan"))
+        return trial.status != "Completed", value != value, sign * value
+
+    return sorted(trials, key=rank)
 
 
 def row(entry: Entry, primary: Mapping[str, str]) -> list[str]:
     """A run as a row under COLUMNS; `primary` is the metric that each experiment's sweeps rank."""
     run = entry.run
-    took = span(run.active_s)
+    took = duration(run.active_s)
     what = [run.name, entry.display_name, entry.kind]
     where = [outcome(run), run.experiment, ago(run.started), took]
     return [*what, *where, _result(entry, primary.get(run.experiment, ""))]
 
 
-def as_json(entry: Entry) -> dict[str, Any]:
-    """A run as an element of the list."""
+def list_json(entry: Entry) -> dict[str, Any]:
+    """A run as an element of `ml runs list --json`."""
     run = entry.run
     return {
         "name": run.name,
@@ -44,23 +80,24 @@ def as_json(entry: Entry) -> dict[str, Any]:
         "experiment": run.experiment,
         "display_name": entry.display_name,
         "description": str(entry.lineage.get("description") or ""),
-        "tags": dict(entry.tags),
+        "tags": entry.tags,
         "project": entry.project,
         "spec": entry.lineage.get("spec"),
         "started": run.started,
         "ended": run.ended,
-        "parameters": dict(run.parameters),
-        "metrics": {key: _finite(value) for key, value in run.metrics.items()},
+        "parameters": run.parameters,
+        "metrics": run.metrics,
         "best": run.best,
         "trials": len(run.trials),
         "steps": len(run.steps),
         "error": run.error.code if run.error else None,
-        "folder": str(run.folder),
+        "folder": run.folder,
     }
 
 
-def _finite(number: float) -> float | str:
-    return number if math.isfinite(number) else str(number)
+def run_json(backend: Backend, run: Run) -> dict[str, Any]:
+    """The fields of `job.json`, with the run's folder and absolute paths of its outputs."""
+    return {**backend.runs.document(run), "folder": run.folder, "outputs": run.outputs}
 
 
 def _result(entry: Entry, primary: str) -> str:
@@ -78,9 +115,9 @@ def _result(entry: Entry, primary: str) -> str:
 
 
 def run_lines(
-    backend: Backend, entry: Entry, parent: str, came: Sequence[Descendant]
+    backend: Backend, entry: Entry, parent: str, versions: Sequence[Descendant]
 ) -> Iterator[tuple[str, str]]:
-    """(label, text) lines about one run, what it came from before what came of it."""
+    """(label, text) lines about one run, its origin before the model `versions` made from it."""
     run, lineage = entry.run, entry.lineage
     yield "run", f"{run.name} ({entry.kind}, {run.id or 'never started'})"
     yield "status", outcome(run)
@@ -91,74 +128,142 @@ def run_lines(
     yield "experiment", run.experiment
     for tag, label in entry.tags.items():
         yield f"tag {tag}", label
-    yield "started", f"{ago(run.started)}, took {span(run.active_s)}"
+    yield "started", f"{ago(run.started)}, took {duration(run.active_s)}"
     if run.pauses:
         times = "once" if len(run.pauses) == 1 else f"{len(run.pauses)} times"
-        yield "resumed", f"{times}; it stood still for {span(_stood_still(run))} in all"
+        paused_s = sum(pause.until - pause.since for pause in run.pauses)
+        yield "resumed", f"{times}; stopped for {duration(paused_s)} in all"
     for pause in run.pauses:
-        stopped = f"stopped {ago(pause.since)} ({pause.ended_by})"
-        yield "", f"{stopped}, went on {ago(pause.until)}"
+        yield "", f"stopped {ago(pause.since)} ({pause.ended_by}), resumed {ago(pause.until)}"
     for count, attempt in enumerate(run.former, 1):
-        where = f"{outcome(attempt)}, kept in {shown(attempt.folder)}"
-        yield f"attempt {count}", f"{where}, counts for nothing"
+        yield f"attempt {count}", f"{outcome(attempt)}, not counted; see {shown(attempt.folder)}"
     yield "disk", f"{size(backend.storage.size(run))} in {shown(run.folder)}"
-    if (went := backend.storage.evicted(run)) is not None:
-        yield "outputs", f"some went {ago(went)} to keep the disk within its bound"
+    evicted = backend.storage.evicted(run)
+    if evicted is not None:
+        yield "outputs", f"some were removed {ago(evicted)} to stay below the disk limit"
     if backend.storage.is_kept(run):
-        yield "kept", f"never makes room (ml runs keep --undo {run.name})"
+        undo = f"ml runs keep --undo {run.name}{repeated_on(backend.name)}"
+        yield "kept", f"never removed to make room ({undo})"
     if log := backend.runs.logs(run).get("0"):
         yield "log", shown(log)
-    for number_of, moment in enumerate(run.restarts, 1):
-        yield f"restart {number_of}", f"{ago(moment)}, after an eviction"
+    for count, moment in enumerate(run.restarts, 1):
+        yield f"restart {count}", f"{ago(moment)}, after an eviction"
     for name, value in run.parameters.items():
         yield f"parameter {name}", str(value)
-    for name, measured in run.metrics.items():
-        yield f"metric {name}", number(measured)
+    for name, value in run.metrics.items():
+        yield f"metric {name}", number(value)
     yield from _parts(entry)
     yield "", ""
-    yield from _origin(lineage, backend.runs.snapshot(entry))
+    for name, data in (lineage.get("data") or {}).items():
+        where = str(data.get("asset") or data.get("source") or "not given")
+        yield f"data {name}", where + _sha(data.get("digest"))
+    if code := lineage.get("code"):
+        yield "→ code", _code(code, backend.runs.snapshot(entry))
+    if lineage.get("spec"):
+        yield "  spec", str(lineage["spec"])
+    if environment := _environment(lineage):
+        yield "  environment", environment
     yield "→ run", run.name + (f", part of {parent}" if parent else "")
     if run.reused_from:
         yield "  reused from", run.reused_from
     for name, path in run.outputs.items():
-        asset = f", registered as {run.registered[name]}" if name in run.registered else ""
-        lost = "gone" if run.status == "Completed" or went is not None else "not written"
-        state = "" if path.exists() else f" ({lost})"
-        yield f"  output {name}", shown(path) + state + asset
-    for version in came:
-        yield from release_of(version)
+        lost = "gone" if run.status == "Completed" or evicted is not None else "not written"
+        yield f"  output {name}", output_text(run, name, path, lost)
+    for version in versions:
+        yield from _release(version)
 
 
-def _stood_still(run: Run) -> float:
-    return sum(pause.until - pause.since for pause in run.pauses)
+def output_text(run: Run, name: str, path: Path, lost: str) -> str:
+    """An output's path, `lost` when nothing is there, and the asset that it became."""
+    asset = f", registered as {run.registered[name]}" if name in run.registered else ""
+    return shown(path) + ("" if path.exists() else f" ({lost})") + asset
 
 
-def _origin(lineage: Mapping[str, Any], snapshot: Path | None) -> Iterator[tuple[str, str]]:
-    for name, data in (lineage.get("data") or {}).items():
-        digest = str(data.get("digest", ""))[:_SHA]
-        where = str(data.get("asset") or data.get("source") or "not given")
-        yield f"data {name}", where + (f" ({digest})" if digest else "")
-    code = lineage.get("code") or {}
-    if code:
-        commit = str(code.get("commit", ""))[:12] or "no commit"
-        dirty = ", with uncommitted changes" if code.get("dirty") and code.get("commit") else ""
-        yield "→ code", f"{commit}{dirty}"
-    if code.get("digest"):
-        yield (
-            "  snapshot",
-            f"{code['digest'][:_SHA]} ({shown(snapshot) if snapshot else 'removed'})",
-        )
-    if lineage.get("spec"):
-        yield "  spec", str(lineage["spec"])
-    if environment := environment_of(lineage):
-        yield "  environment", environment
+def lineage_lines(
+    nodes: Sequence[LineageNode], versions: Sequence[Descendant]
+) -> Iterator[tuple[str, str]]:
+    """(label, text) lines: each run after those that it came from, then the model versions."""
+    for place, node in enumerate(nodes):
+        if place:
+            yield "", ""
+        run = node.run
+        reused = f", reused from {run.reused_from}" if run.reused_from else ""
+        yield "run", f"{run.name} ({node.entry.kind}, {outcome(run)}{reused})"
+        for data in node.inputs:
+            origin = f"output `{data.output}` of {data.run}" if data.output else data.run
+            # A registered asset is named with the run that made it, a step's output by that alone.
+            source = data.source if not origin or "${{" not in data.source else ""
+            text = " ← ".join(part for part in (source, origin) if part)
+            yield f"  ← {data.name}", text + _sha(data.digest)
+        if node.code:
+            yield "  code", _code(node.code, node.snapshot)
+        if environment := _environment(node.entry.lineage):
+            yield "  environment", environment
+        for output in node.outputs:
+            state = " (gone)" if output.digest is None else _sha(output.digest)
+            asset = f", registered as {output.asset}" if output.asset else ""
+            yield f"  → {output.name}", f"{shown(output.path)}{state}{asset}"
+    for version in versions:
+        yield "", ""
+        yield from _release(version)
 
 
-def environment_of(lineage: Mapping[str, Any]) -> str:
-    """The environment that was asked for, and the Python that stood for it."""
+def lineage_json(nodes: Sequence[LineageNode], versions: Sequence[Descendant]) -> dict[str, Any]:
+    """The same for a program; `runs` are in order, the one that was asked for is the last."""
+    return {
+        "runs": [_node_json(node) for node in nodes],
+        "models": [version.to_json() for version in versions],
+    }
+
+
+def _node_json(node: LineageNode) -> dict[str, Any]:
+    lineage = node.entry.lineage
+    return {
+        "run": node.run.name,
+        "id": node.run.id,
+        "kind": node.entry.kind,
+        "status": node.run.status,
+        "reused_from": node.run.reused_from or None,
+        "spec": lineage.get("spec"),
+        "data": {
+            data.name: {
+                "what": data.source,
+                "digest": data.digest,
+                "run": data.run or None,
+                "output": data.output or None,
+            }
+            for data in node.inputs
+        },
+        "code": {**node.code, "kept": node.snapshot},
+        "environment": {
+            "reference": lineage.get("environment"),
+            "digest": lineage.get("environment_digest"),
+            "interpreter": lineage.get("interpreter"),
+        },
+        "outputs": {
+            output.name: {
+                "path": output.path,
+                "digest": output.digest,
+                "registered": output.asset or None,
+            }
+            for output in node.outputs
+        },
+    }
+
+
+def _code(code: Mapping[str, Any], snapshot: Path | None) -> str:
+    """The commit, the digest of the snapshot, and where that is."""
+    commit = str(code.get("commit") or "")[:12]
+    dirty = " with uncommitted changes" if commit and code.get("dirty") else ""
+    copied = f", copied to {shown(snapshot)}" if snapshot else ", copy removed"
+    return f"{commit or 'no commit'}{dirty}{_sha(code.get('digest'))}{copied}"
+
+
+def _environment(lineage: Mapping[str, Any]) -> str:
+    """The environment that the spec names, and the Python that ran in its place."""
     if not lineage.get("environment"):
         return ""
-    requested = f"{lineage['environment']}{sha(str(lineage.get('environment_digest') or ''))}"
+    requested = f"{lineage['environment']}{_sha(lineage.get('environment_digest'))}"
     python = lineage.get("interpreter") or {}
     if not python:
         return requested
@@ -166,13 +271,13 @@ def environment_of(lineage: Mapping[str, Any]) -> str:
     return f"{requested} → {built}, Python {python.get('python')}"
 
 
-def sha(digest: str) -> str:
+def _sha(digest: str | None) -> str:
     """The beginning of a digest in brackets, "" without one."""
     return f" ({digest[:_SHA]})" if digest else ""
 
 
-def release_of(version: Descendant) -> Iterator[tuple[str, str]]:
-    """A model version that came of a run, its release and where it serves."""
+def _release(version: Descendant) -> Iterator[tuple[str, str]]:
+    """A model version made from a run, its release and where it serves."""
     how = {"made": "", "same files": ", first made by another run", "evaluated": ", measured here"}
     name = f"{version.model} {version.version}"
     yield "→ model", f"{name} ({version.digest[:_SHA]}{how[version.relation]})"
@@ -181,58 +286,34 @@ def release_of(version: Descendant) -> Iterator[tuple[str, str]]:
     if states:
         yield "  release", ", ".join(states)
     for server in version.serving:
-        yield (
-            "→ serves",
-            f"{server.endpoint} at {server.url}" if server.url else f"{server.endpoint} (stopped)",
-        )
+        where = f"at {server.url}" if server.url else "(stopped)"
+        yield "→ serves", f"{server.endpoint} {where}"
 
 
 def _parts(entry: Entry) -> Iterator[tuple[str, str]]:
-    run = entry.run
-    for what, parts in (("step", run.steps), ("trial", _ranked(entry))):
+    run, metric = entry.run, entry.objective[0] if entry.objective else ""
+    trials = ranked(run.trials, *entry.objective) if entry.objective else run.trials
+    for what, parts in (("step", run.steps), ("trial", trials)):
         for part in parts[:PARTS]:
             best = ", the best" if part.name == run.best else ""
-            metrics = dict(sorted(part.metrics.items())[:2])
-            if entry.objective and entry.objective[0] in part.metrics:
-                metrics = {entry.objective[0]: part.metrics[entry.objective[0]]}
-            texts = [outcome(part) + best, parameters(metrics)]
+            names = [metric] if metric in part.metrics else sorted(part.metrics)[:2]
+            texts = [outcome(part) + best, parameters({name: part.metrics[name] for name in names})]
             texts.append(f"({parameters(part.parameters)})" if what == "trial" else "")
-            reused = f"reused from {part.reused_from}" if part.reused_from else ""
+            texts.append(f"reused from {part.reused_from}" if part.reused_from else "")
             name = f"{what} {part.name.removeprefix(run.name)[1:]}"
-            yield name, "  ".join(text for text in (*texts, reused) if text)
+            yield name, "  ".join(text for text in texts if text)
         if len(parts) > PARTS:
             yield f"{what}s", f"and {len(parts) - PARTS} more (--json has all)"
 
 
-def _ranked(entry: Entry) -> Sequence[Run]:
-    """Trials: the best first, those that were not measured last."""
-    if entry.objective is None:
-        return entry.run.trials
-    metric, goal = entry.objective
-    sign = -1 if goal == "maximize" else 1
-
-    def rank(trial: Run) -> tuple[bool, bool, float]:
-        value = trial.metrics.get(metric, float("nan"))
-        return trial.status != "Completed", value != value, sign * value
-
-    return sorted(entry.run.trials, key=rank)
-
-
-def aligned(pairs: Iterable[tuple[str, str]]) -> str:
-    """Label and text in two columns."""
-    listed = list(pairs)
-    width = max((len(label) for label, _ in listed), default=0)
-    return "\n".join(f"{label:<{width}}  {text}".rstrip() for label, text in listed)
-
-
-def cells(difference: Difference) -> list[str]:
-    """A difference as a row: section, name, the one, the other, by how much."""
+def difference_cells(difference: Difference) -> list[str]:
+    """A difference as a row: section, name, both values, and the change of a metric."""
     first, second = difference.one, difference.other
     texts = [_cell(difference, value) for value in (first, second)]
-    by = ""
+    change = ""
     if difference.section == "metrics" and None not in (first, second):
-        by = f"{second - first:+.5g}"
-    return [difference.section, difference.name, *texts, by]
+        change = f"{second - first:+.5g}"
+    return [difference.section, difference.name, *texts, change]
 
 
 def _cell(difference: Difference, value: Any) -> str:

@@ -1,4 +1,4 @@
-"""Charts of a sweep's trials: history, parallel coordinates, learning curves."""
+"""Charts of a sweep's trials: history, parallel coordinates, learning curves, Pareto front."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from markupsafe import Markup
 
 from ml.backends.runs import Curve
-from ml.reports import origins
+from ml.release.selection.selection import Ranked, Selection
 from ml.reports.charts import svg
 from ml.reports.charts.scales import Linear, Scale, bounds, scale_of
-from ml.reports.formatting import count, number, redact, redact_text, short, shorten
+from ml.reports.formatting import count, number, redact, short, shorten
 from ml.reports.sweep import Sweep, Trial
 from ml.sweeps.objective import is_better
 
@@ -22,6 +22,12 @@ TOOLTIP_NAMES, REASON_LETTERS, TOOLTIP_TRIALS = 12, 160, 200
 AXES, LINES = 12, 300
 # Learning curves: the most curves of one chart, and the most values of one curve.
 CURVES, CURVE_VALUES = 60, 100
+# The terms of a selection that are drawn against quality, each with the label of its axis.
+TERMS = {
+    "latency": "latency of a prediction, ms",
+    "cost": "cost, seconds of a node",
+    "stability": "spread over seeds",
+}
 
 
 def history(sweep: Sweep) -> Markup | None:
@@ -228,7 +234,7 @@ def tooltip(sweep: Sweep, trial: Trial) -> str:
     reason = f" ({trial.reason[:REASON_LETTERS]})" if trial.reason else ""
     lines = [f"trial {trial.number}: {value}, {outcome}{reason}", parameters]
     if trial.origin:
-        lines.append(redact_text(origins.sentence(trial.origin))[:REASON_LETTERS])
+        lines.append(trial.origin_text[:REASON_LETTERS])
     return "\n".join(lines)
 
 
@@ -291,3 +297,81 @@ def _finite(curve: Curve) -> Curve:
 
 def _thin(curve: Curve) -> Curve:
     return tuple(curve[place] for place in svg.evenly(range(len(curve)), CURVE_VALUES))
+
+
+def pareto(selection: Selection) -> Markup | None:
+    """Quality against the term that moves the score most; None when only quality was measured."""
+    width, height, left, right, top, bottom = 600.0, 320.0, 60.0, 585.0, 34.0, 260.0
+    term = _decisive_term(selection)
+    trials = [trial for trial in selection.ranked if term and term not in trial.missing]
+    if term is None or len(trials) < 2:
+        return None
+    x = Linear(*bounds([_term(trial, term) for trial in trials]), left, right)
+    y = Linear(*bounds([_term(trial, "quality") for trial in trials]), bottom, top)
+    marks = [
+        svg.left_axis(y, left, right, selection.metric, top),
+        svg.bottom_axis(x, bottom, TERMS[term], right),
+    ]
+    # The mark of a more important class is drawn later, and so on top.
+    order = list(svg.LEGENDS)
+    for trial in sorted(trials, key=lambda trial: order.index(_pareto_class(selection, trial))):
+        kind = _pareto_class(selection, trial)
+        circle = svg.tag(
+            "circle",
+            svg.tooltip(_pareto_tooltip(selection, trial)),
+            cx=x(_term(trial, term)),
+            cy=y(_term(trial, "quality")),
+            r=7.0 if kind in ("score", "metric") else 4.5,
+            class_=f"mark {kind}",
+            data_t=trial.candidate.label.rpartition(" ")[2],
+        )
+        marks.append(circle)
+    caption = (
+        "A trial is on the Pareto front when no other trial is at least as good in every measured "
+        f"term ({', '.join(_names(selection))}) and better in one."
+    )
+    legend = [_pareto_class(selection, trial) for trial in trials]
+    return svg.figure("Pareto front", width, height, marks, caption, legend)
+
+
+def _decisive_term(selection: Selection) -> str | None:
+    """The term besides quality whose part in the score ranges most, else whose value does."""
+    terms = [term for term in TERMS if term in selection.compared]
+
+    def ranges(term: str) -> tuple[float, float]:
+        trials = [trial for trial in selection.ranked if term not in trial.missing]
+        parts = [trial.parts[term] for trial in trials]
+        values = [_term(trial, term) for trial in trials]
+        largest = max(map(abs, values)) or 1.0
+        return max(parts) - min(parts), (max(values) - min(values)) / largest
+
+    return max(terms, key=ranges, default=None)
+
+
+def _pareto_class(selection: Selection, trial: Ranked) -> str:
+    if selection.by_score is trial:
+        return "score"
+    if selection.by_metric is trial:
+        return "metric"
+    return "front" if trial.on_front else "beaten"
+
+
+def _pareto_tooltip(selection: Selection, trial: Ranked) -> str:
+    score = "no score" if trial.score is None else f"score {trial.score:.2f}"
+    values = ", ".join(
+        f"{name} {number(_term(trial, term))}"
+        for term, name in zip(selection.compared, _names(selection), strict=True)
+        if term not in trial.missing
+    )
+    rank = f"{trial.by_metric}. by {selection.metric}"
+    return f"{trial.candidate.label}: {score}, {rank}\n{values}"
+
+
+def _names(selection: Selection) -> Sequence[str]:
+    return ["spread" if term == "stability" else term for term in selection.compared]
+
+
+def _term(trial: Ranked, term: str) -> float:
+    value = trial.candidate.terms[term]
+    assert value is not None  # a missing term is in `missing`
+    return value

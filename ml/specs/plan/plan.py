@@ -285,7 +285,7 @@ class Sample:
     """The hyperparameters of trial `number` (from 0), typed and nested as they were sampled.
 
     `origin` describes their source in JSON values: its `kind` is `given` (a point of the
-    hints), `random`, `sobol`, `grid` or `tpe`; `ml.reports.origins` describes the other keys.
+    hints), `random`, `sobol`, `grid` or `tpe`; `ml.reports.sweep` describes the other keys.
     """
 
     number: int

@@ -212,14 +212,14 @@ _FIXED = frozenset({"$schema", "type", "version"})
 def _apply(data: dict[str, Any], overrides: Mapping[str, str]) -> None:
     """Change `data` in place; raises Refused with every target that does not exist.
 
-    Values are read as YAML scalars (`0.1` is a number, `"0.1"` text). `inputs.x` and
-    `outputs.x` mean the `path` of data and the value of a literal. A local path is relative to
-    the working directory.
+    Values are read as YAML scalars (`0.1` is a number, `"0.1"` text), and stay text where the spec
+    has text. `inputs.x` and `outputs.x` mean the `path` of data and the value of a literal. A local
+    path is relative to the working directory.
     """
     problems = []
     for target, text in overrides.items():
         keys = target.split(".")
-        problem = _set(data, keys, _scalar(text), target)
+        problem = _set(data, keys, text, target)
         if problem:
             problems.append(problem)
     if problems:
@@ -233,7 +233,8 @@ def _scalar(text: str) -> Any:
         return text
 
 
-def _set(data: dict[str, Any], keys: list[str], value: Any, target: str) -> Problem | None:
+def _set(data: dict[str, Any], keys: list[str], text: str, target: str) -> Problem | None:
+    value = _scalar(text)
     parent: Any = data
     for depth, key in enumerate(keys[:-1]):
         child = parent.get(key)
@@ -256,7 +257,10 @@ def _set(data: dict[str, Any], keys: list[str], value: Any, target: str) -> Prob
     if isinstance(current, dict) and not isinstance(value, dict):
         message, field_names = f"`{target}` is a mapping, not a value", ", ".join(map(str, current))
         return Problem("bad-override", message, f"one of its fields: {field_names}")
-    parent[last] = value
+    # A placeholder does not tell the type of what it stands for.
+    is_text = isinstance(current, str) and "${{" not in current
+    is_scalar = not isinstance(value, str | dict | list | None)
+    parent[last] = text if is_text and is_scalar else value
     return None
 
 

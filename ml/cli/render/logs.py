@@ -1,4 +1,4 @@
-"""The logs of a run and of its parts, whole or while they grow."""
+"""The logs of a run and of its parts: all of them, their ends, or what is added to them."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ BLOCK_BYTES = 1 << 16
 
 
 def write(store: RunStore, run: Run, tail: int | None, follow: bool, rank: str = "0") -> bool:
-    """Write what the run and its parts printed to stdout; whether that was anything.
+    """Write what the run and its parts printed to stdout; False when they printed nothing.
 
     `tail` is the number of lines of each log to begin with, None for all; with `follow` a run that
-    goes on is followed until it has ended. `rank` is the process of a distributed job whose log it
-    is (Refused when no part has one).
+    has not ended is followed until it has. `rank` is the process of a distributed job whose log is
+    written (Refused when no part has one).
     """
-    printed = LogPrinter(sys.stdout.buffer)
+    printer = LogPrinter(sys.stdout.buffer)
     while True:
-        printed.headed = printed.headed or bool(run.steps or run.trials)
+        printer.headed = printer.headed or bool(run.steps or run.trials)
         for part, log in _logs(store, run, rank):
-            printed.pump(part.name, log, tail)
+            printer.write(part.name, log, tail)
         if not follow or run.status not in OPEN:
-            if not printed.last:
-                _demand_rank(store, run, rank)
-            return printed.last != ""
+            if not printer.last:
+                _check_rank(store, run, rank)
+            return printer.last != ""
         time.sleep(POLL_S)
         run = store.find(run.id)
 
@@ -43,7 +43,7 @@ def _logs(store: RunStore, run: Run, rank: str) -> Iterator[tuple[Run, Path]]:
             yield part, log
 
 
-def _demand_rank(store: RunStore, run: Run, rank: str) -> None:
+def _check_rank(store: RunStore, run: Run, rank: str) -> None:
     if rank == "0" or any(_logs(store, run, rank)):
         return
     ranks = sorted({name for part in (run, *run.below()) for name in store.logs(part)} - {"0"})
@@ -57,31 +57,31 @@ def _demand_rank(store: RunStore, run: Run, rank: str) -> None:
 
 @dataclass
 class LogPrinter:
-    """What was printed so far; `==> name <==` stands where another log goes on, as `tail` does."""
+    """Writes logs in turn; `headed` puts `==> name <==` before each other log, as `tail` does."""
 
     sink: BinaryIO
     headed: bool = False
     last: str = ""
     _at: dict[str, int] = field(default_factory=dict)
 
-    def pump(self, name: str, log: Path, tail: int | None) -> None:
-        """Print what the log of that name has gained; at first its last `tail` lines."""
+    def write(self, name: str, log: Path, tail: int | None) -> None:
+        """Write what was added to the log of that name; the first time its last `tail` lines."""
         with log.open("rb") as file:
             if name not in self._at:
                 self._at[name] = 0 if tail is None else tail_offset(file, tail)
             file.seek(self._at[name])
-            while gained := file.read(BLOCK_BYTES):
+            while block := file.read(BLOCK_BYTES):
                 if self.headed and self.last != name:
                     blank = "\n" if self.last else ""
                     self.sink.write(f"{blank}==> {name} <==\n".encode())
                 self.last = name
-                self.sink.write(gained)
+                self.sink.write(block)
             self._at[name] = file.tell()
         self.sink.flush()
 
 
 def tail_offset(file: BinaryIO, lines: int) -> int:
-    """Where the last so many lines of the file begin; a log of gigabytes is not read whole."""
+    """The offset of the last `lines` lines; only the end of the file is read."""
     end = at = file.seek(0, os.SEEK_END)
     if lines == 0:
         return end
@@ -91,7 +91,7 @@ def tail_offset(file: BinaryIO, lines: int) -> int:
         file.seek(start)
         block = file.read(at - start)
         if at == end:
-            block = block[:-1]  # the end of the last line begins no other
+            block = block[:-1]  # no line begins after the end of the last one
         while (newline := block.rfind(b"\n")) >= 0:
             remaining -= 1
             if remaining == 0:

@@ -1,0 +1,122 @@
+"""`ml gate`, `ml evidence`, `ml audit`: the decision on a model version, and what it rests on."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from ml.backends.choice import open_backend
+from ml.cli.options import AsJson, Environment
+from ml.cli.render.output import write_json
+from ml.core.errors import Exit, Refused
+
+Model = Annotated[str, typer.Argument(help="A registered model, such as faq-matching.")]
+Version = Annotated[str, typer.Argument(help="Its version.")]
+
+evidence = typer.Typer()
+audit = typer.Typer()
+
+
+def gate(
+    model: Model, version: Version, to: Environment = "local", as_json: AsJson = False
+) -> None:
+    """Decide whether a model version may be promoted; exit 3 when a gate refuses it."""
+    from ml.cli.render import verdicts
+    from ml.release.declaration.desired_state import check_environment
+    from ml.release.promotion.gate_check import check_registered
+
+    decision = check_registered(open_backend(), model, version, check_environment(to)).decision
+    if as_json:
+        write_json(decision.to_json())
+    else:
+        verdicts.show(decision)
+    if decision.outcome == "refused":
+        raise typer.Exit(Exit.GATE_SAID_NO)
+
+
+@evidence.command("verify")
+def verify_evidence(model: Model, version: Version, as_json: AsJson = False) -> None:
+    """Hash the evidence, the predictions and the model again, and recompute every metric
+    and what training and test share.
+
+    Names all that differs; exit 3 when something does. `ml gate` checks freshness and thresholds.
+    """
+    from ml.release.evidence.verification import checks
+
+    registered = open_backend().registry.find(model, version)
+    results = checks(registered)
+    sound = all(check.sound for check in results)
+    if as_json:
+        write_json(
+            {
+                "model": registered.model,
+                "version": registered.version,
+                "digest": registered.digest,
+                "sound": sound,
+                "checks": [
+                    {"check": check.name, "sound": check.sound, "differs": check.differs}
+                    for check in results
+                ],
+            }
+        )
+    else:
+        for check in results:
+            typer.echo(f"{check.name}: {'unchanged' if check.sound else 'DIFFERS'}", err=True)
+            for difference in check.differs:
+                typer.echo(f"  {difference}", err=True)
+    if not sound:
+        raise typer.Exit(Exit.GATE_SAID_NO)
+
+
+@evidence.command("schema")
+def evidence_schema() -> None:
+    """Print the JSON Schema of evidence.json."""
+    from policies.promotion.evidence import json_schema
+
+    write_json(json_schema())
+
+
+@audit.callback()
+def _group() -> None:
+    # Keeps `ml audit` a group while it has one command.
+    pass
+
+
+@audit.command("verify")
+def verify_audit(
+    holding: Annotated[
+        str, typer.Option(help="A hash noted earlier, which a line must still have.")
+    ] = "",
+    as_json: AsJson = False,
+) -> None:
+    """Find a line that was changed, removed or moved; exit 3 when there is one.
+
+    Lines cut off the end leave a valid chain: note the last hash elsewhere and pass it to
+    --holding.
+    """
+    from ml.release import audit
+
+    try:
+        lines = audit.holding(holding) if holding else audit.verify()
+    except Refused as refused:
+        if not as_json:
+            raise
+        (problem,) = refused.problems
+        line = problem.place.line if problem.place else None
+        write_json({"log": audit.path(), "sound": False, "line": line, "why": problem.found})
+        raise typer.Exit(refused.exit_code) from None
+    last = str(lines[-1]["hash"]) if lines else None
+    if as_json:
+        write_json({"log": audit.path(), "sound": True, "lines": len(lines), "last": last})
+    elif last is None:
+        typer.echo(f"{audit.path()}: no line yet", err=True)
+    else:
+        count = "1 line" if len(lines) == 1 else f"{len(lines)} lines"
+        typer.echo(f"{audit.path()}: {count}, none changed; last hash {last}", err=True)
+        if not holding:
+            typer.echo(
+                "this does not show that the end was cut off or rewritten: note that hash "
+                "elsewhere and pass it to --holding",
+                err=True,
+            )

@@ -1,0 +1,368 @@
+"""`ml runs list | show | lineage | logs | diff | best | cancel | resume | keep | clean`."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ml.backends.choice import open_backend
+from ml.cli.options import (
+    AsJson,
+    Experiment,
+    Goal,
+    Metric,
+    On,
+    Project,
+    RunName,
+    Since,
+    moment,
+    repeated_on,
+)
+from ml.cli.render.output import align, write_json, write_table
+from ml.core.errors import Exit, Problem, Refused
+from ml.reports.formatting import printable, size
+
+if TYPE_CHECKING:
+    from ml.backends.base import Backend
+    from ml.backends.runs import Entry, RunStore
+
+app = typer.Typer(no_args_is_help=True)
+
+RunNames = Annotated[list[str], typer.Argument(metavar="RUN…", help="Names or ids.")]
+
+
+@app.command("list")
+def list_(
+    experiment: Experiment = None,
+    project: Project = None,
+    status: Annotated[
+        list[str] | None, typer.Option(help="Completed, Failed, Canceled, Running; repeatable.")
+    ] = None,
+    since: Since = None,
+    display_name: Annotated[
+        str | None, typer.Option(help="Of this `display_name` alone; else the spec's file name.")
+    ] = None,
+    tag: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY[=VALUE]", help="With this tag of the spec; repeatable."),
+    ] = None,
+    limit: Annotated[int, typer.Option(min=0, help="At most so many; 0 for all.")] = 20,
+    with_size: Annotated[bool, typer.Option("--size", help="What each takes on the disk.")] = False,
+    on: On = "local",
+    as_json: AsJson = False,
+) -> None:
+    """List runs, the latest first."""
+    from ml.cli import disk
+    from ml.cli.render import runs_text
+
+    backend = open_backend(on)
+    storage = backend.storage
+    entries = _filtered(backend, experiment, project, since, status, display_name, tag)
+    page = entries[:limit] if limit else entries
+    if as_json:
+        sizes = [{"bytes": storage.size(entry.run)} if with_size else {} for entry in page]
+        write_json([runs_text.list_json(entry) | of for entry, of in zip(page, sizes, strict=True)])
+        return
+    if not entries:
+        is_filtered = any((experiment, project, status, since, display_name, tag))
+        everything = f"no run passes the filters; all runs: ml runs list{repeated_on(on)}"
+        message = everything if is_filtered else "no run; start one: ml run SPEC" + repeated_on(on)
+        typer.echo(message, err=True)
+        return
+    swept = [entry for entry in reversed(entries) if entry.objective]
+    primary = {entry.run.experiment: entry.objective[0] for entry in swept if entry.objective}
+    rows = [runs_text.row(entry, primary) for entry in page]
+    columns: tuple[str, ...] = runs_text.COLUMNS
+    if with_size:
+        columns = (*columns, "size")
+        texts = [size(storage.size(entry.run)) for entry in page]
+        rows = [[*row, taken] for row, taken in zip(rows, texts, strict=True)]
+    write_table(columns, rows)
+    if len(page) < len(entries):
+        typer.echo(f"{len(page)} of {len(entries)} runs; all: --limit 0", err=True)
+    typer.echo(disk.usage_text(storage), err=True)
+
+
+@app.command()
+def show(
+    run: RunName = "latest",
+    experiment: Experiment = None,
+    on: On = "local",
+    as_json: AsJson = False,
+) -> None:
+    """Show a run and its lineage: data, code, run, model versions, where they serve."""
+    from ml.backends.runs import OPEN
+    from ml.cli.render import runs_text
+    from ml.release.versions import descendants
+
+    backend = open_backend(on)
+    entry = _entry(backend.runs, run, experiment)
+    versions = descendants(backend.registry, entry.run)
+    parent = backend.runs.parent(entry.run)
+    if as_json:
+        write_json(
+            {
+                **runs_text.run_json(backend, entry.run),
+                "kind": entry.kind,
+                "project": entry.project,
+                "part_of": parent.name if parent else None,
+                "bytes": backend.storage.size(entry.run),
+                "lineage": entry.lineage,
+                "code_kept": backend.runs.snapshot(entry),
+                "models": [version.to_json() for version in versions],
+            }
+        )
+        return
+    lines = runs_text.run_lines(backend, entry, parent.name if parent else "", versions)
+    typer.echo(align((label, printable(text)) for label, text in lines))
+    for problem in (*((entry.run.error,) if entry.run.error else ()), *entry.run.warnings):
+        typer.echo(str(problem), err=True)
+    if entry.run.status in OPEN:
+        typer.echo(f"follow it: ml runs logs --follow {entry.run.name}{repeated_on(on)}", err=True)
+
+
+@app.command()
+def lineage(run: RunName = "latest", on: On = "local", as_json: AsJson = False) -> None:
+    """Show the runs between the data and a run's models, with code, environments and digests."""
+    from ml.cli.render import runs_text
+    from ml.release.versions import descendants
+
+    backend = open_backend(on)
+    selected = backend.runs.find(run)
+    links, versions = backend.runs.lineage(selected), descendants(backend.registry, selected)
+    if as_json:
+        write_json(runs_text.lineage_json(links, versions))
+        return
+    lines = runs_text.lineage_lines(links, versions)
+    typer.echo(align((label, printable(text)) for label, text in lines))
+
+
+@app.command()
+def logs(
+    run: RunName = "latest",
+    tail: Annotated[int | None, typer.Option(min=0, help="The last so many lines.")] = None,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Go on until the run has ended.")
+    ] = False,
+    rank: Annotated[
+        str,
+        typer.Option(help="Of one process of a job: 0, 1 … or ps_0; process_0 of a parallel step."),
+    ] = "0",
+    on: On = "local",
+) -> None:
+    """Print the log of a run; of a sweep or a pipeline, each trial's and step's under its name."""
+    from ml.cli.render.logs import write
+
+    store = open_backend(on).runs
+    if not write(store, store.find(run), tail, follow, rank):
+        typer.echo("it printed nothing", err=True)
+
+
+@app.command()
+def diff(one: RunName, other: RunName, on: On = "local", as_json: AsJson = False) -> None:
+    """Show where two runs differ: data, code and its files, parameters, metrics."""
+    from ml.backends.comparison import differences
+    from ml.cli.render.runs_text import difference_cells
+
+    store = open_backend(on).runs
+    entries = _entry(store, one), _entry(store, other)
+    deltas = differences(store, *entries)
+    names = [entry.run.name for entry in entries]
+    if as_json:
+        document = [asdict(difference) for difference in deltas]
+        write_json({"one": names[0], "other": names[1], "differences": document})
+        return
+    if not deltas:
+        typer.echo("no difference", err=True)
+        return
+    write_table(("", "", *names, "change"), [difference_cells(delta) for delta in deltas])
+
+
+@app.command()
+def best(
+    run: Annotated[
+        str | None, typer.Argument(metavar="[RUN]", help="Among the parts of this run alone.")
+    ] = None,
+    metric: Metric = None,
+    goal: Goal = None,
+    experiment: Experiment = None,
+    project: Project = None,
+    since: Since = None,
+    limit: Annotated[int, typer.Option(min=1, help="Show so many.")] = 5,
+    on: On = "local",
+    as_json: AsJson = False,
+) -> None:
+    """Rank completed runs and trials by a metric, the best first."""
+    from ml.backends import ranking
+    from ml.cli.render.runs_text import number, parameters, run_json
+
+    backend = open_backend(on)
+    store = backend.runs
+    entries = [_entry(store, run)] if run else _filtered(backend, experiment, project, since, None)
+    ranked = ranking.rank(store, entries, metric, goal)
+    top = ranked.runs[:limit]
+    if as_json:
+        document = [
+            {"value": best.metrics[ranked.metric], **run_json(backend, best)} for best in top
+        ]
+        write_json({"metric": ranked.metric, "goal": ranked.goal, "runs": document})
+    else:
+        rows = [
+            [
+                best.name,
+                number(best.metrics[ranked.metric]),
+                best.experiment,
+                parameters(best.parameters),
+            ]
+            for best in top
+        ]
+        write_table(("run", ranked.metric, "experiment", "parameters"), rows)
+        typer.echo(f"{ranked.goal} {ranked.metric}, of {len(ranked.runs)} measured", err=True)
+    if ranking.different_data(store, top):
+        typer.echo("note: their data differ (ml runs diff A B)", err=True)
+
+
+@app.command()
+def cancel(run: RunNames, on: On = "local", as_json: AsJson = False) -> None:
+    """End runs, with all that they started; what they wrote is kept."""
+    from ml.cli.render.runs_text import outcome, run_json
+
+    backend = open_backend(on)
+    ended = [backend.cancel(name) for name in run]
+    if as_json:
+        write_json([run_json(backend, canceled) for canceled in ended])
+        return
+    for canceled in ended:
+        typer.echo(f"{canceled.name}: {outcome(canceled)}", err=True)
+
+
+@app.command()
+def resume(
+    run: RunName,
+    timeout: Annotated[
+        float | None,
+        typer.Option(
+            min=0,
+            metavar="SECONDS",
+            help="Another limit for a sweep, the time before included.",
+        ),
+    ] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", help="No progress, only the summary.")] = False,
+    on: On = "local",
+    as_json: AsJson = False,
+) -> None:
+    """Resume a sweep or a pipeline that was killed, interrupted or ended by a full disk.
+
+    Parts that ended are kept; those that were cut off run again, with the plan, the code and the
+    data of the first start.
+    """
+    from ml.cli.render import progress
+    from ml.cli.render.runs_text import run_json
+
+    backend = open_backend(on)
+    original = backend.resumable(run)
+    plan = backend.resume_plan(original, timeout)
+    if original.status == "Completed":
+        typer.echo(f"{original.name} is complete: there is nothing to resume", err=True)
+        ended = original
+    else:
+        with progress.watching(plan, not quiet and not as_json) as watch:
+            ended = backend.resume(
+                original, watch, timeout, lambda line: typer.echo(line, err=True)
+            )
+    if as_json:
+        write_json(run_json(backend, ended))
+    elif ended is not original:
+        typer.echo(progress.summary(backend, plan, ended), err=True)
+    raise typer.Exit(Exit.DONE if ended.status == "Completed" else Exit.RUN_FAILED)
+
+
+@app.command()
+def keep(
+    run: RunNames,
+    undo: Annotated[bool, typer.Option("--undo", help="End the protection.")] = False,
+    on: On = "local",
+) -> None:
+    """Protect runs: their outputs are never removed to make room, nor by `clean`."""
+    backend = open_backend(on)
+    for protected in [backend.runs.find(name) for name in run]:
+        backend.storage.keep(protected, not undo)
+        state = "is not protected any more" if undo else "is protected; --undo ends that"
+        typer.echo(f"{protected.name} {state}", err=True)
+
+
+@app.command()
+def clean(
+    keep: Annotated[
+        int | None, typer.Option(min=0, help="Remove runs beyond the latest so many.")
+    ] = None,
+    older_than: Annotated[
+        str | None, typer.Option(help="Remove runs that ended before: 7d.")
+    ] = None,
+    experiment: Experiment = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show it; remove nothing.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    on: On = "local",
+    as_json: AsJson = False,
+) -> None:
+    """Make room: remove the runs that the options name, and copies that nothing refers to.
+
+    What a registered version, a declared release, a live endpoint or a running run needs stays.
+    The metrics of removed runs stay in MLflow's store.
+    """
+    from ml.cli import disk
+
+    before = moment("--older-than", older_than) if older_than else None
+    disk.clean(
+        open_backend(on), keep, before, experiment, dry_run=dry_run, yes=yes, as_json=as_json
+    )
+
+
+def _filtered(
+    backend: Backend,
+    experiment: str | None,
+    project: str | None,
+    since: str | None,
+    status: list[str] | None,
+    display_name: str | None = None,
+    tags: list[str] | None = None,
+) -> list[Entry]:
+    from ml.backends.runs import STATUSES, Filter
+
+    statuses = {name.lower(): name for name in STATUSES}
+    for text in status or []:
+        if text.lower() not in statuses:
+            raise Refused(
+                Problem(
+                    "no-such-status", f"--status {text}", f"one of: {', '.join(statuses.values())}"
+                )
+            )
+    entries = backend.runs.entries()
+    for name in backend.runs.unreadable(entries):
+        repair = f"ml runs resume {name}{repeated_on(backend.name)}"
+        typer.echo(f"{name} has a record that cannot be read: {repair}", err=True)
+    return Filter(
+        experiment=experiment,
+        project=project,
+        statuses={statuses[text.lower()] for text in status or []},
+        since=moment("--since", since) if since else None,
+        display_name=display_name,
+        tags={
+            key: value if equals else None
+            for key, equals, value in (text.partition("=") for text in tags or [])
+        },
+    ).apply(entries)
+
+
+def _entry(store: RunStore, wanted: str, experiment: str | None = None) -> Entry:
+    """The run, with its latest metrics when it has not ended."""
+    from ml.backends.runs import OPEN, TrackingUnavailable
+
+    run = store.find(wanted, experiment)
+    if run.status in OPEN:
+        with suppress(TrackingUnavailable):
+            run = replace(run, metrics=store.metrics(run))
+    return store.entry(run)

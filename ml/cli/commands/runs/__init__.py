@@ -1,1 +1,0 @@
-"""`ml runs`: the runs of a backend."""

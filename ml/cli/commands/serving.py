@@ -1,0 +1,186 @@
+"""`ml serve`, `ml invoke`, `ml watch`: the models that are served on this machine."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ml.cli.options import AsJson, Environment, Port, moment
+from ml.cli.render.output import write_json
+from ml.core.errors import Exit, Problem, Refused
+
+WIDTH = 96
+# What an answer has that is an entry of a ranking.
+ENTRY = {"rank", "score", "question", "answer"}
+
+
+def serve(
+    endpoint: Annotated[str | None, typer.Argument(help="Start this one; else show all.")] = None,
+    port: Port = None,
+    stop: Annotated[bool, typer.Option("--stop", help="Stop it.")] = False,
+    stop_all: Annotated[bool, typer.Option("--stop-all", help="Stop every one.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show, start or stop the model servers on this machine."""
+    from ml.serving import endpoint as endpoints
+    from ml.serving import processes, server
+
+    if (stop or port is not None) and endpoint is None:
+        expected = f"one of: {', '.join(endpoints.names()) or 'nothing is served yet'}"
+        raise Refused(Problem("no-endpoint", "no endpoint is named", expected))
+    if stop or stop_all:
+        for name in endpoints.folders() if stop_all else [str(endpoint)]:
+            if name not in endpoints.folders():
+                raise endpoints.nothing_served(name)
+            was = "stopped" if endpoints.stop(name) else "was not running"
+            typer.echo(f"{name}: {was}", err=True)
+        return
+    if endpoint is not None:
+        live, started = endpoints.ensure(endpoint, port)
+        typer.echo(f"{endpoint}: {'started' if started else 'was running already'}", err=True)
+        servers = [(endpoint, live, endpoints.router(endpoint))]
+    else:
+        launched = [(name, endpoints.live(name)) for name in endpoints.names()]
+        servers = [
+            (name, live, endpoints.router(name) if server.is_up(live.server) else None)
+            for name, live in launched
+            if live
+        ]
+        if not servers:
+            typer.echo("nothing is served; next: make demo", err=True)
+    if as_json:
+        rows = [
+            {
+                "endpoint": name,
+                "model": live.launch.model,
+                "version": live.launch.version,
+                "digest": live.launch.digest,
+                "running": router is not None,
+                "url": router.url if router else None,
+                "log": processes.log(live.server.slot),
+                "canary": live.canary
+                and {
+                    "version": live.canary.launch.version,
+                    "weight": live.canary.weight,
+                    "baseline": live.canary.baseline is not None,
+                },
+            }
+            for name, live, router in servers
+        ]
+        write_json(rows)
+        return
+    for name, live, router in servers:
+        where = router.url if router else f"stopped (`ml serve {name}` starts it)"
+        beside = live.canary
+        canary = f", canary {beside.launch.version} ({beside.weight} %)" if beside else ""
+        typer.echo(f"{name}: {live.launch.model} {live.launch.version}{canary}, {where}")
+
+
+def invoke(
+    endpoint: Annotated[str, typer.Argument(help="An endpoint, or a folder under ml/projects.")],
+    request: Annotated[str, typer.Argument(help="The request: a JSON object, or its one text.")],
+    as_json: AsJson = False,
+) -> None:
+    """Ask a served model; its server is started if it is not running."""
+    from ml.release.declaration import projects
+    from ml.release.rollout.invoke import ask, example, of_text
+    from ml.serving import endpoint as endpoints
+
+    names = {project.name for project in projects.every()}
+    # No endpoint's name has an underscore.
+    if endpoint not in endpoints.folders() and ("_" in endpoint or endpoint in names):
+        endpoint = projects.find(endpoint).deployment().endpoint
+    if not request.strip():
+        hint = example(endpoint, endpoint)
+        raise Refused(Problem("no-request", "the request is empty", "some text", hint))
+    body = _object(request)
+    reply = ask(endpoint, of_text(endpoint, request) if body is None else body)
+    if reply.started:
+        typer.echo(f"{endpoint} was not running; started it at {reply.router.url}", err=True)
+    if as_json:
+        write_json(reply.body)
+        return
+    for answer in answer_texts(reply.body):
+        typer.echo(answer)
+    typer.echo(f"({endpoint}, version {reply.version})", err=True)
+
+
+def _object(request: str) -> Mapping[str, object] | None:
+    try:
+        document = json.loads(request)
+    except ValueError:
+        document = None
+    return document if isinstance(document, dict) else None
+
+
+def answer_texts(body: Mapping[str, object]) -> list[str]:
+    """A model's answer for a person: ranked entries one by one, anything else as JSON."""
+    answers = body.get("answers")
+    if isinstance(answers, list) and all(
+        isinstance(entry, dict) and entry.keys() >= ENTRY for entry in answers
+    ):
+        return [_entry_text(entry) for entry in answers]
+    return [json.dumps(body, ensure_ascii=False)]
+
+
+def _entry_text(answer: Mapping[str, object]) -> str:
+    """An entry for a person: rank, question and score on a line, the answer below."""
+    text = textwrap.fill(
+        str(answer["answer"]), WIDTH, initial_indent="   ", subsequent_indent="   "
+    )
+    return f"{answer['rank']}. {answer['question']}  [{answer['score']:.3f}]\n{text}\n"
+
+
+def watch(
+    model: Annotated[str, typer.Argument(help="The model, which is its endpoint's name.")],
+    env: Environment = "local",
+    version: Annotated[str, typer.Option(help="This version; else the one that serves.")] = "",
+    inputs: Annotated[
+        Path | None,
+        typer.Option(help="Requests in a file (.jsonl, .csv), not what the endpoint collected."),
+    ] = None,
+    labels: Annotated[
+        Path | None,
+        typer.Option(help="Right answers: lines of REQUEST_ID,LABEL (or ID/ROW of a table)."),
+    ] = None,
+    since: Annotated[
+        str | None, typer.Option(help="Only requests since: 7d, 12h, 2026-11-20.")
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(dir_okay=False, help="The report's page; else in the local home."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Compare requests and answers with the data of the evaluation; exit 3 on a breach."""
+    from ml.backends.choice import open_backend
+    from ml.release.declaration.desired_state import check_environment
+    from ml.release.watch.report import watch as compare
+    from ml.reports.formatting import printable
+    from ml.reports.pages import write_watch_page
+
+    report = compare(
+        open_backend().registry,
+        *(model, check_environment(env), version),
+        inputs=inputs,
+        labels=labels,
+        since=moment("--since", since) if since else None,
+    )
+    place = write_watch_page(report, out)
+    if as_json:
+        write_json({**report.to_json(), "report": place})
+    else:
+        for finding in report.findings:
+            if finding.is_breach:
+                typer.echo(printable(f"{finding.column}: {finding.said}"))
+        for note in report.notes:
+            typer.echo(f"note: {note}", err=True)
+        typer.echo(f"{model} {report.version} in {env}: {report.said}")
+        typer.echo(f"written to {place}, and beside it as JSON", err=True)
+    if report.outcome == "breach":
+        raise typer.Exit(Exit.GATE_SAID_NO)

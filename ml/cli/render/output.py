@@ -1,0 +1,63 @@
+"""What every command writes: JSON for programs; tables and aligned lines for people."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from ml.reports.formatting import printable
+
+
+def write_json(value: Any) -> None:
+    """Print the value as one JSON document on stdout.
+
+    NaN and infinities, which JSON does not have, are text, and so are paths.
+    """
+    sys.stdout.write(json.dumps(_finite(value), indent=1, default=str) + "\n")
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def write_table(columns: Sequence[str], rows: Sequence[Sequence[str]], indent: int = 0) -> None:
+    """Print a table on stdout: drawn on a terminal, plain aligned columns for everything else.
+
+    Control characters of a cell are spelt out, and no cell is cut off.
+    """
+    safe = [[printable(cell) for cell in row] for row in rows]
+    if sys.stdout.isatty():
+        _draw(columns, safe, indent)
+        return
+    widths = [max(len(row[i]) for row in [columns, *safe]) for i in range(len(columns))]
+    for row in [columns, *safe]:
+        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
+        sys.stdout.write(" " * indent + "  ".join(cells).rstrip() + "\n")
+
+
+def _draw(columns: Sequence[str], rows: Sequence[Sequence[str]], indent: int) -> None:
+    from rich.console import Console
+    from rich.padding import Padding
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    for number, column in enumerate(columns):
+        table.add_column(column, overflow="fold", no_wrap=number == 0)
+    for row in rows:
+        table.add_row(*(Text(cell) for cell in row))
+    Console().print(Padding(table, (0, 0, 0, indent)))
+
+
+def align(pairs: Iterable[tuple[str, str]]) -> str:
+    """Labels and texts in two columns."""
+    listed = list(pairs)
+    width = max((len(label) for label, _ in listed), default=0)
+    return "\n".join(f"{label:<{width}}  {text}".rstrip() for label, text in listed)
