@@ -131,7 +131,7 @@ def main(quick: bool) -> float:
     """Print a table of both and return the median ratio of checking over loading."""
     from azure.ai import ml as sdk
 
-    from ml.specs.check.survey import survey
+    from ml.specs.check.check import survey
 
     loaders: dict[str, Callable[[Path], Any]] = {
         "job": sdk.load_job,

@@ -17,7 +17,7 @@ class Kind:
     type: str = ""
 
     def __str__(self) -> str:
-        name = _NAMES.get(self.family, self.family)
+        name = _NAMES.get(self.family, self.family.replace("_", " "))
         return f"{self.type} {name}" if self.type and self.family in _TYPED else name
 
     @property
@@ -33,22 +33,11 @@ class Kind:
 
 
 _TYPED = frozenset({"job", "component", "compute", "datastore"})
+# Families whose name in a message is not just their words.
 _NAMES = {
     "data": "data asset",
-    "online_endpoint": "online endpoint",
-    "batch_endpoint": "batch endpoint",
-    "online_deployment": "online deployment",
-    "batch_deployment": "batch deployment",
     "model_batch_deployment": "batch deployment",
     "pipeline_component_batch_deployment": "batch deployment",
-    "feature_set": "feature set",
-    "feature_store": "feature store",
-    "feature_store_entity": "feature store entity",
-    "serverless_endpoint": "serverless endpoint",
-    "marketplace_subscription": "marketplace subscription",
-    "model_package": "model package",
-    "capability_host": "capability host",
-    "deployment_template": "deployment template",
     "feature_set_backfill": "feature set backfill request",
 }
 
@@ -69,40 +58,25 @@ _DATA = frozenset({"uri_file", "uri_folder", "mltable"})
 
 # The end of a schema's file name → family; the longest that fits wins.
 _SCHEMAS = {
-    "job": "job",
-    "component": "component",
-    "environment": "environment",
-    "data": "data",
-    "model": "model",
-    "onlineendpoint": "online_endpoint",
-    "batchendpoint": "batch_endpoint",
-    "onlinedeployment": "online_deployment",
-    "batchdeployment": "batch_deployment",
-    "schedule": "schedule",
+    family.replace("_", ""): family
+    for family in (
+        *("job", "component", "environment", "data", "model", "online_endpoint", "batch_endpoint"),
+        *("online_deployment", "batch_deployment", "schedule", "compute", "workspace", "registry"),
+        *("connection", "feature_set", "feature_store", "feature_store_entity", "index"),
+        *("feature_set_backfill", "model_package", "serverless_endpoint", "capability_host"),
+        *("marketplace_subscription", "deployment_template"),
+    )
+} | {
     "monitor": "schedule",
     "azureblob": "datastore",
     "azurefile": "datastore",
     "azuredatalakegen1": "datastore",
     "azuredatalakegen2": "datastore",
     "onelake": "datastore",
-    "compute": "compute",
     "computeinstance": "compute",
     "sparkpool": "compute",
-    "workspace": "workspace",
     "hub": "workspace",
     "project": "workspace",
-    "registry": "registry",
-    "connection": "connection",
-    "featureset": "feature_set",
-    "featurestore": "feature_store",
-    "featurestoreentity": "feature_store_entity",
-    "featuresetbackfill": "feature_set_backfill",
-    "index": "index",
-    "modelpackage": "model_package",
-    "serverlessendpoint": "serverless_endpoint",
-    "marketplacesubscription": "marketplace_subscription",
-    "capabilityhost": "capability_host",
-    "deploymenttemplate": "deployment_template",
 }
 # `compute: azureml:cpu-cluster`: a value that no other YAML has.
 _REFERENCE = re.compile(r":\s*[\"']?azureml:")
@@ -191,19 +165,8 @@ _BATCH_TYPES = {
 }
 _BATCH = frozenset({"mini_batch_size", "output_action", "output_file_name", "component", "job"})
 _ENVIRONMENT = frozenset(
-    [
-        "$schema",
-        "name",
-        "version",
-        "image",
-        "build",
-        "conda_file",
-        "inference_config",
-        "description",
-        "tags",
-        "os_type",
-        "properties",
-    ]
+    {"$schema", "name", "version", "image", "build", "conda_file", "inference_config"}
+    | {"description", "tags", "os_type", "properties"}
 )
 
 

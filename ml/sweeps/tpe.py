@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from ml.specs.search.distributions import Known, Space, Variable, walk
 from ml.sweeps.objective import Goal
-from ml.sweeps.sources import Source, choose, stream_of
-from ml.sweeps.space import Candidate, draw
+from ml.sweeps.sources import Candidate, Source, choose, draw, stream_of
 
 if TYPE_CHECKING:
     from optuna import Trial

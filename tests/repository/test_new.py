@@ -16,7 +16,7 @@ from ml.cli.commands.check import release_files
 from ml.core.errors import Refused
 from ml.repository.new import LARGEST, new
 from ml.repository.profile import FEWEST_ROWS, Choices, profile
-from ml.specs.check.survey import survey
+from ml.specs.check.check import survey
 from ml.toolkit.datasets import read_dataset
 from tests.conftest import ROOT
 from tests.release.test_commands import ml

@@ -11,7 +11,7 @@ import pytest
 from ml.cli.app import main
 from ml.cli.commands.check import annotation
 from ml.core.errors import Place, Problem
-from ml.specs.check.survey import survey
+from ml.specs.check.check import survey
 from tests.specs.broken import COMMAND, LIMITS, SPACE, SWEEP
 from tests.specs.samples import SAMPLES
 

@@ -19,8 +19,7 @@ from ml.specs.plan.plan import (
     Sample,
     SweepPlan,
 )
-from ml.sweeps.feasibility import feasible_share
-from ml.sweeps.samplers import sampler_for
+from ml.sweeps.samplers import feasible_share, sampler_for
 
 HERE = Place("sweep.yml", 1)
 

@@ -14,7 +14,7 @@ from ml.core.errors import Exit, Place, Refused
 from ml.specs.plan.plan import CommandPlan, Dimension, Environment, SweepPlan
 from ml.specs.search.distributions import Misfit, Variable, locate
 from ml.sweeps.samplers import sampler_for
-from ml.sweeps.space import Candidate, cells, draw, size
+from ml.sweeps.sources import Candidate, cells, draw, size
 
 HERE = Place("sweep.yml", 4)
 

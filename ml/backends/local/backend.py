@@ -232,7 +232,7 @@ def _launching(command: CommandPlan) -> Iterator[Problem]:
 
 def _hinted(sweep: SweepPlan) -> str:
     """What the hints come to; Refused when their constraints leave nothing of the space."""
-    from ml.sweeps.feasibility import feasible_share
+    from ml.sweeps.samplers import feasible_share
 
     points, left = len(sweep.hints.points), len(sweep.hints.constraints)
     said = [f"{points} point{'s' if points != 1 else ''} to try first"] if points else []

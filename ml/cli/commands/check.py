@@ -31,7 +31,7 @@ def check(
     policies/promotion. Ends with exit code 2 when there is an error, 0 when there is none or only
     warnings.
     """
-    from ml.specs.check.survey import survey
+    from ml.specs.check.check import survey
 
     form = "json" if as_json else form
     report = survey(paths or [], release_files())

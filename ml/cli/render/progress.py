@@ -183,7 +183,7 @@ def most_trials(plan: SweepPlan) -> int:
     """The largest number of trials: a grid has no more than it has points."""
     if plan.algorithm != "grid":
         return plan.max_total_trials
-    from ml.sweeps.space import size
+    from ml.sweeps.sources import size
 
     return min(plan.max_total_trials, size(plan.search_space))
 

@@ -43,69 +43,47 @@ def planned(layers: Layers, code: Path | None) -> Parallel | list[Problem]:
                 task.place("task", "entry_script"),
             )
         )
-    numbers = Numbers(layers, problems)
+
+    def number(*keys: str, default: int | None = None) -> int | None:
+        written = _nested(layers, *keys)
+        try:
+            return default if written is None else int(written)
+        except (TypeError, ValueError):
+            problems.append(_wrong(layers, written, "a whole number", *keys))
+            return default
+
+    size = layers.get("mini_batch_size")
+    match = _SIZE.fullmatch(str(size or 0).strip())
+    if size is not None and (match is None or int(match[1]) < 1):
+        expected = "a number of files, or a size such as 10kb"
+        problems.append(_wrong(layers, size, expected, "mini_batch_size"))
     parallel = Parallel(
         entry_script=script,
         input=_named(layers.get("input_data"), "inputs"),
         place=layers.place("task"),
-        mini_batch_size=numbers.size(),
+        mini_batch_size=int(match[1]) * _FACTORS[(match[2] or "").lower()] if match else 0,
         partition_keys=tuple(map(str, layers.get("partition_keys") or ())),
         append_row_to=_named(task.get("task", "append_row_to"), "outputs"),
-        max_concurrency_per_instance=numbers.integer("max_concurrency_per_instance"),
-        max_retries=numbers.integer("retry_settings", "max_retries", default=2) or 0,
-        run_timeout_s=float(numbers.integer("retry_settings", "timeout", default=60) or 60),
-        error_threshold=numbers.threshold("error_threshold"),
-        mini_batch_error_threshold=numbers.threshold("mini_batch_error_threshold"),
+        max_concurrency_per_instance=number("max_concurrency_per_instance"),
+        max_retries=number("retry_settings", "max_retries", default=2) or 0,
+        run_timeout_s=float(number("retry_settings", "timeout", default=60) or 60),
+        error_threshold=number("error_threshold", default=-1) or 0,
+        mini_batch_error_threshold=number("mini_batch_error_threshold", default=-1) or 0,
         logging_level=str(layers.get("logging_level") or "INFO").upper(),
     )
     return problems or parallel
 
 
-class Numbers:
-    """Reads numbers that may be written as text; other values become problems."""
+def _nested(layers: Layers, key: str, *keys: str) -> Any:
+    """A setting; the component supplies each nested one that the step does not set."""
+    values = [part.get(key, *keys) for part in (layers.own, layers.component) if part is not None]
+    return next((value for value in values if value is not None), None)
 
-    def __init__(self, layers: Layers, problems: list[Problem]) -> None:
-        self._layers, self._problems = layers, problems
 
-    def size(self) -> int:
-        """The size of a mini-batch; 0 when the step sets none."""
-        written = self._layers.get("mini_batch_size")
-        if written is None:
-            return 0
-        match = _SIZE.fullmatch(str(written).strip())
-        if match is None or int(match[1]) < 1:
-            self._wrong(written, "a number of files, or a size such as 10kb", "mini_batch_size")
-            return 0
-        return int(match[1]) * _FACTORS[(match[2] or "").lower()]
-
-    def integer(self, *keys: str, default: int | None = None) -> int | None:
-        """An integer; `default` when the step sets none."""
-        written = self._layers.get(*keys) if len(keys) == 1 else self._below(*keys)
-        if written is None:
-            return default
-        try:
-            return int(written)
-        except (TypeError, ValueError):
-            self._wrong(written, "a whole number", *keys)
-            return default
-
-    def threshold(self, key: str) -> int:
-        """The number of tolerated failures; -1 means any."""
-        limit = self.integer(key, default=-1)
-        return -1 if limit is None else limit
-
-    def _below(self, key: str, name: str) -> Any:
-        """One of the nested settings; the component supplies those that the step does not set."""
-        for part in (self._layers.own, self._layers.component):
-            if part is not None and part.mapping(key).get(name) is not None:
-                return part.mapping(key)[name]
-        return None
-
-    def _wrong(self, written: object, expected: str, *keys: str) -> None:
-        message, place = f"`{'.'.join(keys)}` is `{written}`", self._layers.place(*keys)
-        # Azure ML accepts a binding in some of these; a plan is made before its value is known.
-        code = "unsupported-step" if "${{" in str(written) else "bad-mini-batches"
-        self._problems.append(_problem(code, message, expected, place))
+def _wrong(layers: Layers, written: object, expected: str, *keys: str) -> Problem:
+    # Azure ML accepts a binding in some of these; a plan is made before its value is known.
+    code = "unsupported-step" if "${{" in str(written) else "bad-mini-batches"
+    return _problem(code, f"`{'.'.join(keys)}` is `{written}`", expected, layers.place(*keys))
 
 
 def _named(text: Any, source: str) -> str:

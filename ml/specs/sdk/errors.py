@@ -14,10 +14,10 @@ from marshmallow import ValidationError
 from ml.core import repository
 from ml.core.documents import Document, Key, read, strings
 from ml.core.errors import Problem, Refused, nearest
-from ml.specs.assets import assets
 from ml.specs.check import secrets
 from ml.specs.expressions import did_you_mean
 from ml.specs.kinds import JOBS, Kind, kind_of
+from ml.specs.parts import Part
 from ml.specs.plan.plan import LITERALS
 from ml.specs.sdk.tree import Leaf, Spot, allowed, leaves, names, type_names
 
@@ -57,24 +57,19 @@ def translate(error: Exception, kind: Kind, document: Document, file: Path) -> t
     A failure of the loader itself has the code `loader-failed`; a rule's problem replaces it.
     """
     cause, schema = _original(error)
+    spot = Spot((), Part(document, file), schema=schema)
     if isinstance(cause, ValidationError) and isinstance(cause.messages, dict):
-        at = Spot((), document.data, schema=schema)
-        sdk_messages = list(leaves(cause.messages, at, file.parent))
+        sdk_messages = list(leaves(cause.messages, spot))
     else:
         text = getattr(cause, "message", None) or str(cause) or type(cause).__name__
-        keys = _keys_of(cause.__traceback__) or _quoted(str(text), document)
-        sdk_messages = [Leaf(keys, (str(text),), None, None)]
+        for key in _keys_of(cause.__traceback__) or _quoted(str(text), document):
+            spot = spot.opened().child(key, None)
+        sdk_messages = [Leaf(replace(spot, schema=None), (str(text),))]
     problems: list[Problem] = []
     for leaf in sdk_messages:
-        unreadable = _unreadable(leaf.messages)
-        if unreadable:
-            problems += unreadable
-            continue
-        owner, keys = _follow(leaf.keys, document, file)
-        if owner is document:
-            keys = _to_the_file(keys, leaf.messages, document, file)
+        owner = leaf.spot.part.document
         owner_kind = (kind_of(owner.data) if owner is not document else None) or kind
-        problems.append(_problem(replace(leaf, keys=keys), owner_kind, owner))
+        problems += _unreadable(leaf.messages) or [_problem(leaf, owner_kind)]
     if isinstance(cause, _FAULTS):
         problems = [replace(problem, code="loader-failed") for problem in problems]
     problems = _without_consequences(problems)
@@ -92,17 +87,12 @@ def _unreadable(messages: tuple[str, ...]) -> tuple[Problem, ...]:
     return ()
 
 
-def _to_the_file(
-    keys: tuple[Key, ...], messages: tuple[str, ...], document: Document, file: Path
-) -> tuple[Key, ...]:
-    """The keys of a missing path for which the SDK names only the mapping around it."""
-    resolved = _not_found(messages)
-    if not resolved or not isinstance(document.get(*keys), dict):
-        return keys
-    for below, text in strings(document.get(*keys)):
-        if os.path.normpath(file.parent / text) == os.path.normpath(resolved):
-            return (*keys, *below)
-    return keys
+def _text_of(missing: str, part: Part) -> Part:
+    """The text that names a missing path; the SDK may name only the mapping around it."""
+    for below, text in strings(part.mapping()):
+        if missing and os.path.normpath(part.folder / text) == os.path.normpath(missing):
+            return part.at(*below)
+    return part
 
 
 def _without_consequences(problems: list[Problem]) -> list[Problem]:
@@ -113,19 +103,6 @@ def _without_consequences(problems: list[Problem]) -> list[Problem]:
         for problem in problems
         if problem.code != "missing-field" or problem.expected.replace(":`", "`?") not in hints
     ]
-
-
-def _follow(
-    keys: tuple[Key, ...], document: Document, file: Path
-) -> tuple[Document, tuple[Key, ...]]:
-    """The document with the node at `keys`, which may be another file that the spec names."""
-    value = document.data
-    for depth, key in enumerate(keys):
-        if isinstance(value, str):
-            named = assets.included(value, file.parent)
-            return _follow(keys[depth:], named.document, named.file) if named else (document, keys)
-        value = value.get(key) if isinstance(value, dict) else None
-    return document, keys
 
 
 def _original(error: BaseException) -> tuple[BaseException, Any]:
@@ -173,25 +150,27 @@ def _quoted(text: str, document: Document) -> tuple[Key, ...]:
 # The sentences of a problem, from the SDK's messages.
 
 
-def _problem(leaf: Leaf, kind: Kind, document: Document) -> Problem:
-    """One problem from the messages about a node of the document."""
-    code, message, expected, hint = _sentences(leaf, kind, document)
-    return Problem(code, message, expected, hint, document.place(*leaf.keys), source=SOURCE)
+def _problem(leaf: Leaf, kind: Kind) -> Problem:
+    """One problem from the messages about a node of a spec of that kind."""
+    path = _not_found(leaf.messages)
+    part = _text_of(path, leaf.spot.part)
+    code, message, expected, hint = _sentences(leaf, part, path, kind)
+    return Problem(code, message, expected, hint, part.place(), source=SOURCE)
 
 
-def _sentences(leaf: Leaf, kind: Kind, document: Document) -> tuple[str, str, str, str]:
-    """The code, the finding, the expectation and the hint."""
-    keys, messages, field = leaf.keys, leaf.messages, leaf.field
+def _sentences(leaf: Leaf, part: Part, path: str, kind: Kind) -> tuple[str, str, str, str]:
+    """The code, the finding, the expectation and the hint; `path` was not found."""
+    keys, messages, field, schema = part.keys, leaf.messages, leaf.spot.field, leaf.spot.schema
     name = _name(keys)
     owner = f"`{'.'.join(map(str, keys[:-1]))}`" if len(keys) > 1 else kind.with_article
     text = " ".join(messages)
     if "Unknown field." in messages:
-        field_names = sorted(names(leaf.schema)) if leaf.schema is not None else []
+        field_names = sorted(names(schema)) if schema is not None else []
         hint = did_you_mean(name, field_names)
         expected = "" if hint or not field_names else f"one of {', '.join(field_names)}"
         return "unknown-field", f"`{name}` is not a field of {owner}", expected, hint
     if "Missing data for required field." in messages:
-        beside = document.get(*keys[:-1])
+        beside = part.document.get(*keys[:-1])
         # Fields of the schema are not misspellings of the missing one.
         around = getattr(field, "parent", None)
         right = names(around) if hasattr(around, "fields") else set()
@@ -201,9 +180,8 @@ def _sentences(leaf: Leaf, kind: Kind, document: Document) -> tuple[str, str, st
         hint = f"one of {', '.join(values)}" if values else ""
         hint = f"the spec has `{misspelt[0]}`" if misspelt else hint
         return "missing-field", f"{owner} has no `{name}`", f"`{name}:`", hint
-    value = document.get(*keys)
+    value = part.get()
     message = f"{f'`{name}`' if name else 'the file'} is {in_words(name, value)}"
-    path = _not_found(messages)
     if path:
         setting = f"`{name}: {value}`" if isinstance(value, str) else f"`{name}`"
         message = f"{setting} does not exist on this machine"

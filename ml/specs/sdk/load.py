@@ -183,28 +183,19 @@ def _no_spec(document: Document) -> Problem:
 
 # Overrides: `--set` with dotted paths into a spec, as `az ml job create --set` takes them.
 
-# Sections of any job in which --set may add fields.
+# Sections of any job in which --set may add fields, and fields that it may add.
 _OPEN = frozenset(
-    {
-        "inputs",
-        "environment_variables",
-        "tags",
-        "properties",
-        "limits",
-        "resources",
-        "sampling_algorithm",
-    }
-)
-_OF_SWEEPS = frozenset({"sampling_algorithm"})
-_OF_COMMANDS = frozenset(
-    {"environment", "command", "code", "environment_variables", "resources", *_OF_SWEEPS}
+    {"inputs", "environment_variables", "tags", "properties", "limits", "resources"}
+    | {"sampling_algorithm"}
 )
 _FIELDS = frozenset(
-    {
-        *("compute", "experiment_name", "display_name", "description", "name"),
-        *("environment", "command", "code"),
-    }
+    {"compute", "experiment_name", "display_name", "description", "name"}
+    | {"environment", "command", "code"}
 )
+_OF_SWEEPS = frozenset({"sampling_algorithm"})
+_OF_COMMANDS = _OF_SWEEPS | {
+    *("environment", "command", "code", "environment_variables", "resources"),
+}
 # Fields that define the file itself and are not suggested.
 _FIXED = frozenset({"$schema", "type", "version"})
 

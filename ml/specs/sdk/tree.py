@@ -8,67 +8,76 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from marshmallow import fields
 
 from ml.core.documents import Key
 from ml.specs.assets import assets
-
-
-@dataclass(frozen=True)
-class Leaf:
-    """One message of the SDK: its keys, its texts, and the field of the schema."""
-
-    keys: tuple[Key, ...]
-    messages: tuple[str, ...]
-    field: Any
-    schema: Any
+from ml.specs.parts import Part
 
 
 @dataclass(frozen=True)
 class Spot:
-    """A node of the spec: the keys that lead to it, its value, and the SDK's field or schema."""
+    """A node of the spec: the keys that lead to it, and the SDK's field or schema.
+
+    `part` is where it is: in another file when the spec names that file above it.
+    """
 
     keys: tuple[Key, ...]
-    value: Any
+    part: Part
     field: Any = None
     schema: Any = None
 
+    @property
+    def value(self) -> Any:
+        """The value of the node; None when it is missing."""
+        return self.part.get()
+
     def child(self, key: Key, field: Any) -> Spot:
-        """The node at `key`; a missing node has the value None."""
+        """The node at `key`."""
+        return Spot((*self.keys, key), self.part.at(key), field)
+
+    def opened(self) -> Spot:
+        """The node, in the file that it names if it names one."""
         value = self.value
-        below = None
-        if isinstance(value, dict):
-            below = value.get(key)
-        elif isinstance(value, list) and isinstance(key, int) and key < len(value):
-            below = value[key]
-        return Spot((*self.keys, key), below, field)
+        file = assets.included(value, self.part.folder) if isinstance(value, str) else None
+        return replace(self, part=file) if file else self
 
 
-def leaves(messages: Any, at: Spot, folder: Path) -> Iterator[Leaf]:
-    """The messages that matter, each with its node; `folder` is what paths are relative to."""
-    if isinstance(messages, dict | list) and isinstance(at.value, str) and _is_nested(messages):
-        file = assets.included(at.value, folder)
-        if file:
-            at, folder = replace(at, value=file.get()), file.folder
+@dataclass(frozen=True)
+class Leaf:
+    """The messages of the SDK about one node."""
+
+    spot: Spot
+    messages: tuple[str, ...]
+
+    @property
+    def keys(self) -> tuple[Key, ...]:
+        """The keys that lead to the node, across the files that the spec names."""
+        return self.spot.keys
+
+
+def leaves(messages: Any, at: Spot) -> Iterator[Leaf]:
+    """The messages that matter, each with its node."""
+    if _is_nested(messages):
+        at = at.opened()
     if isinstance(messages, dict):
-        yield from _mapping(messages, at, folder)
+        yield from _mapping(messages, at)
     elif isinstance(messages, list) and not any(isinstance(text, str) for text in messages):
-        yield from _union(messages, at, folder)
+        yield from _union(messages, at)
     else:
         texts = [messages] if not isinstance(messages, list) else messages
-        yield Leaf(at.keys, tuple(str(text) for text in texts), at.field, at.schema)
+        yield Leaf(at, tuple(str(text) for text in texts))
 
 
-def _mapping(messages: dict[Any, Any], at: Spot, folder: Path) -> Iterator[Leaf]:
+def _mapping(messages: dict[Any, Any], at: Spot) -> Iterator[Leaf]:
     # `TypeSensitiveUnionField` raises the messages of the first alternative only: of an inline
     # command step, those of one that runs a component.
     options = _options_for(at.field, at.value) if at.schema is None else []
     if len(options) > 1 and any(name not in at.value for name in messages):
         walked = [
-            (list(leaves(option.schema.validate(at.value), spot, folder)), option)
+            (list(leaves(option.schema.validate(at.value), spot)), option)
             for option in options
             for spot in [replace(at, field=option, schema=option.schema)]
         ]
@@ -79,16 +88,16 @@ def _mapping(messages: dict[Any, Any], at: Spot, folder: Path) -> Iterator[Leaf]
         schema = schema_for(at.field, at.value)
     for name, below in messages.items():
         if name == "_schema" or name is None:
-            yield from leaves(below, at if name else replace(at, schema=None), folder)
+            yield from leaves(below, at if name else replace(at, schema=None))
         elif schema is not None:
             field = field_named(schema, name)
             spot = replace(at.child(name, field), schema=None if field else schema)
-            yield from leaves(below, spot, folder)
+            yield from leaves(below, spot)
         else:
             entry = entry_field(at.field)
             is_entry = entry is not None and isinstance(below, dict) and set(below) <= _ENTRY
             below = below.get("value", below.get("key")) if is_entry else below
-            yield from leaves(below, at.child(name, entry), folder)
+            yield from leaves(below, at.child(name, entry))
 
 
 # marshmallow's keys for the two halves of an entry of a `Dict` field.
@@ -102,13 +111,13 @@ def _is_nested(messages: Any) -> bool:
     return isinstance(messages, list) and any(map(_is_nested, messages))
 
 
-def _union(branches: list[Any], at: Spot, folder: Path) -> Iterator[Leaf]:
+def _union(branches: list[Any], at: Spot) -> Iterator[Leaf]:
     """The leaves of the intended alternative, or of all when they concern the same node."""
     options = alternatives(at.field)
     if len(options) != len(branches):
         options = [None] * len(branches)
     walked = [
-        (list(leaves(branch, replace(at, field=option, schema=None), folder)), option)
+        (list(leaves(branch, replace(at, field=option, schema=None))), option)
         for branch, option in zip(branches, options, strict=True)
     ]
     nested = [pair for pair in walked if any(leaf.keys != at.keys for leaf in pair[0])]
@@ -117,13 +126,14 @@ def _union(branches: list[Any], at: Spot, folder: Path) -> Iterator[Leaf]:
             text for branch_leaves, _ in walked for leaf in branch_leaves if leaf.keys == at.keys
             for text in leaf.messages
         ]  # fmt: skip
-        yield Leaf(at.keys, tuple(dict.fromkeys(texts)), at.field, None)
+        yield Leaf(replace(at, schema=None), tuple(dict.fromkeys(texts)))
         return
     key = (*at.keys, "type")
     about_type = [leaf for branch_leaves, _ in nested for leaf in branch_leaves if leaf.keys == key]
     values = [leaf for leaf in about_type if "Unknown field." not in leaf.messages]
     if "type" in at.value and len(about_type) == len(nested) and values:
-        yield Leaf(key, tuple(text for leaf in values for text in leaf.messages), None, None)
+        texts = [text for leaf in values for text in leaf.messages]
+        yield Leaf(at.child("type", None), tuple(texts))
         return
     yield from max(nested, key=lambda pair: _fit(pair[0], pair[1], at))[0]
 

@@ -1,1 +1,5 @@
-"""What the SDK does not catch offline: one small rule for each, by subject."""
+"""The rules for what the SDK does not catch offline; importing them registers them."""
+
+from ml.specs.check.rules import attacks, expressions, numbers, paths, pipeline, ports, sweep
+
+__all__ = ["attacks", "expressions", "numbers", "paths", "pipeline", "ports", "sweep"]
