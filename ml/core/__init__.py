@@ -1,1 +1,1 @@
-"""What all may import: errors, YAML with lines, typed settings, atomic files, the home."""
+"""Shared modules: errors, YAML with lines, typed settings, atomic files, the home folder."""

@@ -2,7 +2,7 @@
 
 `Document.data` equals `yaml.safe_load` of the same text (a test compares), so the SDK sees no
 difference. Three things that PyYAML accepts are refused here: duplicate keys, NUL characters, and
-aliases that grow without end.
+aliases that expand without end.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from ml.core.errors import Place, Problem, Refused, nearest
 
 Key = str | int
 LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-# Where libyaml reads text otherwise than PyYAML's own reader, which the SDK uses: tabs, a bare
-# `!`, marks of byte order, directives, a comment right after `|`, a `?` inside of brackets (found
-# by comparing the two on random text, as a test does).
+# Where libyaml reads text differently from PyYAML's own reader, which the SDK uses: tabs, a bare
+# `!`, byte order marks, directives, a comment right after `|`, a `?` inside brackets. A test
+# compares the two on random text.
 _QUIRKS = re.compile(r"\t|(?:^|[\s\[{,:?-])!(?:\s|$)|\ufeff|^%|[|>][-+\d]*#", re.M)
 
 MAX_BYTES = 1_000_000
@@ -45,7 +45,7 @@ class Document:
     changed: tuple[str, ...] = ()
 
     def copy(self) -> Any:
-        """The data afresh, for a reader that changes what it reads (the SDK does)."""
+        """A copy of the data, for a reader that changes it, as the SDK does."""
         return copy.deepcopy(self.data)
 
     def position(self, *keys: Key) -> tuple[int, int]:
@@ -64,7 +64,7 @@ class Document:
         return Place(f"--set {change}", 0) if change else Place(self.shown, self.position(*keys)[0])
 
     def written(self, *keys: Key) -> str | None:
-        """The scalar at `keys` as it stands in the file; None where the file has none there."""
+        """The text of the scalar at `keys` in the file; None when there is no scalar there."""
         node = self.root
         for key in keys:
             child = _child(node, key)
@@ -79,7 +79,7 @@ class Document:
         return next((name for name in self.changed if f"{dotted}.".startswith(f"{name}.")), None)
 
     def get(self, *keys: Key) -> Any:
-        """The value at `keys`, None where there is none."""
+        """The value at `keys`; None when there is none."""
         value = self.data
         for key in keys:
             if isinstance(value, dict):
@@ -91,16 +91,17 @@ class Document:
         return value
 
 
-def strings(value: Any, keys: tuple[Key, ...] = ()) -> Iterator[tuple[tuple[Key, ...], str]]:
+def walk(value: Any, keys: tuple[Key, ...] = ()) -> Iterator[tuple[tuple[Key, ...], Any]]:
+    """Every value in `value`, itself first, with the keys that lead to it, in the file's order."""
+    yield keys, value
+    if isinstance(value, dict | list):
+        for key, child in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from walk(child, (*keys, key))
+
+
+def strings(value: Any) -> Iterator[tuple[tuple[Key, ...], str]]:
     """Every string in `value` with the keys that lead to it, in the order of the file."""
-    if isinstance(value, str):
-        yield keys, value
-    elif isinstance(value, dict):
-        for key, child in value.items():
-            yield from strings(child, (*keys, key))
-    elif isinstance(value, list):
-        for index, child in enumerate(value):
-            yield from strings(child, (*keys, index))
+    return ((keys, text) for keys, text in walk(value) if isinstance(text, str))
 
 
 def read(path: Path, shown: str) -> Document:
@@ -168,7 +169,7 @@ def _child(node: yaml.Node, key: Key) -> tuple[yaml.Node, yaml.Mark] | None:
     return None
 
 
-# Ambiguities: what PyYAML accepts although a spec cannot mean it.
+# Ambiguities that PyYAML accepts although a spec cannot mean them.
 
 _MERGE = "tag:yaml.org,2002:merge"  # `<<` may stand twice: each merges
 MAX_DEPTH = 64
@@ -176,10 +177,9 @@ MAX_NODES = 100_000  # after aliases are followed: what the SDK would walk
 
 
 def _refuse_depth(text: str, shown: str, loader_class: Any) -> None:
-    """Refuse text nested too deep before the recursive composer sees it.
+    """Refuse text nested too deep before the recursive composer reads it.
 
-    Deep text needs many brackets or a line that starts far in; anything else is let through
-    without counting.
+    Deep text needs many brackets or a line with a large indent; other text is not counted.
     """
     brackets = text.count("[") + text.count("{")
     indent = max((match.end() - match.start() for match in _INDENT.finditer(text)), default=0)
@@ -203,7 +203,7 @@ _INDENT = re.compile(r"^[ \t]*(?:[-?:][ \t]+)*", re.MULTILINE)
 
 
 def _ambiguities(root: yaml.Node, shown: str) -> Iterator[Problem]:
-    """Duplicate keys, NUL, and aliases that make a circle or more nodes than anybody wrote."""
+    """Duplicate keys, NUL, and aliases that are recursive or expand into too many nodes."""
     sizes: dict[int, int] = {}
     open_nodes: set[int] = set()
 
@@ -216,7 +216,7 @@ def _ambiguities(root: yaml.Node, shown: str) -> Iterator[Problem]:
         if id(node) in open_nodes:
             sizes[id(node)] = 1
             finding = "an alias inside the node that it names"
-            hint = "write out what the alias stands for"
+            hint = "write the value in place of the alias"
             yield Problem("recursive-alias", finding, "a tree", hint, at(node.start_mark))
             return
         open_nodes.add(id(node))
@@ -238,8 +238,8 @@ def _ambiguities(root: yaml.Node, shown: str) -> Iterator[Problem]:
 
     yield from visit(root)
     if sizes[id(root)] > MAX_NODES:
-        finding = f"aliases that grow into {sizes[id(root)]:,} nodes"
-        expected, hint = f"at most {MAX_NODES:,}", "write out what the aliases stand for, or less"
+        finding = f"aliases that expand into {sizes[id(root)]:,} nodes"
+        expected, hint = f"at most {MAX_NODES:,}", "write values in place of the aliases"
         yield Problem("alias-bomb", finding, expected, hint, at(root.start_mark))
 
 
@@ -266,9 +266,9 @@ def _nul(place: Place) -> Problem:
     return Problem("nul-character", "a NUL character", "text", "delete it", place)
 
 
-# Files that are not YAML: what is wrong, where, and what to do about it.
+# Files that are not YAML: the fault, its line, and how to correct it.
 
-# What the parser says → what to do about it.
+# A message of the parser → how to correct the file.
 _ADVICE = {
     "mapping values are not allowed": "start it below the line before it, or put a text that"
     " holds `: ` in quotes",
@@ -284,7 +284,7 @@ _LOOK = "look at the quotes, brackets and indentation of this line and the one b
 
 
 def _file_problem(error: OSError | ValueError, path: Path, shown: str) -> Problem:
-    """The problem of a file that cannot be opened; a misspelt one names the nearest beside it."""
+    """The problem of a file that cannot be opened, with the closest name beside it as a hint."""
     if isinstance(error, IsADirectoryError):
         hint = f"name a file in it; `ml check {shlex.quote(shown)}` checks them all"
         return Problem("not-a-file", f"`{shown}` is a folder", "a YAML file", hint)
@@ -353,7 +353,7 @@ def _scalars(node: yaml.Node | None, met: set[int]) -> Iterator[yaml.Node]:
 
 
 def _beside(path: Path) -> dict[str, str]:
-    """The YAML files in the folder of a file that is not there: name without suffix → name."""
+    """The YAML files in the folder of a missing file: name without suffix → name."""
     try:
         files = [file for file in path.parent.iterdir() if file.suffix in {".yml", ".yaml"}]
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""The form of an error: what is wrong with a spec or a command, and what to type next."""
+"""The form of an error: a problem of a spec or a command, and what to type next."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Problem:
-    """One finding: a kebab-case code, what was found, what was expected, and what to type next.
+    """One problem: a kebab-case code, the finding, the expectation, and what to type next.
 
     `source` cites where the rule comes from (a document of Azure ML, an experiment).
     """
@@ -78,5 +78,5 @@ def errors(problems: Iterable[Problem]) -> tuple[Problem, ...]:
 
 
 def nearest(word: str, known: Iterable[str]) -> list[str]:
-    """The known word that a misspelt one most resembles, alone in a list; [] when none does."""
+    """The known word closest to a misspelt one, alone in a list; [] when none is close."""
     return difflib.get_close_matches(word, list(known), 1, 0.7)

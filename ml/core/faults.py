@@ -15,7 +15,7 @@ from ml.core.errors import Exit, Problem, Refused
 from ml.core.home import database, home
 
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-# A file is where the home, or a folder above it, should be; or nothing can be made there.
+# A file is at the path of the home or of a folder above it, or the folder cannot be created.
 _NO_FOLDER = frozenset({errno.ENOTDIR, errno.EEXIST, errno.ENOENT})
 _BARRED = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 _BROKEN = ("not a database", "malformed", "unable to open", "no such table")
@@ -38,7 +38,7 @@ def explain(error: BaseException) -> Problem | None:
             "a store that can be written to",
             f"see who has it open (`fuser -v {database()}`), end it, and run again",
         )
-    if "disk I/O error" in message:  # SQLite's words for whatever the system refused it
+    if "disk I/O error" in message:  # SQLite's message for any refusal of the system
         return Problem(
             "disk-error",
             f"the system would not read or write the tracking store {database()}",
@@ -90,7 +90,7 @@ def disk_full() -> Problem:
 
 @contextmanager
 def as_refusals() -> Iterator[None]:
-    """Turns what `explain` knows into Refused with exit code 1; anything else goes on as it is."""
+    """Raises the errors that `explain` knows as Refused with exit code 1, and others unchanged."""
     try:
         yield
     except Refused:
@@ -125,7 +125,7 @@ def _os_error(error: BaseException | None) -> OSError | None:
 
 
 def _gathered(error: shutil.Error) -> OSError | None:
-    """The first error of a `copytree`, which keeps of each the paths and the text alone."""
+    """The first error of a `copytree`, which keeps only the paths and the text of each."""
     failures = error.args[0] if error.args and isinstance(error.args[0], list) else []
     for source, target, text in failures:
         number = _ERRNO.search(str(text))

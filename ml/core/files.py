@@ -1,4 +1,4 @@
-"""Files that two commands may want at once: replaced in one step, added to, guarded by a lock."""
+"""Files that two commands may use at once: replaced atomically, appended to, locked."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 def replace(path: Path, text: str) -> None:
-    """Write the whole file or leave the old one; on the disk when this returns."""
+    """Replace the file atomically; the text is on the disk when this returns."""
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
@@ -24,16 +24,16 @@ def replace(path: Path, text: str) -> None:
 
 
 def sweep(path: Path) -> None:
-    """Remove what killed writers of the file left beside it; the caller is its one writer now."""
+    """Remove the temporary files of killed writers; the caller is the only writer now."""
     for unfinished in path.parent.glob(f".{path.name}.*.tmp"):
         unfinished.unlink(missing_ok=True)
 
 
 def append(path: Path, content: bytes, durable: bool = False) -> None:
-    """Add whole lines to a file of ours alone; raises OSError, and the file is as it was then.
+    """Append complete lines to a private file; on OSError the file is unchanged.
 
-    A line that a kill tore is ended first, so that it spoils none but itself. `durable`: it is on
-    the disk when this returns. One writer at a time.
+    A line that a killed writer left unfinished is ended first. With `durable` the lines are on the
+    disk when this returns. One writer at a time.
     """
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)

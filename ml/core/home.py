@@ -1,4 +1,4 @@
-"""The folder of everything that runs leave on this machine; git ignores it."""
+"""The folder with the results of all runs on this machine; git ignores it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 def home() -> Path:
     """`.local/` of the repository, or the folder that MLOPS_HOME names; absolute, made on use."""
-    # Texts, quick to look up: a trial asks ten times.
+    # Cached by these texts: every trial calls this ten times.
     return _of(os.environ.get("MLOPS_HOME", ""), os.environ.get("HOME", ""), os.getcwd())  # noqa: PTH109
 
 
@@ -36,42 +36,42 @@ def tracking_uri() -> str:
 
 
 def artifacts() -> Path:
-    """MLflow's artifacts, one folder an experiment."""
+    """MLflow's artifacts, one folder for each experiment."""
     return home() / "artifacts"
 
 
 def jobs() -> Path:
-    """One folder a run: `<name>/{job.json, logs/std_log.txt, outputs/<name>, snapshot}`."""
+    """One folder for each run: `<name>/{job.json, logs/std_log.txt, outputs/<name>, snapshot}`."""
     return home() / "jobs"
 
 
 def snapshots() -> Path:
-    """One read-only copy of `code:` a content hash."""
+    """One read-only copy of `code:` for each content hash."""
     return home() / "snapshots"
 
 
 def reusable() -> Path:
-    """One file a completed step, named by everything that it depended on."""
+    """One file for each completed step, named by a hash of all that it depends on."""
     return home() / "reusable"
 
 
 def environments() -> Path:
-    """One folder an environment that was built from a conda file, named by its recipe."""
+    """One folder for each environment built from a conda file, named by its recipe."""
     return home() / "environments"
 
 
 def assets() -> Path:
-    """What runs registered: `<data or model>/<name>/<version>/{asset.yml, content}`."""
+    """Assets that runs registered: `<data or model>/<name>/<version>/{asset.yml, content}`."""
     return home() / "assets"
 
 
 def live() -> Path:
-    """One lock file a run that is going on; its lock is held for as long as the executor lives."""
+    """One lock file for each active run; its executor holds the lock until it ends."""
     return home() / "live"
 
 
 def models() -> Path:
-    """One folder a registered model, named by its digest."""
+    """One folder for each registered model, named by its digest."""
     return home() / "models"
 
 

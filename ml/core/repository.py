@@ -8,14 +8,14 @@ from pathlib import Path
 
 MARK = "pyproject.toml"
 
-# Folders that hold no specs of this repository: what tools made, and what others wrote.
+# Folders without specs of this repository: those of tools and of installed packages.
 SKIPPED = frozenset({".git", ".venv", "venv", "node_modules", "__pycache__", "site-packages"})
 
 
 def root(path: Path | None = None) -> Path:
     """The nearest folder with a pyproject.toml, above `path` or else above the working directory.
 
-    Where there is none: the folder of `path` itself, or the working directory.
+    Without one: the folder of `path` itself, or the working directory.
     """
     for start in (path, Path.cwd()):
         if start is None:
@@ -36,7 +36,7 @@ def boundary(path: Path) -> Path | None:
 
 
 def is_root(folder: Path) -> bool:
-    """Whether a folder is the root of a repository, not just where somebody stands."""
+    """Whether a folder is the root of a repository."""
     return (folder / MARK).exists()
 
 
@@ -58,7 +58,7 @@ def yaml_files(folder: Path) -> Iterator[Path]:
     try:
         paths = sorted(folder.iterdir())
     except PermissionError:
-        return  # another person's folder holds no spec of this repository
+        return  # a folder of another user has no spec of this repository
     for path in paths:
         if path.is_dir() and not path.is_symlink():
             if path.name not in SKIPPED and not path.name.startswith("."):

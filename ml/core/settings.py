@@ -1,6 +1,6 @@
 """The one reader from YAML to typed settings: pydantic validates, every problem gets its line.
 
-A settings file is a frozen dataclass whose `__pydantic_config__` is `CLOSED`. Its types say what is
+A settings file is a frozen dataclass whose `__pydantic_config__` is `CLOSED`. Its types are what is
 allowed. `Field(description=…)` explains a field: it is the hint of a problem and the text that an
 editor shows (`schema`). Values are strict: `"4"` is not a number, `yes` is not a text.
 """
@@ -84,7 +84,7 @@ def mapping(fields: Mapping[str, Any], *, required: bool = True) -> Any:
 
 
 def invalid(expected: str, hint: str = "") -> PydanticCustomError:
-    """What a validator raises when a value does not fit: what was expected, what to type next."""
+    """The error that a validator raises: what it expects, and what to type next."""
     return PydanticCustomError("invalid", "{expected}", {"expected": expected, "hint": hint})
 
 
@@ -154,7 +154,7 @@ def _yaml_key(mapping: object, key: Key) -> Any:
 def _correction(
     value: object, kind: str, document: Document, keys: tuple[Key, ...], context: Mapping[str, Any]
 ) -> str:
-    """What to write instead, where that can be told from the value."""
+    """What to write instead, when the value shows it; else ""."""
     if kind == "string_type" and document.written(*keys):
         return "put it in quotes"
     if kind in {"int_type", "float_type", "bool_type"} and isinstance(value, str):

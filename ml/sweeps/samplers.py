@@ -45,7 +45,7 @@ class Constraints:
             try:
                 expression = constraints.parse(constraint.expression, names)
             except Unclear as unclear:
-                raise Refused(_unclear(constraint, unclear)) from None
+                raise Refused(unclear.problem(constraint.place)) from None
             self._expressions.append((constraint, expression))
         self._accepted = False
 
@@ -57,7 +57,7 @@ class Constraints:
                 if not expression.holds(names):
                     return constraint
             except Unclear as unclear:
-                raise Refused(_unclear(constraint, unclear)) from None
+                raise Refused(unclear.problem(constraint.place)) from None
         return None
 
     def first(self, propose: Callable[[int], Candidate | None]) -> tuple[Candidate, int] | None:
@@ -101,13 +101,6 @@ def feasible_share(plan: SweepPlan) -> float:
     return results.count(None) / len(results)
 
 
-def _unclear(constraint: Constraint, unclear: Unclear) -> Problem:
-    """A constraint that cannot be evaluated, at its line."""
-    return Problem(
-        "constraint", unclear.found, unclear.expected, unclear.hint, place=constraint.place
-    )
-
-
 def _nothing_feasible(refused: Counter[Constraint]) -> Problem:
     counts = ", ".join(f"`{one.expression}` refused {n:,}" for one, n in refused.most_common())
     return Problem(
@@ -122,9 +115,8 @@ def _nothing_feasible(refused: Counter[Constraint]) -> Problem:
 class Sampler:
     """Suggests trials and learns from how they ended.
 
-    The points of the hints come first. A point that breaks a constraint is drawn again, a limited
-    number of times. What a trial gets depends on its number, on the seed and on what is known of
-    the other trials: the same plan and seed, asked and told the same, suggest the same.
+    A trial's values depend on its number, on the seed and on the results of the other trials: the
+    same plan and seed, with the same calls, suggest the same.
     """
 
     def __init__(self, plan: SweepPlan, source: Source) -> None:
@@ -145,8 +137,8 @@ class Sampler:
     def recall(self, sample: Sample) -> None:
         """Repeat a sample that an earlier process of this sweep made.
 
-        Trials are recalled in the order of their numbers, before anything is asked. A sequence
-        (random, Sobol, a grid) continues after them; results are told again with `tell`.
+        Trials are recalled in the order of their numbers, before the first `ask`. A sequence
+        (random, Sobol, a grid) continues after them; `tell` repeats their results.
         """
         if self._source.is_sequence:
             self._suggest()

@@ -91,7 +91,10 @@ def cells(
 def size(space: Space) -> int:
     """How many points `cells` yields."""
     return math.prod(
-        sum(size(dimensions(one)) if isinstance(one, Mapping) else 1 for one in _choices(dimension))
+        sum(
+            size(dimensions(value)) if isinstance(value, Mapping) else 1
+            for value in _choices(dimension)
+        )
         for dimension in space.values()
     )
 

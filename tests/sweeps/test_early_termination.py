@@ -390,7 +390,7 @@ def test_median_stopping_does_not_depend_on_the_scale(
 ) -> None:
     """Stretching and moving the metric changes no outcome, beyond rounding."""
     moved = {trial: [factor * v + shift for v in curve] for trial, curve in curves.items()}
-    state, moved_state = (progress(MEDIAN, "maximize", one) for one in (curves, moved))
+    state, moved_state = (progress(MEDIAN, "maximize", curve_set) for curve_set in (curves, moved))
     for trial, curve in curves.items():
         verdict = state.verdict(trial, len(curve))
         if verdict is not None and verdict.threshold - verdict.value >= 1e-6:

@@ -47,15 +47,17 @@ ALL = ["random", "sobol", "bayesian"]
 def plan(algorithm: str, points: list[dict], constraints: list[str], **changes) -> SweepPlan:
     """A sweep with hints: points on the lines from 1, constraints on those from 10."""
     hints = Hints(
-        tuple(Point(one, Place("s.hints.yml", 1 + at)) for at, one in enumerate(points)),
+        tuple(Point(point, Place("s.hints.yml", 1 + at)) for at, point in enumerate(points)),
         tuple(Constraint(c, Place("s.hints.yml", 10 + at)) for at, c in enumerate(constraints)),
         "s.hints.yml",
     )
     trial = CommandPlan(HERE, "t", "e", "true", None, Environment("e"))
     rule, kind = ("sobol", "random") if algorithm == "sobol" else ("random", algorithm)
     space = GRID if algorithm == "grid" else SPACE
-    made = SweepPlan(HERE, "s", "e", trial, space, kind, "minimize", "loss", rule=rule, hints=hints)
-    return replace(made, **changes)
+    sweep = SweepPlan(
+        HERE, "s", "e", trial, space, kind, "minimize", "loss", rule=rule, hints=hints
+    )
+    return replace(sweep, **changes)
 
 
 def run_trials(
@@ -63,10 +65,10 @@ def run_trials(
 ) -> list[Sample]:
     """The first samples, each told its loss; fewer when the space has no more."""
     sampler, samples = sampler_for(sweep, seed), []
-    while len(samples) < count and (one := sampler.ask()) is not None:
-        value = loss(one.values) if loss else 0.5
-        sampler.tell(one.number, [value], value)
-        samples.append(one)
+    while len(samples) < count and (sample := sampler.ask()) is not None:
+        value = loss(sample.values) if loss else 0.5
+        sampler.tell(sample.number, [value], value)
+        samples.append(sample)
     return samples
 
 
@@ -94,15 +96,17 @@ def test_points_come_first_in_their_order(algorithm: str) -> None:
 
 def test_points_do_not_change_the_samples_after_them() -> None:
     """After two complete points a seed gives the same trials as without them."""
-    bare = [one.values for one in run_trials(plan("random", [], []), 5)]
-    hinted = [one.values for one in run_trials(plan("random", [FIRST, FIRST | {"a": 1}], []), 7)]
+    bare = [sample.values for sample in run_trials(plan("random", [], []), 5)]
+    hinted = [
+        sample.values for sample in run_trials(plan("random", [FIRST, FIRST | {"a": 1}], []), 7)
+    ]
     assert hinted[2:] == bare
 
 
 def test_a_grid_begins_with_the_points_and_has_every_cell_once() -> None:
     """A partial point takes the first cell with its values; the other cells follow in order."""
     samples = run_trials(plan("grid", [{"a": 3, "b": 10}, {"b": 20}], []), 99)
-    assert [one.values for one in samples] == [
+    assert [sample.values for sample in samples] == [
         {"a": 3, "b": 10},
         {"a": 1, "b": 20},
         {"a": 1, "b": 10},
@@ -110,23 +114,23 @@ def test_a_grid_begins_with_the_points_and_has_every_cell_once() -> None:
         {"a": 2, "b": 20},
         {"a": 3, "b": 20},
     ]
-    assert [one.origin["kind"] for one in samples] == ["given"] * 2 + ["grid"] * 4
-    assert [one.origin.get("cell") for one in samples[2:]] == [0, 2, 3, 5]
-    assert {one.origin["of"] for one in samples[2:]} == {6}
+    assert [sample.origin["kind"] for sample in samples] == ["given"] * 2 + ["grid"] * 4
+    assert [sample.origin.get("cell") for sample in samples[2:]] == [0, 2, 3, 5]
+    assert {sample.origin["of"] for sample in samples[2:]} == {6}
 
 
 def test_a_point_without_a_free_cell_is_skipped() -> None:
     """Three partial points, two cells: the third trial is the next cell of the grid."""
     samples = run_trials(plan("grid", [{"a": 2}, {"a": 2}, {"a": 2}], []), 3)
-    assert [one.values["a"] for one in samples] == [2, 2, 1]
+    assert [sample.values["a"] for sample in samples] == [2, 2, 1]
     assert samples[2].origin["kind"] == "grid"
 
 
 def test_a_grid_skips_cells_that_break_a_constraint() -> None:
     """It ends, and the origin has the number of skipped cells."""
     samples = run_trials(plan("grid", [], ["a * b <= 40", "a != 1"]), 99)
-    assert [tuple(one.values.values()) for one in samples] == [(2, 10), (2, 20), (3, 10)]
-    assert [one.origin.get("refused", 0) for one in samples] == [2, 0, 0]
+    assert [tuple(sample.values.values()) for sample in samples] == [(2, 10), (2, 20), (3, 10)]
+    assert [sample.origin.get("refused", 0) for sample in samples] == [2, 0, 0]
 
 
 CONSTRAINTS = ["x + y <= 0.5", "model.depth >= 5 or a == 1", "a < 3 or not given(model.penalty)"]
@@ -136,17 +140,17 @@ CONSTRAINTS = ["x + y <= 0.5", "model.depth >= 5 or a == 1", "a < 3 or not given
 def test_no_trial_breaks_a_constraint(algorithm: str) -> None:
     """A ninth of the space is feasible, and the best points of TPE are refused."""
     sweep = plan(algorithm, [{"x": 0.4}], CONSTRAINTS)
-    samples = run_trials(sweep, 40, loss=lambda one: -one["x"] - one["y"])
+    samples = run_trials(sweep, 40, loss=lambda point: -point["x"] - point["y"])
     assert len(samples) == 40
     refused = 0
-    for one in samples:
-        values, model = one.values, one.values["model"]
+    for sample in samples:
+        values, model = sample.values, sample.values["model"]
         assert values["x"] + values["y"] <= 0.5
         assert model.get("depth", 9) >= 5 or values["a"] == 1
         assert values["a"] < 3 or "penalty" not in model
-        refused += one.origin.get("refused", 0)
+        refused += sample.origin.get("refused", 0)
     assert refused > 10
-    kinds = {one.origin["kind"] for one in samples}
+    kinds = {sample.origin["kind"] for sample in samples}
     assert ("tpe" in kinds) is (algorithm == "bayesian")
 
 
@@ -171,11 +175,11 @@ def test_points_that_tpe_never_reaches_are_drawn_at_random() -> None:
     sweep = plan("bayesian", [], ["x < 0.01 or a == 1"], search_space={k: SPACE[k] for k in "xa"})
     sampler = sampler_for(sweep, 3)
     for number in range(15):
-        one = sampler.ask()
-        sampler.tell(one.number, [float(number)], float(number))
+        sample = sampler.ask()
+        sampler.tell(sample.number, [float(number)], float(number))
     samples = [sampler.ask() for _ in range(30)]
-    assert all(one.values["x"] < 0.01 or one.values["a"] == 1 for one in samples)
-    assert any(one.origin.get("instead_of") == "tpe" for one in samples)
+    assert all(sample.values["x"] < 0.01 or sample.values["a"] == 1 for sample in samples)
+    assert any(sample.origin.get("instead_of") == "tpe" for sample in samples)
 
 
 @pytest.mark.parametrize("algorithm", ALL)
@@ -210,13 +214,13 @@ def test_a_resumed_sweep_keeps_to_its_hints(algorithm: str, after: int) -> None:
     """Recalled trials count: a point is tried once, and a sequence continues after them."""
     constraints = ["a < 3"] if algorithm == "grid" else CONSTRAINTS
     sweep = plan(algorithm, [{"a": 1}, {"a": 2}], constraints)
-    whole = run_trials(sweep, 4 if algorithm == "grid" else 14)
+    complete = run_trials(sweep, 4 if algorithm == "grid" else 14)
     sampler = sampler_for(sweep, 1)
-    for one in whole[:after]:
-        kept = json.loads(json.dumps(asdict(one)))
-        sampler.recall(Sample(**kept))
-        sampler.tell(one.number, [0.5], 0.5)
-    for one in whole[after:]:
+    for sample in complete[:after]:
+        saved = json.loads(json.dumps(asdict(sample)))
+        sampler.recall(Sample(**saved))
+        sampler.tell(sample.number, [0.5], 0.5)
+    for sample in complete[after:]:
         again = sampler.ask()
-        assert again == one
+        assert again == sample
         sampler.tell(again.number, [0.5], 0.5)

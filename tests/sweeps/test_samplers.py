@@ -151,10 +151,10 @@ def test_branches_are_sampled_from_the_trials_that_had_them() -> None:
     for seed in range(5):
         sampler = sampler_for(replace(PLAN, algorithm="bayesian", search_space=space), seed)
         for number in range(60):
-            one = sampler.ask()
-            model = one.values["m"]
+            sample = sampler.ask()
+            model = sample.values["m"]
             loss = abs(model["d"] - best[model["kind"]])
-            sampler.tell(one.number, [loss], loss)
+            sampler.tell(sample.number, [loss], loss)
             off += [loss] if number >= 40 else []
     assert median(off) < 0.1  # at random: 0.41
 
@@ -164,7 +164,10 @@ def test_a_draw_that_a_constraint_refused_is_not_in_the_history() -> None:
     hints = Hints(constraints=(Constraint("x < 0.9 or x > 1.1", HERE),))
     sampler = sampler_for(replace(PLAN, algorithm="bayesian", hints=hints), 1)
     *history, last = run_trials(sampler, 40)
-    assert sum(one.origin.get("refused", 0) for one in history if one.origin["kind"] == "tpe") > 0
+    assert (
+        sum(sample.origin.get("refused", 0) for sample in history if sample.origin["kind"] == "tpe")
+        > 0
+    )
     assert len(last.origin["good"]) + last.origin["bad"] == 39
 
 
@@ -197,9 +200,9 @@ def test_a_resumed_sweep_suggests_what_it_would_have(plan: SweepPlan, after: int
     """After recalling the recorded samples (JSON) and results, it suggests the same trials."""
     after = min(after, 6) if plan.algorithm == "grid" else after
     first, second = sampler_for(plan, 5), sampler_for(plan, 5)
-    for one in run_trials(first, after, some_fail):
-        second.recall(Sample(**json.loads(json.dumps(asdict(one)))))
-        second.tell(one.number, *some_fail(one.number, loss_of(one.values)))
+    for sample in run_trials(first, after, some_fail):
+        second.recall(Sample(**json.loads(json.dumps(asdict(sample)))))
+        second.tell(sample.number, *some_fail(sample.number, loss_of(sample.values)))
     assert run_trials(first, 3) == run_trials(second, 3)
 
 
@@ -237,8 +240,8 @@ def test_the_record_of_a_tpe_trial() -> None:
     plan = replace(PLAN, algorithm="bayesian")
     *history, last = run_trials(sampler_for(plan, 3), 31)
     origin = last.origin
-    by_loss = sorted(history, key=lambda one: loss_of(one.values))
-    assert origin["good"] == sorted(one.number for one in by_loss[:3])
+    by_loss = sorted(history, key=lambda sample: loss_of(sample.values))
+    assert origin["good"] == sorted(sample.number for sample in by_loss[:3])
     assert (origin["bad"], origin["running"]) == (27, [])
     assert origin["good_until"] == loss_of(by_loss[2].values)
     assert json.loads(json.dumps(origin)) == origin
@@ -247,5 +250,5 @@ def test_the_record_of_a_tpe_trial() -> None:
 def test_the_record_of_a_trial_does_not_grow() -> None:
     """The origin of the 400th TPE trial is as long as that of the 260th: 25 good trials at most."""
     plan = replace(PLAN, algorithm="bayesian")
-    lengths = [len(json.dumps(one.origin)) for one in run_trials(sampler_for(plan, 3), 400)]
+    lengths = [len(json.dumps(sample.origin)) for sample in run_trials(sampler_for(plan, 3), 400)]
     assert max(lengths[-20:]) <= 1.1 * max(lengths[250:270])

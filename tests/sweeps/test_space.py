@@ -115,10 +115,11 @@ def test_discrete_distributions(dimension: Dimension, rule: str) -> None:
     q) * q" (Hyperparameter tuning a model (v2)): the ends are as likely as what rounds to them."""
     values = sample(dimension, 2048, rule=rule)
     expected = shares(dimension)
-    close = {value: min(expected, key=lambda one: abs(one - value)) for value in set(values)}
-    assert all(abs(value - one) < 1e-9 for value, one in close.items())
+    close = {value: min(expected, key=lambda center: abs(center - value)) for value in set(values)}
+    assert all(abs(value - center) < 1e-9 for value, center in close.items())
     often = [
-        (sum(close[v] == one for v in values), 2048 * share) for one, share in expected.items()
+        (sum(close[v] == center for v in values), 2048 * share)
+        for center, share in expected.items()
     ]
     rare = [pair for pair in often if pair[1] < 5]
     counted = [pair for pair in often if pair[1] >= 5]
@@ -126,7 +127,7 @@ def test_discrete_distributions(dimension: Dimension, rule: str) -> None:
         counted.append((sum(n for n, _ in rare), sum(share for _, share in rare)))
     seen, wanted = zip(*counted, strict=True)
     total = sum(seen) / sum(wanted)
-    assert stats.chisquare(seen, [one * total for one in wanted]).pvalue > 0.01
+    assert stats.chisquare(seen, [center * total for center in wanted]).pvalue > 0.01
 
 
 def test_an_integral_step_yields_integers() -> None:
@@ -224,19 +225,19 @@ def test_sobol_takes_every_distribution() -> None:
     space = {"model": NESTED, "x": dim("normal", 0, 1), "n": dim("randint", 3)}
     sampler = sampler_for(sweep(space, rule="sobol"), 0)
     drawn = [sampler.ask().values for _ in range(64)]
-    normals = [one["x"] for one in drawn]
+    normals = [values["x"] for values in drawn]
     assert fmean(normals) == pytest.approx(0, abs=0.2)
     assert pstdev(normals) == pytest.approx(1, abs=0.2)
-    assert {one["n"] for one in drawn} == {0, 1, 2}
+    assert {values["n"] for values in drawn} == {0, 1, 2}
 
 
 def test_branches_have_variables_of_their_own() -> None:
     """Two branches with a parameter of the same name are two parameters to the sampler."""
     asked = []
 
-    def last(one: Variable) -> float:
-        asked.append(one.path)
-        return one.high if one.kind == "choice" else one.low
+    def last(variable: Variable) -> float:
+        asked.append(variable.path)
+        return variable.high if variable.kind == "choice" else variable.low
 
     same = dim("choice", {"d": dim("uniform", 0, 1)}, {"d": dim("uniform", 5, 9)}, name="m")
     assert draw({"m": same}, last) == Candidate({"m": {"d": 5}}, {"m": 1, "m.1.d": 5})
@@ -265,7 +266,9 @@ def test_every_sampled_value_may_be_a_hint(dimension: Dimension, seed: int) -> N
     """Every value that a sampler draws may stand in a hint, and the trial gets exactly that."""
     for value in sample(dimension, 20, seed):
         known = locate({"x": dimension}, {"x": value})
-        again = draw({"x": dimension}, lambda one: pytest.fail(f"{one} was asked for"), known)
+        again = draw(
+            {"x": dimension}, lambda variable: pytest.fail(f"{variable} was asked for"), known
+        )
         assert again.values["x"] == value
         assert type(again.values["x"]) is type(value)
 

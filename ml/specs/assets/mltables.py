@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from ml.core import repository
-from ml.core.documents import Document, Key, read
+from ml.core.documents import Document, Key, read, walk
 from ml.core.errors import Problem, Refused
 from ml.specs.assets import assets
 from ml.specs.sdk.load import Spec
@@ -28,7 +27,7 @@ def problems(spec: Spec) -> Iterator[Problem]:
     Errors when Azure ML could not read the table, warnings when only data is missing: it may be
     created before the job runs.
     """
-    for keys, text in _tables(spec.document.data):
+    for keys, text in _tables(spec):
         folder = assets.local(text, spec.folder)
         if folder is None or not folder.is_dir() or spec.document.change(*keys):
             continue  # remote, or missing, which another rule reports
@@ -45,17 +44,12 @@ def problems(spec: Spec) -> Iterator[Problem]:
         yield from _inside(folder / FILE)
 
 
-def _tables(value: Any, keys: tuple[Key, ...] = ()) -> Iterator[tuple[tuple[Key, ...], str]]:
-    """Every mapping with `type: mltable` and a `path`."""
-    if isinstance(value, dict):
-        path = value.get("path")
-        if value.get("type") == TYPE and isinstance(path, str) and "outputs" not in keys:
+def _tables(spec: Spec) -> Iterator[tuple[tuple[Key, ...], str]]:
+    """The path of every mapping with `type: mltable`."""
+    for keys, value in walk(spec.document.data):
+        path = value.get("path") if isinstance(value, dict) else None
+        if isinstance(path, str) and value.get("type") == TYPE and "outputs" not in keys:
             yield (*keys, "path"), path
-        for key, child in value.items():
-            yield from _tables(child, (*keys, key))
-    elif isinstance(value, list):
-        for index, child in enumerate(value):
-            yield from _tables(child, (*keys, index))
 
 
 def _inside(file: Path) -> Iterator[Problem]:

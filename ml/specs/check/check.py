@@ -73,8 +73,8 @@ def _order(problem: Problem, spec: Spec) -> tuple[bool, str, int]:
 
 def _printable(problem: Problem) -> Problem:
     """The problem with control characters of the spec spelt out: a key cannot forge a line."""
-    found, expected, hint = map(_spelt_out, (problem.found, problem.expected, problem.hint))
-    return replace(problem, found=found, expected=expected, hint=hint)
+    texts = {name: _spelt_out(getattr(problem, name)) for name in ("found", "expected", "hint")}
+    return replace(problem, **texts)
 
 
 def _spelt_out(text: str) -> str:

@@ -134,7 +134,7 @@ def inside(pieces: Iterable[Node], above: frozenset[Path] = frozenset()) -> Iter
     """The pipeline components that the nodes run, their steps, and those that these run."""
     for node in pieces:
         inner = node.inner
-        # The planner refuses a component that contains itself.
+        # A rule refuses a component that contains itself.
         if inner is not None and (inner.keys or inner.file not in above):
             below = list(_below(inner))
             yield from below

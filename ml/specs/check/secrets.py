@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 # Words of a variable's name (split at `_`, `-`, `.` and capitals) that say the value is secret,
-# when they end the name. `TOKEN_LIMIT`, `MAX_TOKENS` and `SECRET_NAME` are none.
+# when they end the name. `TOKEN_LIMIT`, `MAX_TOKENS` and `SECRET_NAME` do not match.
 _NAMES = re.compile(
     r"(?:^|_)(?:secret|passwd|password|pwd|passphrase|token|apikey|accountkey|credential|credentials"
     r"|(?:api|access|account|private|storage|shared|signing|subscription|primary|secondary|master"
@@ -56,7 +56,7 @@ def name_is_secret(name: str) -> bool:
 
 
 def is_placeholder(value: str) -> bool:
-    """Whether a value stands for a secret that is put in later, or is obviously no secret."""
+    """Whether a value is a placeholder for a secret, or obviously not a secret."""
     text = value.strip().strip("'\"")
     letters = set(re.sub(r"[?&]?\b\w{2,3}=|[^A-Za-z0-9]", "", text).lower())
     return letters <= {"x"} or len(text) < 3 or bool(_PLACEHOLDER.fullmatch(text))
@@ -66,7 +66,7 @@ def secret_in(name: str, value: Any, is_variable: bool = True) -> str:
     """The kind of secret that the value of `name` is, in words; "" when it is not one.
 
     `is_variable` says that it is an environment variable or a credential; elsewhere a name that
-    ends in `token` may well be a word of a vocabulary, and must look random.
+    ends in `token` may be a word of a vocabulary, and its value must look random.
     """
     text = str(value)
     if isinstance(value, str):

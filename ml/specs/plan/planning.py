@@ -60,7 +60,7 @@ def plan(spec: Spec, root: Path | None = None, registered: Path | None = None) -
     experiment = str(spec.get("experiment_name") or Path.cwd().name)
     name = str(spec.get("display_name") or spec.get("name") or spec.file.stem)
     bindings = Bindings(root or repository.root(spec.file), registered)
-    job = _Planner(bindings, experiment).step(spec, name, _Around((spec.file,)))
+    job = _Planner(bindings, experiment).step(spec, name, _Around())
     if job is None or bindings.problems:
         _refuse(bindings.problems)
     return job.plan
@@ -87,12 +87,11 @@ def _refuse_kind(spec: Spec) -> NoReturn:
 
 @dataclass(frozen=True)
 class _Around:
-    """The surrounding pipeline of a step: its files, settings, compute, prefix and outputs.
+    """The surrounding pipeline of a step: its settings, compute, prefix and outputs.
 
     A job has nothing around it: its `prefix` is "".
     """
 
-    files: tuple[Path, ...]
     settings: Mapping[str, Any] = field(default_factory=dict)
     compute: str = ""
     prefix: str = ""
@@ -131,12 +130,8 @@ class _Planner:
         outputs, promoted = ports.outputs(around.outputs)
         plan: Plan
         if kind == "pipeline":
-            file = (component or own).file
-            if component is not None and file in around.files:
-                self._problems.append(_cycle(own, name))
-                return None
-            inside = replace(around, files=(*around.files, file), outputs=outputs)
-            plan = self._pipeline(layers, name, inside, inputs)
+            # The checks refuse a component that contains itself.
+            plan = self._pipeline(layers, name, replace(around, outputs=outputs), inputs)
             if around.prefix:  # a step redeclares the outputs of its component
                 plan = replace(plan, outputs=outputs)
         else:
@@ -326,15 +321,6 @@ def _typed(
         return output
     inner = outputs_of(steps[origin.step].plan).get(origin.output)
     return replace(output, type=inner.type) if inner else output
-
-
-def _cycle(own: Part, name: str) -> Problem:
-    return Problem(
-        "component-cycle",
-        f"step `{name}` runs the pipeline that it is a step of",
-        "a component that does not contain itself",
-        place=own.place("component"),
-    )
 
 
 def _hooks(layers: Layers) -> list[Problem]:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ml.core.errors import Place, Problem
 from ml.specs.plan.plan import Dimension
 
 FUNCTIONS: Mapping[str, Callable[..., Any]] = {
@@ -66,6 +67,10 @@ class Unclear(Exception):
     def __init__(self, found: str, expected: str = "", hint: str = "") -> None:
         super().__init__(found)
         self.found, self.expected, self.hint = found, expected, hint
+
+    def problem(self, place: Place) -> Problem:
+        """The problem of the constraint at `place`."""
+        return Problem("constraint", self.found, self.expected, self.hint, place)
 
 
 @dataclass(frozen=True)

@@ -159,8 +159,7 @@ class _Reading:
             try:
                 expression = constraints.parse(text, names)
             except Unclear as unclear:
-                details = (unclear.found, unclear.expected, unclear.hint)
-                self.problems.append(Problem("constraint", *details, place))
+                self.problems.append(unclear.problem(place))
                 continue
             if expression.meaning in meanings:
                 self._say("duplicate-hint", f"`{text}` is listed twice", "each once", place)
@@ -208,8 +207,7 @@ class _Reading:
                 if not expression.holds(constraints.names_of(values), partial=True):
                     return expression.text
             except Unclear as unclear:
-                details = (unclear.found, unclear.expected, unclear.hint)
-                self.problems.append(Problem("constraint", *details, at))
+                self.problems.append(unclear.problem(at))
         return ""
 
     def _entry(self, at: tuple[Key, ...], entry: Any, key: str) -> tuple[Any, str]:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Any
 
-from ml.core.documents import Key, strings
+from ml.core.documents import Key, strings, walk
 from ml.specs import expressions
 from ml.specs.check import secrets
 from ml.specs.check.nodes import Node
@@ -24,7 +23,7 @@ _PARENT_INPUT = re.compile(r"\s*\$\{\{\s*parent\.inputs\.([^\s}]+)\s*\}\}\s*$")
     source="Azure ML puts literals verbatim into a command that bash runs (azure-ai-ml 1.35)",
 )
 def shell_metacharacter(subject: Subject) -> Iterator[Finding]:
-    """A literal never becomes a command: what the shell would act on stands in quotes."""
+    """A literal never becomes a command: text that the shell would interpret is in quotes."""
     seen = set()
     for node in subject.nodes:
         for reference in expressions.references(node.command[1] if node.command else ""):
@@ -69,7 +68,9 @@ def _input(node: Node, name: str) -> Iterator[Value]:
 @rule("plaintext-secret", scope="spec", source="reliability: a spec in git is read by everybody")
 def plaintext_secret(subject: Subject) -> Iterator[Finding]:
     """A secret is named, never written: specs are in git and on every node."""
-    for keys, value in _scalars(subject.spec.document.data):
+    for keys, value in walk(subject.spec.document.data):
+        if not isinstance(value, str | int) or isinstance(value, bool):
+            continue
         name = _name(keys)
         what = secrets.secret_in(name, value, _is_variable(keys))
         if not what and keys[-1:] == ("command",):
@@ -82,17 +83,6 @@ def plaintext_secret(subject: Subject) -> Iterator[Finding]:
                 "a reference to Key Vault, or the job's identity",
                 "remove it and revoke it: anyone who read this file has it",
             )
-
-
-def _scalars(value: Any, keys: tuple[Key, ...] = ()) -> Iterator[tuple[tuple[Key, ...], Any]]:
-    if isinstance(value, dict):
-        for key, below in value.items():
-            yield from _scalars(below, (*keys, key))
-    elif isinstance(value, list):
-        for index, below in enumerate(value):
-            yield from _scalars(below, (*keys, index))
-    elif isinstance(value, str | int) and not isinstance(value, bool):
-        yield keys, value
 
 
 def _name(keys: tuple[Key, ...]) -> str:

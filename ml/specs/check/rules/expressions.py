@@ -83,10 +83,10 @@ def unknown_expression(node: Node) -> Iterator[Finding]:
     "optional-without-brackets",
     scope="node",
     severity="warning",
-    source="reference-yaml-component-command: optional inputs stand in `$[[…]]`",
+    source="reference-yaml-component-command: optional inputs are in `$[[…]]`",
 )
 def optional_without_brackets(node: Node) -> Iterator[Finding]:
-    """An optional input stands in `$[[…]]`, so that it can go away."""
+    """An optional input is in `$[[…]]`, so that it can be left out."""
     if not node.is_component or node.command is None:
         return
     keys, text = node.command

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Any
 
-from ml.core.documents import Key
+from ml.core.documents import walk
 from ml.specs.check.rules.registry import Finding, Subject, rule
 
 # The last key of a field → the least that Azure ML takes there. In job and component specs only;
@@ -33,6 +32,7 @@ LEAST: dict[str, int] = {
     "error_threshold": -1,
     "number_of_workers": 1,
 }
+_FAMILIES = frozenset({"job", "component", "schedule", "online_deployment", "batch_deployment"})
 # The keys below these are free names, not fields.
 _OPEN = frozenset(
     {"inputs", "outputs", "environment_variables", "tags", "properties", "search_space", "conf"}
@@ -46,25 +46,13 @@ _OPEN = frozenset(
 )
 def number_too_small(subject: Subject) -> Iterator[Finding]:
     """Counts of instances, processes and trials are positive, times and thresholds not negative."""
-    if subject.spec.kind.family in {"job", "component", "schedule", "online_deployment"} | {
-        "batch_deployment"
-    }:
-        yield from _walk(subject.spec.document.data, ())
-
-
-def _walk(value: Any, keys: tuple[Key, ...]) -> Iterator[Finding]:
-    if isinstance(value, list):
-        for index, item in enumerate(value):
-            yield from _walk(item, (*keys, index))
-    if not isinstance(value, dict):
+    if subject.spec.kind.family not in _FAMILIES:
         return
-    for key, below in value.items():
-        least = LEAST.get(key) if isinstance(key, str) else None
-        if isinstance(below, int | float) and not isinstance(below, bool):
-            if least is not None and below < least:
-                yield Finding((*keys, key), f"`{key}` is {below}", f"at least {least}")
-        elif key not in _OPEN:
-            yield from _walk(below, (*keys, key))
+    for keys, value in walk(subject.spec.document.data):
+        least = LEAST.get(str(keys[-1])) if keys and not _OPEN.intersection(keys) else None
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if least is not None and is_number and value < least:
+            yield Finding(keys, f"`{keys[-1]}` is {value}", f"at least {least}")
 
 
 # Schedules: a cron expression or a recurrence.
@@ -83,7 +71,7 @@ _FIELDS: tuple[tuple[str, int, int, list[str], int], ...] = (
 
 
 def cron_fault(expression: str) -> tuple[str, str] | None:
-    """What is wrong with a cron expression and what is right, None when nothing is."""
+    """The fault of a cron expression and the expected form; None when it is valid."""
     parts = expression.split()
     if len(parts) != len(_FIELDS):
         return f"{len(parts)} fields", "minute, hour, day of month, month, day of week"

@@ -32,7 +32,7 @@ def bindings(node: Node) -> Iterator[tuple[tuple[Key, ...], Reference]]:
 
 @rule("empty-pipeline", scope="pipeline", severity="warning", source=_YAML)
 def empty_pipeline(node: Node) -> Iterator[Finding]:
-    """A pipeline has steps: `jobs` is required; azure-ai-ml lets an empty one pass."""
+    """A pipeline has steps: `jobs` is required, although azure-ai-ml accepts an empty one."""
     if node.get("jobs") == {}:
         yield Finding(
             ("jobs",), "the pipeline has no steps: it completes without doing anything", "a step"
@@ -183,7 +183,7 @@ def misspelt_field(node: Node) -> Iterator[Finding]:
 def component_cycle(subject: Subject) -> Iterator[Finding]:
     """A pipeline component does not contain itself."""
     for node in subject.nodes:
-        if node.parent is not None and _returns(node, frozenset({node.file.resolve()})):
+        if _contains(node, frozenset({node.file.resolve()})):
             message = f"`component: {node.data.get('component')}` contains itself"
             yield Finding(
                 (*node.keys, "component"), message, "a component that does not contain itself"
@@ -207,12 +207,12 @@ def output_shared(node: Node) -> Iterator[Finding]:
                 yield Finding(("jobs", name, "outputs", output), message, "one step", hint)
 
 
-def _returns(step: Node, above: frozenset[Path]) -> bool:
-    """Whether what a step runs comes to one of the files above it, or to itself, again."""
+def _contains(step: Node, above: frozenset[Path]) -> bool:
+    """Whether the component of a step contains one of the files above it, or itself."""
     inner = step.inner
     if inner is None:
         return False
     file = inner.file.resolve()
     if not inner.keys and file in above:
         return True
-    return any(_returns(below, above | {file}) for below in inner.steps.values())
+    return any(_contains(below, above | {file}) for below in inner.steps.values())

@@ -1,4 +1,4 @@
-"""Ports of components: ranges, types and defaults agree with each other and with what is given."""
+"""Ports of components: ranges, types, defaults and the inputs of steps agree with each other."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _TRUTHS = frozenset({"true", "false"})
 
 
 def fault(value: Any, port: Mapping[str, Any]) -> tuple[str, str] | None:
-    """What is wrong with a literal for a port and what it takes, None when it fits.
+    """The fault of a literal for a port and the expected value; None when it fits.
 
     Text that reads as the port's number or boolean fits: Azure ML passes every literal as text.
     """

@@ -23,7 +23,7 @@ def algorithm(node: Node) -> str:
 
 
 def kind(distribution: Any) -> str:
-    """The type of a distribution or policy, in small letters; "" when it is none."""
+    """The type of a distribution or policy, in small letters; "" for anything else."""
     written = distribution.get("type") if isinstance(distribution, dict) else None
     return written.lower() if isinstance(written, str) else ""
 
@@ -94,7 +94,7 @@ def bayesian_early_termination(node: Node) -> Iterator[Finding]:
     source=f"{_TUNE}: loguniform draws exp(uniform(min_value, max_value))",
 )
 def log_range(node: Node) -> Iterator[Finding]:
-    """loguniform's bounds are exponents: what is drawn lies between e^min and e^max."""
+    """loguniform's bounds are exponents: its values lie between e^min and e^max."""
     for name, distribution in node.search_space.items():
         low, high = (_number(node.get("search_space", name, k)) for k in ("min_value", "max_value"))
         if kind(distribution) not in _LOG or low is None or high is None or max(low, high) > 700:
