@@ -97,15 +97,15 @@ def test_json(specs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The JSON is on stdout alone and holds every problem; the closing line is on stderr."""
     assert run("jobs", "--format", "json") == 2
     captured = capsys.readouterr()
-    found = json.loads(captured.out)
-    assert (found["specs"], found["errors"], found["warnings"]) == (3, 1, 1)
-    wrong = next(one for one in found["problems"] if one["severity"] == "error")
+    report = json.loads(captured.out)
+    assert (report["specs"], report["errors"], report["warnings"]) == (3, 1, 1)
+    wrong = next(problem for problem in report["problems"] if problem["severity"] == "error")
     assert wrong["code"] == "number-too-small"
     assert (wrong["file"], wrong["line"]) == ("jobs/wrong.yaml", 3)
     assert wrong["expected"] == "at least 1" and wrong["source"]
     assert captured.err.startswith("3 specs, 1 error")
     assert run("jobs", "--json") == 2
-    assert json.loads(capsys.readouterr().out) == found
+    assert json.loads(capsys.readouterr().out) == report
 
 
 def test_github(specs: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -73,8 +73,12 @@ def _order(problem: Problem, spec: Spec) -> tuple[bool, str, int]:
 
 def _printable(problem: Problem) -> Problem:
     """The problem with control characters of the spec spelt out: a key cannot forge a line."""
-    texts = {name: _spelt_out(getattr(problem, name)) for name in ("found", "expected", "hint")}
-    return replace(problem, **texts)
+    return replace(
+        problem,
+        found=_spelt_out(problem.found),
+        expected=_spelt_out(problem.expected),
+        hint=_spelt_out(problem.hint),
+    )
 
 
 def _spelt_out(text: str) -> str:
