@@ -57,7 +57,7 @@ def test_positions_through_aliases_and_merge_keys() -> None:
     assert document.get("c") == {"one": 1, "two": 2}
 
 
-def test_keys_that_are_no_text() -> None:
+def test_keys_other_than_text() -> None:
     """A number or a date as a key is found by its text."""
     document = parse("1: one\n2024-01-01: day\n", "x.yml")
     assert document.position(1) == (1, 1)
@@ -69,7 +69,7 @@ def test_strings_come_with_their_keys() -> None:
     assert list(strings({"a": ["x", 1, {"b": "y"}]})) == [(("a", 0), "x"), (("a", 2, "b"), "y")]
 
 
-def test_every_duplicate_is_told_at_once() -> None:
+def test_all_duplicates_are_reported_at_once() -> None:
     """Two duplicate keys are two problems."""
     assert codes("a: 1\na: 2\nb: {c: 1, c: 2}\n") == ["duplicate-key", "duplicate-key"]
     parse("a: &a {b: 1}\nc: &c {d: 2}\ne: {<<: *a, <<: *c}\n1: x\n'1': y\n", "x.yml")
@@ -126,7 +126,7 @@ def test_unreadable_text(text: str, code: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "line", "said"),
+    ("text", "line", "message"),
     [
         ("a: 1\nb:\n  - x\n  - 2024-13-01\n", 4, "`2024-13-01` is read as a date: month"),
         ("a: 1\n2024-02-30: b\n", 2, "`2024-02-30` is read as a date: day is out of range"),
@@ -137,13 +137,13 @@ def test_unreadable_text(text: str, code: str) -> None:
         ),
     ],
 )
-def test_a_value_that_does_not_exist_is_at_its_line(text: str, line: int, said: str) -> None:
+def test_a_value_that_does_not_exist_is_at_its_line(text: str, line: int, message: str) -> None:
     """With what to do about it."""
     with pytest.raises(Refused) as refused:
         parse(text, "x.yml")
     (problem,) = refused.value.problems
     assert problem.place is not None and problem.place.line == line
-    assert said in problem.found and "quotes" in problem.hint
+    assert message in problem.found and "quotes" in problem.hint
 
 
 FRAGMENTS = st.sampled_from(

@@ -57,7 +57,7 @@ def test_kinds_are_kept_apart(faq: Path) -> None:
     assert result is not None and result.version == "1.2"
 
 
-def test_a_folder_that_is_no_repository_is_not_searched(faq: Path) -> None:
+def test_a_folder_outside_a_repository_is_not_searched(faq: Path) -> None:
     """Without a pyproject.toml only the specs beside each other are assets of each other."""
     (faq / "pyproject.toml").unlink()
     assert assets.find("azureml:faq:1", "data", faq) is None

@@ -64,7 +64,7 @@ def test_a_wrong_value_says_how_it_is_written(
     assert problem.hint.endswith(hint)
 
 
-def test_a_field_that_is_right_is_no_other_misspelt(problems: Check) -> None:
+def test_a_valid_field_is_not_suggested_as_a_misspelling(problems: Check) -> None:
     """`max_concurrent_trials` is alike, and means something else."""
     (problem,) = problems(SWEEP + SPACE + "limits: {max_concurrent_trials: 2}\n")
     assert (problem.code, problem.hint) == ("missing-field", "")
@@ -91,7 +91,7 @@ def test_secrets_are_never_printed(problems: Check) -> None:
     assert "hunter2" not in "".join(map(str, problems(text)))
 
 
-def test_no_key_forges_a_line(problems: Check) -> None:
+def test_a_key_cannot_forge_a_line(problems: Check) -> None:
     """Control characters of a spec are spelt out: neither a line nor a colour comes from it."""
     for problem in problems(COMMAND + '"a\\nerror[forged]: \\e[31m": 1\n'):
         assert problem.found.isprintable()

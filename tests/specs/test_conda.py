@@ -88,7 +88,7 @@ def test_without_a_conda_file(repo: Path) -> None:
         ("dependencies:\n  - pip:\n    - -r none.txt\n", "missing-file", "conda.yml:3"),
     ],
 )
-def test_what_is_wrong_is_named_by_its_line(repo: Path, content: str, code: str, line: str) -> None:
+def test_a_problem_has_its_line(repo: Path, content: str, code: str, line: str) -> None:
     """Of a file that conda could not read either."""
     (repo / "conda.yml").write_text(content)
     with pytest.raises(Refused) as error:

@@ -40,7 +40,7 @@ KNOWN = {*VALUES, "model.penalty"}
         ("not given(model.penalty) or a > 5", True),
     ],
 )
-def test_what_an_expression_means(text: str, holds: bool) -> None:
+def test_values_of_expressions(text: str, holds: bool) -> None:
     """Arithmetic as Python's; a parameter of another branch leaves the matter open: it holds."""
     assert parse(text, KNOWN).holds(VALUES) is holds
 
@@ -80,7 +80,7 @@ def test_what_an_expression_means(text: str, holds: bool) -> None:
     ],
 )
 @pytest.mark.filterwarnings("ignore::SyntaxWarning")
-def test_what_is_no_constraint(text: str, found: str) -> None:
+def test_invalid_constraints_are_refused(text: str, found: str) -> None:
     """Whatever is not on the list is refused when it is read, and nothing of it is carried out."""
     with pytest.raises(Unclear) as unclear:
         parse(text, KNOWN)
@@ -93,7 +93,7 @@ def test_what_is_no_constraint(text: str, found: str) -> None:
      "(a + 999999999) ** 900 ** 2 > 0", "10.0 ** 400 > a", "a % 0 == 1", "[a] * 99 == kind",
      "kind + 'x' == 'treex'"],
 )  # fmt: skip
-def test_what_has_no_value(text: str) -> None:
+def test_an_expression_without_a_value_is_refused(text: str) -> None:
     """It is told with the values that it met, and costs neither time nor memory."""
     with pytest.raises(Unclear, match="has no value for") as unclear:
         parse(text, KNOWN).holds(VALUES)
@@ -104,7 +104,7 @@ def test_what_has_no_value(text: str) -> None:
     )
 
 
-def test_what_is_decided_before_is_not_computed() -> None:
+def test_boolean_operators_short_circuit() -> None:
     """`and`, `or` and `if` stop where the answer is known, so that a division can be guarded."""
     assert parse("a == 3 or 1 / (a - 3) > 0", KNOWN).holds(VALUES)
     assert not parse("a != 3 and 1 / (a - 3) > 0", KNOWN).holds(VALUES)

@@ -60,7 +60,7 @@ def test_optional_blocks() -> None:
     assert resolve_command("[[ -f x ]] && t", {}, {}) == "[[ -f x ]] && t"
 
 
-def test_what_nobody_declared_is_refused_with_a_hint() -> None:
+def test_an_undeclared_name_is_refused_with_a_hint() -> None:
     """Every unbound placeholder is told at once, the nearest name as a hint."""
     with pytest.raises(Refused) as refused:
         resolve_command("t ${{inputs.learnin_rate}} ${{zzz}}", {"learning_rate": "1"}, {})
@@ -116,7 +116,7 @@ def test_quotes_that_protect() -> None:
         assert "'1; id'" in resolved(template, "1; id")
 
 
-def test_variables_are_no_commands() -> None:
+def test_variables_are_not_commands() -> None:
     """An environment variable takes any text; what it does not name stays as it is."""
     text = resolve_value("${{inputs.x}}-${{outputs.o}}-${{name}}", {"x": "a;b"}, {"o": "/o"})
     assert text == "a;b-/o-${{name}}"

@@ -148,7 +148,7 @@ def test_a_dry_run_shows_hints(spec: Path) -> None:
         ("[]", "hint-shape", 1, "hints is []"),
     ],
 )
-def test_what_is_wrong_with_hints(spec: Path, text: str, code: str, line: int, found: str) -> None:
+def test_invalid_hints_are_refused(spec: Path, text: str, code: str, line: int, found: str) -> None:
     """Each with its line in the hints; the plan is refused for the same, and mended hints pass."""
     problems = problems_of(spec, text)
     first = problems[0]
@@ -208,8 +208,8 @@ def test_the_survey_takes_hints_for_their_spec(spec: Path) -> None:
     """A folder counts the spec alone; hints that are named stand for it; orphans are an error."""
     (spec.parent / "sweep.hints.yml").write_text("constraints: [speed < 3]")
     for paths in ([spec.parent], [spec], [spec.parent / "sweep.hints.yml"]):
-        found = survey(paths)
-        assert [problem.code for problem in found.problems] == ["constraint"]
+        result = survey(paths)
+        assert [problem.code for problem in result.problems] == ["constraint"]
     assert survey([spec]).specs == survey([spec.parent / "sweep.hints.yml"]).specs == 1
     (spec.parent / "sweep.hints.yml").rename(spec.parent / "sweeps.hints.yml")
     assert [item.code for item in survey([spec.parent]).problems] == ["hints-without-spec"]

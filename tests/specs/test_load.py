@@ -96,7 +96,7 @@ def _plain(value: Any) -> str:
         "{}\n",
     ],
 )
-def test_other_yaml_is_no_spec(text: str, repo: Path) -> None:
+def test_other_yaml_is_not_a_spec(text: str, repo: Path) -> None:
     """A workflow, a conda file, a compose file … is refused as no spec when it is named."""
     (repo / "other.yml").write_text(text)
     with pytest.raises(Refused) as refused:
@@ -113,7 +113,7 @@ def test_schema_of_the_wrong_family_does_not_decide(repo: Path) -> None:
     assert str(load(Path("spec.yml")).kind) == "command job"
 
 
-def test_what_cannot_be_read_is_refused(repo: Path) -> None:
+def test_unreadable_files_are_refused(repo: Path) -> None:
     """No file, a folder, bytes that are no text, nothing at all: each a problem with a code."""
     (repo / "empty.yml").write_text("# nothing\n")
     (repo / "latin.yml").write_bytes(b"command: echo\nname: \xe9\n")

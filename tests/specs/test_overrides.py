@@ -98,7 +98,7 @@ def test_unknown_targets_are_refused_with_a_hint() -> None:
     assert refused("objective.goal.x", "y", "sweep").code == "bad-override"
 
 
-def test_what_can_be_set_is_listed() -> None:
+def test_fields_that_can_be_set_are_listed() -> None:
     """Of that kind of job, without what makes it that kind."""
     listed = {
         kind: {*refused("nope.x", "1", kind).expected.removeprefix("one of ").split(", ")}
@@ -113,14 +113,14 @@ def test_what_can_be_set_is_listed() -> None:
     assert not listed["sweep"] & {"command", "environment", "code"}
 
 
-def test_several_wrong_targets_are_told_at_once() -> None:
+def test_all_unknown_targets_are_reported_at_once() -> None:
     """Two wrong targets are two problems."""
     with pytest.raises(Refused) as error:
         load(Path("command.yml"), {"inputs.a": "1", "comput": "2"})
     assert len(error.value.problems) == 2
 
 
-def test_what_was_set_is_checked_like_what_is_written() -> None:
+def test_overrides_are_checked_like_the_file() -> None:
     """What the SDK or a rule refuses is at the `--set` that brought it, not at a line."""
     for field, value, code in (
         ("resources.instance_count", "-1", "number-too-small"),

@@ -132,7 +132,7 @@ def test_partition_keys(repo: Path) -> None:
     assert mini_batches.partition_keys == ("Store", "Brand")
 
 
-def test_an_entry_script_that_is_not_there(repo: Path) -> None:
+def test_a_missing_entry_script_is_refused(repo: Path) -> None:
     """On its line, before anything runs."""
     error = refused(repo, "mini_batch_size: '1'", "no.py")
     (problem,) = error.problems
@@ -140,7 +140,7 @@ def test_an_entry_script_that_is_not_there(repo: Path) -> None:
     assert error.exit_code == Exit.WRONG_CALL
 
 
-def test_what_is_not_built(repo: Path) -> None:
+def test_unsupported_tasks_are_refused(repo: Path) -> None:
     """A number from an input of the pipeline is read too late here: 33, with its line."""
     error = refused(repo, "retry_settings: {max_retries: '${{parent.inputs.size}}'}")
     assert error.exit_code == Exit.CANNOT_HONOUR

@@ -102,7 +102,7 @@ def test_a_component_gives_defaults_and_types(repo: Path) -> None:
     assert str(train.place).startswith("component.yml:")
 
 
-def test_the_compute_that_is_nearest(repo: Path) -> None:
+def test_the_nearest_compute_applies(repo: Path) -> None:
     """The step's own, else the pipeline's, else the default of its settings."""
     steps = pipeline(repo, TWO).steps
     assert command(steps["last"]).compute == "azureml:own"
@@ -232,7 +232,7 @@ def test_a_nested_pipeline(repo: Path) -> None:
     assert "jobs.one.jobs.train.inputs.data" not in dict(given(job))
 
 
-def test_a_job_that_is_a_component(repo: Path) -> None:
+def test_a_job_runs_a_pipeline_component(repo: Path) -> None:
     """A pipeline job may name a pipeline component and give it inputs."""
     (repo / "inner").mkdir()
     (repo / "inner" / "inner.yml").write_text(NESTED)
@@ -259,7 +259,7 @@ def test_the_implicit_output(repo: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("step", "line", "said"),
+    ("step", "line", "reason"),
     [
         ("{type: command, component: 'azureml:nobody:1'}", 3, "component-not-here"),
         ("{type: command, component: 'azureml://registries/r/components/c/versions/1'}", 3, "regi"),
@@ -273,16 +273,18 @@ def test_the_implicit_output(repo: Path, name: str) -> None:
         ),
     ],
 )
-def test_what_is_in_another_place(repo: Path, step: str, line: int, said: str) -> None:
+def test_code_and_components_elsewhere_are_refused(
+    repo: Path, step: str, line: int, reason: str
+) -> None:
     """Refused with 33, the line and the reason, though other steps could be planned."""
     error = refused(repo, f"type: pipeline\njobs:\n  a: {step}\n  b: {{{STEP}}}\n")
     assert error.exit_code == Exit.CANNOT_HONOUR
-    assert said in str(error)
+    assert reason in str(error)
     assert error.problems[0].place is not None
     assert error.problems[0].place.line == line
 
 
-def test_where_no_repository_is_a_component_says_how_to_make_one(repo: Path) -> None:
+def test_outside_a_repository_a_missing_component_hints_at_one(repo: Path) -> None:
     """Without it only the specs beside the pipeline are looked at."""
     text = "type: pipeline\njobs:\n  a: {type: command, component: 'azureml:nobody:1'}\n"
     assert "touch" not in str(refused(repo, text))
@@ -292,7 +294,7 @@ def test_where_no_repository_is_a_component_says_how_to_make_one(repo: Path) -> 
 
 
 @pytest.mark.parametrize("key", ["on_init", "on_finalize"])
-def test_a_step_before_or_after_all_others_is_no_step_like_them(repo: Path, key: str) -> None:
+def test_steps_before_or_after_all_others_are_refused(repo: Path, key: str) -> None:
     text = TWO.replace("settings: {", f"settings: {{{key}: last, ")
     assert text != TWO
     error = refused(repo, text)
@@ -302,7 +304,7 @@ def test_a_step_before_or_after_all_others_is_no_step_like_them(repo: Path, key:
     assert problem.place is not None and problem.place.line == 4
 
 
-def test_a_source_that_is_nowhere(repo: Path) -> None:
+def test_an_unknown_source_is_refused(repo: Path) -> None:
     """Also in the older spelling, which the SDK takes for a literal."""
     for text in ("${{jobs.nobody.outputs.x}}", "${{inputs.nobody}}"):
         error = refused(repo, f"type: pipeline\njobs:\n  a: {{{STEP}, inputs: {{x: '{text}'}}}}\n")

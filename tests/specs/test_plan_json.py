@@ -84,7 +84,7 @@ def test_anything_else_is_refused(data: Any) -> None:
         from_json(data)
 
 
-def test_what_no_plan_holds_is_not_written() -> None:
+def test_other_types_are_not_written() -> None:
     """Nothing is turned into text that would not come back."""
     with pytest.raises(TypeError, match="a plan cannot contain"):
         to_json({"x": object()})

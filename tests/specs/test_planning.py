@@ -178,7 +178,7 @@ def test_other_jobs_are_checked_but_not_planned(name: str, repo: Path) -> None:
     assert "jobs.yml:1:" in str(error)
 
 
-def test_what_is_no_job_is_a_wrong_call(repo: Path) -> None:
+def test_other_specs_are_a_wrong_call(repo: Path) -> None:
     """The spec of an environment cannot be run."""
     error = refused(repo, SAMPLES["environment"][2])
     assert error.exit_code == Exit.WRONG_CALL
@@ -208,6 +208,6 @@ def test_remote_code_cannot_be_run_here(repo: Path) -> None:
 
 
 @pytest.mark.parametrize("name", [n for n, text in CASES.items() if "# error" in text])
-def test_no_broken_spec_is_planned(name: str, repo: Path) -> None:
+def test_broken_specs_are_not_planned(name: str, repo: Path) -> None:
     """Whatever `ml check` calls an error is never planned."""
     refused(repo, CASES[name])

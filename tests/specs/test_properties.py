@@ -98,7 +98,7 @@ def test_any_document(repo: Path, document: dict[str, Any]) -> None:
 @pytest.mark.parametrize("name", CHANGED)
 @ENOUGH
 @given(data=st.data())
-def test_a_right_spec_with_one_value_changed(name: str, repo: Path, data: st.DataObject) -> None:
+def test_a_valid_spec_with_one_value_changed(name: str, repo: Path, data: st.DataObject) -> None:
     """Any node of a right spec replaced by any value, or taken away."""
     document = copy.deepcopy(yaml.safe_load(SAMPLES[name][2]))
     *way, last = data.draw(st.sampled_from(places(document)[1:]))

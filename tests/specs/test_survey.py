@@ -63,8 +63,8 @@ def test_outside_a_repository(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "right.yml").write_text(COMMAND)
     assert run() == 2
-    said = capsys.readouterr().err
-    assert "error[no-repository]" in said and "a folder with a pyproject.toml" in said
+    output = capsys.readouterr().err
+    assert "error[no-repository]" in output and "a folder with a pyproject.toml" in output
     assert run("right.yml") == 0
 
 
@@ -86,8 +86,8 @@ def test_a_broken_file_that_was_meant_as_a_spec(specs: Path) -> None:
     schema = "$schema: https://azuremlschemas.azureedge.net/latest/commandJob.schema.json\n"
     (specs / "jobs" / "wrong.yaml").write_text(COMMAND)
     assert run("jobs") == 0
-    for said in (schema, "environment: azureml:e:1\n", "compute: 'azureml:c'\n"):
-        (specs / "jobs" / "template.yml").write_text(said + "command: [\n")
+    for line in (schema, "environment: azureml:e:1\n", "compute: 'azureml:c'\n"):
+        (specs / "jobs" / "template.yml").write_text(line + "command: [\n")
         assert run("jobs") == 2
     (specs / "jobs" / "template.yml").write_text("# see azureml: it\ncommand: [\n")
     assert run("jobs") == 0
@@ -126,7 +126,7 @@ def test_github_escapes_what_would_end_the_command() -> None:
     )
 
 
-def test_one_problem_of_a_shared_component_is_told_once(
+def test_a_problem_of_a_shared_component_is_reported_once(
     specs: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Two pipelines of one broken component, and the component: one problem."""
@@ -147,7 +147,9 @@ def test_every_sample_passes(repo: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert capsys.readouterr().out == last
 
 
-def test_a_spec_that_may_not_be_read_is_told(repo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_spec_without_read_permission_is_reported(
+    repo: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Nobody knows whether it is one; what passes unread would pass for checked."""
     (repo / "closed.yml").write_text("type: command\n")
 
@@ -163,5 +165,5 @@ def test_a_spec_that_may_not_be_read_is_told(repo: Path, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(Path, "read_bytes", guarded(0))
     monkeypatch.setattr(Path, "read_text", guarded(1))
-    found = survey([repo])
-    assert any("closed.yml" in str(problem) for problem in found.errors)
+    result = survey([repo])
+    assert any("closed.yml" in str(problem) for problem in result.errors)
