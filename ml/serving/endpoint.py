@@ -11,9 +11,10 @@ import json
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from ml.core import files, home
 from ml.core.errors import Exit, Problem, Refused
@@ -31,9 +32,6 @@ STATE = "live.json"
 POLL_S = 0.02
 # A canary that nobody has watched for this long gets no more traffic; the live slot gets all.
 LEASE_S = 15.0
-_TEXTS = ("endpoint", "model", "version", "digest", "scoring_script", "code", "model_folder")
-# The required fields of a launch in the file; later ones may be missing.
-_LAUNCH = {**dict.fromkeys(_TEXTS, str), "environment_variables": dict}
 
 
 @dataclass(frozen=True)
@@ -45,6 +43,8 @@ class Canary:
     and it gets none. The canary of an `experiment` (ml.release.ab) has no baseline and needs no
     lease; `salt` says which keys are B's.
     """
+
+    __pydantic_config__ = ConfigDict(strict=True)
 
     server: Server
     launch: Launch
@@ -81,6 +81,9 @@ class Live:
         return self.server, self.launch
 
 
+_LIVE = TypeAdapter(Live)
+
+
 def folder(endpoint: str) -> Path:
     """`endpoints/<endpoint>/` of the local home: the state, the lock, and a folder a slot.
 
@@ -106,13 +109,15 @@ def live(endpoint: str) -> Live | None:
     """
     path = folder(endpoint) / STATE
     try:
-        return parse(path.parent, json.loads(path.read_text(encoding="utf-8")))
+        return _LIVE.validate_json(path.read_bytes())
     except FileNotFoundError:
         return None
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        field = ".".join(map(str, first["loc"]))
         problem = Problem(
             "endpoint-state",
-            f"{path} cannot be read: {error}",
+            f"{path} cannot be read: {f'{field}: ' if field else ''}{first['msg']}",
             "the state that a release wrote",
             f"remove it and apply again: ml release apply PROJECT --to local (endpoint {endpoint})",
         )
@@ -270,42 +275,9 @@ def nothing_served(endpoint: str) -> Refused:
     )
 
 
-def parse(folder: Path, document: Mapping[str, Any]) -> Live:
-    """The state of the endpoint in the folder; raises KeyError, TypeError or ValueError."""
-    current = Live(_read_server(folder, document), _read_launch(document))
-    if (beside := document.get("canary")) is None:
-        return current
-    baseline = beside.get("baseline")
-    canary = Canary(
-        _read_server(folder, beside),
-        _read_launch(beside),
-        int(beside["weight"]),
-        int(beside["mirror"]),
-        _read_server(folder, baseline) if baseline else None,
-        str(beside.get("experiment", "")),
-        str(beside.get("salt", "")),
-    )
-    return replace(current, canary=canary)
-
-
 def document(state: Live) -> Mapping[str, object]:
     """The state and the routes that follow from it, for JSON."""
-    canary = state.canary
-    return {
-        **_server_document(state.server),
-        "launch": _launch_document(state.launch),
-        "canary": canary
-        and {
-            **_server_document(canary.server),
-            "launch": _launch_document(canary.launch),
-            "weight": canary.weight,
-            "mirror": canary.mirror,
-            "baseline": canary.baseline and _server_document(canary.baseline),
-            "experiment": canary.experiment,
-            "salt": canary.salt,
-        },
-        "routes": _routes(state),
-    }
+    return {**_LIVE.dump_python(state, mode="json"), "routes": _routes(state)}
 
 
 def _routes(state: Live) -> Mapping[str, object]:
@@ -334,36 +306,6 @@ def _routes(state: Live) -> Mapping[str, object]:
         "collect": {slot: launch.collect for slot, launch in launches.items()},
         "digests": {slot: launch.digest for slot, launch in launches.items()},
     }
-
-
-def _read_server(folder: Path, document: Mapping[str, Any]) -> Server:
-    slot, pid, port = (document[name] for name in ("slot", "pid", "port"))
-    if not isinstance(slot, str) or not all(type(each) is int and each > 0 for each in (pid, port)):
-        raise TypeError(f"slot {slot!r}, pid {pid!r}, port {port!r}")
-    return Server(folder / slot, pid, port)
-
-
-def _read_launch(document: Mapping[str, Any]) -> Launch:
-    launch = document["launch"]
-    for name, kind in _LAUNCH.items():
-        if not isinstance(launch[name], kind):
-            raise TypeError(f"{name} {launch[name]!r}")
-    paths = {name: home.home() / launch[name] for name in ("code", "model_folder")}
-    return Launch(**{**launch, **paths})
-
-
-def _server_document(server: Server) -> dict[str, object]:
-    return {"slot": server.slot.name, "pid": server.pid, "port": server.port}
-
-
-def _launch_document(launch: Launch) -> dict[str, object]:
-    """Paths inside the home are relative, so that the home can be moved."""
-    paths = {"code": launch.code, "model_folder": launch.model_folder}
-    inside = {
-        name: path.relative_to(home.home()) if path.is_relative_to(home.home()) else path
-        for name, path in paths.items()
-    }
-    return {**asdict(launch), **{name: str(path) for name, path in inside.items()}}
 
 
 def _restart(canary: Canary | None) -> Canary | None:

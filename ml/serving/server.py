@@ -10,13 +10,32 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import psutil
+from pydantic import AfterValidator, ConfigDict, Field, PlainSerializer, PlainValidator
 
+from ml.core import home
 from ml.core.errors import Exit, Problem, Refused
 from ml.serving import client, processes
 from ml.serving.scoring.model import MODEL_DIGEST, MODEL_DIR
 
+
+def _in_home(path: object) -> Path:
+    if not isinstance(path, str | Path):
+        raise ValueError("a path")
+    return home.home() / path
+
+
+def _to_home(path: Path) -> str:
+    for root in (home.home(), home.home().resolve()):
+        if path.is_relative_to(root):
+            return str(path.relative_to(root))
+    return str(path)
+
+
+# A path in a file of the home, relative to it where it lies inside, so that the home can be moved.
+HomePath = Annotated[Path, PlainValidator(_in_home), PlainSerializer(_to_home)]
 START_S = 60.0  # importing LightGBM and scikit-learn on a busy machine with two cores takes ten
 POLL_S = 0.05
 
@@ -30,13 +49,15 @@ class Launch:
     its requests that the router records.
     """
 
+    __pydantic_config__ = ConfigDict(extra="forbid", strict=True)
+
     endpoint: str
     model: str
     version: str
     digest: str
-    code: Path
+    code: HomePath
     scoring_script: str
-    model_folder: Path
+    model_folder: HomePath
     environment_variables: Mapping[str, str]
     collect: float = 0.0
 
@@ -45,9 +66,11 @@ class Launch:
 class Server:
     """A server that answered: its slot's folder, its process and its port on this machine."""
 
-    slot: Path
-    pid: int
-    port: int
+    __pydantic_config__ = ConfigDict(strict=True)
+
+    slot: Annotated[HomePath, AfterValidator(Path.resolve)]
+    pid: Annotated[int, Field(gt=0)]
+    port: Annotated[int, Field(gt=0)]
 
     @property
     def url(self) -> str:

@@ -277,7 +277,7 @@ def test_a_state_file_that_cannot_be_read(own_home: Path) -> None:
         "{",
         "[" * 99999,
         "{}",
-        '{"slot": "blue", "pid": 1, "port": 2, "launch": {}}',
+        '{"server": {"slot": "blue", "pid": 1, "port": 2}, "launch": {}}',
         "[]",
     ):
         (folder / "live.json").write_text(text)
@@ -289,8 +289,9 @@ def test_a_state_file_that_cannot_be_read(own_home: Path) -> None:
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        *(("canary", "x"), ("canary", [1]), ("canary", {}), ("slot", 5), ("pid", "1"), ("pid", -1)),
-        *(("pid", 1.5), ("port", None), ("launch", []), ("launch.digest", None)),
+        *(("canary", "x"), ("canary", [1]), ("canary", {}), ("server.slot", 5)),
+        *(("server.pid", "1"), ("server.pid", -1), ("server.pid", 1.5), ("server.port", None)),
+        *(("server", []), ("launch", []), ("launch.digest", None), ("launch.code", 5)),
         *(("launch.version", 1), ("launch.environment_variables", "x"), ("launch.more", 1)),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from ml.release.canary.canary import Outcome
 from ml.release.declaration.strategy import Strategy
 from ml.serving import endpoint, server
 from ml.serving.endpoint import Canary, Live
-from ml.serving.server import Server
+from ml.serving.server import Launch, Server
 from tests.serving.servers import launch
 
 SAMPLES = [{"question": word} for word in ("how?", "why not?", "where to?", "who was it?")]
@@ -95,18 +96,47 @@ class Pair:
         return canary.lead("echo", self.trial, strategy, SAMPLES, **named)  # type: ignore[arg-type]
 
 
+class Servers:
+    """Blue, green and a baseline behind a router, in one home.
+
+    They go on from one canary to the next where they run the same scripts. A baseline is as old as
+    green, as in a rollout.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.home = folder / "home"
+        self._folder = folder
+        self._running: dict[str, tuple[Server, Launch]] = {}
+
+    def pair(self, bad: str = "", wake: str = "pass") -> Pair:
+        """The servers for these scripts; blue is live and has all the traffic."""
+        blue_launch = self._launch("1", script(wake=wake))
+        green_launch = self._launch("2", script(bad, wake))
+        wanted = {"blue": blue_launch, "green": green_launch, endpoint.BASELINE: blue_launch}
+        missing = {slot for slot, launched in wanted.items() if not self._runs(slot, launched)}
+        if missing & {"green", endpoint.BASELINE}:
+            missing |= {"green", endpoint.BASELINE}
+        folder = endpoint.folder("echo")
+        starting = {slot: server.begin(folder / slot, wanted[slot]) for slot in missing}
+        for slot, process in starting.items():
+            self._running[slot] = server.wait_until_ready(process), wanted[slot]
+        blue, green, baseline = (self._running[slot][0] for slot in wanted)
+        endpoint.switch("echo", Live(blue, blue_launch))
+        endpoint.start_router("echo")
+        return Pair(blue, Canary(green, green_launch, 0, baseline=baseline))
+
+    def _launch(self, version: str, text: str) -> Launch:
+        return launch(self._folder / f"{zlib.crc32(text.encode()):08x}", text, version=version)
+
+    def _runs(self, slot: str, launched: Launch) -> bool:
+        running = self._running.get(slot)
+        return running is not None and running[1] == launched and server.is_up(running[0])
+
+
 @contextmanager
 def pair(folder: Path, bad: str = "", wake: str = "pass") -> Iterator[Pair]:
     """The servers and the router, as long as the block."""
-    first = launch(folder, script(wake=wake), version="1")
-    second = launch(folder, script(bad, wake), version="2")
-    home = endpoint.folder("echo")
     try:
-        blue = server.start(home / "blue", first)
-        endpoint.switch("echo", Live(blue, first))
-        endpoint.start_router("echo")
-        green = server.start(home / "green", second)
-        baseline = server.start(home / endpoint.BASELINE, first)
-        yield Pair(blue, Canary(green, second, 0, baseline=baseline))
+        yield Servers(folder).pair(bad, wake)
     finally:
         endpoint.stop("echo")

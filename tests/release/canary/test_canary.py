@@ -8,7 +8,6 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -17,35 +16,52 @@ from ml.release.canary import canary
 from ml.release.canary.replay import Replay
 from ml.serving import endpoint, processes
 from ml.serving.router.routes import DEPLOYMENT_HEADER
-from tests.release.canary.greens import BAD_GREENS, BURST, IDLE, SAMPLES, STRATEGY, TWICE, pair
+from tests.release.canary.greens import BAD_GREENS, BURST, IDLE, SAMPLES, STRATEGY, TWICE, Servers
 
 pytestmark = pytest.mark.slow
 QUICK = replace(STRATEGY, requests=(40, 60, 40))
 
 
-def test_a_healthy_green_has_all_the_traffic_in_the_end(own_home: Path, tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
+    """The servers of this module's canaries."""
+    made = Servers(tmp_path_factory.mktemp("servers"))
+    yield made
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MLOPS_HOME", str(made.home))
+        endpoint.stop("echo")
+
+
+@pytest.fixture
+def servers(kept: Servers, monkeypatch: pytest.MonkeyPatch) -> Servers:
+    """The same, in their home."""
+    monkeypatch.setenv("MLOPS_HOME", str(kept.home))
+    return kept
+
+
+def test_a_healthy_green_has_all_the_traffic_in_the_end(servers: Servers) -> None:
     """Every step is reported, both have answered without an error, blue still runs."""
     lines: list[str] = []
-    with pair(tmp_path) as made:
-        outcome = made.lead(QUICK, progress=lines.append)
-        assert outcome.kind == "passed", outcome
-        assert [line.split(":")[0] for line in lines] == ["10 %", "50 %", "100 %"]
-        assert set(outcome.errors.values()) == {0} and outcome.requests["green"] >= 140
-        assert outcome.replayed >= 300
-        assert abs(outcome.requests["baseline"] + 40 - outcome.requests["green"]) < 60
-        state = endpoint.live("echo")
-        assert state and state.canary and state.canary.weight == 100
-        assert processes.running(made.blue.slot)
+    made = servers.pair()
+    outcome = made.lead(QUICK, progress=lines.append)
+    assert outcome.kind == "passed", outcome
+    assert [line.split(":")[0] for line in lines] == ["10 %", "50 %", "100 %"]
+    assert set(outcome.errors.values()) == {0} and outcome.requests["green"] >= 140
+    assert outcome.replayed >= 300
+    assert abs(outcome.requests["baseline"] + 40 - outcome.requests["green"]) < 60
+    state = endpoint.live("echo")
+    assert state and state.canary and state.canary.weight == 100
+    assert processes.running(made.blue.slot)
 
 
-def test_a_mirrored_stage_comes_first(own_home: Path, tmp_path: Path) -> None:
+def test_a_mirrored_stage_comes_first(servers: Servers) -> None:
     """Green is judged by copies, as a baseline is, before any caller has one of its answers."""
     lines: list[str] = []
-    with pair(tmp_path, BAD_GREENS["errors 100 %"][1]) as made:
-        outcome = made.lead(replace(QUICK, mirror=20), progress=lines.append)
-        router = endpoint.router("echo")
-        assert router
-        shadow = router.state()
+    made = servers.pair(BAD_GREENS["errors 100 %"][1])
+    outcome = made.lead(replace(QUICK, mirror=20), progress=lines.append)
+    router = endpoint.router("echo")
+    assert router
+    shadow = router.state()
     assert (outcome.kind, outcome.step, lines) == ("rolled-back", 0, [])
     assert outcome.replayed and outcome.errors["blue"] == 0 and outcome.errors["green"] > 0
     assert shadow["tallies"]["blue"]["requests"] >= outcome.replayed - 1
@@ -54,44 +70,42 @@ def test_a_mirrored_stage_comes_first(own_home: Path, tmp_path: Path) -> None:
 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", BAD_GREENS)
-def test_a_bad_green_is_rolled_back(own_home: Path, tmp_path: Path, name: str) -> None:
+def test_a_bad_green_is_rolled_back(servers: Servers, name: str) -> None:
     """For the reason that it is bad for; blue has everything again and never failed a request, not
     one of a caller who asked blue all along, and neither did the baseline.
     """
     signal, bad = BAD_GREENS[name]
     # Where there is no prediction to read, the shape of the answers speaks alone.
     strategy = replace(STRATEGY, prediction="") if signal == "answers" else STRATEGY
-    with pair(tmp_path, bad) as made:
-        with asking("blue", pause_s=0.1) as found:
-            outcome = made.lead(strategy)
-        assert outcome.kind == "rolled-back" and signal in outcome.why, outcome
-        assert set(found) == {200} and outcome.errors["baseline"] == 0
-        state, router = endpoint.live("echo"), endpoint.router("echo")
-        assert state and router and state.server == made.blue and state.canary is None
-        assert outcome.errors["blue"] == 0
-        assert router.state()["routes"]["traffic"] == {"blue": 100}
-        assert router.state()["tallies"]["blue"]["errors"] == 0
+    made = servers.pair(bad)
+    with asking("blue", pause_s=0.1) as found:
+        outcome = made.lead(strategy)
+    assert outcome.kind == "rolled-back" and signal in outcome.why, outcome
+    assert set(found) == {200} and outcome.errors["baseline"] == 0
+    state, router = endpoint.live("echo"), endpoint.router("echo")
+    assert state and router and state.server == made.blue and state.canary is None
+    assert outcome.errors["blue"] == 0
+    assert router.state()["routes"]["traffic"] == {"blue": 100}
+    assert router.state()["tallies"]["blue"]["errors"] == 0
 
 
 @pytest.mark.parametrize(("bad", "kind"), [("", "passed"), (TWICE, "rolled-back")])
-def test_a_server_that_is_asked_less_often_is_slower(
-    own_home: Path, tmp_path: Path, bad: str, kind: str
-) -> None:
+def test_a_server_that_is_asked_less_often_is_slower(servers: Servers, bad: str, kind: str) -> None:
     """By that alone a healthy green is not refused; one that takes twice as long still is."""
-    with pair(tmp_path, bad, IDLE) as made:
-        outcome = made.lead(QUICK)
+    made = servers.pair(bad, IDLE)
+    outcome = made.lead(QUICK)
     assert outcome.kind == kind, outcome
     assert not bad or "latency" in outcome.why
 
 
-def test_a_green_that_is_slow_for_a_moment_is_not_refused(own_home: Path, tmp_path: Path) -> None:
+def test_a_green_that_is_slow_for_a_moment_is_not_refused(servers: Servers) -> None:
     """It is watched for longer; one that stays slow is refused (above)."""
-    with pair(tmp_path, BURST) as made:
-        outcome = made.lead(QUICK)
+    made = servers.pair(BURST)
+    outcome = made.lead(QUICK)
     assert outcome.kind == "passed", outcome
 
 
-def test_what_is_declared_meanwhile_ends_it(own_home: Path, tmp_path: Path) -> None:
+def test_what_is_declared_meanwhile_ends_it(servers: Servers) -> None:
     """At the next look, with all the traffic back at blue."""
     looks: list[int] = []
 
@@ -99,76 +113,77 @@ def test_what_is_declared_meanwhile_ends_it(own_home: Path, tmp_path: Path) -> N
         looks.append(1)
         return len(looks) > 3
 
-    with pair(tmp_path) as made:
-        assert made.lead(superseded=superseded).kind == "superseded"
-        state = endpoint.live("echo")
-        assert state and state.canary is None
+    made = servers.pair()
+    assert made.lead(superseded=superseded).kind == "superseded"
+    state = endpoint.live("echo")
+    assert state and state.canary is None
 
 
 def test_a_step_that_nobody_can_decide_is_rolled_back(
-    own_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    servers: Servers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No traffic, and none that could be replayed either: it fails closed."""
     monkeypatch.setattr(Replay, "go", lambda self, going: None)
-    with pair(tmp_path) as made:
-        outcome = made.lead(replace(QUICK, step_s=1.0))
+    made = servers.pair()
+    outcome = made.lead(replace(QUICK, step_s=1.0))
     assert outcome.kind == "rolled-back" and "undecided after 1 s" in outcome.why
     assert set(outcome.requests.values()) == {0}
 
 
-def test_a_router_that_is_gone_ends_it_and_blue_is_what_the_state_says(
-    own_home: Path, tmp_path: Path
-) -> None:
+def test_a_router_that_is_gone_ends_it_and_blue_is_what_the_state_says(servers: Servers) -> None:
     """Nothing is recorded against green for that."""
-    with pair(tmp_path) as made:
-        folder = endpoint.folder("echo") / endpoint.ROUTER
-        timer = threading.Timer(1.0, processes.stop, (folder,))
-        timer.start()
-        with pytest.raises(Refused) as raised:
-            made.lead()
-        timer.join()
-        state = endpoint.live("echo")
+    made = servers.pair()
+    folder = endpoint.folder("echo") / endpoint.ROUTER
+    timer = threading.Timer(1.0, processes.stop, (folder,))
+    timer.start()
+    with pytest.raises(Refused) as raised:
+        made.lead()
+    timer.join()
+    state = endpoint.live("echo")
     assert raised.value.problems[0].code == "router-silent"
     assert state and state.server == made.blue and state.canary is None
 
 
-def test_a_baseline_that_ends_says_nothing_of_green(own_home: Path, tmp_path: Path) -> None:
+def test_a_baseline_that_ends_says_nothing_of_green(servers: Servers) -> None:
     """The error names the cause; blue has everything again."""
-    with pair(tmp_path) as made:
-        assert made.trial.baseline
-        timer = threading.Timer(1.0, processes.stop, (made.trial.baseline.slot,))
-        timer.start()
-        with pytest.raises(Refused) as raised:
-            made.lead()
-        timer.join()
-        state = endpoint.live("echo")
+    made = servers.pair()
+    assert made.trial.baseline
+    timer = threading.Timer(1.0, processes.stop, (made.trial.baseline.slot,))
+    timer.start()
+    with pytest.raises(Refused) as raised:
+        made.lead()
+    timer.join()
+    state = endpoint.live("echo")
     assert raised.value.problems[0].code == "baseline-failed"
     assert state and state.server == made.blue and state.canary is None
 
 
-def test_a_canary_that_another_command_takes_away_ends(own_home: Path, tmp_path: Path) -> None:
+def test_a_canary_that_another_command_takes_away_ends(servers: Servers) -> None:
     """Whoever starts the endpoint anew drops it; nothing is said of green."""
 
     def take() -> bool:
         canary.set_canary("echo", None)
         return False
 
-    with pair(tmp_path) as made, pytest.raises(Refused) as raised:
+    made = servers.pair()
+    with pytest.raises(Refused) as raised:
         made.lead(superseded=take)
     assert raised.value.problems[0].code == "canary-interrupted"
 
 
-def test_real_traffic_is_what_counts_where_there_is_enough(own_home: Path, tmp_path: Path) -> None:
+def test_real_traffic_is_what_counts_where_there_is_enough(servers: Servers) -> None:
     """Callers keep both busy: hardly a sample is sent, and every caller is answered."""
-    with pair(tmp_path) as made, asking() as found:
+    made = servers.pair()
+    with asking() as found:
         outcome = made.lead(QUICK)
     assert outcome.kind == "passed" and set(found) == {200}
     assert outcome.replayed < sum(outcome.requests.values()) / 2
 
 
-def test_callers_that_all_ask_blue_do_not_starve_green(own_home: Path, tmp_path: Path) -> None:
+def test_callers_that_all_ask_blue_do_not_starve_green(servers: Servers) -> None:
     """They name it, as many a second as it answers: samples come in for what green is due."""
-    with pair(tmp_path) as made, asking("blue") as found:
+    made = servers.pair()
+    with asking("blue") as found:
         outcome = made.lead(QUICK)
     assert outcome.kind == "passed" and set(found) == {200}, outcome
 
