@@ -1,4 +1,7 @@
-"""evidence.json: assembled when a version is proposed, verified before each decision."""
+"""evidence.json: assembled when a version is proposed, verified before each decision.
+
+`checks` verifies everything that is kept with a version, offline, and lists all differences.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +9,9 @@ import hashlib
 import json
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -23,7 +26,9 @@ from ml.release.evidence.recomputation import (
     disagreements,
     overlap_disagreements,
     read_predictions,
+    sha256,
 )
+from ml.release.evidence.supply_chain import SBOM
 from ml.release.versions import EVALUATION, EVIDENCE_FILE, MODEL
 from ml.serving.client import Timing
 from ml.serving.scoring.manifest import ManifestError, verify
@@ -102,7 +107,7 @@ def keep(
         text = json.dumps(document, indent=1, sort_keys=True) + "\n"
         for file in (PREDICTIONS, *([IDENTIFIERS] if evaluation.get("identifiers") else [])):
             shutil.copyfile(evaluated.outputs[EVALUATION] / file, folder / file)
-        files.replace(folder / supply_chain.SBOM, bill)
+        files.replace(folder / SBOM, bill)
         files.replace(folder / EVIDENCE_FILE, text)
         kept = replace(version, evidence=hashlib.sha256(text.encode()).hexdigest())
         folder.chmod(0o755)
@@ -246,3 +251,114 @@ def load_reference(version: Version) -> Mapping[str, Any]:
 def _unfit(path: Path, why: str) -> Refused:
     problem = Problem("reference-unfit", f"{path}: {why}", "the reference of this model")
     return Refused(problem, exit_code=Exit.RUN_FAILED)
+
+
+@dataclass(frozen=True)
+class Check:
+    """One check of a version; `differs` lists the differences, () when there are none."""
+
+    name: str
+    differs: tuple[str, ...]
+
+    @property
+    def sound(self) -> bool:
+        """Whether nothing differs."""
+        return not self.differs
+
+
+def checks(version: Version) -> tuple[Check, ...]:
+    """Every check: the files kept with the version, what the evidence states, the model's files.
+
+    A file that cannot be read differs, with the reason. Needs the registry's record of the version
+    and the files of this machine, and no server.
+    """
+    folder, document = version.evidence_folder, _document(version)
+    evidence = parse(document)
+    made = [
+        _check(EVIDENCE_FILE, lambda: _hash_differences(version)),
+        _check("schema", lambda: _schema_differences(version, evidence)),
+        _check("identity", lambda: _identity_differences(version, evidence)),
+        _check("model", lambda: _model_differences(version)),
+        *_prediction_checks(folder, evidence),
+    ]
+    if evidence.identifiers is not None:  # else the gate `leakage` refuses it
+        made.append(_check(IDENTIFIERS, lambda: overlap_disagreements(evidence, folder)))
+    made.append(_check(SBOM, lambda: _sbom_differences(folder, evidence)))
+    if document.get(REFERENCE_FIELD):  # a project may have no reference
+        made.append(_check(REFERENCE, lambda: _reference_differences(version)))
+    return tuple(made)
+
+
+def _check(name: str, differences: Callable[[], Iterable[str]]) -> Check:
+    """The check; an error that is raised is its difference."""
+    try:
+        return Check(name, tuple(differences()))
+    except (OSError, ManifestError) as error:
+        return Check(name, (str(error),))
+    except Refused as refused:
+        return Check(name, (refused.problems[0].found,))
+
+
+def _document(version: Version) -> Mapping[str, object]:
+    """evidence.json; empty when it cannot be read."""
+    try:
+        document = json.loads((version.evidence_folder / EVIDENCE_FILE).read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return document if isinstance(document, dict) else {}
+
+
+def _hash_differences(version: Version) -> Iterator[str]:
+    digest = sha256(version.evidence_folder / EVIDENCE_FILE)
+    if not version.evidence:
+        yield "the registry has no hash of it: the version has no evidence"
+    elif digest != version.evidence:
+        yield f"its sha256 is {digest}, the registry's is {version.evidence}"
+
+
+def _schema_differences(version: Version, evidence: Evidence) -> Iterator[str]:
+    stated = evidence.schema_version
+    if stated != SCHEMA_VERSION:
+        again = f"ml release propose {version.project} --run {version.run} measures it anew"
+        yield f"it states {stated}, this code reads {SCHEMA_VERSION}: {again}"
+
+
+def _identity_differences(version: Version, evidence: Evidence) -> Iterator[str]:
+    for name, stated, registered in (
+        ("model", evidence.model, version.model),
+        ("version", evidence.version, version.version),
+        ("digest", evidence.digest, version.digest),
+        ("uri", evidence.uri, uri(version.model, version.version)),
+    ):
+        if stated != registered:
+            yield f"{name} states {stated or 'nothing'}, the registry {registered}"
+
+
+def _model_differences(version: Version) -> tuple[str, ...]:
+    verify(version.folder, version.digest)
+    return ()
+
+
+def _reference_differences(version: Version) -> tuple[str, ...]:
+    load_reference(version)
+    return ()
+
+
+def _sbom_differences(folder: Path, evidence: Evidence) -> Iterator[str]:
+    stated = evidence.supply_chain.sbom
+    if stated is None:
+        yield "the evidence states no bill of materials"
+    elif (actual := sha256(folder / SBOM)) != stated:
+        yield f"its sha256 is {actual}, the evidence states {stated}"
+
+
+def _prediction_checks(folder: Path, evidence: Evidence) -> tuple[Check, Check]:
+    try:
+        rows = read_predictions(folder / PREDICTIONS, evidence.task)
+    except OSError as error:
+        unknown = Check("metrics", ("not recomputed: no predictions",))
+        return Check(PREDICTIONS, (str(error),)), unknown
+    wrong = disagreements(evidence, rows)
+    of_the_file = tuple(each for each in wrong if each.startswith(PREDICTIONS))
+    metrics = tuple(each for each in wrong if each not in of_the_file)
+    return Check(PREDICTIONS, of_the_file), Check("metrics", metrics)

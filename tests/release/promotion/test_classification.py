@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ml.release.declaration import desired_state
-from ml.release.evidence.verification import checks
+from ml.release.evidence.evidence import checks
 from ml.release.promotion.propose import propose
 from ml.release.rollout.apply import apply
 from ml.release.rollout.invoke import ask

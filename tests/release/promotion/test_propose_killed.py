@@ -14,7 +14,7 @@ from ml.backends.local.runs.store import LocalRuns
 from ml.core import home
 from ml.core.errors import Refused
 from ml.release.declaration import desired_state, projects, release_file
-from ml.release.evidence import verification
+from ml.release.evidence.evidence import checks
 from ml.release.promotion import candidate
 from ml.release.promotion import propose as proposing
 from ml.release.rollout import plan
@@ -124,7 +124,7 @@ def test_a_proposal_killed_at_any_step_is_made_again(
     assert declared and declared.version == "2" and found.steps and not found.stops
     every = BACKEND.registry.versions("tiny")
     assert [one.version for one in every] == ["1", "2"]
-    assert all(check.sound for one in every for check in verification.checks(one))
+    assert all(check.sound for one in every for check in checks(one))
     changed = {line[3:] for line in git("status", "--porcelain", "-uall").splitlines()}
     assert changed == {str(RELEASE), str(evidence())}
     assert not list((home.home() / "evidence").rglob(".*"))

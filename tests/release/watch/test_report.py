@@ -11,8 +11,7 @@ import pytest
 
 from ml.backends.registry import Version
 from ml.core.errors import Refused
-from ml.release.evidence import verification
-from ml.release.evidence.evidence import REFERENCE_FIELD, keep_reference, load_reference
+from ml.release.evidence.evidence import REFERENCE_FIELD, checks, keep_reference, load_reference
 from ml.release.versions import EVIDENCE_FILE
 from ml.release.watch import report as reports
 from ml.release.watch import requests
@@ -118,14 +117,14 @@ def test_a_reference_is_used_only_as_it_was_kept(promoted_world: World) -> None:
         load_reference(version)
     version = with_reference(version)
     assert load_reference(version)["digest"] == version.digest
-    assert {one.name: one.sound for one in verification.checks(version)}[REFERENCE]
+    assert {one.name: one.sound for one in checks(version)}[REFERENCE]
     path = version.evidence_folder / REFERENCE
     text = path.read_text()
     for other in (text.replace("numeric", "number"), text[:-20], "[]", text + " "):
         path.write_text(other)
         with pytest.raises(Refused, match="reference-unfit"):
             load_reference(version)
-        assert not {one.name: one.sound for one in verification.checks(version)}[REFERENCE]
+        assert not {one.name: one.sound for one in checks(version)}[REFERENCE]
     path.write_text(text)
     evidence = version.evidence_folder / EVIDENCE_FILE
     evidence.write_text(evidence.read_text() + " ")
