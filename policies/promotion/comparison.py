@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from policies.promotion.case import Case, Finding, estimate, real, shown, unsound
+from policies.promotion.decision import Case, Finding, estimate, real, shown, unsound
 from policies.promotion.evidence import Evidence
 from policies.promotion.gates import Gate
 

@@ -6,8 +6,16 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from policies.promotion import comparison, measurements, provenance
-from policies.promotion.case import Case, Finding, Rule
-from policies.promotion.decision import PROPERTIES, Decision, Outcome, Request, Result
+from policies.promotion.decision import (
+    PROPERTIES,
+    Case,
+    Decision,
+    Finding,
+    Outcome,
+    Request,
+    Result,
+    Rule,
+)
 from policies.promotion.evidence import Evidence
 from policies.promotion.gates import Gate, Gates
 from policies.waivers import GateWaiver

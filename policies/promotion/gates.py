@@ -16,10 +16,10 @@ from pydantic import AfterValidator, Field
 from ml.core import documents, repository, settings
 from ml.core.documents import Document
 from ml.core.errors import Problem, Refused
-from policies.promotion.decision import Mode
 from policies.waivers import GateWaiver, Review, check_review, check_waiver, located
 
 FLOOR = Path(__file__).with_name("gates.yml")
+Mode = Literal["enabled", "report-only", "disabled"]
 MODES: tuple[Mode, ...] = ("disabled", "report-only", "enabled")  # from loose to tight
 
 Names = tuple[str, ...]
@@ -192,8 +192,23 @@ def load(project: Path | None = None, floor: Path = FLOOR) -> Gates:
     file is looser than the floor.
     """
     values = _read(_FLOOR_FILE, floor)[0]["gates"]
-    if project is None:
-        return {gate: _gate(gate, values[gate]) for gate in SETTINGS}
+    waivers, reviews = _tighten(values, project) if project else ((), ())
+    return {
+        gate: Gate(
+            gate,
+            values[gate]["mode"],
+            {setting: values[gate][setting] for setting in kinds},
+            tuple(waiver for waiver in waivers if waiver.gate == gate),
+            tuple(review for review in reviews if review.gate == gate),
+        )
+        for gate, kinds in SETTINGS.items()
+    }
+
+
+def _tighten(
+    values: dict[str, dict[str, Any]], project: Path
+) -> tuple[tuple[GateWaiver, ...], tuple[Review, ...]]:
+    """Apply a project's settings to those of the floor; its waivers and reviews."""
     file, document = _read(_PROJECT_FILE, project)
     problems: list[Problem] = []
     for gate, stated in file.get("gates", {}).items():
@@ -204,32 +219,15 @@ def load(project: Path | None = None, floor: Path = FLOOR) -> Gates:
             values[gate][setting] = {**held, **value} if entries else value
     if problems:
         raise Refused(*problems)
-    waivers = located(file.get("waivers", ()), document, "waivers")
-    reviews = located(file.get("reviews", ()), document, "reviews")
-    return {
-        gate: _gate(
-            gate,
-            values[gate],
-            tuple(waiver for waiver in waivers if waiver.gate == gate),
-            tuple(review for review in reviews if review.gate == gate),
-        )
-        for gate in SETTINGS
-    }
+    return (
+        located(file.get("waivers", ()), document, "waivers"),
+        located(file.get("reviews", ()), document, "reviews"),
+    )
 
 
 def _read(form: Any, path: Path) -> tuple[Any, Document]:
     document = documents.read(path, repository.shown(path))
     return settings.read(form, document), document
-
-
-def _gate(
-    name: str,
-    values: Mapping[str, Any],
-    waivers: tuple[GateWaiver, ...] = (),
-    reviews: tuple[Review, ...] = (),
-) -> Gate:
-    kinds = {setting: values[setting] for setting in SETTINGS[name]}
-    return Gate(name, values["mode"], kinds, waivers, reviews)
 
 
 def _looser(document: Document, keys: tuple[str, ...], value: Any, held: Any) -> Iterator[Problem]:

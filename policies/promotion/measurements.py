@@ -10,16 +10,16 @@ import math
 from collections.abc import Collection
 from dataclasses import replace
 
-from policies.promotion.case import (
+from policies.promotion.decision import (
     VALIDATION,
     Case,
     Finding,
+    Verdict,
     estimate,
     real,
     shown,
     unsound,
 )
-from policies.promotion.decision import Verdict
 from policies.promotion.evidence import MOST, Estimate
 from policies.promotion.gates import Gate
 

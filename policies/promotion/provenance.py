@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from datetime import timedelta
 
-from policies.promotion.case import LISTED, VALIDATION, Case, Finding, listed, shown
+from policies.promotion.decision import LISTED, VALIDATION, Case, Finding, listed, shown
 from policies.promotion.evidence import SCHEMA_VERSION, Stability, SupplyChain, missing, uri
 from policies.promotion.gates import Gate
 from policies.supply_chain.packages import licence_allowed

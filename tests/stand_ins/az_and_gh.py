@@ -114,7 +114,7 @@ class Cloud:
         (self._folder / "state.json").write_text(json.dumps(self.state))
         for name in ("az", "gh"):
             path = self._folder / name
-            path.write_text(f'#!/bin/sh\nexec {sys.executable} {__file__} {name} "$@"\n')
+            path.write_text(f'#!/bin/sh\nexec {sys.executable} -IS {__file__} {name} "$@"\n')
             path.chmod(0o755)
         return self._folder
 
