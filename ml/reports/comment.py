@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from ml.release.comparison import Amount, Compared, Comparison, Row
 from ml.reports.charts.forest import ForestRow, forest_row, text_plot
-from ml.reports.formatting import count, number, sentence
+from ml.reports.formatting import count, number, sentence, signed_short
 from ml.reports.markdown import block, code, details, image, link, table, text
 from policies.promotion.decision import Decision, Result
 from policies.promotion.evidence import Estimate
@@ -128,10 +128,10 @@ def _verdict(compared: Compared) -> Iterator[str]:
             yield f"Waived, not passed: {waived}."
     primary = (row for row in comparison.metrics if row.metric == comparison.primary and row.by)
     if (row := next(primary, None)) and row.by:
-        interval = f"{_signed(row.by.low)} to {_signed(row.by.high)}, {row.by.count:,} units"
+        mean, low, high = map(signed_short, (row.by.mean, row.by.low, row.by.high))
         yield (
-            f"The difference in {text(row.metric)} on {text(row.place)} is {_signed(row.by.mean)} "
-            f"({interval}): {row.verdict or 'not shown to differ'}."
+            f"The difference in {text(row.metric)} on {text(row.place)} is {mean} "
+            f"({low} to {high}, {row.by.count:,} units): {row.verdict or 'not shown to differ'}."
         )
     if comparison.unpaired:
         yield f"There are no paired differences: {text(comparison.unpaired)}."
@@ -194,8 +194,8 @@ def _estimate(estimate: Estimate | None) -> str:
 def _difference(row: Row) -> str:
     if row.by is None:
         return "not paired"
-    interval = f"({_signed(row.by.low)} – {_signed(row.by.high)})"
-    return f"{_signed(row.by.mean)} {interval}{MARKS[row.verdict]}"
+    mean, low, high = map(signed_short, (row.by.mean, row.by.low, row.by.high))
+    return f"{mean} ({low} – {high}){MARKS[row.verdict]}"
 
 
 def _gates(decision: Decision) -> str:
@@ -287,7 +287,3 @@ def _fit(parts: Sequence[str]) -> str:
 
 def _percent(comparison: Comparison) -> str:
     return f"{comparison.confidence * 100:g} %"
-
-
-def _signed(value: float) -> str:
-    return f"{value:+.3g}".replace("-", "−")

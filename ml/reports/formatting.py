@@ -37,6 +37,11 @@ def signed(value: float) -> str:
     return ("+" if value >= 0 else "") + number(value)
 
 
+def signed_short(value: float) -> str:
+    """A difference in three digits, with its sign: +0.02."""
+    return f"{value:+.3g}".replace("-", "−")
+
+
 def amount(value: float | None, unit: str) -> str:
     """A measured amount with its unit; "missing" for None."""
     return "missing" if value is None else f"{number(value)} {unit}".rstrip()
@@ -99,9 +104,9 @@ def digest(value: str) -> str:
     return value.removeprefix("sha256:")[:12]
 
 
-def count(number_of: int, noun: str) -> str:
-    """1 trial, 24 trials."""
-    return f"{number_of:,} {noun}{'' if number_of == 1 else 's'}"
+def count(number_of: int, noun: str, plural: str = "") -> str:
+    """1 trial, 24 trials; `plural` where it does not end in an s alone."""
+    return f"{number_of:,} {noun if number_of == 1 else plural or f'{noun}s'}"
 
 
 def sentence(text: str) -> str:

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
+
+import pytest
 
 from ml.cli.commands.release import status_text
-from ml.release.rollout.status import Status
+from ml.release.declaration import desired_state
+from ml.release.rollout.status import Status, status
+from tests.local import BACKEND
 
 SERVED = Status(
     project="tiny",
@@ -24,6 +29,18 @@ SERVED = Status(
     audit="",
     verdict="as declared",
 )
+
+
+def test_a_deleted_project_is_not_listed(
+    own_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its declaration in the local home stays when its folder is removed."""
+    (tmp_path / "pyproject.toml").touch()
+    monkeypatch.chdir(tmp_path)
+    (own_home / "release").mkdir()
+    (own_home / "release" / "removed.yml").write_text("schema_version: 1\nenvironments: {}\n")
+    assert desired_state.projects() == ["removed"]
+    assert status(BACKEND.registry) == []
 
 
 def test_who_signed_off_is_told_of_what_serves() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 from ml.cli.render.output import align
 from ml.core.repository import shown
+from ml.reports.formatting import count
 from ml.specs.plan.plan import (
     CommandPlan,
     Dimension,
@@ -74,7 +75,7 @@ def _pipeline(plan: PipelinePlan) -> Iterator[tuple[str, str]]:
 
 
 def _step(step: StepPlan) -> Iterator[tuple[str, str]]:
-    """A step without what is the pipeline's: how it is called and its experiment."""
+    """A step, without its name and experiment, which the pipeline has."""
     for what, text in _pairs(step.plan):
         source = step.sources.get(what.removeprefix("input "))
         if what in {"job", "sweep", "pipeline"}:
@@ -110,9 +111,9 @@ def _sweep(plan: SweepPlan) -> Iterator[tuple[str, str]]:
 
 
 def _hints(hints: Hints) -> Iterator[tuple[str, str]]:
-    """What is known beforehand, in the words of the file beside the spec."""
+    """The hints in the file beside the spec."""
     if hints:
-        yield "hints", f"{hints.file} (this machine's alone: Azure ML does not read it)"
+        yield "hints", f"{hints.file} (for this machine; Azure ML does not read it)"
     for point in hints.points:
         values = ", ".join(f"{name}={value}" for name, value in point.values.items())
         yield "  try first", values + (f" – {point.because}" if point.because else "")
@@ -152,32 +153,28 @@ def _distribution(plan: CommandPlan) -> str:
         return "none"
     if launcher.type == "tensorflow":
         servers = launcher.parameter_server_count
-        parts = ["tensorflow", _many(launcher.workers(nodes), "worker")]
-        return ", ".join([*parts, _many(servers, "parameter server")] if servers else parts)
-    each = _many(launcher.process_count_per_instance, "process", "processes")
-    return f"{launcher.type}, {_many(nodes, 'node')} × {each}"
+        parts = ["tensorflow", count(launcher.workers(nodes), "worker")]
+        return ", ".join([*parts, count(servers, "parameter server")] if servers else parts)
+    each = count(launcher.process_count_per_instance, "process", "processes")
+    return f"{launcher.type}, {count(nodes, 'node')} × {each}"
 
 
 def _parallel(plan: CommandPlan, task: Parallel) -> Iterator[tuple[str, str]]:
     number = task.mini_batch_size
-    size = _many(number, "file") if number < 1 << 10 else f"{number >> 10} kB of a table"
+    size = count(number, "file") if number < 1 << 10 else f"{number >> 10} kB of a table"
     size = size if number else "of the default size"
     yield "entry script", task.entry_script
     keys = ", ".join(task.partition_keys)
     yield "mini-batches", f"of `{task.input}`, " + (f"one for each {keys}" if keys else size)
     each = task.max_concurrency_per_instance
-    on_each = _many(each, "process", "processes") if each else "one process a core"
-    yield "processes", f"{_many(plan.instance_count, 'node')} × {on_each}"
+    on_each = count(each, "process", "processes") if each else "one process a core"
+    yield "processes", f"{count(plan.instance_count, 'node')} × {on_each}"
     yield "tries", f"{task.max_retries + 1} of {task.run_timeout_s:g} s each"
     for what, allowed in (
         ("failed mini-batches", task.mini_batch_error_threshold),
         ("failed items", task.error_threshold),
     ):
         yield what, "any number" if allowed < 0 else f"at most {allowed}"
-
-
-def _many(count: int, singular: str, plural: str = "") -> str:
-    return f"{count} {singular if count == 1 else plural or f'{singular}s'}"
 
 
 def _input(data: InputPlan) -> str:

@@ -1,4 +1,4 @@
-"""A decision as a person reads it: every gate, its verdict, what was found and required."""
+"""A decision for a person: every gate with its verdict, the value and the requirement."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from policies.promotion.decision import Decision, Result
 
-# What is not for a terminal is for a log, where lines may be long.
+# The width where stderr is not a terminal: lines of a log may be long.
 LOG_WIDTH = 140
 # The columns that verdict, gate and brackets take.
 BESIDE = 34
@@ -22,11 +22,10 @@ STYLES = {
 
 
 def show(decision: Decision, waits: str = "") -> None:
-    """Print every gate and the outcome on stderr; `waits` is the version that it was compared with
-    where that is declared and no champion yet.
+    """Print every gate and the outcome on stderr.
 
-    A gate that passes takes a line, with what it requires where there is room; of another it is
-    said what it requires, and why.
+    `waits` is the version that it was compared with when that is declared and not yet champion. A
+    gate that passes takes one line; another one has its requirement and the reason below.
     """
     from rich.console import Console
     from rich.table import Table
@@ -82,15 +81,9 @@ def conclusion(decision: Decision) -> str:
             gates = ", ".join(result.gate for result in decision.blocking)
             return f"refused: {name} does not go to {where}; gates that failed: {gates}"
         case "already-champion":
-            outcome = (
-                f"already the champion: {name} is what {where} is to serve; nothing to promote"
-            )
             broken = ", ".join(result.gate for result in decision.blocking)
-            return (
-                f"{outcome}; but it is not what was promoted any more: {broken}"
-                if broken
-                else outcome
-            )
+            changed = f"; but it changed since it was promoted: {broken}" if broken else ""
+            return f"{name} is already the champion of {where}; nothing to promote{changed}"
         case "pending":
             return f"passes: {name} may go to {where} once somebody approves it{but}"
         case "approved":

@@ -53,7 +53,11 @@ def status(
 
     Raises Refused when a line of the audit log was changed or a declaration cannot be read.
     """
-    names = [projects.find(project).name] if project else desired_state.projects()
+    # A declaration in the local home outlives its project.
+    releasable = {each.name for each in projects.every()}
+    names = [name for name in desired_state.projects() if name in releasable]
+    if project:
+        names = [projects.find(project).name]
     environments = (
         [desired_state.check_environment(environment)]
         if environment

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from ml.reports.charts.scales import Linear
 from ml.reports.charts.svg import tag
+from ml.reports.formatting import signed_short
 from ml.reports.markdown import plain, truncate
 
 # Letters of a label and of the scale; the scale is odd, so that zero is in the middle.
@@ -35,9 +36,7 @@ class ForestRow:
         return _GOOD if self.low > 0 else _BAD if self.high < 0 else _OPEN
 
     def __str__(self) -> str:
-        mean, low, high = (
-            f"{value:+.3g}".replace("-", "−") for value in (self.mean, self.low, self.high)
-        )
+        mean, low, high = map(signed_short, (self.mean, self.low, self.high))
         return f"{mean} ({low} to {high})"
 
 

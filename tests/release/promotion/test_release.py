@@ -403,4 +403,4 @@ def test_a_champion_whose_files_were_changed_is_told_by_plan_and_gate(
     code, _, err = ml(capsys, "gate", "tiny", "1")
     assert "no evidence that can be trusted" in err and "another version of this code" not in err
     told = " ".join(err.split())
-    assert code == 0 and "not what was promoted any more: identity, recomputed, format" in told
+    assert code == 0 and "it changed since it was promoted: identity, recomputed, format" in told
