@@ -15,7 +15,7 @@ from ml.core.errors import Problem, Refused
 from ml.specs.plan.plan import Constraint, Sample, SweepPlan
 from ml.specs.search import constraints, distributions
 from ml.specs.search.constraints import Expression, Unclear
-from ml.specs.search.distributions import Known
+from ml.specs.search.distributions import FixedValue
 from ml.sweeps.sources import (
     Candidate,
     Grid,
@@ -174,7 +174,7 @@ class Sampler:
             origin["refused"] = refused
         return Sample(number, candidate.values, {**origin, "drawn": dict(candidate.raw)})
 
-    def _propose(self, fixed: Mapping[str, Known]) -> tuple[Candidate, int] | None:
+    def _propose(self, fixed: Mapping[str, FixedValue]) -> tuple[Candidate, int] | None:
         number, source = self._number, self._source
         return self._constraints.first(lambda attempt: source.propose(number, attempt, fixed))
 

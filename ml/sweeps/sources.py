@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from ml.core.errors import Problem, Refused
 from ml.specs.plan.plan import Dimension, SweepPlan
 from ml.specs.search import distributions
-from ml.specs.search.distributions import Known, Space, Variable, dimensions
+from ml.specs.search.distributions import FixedValue, Space, Variable, dimensions
 
 if TYPE_CHECKING:
     from numpy.random import RandomState
@@ -40,7 +40,7 @@ class Candidate:
     origin: Mapping[str, Any] = field(default_factory=dict)
 
 
-def draw(space: Space, choose: Choose, fixed: Mapping[str, Known] | None = None) -> Candidate:
+def draw(space: Space, choose: Choose, fixed: Mapping[str, FixedValue] | None = None) -> Candidate:
     """One point of the space: a value for each dimension, a mapping for a nested choice.
 
     In a conditional space only the branch that was chosen is drawn. Its variables have paths of
@@ -67,7 +67,7 @@ def draw(space: Space, choose: Choose, fixed: Mapping[str, Known] | None = None)
 
 
 def cells(
-    space: Space, fixed: Mapping[str, Known] | None = None, prefix: str = ""
+    space: Space, fixed: Mapping[str, FixedValue] | None = None, prefix: str = ""
 ) -> Iterator[Candidate]:
     """Every point of a space of choices that has the `fixed` values; the last dimension varies
     fastest (grid sampling)."""
@@ -130,7 +130,9 @@ class Source(ABC):
     is_sequence = True
 
     @abstractmethod
-    def propose(self, number: int, attempt: int, fixed: Mapping[str, Known]) -> Candidate | None:
+    def propose(
+        self, number: int, attempt: int, fixed: Mapping[str, FixedValue]
+    ) -> Candidate | None:
         """A point with the `fixed` values for trial `number`; None when there are no more.
 
         `attempt` counts the points that were refused for this trial.
@@ -149,7 +151,7 @@ class Random(Source):
     def __init__(self, plan: SweepPlan, seed: int) -> None:
         self._space, self._stream = plan.search_space, stream_of(seed)
 
-    def propose(self, number: int, attempt: int, fixed: Mapping[str, Known]) -> Candidate:
+    def propose(self, number: int, attempt: int, fixed: Mapping[str, FixedValue]) -> Candidate:
         """See Source."""
         candidate = draw(self._space, lambda variable: choose(variable, self._stream), fixed)
         return replace(candidate, origin={"kind": "random"})
@@ -164,7 +166,7 @@ class Sobol(Source):
         self._space = plan.search_space
         self._engine = qmc.Sobol(d=max(1, depth(self._space)), scramble=True, rng=seed)
 
-    def propose(self, number: int, attempt: int, fixed: Mapping[str, Known]) -> Candidate:
+    def propose(self, number: int, attempt: int, fixed: Mapping[str, FixedValue]) -> Candidate:
         """See Source; a trial of which every value is fixed uses no point of the sequence."""
         index, point = -1, iter(())
 
@@ -189,7 +191,9 @@ class Grid(Source):
         self._used: list[Mapping[str, float]] = []
         self._matching: Iterator[Candidate] = iter(())
 
-    def propose(self, number: int, attempt: int, fixed: Mapping[str, Known]) -> Candidate | None:
+    def propose(
+        self, number: int, attempt: int, fixed: Mapping[str, FixedValue]
+    ) -> Candidate | None:
         """See Source: the next cell that was not used, or the first one with the fixed values."""
         if not fixed:
             for index, cell in self._cells:

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from ml.specs.search.distributions import Known, Space, Variable, walk
+from ml.specs.search.distributions import FixedValue, Space, Variable, walk
 from ml.sweeps.objective import Goal
 from ml.sweeps.sources import Candidate, Source, choose, draw, stream_of
 
@@ -52,7 +52,7 @@ class Tpe(Source):
         # then those that were stopped, the longest first.
         self._ranked: list[tuple[int, float, float, int]] = []
 
-    def propose(self, number: int, attempt: int, fixed: Mapping[str, Known]) -> Candidate:
+    def propose(self, number: int, attempt: int, fixed: Mapping[str, FixedValue]) -> Candidate:
         """See Source."""
         from optuna.exceptions import ExperimentalWarning
         from optuna.samplers import TPESampler

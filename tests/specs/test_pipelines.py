@@ -21,7 +21,7 @@ from ml.specs.plan.plan import (
     StepPlan,
     SweepPlan,
     commands,
-    given,
+    supplied_inputs,
 )
 from ml.specs.plan.planning import plan
 from ml.specs.sdk.load import load
@@ -228,8 +228,8 @@ def test_a_nested_pipeline(repo: Path) -> None:
     assert job.outputs["best"].type == "custom_model"
     (only,) = commands(job)
     assert only.inputs["rate"].value == 0.5
-    assert "jobs.one.inputs.data" in dict(given(job))
-    assert "jobs.one.jobs.train.inputs.data" not in dict(given(job))
+    assert "jobs.one.inputs.data" in dict(supplied_inputs(job))
+    assert "jobs.one.jobs.train.inputs.data" not in dict(supplied_inputs(job))
 
 
 def test_a_job_runs_a_pipeline_component(repo: Path) -> None:

@@ -40,7 +40,7 @@ from ml.specs.plan.plan import (
     Plan,
     SweepPlan,
     commands,
-    given,
+    supplied_inputs,
     sweeps,
 )
 
@@ -112,7 +112,7 @@ class LocalBackend:
                 f"run it with `--set {field}=PATH`",
                 data.place,
             )
-            for field, data in given(plan)
+            for field, data in supplied_inputs(plan)
             if not data.is_literal and data.path is None and data.source
         ]
         return tuple(dict.fromkeys(found))
@@ -257,7 +257,7 @@ def _demand_inputs(plan: Plan) -> None:
             f"check the path, or run it with `--set {field}=PATH`",
             data.place,
         )
-        for field, data in given(plan)
+        for field, data in supplied_inputs(plan)
         if data.path is not None and not data.path.exists()
     ]
     if missing:

@@ -24,7 +24,15 @@ from ml.core import faults, home, repository
 from ml.core.errors import Problem
 from ml.core.files import locked
 from ml.specs.assets import assets
-from ml.specs.plan.plan import Asset, InputPlan, OutputPlan, PipelinePlan, Plan, given, outputs_of
+from ml.specs.plan.plan import (
+    Asset,
+    InputPlan,
+    OutputPlan,
+    PipelinePlan,
+    Plan,
+    outputs_of,
+    supplied_inputs,
+)
 
 MODELS = frozenset({"custom_model", "mlflow_model", "triton_model"})
 CONTENT = "content"
@@ -74,7 +82,7 @@ def without_assets(outputs: Mapping[str, OutputPlan]) -> dict[str, OutputPlan]:
 
 def differences(plan: Plan) -> Iterator[str]:
     """What a person should know about the assets of a plan before it runs, one line each."""
-    for field, data in given(plan):
+    for field, data in supplied_inputs(plan):
         if data.asset is None or data.asset.version.startswith("@"):
             continue
         if data.asset.made_by:
@@ -160,7 +168,9 @@ def _next(output: OutputPlan, name: str) -> str:
     """The number after the greatest that is registered here or defined by the repository."""
     kind, root = kind_of(output.type), repository.root(Path(output.place.path).absolute())
     taken = [path.name for path in (home.assets() / kind / name).glob("*")]
-    taken += [one.version for one in assets.known(root) if (one.kind, one.name) == (kind, name)]
+    taken += [
+        spec.version for spec in assets.definitions(root) if (spec.kind, spec.name) == (kind, name)
+    ]
     return str(max((int(one) for one in taken if one.isdecimal()), default=0) + 1)
 
 

@@ -66,7 +66,7 @@ def run(
     from ml.core import home
     from ml.specs.check import check
     from ml.specs.plan import planning
-    from ml.specs.plan.plan import CommandPlan, given
+    from ml.specs.plan.plan import CommandPlan, supplied_inputs
     from ml.specs.sdk import load
 
     loaded = load.load(spec, overrides)
@@ -82,7 +82,9 @@ def run(
         _show_plan(backend, plan, isolated, as_json)
         return
     _say(*backend.differences(plan))
-    disk.enforce(backend, say, [data.path for _, data in given(plan) if data.path is not None])
+    disk.enforce(
+        backend, say, [data.path for _, data in supplied_inputs(plan) if data.path is not None]
+    )
     keep = keep or str(plan.tags.get("keep", "")).lower() in {"true", "yes", "1"}
     with progress.watching(plan, show) as watch:
         ended = backend.run(plan, protecting(backend, watch) if keep else watch)

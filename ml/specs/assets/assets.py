@@ -111,7 +111,7 @@ def find(text: str, kind: str, root: Path, store: Path | None = None) -> AssetSp
     reference = parse(text)
     if reference is None or reference.label not in {"", "latest"}:
         return None
-    specs = [spec for spec in known(root) if (spec.kind, spec.name) == (kind, reference.name)]
+    specs = [spec for spec in definitions(root) if (spec.kind, spec.name) == (kind, reference.name)]
     if store and is_name(reference.name) and is_name(reference.version or "1"):
         pattern = f"{kind}/{reference.name}/{reference.version or '*'}/{REGISTERED}"
         specs += [read_registered(file.parent) for file in store.glob(pattern)]
@@ -138,12 +138,12 @@ def newness(version: str) -> tuple[tuple[int, int, str], ...]:
     return tuple((1, int(p), "") if p.isdecimal() else (0, 0, p) for p in parts)
 
 
-def known(root: Path) -> tuple[AssetSpec, ...]:
+def definitions(root: Path) -> tuple[AssetSpec, ...]:
     """Every asset that a spec under `root` defines; read again only when a file changes.
 
     Outside of a repository, only the specs directly in the folder count.
     """
-    return _known(root, tuple(_stamps(root)))
+    return _definitions(root, tuple(_stamps(root)))
 
 
 def digest(path: Path) -> str:
@@ -165,7 +165,7 @@ def _stamps(root: Path) -> Iterator[tuple[Path, int, int]]:
 
 
 @cache
-def _known(root: Path, stamps: tuple[tuple[Path, int, int], ...]) -> tuple[AssetSpec, ...]:
+def _definitions(root: Path, stamps: tuple[tuple[Path, int, int], ...]) -> tuple[AssetSpec, ...]:
     specs = []
     for path, _, _ in stamps:
         try:

@@ -381,7 +381,7 @@ def sweeps(plan: Plan) -> Iterator[SweepPlan]:
         yield plan
 
 
-def given(
+def supplied_inputs(
     plan: Plan, at: str = "", besides: Container[str] = frozenset()
 ) -> Iterator[tuple[str, InputPlan]]:
     """Every input that the spec itself supplies, by its field (`jobs.train.inputs.x`).
@@ -393,7 +393,7 @@ def given(
             yield f"{at}inputs.{name}", data
     if isinstance(plan, PipelinePlan):
         for name, step in plan.steps.items():
-            yield from given(step.plan, f"{at}jobs.{name}.", step.sources)
+            yield from supplied_inputs(step.plan, f"{at}jobs.{name}.", step.sources)
 
 
 def inputs_of(plan: Plan) -> Mapping[str, InputPlan]:

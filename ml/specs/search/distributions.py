@@ -43,7 +43,7 @@ class Variable:
 
 
 @dataclass(frozen=True)
-class Known:
+class FixedValue:
     """A given value, and the number that a sampler would have drawn for it."""
 
     raw: float
@@ -101,12 +101,12 @@ def number(argument: object) -> float:
     return argument
 
 
-def locate(space: Space, point: Mapping[str, object]) -> dict[str, Known]:
+def locate(space: Space, point: Mapping[str, object]) -> dict[str, FixedValue]:
     """The variables that a point determines, by path; points and nested points may be partial.
 
     Raises Misfit for an unknown name and for a value that the space never yields.
     """
-    variables: dict[str, Known] = {}
+    variables: dict[str, FixedValue] = {}
     _locate(space, point, "", (), variables)
     return variables
 
@@ -116,7 +116,7 @@ def _locate(
     point: Mapping[str, object],
     prefix: str,
     at: tuple[str, ...],
-    variables: dict[str, Known],
+    variables: dict[str, FixedValue],
 ) -> None:
     for name, value in point.items():
         path, where = f"{prefix}{name}", (*at, str(name))
@@ -128,9 +128,9 @@ def _locate(
         dimension = space[name]
         if dimension.kind == "choice" and isinstance(value, Mapping):
             index, inside = _branch(dimension, value, path, where)
-            variables |= {path: Known(index, value), **inside}
+            variables |= {path: FixedValue(index, value), **inside}
         else:
-            variables[path] = Known(_raw(dimension, value, where), _spelt(dimension, value))
+            variables[path] = FixedValue(_raw(dimension, value, where), _spelt(dimension, value))
 
 
 def dimensions(branch: Mapping[str, object]) -> dict[str, Dimension]:
@@ -140,16 +140,16 @@ def dimensions(branch: Mapping[str, object]) -> dict[str, Dimension]:
 
 def _branch(
     dimension: Dimension, values: Mapping[str, object], path: str, at: tuple[str, ...]
-) -> tuple[int, dict[str, Known]]:
+) -> tuple[int, dict[str, FixedValue]]:
     """The only branch of a nested choice that can yield these values, and its variables."""
-    fitting: list[tuple[int, dict[str, Known]]] = []
+    fitting: list[tuple[int, dict[str, FixedValue]]] = []
     misfits: list[Misfit] = []
     for index, branch in enumerate(dimension.args):
         if not isinstance(branch, Mapping) or not values.keys() <= branch.keys():
             continue
         free = dimensions(branch)
         if all(same(branch[key], member) for key, member in values.items() if key not in free):
-            inside: dict[str, Known] = {}
+            inside: dict[str, FixedValue] = {}
             free_values = {key: member for key, member in values.items() if key in free}
             try:
                 _locate(free, free_values, f"{path}.{index}.", at, inside)

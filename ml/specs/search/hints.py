@@ -31,7 +31,7 @@ from ml.specs.plan.plan import CommandPlan, Constraint, Environment, Hints, Poin
 from ml.specs.sdk.load import Spec
 from ml.specs.search import constraints, distributions
 from ml.specs.search.constraints import Expression, Unclear
-from ml.specs.search.distributions import Known, Misfit
+from ml.specs.search.distributions import FixedValue, Misfit
 
 ENDINGS = (".hints.yml", ".hints.yaml")
 SECTIONS = ("try_first", "constraints", "jobs")
@@ -175,7 +175,7 @@ class _Reading:
             yield Constraint(expression.text, at.place(), because), expression
 
     def _points(self, conditions: list[Expression]) -> Iterator[Point]:
-        points: list[dict[str, Known]] = []
+        points: list[dict[str, FixedValue]] = []
         for at, values, because in self._entries("try_first", "values"):
             if not isinstance(values, dict) or not values:
                 self.problems.append(_misshapen(at, "a point", "`values: {NAME: VALUE, …}`"))

@@ -22,7 +22,7 @@ from ml.core.errors import Exit, Problem, Refused
 from ml.core.repository import shown
 from ml.specs.assets import assets
 from ml.specs.plan.json import from_json, to_json
-from ml.specs.plan.plan import CommandPlan, PipelinePlan, SweepPlan, given
+from ml.specs.plan.plan import CommandPlan, PipelinePlan, SweepPlan, supplied_inputs
 
 # The number of changed packages that are named.
 _NAMED = 5
@@ -111,7 +111,7 @@ def save(
     """Save the plan in the job folder, with the code and the data; data is read for its digest."""
     data = [
         {"field": field, "path": str(source.path), "digest": digest(source.path)}
-        for field, source in given(plan)
+        for field, source in supplied_inputs(plan)
         if source.path is not None and not source.is_literal
     ]
     codes = [

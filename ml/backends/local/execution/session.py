@@ -16,7 +16,7 @@ from ml.backends.local.runs import lineage
 from ml.backends.local.snapshot import Snapshot
 from ml.backends.local.tracking.tracking import Tracking
 from ml.specs.assets import assets
-from ml.specs.plan.plan import CommandPlan, PipelinePlan, Plan, SweepPlan, commands, given
+from ml.specs.plan.plan import CommandPlan, PipelinePlan, Plan, SweepPlan, commands, supplied_inputs
 
 
 @dataclass(frozen=True)
@@ -99,5 +99,5 @@ class Preparation:
 
 def assets_of(plan: Plan) -> dict[str, str]:
     """The assets that a plan is given: digest of the content → `azureml:name:version`."""
-    named = (data.asset for _, data in given(plan) if data.asset)
+    named = (data.asset for _, data in supplied_inputs(plan) if data.asset)
     return {asset.digest: str(asset) for asset in named if asset.digest}
