@@ -1,6 +1,6 @@
-"""What training a model and asking it cost: machine time always, money where a price is known.
+"""The cost of training and of predictions: machine time always, money where a price is known.
 
-No price is made up: whoever knows one hands in a `Prices`; without it the amounts are left out.
+The caller passes a `Prices`; without a price the amounts are left out.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from ml.backends.runs import Run
 from ml.serving.client import Timing
 
 PREDICTIONS = 1000
-# How a job names the cluster that it is to run on.
+# The prefix of a cluster in a job's `compute`.
 CLUSTER = "azureml:"
 
 
 @dataclass(frozen=True)
 class Price:
-    """What an hour of an `instance_type` costs, in `currency`, as `source` had it on `as_of`."""
+    """The price of an hour of an `instance_type` in `currency`, from `source` on `as_of`."""
 
     per_hour: float
     currency: str
@@ -29,8 +29,7 @@ class Price:
     instance_type: str = ""
 
 
-# The price of an instance type, or of a node of a cluster (`azureml:NAME`); None where it is not
-# known.
+# The price of an instance type, or of a node of a cluster (`azureml:NAME`); None if unknown.
 Prices = Callable[[str], Price | None]
 
 
@@ -46,12 +45,11 @@ def of(
     prices: Prices = unknown,
     lineage: Mapping[str, Any] = MappingProxyType({}),
 ) -> Mapping[str, object]:
-    """What evidence.json states under `cost`; `made` is the training run's lineage.
+    """The field `cost` of evidence.json; `lineage` is the training run's.
 
-    A thousand predictions are counted one after another on one instance, at the mean latency that
-    was measured: an instance that answers several at once costs less. The training is what its job
-    asks for, `instance_count` nodes of its cluster, for as long as it took on this machine, which
-    nobody pays by the hour and which those nodes may be faster or slower than.
+    A thousand predictions are counted in sequence on one instance, at the measured mean latency; an
+    instance that answers several at once costs less. Training is counted on the nodes that its job
+    asks for, for the time that it took on this machine; those nodes may be faster or slower.
     """
     compute = str(lineage.get("compute") or "")
     node = prices(compute) if compute.startswith(CLUSTER) else None
@@ -59,13 +57,13 @@ def of(
     why = (
         f"as if a node of {compute} were as fast as this machine"
         if node
-        else f"it ran on this machine; nobody knows here what {compute or 'its compute'} costs"
+        else f"it ran on this machine; the price of {compute or 'its compute'} is unknown here"
     )
     type_of = node.instance_type if node else ""
     training = _spent(
         trained.active_s, timing.hardware, type_of, node, lineage.get("nodes") or 1, why
     )
-    why = "" if price else f"nobody knows here what {instance_type or 'its instance'} costs"
+    why = "" if price else f"the price of {instance_type or 'its instance'} is unknown here"
     asking = PREDICTIONS * timing.mean_ms / 1000
     stated: dict[str, object] = {
         "training": training,

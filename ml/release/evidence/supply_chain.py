@@ -1,4 +1,4 @@
-"""What a model was made with, as the evidence states it: packages, licences, advisories, SBOM."""
+"""The supply chain of a model as evidence: packages, licences, advisories, bill of materials."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ SBOM = "sbom.json"
 
 
 def look() -> tuple[Mapping[str, object], str]:
-    """What evidence.json states under `supply_chain`, and the text of the SBOM.
+    """The field `supply_chain` of evidence.json, and the text of the bill of materials.
 
-    Without a lock both are empty, and the gate refuses that. Raises Refused for a source of
-    advisories that is named or there, and cannot be read.
+    Without a lock both are empty, which the gate refuses. Raises Refused for a source of advisories
+    that cannot be read.
     """
     try:
         found = packages(repository.root() / LOCK)
@@ -52,10 +52,9 @@ def look() -> tuple[Mapping[str, object], str]:
 
 
 def today(of: SupplyChain) -> SupplyChain:
-    """What evidence states, with what the source has by now on the packages that it names.
+    """The supply chain with today's advisories on its packages.
 
-    A source that is older than the one read then adds to it and takes nothing away. Raises Refused
-    as `look` does.
+    An older source than that of the evidence only adds advisories. Raises Refused as `look` does.
     """
     known = _known()
     if known is None:
@@ -72,7 +71,7 @@ def today(of: SupplyChain) -> SupplyChain:
 
 
 def _known() -> tuple[str, Advisories] | None:
-    """The source as it is shown, and what it has; None where there is none."""
+    """The source's name for messages and its advisories; None without a source."""
     source = Path(os.environ.get(VARIABLE) or repository.root() / ADVISORIES)
     if not os.environ.get(VARIABLE) and not source.exists():
         return None

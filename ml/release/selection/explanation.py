@@ -1,4 +1,4 @@
-"""A selection explained: which trial is first by each ranking, and why the rankings differ."""
+"""The explanation of a selection: the first trial by each ranking, and why the rankings differ."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _FACTOR = 1.05
 
 
 def sentences(selection: Selection) -> Iterator[str]:
-    """Sentences about the rankings; the first names the chosen trial and says why."""
+    """Sentences about the rankings; the first names the chosen trial and the reason."""
     first, best = selection.by_score, selection.by_metric
     if first is None:
         yield f"{best.candidate.label} is first by {selection.metric}; none has a score"
@@ -80,7 +80,7 @@ def _agreed(selection: Selection, first: Ranked) -> Iterator[str]:
 
 
 def _differences(selection: Selection, first: Ranked, best: Ranked) -> Iterator[str]:
-    """Term by term, first against best: by how much, and what it is worth in the score."""
+    """The difference in each term, first against best, and its share of the score."""
     worth = {
         term: first.parts[term] - best.parts[term]
         for term in TERMS
@@ -112,7 +112,7 @@ def _difference(selection: Selection, term: str, ours: float, theirs: float) -> 
 
 
 def _by_chance(selection: Selection, first: Ranked, best: Ranked) -> str:
-    """Said when what the score gives up in quality is within the spread over seeds."""
+    """A sentence when the quality given up is within the spread over seeds, else ""."""
     terms = [ranked.candidate.terms for ranked in (first, best)]
     if "stability" in selection.left_out or first.missing or best.missing:
         return ""
@@ -144,7 +144,7 @@ def _missing(selection: Selection) -> Iterator[str]:
 
 
 def _points(selection: Selection) -> bool:
-    # A share is spoken of in points, where the project reckons in them.
+    # Shares are written in points where the project counts quality in points.
     return selection.weights.quality.reference == 0.01
 
 

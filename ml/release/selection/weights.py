@@ -2,7 +2,7 @@
 
     score = w1 · quality − w2 · latency − w3 · cost − w4 · spread
 
-Each term is its value ÷ a `reference`, so that a weight says what one reference unit is worth:
+Each term is its value ÷ a `reference`, so that a weight is the worth of one reference unit:
 with quality in hundredths (reference 0.01, weight 1) and latency in ten milliseconds (reference 10,
 weight 0.5), ten milliseconds cost as much as half a point of quality. Stability is the spread over
 seeds or folds with its sign turned. The references are the project's and not the range of the

@@ -22,7 +22,7 @@ Positive = Annotated[float, Field(gt=0, lt=1e9)]
 class Limits:
     """The smallest differences from the reference that are a breach.
 
-    `alpha` is the chance of a false alarm of one report; fewer than `min_rows` rows are not
+    `alpha` is the probability of a false alarm of one report; fewer than `min_rows` rows are not
     judged. `distance` is between numbers (Kolmogorov and Smirnov's, 0 to 1), `psi` between
     categories, `missing` a share of the rows, `loss` per answer whose right one is known. `ignore`
     names columns that are not compared.

@@ -17,7 +17,7 @@ from ml.serving import endpoint
 from ml.serving.router.records import FOLDER, numbered
 from ml.toolkit.reference import Kind, clean
 
-# What a model says of a row of a table, and what a column of one is called by.
+# The name of the prediction for a row of a table.
 PREDICTION = "prediction"
 # As JSON writes them: 007 is a name, and so are nan and 1_000.
 _NUMBER = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?([eE][+-]?\d+)?", re.ASCII)
@@ -25,7 +25,7 @@ _NUMBER = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?([eE][+-]?\d+)?", re.ASCII)
 
 @dataclass(frozen=True)
 class Row:
-    """One request, or one row of a table that was in one; `answer` is None without any.
+    """One request, or one row of a table in a request; `answer` is None without an answer.
 
     `id` is the request's, and `ID/ROW`, from 0, where a table has several rows.
     """
