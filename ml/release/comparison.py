@@ -21,7 +21,7 @@ from ml.release.promotion.gate_check import champion_evidence, decide_on, load_g
 from ml.release.versions import EVALUATION, MODEL, descendants
 from ml.serving.scoring.manifest import ManifestError, verify
 from ml.toolkit.evaluation import PREDICTIONS
-from policies.promotion.comparison import Difference, difference
+from policies.promotion.comparison import Difference, difference, paired_difference
 from policies.promotion.decision import Decision
 from policies.promotion.evidence import Estimate, Evidence, Metrics, missing, parse
 
@@ -227,6 +227,7 @@ def _side(reference: Version | Run, notes: list[str]) -> tuple[Side, str]:
     own = replace(
         own,
         outcomes=rows.outcomes(own.primary_metric or ""),
+        statistics=rows.statistics(own.primary_metric or ""),
         groups=rows.groups(),
         members=rows.members(),
         disagreements=(),
@@ -382,24 +383,22 @@ def _paired(
     units: tuple[str, ...] | None = None,
 ) -> Difference | None:
     """The paired difference, computed as the gates do; None when the two have other units."""
-    ours, theirs = (
-        side.outcomes.get(metric, {}).get(split) or _primary(side, split, metric)
-        for side in (candidate, champion)
-    )
-    if units is not None:
-        ours, theirs = (
-            {unit: side[unit] for unit in units if unit in side} for side in (ours, theirs)
-        )
     try:
+        if metric == candidate.evidence.primary_metric:
+            return paired_difference(
+                candidate.evidence, champion.evidence, split, confidence, units
+            )
+        ours, theirs = (
+            {
+                unit: value
+                for unit, value in side.outcomes.get(metric, {}).get(split, {}).items()
+                if units is None or unit in units
+            }
+            for side in (candidate, champion)
+        )
         return difference(ours, theirs, confidence, candidate.evidence.groups.get(split))
     except ValueError:
         return None
-
-
-def _primary(side: Side, split: str, metric: str) -> Mapping[str, float]:
-    if metric != side.evidence.primary_metric:
-        return {}
-    return side.evidence.outcomes.get(split, {})
 
 
 def _estimate(metrics: Metrics, place: str, metric: str) -> Estimate | None:

@@ -36,7 +36,7 @@ _DELIMITERS = ",;\t|"
 _SNIFFED = 1 << 16
 _ID = ("id", "key", "uuid", "guid", "number", "index")
 _POSITIVE = frozenset({"1", "yes", "true", "y", "t"})
-PRIMARY: Mapping[Task, str] = {"binary": "log_loss", "multiclass": "log_loss", "regression": "mae"}
+PRIMARY: Mapping[Task, str] = {"binary": "auc", "multiclass": "log_loss", "regression": "mae"}
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -64,11 +64,15 @@ _FIELDS = frozenset(
 
 
 class SchemaRefused(ValueError):
-    """A schema is not one of a table with a target; `field` is the one that is wrong."""
+    """A schema is not one of a table with a target.
 
-    def __init__(self, field: str, found: str, expected: str) -> None:
-        self.field, self.found, self.expected = field, found, expected
-        super().__init__(f"`{field}` is {found}, expected {expected}")
+    `field` is the one that is wrong, `known` the values that it may have, where they can be listed.
+    """
+
+    def __init__(self, field: str, found: str, expected: str, known: Iterable[str] = ()) -> None:
+        self.field, self.found, self.known = field, found, tuple(known)
+        self.expected = f"{expected}{', '.join(self.known)}"
+        super().__init__(f"`{field}` is {found}, expected {self.expected}")
 
 
 @dataclass(frozen=True)
@@ -90,21 +94,17 @@ class Target:
         """The head of a schema; SchemaRefused names the field that is wrong."""
         types = {column.name: column.type for column in columns}
         if unknown := sorted(raw.keys() - _FIELDS):
-            raise SchemaRefused(
-                unknown[0], "an unknown field", f"one of {', '.join(sorted(_FIELDS))}"
-            )
+            raise SchemaRefused(unknown[0], "an unknown field", "one of ", sorted(_FIELDS))
         task = raw.get("task")
         if task not in TASKS or task == "ranking":
             raise SchemaRefused("task", repr(task), "binary, multiclass or regression")
         metric = raw.get("primary_metric")
         if metric not in METRICS[task]:
-            raise SchemaRefused(
-                "primary_metric", repr(metric), f"one of {', '.join(METRICS[task])}"
-            )
+            raise SchemaRefused("primary_metric", repr(metric), "one of ", METRICS[task])
         for name in ("target", "id", "group", "time"):
             column = raw.get(name)
             if column not in types and (column is not None or name == "target"):
-                raise SchemaRefused(name, repr(column), f"one of {', '.join(types)}")
+                raise SchemaRefused(name, repr(column), "one of ", types)
         slices = raw.get("slices")
         if not isinstance(slices, list) or not slices or not {*slices} <= {*types}:
             raise SchemaRefused("slices", repr(slices), "a list of one or more columns")

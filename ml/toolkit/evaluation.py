@@ -185,17 +185,12 @@ def check(document: object) -> None:
 
 
 def wrong_primary(task: object, metric: object, goal: object) -> str:
-    """Why the primary metric will not do, or "": versions are compared by it unit by unit."""
+    """Why versions of a model of that task cannot be compared by the metric, or ""."""
     if task not in TASKS:
         return f"task is {task!r}, not one of {', '.join(TASKS)}"
-    paired = {
-        name: definition
-        for name, definition in METRICS[task].items()
-        if definition.of_units is not None
-    }
-    if metric not in paired:
-        return f"primary_metric is {metric!r}, not one with a value a unit: {', '.join(paired)}"
-    required = paired[str(metric)].goal
+    if metric not in METRICS[task]:
+        return f"primary_metric is {metric!r}, not one of {', '.join(METRICS[task])}"
+    required = METRICS[task][str(metric)].goal
     return "" if goal == required else f"goal is {goal!r}, which for {metric} is to {required}"
 
 

@@ -1,7 +1,7 @@
 """The metrics of each task, and the form of the predictions that they need.
 
 A metric is the mean of one value a unit (`of_units`), or follows from all units at once (`of_all`).
-Versions are compared unit by unit, so the primary metric is one of the former. The formulas are
+Versions can be compared by either: on the same units, or the same draws of them. The formulas are
 scikit-learn's (https://scikit-learn.org/stable/modules/model_evaluation.html); a test compares.
 """
 
@@ -22,6 +22,8 @@ Task = Literal["ranking", "binary", "multiclass", "regression"]
 TASKS: tuple[Task, ...] = get_args(Task)
 # Probabilities of 0 and 1 are taken for these, as scikit-learn's log_loss does.
 _EPS = float(np.finfo(np.float64).eps)
+# Of `lift_at_10` and `recall_at_precision_90`.
+_TOP, _PRECISION = 0.1, 0.9
 # So many numbers of one chunk of draws are held at once.
 _HELD = 4_000_000
 
@@ -109,6 +111,79 @@ def _f1(answers: Answers, times: Values) -> Values:
     return np.asarray(np.divide(2.0 * hits, named, out=nothing, where=named > 0))
 
 
+def _macro_f1(answers: Answers, times: Values) -> Values:
+    """The mean F1 of the classes that occur or are predicted."""
+    of_class = []
+    for label in np.unique([answers.expected, answers.predicted]):
+        right, given = answers.expected == label, answers.predicted == label
+        hits, named = times @ (right & given), times @ right + times @ given
+        nothing = np.full(len(times), np.nan)
+        of_class.append(np.divide(2.0 * hits, named, out=nothing, where=named > 0))
+    return np.asarray(np.nanmean(of_class, axis=0))
+
+
+def _from_the_top(answers: Answers, times: Values) -> tuple[Values, Values]:
+    """How many "1", and how many rows at all, score at least as high as each distinct score, the
+    highest first: (draws, scores) each.
+    """
+    order = np.argsort(-answers.score, kind="stable")
+    starts = np.flatnonzero(np.diff(answers.score[order], prepend=2.0))
+    counted = times[:, order]
+    ones, every = (
+        np.add.reduceat(counted * of, starts, axis=1).cumsum(axis=1)
+        for of in (answers.expected[order] == "1", 1.0)
+    )
+    return ones, every
+
+
+def _share(part: Values, whole: Values) -> Values:
+    """part / whole, NaN where the whole is nothing."""
+    nothing = np.full(np.broadcast_shapes(part.shape, whole.shape), np.nan)
+    return np.asarray(np.divide(part, whole, out=nothing, where=whole > 0))
+
+
+def _average_precision(answers: Answers, times: Values) -> Values:
+    """The precision at every score that a "1" has, averaged over the "1"."""
+    ones, every = _from_the_top(answers, times)
+    gained = np.diff(ones, prepend=0.0, axis=1)
+    precision = np.nan_to_num(_share(ones, every))
+    return _share((gained * precision).sum(axis=1), ones[:, -1])
+
+
+def _recall_at_precision(answers: Answers, times: Values) -> Values:
+    """The largest share of the "1" that a threshold finds with a precision of 0.9; 0 if none."""
+    ones, every = _from_the_top(answers, times)
+    precise = _share(ones, every) >= _PRECISION - 1e-12
+    return _share(np.where(precise, ones, 0.0).max(axis=1), ones[:, -1])
+
+
+def _lift(answers: Answers, times: Values) -> Values:
+    """The share of "1" among the tenth of rows that score highest, by the share among all. Of rows
+    that tie at its end a part counts.
+    """
+    ones, every = _from_the_top(answers, times)
+    tenth = every[:, -1:] * _TOP
+    at = np.argmax(every >= tenth, axis=1)[:, None]
+    before = np.maximum(at - 1, 0)
+    below, found = (
+        np.where(at > 0, np.take_along_axis(of, before, axis=1), 0.0) for of in (every, ones)
+    )
+    own = np.take_along_axis(every, at, axis=1) - below
+    rest = np.take_along_axis(ones, at, axis=1) - found
+    found = found + rest * (tenth - below) / np.maximum(own, 1.0)
+    return _share(found / tenth, ones[:, -1:] / every[:, -1:])[:, 0]
+
+
+def _quantile_loss(level: float) -> Metric:
+    """The pinball loss of a predicted quantile."""
+
+    def of_units(answers: Answers) -> Values:
+        short = -_errors(answers)
+        return np.maximum(level * short, (level - 1) * short)
+
+    return Metric("minimize", of_units=of_units)
+
+
 def _rmse(answers: Answers, times: Values) -> Values:
     return np.asarray(np.sqrt(times @ _errors(answers) ** 2 / times.sum(axis=1)))
 
@@ -127,16 +202,22 @@ METRICS: Mapping[Task, Mapping[str, Metric]] = {
         "log_loss": Metric("minimize", of_units=lambda answers: _surprise(_probability(answers))),
         "brier": Metric("minimize", of_units=lambda answers: (1 - _probability(answers)) ** 2),
         "auc": Metric("maximize", of_all=_auc),
+        "average_precision": Metric("maximize", of_all=_average_precision),
         "f1": Metric("maximize", of_all=_f1),
+        "lift_at_10": Metric("maximize", of_all=_lift),
+        "recall_at_precision_90": Metric("maximize", of_all=_recall_at_precision),
     },
     "multiclass": {
         "accuracy": _ACCURACY,
         "log_loss": Metric("minimize", of_units=lambda answers: _surprise(answers.score)),
+        "f1": Metric("maximize", of_all=_macro_f1),
     },
     "regression": {
         "mae": Metric("minimize", of_units=lambda answers: np.abs(_errors(answers))),
         "mse": Metric("minimize", of_units=lambda answers: _errors(answers) ** 2),
         "rmse": Metric("minimize", of_all=_rmse),
+        "quantile_loss_10": _quantile_loss(0.1),
+        "quantile_loss_90": _quantile_loss(0.9),
     },
 }
 

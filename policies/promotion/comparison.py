@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from policies.promotion.decision import Case, Finding, estimate, real, shown, unsound
-from policies.promotion.evidence import Evidence
+from policies.promotion.evidence import Evidence, Statistic
 from policies.promotion.gates import Gate
 
 RESAMPLES = 10_000
+# Of a metric of all units together, of which every draw is computed anew; so many numbers at once.
+STATISTIC_RESAMPLES = 2000
+_HELD = 2_000_000
 SEED = 20_240_229  # fixed, so that the same evidence always gets the same decision
 # An interval over fewer groups is not reliable (Cameron, Gelbach and Miller 2008).
 FEWEST_GROUPS = 10
@@ -59,14 +65,87 @@ def difference(
     return Difference(float(differences.mean()), float(low), float(high), len(units))
 
 
+def difference_of_statistics(
+    units: Collection[str],
+    candidate: Statistic,
+    champion: Statistic,
+    confidence: float,
+    groups: Mapping[str, str] | None = None,
+) -> Difference:
+    """As `difference`, for a metric of all units together: both are computed on the same draws.
+
+    Draws on which one of the two is not defined (no positive label, say) are left out. Raises
+    ValueError as `difference`, and when the metric is not defined on the units or on most draws.
+    """
+    names = sorted(units)
+    at = _numbered([groups.get(unit, "") for unit in names]) if groups else np.arange(len(names))
+    count = int(at.max()) + 1
+
+    def apart(times: NDArray[Any]) -> NDArray[np.float64]:
+        counted = times[:, at].astype(np.float64)
+        return candidate(names, counted) - champion(names, counted)
+
+    point = float(apart(np.ones((1, count)))[0])
+    if not math.isfinite(point):
+        raise ValueError("the metric is not defined on these units")
+    rng, chunk = np.random.default_rng(SEED), max(1, _HELD // len(names))
+    draws = np.full(count, 1 / count)
+    drawn = np.concatenate(
+        [
+            apart(rng.multinomial(count, draws, min(chunk, STATISTIC_RESAMPLES - start)))
+            for start in range(0, STATISTIC_RESAMPLES, chunk)
+        ]
+    )
+    defined = drawn[np.isfinite(drawn)]
+    if 2 * len(defined) < len(drawn):
+        raise ValueError("the metric is not defined on most draws of these units")
+    tail = 100 * (1 - confidence) / 2
+    low, high = np.percentile(defined, [tail, 100 - tail])
+    return Difference(point, min(float(low), point), max(float(high), point), len(names))
+
+
+def paired_difference(
+    candidate: Evidence,
+    champion: Evidence,
+    split: str,
+    confidence: float,
+    only: Collection[str] | None = None,
+) -> Difference:
+    """How the primary metric of two models differs on a split, or on `only` some of its units.
+
+    Raises ValueError as `difference`.
+    """
+    ours, theirs = (
+        {
+            unit: value
+            for unit, value in of.outcomes.get(split, {}).items()
+            if only is None or unit in only
+        }
+        for of in (candidate, champion)
+    )
+    groups = candidate.groups.get(split)
+    if split not in candidate.statistics or split not in champion.statistics:
+        return difference(ours, theirs, confidence, groups)
+    if not ours or ours.keys() != theirs.keys():
+        raise ValueError("the two were not measured on the same units")
+    statistics = (candidate.statistics[split], champion.statistics[split])
+    return difference_of_statistics(ours, *statistics, confidence, groups)
+
+
 def _grouped(rows: np.ndarray, labels: list[str]) -> np.ndarray:
     """The sum of the rows of every group."""
+    at = _numbered(labels)
+    return np.stack([np.bincount(at, column) for column in rows.T], axis=1)
+
+
+def _numbered(labels: list[str]) -> np.ndarray:
+    """The number of the group of every row."""
     names, at = np.unique(labels, return_inverse=True)
     if "" in names:
         raise ValueError("a unit has no group")
     if len(names) < FEWEST_GROUPS:
         raise ValueError(f"{len(names)} groups, at least {FEWEST_GROUPS} are needed")
-    return np.stack([np.bincount(at, column) for column in rows.T], axis=1)
+    return at
 
 
 _NO_SPLIT = Finding("fail", "no split", "`non-inferiority.splits` in the project's gates.yml")
@@ -100,10 +179,10 @@ def non_inferiority(case: Case, gate: Gate) -> Finding:
     """
     if case.champion is None:
         return _NO_CHAMPION
-    margin = gate.number("margin")
-    required = f"paired difference above −{margin:g} on " + (", ".join(case.splits) or "a split")
     if not case.splits:
         return _NO_SPLIT
+    margin = _margin(case, gate)
+    required = f"paired difference above −{margin:.4g} on " + ", ".join(case.splits)
     confidence, first = gate.number("confidence"), case.splits[0]
     compared = {split: _compare(case, split, confidence) for split in case.splits}
     slices = _slices(case, first)
@@ -120,6 +199,16 @@ def non_inferiority(case: Case, gate: Gate) -> Finding:
         return Finding("fail", found, required, reason, measured=True)
     notes = f"not shown either way: {'; '.join(unsure)}" if unsure else ""
     return Finding("pass", found, required, notes)
+
+
+def _margin(case: Case, gate: Gate) -> float:
+    """How much worse is tolerated: in the metric's own unit; of a regression, whose metrics have
+    the unit of its target, as a share of the champion's value on the first split.
+    """
+    margin, metric = gate.number("margin"), case.evidence.primary_metric or ""
+    if case.evidence.task != "regression" or case.champion is None:
+        return margin
+    return margin * real(estimate(case.champion.metrics, case.splits[0], metric).value)
 
 
 def _slices(case: Case, split: str) -> dict[str, tuple[str, ...]]:
@@ -140,7 +229,7 @@ def _worse_slices(
     margin. Of many slices one looks bad by chance, so the intervals are wider by Bonferroni's
     correction.
     """
-    min_count, margin = gate.number("slice_min_count"), gate.number("margin")
+    min_count, margin = gate.number("slice_min_count"), _margin(case, gate)
     judged = {name: units for name, units in slices.items() if len(units) >= min_count}
     confidence = 1 - (1 - gate.number("confidence")) / max(len(judged), 1)
     worse, unsure = [], []
@@ -196,17 +285,20 @@ def _compare(
     if sign is None:
         return None, "not compared: no goal"
     bounds = case.bounds(ours.primary_metric)
-    candidate, champion = (evidence.outcomes.get(split, {}) for evidence in (ours, theirs))
-    if only is not None:
-        candidate, champion = (
-            {unit: values[unit] for unit in only if unit in values}
-            for values in (candidate, champion)
-        )
-    values = [*candidate.values(), *champion.values()]
+    if split in ours.statistics:
+        metric = ours.primary_metric or ""
+        values = [estimate(evidence.metrics, split, metric).value for evidence in (ours, theirs)]
+    else:
+        values = [
+            value
+            for evidence in (ours, theirs)
+            for unit, value in evidence.outcomes.get(split, {}).items()
+            if only is None or unit in only
+        ]
     if bounds is None or not all(bounds[0] <= real(value) <= bounds[1] for value in values):
         return None, "not compared: a value is out of bounds"
     try:
-        result = difference(candidate, champion, confidence, ours.groups.get(split))
+        result = paired_difference(ours, theirs, split, confidence, only)
     except ValueError as error:
         return None, f"not compared: {error}"
     if only is None and result.count < case.min_count:

@@ -8,13 +8,15 @@ type are the same, and a gate refuses both.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields
 from datetime import datetime
 from functools import cache
 from types import MappingProxyType
 from typing import Annotated, Any, TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
 from pydantic import (
     AfterValidator,
     AwareDatetime,
@@ -33,6 +35,9 @@ MOST = 1e9
 # A field that a complete document may leave out.
 OPTIONAL: Mapping[str, object] = MappingProxyType({"optional": True})
 T = TypeVar("T")
+# A metric of several units together: their names, and how often each counts in each draw
+# (draws, units) → the metric of each draw, NaN where it is not defined.
+Statistic = Callable[[Sequence[str], NDArray[np.float64]], NDArray[np.float64]]
 
 
 @dataclass(frozen=True)
@@ -336,12 +341,15 @@ class Evidence(EvidenceFile):
     `files` maps each file of the model folder to the format of its content ("" for none that is
     allowed). `disagreements` lists what differs between the document and the predictions; None
     means that nobody compared them. By split: `outcomes` has the primary metric of every unit,
-    `groups` what was drawn with a unit, `members` the units of every slice by dimension.
+    `groups` what was drawn with a unit, `members` the units of every slice by dimension. Where the
+    primary metric is one of all units together (an AUC), `statistics` computes it and the
+    `outcomes` are NaN.
     """
 
     files: Mapping[str, str] | None = None
     disagreements: tuple[str, ...] | None = None
     outcomes: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    statistics: Mapping[str, Statistic] = field(default_factory=dict, compare=False)
     groups: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     members: Mapping[str, Mapping[str, Mapping[str, tuple[str, ...]]]] = field(default_factory=dict)
 

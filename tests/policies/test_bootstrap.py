@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
+from sklearn.metrics import roc_auc_score
 
-from policies.promotion.comparison import difference
+from ml.toolkit.tasks import METRICS, Answers
+from policies.promotion.comparison import (
+    FEWEST_GROUPS,
+    STATISTIC_RESAMPLES,
+    difference,
+    difference_of_statistics,
+)
+from policies.promotion.evidence import Statistic
 
 
 def units(values: list[float]) -> dict[str, float]:
@@ -101,3 +110,77 @@ def test_a_unit_without_a_group_and_too_few_groups_are_refused() -> None:
         difference(ours, ours, 0.95, {"u1": "a"})
     with pytest.raises(ValueError, match="2 groups"):
         difference(ours, ours, 0.95, {unit: (unit[1] < "5" and "a") or "b" for unit in ours})
+
+
+def mean(values: np.ndarray) -> Statistic:
+    """The mean of the units' values, which has a value a unit as well."""
+
+    def statistic(names: Sequence[str], times: np.ndarray) -> np.ndarray:
+        own = values[[int(name[1:]) for name in names]]
+        return np.asarray(times @ own / times.sum(axis=1))
+
+    return statistic
+
+
+def area(labels: np.ndarray, scores: np.ndarray) -> Statistic:
+    """The AUC of the units."""
+    answers = Answers(
+        labels.astype(str), labels.astype(str), np.zeros(len(labels), np.int64), scores
+    )
+    of_all = METRICS["binary"]["auc"].of_all
+    assert of_all is not None
+    return lambda names, times: of_all(answers[[int(name[1:]) for name in names]], times)
+
+
+@pytest.mark.parametrize("grouped", [False, True])
+def test_a_mean_compared_as_a_statistic_is_compared_as_before(grouped: bool) -> None:
+    """The same difference, and the same interval but for the draws."""
+    chance = np.random.default_rng(4)
+    ours, theirs = chance.normal(0.1, 1, 400), chance.normal(0, 1, 400)
+    names = units([0.0] * 400)
+    groups = {name: f"g{at // 8}" for at, name in enumerate(names)} if grouped else None
+    one = difference(units(list(ours)), units(list(theirs)), 0.95, groups)
+    other = difference_of_statistics(names, mean(ours), mean(theirs), 0.95, groups)
+    width = one.high - one.low
+    assert other.mean == pytest.approx(one.mean) and other.count == one.count == 400
+    assert other.low == pytest.approx(one.low, abs=0.06 * width)
+    assert other.high == pytest.approx(one.high, abs=0.06 * width)
+    assert other == difference_of_statistics(names, mean(ours), mean(theirs), 0.95, groups)
+
+
+def test_two_aucs_are_compared_on_the_same_draws() -> None:
+    """As a loop over resamples does; the same model twice differs by nothing."""
+    chance = np.random.default_rng(5)
+    labels = chance.integers(0, 2, 200)
+    ours, theirs = (np.clip(labels * by + chance.random(200), 0, 1.5) / 1.5 for by in (0.5, 0.3))
+    names = units([0.0] * 200)
+    same = difference_of_statistics(names, area(labels, ours), area(labels, ours), 0.95)
+    assert (same.mean, same.low, same.high, same.count) == (0, 0, 0, 200)
+    found = difference_of_statistics(names, area(labels, ours), area(labels, theirs), 0.95)
+    drawn = []
+    for _ in range(STATISTIC_RESAMPLES):
+        at = chance.integers(0, 200, 200)
+        drawn.append(roc_auc_score(labels[at], ours[at]) - roc_auc_score(labels[at], theirs[at]))
+    low, high = np.percentile(drawn, [2.5, 97.5])
+    assert found.mean == roc_auc_score(labels, ours) - roc_auc_score(labels, theirs)
+    assert found.low == pytest.approx(low, abs=0.08 * (high - low))
+    assert found.high == pytest.approx(high, abs=0.08 * (high - low))
+
+
+def test_a_statistic_that_is_not_defined_is_not_compared() -> None:
+    """On units of one label; on few groups; on units of which most draws have one label."""
+    labels, scores = np.array([1] * 50 + [0] * 50), np.linspace(0, 1, 100)
+    auc, every = area(labels, scores), list(units([0.0] * 100))
+    with pytest.raises(ValueError, match="not defined on these units"):
+        difference_of_statistics(every[:50], auc, auc, 0.95)
+    groups = {name: f"g{at % (FEWEST_GROUPS - 1)}" for at, name in enumerate(every)}
+    with pytest.raises(ValueError, match="groups"):
+        difference_of_statistics(every, auc, auc, 0.95, groups)
+    never = area(labels, scores)
+
+    def rarely(names: Sequence[str], times: np.ndarray) -> np.ndarray:
+        drawn = times[:, 0] == 1
+        return np.where(drawn & (times.min(axis=1) > 0), never(names, times), np.nan)
+
+    with pytest.raises(ValueError, match="most draws"):
+        difference_of_statistics(every, rarely, auc, 0.95)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from policies.promotion.engine import ROLLBACK_GATES
 from policies.promotion.evidence import Estimate, Evidence
@@ -113,6 +117,52 @@ def test_a_metric_to_minimize_is_compared_the_other_way(tmp_path: Path) -> None:
     assert result(better, "superiority").verdict == "pass"
     worse = judged(tmp_path, _flip(good(0.7)), _flip(champion(0.9)))
     assert result(worse, "non-inferiority").verdict == "fail"
+
+
+def _as_statistic(evidence: Evidence) -> Evidence:
+    """The same metric, as if it were one of all units together, as an AUC is."""
+    values = evidence.outcomes["test"]
+
+    def mean(units: Sequence[str], times: NDArray[np.float64]) -> NDArray[np.float64]:
+        return np.asarray(times @ [values[unit] for unit in units] / times.sum(axis=1))
+
+    outcomes = {"test": dict.fromkeys(values, math.nan)}
+    return replace(evidence, outcomes=outcomes, statistics={"test": mean})
+
+
+def test_a_metric_of_all_units_together_is_compared_on_draws_of_them(tmp_path: Path) -> None:
+    """By split and by slice, as a mean is; without what computes it nothing is compared."""
+    ours, theirs = _as_statistic(good(0.9)), _as_statistic(champion(0.7))
+    better = judged(tmp_path, ours, theirs)
+    assert result(better, "superiority").verdict == "pass"
+    assert result(better, "superiority").found.startswith("test +0.2000 [+0.1")
+    assert result(better, "non-inferiority").verdict == "pass"
+    worse = judged(tmp_path, _as_statistic(good(0.7)), _as_statistic(champion(0.9)))
+    assert result(worse, "non-inferiority").verdict == "fail"
+    for changed in (replace(ours, statistics={}), replace(ours, outcomes={})):
+        lost = judged(tmp_path, changed, theirs)
+        assert {"superiority", "non-inferiority"} <= {one.gate for one in lost.blocking}
+
+
+@pytest.mark.parametrize(("task", "verdict"), [("regression", "pass"), ("ranking", "fail")])
+def test_the_margin_of_a_regression_is_a_share(tmp_path: Path, task: str, verdict: str) -> None:
+    """One more on a hundred is within two percent; in its own unit it is beyond 0.02."""
+
+    def errors(evidence: Evidence, value: float) -> Evidence:
+        stated = {"mean_rank": Estimate(value, value - 1, value + 1, UNITS)}
+        return replace(
+            evidence,
+            task=task,
+            primary_metric="mean_rank",
+            goal="minimize",
+            metrics={"test": stated, "validation": stated},
+            outcomes={"test": dict.fromkeys(evidence.outcomes["test"], value)},
+        )
+
+    decision = judged(tmp_path, errors(good(), 101.0), errors(champion(), 100.0))
+    assert result(decision, "non-inferiority").verdict == verdict
+    beyond = judged(tmp_path, errors(good(), 103.0), errors(champion(), 100.0))
+    assert result(beyond, "non-inferiority").verdict == "fail"
 
 
 def test_the_champion_cannot_be_promoted_again(tmp_path: Path) -> None:

@@ -14,8 +14,10 @@ import yaml
 
 from ml.cli.commands.check import release_files
 from ml.core.errors import Refused
-from ml.repository.new import LARGEST, new
+from ml.repository.new import LARGEST
+from ml.repository.new import new as project
 from ml.repository.profile import FEWEST_ROWS, Choices, profile
+from ml.repository.project_metrics import evaluation_problems
 from ml.specs.check.check import survey
 from ml.toolkit.datasets import read_dataset
 from tests.conftest import ROOT
@@ -46,7 +48,7 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_what_is_written_is_sound(repository: Path, name: str) -> None:
     """`ml check` finds nothing, ruff finds nothing, and the table passes its own schema."""
     write, target = TABLES[name]
-    made = new(name, write(repository / "rows.csv"), Choices(target))
+    made = project(name, write(repository / "rows.csv"), Choices(target))
     report = survey([made.folder], release_files())
     assert report.problems == () and report.specs >= 7
     ruff = [sys.executable, "-m", "ruff"]
@@ -66,7 +68,7 @@ def test_what_is_written_is_sound(repository: Path, name: str) -> None:
 
 def test_a_project_is_short(repository: Path) -> None:
     """At most 150 lines of Python, and 60 of YAML besides what Azure ML asks for."""
-    made = new("churn", tables.churn(repository / "rows.csv"), Choices("Churn"))
+    made = project("churn", tables.churn(repository / "rows.csv"), Choices("Churn"))
 
     def lines(*patterns: str) -> int:
         paths = [path for pattern in patterns for path in made.folder.glob(pattern)]
@@ -115,7 +117,7 @@ def test_names_that_yaml_would_read_otherwise(repository: Path) -> None:
     path = repository / "rows.csv"
     lines = [f"{at % 7},{('on', 'off')[at % 3 == 0]},{at % 2}" for at in range(FEWEST_ROWS)]
     path.write_text("\n".join(["yes,null,1", *lines]))
-    made = new("odd", path, Choices("null"))
+    made = project("odd", path, Choices("null"))
     data = made.folder / "data"
     head = yaml.safe_load((data / "odd.schema.yml").read_text())
     assert (head["target"], head["positive"]) == ("null", "off")
@@ -127,7 +129,7 @@ def test_data_in_a_datastore(repository: Path) -> None:
     """The asset names it, and the table is not copied."""
     where = "azureml://datastores/workspaceblobstore/paths/churn/"
     path = tables.churn(repository / "sample.csv")
-    made = new("churn", path, Choices("Churn"), where)
+    made = project("churn", path, Choices("Churn"), where)
     assert yaml.safe_load((made.folder / "data/churn.yml").read_text())["path"] == where
     assert not list(made.folder.rglob("*.csv"))
     assert survey([made.folder], release_files()).errors == ()
@@ -156,7 +158,7 @@ def test_what_cannot_be_written_is_refused(
     (repository / "ml/projects/taken").mkdir()
     path = tables.churn(repository / "rows.csv")
     with pytest.raises(Refused) as refused:
-        new(name, path, choices)
+        project(name, path, choices)
     assert message in str(refused.value)
     assert [one.name for one in (repository / "ml/projects").iterdir()] == ["taken"]
 
@@ -171,9 +173,9 @@ def test_tables_that_are_none_are_refused(repository: Path) -> None:
     for code, content in cases.items():
         path.write_bytes(content)
         with pytest.raises(Refused, match=code):
-            new("churn", path, Choices("a" if code == "bad-header" else "Churn"))
+            project("churn", path, Choices("a" if code == "bad-header" else "Churn"))
     with pytest.raises(Refused, match="unreadable"):
-        new("churn", repository / "gone.csv", Choices("Churn"))
+        project("churn", repository / "gone.csv", Choices("Churn"))
 
 
 def test_the_command(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -184,3 +186,43 @@ def test_the_command(repository: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert "binary: 4 features" in err and "ml run ml/projects/churn/jobs/sweep.yml" in err
     code, _, err = ml(capsys, "new", "churn", "--table", str(path), "--target", "Churn")
     assert code == 2 and "error[project-exists]" in err
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "line", "message"),
+    [
+        ("data/churn.schema.yml", "auc", "log_los", 6, "did you mean `log_loss`?"),
+        ("data/churn.schema.yml", "auc", "mae", 6, "expected: one of accuracy, log_loss"),
+        ("data/churn.schema.yml", "slices:", "slice:", 10, "did you mean `slices`?"),
+        ("evaluate.py", "about.primary_metric,", '"log_los",', 43, "did you mean `log_loss`?"),
+        ("evaluate.py", "about.primary_metric,", '"mae",', 43, "a metric of a binary model"),
+    ],
+)
+def test_a_wrong_primary_metric_is_refused_with_its_line(
+    repository: Path, file: str, old: str, new: str, line: int, message: str
+) -> None:
+    """By `ml check`, before anything is trained; in the schema or as a text in evaluate.py."""
+    made = project("churn", tables.churn(repository / "rows.csv"), Choices("Churn"))
+    path = made.folder / file
+    text = path.read_text().replace("task=about.task", 'task="binary"')
+    assert old in text
+    path.write_text(text.replace(old, new))
+    (problem,) = survey([made.folder], release_files()).errors
+    assert problem.code in ("wrong-schema", "wrong-primary-metric")
+    assert problem.place and problem.place.line == line and message in str(problem)
+    assert str(problem.place.path).endswith(file)
+
+
+def test_a_constant_is_read_where_it_stands(tmp_path: Path) -> None:
+    """And a ranking is the task of an Evaluation that names none; other calls are not read."""
+    path = tmp_path / "evaluate.py"
+    path.write_text(
+        'PRIMARY = "gain_at_2"\n'
+        "Evaluation(primary_metric=PRIMARY)\n"
+        'other(primary_metric="x")\nEvaluation(primary_metric=made(), task="binary")\n'
+    )
+    (problem,) = evaluation_problems(path)
+    assert problem.place and problem.place.line == 1 and "gain_at_1" in problem.expected
+    path.write_text("def broken(:")
+    assert list(evaluation_problems(path)) == []
+    assert list(evaluation_problems(tmp_path / "gone.py")) == []

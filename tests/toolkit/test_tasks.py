@@ -39,6 +39,10 @@ def answers(expected: Any, predicted: Any, score: Any = 0.0) -> Answers:
 BINARY = answers(TRUTH, SAID, SCORE)
 REGRESSION = answers(*(line.tolist() for line in NUMBERS))
 MULTICLASS = answers(*LABELS, np.where(LABELS[0] == LABELS[1], 0.6, 0.2))
+# Of the tenth that scores highest; rows that tie at its end count in part, as the mean of them.
+ORDER = np.argsort(-SCORE, kind="stable")[: COUNT // 10]
+TIED = SCORE[ORDER[-1]] == SCORE
+TOP = np.where(SCORE[ORDER] == SCORE[ORDER[-1]], TRUTH[TIED].mean(), TRUTH[ORDER])
 GIVEN: Mapping[Task, Answers] = {
     "binary": BINARY,
     "regression": REGRESSION,
@@ -50,6 +54,16 @@ PUBLISHED: Mapping[tuple[Task, str], float] = {
     ("binary", "brier"): theirs.brier_score_loss(TRUTH, SCORE),
     ("binary", "auc"): theirs.roc_auc_score(TRUTH, SCORE),
     ("binary", "f1"): theirs.f1_score(TRUTH, SAID),
+    ("binary", "average_precision"): theirs.average_precision_score(TRUTH, SCORE),
+    ("binary", "lift_at_10"): TOP.mean() / TRUTH.mean(),
+    ("binary", "recall_at_precision_90"): max(
+        recall
+        for precision, recall, _ in zip(*theirs.precision_recall_curve(TRUTH, SCORE), strict=False)
+        if precision >= 0.9
+    ),
+    ("multiclass", "f1"): theirs.f1_score(*LABELS, average="macro"),
+    ("regression", "quantile_loss_10"): theirs.mean_pinball_loss(*NUMBERS, alpha=0.1),
+    ("regression", "quantile_loss_90"): theirs.mean_pinball_loss(*NUMBERS, alpha=0.9),
     ("multiclass", "accuracy"): theirs.accuracy_score(*LABELS),
     ("multiclass", "log_loss"): -np.log(MULTICLASS.score).mean(),
     ("regression", "mae"): theirs.mean_absolute_error(*NUMBERS),
@@ -75,7 +89,9 @@ def test_a_metric_is_scikit_learns(task: Task, name: str) -> None:
     assert estimate(metric, given) == full  # seeded
 
 
-@pytest.mark.parametrize(("name", "score"), [("auc", SCORE), ("f1", SAID), ("rmse", None)])
+@pytest.mark.parametrize(
+    ("name", "score"), [("auc", SCORE), ("f1", SAID), ("average_precision", SCORE), ("rmse", None)]
+)
 def test_a_draw_counts_a_row_as_often_as_it_was_drawn(
     name: str, score: NDArray[Any] | None
 ) -> None:
@@ -87,6 +103,7 @@ def test_a_draw_counts_a_row_as_often_as_it_was_drawn(
     scorers = {
         "auc": theirs.roc_auc_score,
         "f1": theirs.f1_score,
+        "average_precision": theirs.average_precision_score,
         "rmse": theirs.root_mean_squared_error,
     }
     pair = NUMBERS if score is None else (TRUTH, score)
@@ -156,16 +173,17 @@ def test_a_row_is_an_answer_or_none(
     [
         ("binary", "log_loss", "minimize", ""),
         ("binary", "log_loss", "maximize", "is to minimize"),
-        ("binary", "auc", "maximize", "value a unit: accuracy, log_loss, brier"),
+        ("binary", "auc", "maximize", ""),
+        ("binary", "auk", "maximize", "not one of accuracy, log_loss, brier, auc"),
         ("ranking", "mean_rank", "maximize", "is to minimize"),
         ("regression", "accuracy", "maximize", "mae, mse"),
         ("clustering", "accuracy", "maximize", "not one of ranking"),
     ],
 )
-def test_the_primary_metric_is_one_that_a_unit_has(
+def test_the_primary_metric_is_one_of_the_task(
     task: str, metric: str, goal: str, said: str
 ) -> None:
-    """Versions are compared unit by unit; and nobody turns the better way round."""
+    """And nobody turns the better way round."""
     message = wrong_primary(task, metric, goal)
     assert said in message and bool(message) is bool(said)
 

@@ -27,9 +27,9 @@ def check(
 ) -> None:
     """Check Azure ML specs and what releases read: a file, a folder or the repository.
 
-    That is a project's gates.yml, select.yml, watch.yml and release.yml, and the floors in
-    policies/promotion. Ends with exit code 2 when there is an error, 0 when there is none or only
-    warnings.
+    That is a project's gates.yml, select.yml, watch.yml and release.yml, the primary metric in its
+    evaluate.py or in the schema of its table, and the floors in policies/promotion. Ends with exit
+    code 2 when there is an error, 0 when there is none or only warnings.
     """
     from ml.specs.check.check import survey
 
@@ -51,6 +51,7 @@ def release_files() -> Mapping[str, Callable[[Path], Sequence[Problem]]]:
     from ml.release.promotion import gate_check
     from ml.release.selection import weights
     from ml.release.watch import limits
+    from ml.repository import project_metrics
     from policies.promotion import gates, watch
 
     def problems_of(read: Callable[[Path], object]) -> Callable[[Path], Sequence[Problem]]:
@@ -63,11 +64,16 @@ def release_files() -> Mapping[str, Callable[[Path], Sequence[Problem]]]:
 
         return problems
 
+    thresholds = problems_of(
+        lambda path: gate_check.load_gates(Project(path.parent.name, path.parent))
+    )
     return {
         "ml/projects/*/release.yml": release_file.check,
-        "ml/projects/*/gates.yml": problems_of(
-            lambda path: gate_check.load_gates(Project(path.parent.name, path.parent))
-        ),
+        "ml/projects/*/gates.yml": lambda path: [
+            *thresholds(path),
+            *project_metrics.evaluation_problems(path.parent / "evaluate.py"),
+        ],
+        "ml/projects/*/data/*.schema.yml": project_metrics.schema_problems,
         "ml/projects/*/select.yml": problems_of(lambda path: weights.read(path.parent)),
         "ml/projects/*/watch.yml": problems_of(lambda path: limits.read(path.parent)),
         "policies/promotion/gates.yml": problems_of(lambda path: gates.load(floor=path)),

@@ -160,6 +160,7 @@ def load(version: Version) -> Evidence:
             *overlap_disagreements(evidence, version.evidence_folder),
         ),
         outcomes=rows.outcomes(evidence.primary_metric or ""),
+        statistics=rows.statistics(evidence.primary_metric or ""),
         groups=rows.groups(),
         members=rows.members(),
         files=formats(version.folder),
@@ -181,6 +182,7 @@ def rescored(backend: Backend, champion: Evidence, evaluated: Run) -> Evidence:
         goal=again.goal,
         disagreements=disagreements(again, rows),
         outcomes=rows.outcomes(again.primary_metric or ""),
+        statistics=rows.statistics(again.primary_metric or ""),
         groups=rows.groups(),
         members=rows.members(),
     )

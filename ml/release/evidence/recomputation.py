@@ -9,7 +9,7 @@ import csv
 import hashlib
 import io
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,9 +17,9 @@ from ml.toolkit import leakage
 from ml.toolkit.evaluation import COLUMNS, PREDICTIONS, SLICE, wrong_primary
 from ml.toolkit.fairness import FEWEST
 from ml.toolkit.leakage import IDENTIFIERS, SHARED, TEST, TRAINING
-from ml.toolkit.metrics import enough_groups
+from ml.toolkit.metrics import Values, enough_groups
 from ml.toolkit.tasks import METRICS, TASKS, Answers, Metric, Task, estimate, fault
-from policies.promotion.evidence import Disparity, Estimate, Evidence
+from policies.promotion.evidence import Disparity, Estimate, Evidence, Statistic
 
 # Sums of the same numbers in another order differ by less than this.
 TOLERANCE = 1e-9
@@ -58,10 +58,12 @@ class Predictions:
         return labels if any(labels) else None
 
     def outcomes(self, metric: str) -> Mapping[str, Mapping[str, float]]:
-        """Split → unit → value of the metric; empty for a metric of whole splits."""
+        """Split → unit → value of the metric, NaN for a metric of whole splits."""
         definition = METRICS[self.task].get(metric)
-        if definition is None or definition.of_units is None:
+        if definition is None:
             return {}
+        if definition.of_units is None:
+            return {split: dict.fromkeys(rows, math.nan) for split, rows in self.rows.items()}
         return {
             split: dict(zip(rows, definition.of_units(self.answers(split)).tolist(), strict=True))
             for split, rows in self.rows.items()
@@ -69,7 +71,29 @@ class Predictions:
 
     def every_outcome(self) -> Mapping[str, Mapping[str, Mapping[str, float]]]:
         """Metric → split → unit → value, of the metrics that units have."""
-        return {name: outcomes for name in METRICS[self.task] if (outcomes := self.outcomes(name))}
+        return {
+            name: self.outcomes(name)
+            for name, definition in METRICS[self.task].items()
+            if definition.of_units is not None
+        }
+
+    def statistics(self, metric: str) -> Mapping[str, Statistic]:
+        """Split → a metric of the whole split, computed on draws of its units; empty for another
+        metric.
+        """
+        definition = METRICS[self.task].get(metric)
+        if definition is None or definition.of_all is None:
+            return {}
+        return {split: self._statistic(split, definition.of_all) for split in self.rows}
+
+    def _statistic(self, split: str, of_all: Callable[[Answers, Values], Values]) -> Statistic:
+        answers = self.answers(split)
+        at = {unit: number for number, unit in enumerate(self.rows[split])}
+
+        def statistic(units: Sequence[str], times: Values) -> Values:
+            return of_all(answers[[at[unit] for unit in units]], times)
+
+        return statistic
 
     def groups(self) -> Mapping[str, Mapping[str, str]]:
         """Split → unit → group, of the splits that have groups."""

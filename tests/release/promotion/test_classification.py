@@ -12,6 +12,7 @@ from ml.release.promotion.propose import propose
 from ml.release.rollout.apply import apply
 from ml.release.rollout.invoke import ask
 from ml.serving import endpoint
+from ml.toolkit.tasks import METRICS
 from tests.local import BACKEND
 from tests.release import tiny_classes
 from tests.release.test_commands import ml
@@ -36,7 +37,7 @@ def test_a_classification_from_propose_to_the_next_champion(
         assert made.decision.allowed, made.decision.blocking
         assert made.evidence.task == "binary" and made.evidence.disagreements == ()
         stated = made.evidence.metrics["test"]
-        assert stated.keys() == {"accuracy", "log_loss", "brier", "auc", "f1"}
+        assert stated.keys() == METRICS["binary"].keys()
         assert stated["auc"].low and stated["auc"].count == 500
         done = apply(BACKEND, "tiny", "local", "ana")
         assert done and done.outcome == "applied"
