@@ -25,19 +25,19 @@ class Difference:
     other: Any
 
 
-def differences(runs: RunStore, one: Entry, other: Entry) -> list[Difference]:
+def differences(runs: RunStore, entry: Entry, other: Entry) -> list[Difference]:
     """The fields in which the runs differ; none for two runs of the same job on the same data."""
-    first, second = dict(_fields(runs, one)), dict(_fields(runs, other))
+    first, second = dict(_fields(runs, entry)), dict(_fields(runs, other))
     differing = [
         Difference(*key, first.get(key), second.get(key)) for key in first.keys() | second.keys()
     ]
-    differing += _files(runs, one, other)
+    differing += _files(runs, entry, other)
     differing.sort(key=lambda field: (SECTIONS.index(field.section), field.name))
     return [field for field in differing if not _same(field.one, field.other)]
 
 
-def _same(one: Any, other: Any) -> bool:
-    return bool(one == other) or (one != one and other != other)  # NaN is the same as NaN
+def _same(value: Any, other: Any) -> bool:
+    return bool(value == other) or (value != value and other != other)  # NaN is the same as NaN
 
 
 def _fields(runs: RunStore, entry: Entry) -> Iterator[tuple[tuple[str, str], Any]]:
@@ -62,9 +62,9 @@ def _fields(runs: RunStore, entry: Entry) -> Iterator[tuple[tuple[str, str], Any
         yield ("metrics", name), number
 
 
-def _files(runs: RunStore, one: Entry, other: Entry) -> Iterator[Difference]:
+def _files(runs: RunStore, entry: Entry, other: Entry) -> Iterator[Difference]:
     """The files that differ between the two snapshots; none when a snapshot was removed."""
-    first, second = runs.snapshot(one), runs.snapshot(other)
+    first, second = runs.snapshot(entry), runs.snapshot(other)
     if first is None or second is None or first == second:
         return
     names = {path.relative_to(root) for root in (first, second) for path in _files_below(root)}

@@ -89,8 +89,8 @@ class Run:
 
         Pauses do not count.
         """
-        whole = (self.ended or time.time()) - self.started
-        return whole - sum(pause.until - pause.since for pause in self.pauses)
+        elapsed = (self.ended or time.time()) - self.started
+        return elapsed - sum(pause.until - pause.since for pause in self.pauses)
 
     def trial(self, name: str) -> Run:
         """The trial of that name; KeyError when the sweep has none."""
@@ -108,9 +108,9 @@ class Run:
 
     def below(self) -> Iterator[Run]:
         """Every run that belongs to this one: steps, their steps, and trials."""
-        for one in (*self.steps, *self.trials):
-            yield one
-            yield from one.below()
+        for part in (*self.steps, *self.trials):
+            yield part
+            yield from part.below()
 
 
 def without_log(problem: Problem) -> Problem:
@@ -118,8 +118,8 @@ def without_log(problem: Problem) -> Problem:
 
     A rank that failed has a log of its own.
     """
-    found, follows, _ = problem.found.partition(LOG_FOLLOWS)
-    return replace(problem, found=found) if follows and found.startswith("the command") else problem
+    text, follows, _ = problem.found.partition(LOG_FOLLOWS)
+    return replace(problem, found=text) if follows and text.startswith("the command") else problem
 
 
 @dataclass(frozen=True)

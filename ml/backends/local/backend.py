@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import platform
 import secrets
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, closing
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -36,7 +36,6 @@ from ml.core.errors import Exit, Problem, Refused
 from ml.specs.plan.plan import (
     CommandPlan,
     Environment,
-    PipelinePlan,
     Plan,
     SweepPlan,
     commands,
@@ -65,6 +64,13 @@ class LocalBackend:
     runs = LocalRuns()
     storage = LocalStorage()
     registry = LocalRegistry()
+    sharing = staticmethod(shared_pool)
+    serve_pages = staticmethod(server.serve_pages)
+    cancel = staticmethod(interruptions.cancel)
+    resumable = staticmethod(resumption.find)
+    resume_plan = staticmethod(resumption.plan_of)
+    resume = staticmethod(resumption.resume)
+    was_stopped = staticmethod(resumption.was_stopped)
 
     def __init__(self, options: Options | None = None) -> None:
         options = options or Options()
@@ -74,12 +80,6 @@ class LocalBackend:
     def prepare(self) -> None:
         """MLflow takes seconds to create its database."""
         tracking.prepare()
-
-    def sharing(self) -> AbstractContextManager[None]:
-        return shared_pool()
-
-    def serve_pages(self, port: int, ready: Callable[[str], None]) -> None:
-        server.serve_pages(port, ready)
 
     def environments(self, plan: Plan) -> tuple[EnvironmentComparison, ...]:
         return tuple(
@@ -95,16 +95,17 @@ class LocalBackend:
 
     def snapshot(self, code: Path) -> Path:
         with faults.as_refusals():
-            taken = snapshot.take(code)
-        assert taken is not None  # it is None for no code alone
-        return taken.folder
+            copy = snapshot.take(code)
+        assert copy is not None  # it is None for no code alone
+        return copy.folder
 
     def refusals(self, plan: Plan) -> tuple[Problem, ...]:
         """What this machine cannot honour: launchers that it lacks, data that is not here."""
-        found = [problem for command in commands(plan) for problem in _launching(command)]
-        found += building.refusals(plan) if self._isolated else ()
-        found += [problem for command in commands(plan) for problem in parallel.refusals(command)]
-        found += [
+        problems = list(building.refusals(plan)) if self._isolated else []
+        for command in commands(plan):
+            problems += _launching(command)
+            problems += parallel.refusals(command)
+        problems += [
             Problem(
                 DATA_NOT_HERE,
                 f"`{field}` is `{data.source}`, which this machine does not hold",
@@ -115,54 +116,55 @@ class LocalBackend:
             for field, data in supplied_inputs(plan)
             if not data.is_literal and data.path is None and data.source
         ]
-        return tuple(dict.fromkeys(found))
+        return tuple(dict.fromkeys(problems))
 
     def differences(self, plan: Plan) -> tuple[str, ...]:
         """What a person should know before the run, one line each."""
-        said: list[str] = []
+        lines: list[str] = []
         for command in commands(plan):
-            said.append(
+            lines.append(
                 f"local: compute `{command.compute or 'none'}` → this machine, {_cores(cores())}"
             )
-            said += distribution.differences(command)
-            said += parallel.differences(command)
-        said += [self._where(asked) for asked in building.environments(plan)]
+            lines += distribution.differences(command)
+            lines += parallel.differences(command)
+        lines += [self._where(each) for each in building.environments(plan)]
         for sweep in sweeps(plan):
             if concurrency(sweep) < sweep.max_concurrent_trials:
-                said.append(
+                lines.append(
                     f"local: {sweep.max_concurrent_trials} trials at once → {concurrency(sweep)}, "
                     "one a core"
                 )
             if sweep.hints:
-                said.append(f"local: {_hinted(sweep)}; Azure ML does not read them")
+                lines.append(f"local: {_hinted(sweep)}; Azure ML does not read them")
         for command in commands(plan):
-            said += [
+            lines += [
                 f"local: input `{name}` → a copy that the job may change"
                 for name, data in command.inputs.items()
                 if not data.is_literal and (data.path or data.source) and data.mode in COPIED
             ]
-            said += [
+            lines += [
                 f"local: variable `{name}` of the job → this run's own, on this machine"
                 for name in environment.TRACKING
                 if name in command.environment_variables
             ]
-        said += registration.differences(plan)
+        lines += registration.differences(plan)
         for places in (plan.places, *(command.places for command in commands(plan))):
-            said += [
+            lines += [
                 f"local: `{field}` ({place}) has no meaning here"
                 for field, place in places.items()
                 if field in MEANINGLESS
             ]
-        return tuple(dict.fromkeys(said))
+        return tuple(dict.fromkeys(lines))
 
-    def _where(self, asked: Environment) -> str:
-        """Which Python stands for an environment, and how far that is what was asked for."""
-        name = f"local: environment `{asked.reference or 'inline'}`"
-        if self._isolated and asked.dependencies is not None:
-            made = building.recipe(asked)
-            return f"{name} → built by uv, {len(made.requirements)} packages, Python {made.python}"
-        said = requirements.summary(asked)
-        return f"{name} → this interpreter, Python {platform.python_version()}; {said}"
+    def _where(self, environment: Environment) -> str:
+        """Which Python stands for an environment, and how it differs from the environment."""
+        name = f"local: environment `{environment.reference or 'inline'}`"
+        if self._isolated and environment.dependencies is not None:
+            recipe = building.recipe(environment)
+            count = len(recipe.requirements)
+            return f"{name} → built by uv, {count} packages, Python {recipe.python}"
+        summary = requirements.summary(environment)
+        return f"{name} → this interpreter, Python {platform.python_version()}; {summary}"
 
     def run(self, plan: Plan, watch: Watch = unwatched) -> Run:
         """Carry the plan out; see the protocol. Raises Refused when the disk or the store fails."""
@@ -195,28 +197,6 @@ class LocalBackend:
         """The trials of a sweep are never reused: None for a sweep."""
         return None if isinstance(plan, SweepPlan) else reuse.find_job(plan, output)
 
-    def cancel(self, name: str) -> Run:
-        return interruptions.cancel(name)
-
-    def resumable(self, name: str) -> Run:
-        return resumption.find(name)
-
-    def resume_plan(self, run: Run, timeout_s: float | None = None) -> SweepPlan | PipelinePlan:
-        return resumption.plan_of(run, timeout_s)
-
-    def resume(
-        self,
-        run: Run,
-        watch: Watch = unwatched,
-        timeout_s: float | None = None,
-        say: Callable[[str], None] = lambda line: None,
-    ) -> Run:
-        """A completed run is returned as it is."""
-        return resumption.resume(run, watch, timeout_s, say)
-
-    def was_stopped(self, run: Run) -> bool:
-        return resumption.was_stopped(run)
-
 
 def _launching(command: CommandPlan) -> Iterator[Problem]:
     launcher = command.distribution
@@ -234,13 +214,15 @@ def _hinted(sweep: SweepPlan) -> str:
     """What the hints come to; Refused when their constraints leave nothing of the space."""
     from ml.sweeps.samplers import feasible_share
 
-    points, left = len(sweep.hints.points), len(sweep.hints.constraints)
-    said = [f"{points} point{'s' if points != 1 else ''} to try first"] if points else []
-    if left:
-        part = feasible_share(sweep)
-        constraints = f"{left} constraint{'s' if left != 1 else ''}"
-        said.append(f"{constraints} that leave{'s' if left == 1 else ''} {part:.2g} of the space")
-    return f"hints `{sweep.hints.file}` → {', '.join(said)}"
+    points, constraints = len(sweep.hints.points), len(sweep.hints.constraints)
+    parts = [f"{points} point{'s' if points != 1 else ''} to try first"] if points else []
+    if constraints:
+        plural = ("", "s") if constraints != 1 else ("s", "")
+        share = feasible_share(sweep)
+        parts.append(
+            f"{constraints} constraint{plural[1]} that leave{plural[0]} {share:.2g} of the space"
+        )
+    return f"hints `{sweep.hints.file}` → {', '.join(parts)}"
 
 
 def _cores(count: int) -> str:

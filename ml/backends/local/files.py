@@ -50,12 +50,12 @@ def states(mounts: Mapping[str, Path]) -> dict[str, dict[str, tuple[int, int]]]:
 
 
 def _states(path: Path) -> Iterator[tuple[str, tuple[int, int]]]:
-    files = [path] if path.is_file() else (one for one in path.rglob("*") if one.is_file())
+    files = [path] if path.is_file() else (below for below in path.rglob("*") if below.is_file())
     for file in islice(files, LOOKED_AT):
         with suppress(OSError):  # it may go while we look
-            found = file.stat()
+            state = file.stat()
             name = file.name if file == path else str(file.relative_to(path))
-            yield name, (found.st_size, found.st_mtime_ns)
+            yield name, (state.st_size, state.st_mtime_ns)
 
 
 def outputs(plan: CommandPlan, folder: Path) -> dict[str, Path]:
@@ -104,9 +104,9 @@ def artifacts(folder: Path, snapshot: Snapshot | None) -> list[Path]:
     """`./outputs` and `./logs`, where the command wrote to them."""
     written = (work(folder) / name for name in UPLOADED)
     return [
-        one
-        for one in written
-        if _has_files(one) and not (snapshot is not None and (snapshot.folder / one.name).exists())
+        path
+        for path in written
+        if _has_files(path) and not (snapshot and (snapshot.folder / path.name).exists())
     ]
 
 

@@ -38,13 +38,13 @@ class LocalRegistry:
             client = _client()
             if model not in reader.models():
                 client.create_registered_model(model, tags={PROJECT: project})
-            made = client.create_model_version(
+            version = client.create_model_version(
                 model,
                 source=str(model_folder(digest)),
                 run_id=run,
                 tags={DIGEST: digest, PROJECT: project},
             )
-        return self.find(model, str(made.version))
+        return self.find(model, str(version.version))
 
     def versions(self, model: str | None = None) -> Sequence[Version]:
         """None before the first run made the store."""

@@ -43,6 +43,9 @@ class LocalStorage:
 
     grace_s = cleaning.GRACE_S
     limit_variable = VARIABLE
+    is_kept = staticmethod(cleaning.is_kept)
+    remove = staticmethod(cleaning.remove)
+    cleaning = staticmethod(cleaning.plan)
 
     @property
     def grew(self) -> bool:
@@ -71,9 +74,6 @@ class LocalStorage:
         else:
             (run.folder / KEPT).unlink(missing_ok=True)
 
-    def is_kept(self, run: Run) -> bool:
-        return cleaning.is_kept(run)
-
     def evicted(self, run: Run) -> float | None:
         """The outputs of a step or trial are removed with those of its run."""
         name = run.folder.relative_to(home.jobs()).parts[0]
@@ -81,16 +81,6 @@ class LocalStorage:
             return float(json.loads((home.jobs() / name / EVICTED).read_text())["at"])
         except (OSError, ValueError, KeyError):
             return None
-
-    def cleaning(
-        self,
-        needed: Needed,
-        *,
-        keep: int | None = None,
-        older_than: float | None = None,
-        experiment: str | None = None,
-    ) -> Cleaning:
-        return cleaning.plan(needed, keep=keep, older_than=older_than, experiment=experiment)
 
     def eviction(self, usage: Usage, needed: Needed, reads: Iterable[Path] = ()) -> Usage:
         """First copies that nothing refers to, then the outputs of runs, the oldest first, then
@@ -115,9 +105,6 @@ class LocalStorage:
                 items.append(item)
                 freed += size
         return replace(usage, cleaning=Cleaning(tuple(items), freed, stay))
-
-    def remove(self, planned: Cleaning, current: Cleaning) -> tuple[int, list[str]]:
-        return cleaning.remove(planned, current)
 
     def evict(self, planned: Usage, current: Usage) -> tuple[int, list[str]]:
         freed, errors = cleaning.remove(planned.cleaning, current.cleaning)

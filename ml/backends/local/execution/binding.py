@@ -1,4 +1,4 @@
-"""A step's plan with the values and paths that its bindings came to."""
+"""Binds the inputs of a step to values and to the paths that other steps wrote."""
 
 from __future__ import annotations
 
@@ -22,30 +22,30 @@ from ml.specs.plan.plan import (
 )
 
 
-def bound(
+def bind(
     step: StepPlan, pipeline: PipelinePlan, written: Mapping[FromStep, Path]
 ) -> CommandPlan | SweepPlan | PipelinePlan:
     """The step's plan, with no input that comes from elsewhere left open.
 
     `written` is what the steps of the pipeline before it have written.
     """
-    found = {
+    inputs = {
         name: _input(data, step.sources[name], pipeline, written) if name in step.sources else data
         for name, data in inputs_of(step.plan).items()
     }
     texts = _texts(pipeline.inputs, written)
-    found = {
+    inputs = {
         name: replace(data, value=_filled(data.value, texts))
         if isinstance(data.value, str)
         else data
-        for name, data in found.items()
+        for name, data in inputs.items()
     }
     plan = step.plan
     if isinstance(plan, SweepPlan):
-        return replace(plan, trial=_command(plan.trial, found, texts))
+        return replace(plan, trial=_command(plan.trial, inputs, texts))
     if isinstance(plan, CommandPlan):
-        return _command(plan, found, texts)
-    return replace(plan, inputs=Frozen(found))
+        return _command(plan, inputs, texts)
+    return replace(plan, inputs=Frozen(inputs))
 
 
 def _command(
@@ -78,8 +78,8 @@ def _texts(
     inputs: Mapping[str, InputPlan], written: Mapping[FromStep, Path]
 ) -> dict[str, str | None]:
     """What a binding inside a longer text stands for, by the parts of its path."""
-    found = {f"inputs.{k}": _text(data) for k, data in inputs.items()}
-    return found | {f"jobs.{s.step}.outputs.{s.output}": str(p) for s, p in written.items()}
+    texts = {f"inputs.{k}": _text(data) for k, data in inputs.items()}
+    return texts | {f"jobs.{s.step}.outputs.{s.output}": str(p) for s, p in written.items()}
 
 
 def _text(data: InputPlan) -> str | None:
@@ -95,7 +95,7 @@ def _filled(text: str, texts: Mapping[str, str | None]) -> str:
     return text
 
 
-def asked_of(plan: PipelinePlan, name: str) -> set[str]:
+def used_outputs(plan: PipelinePlan, name: str) -> set[str]:
     """The outputs of a step that other steps, or the pipeline, take."""
     sources = [s for step in plan.steps.values() for s in step.sources.values()]
     taken = [*sources, *plan.origins.values()]

@@ -227,7 +227,7 @@ class Execution:
             metrics=metrics,
             ended_by=self.ended_by,
             error=error,
-            warnings=self._warnings(warnings, status),
+            warnings=self._warnings(status, warnings),
         )
         if self._process is not None:
             self._lineage["process"] = self._process.way
@@ -239,15 +239,15 @@ class Execution:
         )
         return self.run
 
-    def _warnings(self, given: tuple[Problem, ...], status: Status) -> tuple[Problem, ...]:
-        """`given` and empty outputs of a run that completed, changed inputs of any."""
+    def _warnings(self, status: Status, warnings: tuple[Problem, ...]) -> tuple[Problem, ...]:
+        """Those given and of empty outputs if the run completed; of changed inputs in any case."""
         now = files.states(files.mounted(self.plan))
         changed = outcome.written_inputs(self.plan, self._mounted, now)
         if status != "Completed":
             return changed
         return (
             *changed,
-            *given,
+            *warnings,
             *outcome.empty_outputs(self.plan, self.run),
             *eviction.warnings(self.run, self.session.evictions),
             *parallel.warnings(self.plan, self.folder),

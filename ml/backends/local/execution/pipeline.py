@@ -13,7 +13,7 @@ from typing import Any, Protocol, TextIO
 
 from ml.backends.local import files, outcome
 from ml.backends.local.execution import reuse
-from ml.backends.local.execution.binding import asked_of, bound
+from ml.backends.local.execution.binding import bind, used_outputs
 from ml.backends.local.execution.command import Execution
 from ml.backends.local.execution.session import Preparation, Session
 from ml.backends.local.execution.sweep import Sweep, concurrency
@@ -164,11 +164,11 @@ class Pipeline:
                 continue
             del self._waiting[name]
             artifacts = self._preparation.tracking.artifacts_of(wrote.id)
-            self._take_in(name, run, dict.fromkeys(asked_of(self._plan, name), artifacts))
+            self._take_in(name, run, dict.fromkeys(used_outputs(self._plan, name), artifacts))
         self._refresh()
 
     def turn(self, stop: str, at_once: bool) -> bool:
-        """See Task."""
+        """See `Task`."""
         if stop and (self._waiting or self._running):
             self._cut_short = stop
         why = stop or self._stop
@@ -184,7 +184,7 @@ class Pipeline:
         return not self._running and not self._waiting
 
     def widen(self, cores: int) -> int:
-        """See Task."""
+        """See `Task`."""
         taken = 0
         for name, (task, share, key) in self._running.items():
             more = task.widen(cores - taken)
@@ -193,7 +193,7 @@ class Pipeline:
         return taken
 
     def finish(self) -> Run:
-        """See Task: the pipeline's outputs are those of its steps."""
+        """See `Task`: the pipeline's outputs are those of its steps."""
         steps = tuple(self._ended.values())
         status, error = outcome.pipeline_status(self._plan, self.run, steps, self._cut_short)
         outputs = {}
@@ -216,9 +216,10 @@ class Pipeline:
         return self.run
 
     def _start_ready(self) -> None:
-        """Start what no longer waits for anything, and leave out what waits in vain."""
+        """Start steps that wait for nothing, and leave out those that wait in vain."""
         for name, step in list(self._waiting.items()):
-            lost = [one for one in step.after if one in self._ended and not self._completed(one)]
+            ended = [other for other in step.after if other in self._ended]
+            lost = [other for other in ended if self._ended[other].status != "Completed"]
             if lost:
                 self._leave_out(name, f"it needs step `{lost[0]}`, which did not complete")
         ready = [
@@ -226,17 +227,14 @@ class Pipeline:
             for name, step in self._waiting.items()
             if all(other in self._ended for other in step.after)
         ]
-        for left, (name, step) in zip(range(len(ready), 0, -1), ready, strict=True):
+        for number, (name, step) in enumerate(ready):
             if self._free > 0:
                 del self._waiting[name]
-                self._start(name, step, max(1, self._free // left))
-
-    def _completed(self, name: str) -> bool:
-        return self._ended[name].status == "Completed"
+                self._start(name, step, max(1, self._free // (len(ready) - number)))
 
     def _start(self, name: str, step: StepPlan, share: int) -> None:
         """Start a step with its share of the cores, or take over the outputs of an earlier run."""
-        plan = bound(step, self._plan, self._written)
+        plan = bind(step, self._plan, self._written)
         folder, label, key = self.run.folder / "steps" / name, f"{self.run.name}.{name}", ""
         preparation, tracking = self._preparation, self._preparation.tracking
         has_parts = isinstance(plan, SweepPlan | PipelinePlan)
@@ -290,7 +288,7 @@ class Pipeline:
         self._ended[name] = run
         # A sweep's outputs are links to its best trial's; MLflow refuses to read through one.
         paths = {output: path.resolve() for output, path in run.outputs.items()}
-        for output in asked_of(self._plan, name) - set(paths):
+        for output in used_outputs(self._plan, name) - set(paths):
             # Azure ML's implicit output: what the step left in ./outputs and ./logs.
             if output in former or run.id:
                 own = self._preparation.tracking.artifacts_of

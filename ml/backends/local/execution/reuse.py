@@ -12,7 +12,7 @@ from typing import Any
 
 from ml.backends.local import files, snapshot
 from ml.backends.local.environment import HERE, Interpreter
-from ml.backends.local.execution.binding import bound
+from ml.backends.local.execution.binding import bind
 from ml.backends.local.execution.session import Session
 from ml.backends.local.runs import lifecycle, records
 from ml.backends.runs import Run
@@ -155,7 +155,7 @@ def find_job(plan: CommandPlan | PipelinePlan, output: str) -> Run | None:
         # A plan has no circles: of the steps that are left, one waits for nothing.
         name = next(n for n, step in waiting.items() if not waiting.keys() & set(step.after))
         step = waiting.pop(name)
-        complete = bound(step, plan, written)
+        complete = bind(step, plan, written)
         if isinstance(complete, PipelinePlan) or not step.is_deterministic:
             return None
         if (kept := _find_now(complete)) is None:

@@ -80,7 +80,7 @@ class Trials:
         is_ranked = run.status == "Completed"
         self._scores[name] = objective.score(curve, self._plan.goal) if is_ranked else None
         pair = sorted({name, self._best or name}, key=self._order.__getitem__)
-        self._best = objective.leader({one: self._scores[one] for one in pair}, self._plan.goal)
+        self._best = objective.leader({each: self._scores[each] for each in pair}, self._plan.goal)
 
     def log(self, values: Iterable[tuple[str, float]]) -> dict[str, int]:
         """Add (run id, value) to the curves; the trials with news, and their lengths before."""
@@ -152,9 +152,8 @@ class SavedSweep:
         ended = (trial for trial in self.trials if trial.counts)
         for trial in sorted(ended, key=lambda trial: trial.run.ended or 0.0):
             sampler.tell(trial.number, trial.curve, trials.score(trial.run.name))
-        return deque(
-            one for one, trial in zip(recalled, self.trials, strict=True) if not trial.counts
-        )
+        pairs = zip(recalled, self.trials, strict=True)
+        return deque(sample for sample, trial in pairs if not trial.counts)
 
 
 def saved_sweep(folder: Path, metric: str) -> SavedSweep:
@@ -167,7 +166,7 @@ def saved_sweep(folder: Path, metric: str) -> SavedSweep:
 def _trial_count(sweep: Path) -> int:
     """How many trials have left a trace."""
     traces = [*(sweep / "trials").glob("*"), *(sweep / records.ATTEMPTS).glob("*")]
-    numbers = [int(name) for one in traces if (name := one.name.partition(".")[0]).isdecimal()]
+    numbers = [int(n) for path in traces if (n := path.name.partition(".")[0]).isdecimal()]
     return max(numbers, default=-1) + 1
 
 

@@ -7,7 +7,6 @@ import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path, PurePath
-from typing import Any
 
 from ml.backends.local.runs import records
 from ml.backends.local.runs.lifecycle import as_it_is
@@ -36,8 +35,8 @@ class LocalRuns:
     Lists read records only: a thousand runs take a fraction of a second.
     """
 
-    def document(self, run: Run) -> dict[str, Any]:
-        return records.to_json(run)
+    document = staticmethod(records.to_json)
+    original = staticmethod(records.original)
 
     def find(self, name: str, experiment: str | None = None) -> Run:
         runs = [run for run in self.all() if experiment in {None, run.experiment}]
@@ -78,9 +77,6 @@ class LocalRuns:
         if run.folder.parent.name not in records.PARTS.values():
             return None
         return records.read_if_whole(run.folder.parent.parent)
-
-    def original(self, run: Run) -> Run | None:
-        return records.original(run)
 
     def metrics(self, run: Run) -> Mapping[str, float]:
         with _available():

@@ -132,8 +132,8 @@ def _interruptible() -> Iterator[None]:
 
 
 def _failure(code: str, log: Path, how: str) -> Refused:
-    found = f"MLflow's server {how}; its log ends:{outcome.log_end(log)}"
-    return Refused(Problem(code, found, hint=f"less {log}"), exit_code=Exit.RUN_FAILED)
+    text = f"MLflow's server {how}; its log ends:{outcome.log_end(log)}"
+    return Refused(Problem(code, text, hint=f"less {log}"), exit_code=Exit.RUN_FAILED)
 
 
 @contextmanager
