@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 import json
+import re
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -18,9 +21,12 @@ from ml.repository.new import LARGEST
 from ml.repository.new import new as project
 from ml.repository.profile import FEWEST_ROWS, Choices, profile
 from ml.repository.project_metrics import evaluation_problems
+from ml.serving.scoring.tabular import read_model, write_model
 from ml.specs.check.check import survey
 from ml.toolkit.datasets import read_dataset
+from ml.toolkit.measurement import Explainer, Rows, Training, evaluate
 from tests.conftest import ROOT
+from tests.named import spans, wrong
 from tests.release.test_commands import ml
 from tests.repository import tables
 
@@ -226,3 +232,22 @@ def test_a_constant_is_read_where_it_stands(tmp_path: Path) -> None:
     path.write_text("def broken(:")
     assert list(evaluation_problems(path)) == []
     assert list(evaluation_problems(tmp_path / "gone.py")) == []
+
+
+def test_the_page_names_what_is_written(repository: Path) -> None:
+    """Files of the project, commands with their options, and functions with their arguments."""
+    page = (ROOT / "ml/projects/SECOND_MODEL.md").read_text()
+    made = project("churn", tables.churn(repository / "rows.csv"), Choices("Churn"))
+    assert [span for span in spans(page) if wrong(span, made.folder)] == []
+    assert len(made.files) == 16 and "16 files" in page
+    for function in (evaluate, write_model, read_model, read_dataset):
+        stated = re.search(rf"^{function.__name__}\((.*?)\) ->", page, re.M | re.S)
+        assert stated, function
+        one_a_line = re.findall(r"^ {4}(\w+):", stated[1], re.M)
+        given = one_a_line or re.findall(r"(?:^|, )(\w+)", stated[1])
+        assert given == [name for name in inspect.signature(function).parameters if name in given]
+    for kind in (Rows, Training, Explainer):
+        stated = re.search(rf"^{kind.__name__}\((.*)\)$", page, re.M)
+        assert stated
+        given = re.findall(r"(?:^|, )(\w+)", stated[1])
+        assert given == [each.name for each in fields(kind)][: len(given)]

@@ -48,6 +48,19 @@ def test_find(text: str, version: str | None, faq: Path) -> None:
     assert result is None or (result.path is not None and result.path.resolve() == faq / "data")
 
 
+def test_a_copy_of_remote_data_is_found_in_the_home(faq: Path, own_home: Path) -> None:
+    """By name and version; without one the data are not on this machine."""
+    text = "name: far\nversion: 3\ntype: uri_folder\npath: azureml://datastores/d/paths/far\n"
+    (faq / "assets" / "far.yml").write_text(text)
+    result = assets.find("azureml:far:3", "data", faq)
+    assert result is not None and result.path is None
+    (own_home / "data" / "far" / "3").mkdir(parents=True)
+    assert result.path == own_home / "data" / "far" / "3"
+    near = assets.find("azureml:faq:1", "data", faq)
+    (own_home / "data" / "faq" / "1").mkdir(parents=True)
+    assert near is not None and near.path is not None and near.path.resolve() == faq / "data"
+
+
 def test_kinds_are_kept_apart(faq: Path) -> None:
     """An environment of the same name is another asset; a new file is seen at once."""
     result = assets.find("azureml:faq@latest", "environment", faq)

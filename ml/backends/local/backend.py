@@ -31,11 +31,13 @@ from ml.backends.local.storage import LocalStorage
 from ml.backends.local.tracking import server, tracking
 from ml.backends.local.tracking.tracking import Tracking
 from ml.backends.runs import Event, Run, Watch, unwatched
-from ml.core import faults
+from ml.core import faults, repository
 from ml.core.errors import Exit, Problem, Refused
+from ml.specs.assets import assets
 from ml.specs.plan.plan import (
     CommandPlan,
     Environment,
+    InputPlan,
     Plan,
     SweepPlan,
     commands,
@@ -110,7 +112,7 @@ class LocalBackend:
                 DATA_NOT_HERE,
                 f"`{field}` is `{data.source}`, which this machine does not hold",
                 "a path in the repository or an asset of its data specs",
-                f"run it with `--set {field}=PATH`",
+                f"run it with `--set {field}=PATH`{_or_copied(data)}",
                 data.place,
             )
             for field, data in supplied_inputs(plan)
@@ -244,3 +246,11 @@ def _demand_inputs(plan: Plan) -> None:
     ]
     if missing:
         raise Refused(*missing, exit_code=Exit.WRONG_CALL)
+
+
+def _or_copied(data: InputPlan) -> str:
+    """Where a copy of a data asset may lie, so that every job finds it."""
+    if data.asset is None or data.asset.version.startswith("@"):
+        return ""
+    place = repository.shown(assets.copied(data.asset.name, data.asset.version))
+    return f", or put a copy of the data in {place}"

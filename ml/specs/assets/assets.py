@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cache, lru_cache
 from pathlib import Path
 
-from ml.core import repository
+from ml.core import home, repository
 from ml.core.documents import Document, Key, read
 from ml.core.errors import Refused
 from ml.specs.kinds import kind_of
@@ -45,9 +45,17 @@ class AssetSpec(Part):
 
     @property
     def path(self) -> Path | None:
-        """The local path of the asset's data; None when its `path` is remote."""
+        """The local path of the asset's data; None when its `path` is remote.
+
+        Of a remote one, `data/NAME/VERSION` in the home may hold a copy.
+        """
         written = self.get("path")
-        return local(written, self.file.parent) if isinstance(written, str) else None
+        if not isinstance(written, str):
+            return None
+        here = local(written, self.file.parent)
+        if here is None and (copy := copied(self.name, self.version)).exists():
+            return copy
+        return here
 
     def tag(self, name: str) -> str:
         """The tag of that name; "" when there is none."""
@@ -60,6 +68,11 @@ def parse(text: str) -> Reference | None:
     if match is None:
         return None
     return Reference(match["name"], match["version"] or "", match["label"] or "")
+
+
+def copied(name: str, version: str) -> Path:
+    """Where a copy of a remote data asset lies on this machine, if somebody put one there."""
+    return home.home() / "data" / name / version
 
 
 def local(written: str, folder: Path) -> Path | None:

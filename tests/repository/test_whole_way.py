@@ -1,0 +1,112 @@
+"""What ml/projects/SECOND_MODEL.md says, done: from a table to a served model and the next one."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import ROOT
+from tests.repository import tables
+from tests.test_readme import commands
+
+PAGE = ROOT / "ml/projects/SECOND_MODEL.md"
+GIT = ("git", "-c", "user.name=t", "-c", "user.email=t@example.org")
+# Of a sweep, two trials show what twelve do.
+FEWER = "--set limits.max_total_trials=2"
+
+
+@pytest.fixture
+def fork(tmp_path: Path) -> Path:
+    """A repository with the parts that travel to a node, without projects."""
+    fork = tmp_path / "fork"
+    for room in ("ml/environments", "ml/serving", "ml/toolkit", "policies", "requirements"):
+        ignored = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(ROOT / room, fork / room, ignore=ignored)
+    (fork / "ml/projects").mkdir()
+    for name in ("ml/projects/__init__.py", "pyproject.toml", ".amlignore"):
+        shutil.copy(ROOT / name, fork / name)
+    (fork / ".venv").mkdir()
+    (fork / ".venv/bin").symlink_to(ROOT / ".venv/bin")
+    for words in (["init", "-q"], ["add", "ml", "policies"], ["commit", "-qm", "fork"]):
+        subprocess.run([*GIT, *words], cwd=fork, check=True)
+    return fork
+
+
+def typed(fork: Path, command: str, code: int = 0) -> str:
+    """What a command of the page prints."""
+    environment = {**os.environ, "USER": "ana"}
+    done = subprocess.run(
+        command, shell=True, cwd=fork, env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == code, f"{command}\n{done.stdout}\n{done.stderr}"
+    return done.stdout + done.stderr
+
+
+def five(name: str, target: str) -> list[str]:
+    """The five commands of the page, for a table of that name."""
+    words = {"churn": name, "Churn": target, "jobs/sweep.yml": f"jobs/sweep.yml {FEWER}"}
+    made = commands(PAGE.read_text())[:5]
+    for old, new in words.items():
+        made = [line.replace(old, new) for line in made]
+    assert [line.split()[1] for line in made] == ["new", "run", "release", "release", "invoke"]
+    return made
+
+
+@pytest.mark.slow
+def test_the_page_from_a_table_to_the_next_version(fork: Path) -> None:
+    """Binary by its AUC: served, then replaced by a version that nobody shows to be better only
+    with a reason.
+    """
+    tables.churn(fork / "churn.csv")
+    new, sweep, propose, apply, invoke = five("churn", "Churn")
+    try:
+        for command in (new, sweep, propose, apply):
+            typed(fork, command)
+        answer = json.loads(typed(fork, invoke).partition("\n")[0])
+        assert 0 < answer["predictions"][0] < 1 and answer["model_digest"].startswith("sha256:")
+        run = ".venv/bin/ml run ml/projects/churn/jobs/train.yml --set inputs.seed=3"
+        name = re.search(r"^(\S+): Completed", typed(fork, run), re.M)
+        assert name
+        refused = typed(fork, f"{propose} --run {name[1]}", code=3)
+        assert re.search(r"superiority +test [+-]0\.0\d+ \[-0\.\d+, \+0\.\d+\]", refused)
+        assert "non-inferiority" in refused and "Traceback" not in refused
+    finally:
+        typed(fork, ".venv/bin/ml serve --stop-all")
+
+
+@pytest.mark.slow
+def test_a_table_of_another_shape_in_a_datastore(fork: Path, own_home: Path) -> None:
+    """A regression without an id: refused without a copy of the data, then served."""
+    path = tables.houses(fork / "houses.csv")
+    new, sweep, propose, apply, invoke = five("houses", "price")
+    typed(fork, f"{new} --datastore azureml://datastores/workspaceblobstore/paths/houses/")
+    refused = typed(fork, sweep, code=33)
+    assert "error[data-not-here]" in refused and "data/houses/1" in refused
+    copy = own_home / "data" / "houses" / "1"
+    copy.mkdir(parents=True)
+    shutil.move(path, copy / "table.csv")
+    try:
+        for command in (sweep, propose, apply):
+            typed(fork, command)
+        (price,) = json.loads(typed(fork, invoke).partition("\n")[0])["predictions"]
+        assert 60_000 < price < 600_000
+    finally:
+        typed(fork, ".venv/bin/ml serve --stop-all")
+
+
+@pytest.mark.slow
+def test_the_projects_are_typed(fork: Path) -> None:
+    """mypy, strict as the repository's, finds nothing in a project of every task."""
+    for name, target in (("churn", "Churn"), ("houses", "price"), ("flowers", "species")):
+        getattr(tables, name)(fork / f"{name}.csv")
+        typed(fork, five(name, target)[0])
+    mypy = f"{sys.executable} -m mypy --cache-dir {fork}/.mypy_cache"
+    sites = f"--config-file {ROOT}/pyproject.toml ml/projects"
+    assert "Success" in typed(fork, f"{mypy} {sites}")
