@@ -151,9 +151,13 @@ ALLOWED: dict[str, list[str]] = {
         SWEEP + SPACE + LIMITS + "early_termination: {type: bandit, slack_factor: 0.1}\n"
     ],
     "log-range": [
-        SWEEP
-        + LIMITS
-        + "search_space: {rate: {type: quniform, min_value: 1, max_value: 9, q: 1}}\n"
+        SWEEP + LIMITS + f"search_space: {{rate: {{type: {distribution}, {bounds}}}}}\n"
+        for distribution, bounds in (
+            ("quniform", "min_value: 1, max_value: 9, q: 1"),
+            ("loguniform", "min_value: -6.9, max_value: -2.3"),  # 0.001 … 0.1
+            ("loguniform", "min_value: 2.08, max_value: 5.55"),  # 8 … 256
+            ("qloguniform", "min_value: 0, max_value: 4, q: 1"),  # 1 … 55
+        )
     ],
     "distribution-bounds": [
         SWEEP + LIMITS + "search_space: {rate: {type: normal, mu: -5, sigma: 0.1}}\n"

@@ -167,6 +167,18 @@ SWEEPS = {
     + LIMITS
     + "search_space:\n  rate:  # warning: log-range\n    type: loguniform\n"
     + "    min_value: 0.001\n    max_value: 0.1\n",
+    "log-range-above-one": SWEEP
+    + LIMITS
+    + "search_space:\n  rate:  # warning: log-range\n    type: qloguniform\n"
+    + "    min_value: 8\n    max_value: 256\n    q: 1\n",
+    "log-range-across-one": SWEEP
+    + LIMITS
+    + "search_space:\n  rate:  # warning: log-range\n    type: loguniform\n"
+    + "    min_value: 0.01\n    max_value: 10\n",
+    "log-range-beyond-a-float": SWEEP
+    + LIMITS
+    + "search_space:\n  rate:  # warning: log-range\n    type: loguniform\n"
+    + "    min_value: 10\n    max_value: 1000\n",
     "bounds-swapped": SWEEP
     + LIMITS
     + "search_space:\n  rate:\n    type: uniform\n"

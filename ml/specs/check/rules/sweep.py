@@ -97,14 +97,25 @@ def log_range(node: Node) -> Iterator[Finding]:
     """loguniform's bounds are exponents: its values lie between e^min and e^max."""
     for name, distribution in node.search_space.items():
         low, high = (_number(node.get("search_space", name, k)) for k in ("min_value", "max_value"))
-        if kind(distribution) not in _LOG or low is None or high is None or max(low, high) > 700:
+        if kind(distribution) not in _LOG or low is None or high is None:
             continue
-        hint = ""
-        if low > 0 and high <= 1:
+        if _are_values(low, high):
+            found = f"`{name}` ranges from {_power(low)} to {_power(high)} (e^{low:g} … e^{high:g})"
             hint = f"for {low:g} … {high:g} write {math.log(low):.4g} and {math.log(high):.4g}"
-        ends = f"{math.exp(low):.3g} to {math.exp(high):.3g}"
-        message = f"`{name}` ranges from {ends} (e^{low:g} … e^{high:g})"
-        yield Finding(("search_space", name), message, "exponents of e as bounds", hint)
+            yield Finding(("search_space", name), found, "exponents of e as bounds", hint)
+
+
+def _are_values(low: float, high: float) -> bool:
+    """Whether the bounds of a log distribution look like its values, not like their logarithms.
+
+    As exponents, 0.001 … 0.1 are 1.001 … 1.105, and 8 … 256 are 2981 … 1.5e111.
+    """
+    return low > 0 and (low < 0.1 or high <= 1 or high > 20)
+
+
+def _power(exponent: float) -> str:
+    """e to that power; a float ends at e^709."""
+    return f"{math.exp(exponent):.3g}" if exponent < 709 else "infinity"
 
 
 @rule("distribution-bounds", scope="sweep", source=f"{_TUNE}, parameter expressions")
