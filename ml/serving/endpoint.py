@@ -175,7 +175,7 @@ def start_router(endpoint: str, port: int | None = None) -> Router:
         raise server.port_in_use(endpoint, port)
     last = process.last_port(slot)
     if port is None:
-        port = last if last and processes.port_is_free(last) else processes.free_port()
+        port = last if last and processes.port_is_free(last) else 0
     routes = folder(endpoint) / STATE
     try:
         return process.start(slot, routes, port)

@@ -1,23 +1,33 @@
 """Runs the Azure ML inference server for one slot; `ml.serving.server` starts it as a file.
 
 It is the server inside managed online endpoints, unchanged but for its address: azmlinfsrv always
-binds 0.0.0.0, which would offer an unauthenticated model to the whole network.
+binds 0.0.0.0, which would offer an unauthenticated model to the whole network. Here its gunicorn
+serves a socket that it inherits, LISTENER, as from systemd (sd_listen_fds(3)).
 
-    python -P launch.py SLOT_FOLDER PORT SCORING_SCRIPT
+    python -P launch.py SLOT_FOLDER LISTENER SCORING_SCRIPT
 """
 
 from __future__ import annotations
 
+import os
+import socket
 import sys
+
+FIRST = 3  # the descriptor of the first socket, by that protocol
 
 
 def main() -> None:
     """Serve until a signal ends it; exits 3 when the scoring script's init() fails."""
-    _, port, script = sys.argv[1:]
+    _, listener, script = sys.argv[1:]
+    if int(listener) != FIRST:
+        os.dup2(int(listener), FIRST)
+        os.close(int(listener))
+    with socket.socket(fileno=os.dup(FIRST)) as served:
+        port = served.getsockname()[1]
+    os.environ.update(LISTEN_PID=str(os.getpid()), LISTEN_FDS="1")
     from azureml_inference_server_http import amlserver  # type: ignore[import-untyped]
 
-    amlserver.DEFAULT_HOST = "127.0.0.1"
-    sys.argv = ["azmlinfsrv", "--entry_script", script, "--port", port]
+    sys.argv = ["azmlinfsrv", "--entry_script", script, "--port", str(port)]
     amlserver.run()
 
 

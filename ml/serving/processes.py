@@ -14,7 +14,6 @@ import socket
 import subprocess
 import sys
 import time
-from collections import deque
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -34,28 +33,41 @@ _PASSED = ("HOME", "USER", "LANG", "PATH", "TZ", "TMPDIR", "LD_LIBRARY_PATH")
 STOP_S = 10.0
 POLL_S = 0.05
 
-# Ports given out lately, which may not be listened on yet.
-_recent: deque[int] = deque(maxlen=32)
+
+def listen(port: int = 0) -> socket.socket:
+    """A socket that listens on the port, or on a free one for 0; OSError when it is taken.
+
+    A process that is spawned with it has a port that no other process can take before it starts.
+    """
+    return socket.create_server((HOST, port))
 
 
 def spawn(
-    slot: Path, script: Path, *arguments: object, folder: Path, environment: Mapping[str, str]
+    slot: Path,
+    script: Path,
+    listener: socket.socket,
+    *arguments: object,
+    folder: Path,
+    environment: Mapping[str, str],
 ) -> subprocess.Popen[bytes]:
     """Start the script for the slot in `folder`; it outlives this process and its terminal.
 
-    Its output replaces the slot's log. -P keeps the script's own folder off sys.path.
+    It inherits the listener, whose descriptor is its second argument, after the slot. Its output
+    replaces the slot's log. -P keeps the script's own folder off sys.path.
     """
+    descriptor = listener.fileno()
     slot.mkdir(parents=True, exist_ok=True)
     passed = {name: os.environ[name] for name in _PASSED if name in os.environ}
     with log(slot).open("wb") as stream:
         return subprocess.Popen(
-            [sys.executable, "-P", str(script), str(slot), *map(str, arguments)],
+            [sys.executable, "-P", *map(str, (script, slot, descriptor, *arguments))],
             cwd=folder,
             env={**passed, **environment},
             stdin=subprocess.DEVNULL,
             stdout=stream,
             stderr=subprocess.STDOUT,
             start_new_session=True,
+            pass_fds=(descriptor,),
         )
 
 
@@ -125,14 +137,9 @@ def script_error(slot: Path) -> str:
 
 
 def free_port() -> int:
-    """A port that nothing listens on, and that was not returned lately."""
-    while True:
-        with socket.socket() as probe:
-            probe.bind((HOST, 0))
-            port = int(probe.getsockname()[1])
-        if port not in _recent:
-            _recent.append(port)
-            return port
+    """A port that nothing listens on now, for a program that takes only a number."""
+    with listen() as probe:
+        return int(probe.getsockname()[1])
 
 
 def port_is_free(port: int) -> bool:
@@ -157,16 +164,6 @@ def port_holder(port: int) -> str:
     except psutil.Error:
         pass
     return "a process that this user may not see"
-
-
-def port_taken(port: int, starting: str) -> Problem:
-    """The error for a port that was free and was taken while `starting` started."""
-    return Problem(
-        "port-in-use",
-        f"port {port} was taken by {port_holder(port)} as the {starting} started",
-        "a port that stays free",
-        "run the same command again: it picks another port",
-    )
 
 
 def listens(process: psutil.Process, port: int) -> bool:

@@ -16,7 +16,7 @@ import psutil
 from pydantic import AfterValidator, ConfigDict, Field, PlainSerializer, PlainValidator
 
 from ml.core import home
-from ml.core.errors import Exit, Problem, Refused
+from ml.core.errors import Problem, Refused
 from ml.serving import client, processes
 from ml.serving.scoring.model import MODEL_DIGEST, MODEL_DIR
 
@@ -105,16 +105,16 @@ def begin(slot: Path, launch: Launch, port: int | None = None) -> Starting:
     if port is not None and not processes.port_is_free(port) and not _holds(slot, port):
         raise port_in_use(launch.endpoint, port)
     processes.stop(slot)
-    chosen = port or processes.free_port()
-    process = processes.spawn(
-        slot,
-        processes.LAUNCHER,
-        chosen,
-        launch.code / launch.scoring_script,
-        folder=launch.code,
-        environment=_environment(launch, _mount(slot, launch)),
-    )
-    return Starting(slot, process, chosen)
+    with processes.listen(port or 0) as listener:
+        process = processes.spawn(
+            slot,
+            processes.LAUNCHER,
+            listener,
+            launch.code / launch.scoring_script,
+            folder=launch.code,
+            environment=_environment(launch, _mount(slot, launch)),
+        )
+        return Starting(slot, process, int(listener.getsockname()[1]))
 
 
 def wait_until_ready(starting: Starting, deadline_s: float = START_S) -> Server:
@@ -186,17 +186,11 @@ def _wait(process: subprocess.Popen[bytes], slot: Path, port: int, deadline_s: f
     deadline = time.monotonic() + deadline_s
     while time.monotonic() < deadline:
         if process.poll() is not None:
-            if not processes.port_is_free(port):  # taken meanwhile: not the model's fault
-                problem = processes.port_taken(port, "server")
-                raise Refused(problem, exit_code=Exit.RUN_FAILED)
             error = processes.script_error(slot)
             raise processes.failure(
                 slot, "server-crashed", f"the server ended before it was ready: {error}"
             )
-        # The listener is checked too: another process may have taken the port meanwhile.
-        remaining = deadline - time.monotonic()
-        listening = processes.listens(psutil.Process(process.pid), port)
-        if listening and client.is_healthy(port, remaining):
+        if client.is_healthy(port, deadline - time.monotonic()):
             return
         time.sleep(POLL_S)
     what = f"no answer on port {port} within {deadline_s:g} s"

@@ -311,19 +311,17 @@ def test_a_state_file_with_a_field_of_another_type(
     assert raised.value.problems[0].code == "endpoint-state"
 
 
-@pytest.mark.slow
-def test_a_port_that_is_taken_meanwhile_is_not_a_crash(
-    slot: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A release that gets this error may be tried again."""
-    with socket.create_server((processes.HOST, 0)) as other:
-        taken = other.getsockname()[1]
-        monkeypatch.setattr(processes, "free_port", lambda: taken)
-        with pytest.raises(Refused) as raised:
-            server.start(slot, launch(tmp_path))
-    problem = raised.value.problems[0]
-    assert problem.code == "port-in-use" and f"process {os.getpid()}" in problem.found
-    assert processes.running(slot) is None
+def test_nobody_else_can_take_the_port_of_a_server_that_starts(slot: Path, tmp_path: Path) -> None:
+    """It listens from the moment that its number is known, and only on this machine."""
+    starting = server.begin(slot, launch(tmp_path))
+    assert not processes.port_is_free(starting.port)
+    started = server.wait_until_ready(starting)
+    listeners = [
+        each.laddr
+        for each in psutil.Process(started.pid).net_connections()
+        if each.status == psutil.CONN_LISTEN
+    ]
+    assert listeners == [(processes.HOST, started.port)]
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,8 @@
 """The router process of one endpoint; `ml.serving.router.process` starts it as a file.
 
-    python -P __main__.py FOLDER PORT ROUTES_FILE
+    python -P __main__.py FOLDER LISTENER ROUTES_FILE
+
+LISTENER is the descriptor of a socket that it inherits.
 
 A second port, the control port, obeys whoever knows the token in FOLDER/router.json, which the
 owner of the endpoint alone can read. Nothing there sends traffic anywhere that the routes file does
@@ -16,6 +18,7 @@ import json
 import os
 import secrets
 import signal
+import socket
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -101,7 +104,7 @@ class Control:
         return web.json_response(answers)
 
 
-async def serve(folder: Path, port: int, file: Path) -> None:
+async def serve(folder: Path, listener: socket.socket, file: Path) -> None:
     """Answer until SIGTERM; then accept no new connection and finish the requests in flight."""
     loop = asyncio.get_running_loop()
     ended = asyncio.Event()
@@ -116,8 +119,8 @@ async def serve(folder: Path, port: int, file: Path) -> None:
     await control.setup()
     await front.setup()
     await web.TCPSite(control, HOST, 0).start()
-    await web.TCPSite(front, HOST, port, backlog=BACKLOG).start()
-    _announce(folder, port, control.addresses[0][1], token)
+    await web.SockSite(front, listener, backlog=BACKLOG).start()
+    _announce(folder, listener.getsockname()[1], control.addresses[0][1], token)
     while not ended.is_set():
         try:
             await asyncio.wait_for(ended.wait(), CHECK_S)
@@ -140,9 +143,9 @@ def _announce(folder: Path, port: int, control: int, token: str) -> None:
 
 def main() -> None:
     """Serve until a signal ends it."""
-    folder, port, file = sys.argv[1:]
+    folder, listener, file = sys.argv[1:]
     gc.freeze()  # imported modules are never collected: do not scan them
-    uvloop.run(serve(Path(folder), int(port), Path(file)))
+    uvloop.run(serve(Path(folder), socket.socket(fileno=int(listener)), Path(file)))
 
 
 if __name__ == "__main__":

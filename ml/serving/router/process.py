@@ -111,12 +111,27 @@ def last_port(folder: Path) -> int | None:
 def start(folder: Path, routes: Path, port: int) -> Router:
     """Start a router over the routes file, detached, and return it once it answers.
 
-    A router that runs in the folder is stopped first. Raises Refused: port-in-use, router-failed
-    (with the log's last lines).
+    Port 0 means any that is free. A router that runs in the folder is stopped first. Raises
+    Refused: port-in-use, router-failed (with the log's last lines).
     """
     processes.stop(folder)
     (folder / "router.json").unlink(missing_ok=True)
-    process = processes.spawn(folder, processes.ROUTER, port, routes, folder=folder, environment={})
+    try:
+        listener = processes.listen(port)
+    except OSError:
+        raise Refused(
+            Problem(
+                "port-in-use",
+                f"port {port} is held by {processes.port_holder(port)}",
+                "a free port",
+                "run the same command again: it picks another port",
+            ),
+            exit_code=Exit.RUN_FAILED,
+        ) from None
+    with listener:
+        process = processes.spawn(
+            folder, processes.ROUTER, listener, routes, folder=folder, environment={}
+        )
     deadline = time.monotonic() + START_S
     while time.monotonic() < deadline and process.poll() is None:
         router = find(folder)
@@ -124,6 +139,4 @@ def start(folder: Path, routes: Path, port: int) -> Router:
             return router
         time.sleep(POLL_S)
     processes.stop(folder, patience_s=0.5)
-    if not processes.port_is_free(port):
-        raise Refused(processes.port_taken(port, "router"), exit_code=Exit.RUN_FAILED)
-    raise processes.failure(folder, "router-failed", f"the router did not start on port {port}")
+    raise processes.failure(folder, "router-failed", "the router did not start")
