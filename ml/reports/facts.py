@@ -196,16 +196,23 @@ def _failed(run: Run) -> Run | None:
 
 
 def find_release(run: Run, registry: Registry, notes: list[str]) -> Release | None:
-    """The version that was registered from the run, or that the run evaluated."""
+    """The version of the run's model; else one that came from a part of it, or was evaluated there.
+
+    A part may be a trial that is not the best, or a step whose model the pipeline does not pass on.
+    """
     digest = next((digest for part in _parts(run, MODEL) if (digest := _digest(part))), "")
-    ids = {run.id, *(part.id for part in _parts(run, EVALUATION))}
+    ids = {run.id, *(part.id for part in run.below())} - {""}
     try:
         versions = registry.versions()
-        matches = [version for version in versions if digest and version.digest == digest] or [
-            version
-            for version in versions
-            if _mapping(_document(version).get("lineage")).get("evaluation_run") in ids
-        ]
+        matches = (
+            [version for version in versions if digest and version.digest == digest]
+            or [version for version in versions if version.run in ids]
+            or [
+                version
+                for version in versions
+                if _mapping(_document(version).get("lineage")).get("evaluation_run") in ids
+            ]
+        )
         return _release(registry, matches[-1], notes) if matches else None
     except Refused as refused:
         notes.append(f"The registry cannot be read: {refused.problems[0].found}")
@@ -281,15 +288,20 @@ def _document(version: Version) -> Mapping[str, Any]:
 
 
 def _audit_line(version: Version, notes: list[str]) -> Mapping[str, Any]:
-    """The last audit line with a decision about the version; empty when there is none."""
+    """The last audit line with a decision about the version; empty when there is none.
+
+    One that found it champion already decided nothing: the approval is before it.
+    """
     try:
         lines = audit.verify()
     except Refused as refused:
         notes.append(f"The gates' decision is not shown: {refused.problems[0].found}")
         return {}
     for line in reversed(lines):
-        request = _mapping(_mapping(line.get("decision")).get("request"))
-        if (request.get("model"), request.get("digest")) == (version.model, version.digest):
+        decision = _mapping(line.get("decision"))
+        request = _mapping(decision.get("request"))
+        is_about = (request.get("model"), request.get("digest")) == (version.model, version.digest)
+        if is_about and decision.get("outcome") != "already-champion":
             return line
     return {}
 

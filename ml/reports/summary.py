@@ -150,7 +150,5 @@ def _decision(release: Release) -> str:
             return f"The gates refuse {name} for {environment}: {', '.join(failed)}."
         case "pending":
             return f"{passes}; {name} needs an approval for {environment}{champion}."
-        case "approved":
-            return f"{passes}, and {approver} approved {name} for {environment}{champion}."
         case _:
-            return f"{name} is already the champion of {environment}."
+            return f"{passes}, and {approver} approved {name} for {environment}{champion}."

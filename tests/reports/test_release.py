@@ -15,6 +15,9 @@ from ml.backends.runs import Run
 from ml.core import home
 from ml.release import audit
 from ml.release.comparison import Side
+from ml.release.declaration import projects
+from ml.release.promotion.gate_check import check_gates
+from ml.release.promotion.propose import propose
 from ml.reports.facts import Release, gather
 from ml.reports.pages import report
 from policies.promotion.evidence import Evidence
@@ -82,6 +85,35 @@ def test_the_champion(world: World) -> None:
         candidate.sentences
     )
     assert "there was none before it" in Page(candidate.html).text
+
+
+def test_a_champion_that_was_applied_again(world: World) -> None:
+    """The second apply changes nothing, so the approval and the predecessor stay."""
+    champion, approved = BACKEND.registry.find("tiny", "2"), "ana approved tiny 2 for local"
+    tiny = projects.find("tiny")
+    for expected in ("approved", "already-champion"):
+        check = check_gates(BACKEND, tiny, champion, "local", step="apply", approved_by="ana")
+        assert check.decision.outcome == expected
+        BACKEND.registry.promote(champion, "local")
+        candidate = report(world.runs[0.95], BACKEND)
+        assert approved in " ".join(candidate.sentences)
+        text = Page(candidate.html).text
+        assert "Compared with version 1, the champion that it replaced." in text
+
+
+def test_a_pipeline_of_which_a_trial_was_proposed(world: World) -> None:
+    """Another trial than the best one counts until the pipeline's own model is proposed."""
+    pipeline = world.project.pipeline()
+    sweep = pipeline.step("sweep")
+    other = next(trial for trial in sweep.trials if trial.name != sweep.best)
+    assert propose(BACKEND, "tiny", other.name).version == "3"
+    for run in (pipeline, sweep):
+        summary = " ".join(report(run, BACKEND).sentences)
+        assert "The gates refuse tiny 3 for local: non-inferiority" in summary
+        assert "have not run" not in summary
+    assert propose(BACKEND, "tiny", pipeline.name).version == "4"
+    assert propose(BACKEND, "tiny", other.name).version == "3"
+    assert "tiny 4" in " ".join(report(pipeline, BACKEND).sentences)
 
 
 def test_a_run_that_was_never_proposed(world: World) -> None:
