@@ -89,7 +89,7 @@ class Profile:
 
 def profile(path: Path, choices: Choices) -> Profile:
     """The profile of a text file with a header; Refused when no project can be made of it."""
-    frame, delimiter = _read(path)
+    frame, form = _read(path)
     names = list(frame.columns)
     for option, name in vars(choices).items():
         if option in ("target", "id", "group", "time", "slice") and name and name not in names:
@@ -140,7 +140,7 @@ def profile(path: Path, choices: Choices) -> Profile:
     head["slices"] = [
         choices.slice or _slice(frame, columns, {choices.target, own_id, choices.group})
     ]
-    head["delimiter"] = delimiter
+    head |= form
     head["header"] = True
     head["rows"] = [len(frame) // 2, len(frame) * 100]
     labels: Any = (target == positive) if task == "binary" else target
@@ -169,17 +169,27 @@ def profile(path: Path, choices: Choices) -> Profile:
     return replace(result, samples=samples)
 
 
-def _read(path: Path) -> tuple[pd.DataFrame, str]:
-    """The cells as texts without spaces around them, and the separator."""
+def _read(path: Path) -> tuple[pd.DataFrame, Mapping[str, object]]:
+    """The cells as texts without spaces around them, and how the schema says that they stand."""
     import pandas as pd
 
     expected = "a text file (CSV) in UTF-8 with a header"
     try:
-        with path.open(encoding="utf-8", newline="") as stream:
-            delimiter = csv.Sniffer().sniff(stream.read(_SNIFFED), _DELIMITERS).delimiter
+        with path.open(encoding="utf-8-sig", newline="") as stream:
+            sniffed = csv.Sniffer().sniff(stream.read(_SNIFFED), _DELIMITERS)
+            form: dict[str, object] = {"delimiter": sniffed.delimiter}
+            if sniffed.skipinitialspace:
+                form["skip_spaces"] = True
             stream.seek(0)
-            header = next(csv.reader(stream, delimiter=delimiter))
-        frame = pd.read_csv(path, sep=delimiter, dtype=str, keep_default_na=False, header=0)
+            header = [name.strip() for name in next(csv.reader(stream, sniffed))]
+        frame = pd.read_csv(
+            path,
+            sep=sniffed.delimiter,
+            skipinitialspace=sniffed.skipinitialspace,
+            dtype=str,
+            keep_default_na=False,
+            index_col=False,
+        )
     except (OSError, UnicodeDecodeError, csv.Error, StopIteration, ValueError) as error:
         raise Refused(Problem("unreadable", f"{path}: {error}", expected)) from None
     twice = sorted({name for name in header if header.count(name) > 1})
@@ -187,7 +197,7 @@ def _read(path: Path) -> tuple[pd.DataFrame, str]:
         found = f"the column `{twice[0]}` is there twice" if twice else "a column has no name"
         raise Refused(Problem("bad-header", f"{repository.shown(path)}: {found}", "a name each"))
     frame.columns = pd.Index(header)
-    return frame.apply(lambda column: column.str.strip()), delimiter
+    return frame.apply(lambda column: column.str.strip()), form
 
 
 def _column(name: str, cells: pd.Series[str]) -> Column:

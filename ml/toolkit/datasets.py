@@ -58,7 +58,7 @@ Value = str | int | float | None
 _FIELDS = frozenset(
     [
         *("task", "primary_metric", "target", "positive", "id", "group", "time", "slices"),
-        *("file", "columns", "rows", "header", "delimiter", "required"),
+        *("file", "columns", "rows", "header", "delimiter", "skip_spaces"),
     ]
 )
 

@@ -93,13 +93,16 @@ class Column:
 
 @dataclass(frozen=True)
 class TableSchema:
-    """What a table must look like; `rows` are the fewest and the most it may have."""
+    """What a table must look like; `rows` are the fewest and the most it may have. `skip_spaces`
+    is for tables with a space after every delimiter.
+    """
 
     columns: tuple[Column, ...]
     rows: tuple[int, int]
     header: bool = False
     delimiter: str = "\t"
     required: bool = True
+    skip_spaces: bool = False
 
     @classmethod
     def parse(cls, raw: Mapping[str, Any]) -> TableSchema:
@@ -111,6 +114,7 @@ class TableSchema:
             header=bool(raw.get("header", False)),
             delimiter=raw.get("delimiter", "\t"),
             required=bool(raw.get("required", True)),
+            skip_spaces=bool(raw.get("skip_spaces", False)),
         )
 
 
@@ -131,15 +135,16 @@ class Table:
 
 def _opened(path: Path) -> io.TextIOBase:
     if path.suffix == ".gz":
-        return io.TextIOWrapper(gzip.open(path), encoding="utf-8", newline="")
-    return path.open(encoding="utf-8", newline="")
+        return io.TextIOWrapper(gzip.open(path), encoding="utf-8-sig", newline="")
+    return path.open(encoding="utf-8-sig", newline="")
 
 
-def _records(path: Path, delimiter: str) -> Iterator[tuple[int, list[str]]]:
+def _records(path: Path, schema: TableSchema) -> Iterator[tuple[int, list[str]]]:
     """(first line, fields) of every record; a quoted field may hold line breaks."""
     csv.field_size_limit(1 << 24)
     with _opened(path) as stream:
-        reader = csv.reader(stream, delimiter=delimiter)
+        spaces = schema.skip_spaces
+        reader = csv.reader(stream, delimiter=schema.delimiter, skipinitialspace=spaces)
         line = 1
         for record in reader:
             if record:
@@ -156,10 +161,10 @@ def read_table(path: Path, schema: TableSchema) -> tuple[Table, list[Finding]]:
         hint = "give the folder that holds it"
         return table, [Finding("missing-file", path, 0, "there is no such file", path.name, hint)]
     try:
-        for number, (line, record) in enumerate(_records(path, schema.delimiter)):
+        for number, (line, record) in enumerate(_records(path, schema)):
             if number == 0 and schema.header:
-                if record != names:
-                    below = islice(_records(path, schema.delimiter), 1, 1 + SAMPLED)
+                if [name.strip() for name in record] != names:
+                    below = islice(_records(path, schema), 1, 1 + SAMPLED)
                     rows = [row for _, row in below]
                     return table, [_drift(path, line, schema, record, rows)]
                 continue

@@ -131,6 +131,18 @@ def test_names_that_yaml_would_read_otherwise(repository: Path) -> None:
     assert [column.name for column in dataset.features] == ["yes", "1"]
 
 
+def test_spaces_around_names_and_a_byte_order_mark(repository: Path) -> None:
+    """As spreadsheets and old data sets have them: neither is a part of a name or a value."""
+    path = repository / "rows.csv"
+    lines = [f"{at % 7}, {('on', 'off')[at % 3 == 0]}, {at}" for at in range(FEWEST_ROWS)]
+    path.write_text("\n".join(["size, state, row id", *lines]), encoding="utf-8-sig")
+    made = project("spaces", path, Choices("state"))
+    data = made.folder / "data"
+    dataset = read_dataset(data / "spaces", data / "spaces.schema.yml")
+    assert [column.name for column in dataset.features] == ["size"]
+    assert (dataset.about.id, dataset.about.positive) == ("row id", "off")
+
+
 def test_data_in_a_datastore(repository: Path) -> None:
     """The asset names it, and the table is not copied."""
     where = "azureml://datastores/workspaceblobstore/paths/churn/"
