@@ -8,7 +8,8 @@ scikit-learn's (https://scikit-learn.org/stable/modules/model_evaluation.html); 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from typing import Any, Literal, get_args
 
@@ -16,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ml.toolkit.metrics import METRICS as OF_RANKS
-from ml.toolkit.metrics import Estimate, Groups, Values, bounds, drawn_times, mean_estimate
+from ml.toolkit.metrics import Estimate, Groups, Values, bounds, drawn_times
 
 Task = Literal["ranking", "binary", "multiclass", "regression"]
 TASKS: tuple[Task, ...] = get_args(Task)
@@ -264,16 +265,8 @@ def estimate(
     """The metric with its percentile-bootstrap interval; ValueError as `value`, or for too few
     groups. Draws that it is not defined on (no "1" among them, say) are left out.
     """
-    if metric.of_units is not None:
-        return mean_estimate(metric.of_units(answers), seed, groups)
-    point, of_all = value(metric, answers), metric.of_all
-    assert of_all is not None
-    chunk = max(1, _HELD // len(answers))
-    drawn = np.concatenate(
-        [of_all(answers, times) for times in drawn_times(len(answers), seed, groups, chunk)]
-    )
-    low, high = bounds(drawn[~np.isnan(drawn)])
-    return Estimate(point, min(low, point), max(high, point), len(answers))
+    value(metric, answers)
+    return estimates_of({"": metric}, answers, seed, groups)[""]
 
 
 def estimates(
@@ -282,19 +275,45 @@ def estimates(
     """Every metric of the task; one that is not defined on these units (the AUC where all are
     "0") is left out, and a gate that asks for it refuses. ValueError when there is no unit.
     """
-    return dict(_estimates(task, answers, seed, groups))
+    return estimates_of(METRICS[task], answers, seed, groups)
 
 
-def _estimates(
-    task: Task, answers: Answers, seed: int, groups: Groups | None
-) -> Iterator[tuple[str, Estimate]]:
-    for name, metric in METRICS[task].items():
-        if metric.of_all is not None:
-            try:
-                value(metric, answers)
-            except ValueError:
-                continue
-        yield name, estimate(metric, answers, seed, groups)
+def estimates_of(
+    metrics: Mapping[str, Metric],
+    answers: Answers,
+    seed: int = 0,
+    groups: Groups | None = None,
+) -> dict[str, Estimate]:
+    """As `estimate`, of several metrics on the same draws, which take most of the time; those that
+    are not defined on these units are left out. ValueError when there is no unit, or for too few
+    groups.
+    """
+    if not len(answers):
+        raise ValueError("no unit to measure on")
+    points = {}
+    for name, metric in metrics.items():
+        with suppress(ValueError):
+            points[name] = value(metric, answers)
+    of_units = {name: of for name in points if (of := metrics[name].of_units) is not None}
+    columns = np.stack(
+        [of(answers) for of in of_units.values()] or [np.zeros(len(answers))], axis=1
+    )
+    drawn: dict[str, list[Values]] = {name: [] for name in points}
+    chunk = max(1, _HELD // len(answers))
+    for times in drawn_times(len(answers), seed, groups, chunk):
+        means = times @ columns / times.sum(axis=1, keepdims=True)
+        for name, mean in zip(of_units, means.T, strict=False):
+            drawn[name].append(mean)
+        for name in points.keys() - of_units.keys():
+            of_all = metrics[name].of_all
+            assert of_all is not None
+            drawn[name].append(of_all(answers, times))
+    estimated = {}
+    for name, point in points.items():
+        values = np.concatenate(drawn[name])
+        low, high = bounds(values if name in of_units else values[~np.isnan(values)])
+        estimated[name] = Estimate(point, min(low, point), max(high, point), len(answers))
+    return estimated
 
 
 def _is_number(text: str) -> bool:

@@ -17,8 +17,9 @@ from ml.toolkit import leakage
 from ml.toolkit.evaluation import COLUMNS, PREDICTIONS, SLICE, wrong_primary
 from ml.toolkit.fairness import FEWEST
 from ml.toolkit.leakage import IDENTIFIERS, SHARED, TEST, TRAINING
+from ml.toolkit.metrics import Estimate as ToolkitEstimate
 from ml.toolkit.metrics import Values, enough_groups
-from ml.toolkit.tasks import METRICS, TASKS, Answers, Metric, Task, estimate, fault
+from ml.toolkit.tasks import METRICS, TASKS, Answers, Task, estimates_of, fault
 from policies.promotion.evidence import Disparity, Estimate, Evidence, Statistic
 
 # Sums of the same numbers in another order differ by less than this.
@@ -261,26 +262,28 @@ def _metric_disagreements(
     groups: Sequence[str] | None,
 ) -> Iterator[str]:
     known = METRICS[task]
+    again: Mapping[str, ToolkitEstimate] = {}
+    why = "it is not defined on these units"
+    try:
+        # In the order of the file, so that the seeded bootstrap draws the same samples.
+        stated_metrics = {name: known[name] for name in metrics if name in known}
+        again = estimates_of(stated_metrics, answers, groups=groups)
+    except ValueError as error:
+        why = str(error)
     for metric, stated in metrics.items():
         name = f"{place}.{metric}"
         if metric not in known:
             yield f"{name} is not a metric of the task {task}: {', '.join(known)}"
         elif not len(answers):
             yield f"{name} has no predictions"
+        elif metric not in again:
+            yield f"{name} cannot be recomputed: {why}"
         else:
-            yield from _estimate_disagreements(name, stated, known[metric], answers, groups)
+            yield from _estimate_disagreements(name, stated, again[metric])
 
 
-def _estimate_disagreements(
-    name: str, stated: Estimate, metric: Metric, answers: Answers, groups: Sequence[str] | None
-) -> Iterator[str]:
-    """The parts of an estimate, its interval included, that do not follow from the answers."""
-    try:
-        # In the order of the file, so that the seeded bootstrap draws the same samples.
-        again = estimate(metric, answers, groups=groups)
-    except ValueError as error:
-        yield f"{name} cannot be recomputed: {error}"
-        return
+def _estimate_disagreements(name: str, stated: Estimate, again: ToolkitEstimate) -> Iterator[str]:
+    """The parts of an estimate, its interval included, that are not what was computed again."""
     pairs = {
         "": (stated.value, again.value),
         ".low": (stated.low, again.low),
