@@ -43,7 +43,7 @@ def provision(
         "identity",
         IdentityArgs(here, settings.repository, clusters, encrypted),
     )
-    network, nodes = None, settings.network.isolation == "own"
+    network, own_network = None, settings.network.isolation == "own"
     if settings.private:
         network = Network("network", NetworkArgs(here, settings.network, settings.needs_nat))
     vault = Vault("vault", VaultArgs(here, settings.vault, network, encrypted))
@@ -53,7 +53,7 @@ def provision(
         redundancy = settings.storage.redundancy
         assets = Assets("assets", AssetsArgs(here, settings.asset_registry, redundancy, network))
     key = _key(here, vault, identity, network)
-    storage = Storage("storage", StorageArgs(here, settings.storage, network, nodes, key))
+    storage = Storage("storage", StorageArgs(here, settings.storage, network, own_network, key))
     before = roles_before_workspace(
         settings, identity, storage, vault, registry, monitoring, assets
     )
@@ -90,7 +90,7 @@ def provision(
             instances=settings.machines("compute-instance"),
             identities=identity.clusters,
             network=network,
-            nodes=network if nodes else None,
+            nodes=network if own_network else None,
             granted=roles.assignments,
         ),
     )

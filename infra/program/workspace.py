@@ -200,7 +200,7 @@ def _managed_network(args: WorkspaceArgs) -> ml.ManagedNetworkSettingsArgs:
 # traffic as no traffic (Azure-Samples/openai-end-to-end-baseline, machinelearning.bicep): a new
 # owner in the tags would stop every endpoint. Use `pulumi up --refresh` to update an endpoint: it
 # sends back the traffic that it read.
-RELEASES = ["properties.traffic", "properties.mirrorTraffic", "tags"]
+SET_BY_RELEASES = ["properties.traffic", "properties.mirrorTraffic", "tags"]
 
 
 @dataclass(frozen=True)
@@ -235,7 +235,7 @@ class Endpoints(pulumi.ComponentResource):
                     auth_mode="AADToken", public_network_access=site.public_access
                 ),
                 opts=pulumi.ResourceOptions(
-                    parent=self, depends_on=[*args.granted], ignore_changes=RELEASES
+                    parent=self, depends_on=[*args.granted], ignore_changes=SET_BY_RELEASES
                 ),
             )
             args.monitoring.diagnose(f"endpoint-{endpoint.name}", resource.id)

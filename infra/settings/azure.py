@@ -1,4 +1,4 @@
-"""What Azure offers: regions, and VM sizes with their hardware, presets and retirements.
+"""Regions, VM sizes, the presets of clusters, and what Azure retires.
 
 Regions are kept by hand; `az account list-locations` has them all. Sizes: learn.microsoft.com/
 azure/virtual-machines/sizes. Retirements: retired-sizes-list there, and the migration guide of each

@@ -44,23 +44,23 @@ class Side:
 class Row:
     """One metric in one place, which is a split or `dimension=slice`.
 
-    `by` is candidate minus champion over the units measured for both, None when they cannot be
-    paired. `sign` is 1 where more is better, −1 where less is better, 0 where that is not known.
+    `difference` is candidate minus champion over the units measured for both, None when they cannot
+    be paired. `sign` is 1 where more is better, −1 where less is better, 0 where that is not known.
     """
 
     place: str
     metric: str
     ours: Estimate
     theirs: Estimate | None
-    by: Difference | None
+    difference: Difference | None
     sign: int
 
     @property
     def verdict(self) -> str:
         """`better` or `worse` when the whole interval lies on that side of zero, else ""."""
-        if self.by is None or not self.sign:
+        if self.difference is None or not self.sign:
             return ""
-        low, high = sorted((self.sign * self.by.low, self.sign * self.by.high))
+        low, high = sorted((self.sign * self.difference.low, self.sign * self.difference.high))
         return "better" if low > 0 else "worse" if high < 0 else ""
 
 
@@ -346,10 +346,10 @@ def _metrics(
             if metric not in metrics:
                 continue
             theirs = _estimate(champion.evidence.metrics, split, metric) if champion else None
-            by = None
+            difference = None
             if champion and theirs and paired:
-                by = _paired(candidate, champion, split, metric, confidence)
-            yield Row(split, metric, metrics[metric], theirs, by, _sign(own, metric))
+                difference = _paired(candidate, champion, split, metric, confidence)
+            yield Row(split, metric, metrics[metric], theirs, difference, _sign(own, metric))
 
 
 def _slices(
@@ -367,11 +367,11 @@ def _slices(
             if champion:
                 theirs = _estimate(champion.evidence.slices.get(dimension, {}), name, metric)
             units = members.get(dimension, {}).get(name, ())
-            by = None
+            difference = None
             if champion and theirs and units and paired:
-                by = _paired(candidate, champion, split, metric, confidence, units)
+                difference = _paired(candidate, champion, split, metric, confidence, units)
             place = f"{dimension}={name}"
-            yield Row(place, metric, metrics[metric], theirs, by, _sign(own, metric))
+            yield Row(place, metric, metrics[metric], theirs, difference, _sign(own, metric))
 
 
 def _paired(

@@ -112,9 +112,11 @@ def comment(
 def forest_rows(comparison: Comparison) -> list[ForestRow]:
     """The paired differences of the primary metric that can be drawn: splits, then slices."""
     rows = [
-        forest_row(row.place, row.by.mean, row.by.low, row.by.high, row.sign)
+        forest_row(
+            row.place, row.difference.mean, row.difference.low, row.difference.high, row.sign
+        )
         for row in (*comparison.metrics, *comparison.slices)
-        if row.metric == comparison.primary and row.sign and row.by
+        if row.metric == comparison.primary and row.sign and row.difference
     ]
     return [row for row in rows if row][:PLOT_ROWS]
 
@@ -126,12 +128,17 @@ def _verdict(compared: Compared) -> Iterator[str]:
         yield f"**Gates: {OUTCOMES[decision.outcome]}**" + (f" ({blocking})." if blocking else ".")
         if waived := ", ".join(code(result.gate) for result in decision.waived):
             yield f"Waived, not passed: {waived}."
-    primary = (row for row in comparison.metrics if row.metric == comparison.primary and row.by)
-    if (row := next(primary, None)) and row.by:
-        mean, low, high = map(signed_short, (row.by.mean, row.by.low, row.by.high))
+    primary = (
+        row for row in comparison.metrics if row.metric == comparison.primary and row.difference
+    )
+    if (row := next(primary, None)) and row.difference:
+        mean, low, high = map(
+            signed_short, (row.difference.mean, row.difference.low, row.difference.high)
+        )
         yield (
             f"The difference in {text(row.metric)} on {text(row.place)} is {mean} "
-            f"({low} to {high}, {row.by.count:,} units): {row.verdict or 'not shown to differ'}."
+            f"({low} to {high}, {row.difference.count:,} units): "
+            f"{row.verdict or 'not shown to differ'}."
         )
     if comparison.unpaired:
         yield f"There are no paired differences: {text(comparison.unpaired)}."
@@ -154,7 +161,7 @@ def _tables(comparison: Comparison) -> Iterator[str]:
         worse = sum(row.verdict == "worse" for row in slices)
         title = count(len(slices), "slice") + (f", {worse} of them worse" if worse else "")
         rows = _rows(comparison, slices, "", "slice")
-        if any(row.by for row in slices):
+        if any(row.difference for row in slices):
             rows += (
                 f"\n\nEach interval is {_percent(comparison)} by itself: with many slices, some "
                 "differ by chance."
@@ -177,9 +184,9 @@ def _rows(comparison: Comparison, rows: Sequence[Row], metric: str, place: str) 
 
 def _loss(row: Row) -> float:
     """The order of slices: those that lose most first, those that cannot be compared last."""
-    if row.by is None or not math.isfinite(row.by.mean):
+    if row.difference is None or not math.isfinite(row.difference.mean):
         return math.inf
-    return (row.sign or 1) * row.by.mean
+    return (row.sign or 1) * row.difference.mean
 
 
 def _estimate(estimate: Estimate | None) -> str:
@@ -192,9 +199,11 @@ def _estimate(estimate: Estimate | None) -> str:
 
 
 def _difference(row: Row) -> str:
-    if row.by is None:
+    if row.difference is None:
         return "not paired"
-    mean, low, high = map(signed_short, (row.by.mean, row.by.low, row.by.high))
+    mean, low, high = map(
+        signed_short, (row.difference.mean, row.difference.low, row.difference.high)
+    )
     return f"{mean} ({low} – {high}){MARKS[row.verdict]}"
 
 

@@ -70,7 +70,7 @@ class Release:
         """
         comparison = self.comparison
         rows = (row for row in comparison.metrics if row.metric == comparison.primary)
-        return next((row.by for row in rows if row.place == split), None)
+        return next((row.difference for row in rows if row.place == split), None)
 
 
 @dataclass(frozen=True)

@@ -49,7 +49,7 @@ class Reference:
 
     @property
     def path(self) -> tuple[str, ...]:
-        """The dotted parts: `parent.jobs.prep.outputs.data` in five."""
+        """The name split at its dots: `parent.jobs.prep.outputs.data` has five parts."""
         return (self.source, *self.name.split(".")) if self.name else (self.source,)
 
 

@@ -146,7 +146,7 @@ def _family_by_shape(data: Mapping[str, Any]) -> str | None:
     return None
 
 
-# What a document of that type must have besides the type, one of them.
+# Besides `type`, a document of that type has at least one of these keys.
 _WORK = {
     "command": frozenset({"command", "environment"}),
     "sweep": frozenset({"trial", "search_space", "objective"}),

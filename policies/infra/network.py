@@ -1,4 +1,8 @@
-"""Rules of networks, private endpoints and virtual machines."""
+"""Rules of networks, private endpoints and virtual machines.
+
+The public access of a service is a rule of that service: `*-public-access` in `workspace`,
+`storage` and `registry`.
+"""
 
 from __future__ import annotations
 

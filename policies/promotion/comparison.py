@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from policies.promotion.decision import Case, Finding, estimate, real, shown, unsound
 from policies.promotion.evidence import Evidence, Statistic
-from policies.promotion.gates import Gate
+from policies.promotion.gate_settings import Gate
 
 RESAMPLES = 10_000
 # Of a metric of all units together, of which every draw is computed anew; so many numbers at once.

@@ -9,7 +9,7 @@ from datetime import UTC, date, datetime
 from typing import Literal
 
 from policies.promotion.evidence import MOST, Estimate, Evidence, Metrics
-from policies.promotion.gates import Gate, Gates, Mode
+from policies.promotion.gate_settings import Gate, Gates, Mode
 
 Verdict = Literal["pass", "fail", "waived", "pending", "not asked"]
 Outcome = Literal["refused", "pending", "approved", "already-champion"]

@@ -17,7 +17,7 @@ from policies.promotion.decision import (
     Rule,
 )
 from policies.promotion.evidence import Evidence
-from policies.promotion.gates import Gate, Gates
+from policies.promotion.gate_settings import Gate, Gates
 from policies.waivers import GateWaiver
 
 RULES: Mapping[str, Rule] = {

@@ -21,7 +21,7 @@ from policies.promotion.decision import (
     unsound,
 )
 from policies.promotion.evidence import MOST, Estimate
-from policies.promotion.gates import Gate
+from policies.promotion.gate_settings import Gate
 
 # 0.8 − 0.7 is a little more than 0.1 to a computer.
 ROUNDING = 1e-12

@@ -11,7 +11,7 @@ from datetime import timedelta
 
 from policies.promotion.decision import LISTED, VALIDATION, Case, Finding, listed, shown
 from policies.promotion.evidence import SCHEMA_VERSION, Stability, SupplyChain, missing, uri
-from policies.promotion.gates import Gate
+from policies.promotion.gate_settings import Gate
 from policies.supply_chain.packages import licence_allowed
 
 DIGEST = re.compile(r"sha256:[0-9a-f]{64}")

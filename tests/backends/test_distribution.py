@@ -357,7 +357,7 @@ distribution: {type: mpi, process_count_per_instance: 2}
 def test_a_killed_executor_leaves_no_rank(
     home: Path, ml_run: Callable[..., subprocess.Popen[str]]
 ) -> None:
-    """SIGKILL of `ml run`: the watchman ends every process."""
+    """SIGKILL of `ml run`: the reaper ends every process."""
     executor = ml_run(SPEC, STUBBORN)
     wait_for(lambda: trial_logs(home), executor)
     run = LocalRuns().find("latest")

@@ -19,7 +19,7 @@ from ml.backends.local.backend import LocalBackend
 from ml.backends.local.environment import HERE, Interpreter
 from ml.backends.local.environments import building
 from ml.backends.local.execution import resumption
-from ml.backends.local.processes.process import Watchman
+from ml.backends.local.processes.process import Reaper
 from ml.backends.local.runs import records
 from ml.backends.runs import Event
 from ml.core import home as places
@@ -47,7 +47,7 @@ def using(
     environment: Environment, say: Callable[[str], None] = lambda line: None
 ) -> Iterator[Interpreter]:
     """The environment's interpreter, built if it has to be."""
-    with closing(Watchman()) as watchman, building.build(environment, watchman, say) as made:
+    with closing(Reaper()) as reaper, building.build(environment, reaper, say) as made:
         yield made
 
 

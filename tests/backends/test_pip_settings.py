@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ml.backends.local.environments import building, uv
-from ml.backends.local.processes.process import Watchman
+from ml.backends.local.processes.process import Reaper
 from ml.core.errors import Place, Refused
 from ml.specs.plan.plan import Dependency, Environment
 from tests.backends.wheels import wheel, wheels
@@ -124,10 +124,10 @@ def test_an_environment_from_what_a_file_names(
     place = Place("conda.yml", 2)
     python = Dependency(f"python={sys.version_info[0]}.{sys.version_info[1]}", "conda", place)
     asked = Environment("e", dependencies=(python, Dependency("amber", "pip", place)), place=place)
-    watchman = Watchman()
+    reaper = Reaper()
     try:
-        with building.build(asked, watchman, lambda line: None) as made:
+        with building.build(asked, reaper, lambda line: None) as made:
             words = [made.python, "-c", "import amber; print(amber.VERSION)"]
             assert subprocess.check_output(words, text=True) == "2.0\n"
     finally:
-        watchman.close()
+        reaper.close()

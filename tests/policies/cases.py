@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from policies.promotion import gates
+from policies.promotion import gate_settings
 from policies.promotion.decision import Decision, Request, Result
 from policies.promotion.engine import decide
 from policies.promotion.evidence import SCHEMA_VERSION, Estimate, Evidence, Metrics, parse
@@ -33,11 +33,11 @@ gates:
 """
 
 
-def load_gates(folder: Path, text: str = PROJECT) -> gates.Gates:
+def load_gates(folder: Path, text: str = PROJECT) -> gate_settings.Gates:
     """The floor, tightened by a project's file."""
     path = folder / "gates.yml"
     path.write_text(text)
-    return gates.load(path)
+    return gate_settings.load(path)
 
 
 def outcomes(share: float, count: int = UNITS) -> dict[str, float]:

@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from policies.promotion import gates
+from policies.promotion import gate_settings
 from policies.promotion.decision import Decision, Request
 from policies.promotion.engine import decide
 from policies.promotion.evidence import Evidence, parse
@@ -43,7 +43,7 @@ class GateCase:
         request: Request = replace(REQUEST, **self.change.get("request", {}))
         return decide(self._gates(folder), _evidence(own), champion, request)
 
-    def _gates(self, folder: Path) -> gates.Gates:
+    def _gates(self, folder: Path) -> gate_settings.Gates:
         document = yaml.safe_load(PROJECT)
         for key, value in self.change.get("gates", {}).items():
             gate, setting = key.split(".")
@@ -51,7 +51,7 @@ class GateCase:
         document["reviews"] = self.change.get("reviews", [])
         path = folder / "gates.yml"
         path.write_text(yaml.safe_dump(document))
-        return gates.load(path)
+        return gate_settings.load(path)
 
 
 def gate_cases() -> Iterator[GateCase]:

@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from policies.promotion import gates
+from policies.promotion import gate_settings
 from policies.promotion.engine import decide
 from policies.promotion.evidence import Estimate, Evidence, parse
-from policies.promotion.gates import Gates
+from policies.promotion.gate_settings import Gates
 from tests.policies.cases import (
     DOCUMENT,
     REQUEST,
@@ -185,7 +185,7 @@ def test_a_worse_candidate_is_never_superior(tightened: Gates, ours: int, theirs
 
 def test_the_floor_alone_loads() -> None:
     """The floor that ships is complete and every gate in it blocks."""
-    floor = gates.load()
+    floor = gate_settings.load()
     assert {gate.mode for gate in floor.values()} == {"enabled"}
 
 

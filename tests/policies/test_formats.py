@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.promotion import gates
+from policies.promotion import gate_settings
 from policies.supply_chain.formats import detect, formats
 
 
@@ -123,7 +123,7 @@ def test_everything_else_is_no_format(content: bytes, tmp_path: Path) -> None:
 def test_every_format_that_is_recognised_is_allowed() -> None:
     """The floor allows them all; a project may leave some out."""
     allowed = {"lightgbm-text", "json", "npz", "safetensors", "skops"}
-    assert set(gates.load()["format"].names("allowed")) == allowed
+    assert set(gate_settings.load()["format"].names("allowed")) == allowed
 
 
 def test_safetensors_are_recognised(tmp_path: Path) -> None:

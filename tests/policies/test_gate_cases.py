@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from policies.promotion.engine import RULES
-from policies.promotion.gates import SETTINGS
+from policies.promotion.gate_settings import SETTINGS
 from tests.policies.cases import result
 from tests.policies.gate_cases import GateCase, gate_cases
 

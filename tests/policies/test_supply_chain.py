@@ -14,7 +14,7 @@ import pytest
 
 from ml.core.errors import Refused
 from ml.release.evidence import supply_chain
-from policies.promotion import gates
+from policies.promotion import gate_settings
 from policies.promotion.evidence import LockedPackage, SupplyChain
 from policies.supply_chain.advisories import AdvisoriesError, read
 from policies.supply_chain.packages import (
@@ -88,7 +88,7 @@ def test_an_expression_is_refused(text: str) -> None:
 
 def test_the_packages_of_this_repository_pass_the_floor() -> None:
     """Each locked package is installed as locked, with a licence on the list or reviewed."""
-    found, gate = packages(ROOT / "requirements/main.lock"), gates.load()["supply-chain"]
+    found, gate = packages(ROOT / "requirements/main.lock"), gate_settings.load()["supply-chain"]
     assert len(found) > 100 and all(one.installed == one.locked for one in found)
     refused = {
         one.name for one in found if not licence_allowed(one.licence, gate.names("licences"))

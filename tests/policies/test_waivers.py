@@ -28,7 +28,7 @@ from policies.promotion.evidence import (
     LockedPackage,
     SupplyChain,
 )
-from policies.promotion.gates import FLOOR, SETTINGS, Gates, load
+from policies.promotion.gate_settings import FLOOR, SETTINGS, Gates, load
 from policies.waivers import NEVER, GateWaiver
 from tests.policies.cases import (
     NOW,

@@ -15,7 +15,7 @@ from ml.specs.plan.json import from_json, to_json
 from ml.specs.plan.planning import plan
 from ml.specs.sdk.load import load
 from ml.specs.search.hints import is_hints
-from policies.promotion import gates
+from policies.promotion import gate_settings
 from tests.conftest import ROOT
 
 FOLDER = ROOT / "ml" / "projects"
@@ -26,7 +26,7 @@ JOBS = sorted(path for path in FOLDER.glob("*/jobs/*.yml") if not is_hints(path)
 @pytest.mark.parametrize("project", PROJECTS, ids=lambda path: path.name)
 def test_a_project_can_be_released(project: Path) -> None:
     """Its gates stand on the floor; select.yml and release.yml are sound where they are there."""
-    assert gates.load(project / "gates.yml")
+    assert gate_settings.load(project / "gates.yml")
     assert weights.read(project).quality.weight
     release = project / "release.yml"
     assert not release.is_file() or release_file.check(release) == []

@@ -45,7 +45,7 @@ def test_the_champion_is_what_is_compared_with(two: World) -> None:
     assert found.champion is not None and found.champion.version == "1" and found.notes == ()
     first = found.comparison.metrics[0]
     assert (first.place, first.metric, first.verdict) == ("test", "gain_at_1", "better")
-    assert first.by is not None and first.by.mean == pytest.approx(0.15)
+    assert first.difference is not None and first.difference.mean == pytest.approx(0.15)
     assert {one.place for one in found.comparison.slices} == {"side=left", "side=right"}
     assert all(one.verdict == "better" for one in found.comparison.slices)
     assert found.decision is not None and found.decision.outcome == "pending"
@@ -107,7 +107,7 @@ def test_a_champion_on_other_data_is_scored_again(two: World) -> None:
     found = versus(BACKEND, "tiny:3", None, "local")
     assert found.notes == ("tiny 1 was scored again on the data of tiny 3",)
     first = found.comparison.metrics[0]
-    assert first.by is not None and first.by.count == 300
+    assert first.difference is not None and first.difference.count == 300
 
 
 @pytest.mark.slow
@@ -117,7 +117,7 @@ def test_a_run_that_was_only_evaluated(two: World) -> None:
     found = versus(BACKEND, done.name, None, "local")
     assert found.decision is None and found.candidate is None
     assert [note for note in found.notes if "the gates were not asked" in note]
-    assert found.comparison.metrics[0].by is None  # which data it saw is in no evidence yet
+    assert found.comparison.metrics[0].difference is None  # which data it saw is in no evidence yet
     assert "lineage.commit" in found.comparison.missing and "cost.training.seconds" in (
         found.comparison.missing
     )

@@ -27,11 +27,18 @@ def test_metrics_and_slices_unit_by_unit():
     """Ten points more on the same units: the interval lies above zero; slices have their own."""
     made = compare(side(0.8), side(0.7, "6"))
     test = row(made, "test")
-    assert test.by is not None and test.by.mean == pytest.approx(0.1)
-    assert 0 < test.by.low < 0.1 < test.by.high and test.by.count == cases.UNITS
+    assert test.difference is not None and test.difference.mean == pytest.approx(0.1)
+    assert (
+        0 < test.difference.low < 0.1 < test.difference.high
+        and test.difference.count == cases.UNITS
+    )
     assert test.verdict == "better" and made.unpaired == "" and made.primary == "gain_at_1"
     cost = row(made, "topic=cost")
-    assert cost.by is not None and cost.by.count == cases.UNITS / 2 and cost.verdict == "better"
+    assert (
+        cost.difference is not None
+        and cost.difference.count == cases.UNITS / 2
+        and cost.verdict == "better"
+    )
     assert (cost.ours.value, made.missing) == (0.7, ())
 
 
@@ -43,9 +50,12 @@ def test_units_that_belong_together_are_drawn_together(tmp_path: Path):
     theirs = side(0.7, "6")
     made = compare(ours, theirs)
     test = row(made, "test")
-    assert test.by is not None and test.verdict == "" and test.by.low == 0
+    assert test.difference is not None and test.verdict == "" and test.difference.low == 0
     gate = cases.result(cases.judged(tmp_path, ours.evidence, theirs.evidence), "superiority")
-    assert f"{test.by.mean:+.4f} [{test.by.low:+.4f}, {test.by.high:+.4f}]" in gate.found
+    assert (
+        f"{test.difference.mean:+.4f} [{test.difference.low:+.4f}, {test.difference.high:+.4f}]"
+        in gate.found
+    )
     assert row(made, "topic=cost").verdict == ""
 
 
@@ -53,14 +63,18 @@ def test_the_other_way_round_and_a_tie():
     """Worse is said; no difference is neither."""
     assert row(compare(side(0.7), side(0.8, "6")), "test").verdict == "worse"
     tied = row(compare(side(0.8), side(0.8, "6")), "test")
-    assert tied.by is not None and (tied.by.low, tied.by.high, tied.verdict) == (0.0, 0.0, "")
+    assert tied.difference is not None and (
+        tied.difference.low,
+        tied.difference.high,
+        tied.verdict,
+    ) == (0.0, 0.0, "")
 
 
 def test_less_is_better_of_a_loss():
     """The goal turns the verdict round, not the number."""
     made = compare(side(0.8, goal="minimize"), side(0.7, "6", goal="minimize"))
     test = row(made, "test")
-    assert test.by is not None and test.by.mean > 0 and test.verdict == "worse"
+    assert test.difference is not None and test.difference.mean > 0 and test.verdict == "worse"
 
 
 def test_other_features_are_told():
@@ -80,7 +94,9 @@ def test_without_a_champion():
     """The candidate's own numbers, and nothing to pair."""
     made = compare(side(0.8), None)
     assert made.champion is None and made.unpaired == ""
-    assert all(one.by is None and one.theirs is None for one in (*made.metrics, *made.slices))
+    assert all(
+        one.difference is None and one.theirs is None for one in (*made.metrics, *made.slices)
+    )
 
 
 @pytest.mark.parametrize(
@@ -101,7 +117,9 @@ def test_what_cannot_be_paired_is_not(changes: dict[str, object], why: str):
     """Numbers stand side by side; no difference is claimed, and why is said."""
     made = compare(side(0.8), side(0.7, "6", **changes))
     assert why in made.unpaired
-    assert all(one.by is None and one.verdict == "" for one in (*made.metrics, *made.slices))
+    assert all(
+        one.difference is None and one.verdict == "" for one in (*made.metrics, *made.slices)
+    )
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
@@ -130,7 +148,7 @@ def test_a_metric_beside_the_primary_one():
         for share, version, rank in ((0.8, "7", 1.0), (0.7, "6", 2.0))
     ]
     other = next(one for one in compare(*sides).metrics if one.metric == "mean_rank")
-    assert other.by is not None and other.by.mean == -1.0 and other.verdict == ""
+    assert other.difference is not None and other.difference.mean == -1.0 and other.verdict == ""
 
 
 def test_what_they_take():

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from ml.toolkit.leakage import BOUNDS, Check, features, identifiers, not_later, shared
-from policies.promotion import gates
+from policies.promotion import gate_settings
 
 RNG = np.random.default_rng(0)
 NOISE = RNG.normal(size=400)
@@ -122,7 +122,7 @@ def test_a_test_in_the_past_of_training_is_told():
 
 def test_the_bounds_are_those_of_the_gate():
     """What an evaluation tells as a leak, the floor refuses."""
-    assert dict(gates.load()["leakage"].numbers("at_most")) == dict(BOUNDS)
+    assert dict(gate_settings.load()["leakage"].numbers("at_most")) == dict(BOUNDS)
 
 
 def test_what_is_not_a_number_leaks():

@@ -14,16 +14,17 @@ from ml.backends.local import distribution, environment, registration, snapshot
 from ml.backends.local.environment import Interpreters
 from ml.backends.local.environments import building, requirements
 from ml.backends.local.execution import resumption, reuse
-from ml.backends.local.execution.pipeline import drive, start_task
+from ml.backends.local.execution.pipeline import start_task
 from ml.backends.local.execution.session import Preparation, assets_of
 from ml.backends.local.execution.sweep import concurrency
+from ml.backends.local.execution.task import drive
 from ml.backends.local.files import COPIED
 from ml.backends.local.parallel import parallel
 from ml.backends.local.pool.pool import pool_of_a_run, shared_pool
 from ml.backends.local.processes import interruption as interruptions
 from ml.backends.local.processes.eviction import Evictions
 from ml.backends.local.processes.interruption import Interruption
-from ml.backends.local.processes.process import Watchman, cores
+from ml.backends.local.processes.process import Reaper, cores
 from ml.backends.local.registry import LocalRegistry
 from ml.backends.local.runs import jobs, lifecycle
 from ml.backends.local.runs.store import LocalRuns
@@ -173,16 +174,16 @@ class LocalBackend:
         _demand_inputs(plan)
         with ExitStack() as stack:
             stack.enter_context(faults.as_refusals())
-            watchman = stack.enter_context(closing(Watchman()))
+            reaper = stack.enter_context(closing(Reaper()))
             interpreters: Interpreters = {}
             if self._isolated:
-                ready = building.build_all(plan, watchman, self._say)
+                ready = building.build_all(plan, reaper, self._say)
                 interpreters = stack.enter_context(ready)
             interruption = stack.enter_context(Interruption())
             snapshots = {each.code: snapshot.take(each.code) for each in commands(plan)}
             tracking = stack.enter_context(closing(Tracking()))
             lifecycle.close_abandoned(tracking)
-            pool = stack.enter_context(pool_of_a_run(watchman))
+            pool = stack.enter_context(pool_of_a_run(reaper))
             preparation = Preparation(tracking, pool, snapshots, interpreters, assets_of(plan))
             preparation.evictions = self._evictions
             if isinstance(plan, SweepPlan) and plan.seed is None:

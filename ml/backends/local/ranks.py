@@ -2,8 +2,8 @@
 
 The one argument is a file that `distribution` wrote: the processes, each with its
 command, what it finds in its environment besides this one's, and its log. They start at the same
-time. The first that fails ends the others (SIGTERM, then SIGKILL after the grace period), as a node
-that goes ends the job on Azure ML. Servers (`waits: false`) end when all others have.
+time. The first that fails ends the others (SIGTERM, then SIGKILL after the grace period), as losing
+a node ends the job on Azure ML. Servers (`waits: false`) end when all others have.
 
 The exit code is the first failure's. Imports nothing of the repository, as `reaper`.
 """

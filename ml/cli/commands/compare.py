@@ -71,7 +71,7 @@ def _document(result: Compared) -> dict[str, Any]:
             "metric": of.metric,
             "candidate": asdict(of.ours) if of.ours else None,
             "champion": asdict(of.theirs) if of.theirs else None,
-            "difference": asdict(of.by) if of.by else None,
+            "difference": asdict(of.difference) if of.difference else None,
             "verdict": of.verdict or None,
         }
 
@@ -121,10 +121,10 @@ def _print_comparison(result: Compared) -> None:
 
 
 def _row(row: Row) -> list[str]:
-    difference = "not paired"
-    if by := row.by:
-        difference = f"{signed(by.mean)} ({signed(by.low)} to {signed(by.high)}) {row.verdict}"
-    return [row.metric, row.place, _value(row.ours), _value(row.theirs), difference.rstrip()]
+    text = "not paired"
+    if (by := row.difference) is not None:
+        text = f"{signed(by.mean)} ({signed(by.low)} to {signed(by.high)}) {row.verdict}"
+    return [row.metric, row.place, _value(row.ours), _value(row.theirs), text.rstrip()]
 
 
 def _value(estimate: Estimate | None) -> str:

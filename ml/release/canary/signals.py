@@ -11,8 +11,8 @@ against production").
 Requests are assigned at random, so a slow machine slows both servers alike. (Where callers send a
 routing key, the callers are assigned, and the level of the test needs many of them.) A process that
 shares its core for a moment is slow alone: tens of requests are late together, which the test would
-count as independent. So latency rolls back only if it would without any single interval of the
-step.
+count as independent. So latency rolls back only if it still would with any one interval of the step
+left out.
 """
 
 from __future__ import annotations

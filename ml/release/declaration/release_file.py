@@ -84,7 +84,7 @@ class Entry:
         Sha256, Field(description="The hash of the gates' decision in the audit log.")
     ] = ""
     reason: Annotated[
-        str, Field(description="Why a version takes over that is not shown to be better.")
+        str, Field(description="Why to promote a version that was not shown to be better.")
     ] = ""
     traffic: Annotated[
         Strategy, Field(description="What differs here from the project's `traffic`.")

@@ -43,7 +43,11 @@ class Tolerances:
     ] = 0.01
     latency: Annotated[
         float,
-        Field(ge=1, description="A factor on the whole distribution, the baseline's."),
+        Field(
+            ge=1,
+            description="How many times slower than the baseline green may be, over the whole "
+            "distribution.",
+        ),
     ] = 1.4
     drift: Annotated[Share, Field(description="Share of predictions that may lie elsewhere.")] = (
         0.25
@@ -60,7 +64,7 @@ class Tolerances:
 
 @dataclass(frozen=True)
 class Stage:
-    """What green gets for a while: answers that callers see, or copies whose answers are dropped.
+    """Green's share for a while: requests that it answers, or copies whose answers are dropped.
 
     `percent` of the requests, or copies of `mirror` per cent; until it has answered `requests`.
     """
@@ -97,8 +101,8 @@ class Strategy:
         Field(
             ge=0,
             le=MAX_MIRRORED,
-            description="Before the steps, green gets copies of so many percent of the requests, "
-            "and no caller one of its answers; 0 for no such stage.",
+            description="Percent of the requests that are copied to green before the first step; "
+            "its answers are dropped. 0 skips this stage.",
         ),
     ] = 0
     requests: Annotated[
@@ -109,7 +113,8 @@ class Strategy:
         int,
         Field(
             ge=1,
-            description="A signal that is not calm by then is given up to so many times as many.",
+            description="A signal that is undecided after `requests` waits for up to so many times "
+            "as many.",
         ),
     ] = 6
     step_s: Annotated[
@@ -129,7 +134,7 @@ class Strategy:
         str,
         Field(
             description="Where an answer holds the prediction (`answers/0/entry_id`); without it "
-            "the drift of predictions is not looked at, and this is said."
+            "the drift of predictions is not judged, and the output says so."
         ),
     ] = ""
     tolerances: Annotated[

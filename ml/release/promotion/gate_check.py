@@ -17,7 +17,7 @@ from ml.release.promotion import candidate
 from policies.promotion.decision import Decision, Request, Step
 from policies.promotion.engine import decide
 from policies.promotion.evidence import Evidence
-from policies.promotion.gates import Gates, load
+from policies.promotion.gate_settings import Gates, load
 
 
 @dataclass(frozen=True)

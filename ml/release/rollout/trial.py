@@ -26,7 +26,7 @@ def start_trial(
     baseline: bool,
     smoke: bool = True,
 ) -> Canary:
-    """Start green without traffic, with `baseline` a baseline as well; `undo` removes both.
+    """Start green without traffic, and a baseline if asked for; `undo` stops both.
 
     Beside blue they are in the endpoint's state, so that no other command takes them for leftovers.
     The caller holds the endpoint. Raises Refused: what `server.start` raises, smoke-failed, and

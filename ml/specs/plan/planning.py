@@ -35,8 +35,8 @@ from ml.specs.sdk.load import Spec
 from ml.specs.search import hints
 
 RUNNABLE = frozenset({"command", "sweep", "pipeline", "parallel"})
-# Problems that no value in the spec fixes: the thing that it names is in another place.
-ELSEWHERE = frozenset({"remote-code", "component-not-here", "unsupported-step"})
+# Problems that no edit of the spec fixes: what it names is not on this machine.
+NOT_HERE = frozenset({"remote-code", "component-not-here", "unsupported-step"})
 # Outputs that every step has without declaring them: its `./outputs` and `./logs`.
 _IMPLICIT = frozenset({"default", "artifacts"})
 # Steps that Azure ML runs before and after all others; private preview.
@@ -67,9 +67,9 @@ def plan(spec: Spec, root: Path | None = None, registered: Path | None = None) -
 
 
 def _refuse(problems: Sequence[Problem]) -> NoReturn:
-    """Raise Refused; exit code 33 if one of the problems is in ELSEWHERE."""
-    elsewhere = any(problem.code in ELSEWHERE for problem in problems)
-    code = Exit.CANNOT_HONOUR if elsewhere else Exit.WRONG_CALL
+    """Raise Refused; exit code 33 if one of the problems is in NOT_HERE."""
+    not_here = any(problem.code in NOT_HERE for problem in problems)
+    code = Exit.CANNOT_HONOUR if not_here else Exit.WRONG_CALL
     raise Refused(*dict.fromkeys(problems), exit_code=code)
 
 

@@ -17,7 +17,7 @@ from ml.core.errors import Problem, Refused
 from ml.release.declaration import release_file
 from ml.release.declaration.release_file import SCHEMA, schema
 from ml.release.declaration.strategy import Strategy
-from policies.promotion import gates, watch
+from policies.promotion import gate_settings, watch
 from tests.conftest import ROOT
 from tests.release import tiny
 from tests.release.test_commands import ml
@@ -222,7 +222,7 @@ def test_check_reads_release_files(
         ),
         (
             "policies/promotion/gates.yml",
-            gates.FLOOR.read_text(),
+            gate_settings.FLOOR.read_text(),
             "    since: 2025\n",
             "error[unknown-field]: policies/promotion/gates.yml:",
         ),

@@ -23,7 +23,7 @@ from pathlib import Path
 
 from ml.backends.local.environment import Interpreter, Interpreters
 from ml.backends.local.environments import requirements, uv
-from ml.backends.local.processes.process import Watchman
+from ml.backends.local.processes.process import Reaper
 from ml.backends.local.tracking import server
 from ml.core import faults, home
 from ml.core.errors import Exit, Problem, Refused
@@ -71,7 +71,7 @@ def recipe(environment: Environment) -> Recipe:
 
 @contextmanager
 def build(
-    environment: Environment, watchman: Watchman, say: Callable[[str], None]
+    environment: Environment, reaper: Reaper, say: Callable[[str], None]
 ) -> Iterator[Interpreter]:
     """The environment's interpreter, built unless it is there; it stays while this is open.
 
@@ -90,7 +90,7 @@ def build(
             if not complete.is_file():
                 # A program that built it was killed half way.
                 shutil.rmtree(plan.place, ignore_errors=True)
-                _build(plan, environment, watchman, say)
+                _build(plan, environment, reaper, say)
             fcntl.flock(lock, fcntl.LOCK_SH)
         os.utime(plan.place)
         data = json.loads(complete.read_text())
@@ -127,17 +127,17 @@ def _mlflow(interpreter: Interpreter) -> dict[str, str]:
 
 
 def _build(
-    plan: Recipe, environment: Environment, watchman: Watchman, say: Callable[[str], None]
+    plan: Recipe, environment: Environment, reaper: Reaper, say: Callable[[str], None]
 ) -> None:
     began = time.monotonic()
     count = len(plan.requirements)
     say(f"building the environment {environment.reference} ({count} packages, once)")
     try:
-        _venv(environment, plan, watchman, say)
+        _venv(environment, plan, reaper, say)
         file = plan.place / "requirements.txt"
         file.write_text("".join(f"{line}\n" for line in plan.requirements))
         python = plan.place / "bin" / "python"
-        if output := uv.install(python, file, plan.folder, watchman, _mark(plan)):
+        if output := uv.install(python, file, plan.folder, reaper, _mark(plan)):
             raise _failed(environment, output)
         version = subprocess.run(
             [python, "-c", "import platform; print(platform.python_version())"],
@@ -159,13 +159,13 @@ def _build(
 
 
 def _venv(
-    environment: Environment, plan: Recipe, watchman: Watchman, say: Callable[[str], None]
+    environment: Environment, plan: Recipe, reaper: Reaper, say: Callable[[str], None]
 ) -> None:
     """The empty environment: of a patch release that is not available, the nearest other one."""
-    output = uv.venv(plan.python, plan.place, watchman, _mark(plan))
+    output = uv.venv(plan.python, plan.place, reaper, _mark(plan))
     minor = re.fullmatch(r"(\d+\.\d+)\.\d+", plan.python)
     if output and minor is not None:
-        output = uv.venv(minor[1], plan.place, watchman, _mark(plan))
+        output = uv.venv(minor[1], plan.place, reaper, _mark(plan))
         if not output:
             other = f"another {minor[1]} takes its place"
             say(f"note: Python {plan.python} is not available here: {other}")
@@ -241,19 +241,19 @@ def refusals(plan: Plan) -> tuple[Problem, ...]:
 
 
 @contextmanager
-def build_all(plan: Plan, watchman: Watchman, say: Callable[[str], None]) -> Iterator[Interpreters]:
+def build_all(plan: Plan, reaper: Reaper, say: Callable[[str], None]) -> Iterator[Interpreters]:
     """The interpreters of the plan's commands, all built before the first one starts."""
     with ExitStack() as stack:
         interpreters: dict[Environment, Interpreter] = {}
         for environment in environments(plan):
             if environment.dependencies is not None:
-                built = stack.enter_context(build(environment, watchman, say))
+                built = stack.enter_context(build(environment, reaper, say))
                 interpreters[environment] = built
         address = ""
         for environment, interpreter in interpreters.items():
             mlflow = _mlflow(interpreter)
             if mlflow and mlflow.get("mlflow") != version("mlflow"):
-                address = address or stack.enter_context(server.in_front_of_store(watchman))
+                address = address or stack.enter_context(server.in_front_of_store(reaper))
                 interpreters[environment] = replace(interpreter, tracking_uri=address)
             if not mlflow:
                 say(

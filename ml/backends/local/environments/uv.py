@@ -16,18 +16,18 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from ml.backends.local.processes.process import Watchman
+from ml.backends.local.processes.process import Reaper
 from ml.core.errors import Exit, Problem, Refused
 
 
-def venv(python: str, place: Path, watchman: Watchman, name: str) -> str:
+def venv(python: str, place: Path, reaper: Reaper, name: str) -> str:
     """Make an empty environment; what uv prints when it cannot, else ""."""
     words = ("venv", "--quiet", "--python", python, str(place))
-    return _call(words, os.environ, None, watchman, name)
+    return _call(words, os.environ, None, reaper, name)
 
 
 def install(
-    python: Path, requirements: Path, folder: Path | None, watchman: Watchman, name: str
+    python: Path, requirements: Path, folder: Path | None, reaper: Reaper, name: str
 ) -> str:
     """Install a file of requirements, as seen from `folder`; what uv prints if it cannot, else "".
 
@@ -38,18 +38,18 @@ def install(
     options = ("--index-strategy", "unsafe-best-match", *pip_options(settings))
     words = ("pip", "install", *options, "--python", str(python), "-r", str(requirements))
     own = {**os.environ, **uv_variables(os.environ, settings)}
-    return _call(words, own, folder, watchman, name)
+    return _call(words, own, folder, reaper, name)
 
 
 def _call(
     words: tuple[str, ...],
     own: Mapping[str, str],
     folder: Path | None,
-    watchman: Watchman,
+    reaper: Reaper,
     name: str,
 ) -> str:
-    """Run it; `name` is the mark by which the watchman ends it when this program is killed."""
-    watchman.tell("+", name)
+    """Run it; `name` is the mark by which the reaper ends it when this program is killed."""
+    reaper.tell("+", name)
     try:
         done = subprocess.run(
             [_program(), *words],
@@ -60,7 +60,7 @@ def _call(
             text=True,
         )
     finally:
-        watchman.tell("-", name)
+        reaper.tell("-", name)
     return done.stderr or f"exit code {done.returncode}" if done.returncode else ""
 
 

@@ -16,13 +16,14 @@ from typing import Any
 from ml.backends.local.environment import Interpreters
 from ml.backends.local.environments import building
 from ml.backends.local.execution import saved_plan
-from ml.backends.local.execution.pipeline import drive, start_task
+from ml.backends.local.execution.pipeline import start_task
 from ml.backends.local.execution.saved_plan import SavedPlan
 from ml.backends.local.execution.session import Preparation, assets_of
+from ml.backends.local.execution.task import drive
 from ml.backends.local.outcome import NOT_STARTED, STEP_FAILED
 from ml.backends.local.pool.pool import Pool
 from ml.backends.local.processes.interruption import Interruption
-from ml.backends.local.processes.process import Watchman, cores
+from ml.backends.local.processes.process import Reaper, cores
 from ml.backends.local.runs import jobs, lifecycle, lineage, records
 from ml.backends.local.runs.store import LocalRuns
 from ml.backends.local.tracking.tracking import Tracking
@@ -80,11 +81,11 @@ def resume(
         for note in saved.notes():
             say(note)
         lifecycle.close_abandoned(tracking)
-        watchman = stack.enter_context(closing(Watchman()))
-        pool = stack.enter_context(closing(Pool(watchman)))
+        reaper = stack.enter_context(closing(Reaper()))
+        pool = stack.enter_context(closing(Pool(reaper)))
         interpreters: Interpreters = {}
         if saved.isolated:
-            interpreters = stack.enter_context(building.build_all(plan, watchman, say))
+            interpreters = stack.enter_context(building.build_all(plan, reaper, say))
         lifecycle.end_processes(part.id for part in records.within(run.folder) if part.id)
         preparation = Preparation(
             tracking, pool, snapshots, interpreters, assets_of(plan), dict(saved.code)

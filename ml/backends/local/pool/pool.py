@@ -28,7 +28,7 @@ from ml.backends.local import environment
 from ml.backends.local.pool import script
 from ml.backends.local.pool.child import Start
 from ml.backends.local.pool.script import Invocation, Unfit
-from ml.backends.local.processes.process import RunProcess, Shell, Watchman
+from ml.backends.local.processes.process import Reaper, RunProcess, Shell
 from ml.backends.local.snapshot import Snapshot
 
 SWITCH = "MLOPS_POOL"
@@ -80,8 +80,8 @@ class Pool:
     MLflow takes seconds.
     """
 
-    def __init__(self, watchman: Watchman, shared: bool = False) -> None:
-        self._watchman, self._shared = watchman, shared
+    def __init__(self, reaper: Reaper, shared: bool = False) -> None:
+        self._reaper, self._shared = reaper, shared
         self._servers: dict[ServerSettings, Server] = {}
         self._modules: dict[object, tuple[str, ...]] = {}
         self.running: set[Forked] = set()
@@ -106,7 +106,7 @@ class Pool:
     def shell(self, job: Job, why: str) -> RunProcess:
         """Start it as if there were no pool."""
         command = (job.command, job.run_id, job.cwd, job.environment, job.log)
-        return Shell(*command, self._watchman, why)
+        return Shell(*command, self._reaper, why)
 
     def wait(self, seconds: float) -> None:
         """Sleep, but not longer than until a process that it forked has begun or ended."""
@@ -124,7 +124,7 @@ class Pool:
             if not (make or (self._shared and logs)) or len(self._servers) >= MOST:
                 raise Unfit(NO_SERVER)
             try:
-                self._servers[settings] = Server(settings, self._watchman)
+                self._servers[settings] = Server(settings, self._reaper)
             except OSError as error:
                 raise Unfit(f"no forkserver could be started ({error.strerror})") from None
         if failure := self._servers[settings].failure:
@@ -172,8 +172,8 @@ class Server:
     for each `ServerSettings`: packages read the trials' environment when they are imported.
     """
 
-    def __init__(self, settings: ServerSettings, watchman: Watchman) -> None:
-        self.program, self.watchman = settings.program, watchman
+    def __init__(self, settings: ServerSettings, reaper: Reaper) -> None:
+        self.program, self.reaper = settings.program, reaper
         self._name = uuid.uuid4().hex  # as long as a run's id, which replaces it (child.py)
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
         alive, self._alive = os.pipe()
@@ -196,7 +196,7 @@ class Server:
                 pass_fds=(listener.fileno(), alive),
             )
         os.close(alive)
-        watchman.tell("+", self._name, self._process.pid)
+        reaper.tell("+", self._name, self._process.pid)
 
     @property
     def failure(self) -> str:
@@ -234,7 +234,7 @@ class Server:
         os.close(self._address)
         self._process.kill()  # it has nothing to write, and would first end its imports
         self._process.wait()
-        self.watchman.tell("-", self._name)
+        self.reaper.tell("-", self._name)
         self._log.close()
 
 
@@ -245,7 +245,7 @@ class Forked(RunProcess):
     """
 
     def __init__(self, job: Job, invocation: Invocation, server: Server, pool: Pool) -> None:
-        super().__init__(job.run_id, server.watchman)
+        super().__init__(job.run_id, server.reaper)
         self._job, self._invocation, self._server, self._pool = job, invocation, server, pool
         self._shell: RunProcess | None = None
         self._pid: int | None = None
@@ -287,7 +287,7 @@ class Forked(RunProcess):
             self._end(number)
             return
         self._pid = number
-        self._watchman.tell("+", self._run_id, number)
+        self._reaper.tell("+", self._run_id, number)
         with contextlib.suppress(BrokenPipeError), os.fdopen(self._work, "wb") as work:
             work.write(self._task())
 
@@ -327,24 +327,24 @@ def shared_pool() -> Iterator[None]:
 
     For a program that carries out several runs of the same scripts.
     """
-    watchman = Watchman()
-    pool = Pool(watchman, shared=True)
+    reaper = Reaper()
+    pool = Pool(reaper, shared=True)
     _shared.append(pool)
     try:
         yield
     finally:
         _shared.remove(pool)
         pool.close()
-        watchman.close()
+        reaper.close()
 
 
 @contextlib.contextmanager
-def pool_of_a_run(watchman: Watchman) -> Iterator[Pool]:
+def pool_of_a_run(reaper: Reaper) -> Iterator[Pool]:
     """The shared pool, if there is one, else one that ends with the run."""
     if _shared:
         yield _shared[-1]
         return
-    pool = Pool(watchman)
+    pool = Pool(reaper)
     try:
         yield pool
     finally:

@@ -12,18 +12,18 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
 
-from ml.backends.local.processes import reaper
+from ml.backends.local.processes import reaper as reaper_script
 
-# How a run was started that no forkserver has forked; the reason follows.
+# Recorded for a process that no forkserver has forked; the reason follows.
 ALONE = "started by itself: "
 
 
-class Watchman:
-    """The watchman of this executor's processes (see `ml.backends.local.processes.reaper`)."""
+class Reaper:
+    """The reaper of this executor's processes (see `ml.backends.local.processes.reaper`)."""
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-I", "-S", reaper.__file__],
+            [sys.executable, "-I", "-S", reaper_script.__file__],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -34,14 +34,14 @@ class Watchman:
         )
 
     def tell(self, *words: object) -> None:
-        """One line; a watchman that was killed does not stop the run."""
+        """One line; a reaper that was killed does not stop the run."""
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.write(" ".join(map(str, words)) + "\n")
             self._process.stdin.flush()
 
     def close(self) -> None:
-        """End the watchman; it ends what is still listed first."""
+        """End the reaper; it ends what is still listed first."""
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.close()
@@ -55,12 +55,12 @@ class RunProcess(ABC):
     enough. Whatever the command leaves running in the background ends with it, as a node would.
     """
 
-    def __init__(self, run_id: str, watchman: Watchman) -> None:
+    def __init__(self, run_id: str, reaper: Reaper) -> None:
         self._run_id = run_id
-        self._watchman = watchman
+        self._reaper = reaper
         self._kill_at: float | None = None
         self._returncode: int | None = None
-        watchman.tell("+", run_id)
+        reaper.tell("+", run_id)
 
     @property
     @abstractmethod
@@ -85,25 +85,27 @@ class RunProcess(ABC):
             return self._returncode
         code = self._first()
         terminated, late = self._kill_at is not None, time.monotonic() >= (self._kill_at or 0.0)
-        if code is None or (terminated and not late and reaper.processes_of(self._run_id)):
+        if code is None or (terminated and not late and reaper_script.processes_of(self._run_id)):
             if terminated and late:
-                reaper.send(signal.SIGKILL, self._run_id, self.group)
+                reaper_script.send(signal.SIGKILL, self._run_id, self.group)
             return None
-        reaper.send(signal.SIGKILL, self._run_id, self.group)  # what it left in the background
-        self._watchman.tell("-", self._run_id)
+        reaper_script.send(
+            signal.SIGKILL, self._run_id, self.group
+        )  # what it left in the background
+        self._reaper.tell("-", self._run_id)
         self._returncode = code
         return code
 
     def terminate(self) -> None:
         """Ask every process of the run to end; `poll` insists after the grace period."""
         if self._returncode is None and self._kill_at is None:
-            self._kill_at = time.monotonic() + reaper.GRACE_S
-            reaper.send(signal.SIGTERM, self._run_id, self.group)
+            self._kill_at = time.monotonic() + reaper_script.GRACE_S
+            reaper_script.send(signal.SIGTERM, self._run_id, self.group)
 
     def kill(self) -> None:
         """End every process of the run at once."""
         self._kill_at = time.monotonic()
-        reaper.send(signal.SIGKILL, self._run_id, self.group)
+        reaper_script.send(signal.SIGKILL, self._run_id, self.group)
 
 
 class Shell(RunProcess):
@@ -116,10 +118,10 @@ class Shell(RunProcess):
         cwd: Path,
         environment: Mapping[str, str],
         log: Path,
-        watchman: Watchman,
+        reaper: Reaper,
         why: str = "",
     ) -> None:
-        super().__init__(run_id, watchman)
+        super().__init__(run_id, reaper)
         self._why = why
         with log.open("ab") as sink:
             self._process = subprocess.Popen(
@@ -131,7 +133,7 @@ class Shell(RunProcess):
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
-        watchman.tell("+", run_id, self._process.pid)
+        reaper.tell("+", run_id, self._process.pid)
 
     @property
     def way(self) -> str:

@@ -106,7 +106,7 @@ def close_parts(tracking: Tracking, name: str, last_sign: float | None) -> None:
     """Close the open parts of a run without an executor; the caller holds its lock.
 
     A run whose record was closed, but not its MLflow run (the disk was full), gets the status of
-    the record. The executor's watchman has ended the processes already.
+    the record. The executor's reaper has ended the processes already.
     """
     recorded = {run.id: run for run in records.within(home.jobs() / name)}
     for run_id in tracking.running(home.jobs() / name):

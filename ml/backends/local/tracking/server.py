@@ -18,7 +18,7 @@ from pathlib import Path
 from types import FrameType
 
 from ml.backends.local import outcome
-from ml.backends.local.processes.process import Watchman
+from ml.backends.local.processes.process import Reaper
 from ml.backends.local.tracking.tracking import Tracking
 from ml.core import home
 from ml.core.errors import Exit, Problem, Refused
@@ -137,7 +137,7 @@ def _failure(code: str, log: Path, how: str) -> Refused:
 
 
 @contextmanager
-def in_front_of_store(watchman: Watchman) -> Iterator[str]:
+def in_front_of_store(reaper: Reaper) -> Iterator[str]:
     """The address of MLflow's server in front of the store, for an MLflow that cannot open it: one
     of another version, or mlflow-skinny, which azureml-mlflow brings. On Azure ML both reach the
     workspace over HTTP.
@@ -151,13 +151,13 @@ def in_front_of_store(watchman: Watchman) -> Iterator[str]:
     log = home.home() / "tracking-server.log"
     name = f"server-{os.getpid()}-{port}"
     words = ["server", "--no-serve-artifacts", "--default-artifact-root", str(home.artifacts())]
-    watchman.tell("+", name)
+    reaper.tell("+", name)
     try:
-        # The watchman's mark: whatever it starts is ended with it.
+        # The reaper's mark: whatever it starts is ended with it.
         with running(words, port, log, {"MLFLOW_RUN_ID": name}) as process:
-            watchman.tell("+", name, process.pid)
+            reaper.tell("+", name, process.pid)
             if not answers(process, port):
                 raise _failure("no-tracking-server", log, "did not start")
             yield f"http://{HOST}:{port}"
     finally:
-        watchman.tell("-", name)
+        reaper.tell("-", name)

@@ -1,4 +1,4 @@
-"""policies.promotion.gates: the floor, and a project's file that only tightens it."""
+"""policies.promotion.gate_settings: the floor, and a project's file that only tightens it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ml.core.errors import Problem, Refused
-from policies.promotion.gates import FLOOR, SETTINGS, load
+from policies.promotion.gate_settings import FLOOR, SETTINGS, load
 
 
 def write(folder: Path, body: str, name: str = "gates.yml") -> Path:
