@@ -127,13 +127,13 @@ def test_a_unit_that_is_no_number(bad: float):
     """One NaN among the champion's units: that split is not paired."""
     outcomes = {**cases.outcomes(0.7), "q0003": bad}
     made = compare(side(0.8), side(0.7, "6", outcomes={"test": outcomes}))
-    assert row(made, "test").by is None
+    assert row(made, "test").difference is None
 
 
 def test_other_units_are_no_pairs():
     """A question that only one of them answered: the two are not on the same units."""
     fewer = {"test": cases.outcomes(0.7, cases.UNITS - 1)}
-    assert row(compare(side(0.8), side(0.7, "6", outcomes=fewer)), "test").by is None
+    assert row(compare(side(0.8), side(0.7, "6", outcomes=fewer)), "test").difference is None
 
 
 def test_a_metric_beside_the_primary_one():
