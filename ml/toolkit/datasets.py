@@ -31,6 +31,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,7 @@ import numpy as np
 import yaml
 from numpy.typing import NDArray
 
+from ml.toolkit.leakage import Check, not_later
 from ml.toolkit.measurement import VALIDATION, Rows, metric_values
 from ml.toolkit.tables import Column, DataRefused, TableSchema, read_table
 from ml.toolkit.tasks import METRICS, TASKS, Task
@@ -129,7 +131,7 @@ class Part:
     rows: Sequence[Sequence[Value]]
     slices: Mapping[str, Sequence[str]]
     groups: Sequence[str] = ()
-    times: Sequence[str] = ()
+    times: Sequence[float] = ()
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -195,6 +197,12 @@ class Dataset:
         values = metric_values(self.about.task, rows, self.classes)
         return {f"{part}_{name}": value for name, value in values.items()}
 
+    def leakage(self) -> list[Check]:
+        """That the rows of the test are later than training, where rows are split by time."""
+        if not self.about.time:
+            return []
+        return [not_later(self.train.times, self.test.times, self.about.time)]
+
     def inputs(self) -> dict[str, tuple[Any, list[Value]]]:
         """The columns of all rows, for `evaluate`: what requests look like."""
         rows = [row for part in self.parts.values() for row in part.rows]
@@ -240,7 +248,7 @@ def _dataset(about: Target, columns: Sequence[Column], cells: Sequence[Sequence[
     contents = [] if about.id else [_hash(row) for row in cells]
     ids = [str(of) for of in values[about.id]] if about.id else list(_numbered(contents))
     groups = [str(of) for of in values[about.group]] if about.group else []
-    times = [str(of) for of in values[about.time]] if about.time else []
+    times = [_seconds(str(of)) for of in values[about.time]] if about.time else []
     split = _by_time(times) if times else [_by_hash(name) for name in groups or contents or ids]
     rows = list(zip(*(values[column.name] for column in features), strict=True))
     slices = {name: _slices(values[name]) for name in about.slices}
@@ -300,7 +308,13 @@ def _by_hash(name: str) -> str:
     return TEST if place < SHARE else VALIDATION if place < 2 * SHARE else TRAIN
 
 
-def _by_time(times: Sequence[str]) -> list[str]:
+def _seconds(time: str) -> float:
+    """Of an ISO 8601 time since 1970; one without a zone is taken as UTC."""
+    moment = datetime.fromisoformat(time)
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+
+
+def _by_time(times: Sequence[float]) -> list[str]:
     """Rows of one time stay in one split."""
     ordered = sorted(times)
     test = ordered[round(len(ordered) * (1 - SHARE))]

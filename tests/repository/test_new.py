@@ -143,6 +143,21 @@ def test_spaces_around_names_and_a_byte_order_mark(repository: Path) -> None:
     assert (dataset.about.id, dataset.about.positive) == ("row id", "off")
 
 
+def test_a_split_by_time_is_asked_of_every_version(repository: Path) -> None:
+    """The gate `leakage` then requires that the test is later than training."""
+    path = repository / "rows.csv"
+    lines = [
+        f"{at % 7},{('on', 'off')[at % 3 == 0]},2026-01-{1 + at // 30:02}" for at in range(800)
+    ]
+    path.write_text("\n".join(["size,state,day", *lines]))
+    made = project("daily", path, Choices("state", time="day"))
+    assert "time.not_later" in (made.folder / "gates.yml").read_text()
+    assert survey([made.folder], release_files()).problems == ()
+    data = made.folder / "data"
+    dataset = read_dataset(data / "daily", data / "daily.schema.yml")
+    assert dataset.about.time == "day" and dataset.leakage()[0].value == 0
+
+
 def test_data_in_a_datastore(repository: Path) -> None:
     """The asset names it, and the table is not copied."""
     where = "azureml://datastores/workspaceblobstore/paths/churn/"

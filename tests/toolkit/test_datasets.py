@@ -115,6 +115,12 @@ def test_later_rows_are_the_test(tmp_path: Path) -> None:
     ends = [(min(part.times), max(part.times)) for part in parts.values()]
     assert ends[0][1] < ends[1][0] <= ends[1][1] < ends[2][0]
     assert all(len(part) >= 0.1 * ROWS for part in parts.values())
+    (check,) = read(tmp_path, time="since").leakage()
+    assert (check.check, check.value) == ("time.not_later", 0)
+    assert read(tmp_path).leakage() == []
+    zoned = [text.replace("-01-15,", "-01-15T00:30+02:00,") for text in LINES]
+    moved = read(tmp_path, zoned, time="since").parts
+    assert max(moved["train"].times) < min(moved["test"].times)
 
 
 def test_classes_and_numbers(tmp_path: Path) -> None:
