@@ -33,16 +33,16 @@ def command(
     from ml.repository.profile import Choices
 
     choices = Choices(target, task, metric, positive, id, group, time, slice)
-    made = new(name, table, choices, datastore)
-    for path in made.files:
+    project = new(name, table, choices, datastore)
+    for path in project.files:
         print(repository.shown(path))
-    found = made.profile
+    about = project.profile
     typer.echo(
-        f"{found.task}: {len(found.features)} features, {found.primary_metric} "
-        f"{found.same_answer:.4g} for the same answer to every row, "
-        f"slices by {', '.join(map(str, found.head['slices']))}",  # type: ignore[call-overload]
+        f"{about.task}: {len(about.features)} features, {about.primary_metric} "
+        f"{about.same_answer:.4g} for the same answer to every row, "
+        f"slices by {', '.join(map(str, about.head['slices']))}",  # type: ignore[call-overload]
         err=True,
     )
     typer.echo("next:", err=True)
-    for line in next_commands(made):
+    for line in next_commands(project):
         typer.echo(f"  {line}", err=True)

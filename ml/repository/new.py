@@ -18,6 +18,7 @@ from ml.core import repository
 from ml.core.errors import Problem, Refused
 from ml.repository.profile import Choices, Profile, profile
 from ml.toolkit.tables import Column
+from ml.toolkit.tasks import QUANTILES
 
 TEMPLATES = Path(__file__).parent / "templates"
 _SUFFIX = ".jinja"
@@ -69,23 +70,23 @@ def new(name: str, table: Path, choices: Choices, datastore: str = "") -> NewPro
                 "azureml://datastores/workspaceblobstore/paths/FOLDER",
             )
         )
-    found = profile(table, choices)
-    texts = _texts(package, found, datastore)
+    table_profile = profile(table, choices)
+    texts = _texts(package, table_profile, datastore)
     for path, text in texts.items():
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).write_text(text, encoding="utf-8")
-    written = [folder / path for path in texts]
+    paths = [folder / path for path in texts]
     if not datastore:
-        copy = folder / "data" / package / str(found.head["file"])
+        copy = folder / "data" / package / str(table_profile.head["file"])
         copy.parent.mkdir()
         shutil.copyfile(table, copy)
-        written.append(copy)
-    return NewProject(folder, tuple(sorted(written)), found, package.replace("_", "-"))
+        paths.append(copy)
+    return NewProject(folder, tuple(sorted(paths)), table_profile, package.replace("_", "-"))
 
 
-def _texts(package: str, found: Profile, datastore: str) -> Mapping[Path, str]:
+def _texts(package: str, about: Profile, datastore: str) -> Mapping[Path, str]:
     """The files of the project, by their paths in its folder."""
-    features = [column.name for column in found.features]
+    features = [column.name for column in about.features]
     values = {
         "name": package,
         "endpoint": package.replace("_", "-"),
@@ -93,16 +94,17 @@ def _texts(package: str, found: Profile, datastore: str) -> Mapping[Path, str]:
         "datastore": datastore,
         "requests": [
             json.dumps({"input_data": {"columns": features, "data": [row]}}, ensure_ascii=False)
-            for row in found.samples
+            for row in about.samples
         ],
-        "slices": found.head["slices"],
-        **{each.name: getattr(found, each.name) for each in fields(found)},
-        "goal": found.goal,
-        "objective": _objective(found),
-        "largest": _rounded(found.same_answer * 10),
-        "gap": _rounded(0.1 if found.spread == 1.0 else found.same_answer / 4),
-        "threshold": _rounded(found.same_answer),
-        "own_scale": found.task == "regression",
+        "slices": about.head["slices"],
+        **{each.name: getattr(about, each.name) for each in fields(about)},
+        "goal": about.goal,
+        "objective": _objective(about),
+        "quantile": QUANTILES.get(about.primary_metric),
+        "largest": _rounded(about.same_answer * 10),
+        "gap": _rounded(0.1 if about.spread == 1.0 else about.same_answer / 4),
+        "threshold": _rounded(about.same_answer),
+        "own_scale": about.task == "regression",
     }
     texts = {}
     for template in sorted(TEMPLATES.rglob(f"*{_SUFFIX}")):
@@ -146,11 +148,13 @@ def _column(column: Column) -> str:
     return _yaml({name: of for name, of in vars(column).items() if usual.get(name) != of})
 
 
-def _objective(found: Profile) -> str:
+def _objective(about: Profile) -> str:
     """LightGBM's objective for the task and the metric."""
-    if found.task == "regression" and found.primary_metric == "mae":
+    if about.task == "regression" and about.primary_metric == "mae":
         return "regression_l1"
-    return found.task
+    if about.primary_metric in QUANTILES:
+        return "quantile"
+    return about.task
 
 
 def _rounded(number: float) -> float:
@@ -158,12 +162,12 @@ def _rounded(number: float) -> float:
     return float(f"{number:.3g}")
 
 
-def next_commands(made: NewProject) -> Sequence[str]:
+def next_commands(project: NewProject) -> Sequence[str]:
     """What to type after `ml new`, up to a served model."""
-    project = repository.shown(made.folder)
+    folder = repository.shown(project.folder)
     return (
-        f"ml run {project}/jobs/sweep.yml",
-        f"ml release propose {made.folder.name}",
-        f'ml release apply {made.folder.name} --approved-by "$USER"',
-        f'ml invoke {made.endpoint} "$(head -1 {project}/endpoint/requests.jsonl)"',
+        f"ml run {folder}/jobs/sweep.yml",
+        f"ml release propose {project.folder.name}",
+        f'ml release apply {project.folder.name} --approved-by "$USER"',
+        f'ml invoke {project.endpoint} "$(head -1 {folder}/endpoint/requests.jsonl)"',
     )

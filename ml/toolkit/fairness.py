@@ -14,15 +14,6 @@ from ml.toolkit.tasks import METRICS, Answers, Metric, Task, value
 FEWEST = 20
 
 
-def disparities(
-    positions: NDArray[np.int64], slices: Sequence[str], split: str, fewest: int = FEWEST
-) -> dict[str, dict[str, Any]]:
-    """As `differences`, of a ranking: `positions` holds the rank of every unit of `split`."""
-    nothing = np.zeros(len(positions))
-    answers = Answers(nothing.astype(np.str_), nothing.astype(np.str_), positions, nothing)
-    return differences("ranking", answers, slices, split, fewest)
-
-
 def differences(
     task: Task, answers: Answers, slices: Sequence[str], split: str, fewest: int = FEWEST
 ) -> dict[str, dict[str, Any]]:

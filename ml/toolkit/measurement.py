@@ -24,7 +24,7 @@ from ml.toolkit.leakage import Check, shared
 from ml.toolkit.leakage import features as leaking_features
 from ml.toolkit.metrics import enough_groups, ranks
 from ml.toolkit.reference import Columns, write_reference
-from ml.toolkit.tasks import METRICS, Answers, Task, estimates, value
+from ml.toolkit.tasks import METRICS, QUANTILES, Answers, Task, estimates, value
 
 VALIDATION = "validation"
 # What a model says of a row of a table, as `ml watch` calls it.
@@ -134,22 +134,22 @@ def evaluate(
     predictions = [
         row for name, rows in splits.items() for row in predict(task, name, rows, classes)
     ]
-    tested = {name: rows for name, rows in splits.items() if name != VALIDATION}
-    first = next(iter(tested))
-    measured = measure(task, predictions, sliced=first)
-    explained = contributions(
+    tests = {name: rows for name, rows in splits.items() if name != VALIDATION}
+    first = next(iter(tests))
+    measurement = measure(task, predictions, sliced=first)
+    explanation = contributions(
         explainer.booster, explainer.table[:EXPLAINED], list(explainer.features)
     )
     checks = [
         shared(
             training.rows.recognised_by,
-            [identifier for rows in tested.values() for identifier in rows.recognised_by],
+            [identifier for rows in tests.values() for identifier in rows.recognised_by],
             identified_by,
         ),
         *leakage,
     ]
     if task != "ranking":
-        checks += leaking_features(explainer.table, tested[first].labels, list(explainer.features))
+        checks += leaking_features(explainer.table, tests[first].labels, list(explainer.features))
     for check in checks:
         if check.leaks:
             print(f"warning[leak]: {check.found}: the metrics are too good", file=sys.stderr)
@@ -168,13 +168,13 @@ def evaluate(
         feature_set_hash=training.feature_set_hash or hashlib.sha256(names.encode()).hexdigest(),
         seed=training.seed,
         hyperparameters=training.hyperparameters,
-        metrics=measured.metrics,
+        metrics=measurement.metrics,
         baseline=baseline,
         slice_split=first,
-        slices=measured.slices,
-        fairness=measured.fairness,
-        contributions=explained.contributions(),
-        explanation=explained.explanation(),
+        slices=measurement.slices,
+        fairness=measurement.fairness,
+        contributions=explanation.contributions(),
+        explanation=explanation.explanation(),
         stability={
             primary_metric: {
                 "over": training.over,
@@ -255,13 +255,14 @@ def constant_answer(
     classes: Sequence[str] = (),
 ) -> NDArray[np.float64]:
     """The same answer to `count` rows, learnt from labels: the share of each class, the median for
-    the absolute error, the mean for other errors.
+    the absolute error, a quantile for its loss, the mean for other errors.
     """
     right = np.asarray(labels)
     if task == "multiclass":
         answer = np.array([np.mean(right.astype(str) == name) for name in classes])
-    elif primary_metric == "mae":
-        answer = np.array(np.median(right.astype(np.float64)))
+    elif primary_metric == "mae" or primary_metric in QUANTILES:
+        level = QUANTILES.get(primary_metric, 0.5)
+        answer = np.array(np.quantile(right.astype(np.float64), level))
     else:
         answer = np.array(np.mean(right.astype(np.float64)))
     return np.broadcast_to(answer, (count, *answer.shape))

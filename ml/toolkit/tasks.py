@@ -23,6 +23,8 @@ Task = Literal["ranking", "binary", "multiclass", "regression"]
 TASKS: tuple[Task, ...] = get_args(Task)
 # Probabilities of 0 and 1 are taken for these, as scikit-learn's log_loss does.
 _EPS = float(np.finfo(np.float64).eps)
+# The level of each metric of a predicted quantile.
+QUANTILES: Mapping[str, float] = {"quantile_loss_10": 0.1, "quantile_loss_90": 0.9}
 # Of `lift_at_10` and `recall_at_precision_90`.
 _TOP, _PRECISION = 0.1, 0.9
 # So many numbers of one chunk of draws are held at once.
@@ -166,13 +168,13 @@ def _lift(answers: Answers, times: Values) -> Values:
     tenth = every[:, -1:] * _TOP
     at = np.argmax(every >= tenth, axis=1)[:, None]
     before = np.maximum(at - 1, 0)
-    below, found = (
+    below, ones_above = (
         np.where(at > 0, np.take_along_axis(of, before, axis=1), 0.0) for of in (every, ones)
     )
     own = np.take_along_axis(every, at, axis=1) - below
-    rest = np.take_along_axis(ones, at, axis=1) - found
-    found = found + rest * (tenth - below) / np.maximum(own, 1.0)
-    return _share(found / tenth, ones[:, -1:] / every[:, -1:])[:, 0]
+    rest = np.take_along_axis(ones, at, axis=1) - ones_above
+    ones_above = ones_above + rest * (tenth - below) / np.maximum(own, 1.0)
+    return _share(ones_above / tenth, ones[:, -1:] / every[:, -1:])[:, 0]
 
 
 def _quantile_loss(level: float) -> Metric:
@@ -217,8 +219,7 @@ METRICS: Mapping[Task, Mapping[str, Metric]] = {
         "mae": Metric("minimize", of_units=lambda answers: np.abs(_errors(answers))),
         "mse": Metric("minimize", of_units=lambda answers: _errors(answers) ** 2),
         "rmse": Metric("minimize", of_all=_rmse),
-        "quantile_loss_10": _quantile_loss(0.1),
-        "quantile_loss_90": _quantile_loss(0.9),
+        **{name: _quantile_loss(level) for name, level in QUANTILES.items()},
     },
 }
 

@@ -118,6 +118,17 @@ def test_what_a_person_says_comes_first(repository: Path) -> None:
     assert found.classes == 72 and found.primary_metric == "log_loss"
 
 
+def test_a_predicted_quantile(repository: Path) -> None:
+    """LightGBM's objective follows the metric, and the constant to beat is that quantile."""
+    path = tables.houses(repository / "rows.csv")
+    made = project("houses", path, Choices("price", primary_metric="quantile_loss_90"))
+    code = (made.folder / "train.py").read_text()
+    assert '"objective": "quantile",' in code and '"alpha": 0.9,' in code
+    median = profile(path, Choices("price")).same_answer
+    assert made.profile.same_answer < median / 2
+    assert survey([made.folder], release_files()).problems == ()
+
+
 def test_names_that_yaml_would_read_otherwise(repository: Path) -> None:
     """Columns and classes called yes, null or 1: texts they stay."""
     path = repository / "rows.csv"

@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
-from ml.toolkit.fairness import FEWEST, disparities
+from ml.toolkit.fairness import FEWEST, differences
 from ml.toolkit.metrics import METRICS
+from ml.toolkit.tasks import Answers
+
+
+def disparities(positions: np.ndarray, slices: list[str], split: str) -> dict[str, dict[str, Any]]:
+    """The differences of a ranking with the right answers at these positions."""
+    nothing = np.zeros(len(positions))
+    answers = Answers(nothing.astype(np.str_), nothing.astype(np.str_), positions, nothing)
+    return differences("ranking", answers, slices, split)
 
 
 def test_the_difference_is_that_of_the_extremes():
