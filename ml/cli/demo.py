@@ -120,7 +120,7 @@ class Steps:
 
         proposal = self._propose(run, "its evidence, and the gates one by one")
         _show_quality(proposal.evidence)
-        verdicts.show(proposal.decision)
+        verdicts.show(proposal.decision, every=True)
         return proposal
 
     def promote(self, proposal: Proposal) -> bool:

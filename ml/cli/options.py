@@ -34,6 +34,9 @@ Goal = Annotated[
     str | None,
     typer.Option(help="maximize or minimize; default: as for --metric.", callback=_checked_goal),
 ]
+EveryGate = Annotated[
+    bool, typer.Option("--all", help="Print what every gate found; else only those not passed.")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON on stdout.")]
 
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}

@@ -24,6 +24,8 @@ from policies.promotion.evidence import Estimate
 MAX_LENGTH = 65_536
 # The most rows of one table, of the plot, and names of missing fields.
 ROWS, PLOT_ROWS, MISSING = 24, 12, 12
+# Letters of what a gate found.
+FINDING_LETTERS = 400
 SIGNS = {"pass": "✅", "fail": "❌", "waived": "⚠️", "pending": "⏳", "not asked": "–"}
 OUTCOMES = {
     "refused": "❌ refused",
@@ -209,8 +211,12 @@ def _difference(row: Row) -> str:
 
 def _gates(decision: Decision) -> str:
     rows = [
-        [SIGNS[result.verdict], code(result.gate), text(_result(result)), text(result.required)]
-        for result in decision.results
+        [
+            SIGNS[result.verdict],
+            code(result.gate),
+            *(text(words, FINDING_LETTERS) for words in (_result(result), result.required)),
+        ]
+        for result in sorted(decision.results, key=lambda result: not result.blocks)
     ]
     verdicts: list[str] = [result.verdict for result in decision.results]
     counts = ", ".join(f"{n} {verdict}" for verdict in SIGNS if (n := verdicts.count(verdict)))

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from policies.promotion.decision import Case, Finding, estimate, real, shown, unsound
+from policies.promotion.decision import Case, Finding, estimate, listed, real, shown, unsound
 from policies.promotion.evidence import Evidence, Statistic
 from policies.promotion.gate_settings import Gate
 
@@ -162,13 +162,14 @@ def first_promotion(case: Case, gate: Gate) -> Finding:
     split = case.splits[0]
     candidate = estimate(evidence.metrics, split, metric)
     baseline = estimate(evidence.baseline, split, metric)
-    required = f"{split}.{metric} better than the baseline's {shown(baseline.value)}"
+    required = f"{metric} on {split} better than the baseline's {shown(baseline.value)}"
     for name, measured in (("candidate", candidate), ("baseline", baseline)):
         if problem := unsound(measured, case.bounds(metric), case.min_count):
             return Finding("fail", shown(candidate.value), required, f"the {name} {problem}")
     sign = _sign(evidence)
     better = sign is not None and sign * real(candidate.value) > sign * real(baseline.value)
-    found = f"{split}.{metric} {shown(candidate.value)}, the baseline {shown(baseline.value)}"
+    values = f"{shown(candidate.value)}, the baseline's {shown(baseline.value)}"
+    found = f"{metric} on {split} is {values}"
     reason = "there is no champion to beat yet"
     return Finding("pass" if better else "fail", found, required, reason, measured=sign is not None)
 
@@ -181,23 +182,26 @@ def non_inferiority(case: Case, gate: Gate) -> Finding:
         return _NO_CHAMPION
     if not case.splits:
         return _NO_SPLIT
-    margin = _margin(case, gate)
-    required = f"paired difference above −{margin:.4g} on " + ", ".join(case.splits)
     confidence, first = gate.number("confidence"), case.splits[0]
+    margin, metric = _margin(case, gate), case.evidence.primary_metric or "the primary metric"
+    required = (
+        f"{metric} on {', '.join(case.splits)} at most {margin:.4g} worse than the champion's, "
+        "over the whole interval"
+    )
     compared = {split: _compare(case, split, confidence) for split in case.splits}
     slices = _slices(case, first)
     for name in gate.names("slices"):
-        compared[name] = _compare(case, first, confidence, slices.pop(name, ()))
-    found = "; ".join(f"{name} {text}" for name, (_, text) in compared.items())
+        compared[name] = _compare(case, first, confidence, name, slices.pop(name, ()))
+    found = "; ".join(text for _, text in compared.values())
     differences = [result for result, _ in compared.values()]
     if any(result is None or not result.low > -margin for result in differences):
         measured = None not in differences
         return Finding("fail", found, required, "it may be worse", measured)
     worse, unsure = _worse_slices(case, gate, first, slices)
     if worse:
-        reason = f"it is worse on {'; '.join(worse)}"
+        reason = f"it is worse on a slice: {listed(worse, '; ')}"
         return Finding("fail", found, required, reason, measured=True)
-    notes = f"not shown either way: {'; '.join(unsure)}" if unsure else ""
+    notes = f"not shown either way: {listed(unsure, '; ')}" if unsure else ""
     return Finding("pass", found, required, notes)
 
 
@@ -234,11 +238,11 @@ def _worse_slices(
     confidence = 1 - (1 - gate.number("confidence")) / max(len(judged), 1)
     worse, unsure = [], []
     for name, units in judged.items():
-        result, text = _compare(case, split, confidence, units)
+        result, text = _compare(case, split, confidence, name, units)
         if result is None or (-margin > result.mean and result.high >= -margin):
-            unsure.append(f"{name} {text}")
+            unsure.append(text)
         elif result.high < -margin:
-            worse.append(f"{name} {text}")
+            worse.append(text)
     return worse, unsure
 
 
@@ -249,11 +253,14 @@ def superiority(case: Case, gate: Gate) -> Finding:
     if not case.splits:
         return _NO_SPLIT
     split, reason = case.splits[0], case.request.reason.strip()
-    required = f"paired difference above 0 on {split}, or a reason in writing"
-    result, text = _compare(case, split, gate.number("confidence"))
+    metric = case.evidence.primary_metric or "the primary metric"
+    required = (
+        f"{metric} on {split} better than the champion's over the whole interval, "
+        "or a reason in writing"
+    )
+    result, found = _compare(case, split, gate.number("confidence"))
     if result is None:
-        return Finding("fail", text, required)
-    found = f"{split} {text}"
+        return Finding("fail", found, required)
     if result.low > 0:
         return Finding("pass", found, required)
     if reason:
@@ -267,23 +274,52 @@ def _sign(evidence: Evidence) -> int | None:
 
 
 def _compare(
-    case: Case, split: str, confidence: float, only: Collection[str] | None = None
+    case: Case,
+    split: str,
+    confidence: float,
+    slice_name: str = "",
+    only: Collection[str] | None = None,
 ) -> tuple[Difference | None, str]:
-    """How the candidate differs from the champion, positive when better; None with the reason.
+    """How the candidate differs from the champion, positive when better, and the sentence; None
+    with the sentence when the two cannot be compared.
 
-    `only` are the units of a slice, of which there may be fewer than a split needs.
+    `only` are the units of the slice, of which there may be fewer than a split needs.
     """
+    metric = case.evidence.primary_metric or "the primary metric"
+    where = f"{metric} on {slice_name or split}"
+    try:
+        result = _difference(case, split, confidence, only)
+    except ValueError as error:
+        return None, f"{where} is not compared: {error}"
+    ends = f"{_better(result.low)} to {_better(result.high)}"
+    interval = f"{100 * confidence:.4g} % interval: {ends}"
+    is_equal = round(result.mean, 4) == 0
+    how = "as good as" if is_equal else f"{_better(result.mean)} than"
+    return result, f"{where} is {how} the champion's ({interval})"
+
+
+def _better(amount: float) -> str:
+    """A difference that is positive when better; 0 has no direction."""
+    if round(amount, 4) == 0:
+        return "0.0000"
+    return f"{abs(amount):.4f} {'worse' if amount < 0 else 'better'}"
+
+
+def _difference(
+    case: Case, split: str, confidence: float, only: Collection[str] | None
+) -> Difference:
+    """As `_compare`; raises ValueError when the two cannot be compared."""
     ours, theirs = case.evidence, case.champion
     if theirs is None or theirs.disagreements != () or ours.disagreements != ():
-        return None, "not compared: the metrics were not recomputed"
+        raise ValueError("the metrics were not recomputed")
     if (ours.primary_metric, ours.goal) != (theirs.primary_metric, theirs.goal):
-        return None, "not compared: another primary metric"
+        raise ValueError("the champion has another primary metric")
     hashes = {name: version.sha256 for name, version in ours.data.items()}
     if not hashes or hashes != {name: version.sha256 for name, version in theirs.data.items()}:
-        return None, "not compared: the champion was not scored on the same data"
+        raise ValueError("the champion was not scored on the same data")
     sign = _sign(ours)
     if sign is None:
-        return None, "not compared: no goal"
+        raise ValueError("there is no goal")
     bounds = case.bounds(ours.primary_metric)
     if split in ours.statistics:
         metric = ours.primary_metric or ""
@@ -296,13 +332,10 @@ def _compare(
             if only is None or unit in only
         ]
     if bounds is None or not all(bounds[0] <= real(value) <= bounds[1] for value in values):
-        return None, "not compared: a value is out of bounds"
-    try:
-        result = paired_difference(ours, theirs, split, confidence, only)
-    except ValueError as error:
-        return None, f"not compared: {error}"
+        raise ValueError("a value is out of bounds")
+    result = paired_difference(ours, theirs, split, confidence, only)
     if only is None and result.count < case.min_count:
-        return None, f"not compared: {result.count} units are too few"
+        raise ValueError(f"{result.count} units are too few")
     if sign < 0:
-        result = Difference(-result.mean, -result.high, -result.low, result.count)
-    return result, f"{result.mean:+z.4f} [{result.low:+z.4f}, {result.high:+z.4f}]"
+        return Difference(-result.mean, -result.high, -result.low, result.count)
+    return result

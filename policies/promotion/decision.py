@@ -170,6 +170,12 @@ def listed(names: tuple[str, ...] | list[str], separator: str = ", ") -> str:
     return separator.join(names[:LISTED]) + more
 
 
+def metric_on_split(key: str) -> str:
+    """`SPLIT.METRIC` of gates.yml as a sentence names it."""
+    split, metric = key.split(".")
+    return f"{metric} on {split}"
+
+
 def estimate(metrics: Metrics, split: str, metric: str) -> Estimate:
     """The metric on the split; an empty estimate when it is not there."""
     return (metrics.get(split) or {}).get(metric) or Estimate()

@@ -16,6 +16,7 @@ from policies.promotion.decision import (
     Finding,
     Verdict,
     estimate,
+    metric_on_split,
     real,
     shown,
     unsound,
@@ -35,20 +36,20 @@ def quality(case: Case, gate: Gate) -> Finding:
     """Every threshold holds, for a metric that is within its bounds and counts enough units."""
     limits = [(key, "≥", limit) for key, limit in gate.numbers("at_least").items()]
     limits += [(key, "≤", limit) for key, limit in gate.numbers("at_most").items()]
-    required = ", ".join(f"{key} {sign} {limit:g}" for key, sign, limit in limits)
+    required = ", ".join(f"{metric_on_split(key)} {sign} {limit:g}" for key, sign, limit in limits)
     if not limits:
         return Finding("fail", "no threshold", "at least one threshold in the project's gates.yml")
     found, failures, measured = [], [], True
     for key, sign, limit in limits:
         split, metric = key.split(".")
-        metric_on_split = estimate(case.evidence.metrics, split, metric)
-        found.append(f"{key} {shown(metric_on_split.value)}")
-        value = real(metric_on_split.value)
-        if problem := unsound(metric_on_split, case.bounds(metric), case.min_count):
-            failures.append(f"{key} {problem}")
+        stated, name = estimate(case.evidence.metrics, split, metric), metric_on_split(key)
+        found.append(f"{name} is {shown(stated.value)}")
+        value = real(stated.value)
+        if problem := unsound(stated, case.bounds(metric), case.min_count):
+            failures.append(f"{name} {problem}")
             measured = False
         elif not (value >= limit if sign == "≥" else value <= limit):
-            failures.append(f"{key} misses {limit:g}")
+            failures.append(f"{name} misses {limit:g}")
     verdict: Verdict = "fail" if failures else "pass"
     return Finding(verdict, ", ".join(found), required, "; ".join(failures), measured)
 
@@ -59,7 +60,9 @@ def gap(case: Case, gate: Gate) -> Finding:
     A model that is much worse is fitted to validation; a model that is much better leaks.
     """
     limits = gate.numbers("at_most")
-    required = ", ".join(f"{key} within {limit:g} of validation" for key, limit in limits.items())
+    required = ", ".join(
+        f"{metric_on_split(key)} within {limit:g} of validation" for key, limit in limits.items()
+    )
     if not limits:
         return Finding("fail", "no bound", "`gap.at_most` in the project's gates.yml")
     found, failures, measured = [], [], True
@@ -67,20 +70,23 @@ def gap(case: Case, gate: Gate) -> Finding:
         split, metric = key.split(".")
         on_split = estimate(case.evidence.metrics, split, metric)
         on_validation = estimate(case.evidence.metrics, VALIDATION, metric)
-        found.append(f"{key} {shown(on_split.value)}, validation {shown(on_validation.value)}")
+        found.append(
+            f"{metric} is {shown(on_split.value)} on {split} and {shown(on_validation.value)} on "
+            f"{VALIDATION}"
+        )
         problems = [
-            f"{name}.{metric} {problem}"
+            f"{metric} on {name} {problem}"
             for name, value in ((split, on_split), (VALIDATION, on_validation))
             if (problem := unsound(value, case.bounds(metric), case.min_count))
         ]
         if split == VALIDATION:
-            problems.append(f"{key} is compared with itself")
+            problems.append(f"{metric_on_split(key)} is compared with itself")
         apart = abs(real(on_split.value) - real(on_validation.value))
         if problems:
             measured = False
             failures += problems
         elif not apart <= limit + ROUNDING:
-            failures.append(f"{key} is {apart:.4g} apart")
+            failures.append(f"{metric} differs by {apart:.4g}, more than {limit:g}")
     verdict: Verdict = "fail" if failures else "pass"
     return Finding(verdict, "; ".join(found), required, "; ".join(failures), measured)
 
@@ -155,21 +161,25 @@ def fairness(case: Case, gate: Gate) -> Finding:
         return Finding("fail", "no dimension", "`fairness.dimensions` in the project's gates.yml")
     bounds = gate.numbers("at_most")
     limits = {f"{name}.{metric}": math.inf for name in dimensions} | dict(bounds)
-    within = "".join(f", {key} within {limit:g}" for key, limit in bounds.items())
-    required = f"slices by {', '.join(dimensions)}{within}"
+    differs = ""
+    for key, limit in bounds.items():
+        dimension, name = key.split(".")
+        differs += f"; {name} differs by at most {limit:g} between slices by {dimension}"
+    required = f"slices by {', '.join(dimensions)}{differs}"
     found, failures, measured = [], [], True
     for key, limit in limits.items():
-        slices, problems = _slices(case, gate, *key.split("."))
+        dimension, name = key.split(".")
+        slices, problems = _slices(case, gate, dimension, name)
         if problems:
             measured = False
             failures += problems
             continue
-        low, *_, high = sorted(slices, key=lambda name: slices[name])
+        low, *_, high = sorted(slices, key=lambda each: slices[each])
         apart = slices[high] - slices[low]
-        ends = f"{low} {slices[low]:.4g} to {high} {slices[high]:.4g}"
-        found.append(f"{key} {apart:.4g} apart, {ends}")
+        ends = " and ".join(f"{dimension} {end} ({slices[end]:.4g})" for end in (low, high))
+        found.append(f"{name} differs by {apart:.4g} between {ends}")
         if not apart <= limit + SUM_ROUNDING:
-            failures.append(f"{key} is {apart:.4g} apart")
+            failures.append(f"{name} by {dimension} differs by more than {limit:g}")
     if failures:
         comparison = "; ".join(found) or "not compared"
         return Finding("fail", comparison, required, "; ".join(failures), measured)
@@ -185,7 +195,7 @@ def _slices(
     for name, metrics in case.evidence.slices.get(dimension, {}).items():
         measured = metrics.get(metric) or Estimate()
         if problem := unsound(measured, case.bounds(metric), 1):
-            problems.append(f"{dimension} {name} {metric} {problem}")
+            problems.append(f"{metric} of {dimension} {name} {problem}")
         elif real(measured.count) >= gate.number("min_count"):
             values[name] = real(measured.value)
     if not problems and len(values) < 2:
@@ -202,7 +212,8 @@ def explainability(case: Case, gate: Gate) -> Finding:
     min_rows, max_share = gate.number("min_rows"), gate.number("max_share")
     required = f"contributions over at least {min_rows:g} rows, none above {max_share:g}"
     ordered = sorted(shares, key=lambda each: -real(each.share))
-    found = ", ".join(f"{each.feature} {shown(each.share)}" for each in ordered[:3]) or "none"
+    largest = ", ".join(f"{each.feature} {shown(each.share)}" for each in ordered[:3])
+    found = f"largest contributions: {largest or 'none'}"
     total = sum(real(each.share) for each in shares)
     if not abs(total - 1) <= SUM_ROUNDING or any(each.feature is None for each in shares):
         return Finding("fail", found, required, "they are not shares of 1")
@@ -243,7 +254,8 @@ def latency(case: Case, gate: Gate) -> Finding:
     min_requests = gate.number("min_requests")
     required = f"p95 ≤ {limit:g} ms over at least {min_requests:g} requests, hardware named"
     p50, p95, p99 = real(measured.p50_ms), real(measured.p95_ms), real(measured.p99_ms)
-    found = f"p95 {shown(measured.p95_ms)} ms on {measured.hardware or 'unnamed hardware'}"
+    hardware = measured.hardware or "unnamed hardware"
+    found = f"the latency's p95 is {shown(measured.p95_ms)} ms on {hardware}"
     if measured.hardware is None or measured.instance_type is None:
         return Finding("fail", found, required, "the hardware is not named")
     if not 0 < p50 <= p95 <= p99 <= MOST:

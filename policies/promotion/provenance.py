@@ -59,7 +59,7 @@ def freshness(case: Case, gate: Gate) -> Finding:
     days = age / timedelta(days=1)
     if age < -CLOCK_SKEW:
         return Finding("fail", f"{-days:.1f} days ahead", required, "evidence from the future")
-    found = f"{max(days, 0):.1f} days old"
+    found = f"the evidence is {max(days, 0):.1f} days old"
     return Finding("pass" if days <= limit else "fail", found, required, measured=True)
 
 
@@ -91,7 +91,7 @@ def recomputed(case: Case, gate: Gate) -> Finding:
     if differences:
         more = f"{len(differences)} differ in all" if len(differences) > LISTED_DIFFERENCES else ""
         return Finding("fail", "; ".join(differences[:LISTED_DIFFERENCES]), required, more)
-    return Finding("pass", "all equal", required)
+    return Finding("pass", "every metric is equal", required)
 
 
 def lineage(case: Case, gate: Gate) -> Finding:

@@ -135,7 +135,9 @@ def test_a_metric_of_all_units_together_is_compared_on_draws_of_them(tmp_path: P
     ours, theirs = _as_statistic(good(0.9)), _as_statistic(champion(0.7))
     better = judged(tmp_path, ours, theirs)
     assert result(better, "superiority").verdict == "pass"
-    assert result(better, "superiority").found.startswith("test +0.2000 [+0.1")
+    assert result(better, "superiority").found.startswith(
+        "gain_at_1 on test is 0.2000 better than the champion's (95 % interval: 0.1"
+    )
     assert result(better, "non-inferiority").verdict == "pass"
     worse = judged(tmp_path, _as_statistic(good(0.7)), _as_statistic(champion(0.9)))
     assert result(worse, "non-inferiority").verdict == "fail"
@@ -232,8 +234,21 @@ def test_the_same_case_always_gets_the_same_decision(tmp_path: Path) -> None:
     assert first == second
 
 
-def test_a_difference_of_zero_has_a_plus_sign(tmp_path: Path) -> None:
+def test_a_difference_in_words(tmp_path: Path) -> None:
+    """Of a metric to minimize too, less is better; the interval may have both in it."""
+    for share, words in (
+        (0.7975, "0.0025 worse than the champion's (95 % interval: 0.0075 worse to 0.0000)"),
+        (0.9, "0.1000 better than the champion's (95 % interval: 0.0725 better to 0.1325 better)"),
+    ):
+        decision = judged(tmp_path, good(share), champion(0.8))
+        assert result(decision, "superiority").found == f"gain_at_1 on test is {words}"
+        fewer = (replace(good(share), goal="minimize"), replace(champion(0.8), goal="minimize"))
+        assert ("better" in result(judged(tmp_path, *fewer), "superiority").found) is (share < 0.8)
+
+
+def test_a_difference_of_zero_has_no_direction(tmp_path: Path) -> None:
     """Also for a metric to minimize, whose difference is negated."""
     ours, theirs = (replace(one, goal="minimize") for one in (good(), champion(0.8)))
     found = result(judged(tmp_path, ours, theirs), "non-inferiority").found
-    assert "test +0.0000 [+0.0000, +0.0000]" in str(found)
+    equal = "gain_at_1 on test is as good as the champion's (95 % interval: 0.0000 to 0.0000)"
+    assert found == equal

@@ -78,7 +78,12 @@ def test_a_refused_candidate(tmp_path: Path):
     """The failed gates are in the first line, and their table is not folded."""
     text = comment(compared(cases.good(0.5), cases.good(0.8, "6", cases.OTHER), tmp_path))
     assert "**Gates: ❌ refused** (" in text and "`non-inferiority`" in text.split("\n")[4]
-    assert "<summary>Gates" not in text and "| ❌ | `quality` |" in text
+    assert "<summary>Gates" not in text
+    # What failed is first, and its sentence is not cut.
+    rows = re.findall(r"^\| (.+) \| `([a-z-]+)` \|", text, re.M)
+    signs = [sign for sign, _ in rows]
+    assert ("❌", "quality") in rows and signs == sorted(signs, key=lambda sign: sign != "❌")
+    assert "0.3000 worse than the champion's" in text and "…" not in text
     assert "▼" in text and "worse" in text
 
 

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from ml.backends.choice import open_backend
-from ml.cli.options import AsJson, Environment
+from ml.cli.options import AsJson, Environment, EveryGate
 from ml.cli.render.output import write_json
 from ml.core.errors import Exit, Refused
 
@@ -19,7 +19,11 @@ audit = typer.Typer()
 
 
 def gate(
-    model: Model, version: Version, to: Environment = "local", as_json: AsJson = False
+    model: Model,
+    version: Version,
+    to: Environment = "local",
+    every: EveryGate = False,
+    as_json: AsJson = False,
 ) -> None:
     """Decide whether a model version may be promoted; exit 3 when a gate refuses it."""
     from ml.cli.render import verdicts
@@ -30,7 +34,7 @@ def gate(
     if as_json:
         write_json(decision.to_json())
     else:
-        verdicts.show(decision)
+        verdicts.show(decision, every=every)
     if decision.outcome == "refused":
         raise typer.Exit(Exit.GATE_SAID_NO)
 

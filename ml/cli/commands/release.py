@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from ml.backends.choice import open_backend
-from ml.cli.options import AsJson, Environment, Port
+from ml.cli.options import AsJson, Environment, EveryGate, Port
 from ml.cli.render.output import write_json
 from ml.core.errors import Exit
 
@@ -41,6 +41,7 @@ def propose(
     reason: Annotated[
         str, typer.Option(help="Why a champion that is not beaten should be replaced.")
     ] = "",
+    every: EveryGate = False,
     as_json: AsJson = False,
 ) -> None:
     """Score the best run, register its model, ask the gates, and declare it if they pass."""
@@ -70,7 +71,7 @@ def propose(
     else:
         name = _named(proposal.model, proposal.version, proposal.digest)
         typer.echo(f"{proposal.run.name} is {name}", err=True)
-        verdicts.show(proposal.decision, proposal.rival or "")
+        verdicts.show(proposal.decision, proposal.rival or "", every)
         if proposal.rival:
             typer.echo(_rival_text(proposal), err=True)
         elif proposal.unapplied:
@@ -88,6 +89,7 @@ def plan(
     project: Project,
     to: Environment = "local",
     on: On = None,
+    every: EveryGate = False,
     as_json: AsJson = False,
 ) -> None:
     """Show what apply would do, step by step, without doing it; exit 3 when it would refuse."""
@@ -101,7 +103,7 @@ def plan(
         write_json(rollout.to_json())
     else:
         if rollout.decision:
-            verdicts.show(rollout.decision)
+            verdicts.show(rollout.decision, every=every)
         typer.echo(_plan_text(rollout))
         if rollout.unsigned:
             typer.echo(_next(project, to), err=True)
@@ -120,6 +122,7 @@ def apply(
     on: On = None,
     approved_by: Annotated[str, typer.Option(help="The person who signs off the promotion.")] = "",
     port: Port = None,
+    every: EveryGate = False,
     as_json: AsJson = False,
 ) -> None:
     """Ask the gates again, start the declared version beside the old one, and switch."""
@@ -162,7 +165,7 @@ def apply(
         }
         write_json(document)
     else:
-        verdicts.show(promotion.decision)
+        verdicts.show(promotion.decision, every=every)
         if promotion.canary and promotion.canary.replayed:
             typer.echo(
                 f"canary: {promotion.canary.replayed} of the requests were the project's samples, "

@@ -1,4 +1,4 @@
-"""A decision for a person: every gate with its verdict, the value and the requirement."""
+"""A decision for a person: the gates with their verdicts, the values and the requirements."""
 
 from __future__ import annotations
 
@@ -6,26 +6,30 @@ import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from policies.promotion.decision import Decision, Result
+    from policies.promotion.decision import Decision, Result, Verdict
 
 # The width where stderr is not a terminal: lines of a log may be long.
 LOG_WIDTH = 140
 # The columns that verdict, gate and brackets take.
 BESIDE = 34
+# The verdicts in the order in which they are printed.
 STYLES = {
-    "pass": "green",
     "fail": "bold red",
     "waived": "bold yellow",
     "pending": "yellow",
+    "pass": "green",
     "not asked": "dim",
 }
+# The verdicts that ask nothing of a person.
+SILENT: tuple[Verdict, ...] = ("pass", "not asked")
 
 
-def show(decision: Decision, waits: str = "") -> None:
-    """Print every gate and the outcome on stderr.
+def show(decision: Decision, waits: str = "", every: bool = False) -> None:
+    """Print the gates and the outcome on stderr, what failed first.
 
-    `waits` is the version that it was compared with when that is declared and not yet champion. A
-    gate that passes takes one line; another one has its requirement and the reason below.
+    A gate that does not pass has its requirement and the reason below. Those that pass are named in
+    one line, or with `every` have one each. `waits` is the version that it was compared with when
+    that is declared and not yet champion.
     """
     from rich.console import Console
     from rich.table import Table
@@ -40,7 +44,13 @@ def show(decision: Decision, waits: str = "") -> None:
     table.add_column(no_wrap=True)
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
-    for result in decision.results:
+    order = [*STYLES]
+    results = sorted(
+        decision.results, key=lambda result: (not result.blocks, order.index(result.verdict))
+    )
+    for result in results:
+        if result.verdict in SILENT and not every:
+            continue
         verdict = Text(verdict_text(result), style=STYLES[result.verdict])
         details = Text("\n".join(_details(result)))
         if (
@@ -49,6 +59,11 @@ def show(decision: Decision, waits: str = "") -> None:
         ):
             details.append(f"  ({result.required})", style="dim")
         table.add_row(verdict, result.gate, details)
+    for verdict_word in () if every else SILENT:
+        gates = [result.gate for result in results if result.verdict == verdict_word]
+        if gates:
+            count = f"{len(gates)} gate{'s' * (len(gates) > 1)}"
+            table.add_row(Text(verdict_word, style=STYLES[verdict_word]), count, ", ".join(gates))
     with console.capture() as drawn:
         console.print(Text(f"{request.model} {request.version} → {request.environment}, {against}"))
         console.print(table)
@@ -59,7 +74,7 @@ def show(decision: Decision, waits: str = "") -> None:
 
 def _details(result: Result) -> list[str]:
     """What was found; of a gate that does not pass, what it requires and why."""
-    if result.verdict in ("pass", "not asked"):
+    if result.verdict in SILENT:
         return [" · ".join(filter(None, (result.found, result.why)))]
     lines = [result.found, f"required: {result.required}"]
     return lines + ([f"because: {result.why}"] if result.why else [])

@@ -32,7 +32,7 @@ def test_a_classification_from_propose_to_the_next_champion(
     try:
         refused = propose(BACKEND, "tiny", weak)
         assert [one.gate for one in refused.decision.blocking] == ["quality"]
-        assert "test.log_loss misses 0.55" in str(refused.decision.blocking)
+        assert "log_loss on test misses 0.55" in str(refused.decision.blocking)
         made = propose(BACKEND, "tiny", fair)
         assert made.decision.allowed, made.decision.blocking
         assert made.evidence.task == "binary" and made.evidence.disagreements == ()
