@@ -67,3 +67,13 @@ def locked(path: Path, waiting: Callable[[], None] = lambda: None) -> Iterator[N
             waiting()
             fcntl.flock(stream, fcntl.LOCK_EX)
         yield
+
+
+def is_locked(path: Path) -> bool:
+    """Whether somebody holds the lock at `path`, a file that is there, now."""
+    with path.open() as stream:
+        try:
+            fcntl.flock(stream, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False

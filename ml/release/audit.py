@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -35,7 +34,8 @@ def append(event: str, details: Mapping[str, object]) -> str:
             "previous": previous,
         }
         line["hash"] = _hash(line)
-        _add((json.dumps(line, sort_keys=True) + "\n").encode())
+        # All of it or nothing: half a line would break the chain.
+        files.append(path(), (json.dumps(line, sort_keys=True) + "\n").encode(), durable=True)
         return str(line["hash"])
 
 
@@ -66,20 +66,6 @@ def holding(hash_: str) -> tuple[Mapping[str, object], ...]:
     if hash_ not in [line["hash"] for line in lines]:
         raise _broken(len(lines) + 1, f"no line has the hash {hash_}, which one had before")
     return lines
-
-
-def _add(content: bytes) -> None:
-    """Append all of it or nothing: half a line would break the chain."""
-    # Unbuffered, so that nothing is written later than we know of.
-    with path().open("ab", buffering=0) as stream:
-        size = stream.tell()
-        try:
-            while content:
-                content = content[stream.write(content) :]
-            os.fsync(stream.fileno())
-        except OSError:
-            stream.truncate(size)
-            raise
 
 
 def _end() -> tuple[str, int]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import json
 import os
 import shutil
@@ -17,7 +16,7 @@ from typing import Any, Literal
 from ml.backends.registry import Registry, Version, model_folder
 from ml.backends.runs import Run
 from ml.backends.storage import Needed
-from ml.core import faults, home
+from ml.core import faults, files, home
 from ml.core.errors import Exit, Problem, Refused
 from ml.release.declaration import desired_state
 from ml.serving import endpoint
@@ -259,11 +258,5 @@ def _lineage(version: Version) -> dict[str, Any]:
 
 def _being_released() -> list[str]:
     """The projects with a proposal or apply in progress."""
-    held = []
-    for path in sorted((home.home() / "release").glob("*.lock")):
-        with path.open() as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            except BlockingIOError:
-                held.append(path.name.partition(".")[0])
-    return held
+    locks = sorted((home.home() / "release").glob("*.lock"))
+    return [lock.name.partition(".")[0] for lock in locks if files.is_locked(lock)]
