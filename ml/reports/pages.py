@@ -9,21 +9,21 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from ml.backends.base import Backend
 from ml.backends.runs import Run
 from ml.core import faults, files, home, repository
 from ml.reports import formatting
 from ml.reports.charts.intervals import confidence_sequence, intervals
-from ml.reports.charts.svg import readable
+from ml.reports.charts.svg import readable, tag
 
 if TYPE_CHECKING:
     from ml.release.ab.experiment import Experiment
@@ -44,6 +44,19 @@ class Report:
     html: str
     sentences: tuple[str, ...]
     notes: tuple[str, ...]
+
+
+@dataclass
+class Contents:
+    """The table of contents of one page: (anchor, title) of each heading, in order."""
+
+    entries: list[tuple[str, str]] = field(default_factory=list)
+
+    def heading(self, title: str) -> Markup:
+        """The heading of a section, which the table of contents links to."""
+        anchor = f"section-{len(self.entries) + 1}"
+        self.entries.append((anchor, title))
+        return tag("h2", title, id=anchor)
 
 
 def report(run: Run, backend: Backend) -> Report:
@@ -129,6 +142,7 @@ def _render(template: str, **values: object) -> str:
     style, script = (
         Markup((TEMPLATES / name).read_text(encoding="utf-8")) for name in ("page.css", "page.js")
     )
+    contents = Contents()
     return (
         environment()
         .get_template(template)
@@ -137,6 +151,7 @@ def _render(template: str, **values: object) -> str:
             script=script,
             style_hash=_hash(style),
             script_hash=_hash(script),
+            contents=contents,
             now=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
             **values,
         )
@@ -156,8 +171,17 @@ def environment() -> Environment:
     )
     for name in ("number", "signed", "short", "duration", "digest", "count", "redact", "headline"):
         jinja.filters[name] = getattr(formatting, name)
-    jinja.filters |= {"redact_text": formatting.redact_text, "path": repository.shown}
+    jinja.filters |= {
+        "redact_text": formatting.redact_text,
+        "path": repository.shown,
+        "breakable": breakable,
+    }
     return jinja
+
+
+def breakable(text: str) -> Markup:
+    """The text, which a browser may break after a slash, and elsewhere only between words."""
+    return Markup("/<wbr>").join(escape(readable(part)) for part in text.split("/"))
 
 
 def _hash(content: str) -> str:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from html.parser import HTMLParser
 
-VOID = {"meta", "br"}
+VOID = {"meta", "br", "wbr"}
+# Stands for a place where a word may be broken.
+_JOINED = "\0"
 # What makes a browser fetch something, in any element.
 FETCHING = {
     "src",
@@ -37,6 +39,8 @@ class Page(HTMLParser):
         if len(names) != len(set(names)):
             self.problems.append(f"<{tag}> has an attribute twice: {names}")
         self.elements.append((tag, dict(attrs)))
+        if tag == "wbr":
+            self._texts.append(_JOINED)
         if tag not in VOID:
             self._open.append(tag)
 
@@ -51,7 +55,7 @@ class Page(HTMLParser):
     @property
     def text(self) -> str:
         """All that a person could read."""
-        return " ".join(" ".join(self._texts).split())
+        return " ".join(" ".join(self._texts).split()).replace(f" {_JOINED} ", "")
 
     def count(self, tag: str, class_: str) -> int:
         """How many elements of that name have the class."""
@@ -66,5 +70,5 @@ class Page(HTMLParser):
             f"<{tag} {name}={value}>"
             for tag, given in self.elements
             for name, value in given.items()
-            if name in FETCHING
+            if name in FETCHING and not (value or "").startswith("#")
         ]

@@ -14,7 +14,7 @@ import pytest
 from ml.backends.local.runs import records
 from ml.backends.local.runs.store import LocalRuns
 from ml.reports.charts.svg import LEGENDS
-from ml.reports.pages import report
+from ml.reports.pages import breakable, report
 from ml.specs.plan.plan import Value
 from tests.local import BACKEND
 from tests.reports import run_records
@@ -93,6 +93,30 @@ def test_a_pipeline(home: Path) -> None:
     assert "best trial middle fifth" in page.text
     assert page.count("circle", "best") == 1
     assert "End of the log of calm_lake_01.evaluate boom at the end" in page.text
+
+
+def test_the_contents_link_to_every_section(home: Path) -> None:
+    """One link a heading, in the order of the page."""
+    run_records.pipeline()
+    html = report(LocalRuns().find("calm_lake_01"), BACKEND).html
+    links = re.findall(r'<a href="#([^"]+)">([^<]+)</a>', html)
+    assert links == re.findall(r'<h2 id="([^"]+)">([^<]+)</h2>', html)
+    assert [title for _, title in links][-3:] == ["Steps", "Sweep of step search", "Lineage"]
+    assert len({anchor for anchor, _ in links}) == len(links) == 5
+
+
+def test_wide_content_scrolls_in_its_own_box(home: Path) -> None:
+    """A phone shows the page without clipping: every table is in a box that scrolls."""
+    run_records.sweep(some_trials())
+    html = report(LocalRuns().find("latest"), BACKEND).html
+    assert html.count("<table") == len(re.findall(r'<div class="scroll"><table', html)) > 1
+    assert html.count("<figure>") == len(re.findall(r'<div class="scroll"><svg', html)) + 1
+    assert "Not computed: it needs 10 completed trials" in html  # the figure without a chart
+
+
+def test_paths_break_after_a_slash_only() -> None:
+    """A hash or a word stays on one line, and the text between is escaped."""
+    assert breakable("a/b<c>/d_e") == "a/<wbr>b&lt;c&gt;/<wbr>d_e"
 
 
 def test_the_name_of_a_nested_step(home: Path) -> None:

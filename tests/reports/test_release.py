@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -52,6 +53,8 @@ def test_a_candidate_beside_the_champion(world: World) -> None:
     page = Page(candidate.html)
     assert page.problems == []
     assert "Compared with version 1, the champion." in page.text
+    titles = re.findall(r"<h2 id=[^>]*>([^<]+)</h2>", candidate.html)
+    assert titles[:3] == ["Quality", "Gates", "Latency"]
     assert page.count("circle", "champion") > 0
     assert "✓ non-inferiority pass" in page.text
     assert "200 warm requests" in page.text
