@@ -62,6 +62,7 @@ class Evaluation:
     its `group` is. `slices` and `fairness` are of the split `slice_split`. `leakage` lists what
     was looked for, whether it was found or not; the gate of that name refuses a model of which
     nothing is listed. `identifiers`, the sha256 of those that were compared, is filled by `write`.
+    `baseline_from` says how the baseline was made.
     """
 
     project: str
@@ -87,6 +88,7 @@ class Evaluation:
     task: Task = "ranking"
     leakage: Sequence[Check] = ()
     identifiers: str = ""
+    baseline_from: str = ""
 
     def values(self, of: str = "metrics") -> dict[str, float]:
         """The metrics, or those of the `baseline`, as `SPLIT_METRIC`, for a tracker."""
@@ -168,8 +170,8 @@ def check(document: object) -> None:
     if document.get("schema_version") != SCHEMA_VERSION:
         raise EvaluationRefused(f"schema_version is not {SCHEMA_VERSION}")
     expected = {"schema_version", *Evaluation.__dataclass_fields__}
-    # Earlier evaluations have no `leakage` or no `identifiers`.
-    if odd := (document.keys() ^ expected) - {"leakage", "identifiers"}:
+    # Earlier evaluations have not all of these.
+    if odd := (document.keys() ^ expected) - {"leakage", "identifiers", "baseline_from"}:
         raise EvaluationRefused(f"missing or unknown fields: {', '.join(sorted(odd))}")
     _finite(document, "")
     if wrong := wrong_primary(document["task"], document["primary_metric"], document["goal"]):

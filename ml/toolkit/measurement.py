@@ -116,6 +116,7 @@ def evaluate(
     classes: Sequence[str] = (),
     identified_by: str = "id",
     baseline: Metrics | None = None,
+    baseline_from: str = "",
     data: Mapping[str, Mapping[str, Any]] | None = None,
     leakage: Sequence[Check] = (),
     inputs: Columns | None = None,
@@ -127,9 +128,11 @@ def evaluate(
     `verify` returned of the model folder. `classes` name the columns of the scores (multiclass,
     ranking). `resampled` names what `Rows.groups` are, where rows are drawn by groups.
     `leakage` are checks beside those made here, such as `not_later` of a split by time; one that
-    finds a leak is told on stderr, and refused by a gate. `inputs` are the columns of the requests,
-    for reference.json. Raises EvaluationRefused for what cannot
-    be relied on, ValueError where lengths do not fit.
+    finds a leak is told on stderr, and refused by a gate. `baseline` are the metrics of a model
+    that a first one has to beat, by default one answer to every row, and `baseline_from` says how
+    it was made; one that is worse than that default is told on stderr and by the gate. `inputs` are
+    the columns of the requests, for reference.json. Raises EvaluationRefused for what cannot be
+    relied on, ValueError where lengths do not fit.
     """
     predictions = [
         row for name, rows in splits.items() for row in predict(task, name, rows, classes)
@@ -155,6 +158,13 @@ def evaluate(
             print(f"warning[leak]: {check.found}: the metrics are too good", file=sys.stderr)
     if baseline is None:
         baseline = _constant(task, primary_metric, training.rows, splits, classes)
+        baseline_from = "one answer to every row, learnt from the labels of training"
+    elif task != "ranking":
+        one_split = {first: splits[first]}
+        constant = _constant(task, primary_metric, training.rows, one_split, classes)
+        if weakness := _weakness(task, primary_metric, baseline, constant):
+            print(f"warning[weak-baseline]: the baseline is {weakness}", file=sys.stderr)
+            baseline_from = "; ".join(filter(None, [baseline_from, weakness]))
     names = "\n".join(explainer.features)
     evaluation = Evaluation(
         project=project or model.replace("-", "_"),
@@ -170,6 +180,7 @@ def evaluate(
         hyperparameters=training.hyperparameters,
         metrics=measurement.metrics,
         baseline=baseline,
+        baseline_from=baseline_from,
         slice_split=first,
         slices=measurement.slices,
         fairness=measurement.fairness,
@@ -189,6 +200,20 @@ def evaluate(
     if inputs is not None:
         write_reference(folder, digest, inputs, *_answers(task, predictions))
     return evaluation
+
+
+def _weakness(task: Task, primary_metric: str, baseline: Metrics, constant: Metrics) -> str:
+    """What to say of a baseline that is worse than a constant answer, "" of any other.
+
+    `constant` is of one split.
+    """
+    sign = 1 if METRICS[task][primary_metric].goal == "maximize" else -1
+    for split, metrics in constant.items():
+        theirs = baseline.get(split, {}).get(primary_metric)
+        same = metrics.get(primary_metric)
+        if theirs and same and sign * theirs.value < sign * same.value:
+            return f"weaker than one answer to every row, which has {same.value:.4g}"
+    return ""
 
 
 def predict(task: Task, split: str, rows: Rows, classes: Sequence[str] = ()) -> list[Prediction]:

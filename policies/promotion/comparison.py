@@ -169,7 +169,8 @@ def first_promotion(case: Case, gate: Gate) -> Finding:
     sign = _sign(evidence)
     better = sign is not None and sign * real(candidate.value) > sign * real(baseline.value)
     values = f"{shown(candidate.value)}, the baseline's {shown(baseline.value)}"
-    found = f"{metric} on {split} is {values}"
+    origin = f" ({evidence.baseline_from})" if evidence.baseline_from else ""
+    found = f"{metric} on {split} is {values}{origin}"
     reason = "there is no champion to beat yet"
     return Finding("pass" if better else "fail", found, required, reason, measured=sign is not None)
 

@@ -297,7 +297,8 @@ class EvidenceFile(Part):
 
     `task` says what the predictions are (ranking, binary, multiclass, regression; absent for a
     ranking). `unit` is what one prediction is about; `resampled` what the bootstrap draws: the
-    unit, or what holds several of them, such as an entity or a time block. `slices` (dimension →
+    unit, or what holds several of them, such as an entity or a time block. `baseline_from` says how
+    the model behind `baseline` was made. `slices` (dimension →
     slice → metric) and `fairness` (dimension → metric) are of `slice_split`. `identifiers` is the
     sha256 of the hashed identifiers that `leakage` compared.
     """
@@ -316,6 +317,7 @@ class EvidenceFile(Part):
     resampled: Text = None
     metrics: Metrics = field(default_factory=dict)
     baseline: Metrics = field(default_factory=dict, metadata=OPTIONAL)
+    baseline_from: Text = field(default=None, metadata=OPTIONAL)
     slice_split: Text = None
     slices: By[Metrics] = field(default_factory=dict)
     fairness: By[By[Disparity]] = field(default_factory=dict)

@@ -99,6 +99,28 @@ def test_the_four_files_bear_each_other_out(tmp_path: Path, task: Task) -> None:
     assert reference["quality"]["prediction"]["rows"] == 2 * COUNT
 
 
+@pytest.mark.parametrize("task", LABELS)
+@pytest.mark.parametrize("times", [0.5, 1.0, 2.0])
+def test_a_baseline_that_is_weaker_than_a_constant(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], task: Task, times: float
+) -> None:
+    """It is stated with the evaluation, and told; one that is as good as a constant is not."""
+    first = evaluate(tmp_path / "constant", *world(task), **arguments(task))
+    assert first.baseline_from.startswith("one answer to every row")
+    constant = first.baseline["test"][PRIMARY[task]]
+    ends = {name: getattr(constant, name) * times for name in ("value", "low", "high")}
+    changed = replace(constant, **ends)
+    baseline = {"test": {PRIMARY[task]: changed}}
+    told = arguments(task, baseline=baseline, baseline_from="a rule")
+    capsys.readouterr()
+    result = evaluate(tmp_path, *world(task), **told)
+    worse = times < 1 if result.goal == "maximize" else times > 1
+    assert ("warning[weak-baseline]" in capsys.readouterr().err) is worse
+    assert parse(read_evaluation(tmp_path)).baseline_from == result.baseline_from
+    weak = f"a rule; weaker than one answer to every row, which has {constant.value:.4g}"
+    assert result.baseline_from == (weak if worse else "a rule")
+
+
 def test_a_ranking_is_explained_and_not_searched_for_features(tmp_path: Path) -> None:
     """Ranks follow from scores; without inputs there is no reference.json."""
     splits, training, explainer = world("multiclass")

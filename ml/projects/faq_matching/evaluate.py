@@ -77,6 +77,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             classes=[entry.id for entry in model.entries],
             identified_by="question",
             baseline=baseline,
+            baseline_from="the reference recipe on the same split" if baseline else "",
             data={"faq": {"asset": asset_of(options.faq), "sha256": faq.sha256, "rows": rows}},
         )
         measure.write_seen(options.evaluation, digest, model, faq, split)

@@ -124,7 +124,7 @@ def test_the_champion_is_scored_again_on_the_candidates_data(served: World) -> N
         len(list(LocalRuns().all())) == before + 2
     )  # the candidate's evaluation and the champion's
     (compared,) = [one for one in made.decision.results if one.gate == "superiority"]
-    assert "+0.15" in compared.found
+    assert "is 0.1500 better than the champion's" in compared.found
 
 
 def test_a_model_of_other_data_than_it_is_scored_on_is_refused(world: World) -> None:
@@ -208,7 +208,7 @@ def test_a_champion_with_evidence_of_an_older_schema_is_scored_again(served: Wor
     made = propose(BACKEND, "tiny", served.run(0.95))
     assert made.decision.allowed and made.champion == "1"
     (compared,) = [one for one in made.decision.results if one.gate == "superiority"]
-    assert "+0.15" in compared.found
+    assert "is 0.1500 better than the champion's" in compared.found
     worse = propose(BACKEND, "tiny", served.run(0.7))
     assert verdicts(worse.decision)["non-inferiority"] == "fail" and worse.release is None
 
