@@ -31,10 +31,13 @@ LOG_LINES, LOG_BYTES = 40, 16_384
 
 @dataclass(frozen=True)
 class Quality:
-    """The evaluation of a model; `source` names the file that it was read from."""
+    """The evaluation of a model; `source` names the file that it was read from, and `folder` has
+    its predictions.
+    """
 
     source: str
     evidence: Evidence
+    folder: Path
 
 
 @dataclass(frozen=True)
@@ -227,7 +230,7 @@ def find_quality(run: Run, release: Release | None, notes: list[str]) -> Quality
         except Refused as refused:
             notes.append(f"The evaluation is not shown: {refused.problems[0].found}")
             return None
-        return Quality(f"evaluation.json of {part.name}", parse(document))
+        return Quality(f"evaluation.json of {part.name}", parse(document), part.outputs[EVALUATION])
     if release is None:
         return None
     if release.evidence.disagreements:
@@ -236,7 +239,9 @@ def find_quality(run: Run, release: Release | None, notes: list[str]) -> Quality
         notes.append(f"The evidence of {release.name} is not valid: {first}{others}.")
     if not release.evidence.metrics:
         return None
-    return Quality(f"evidence.json of {release.name}", release.evidence)
+    return Quality(
+        f"evidence.json of {release.name}", release.evidence, release.version.evidence_folder
+    )
 
 
 def _release(registry: Registry, version: Version, notes: list[str]) -> Release:

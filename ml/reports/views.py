@@ -12,8 +12,10 @@ from typing import Any
 from markupsafe import Markup
 
 from ml.core import repository
+from ml.release.evidence.recomputation import read_predictions
 from ml.release.selection import explanation
 from ml.release.selection.selection import Selected
+from ml.reports.charts.classification import classifier_charts
 from ml.reports.charts.intervals import Interval, bars, intervals
 from ml.reports.charts.sweep import REASON_LETTERS, single_curve
 from ml.reports.explanation import Importance
@@ -27,9 +29,13 @@ from ml.reports.formatting import (
     redact,
     sentence,
     short,
+    signed,
 )
+from ml.reports.summary import held_out_split
 from ml.reports.sweep import OUTCOMES, Sweep, Trial, short_origin
+from ml.toolkit.evaluation import PREDICTIONS
 from policies.promotion.comparison import Difference
+from policies.promotion.decision import VALIDATION
 from policies.promotion.evidence import Estimate, Evidence, Metrics
 
 # The most rows of trials, columns of parameters, and cells of both: a page is below a megabyte.
@@ -268,18 +274,60 @@ def contributions_chart(evidence: Evidence) -> Markup:
     return bars("Feature contributions", shares[:FEATURES], caption)
 
 
-def stability(evidence: Evidence) -> list[tuple[str, str]]:
-    """What refitting the model showed: (term, value)."""
-    rows = [
-        (f"standard deviation of {metric} over refits", number(refits.std))
-        for metric, refits in evidence.stability.items()
-        if refits.std is not None
-    ]
+def classification(facts: Facts) -> tuple[str, list[Markup]]:
+    """The split, and the charts of a binary classifier's predictions on it; none for another task.
+
+    predictions.csv has no probability of the other labels, so several classes have no curves.
+    """
+    quality = facts.quality
+    assert quality is not None
+    split = held_out_split(quality.evidence) or ""
+    if quality.evidence.task != "binary":
+        return split, []
+    try:
+        predictions = read_predictions(quality.folder / PREDICTIONS, quality.evidence.task)
+    except OSError:
+        return split, []
+    return split, [] if predictions.faults else classifier_charts(predictions.answers(split))
+
+
+def stability(facts: Facts) -> list[tuple[str, str]]:
+    """What refitting the model showed, and differences in multiples of it: (term, value)."""
+    assert facts.quality is not None
+    evidence = facts.quality.evidence
+    rows = []
+    for metric, refits in evidence.stability.items():
+        if refits.std is None:
+            continue
+        over = f"{len(refits.values)} {refits.over or 'refits'}"
+        rows.append((f"standard deviation of {metric} over {over}", number(refits.std)))
+        ours = _value(evidence.metrics, metric)
+        for name, metrics in (
+            ("baseline", evidence.baseline),
+            ("champion", champion_metrics(facts)),
+        ):
+            other = _value(metrics, metric)
+            if ours is not None and other is not None and refits.std > 0:
+                difference = ours - other
+                rows.append(
+                    (
+                        f"difference to the {name} on {VALIDATION}",
+                        f"{signed(difference)}: {abs(difference) / refits.std:,.1f} times that "
+                        "standard deviation",
+                    )
+                )
     if evidence.training.seconds is not None:
         rows.append(("time of a refit", duration(evidence.training.seconds)))
     if evidence.training.threads is not None:
         rows.append(("threads", number(evidence.training.threads)))
     return rows
+
+
+def _value(metrics: Metrics, metric: str) -> float | None:
+    """The metric on the split that refits are measured on."""
+    estimate = metrics.get(VALIDATION, {}).get(metric)
+    is_finite = estimate and estimate.value is not None and math.isfinite(estimate.value)
+    return estimate.value if estimate and is_finite else None
 
 
 def _interval(kind: str, estimate: Estimate | None) -> Iterator[Interval]:
