@@ -15,7 +15,7 @@ from ml.core import repository
 from ml.release.evidence.recomputation import read_predictions
 from ml.release.selection import explanation
 from ml.release.selection.selection import Selected
-from ml.reports.charts.classification import classifier_charts
+from ml.reports.charts.classification import class_charts, classifier_charts
 from ml.reports.charts.intervals import Interval, bars, intervals
 from ml.reports.charts.sweep import REASON_LETTERS, single_curve
 from ml.reports.explanation import Importance
@@ -275,20 +275,19 @@ def contributions_chart(evidence: Evidence) -> Markup:
 
 
 def classification(facts: Facts) -> tuple[str, list[Markup]]:
-    """The split, and the charts of a binary classifier's predictions on it; none for another task.
-
-    predictions.csv has no probability of the other labels, so several classes have no curves.
-    """
+    """The split, and the charts of a classifier's predictions on it; none for another task."""
     quality = facts.quality
     assert quality is not None
     split = held_out_split(quality.evidence) or ""
-    if quality.evidence.task != "binary":
+    charts_of = {"binary": classifier_charts, "multiclass": class_charts}
+    charts = charts_of.get(quality.evidence.task or "")
+    if charts is None:
         return split, []
     try:
         predictions = read_predictions(quality.folder / PREDICTIONS, quality.evidence.task)
     except OSError:
         return split, []
-    return split, [] if predictions.faults else classifier_charts(predictions.answers(split))
+    return split, [] if predictions.faults else charts(predictions.answers(split))
 
 
 def stability(facts: Facts) -> list[tuple[str, str]]:

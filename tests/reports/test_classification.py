@@ -7,12 +7,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 from sklearn.calibration import calibration_curve
-from sklearn.metrics import precision_recall_curve, roc_curve
+from sklearn.metrics import (
+    precision_recall_curve,
+    precision_recall_fscore_support,
+    recall_score,
+    roc_curve,
+)
 
 from ml.release.promotion.propose import propose
 from ml.reports.charts.classification import (
     POINTS,
     calibration,
+    class_charts,
+    class_rates,
     classifier_charts,
     threshold_curves,
 )
@@ -62,7 +69,7 @@ def test_three_charts() -> None:
     for words in ("ROC", "Area under the curve: 0.", "Average precision: 0.", "Calibration"):
         assert words in page.text
     assert page.count("circle", "ours") == 10
-    lines = [of["points"] for name, of in page.elements if name == "polyline"]
+    lines = [of["points"] for name, of in page.elements if of.get("class") == "line"]
     assert [len((line or "").split()) for line in lines] == [POINTS, POINTS, 10]
 
 
@@ -71,6 +78,25 @@ def test_a_single_label_has_no_curve(ones: list[bool]) -> None:
     """Neither rate is defined."""
     given = np.array(ones, dtype=bool)
     assert classifier_charts(answers(given, np.full(len(ones), 0.5))) == []
+
+
+def test_each_class_against_the_rest() -> None:
+    """The rates of scikit-learn at the predicted labels, and a dot a class in both charts."""
+    expected, predicted = RANDOM.choice(["a", "b", "<c>"], (2, 300))
+    predicted[predicted == "b"] = "a"  # one class is never predicted
+    given = Answers(expected, predicted, np.zeros(300, dtype=np.int64), np.full(300, 0.4))
+    precision, recall, *_ = precision_recall_fscore_support(expected, predicted, zero_division=0)
+    rates = class_rates(given)
+    assert [row[0] for row in rates] == ["<c>", "a", "b"]
+    assert np.allclose([row[2] for row in rates], recall)
+    assert np.allclose([row[3] for row in rates], precision)
+    false_rates = [1 - recall_score(expected != row[0], predicted != row[0]) for row in rates]
+    assert np.allclose([row[1] for row in rates], false_rates)
+    page = Page("".join(class_charts(given)))
+    assert page.problems == []
+    assert page.count("circle", "ours") == 6
+    assert page.count("polyline", "line") == 0
+    assert class_charts(given[expected == "a"]) == []
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""ROC, precision-recall and calibration charts of a binary classifier, from its predictions."""
+"""Charts of a classifier, from its predictions: ROC, precision and recall, calibration."""
 
 from __future__ import annotations
 
@@ -58,6 +58,57 @@ def classifier_charts(answers: Answers) -> list[Markup]:
     ]
 
 
+def class_charts(answers: Answers) -> list[Markup]:
+    """Each class of multiclass answers against the rest, as a dot at the predicted labels.
+
+    predictions.csv has the probability of the right label only: there is no other threshold.
+    """
+    rates = class_rates(answers)
+    if not rates:
+        return []
+    words = [
+        f"{label}: recall {number(recall)}, precision {number(precision)}, false positive rate "
+        f"{number(false_rate)}"
+        for label, false_rate, recall, precision in rates
+    ]
+    note = f"A dot for each of {len(rates)} classes against the rest, at the predicted labels."
+    return [
+        _chart(
+            "ROC",
+            ("false positive rate", "true positive rate"),
+            [(false_rate, recall) for _, false_rate, recall, _ in rates],
+            [(0.0, 0.0), (1.0, 1.0)],
+            f"{note} Grey: a random order.",
+            words,
+            is_curve=False,
+        ),
+        _chart(
+            "Precision and recall",
+            ("recall", "precision"),
+            [(recall, precision) for _, _, recall, precision in rates],
+            None,
+            note,
+            words,
+            is_curve=False,
+        ),
+    ]
+
+
+def class_rates(answers: Answers) -> list[tuple[str, float, float, float]]:
+    """(class, false positive rate, recall, precision) of each class that some units have; the
+    precision of a class that is never predicted is 0.
+    """
+    rates = []
+    labels = [str(label) for label in np.unique(answers.expected)]
+    for label in labels if len(labels) > 1 else []:
+        right, predicted = answers.expected == label, answers.predicted == label
+        hits = float((right & predicted).sum())
+        false_rate = float((predicted & ~right).sum() / (~right).sum())
+        precision = hits / max(1.0, float(predicted.sum()))
+        rates.append((label, false_rate, hits / float(right.sum()), precision))
+    return rates
+
+
 def threshold_curves(ones: Values, score: Values) -> tuple[Points, Points]:
     """(false positive rate, recall) and (recall, precision) at each distinct score, the highest
     first. Both labels must occur.
@@ -87,19 +138,20 @@ def _chart(
     title: str,
     axes: tuple[str, str],
     points: Points,
-    reference: Points,
+    reference: Points | None,
     caption: str,
     tooltips: Sequence[str] = (),
+    is_curve: bool = True,
 ) -> Markup:
-    """Points from 0 to 1 on both axes, connected, with a dot for each tooltip."""
+    """Points from 0 to 1 on both axes, connected if they are a curve, a dot for each tooltip."""
     x, y = Linear(0.0, 1.0, LEFT, RIGHT), Linear(0.0, 1.0, BOTTOM, TOP)
-    (x1, y1), (x2, y2) = reference
-    drawn = [points[at] for at in svg.evenly(range(len(points)), POINTS)]
+    lines = [(reference, "span baseline")] if reference else []
+    if is_curve:
+        lines.append(([points[at] for at in svg.evenly(range(len(points)), POINTS)], "line"))
     marks = [
         svg.left_axis(y, LEFT, RIGHT, axes[1], TOP),
         svg.bottom_axis(x, BOTTOM, axes[0], RIGHT),
-        svg.line(x(x1), y(y1), x(x2), y(y2), "span baseline"),
-        svg.polyline([(x(across), y(up)) for across, up in drawn], "line"),
+        *(svg.polyline([(x(across), y(up)) for across, up in of], kind) for of, kind in lines),
         *(
             svg.tag("circle", svg.tooltip(words), cx=x(across), cy=y(up), r=4.0, class_="dot ours")
             for (across, up), words in zip(points, tooltips, strict=False)
