@@ -50,6 +50,11 @@ def snapshots() -> Path:
     return home() / "snapshots"
 
 
+def servings() -> Path:
+    """One file for each serving code with its settings that was proposed, named by its digest."""
+    return home() / "servings"
+
+
 def reusable() -> Path:
     """One file for each completed step, named by a hash of all that it depends on."""
     return home() / "reusable"

@@ -19,7 +19,8 @@ TIMEOUT = "SCORING_TIMEOUT_MS"
 class Deployment:
     """A managed online deployment: `code` is absolute and `scoring_script` relative to it.
 
-    `collect` is the share of requests that its `data_collector` records.
+    `collect` is the share of requests that its `data_collector` records, `settings` the content of
+    deployment.yml.
     """
 
     endpoint: str
@@ -27,6 +28,7 @@ class Deployment:
     scoring_script: str
     instance_type: str
     environment_variables: Mapping[str, str]
+    settings: Mapping[str, Any]
     collect: float = 0.0
 
 
@@ -85,6 +87,7 @@ def read(folder: Path) -> Deployment:
         scoring_script=script,
         instance_type=str(deployment.instance_type or ""),
         environment_variables=variables,
+        settings=spec.document.data,
         collect=_collected(deployment.data_collector),
     )
 

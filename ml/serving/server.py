@@ -46,7 +46,8 @@ class Launch:
 
     `code` is the snapshot that `scoring_script` is relative to, `model_folder` the model's own
     folder. `version` is "" for a candidate that is not registered yet. `collect` is the share of
-    its requests that the router records.
+    its requests that the router records. `serving` is the digest of code and settings
+    (ml.release.serving).
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid", strict=True)
@@ -60,6 +61,7 @@ class Launch:
     model_folder: HomePath
     environment_variables: Mapping[str, str]
     collect: float = 0.0
+    serving: str = ""
 
 
 @dataclass(frozen=True)

@@ -251,6 +251,8 @@ def superiority(case: Case, gate: Gate) -> Finding:
     """On the first split the candidate beats the champion, or the request gives a reason."""
     if case.champion is None:
         return _NO_CHAMPION
+    if case.only_serving_changes:
+        return Finding("not asked", "the champion's own model; its serving changes", "")
     if not case.splits:
         return _NO_SPLIT
     split, reason = case.splits[0], case.request.reason.strip()

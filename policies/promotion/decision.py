@@ -28,7 +28,8 @@ class Request:
 
     `now` has a time zone. `reason` says in writing why to replace a champion that the candidate
     does not beat. The step `apply` requires `approved_by`. `served_before` means that the version
-    served there already, so that this is a rollback.
+    served there already, so that this is a rollback; `serving_changes` that it is the champion's
+    own model, to be served by other code or settings.
     """
 
     environment: str
@@ -40,6 +41,7 @@ class Request:
     approved_by: str = ""
     reason: str = ""
     served_before: bool = False
+    serving_changes: bool = False
 
     @property
     def day(self) -> date:
@@ -55,6 +57,12 @@ class Case:
     evidence: Evidence
     champion: Evidence | None
     gates: Gates
+
+    @property
+    def only_serving_changes(self) -> bool:
+        """Whether the champion's own model is to be served by other code or settings."""
+        same = self.champion is not None and self.champion.digest == self.request.digest
+        return same and self.request.serving_changes
 
     @property
     def splits(self) -> tuple[str, ...]:

@@ -51,7 +51,7 @@ def decide(
 
     For a champion that could not be scored, pass an empty Evidence(), not None: the comparison then
     fails. The champion proposed again is "already-champion" whatever the gates find, because
-    nothing would change.
+    nothing would change, unless its serving does.
     """
     case = Case(request, evidence, champion, gates)
     results = tuple(_judge(case, gates[name]) for name in RULES)
@@ -64,7 +64,8 @@ def decide(
 
 
 def _outcome(case: Case, results: tuple[Result, ...]) -> Outcome:
-    if case.champion is not None and case.champion.digest == case.request.digest:
+    same = case.champion is not None and case.champion.digest == case.request.digest
+    if same and not case.only_serving_changes:
         return "already-champion"
     if any(result.blocks for result in results):
         return "refused"

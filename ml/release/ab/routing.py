@@ -7,11 +7,10 @@ from dataclasses import replace
 
 from ml.backends.base import Backend
 from ml.core.errors import Exit, Problem, Refused
-from ml.release import audit
+from ml.release import audit, serving
 from ml.release.ab.experiment import Experiment
 from ml.release.declaration import projects
 from ml.release.promotion.gate_check import check_gates
-from ml.release.promotion.propose import launch_of
 from ml.release.rollout import history
 from ml.release.rollout.trial import smoke_test
 from ml.serving import endpoint, server
@@ -36,7 +35,7 @@ def serve(
     project = projects.find(experiment.project)
     version = backend.registry.find(experiment.model, experiment.b.version)
     name = experiment.endpoint
-    launch = replace(launch_of(backend, version, project.deployment()), endpoint=name)
+    launch = serving.current(backend, project.deployment()).launch(version, name)
     _check_not_rolled_back(launch, project.name)
     check = check_gates(
         *(backend, project, version, experiment.environment),

@@ -39,10 +39,11 @@ environments:
 
 @dataclass(frozen=True)
 class Declared:
-    """A declared version: `digest` is the model's; `evidence` and `decision` are sha256 hashes.
+    """A declared version: `digest` is the model's; the other hashes are sha256, in hex.
 
-    `decision` is the hash of the audit line with the gates' results. `reason` says why a champion
-    is replaced by a version that is not shown to be better; "" otherwise.
+    `decision` is of the audit line with the gates' results. `reason` says why a champion is
+    replaced by a version that is not shown to be better; "" otherwise. `serving` is of the serving
+    code and settings (ml.release.serving); "" means those of the project's files at the apply.
     """
 
     model: str
@@ -51,6 +52,7 @@ class Declared:
     evidence: str
     decision: str
     reason: str = ""
+    serving: str = ""
 
 
 def path(project: str, environment: str = LOCAL) -> Path:
@@ -85,7 +87,13 @@ def read(project: str, environment: str) -> Declared | None:
     if entry is None or not entry.model:
         return None
     return Declared(
-        entry.model, entry.version, entry.digest, entry.evidence, entry.decision, entry.reason
+        model=entry.model,
+        version=entry.version,
+        digest=entry.digest,
+        evidence=entry.evidence,
+        decision=entry.decision,
+        reason=entry.reason,
+        serving=entry.serving,
     )
 
 

@@ -25,7 +25,7 @@ from ml.release.declaration.strategy import Strategy, StrategyError
 
 SCHEMA = Path(__file__).with_name("release.schema.json")
 SCHEMA_VERSION = 1
-# The fields of a declaration; `reason` may be left out.
+# The fields of a declaration; `serving` and `reason` may be left out.
 DECLARED = ("model", "version", "digest", "evidence", "decision")
 
 Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
@@ -33,6 +33,7 @@ Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 # Each field requires the next one, in a ring: all of them or none.
 _ALL_OR_NONE: JsonDict = {
     "reason": [DECLARED[0]],
+    "serving": [DECLARED[0]],
     **{name: [after] for name, after in pairwise([*DECLARED, DECLARED[0]])},
 }
 
@@ -82,6 +83,10 @@ class Entry:
     )
     decision: Annotated[
         Sha256, Field(description="The hash of the gates' decision in the audit log.")
+    ] = ""
+    serving: Annotated[
+        Sha256,
+        Field(description="Of the serving code and the deployment's settings."),
     ] = ""
     reason: Annotated[
         str, Field(description="Why to promote a version that was not shown to be better.")

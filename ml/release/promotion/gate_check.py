@@ -52,6 +52,7 @@ def check_gates(
     approved_by: str = "",
     reason: str = "",
     served_before: bool = False,
+    serving_changes: bool = False,
     record: bool = True,
     rival: Version | None = None,
     watch: Watch = unwatched,
@@ -81,6 +82,7 @@ def check_gates(
         approved_by=approved_by,
         reason=reason,
         served_before=served_before,
+        serving_changes=serving_changes,
     )
     line = {"project": project.name, "decision": decision.to_json()}
     audited = audit.append("decision", line) if record else ""
@@ -98,6 +100,7 @@ def decide_on(
     approved_by: str = "",
     reason: str = "",
     served_before: bool = False,
+    serving_changes: bool = False,
 ) -> Decision:
     """The decision of the gates now, on a version's evidence against the champion's."""
     request = Request(
@@ -110,6 +113,7 @@ def decide_on(
         approved_by=approved_by,
         reason=reason,
         served_before=served_before,
+        serving_changes=serving_changes,
     )
     return decide(gates, own, against, request)
 

@@ -11,6 +11,7 @@ from ml.backends.registry import Registry, Version
 from ml.backends.runs import Run, Watch, unwatched
 from ml.core import faults, files
 from ml.core.errors import Exit, Problem, Refused
+from ml.release import serving
 from ml.release.declaration import desired_state, projects
 from ml.release.declaration.desired_state import Declared
 from ml.release.declaration.projects import Project
@@ -19,6 +20,7 @@ from ml.release.evidence import cost, evidence
 from ml.release.promotion import candidate
 from ml.release.promotion.gate_check import GateCheck, check_gates, load_gates
 from ml.release.rollout import history
+from ml.release.serving import Serving
 from ml.release.versions import EVIDENCE_FILE, MODEL, store
 from ml.serving import client, endpoint, processes, server
 from ml.serving.client import Timing
@@ -82,10 +84,25 @@ def propose(
     with desired_state.project_lock(target.name):
         digest = store(chosen.outputs[MODEL])
         registry = backend.registry
+        serves = serving.current(backend, deployment)
         version = _champion(registry, target, deployment, environment, digest)
         if version is None:
-            version = _registered(backend, target, deployment, chosen, digest, watch, prices)
-        check = check_gates(backend, target, version, environment, reason=reason, watch=watch)
+            version = _registered(
+                backend, target, deployment, serves, chosen, digest, watch, prices
+            )
+        declared = desired_state.read(target.name, environment)
+        serving_changes = (
+            declared is not None and declared.digest == digest and declared.serving != serves.digest
+        )
+        check = check_gates(
+            backend,
+            target,
+            version,
+            environment,
+            reason=reason,
+            serving_changes=serving_changes,
+            watch=watch,
+        )
         rival = _rival(registry, target.name, environment)
         if rival is not None and rival.digest != digest and check.decision.allowed:
             against = check_gates(
@@ -98,8 +115,9 @@ def propose(
         unapplied = _unapplied(registry, target.name, environment, digest)
         if check.decision.allowed:
             with faults.as_refusals():
+                serving.keep(serves)
                 release = desired_state.declare(
-                    target.name, environment, _declaration(check, version, reason)
+                    target.name, environment, _declaration(check, version, serves, reason)
                 )
                 written.append(release)
                 if environment != desired_state.LOCAL:
@@ -154,6 +172,7 @@ def _registered(
     backend: Backend,
     project: Project,
     deployment: Deployment,
+    serves: Serving,
     chosen: Run,
     digest: str,
     watch: Watch,
@@ -173,7 +192,7 @@ def _registered(
                 f"`{deployment.endpoint}`, the endpoint that serves the project's model",
             )
         )
-    timing = _measured(project, launch_of(backend, unregistered, deployment))
+    timing = _measured(project, serves.launch(unregistered, deployment.endpoint))
     version = backend.registry.register(deployment.endpoint, project.name, digest, chosen.id)
     priced = cost.of(
         chosen, timing, deployment.instance_type, prices, backend.runs.entry(chosen).lineage
@@ -189,21 +208,6 @@ def attach(release: Path, environment: str, version: Version) -> Path:
     files.sweep(to)
     files.replace(to, (version.evidence_folder / EVIDENCE_FILE).read_text(encoding="utf-8"))
     return to
-
-
-def launch_of(backend: Backend, version: Version, deployment: Deployment) -> Launch:
-    """How a version is served: the deployment's code as it is now, in a snapshot."""
-    return Launch(
-        endpoint=deployment.endpoint,
-        model=version.model,
-        version=version.version,
-        digest=version.digest,
-        code=backend.snapshot(deployment.code),
-        scoring_script=deployment.scoring_script,
-        model_folder=version.folder,
-        environment_variables=deployment.environment_variables,
-        collect=deployment.collect,
-    )
 
 
 def _measured(project: Project, launch: Launch) -> Timing:
@@ -238,7 +242,7 @@ def _unapplied(registry: Registry, project: str, environment: str, digest: str) 
     return None if champion and champion.digest == declared.digest else declared.version
 
 
-def _declaration(check: GateCheck, version: Version, reason: str) -> Declared:
+def _declaration(check: GateCheck, version: Version, serves: Serving, reason: str) -> Declared:
     return Declared(
         model=version.model,
         version=version.version,
@@ -246,4 +250,5 @@ def _declaration(check: GateCheck, version: Version, reason: str) -> Declared:
         evidence=version.evidence,
         decision=check.audited,
         reason=reason,
+        serving=serves.digest,
     )

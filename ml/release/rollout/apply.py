@@ -7,7 +7,7 @@ the state is removed first.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -16,6 +16,7 @@ from ml.backends.base import Backend
 from ml.backends.registry import Registry, Version
 from ml.backends.runs import Watch, unwatched
 from ml.core.errors import Exit, Place, Problem, Refused
+from ml.release import serving
 from ml.release.canary import canary
 from ml.release.canary.canary import Outcome
 from ml.release.declaration import desired_state, projects
@@ -23,7 +24,6 @@ from ml.release.declaration.desired_state import Declared
 from ml.release.declaration.projects import Project
 from ml.release.declaration.release_file import evidence_path, evidence_problem, other_project
 from ml.release.promotion.gate_check import GateCheck, check_gates
-from ml.release.promotion.propose import launch_of
 from ml.release.rollout import history
 from ml.release.rollout.history import History, Release, record_applied, record_refused
 from ml.release.rollout.trial import (
@@ -32,7 +32,9 @@ from ml.release.rollout.trial import (
     start_trial,
     without_canary,
 )
+from ml.release.serving import Serving
 from ml.serving import endpoint
+from ml.serving.deployment import Deployment
 from ml.serving.endpoint import Live
 from ml.serving.router.process import Router
 from ml.serving.server import Launch, Server
@@ -69,10 +71,17 @@ class Change:
     """The difference between an environment as it is and its desired state."""
 
     release: Release
+    serving: Serving
     check: GateCheck
     registry: Registry
     history: History
     live: Live | None
+
+    @property
+    def differences(self) -> Sequence[str]:
+        """What the serving code and settings change of those that serve, a sentence each."""
+        before = serving.find(self.live.launch.serving) if self.live else None
+        return tuple(serving.changes(before, self.serving)) if before else ()
 
     @property
     def is_champion(self) -> bool:
@@ -82,10 +91,7 @@ class Change:
     @property
     def serves(self) -> bool:
         """Whether the declared version serves, also where an apply was killed after its switch."""
-        live, launch = self.live, self.release.launch
-        if live is None or live.launch.digest != launch.digest:
-            return False
-        return self.is_champion or live.launch.code == launch.code
+        return self.live is not None and same(self.live.launch, self.release.launch)
 
 
 def apply(
@@ -141,7 +147,9 @@ def find_change(
     registry, deployment = backend.registry, project.deployment()
     name = desired_state.endpoint_of(deployment.endpoint, environment)
     version = _declared_version(registry, project, environment, declared)
-    launch = replace(launch_of(backend, version, deployment), endpoint=name)
+    serves = _declared_serving(backend, project, environment, deployment, declared)
+    launch = serves.launch(version, name)
+    live = endpoint.live(name)
     past = history.of(name)
     check = check_gates(
         backend,
@@ -152,6 +160,7 @@ def find_change(
         approved_by=approved_by,
         reason=declared.reason,
         served_before=past.served_before(launch),
+        serving_changes=live is not None and not same(live.launch, launch),
         record=record,
         watch=watch,
     )
@@ -165,7 +174,7 @@ def find_change(
         strategy=desired_state.strategy(project.name, environment),
         approved_by=approved_by,
     )
-    return Change(release, check, registry, past, endpoint.live(name))
+    return Change(release, serves, check, registry, past, live)
 
 
 def _carry_out(change: Change, port: int | None, progress: Callable[[str], None]) -> Applied | None:
@@ -257,6 +266,40 @@ def _declared_version(
     return version
 
 
+def _declared_serving(
+    backend: Backend,
+    project: Project,
+    environment: str,
+    deployment: Deployment,
+    declared: Declared,
+) -> Serving:
+    """The serving code and settings that are declared: as they were proposed, or the project's.
+
+    Raises Refused when they were kept nowhere and the project's files are others.
+    """
+    kept = serving.find(declared.serving) if declared.serving else None
+    if kept is not None:
+        return kept
+    now = serving.current(backend, deployment)
+    if declared.serving not in ("", now.digest):
+        raise Refused(
+            Problem(
+                "not-as-declared",
+                f"the serving code and settings of {project.name} have the digest {now.digest}",
+                f"{declared.serving}, as the release declares",
+                "propose it again",
+                desired_state.place(project.name, environment, "serving"),
+            ),
+            exit_code=Exit.GATE_SAID_NO,
+        )
+    return now
+
+
+def same(one: Launch, other: Launch) -> bool:
+    """Whether both serve the same model by the same code and settings."""
+    return (one.digest, one.serving) == (other.digest, other.serving)
+
+
 def _roll_out(
     release: Release,
     registry: Registry,
@@ -335,7 +378,7 @@ def _finish(release: Release, registry: Registry) -> None:
         if champion is None or champion.digest != release.version.digest:
             registry.promote(release.version, release.environment)
         applied = history.of(name).applied
-        if not applied or applied[-1]["digest"] != release.launch.digest:
+        if not applied or not history.is_launch(applied[-1], release.launch):
             record_applied(release, None, None)
 
 

@@ -79,15 +79,15 @@ class History:
         """
         lines: list[Line] = []
         for line in self.applied:
-            digests = [earlier["digest"] for earlier in lines]
-            if line["digest"] in digests:
-                lines = lines[: digests.index(line["digest"])]
+            pairs = [_pair(earlier) for earlier in lines]
+            if _pair(line) in pairs:
+                lines = lines[: pairs.index(_pair(line))]
             lines.append(line)
         return lines
 
     def served_before(self, launch: Launch) -> bool:
         """Whether this model with this serving code is among those that may be returned to."""
-        return any(_is_launch(line, launch) for line in self.served)
+        return any(is_launch(line, launch) for line in self.served)
 
     def refusal(self, release: Release) -> Refused | None:
         """The error for a release that was rolled back before; None for any other.
@@ -95,7 +95,7 @@ class History:
         It is the same when model, serving code and proposal are; proposing again makes it new.
         """
         for line in reversed(self._rollouts):
-            same = _is_launch(line, release.launch) and (
+            same = is_launch(line, release.launch) and (
                 line["decision"] == release.declared.decision
             )
             if same and line["event"] == ROLLED_BACK:
@@ -128,7 +128,7 @@ class History:
         The proposal does not matter; None when it was never rolled back.
         """
         for line in reversed(self._rollouts):
-            if _is_launch(line, launch):
+            if is_launch(line, launch):
                 return line if line["event"] == ROLLED_BACK else None
         return None
 
@@ -207,14 +207,19 @@ def _details(release: Release) -> dict[str, object]:
         "model": launch.model,
         "version": launch.version,
         "digest": launch.digest,
-        "code": launch.code.name,
+        "serving": launch.serving,
         "decision": release.declared.decision,
         "approved_by": release.approved_by,
     }
 
 
-def _is_launch(line: Line, launch: Launch) -> bool:
-    return (line.get("digest"), line.get("code")) == (launch.digest, launch.code.name)
+def is_launch(line: Line, launch: Launch) -> bool:
+    """Whether the line is of this model with this serving."""
+    return _pair(line) == (launch.digest, launch.serving)
+
+
+def _pair(line: Line) -> tuple[object, object]:
+    return line.get("digest"), line.get("serving")
 
 
 def _blocking(results: Sequence[Mapping[str, object]]) -> list[str]:

@@ -12,11 +12,11 @@ from ml.release.declaration import desired_state, projects
 from ml.release.declaration.desired_state import Declared
 from ml.release.rollout.apply import Change, find_change
 from ml.serving import endpoint
-from policies.promotion.decision import Decision
+from policies.promotion.decision import LISTED, Decision
 
 
 @dataclass(frozen=True)
-class Serving:
+class LiveVersion:
     """The live version; `url` is None while its server is stopped."""
 
     version: str
@@ -35,7 +35,7 @@ class Plan:
     environment: str
     endpoint: str
     declared: Declared | None
-    serving: Serving | None
+    serving: LiveVersion | None
     champion: str | None
     decision: Decision | None
     steps: Sequence[str]
@@ -136,7 +136,7 @@ def plan(
     return report(f"{len(steps)} steps to version {version}", change, steps)
 
 
-def nothing_declared(serving: Serving | None) -> str:
+def nothing_declared(serving: LiveVersion | None) -> str:
     """The verdict on an environment without a declaration, which is not an error."""
     if serving is None:
         return "no model yet: nothing is declared and nothing serves"
@@ -149,14 +149,14 @@ _OF_THE_VERSION = frozenset(
 )
 
 
-def _serving(name: str) -> Serving | None:
+def _serving(name: str) -> LiveVersion | None:
     live = endpoint.live(name)
     if live is None:
         return None
-    return Serving(live.launch.version, live.launch.digest, endpoint.url(name))
+    return LiveVersion(live.launch.version, live.launch.digest, endpoint.url(name))
 
 
-def _when_live(change: Change, serving: Serving | None) -> tuple[str, Change, Sequence[str]]:
+def _when_live(change: Change, serving: LiveVersion | None) -> tuple[str, Change, Sequence[str]]:
     """The remaining steps for a version that is live."""
     version = change.release.version.version
     steps = []
@@ -171,12 +171,13 @@ def _when_live(change: Change, serving: Serving | None) -> tuple[str, Change, Se
     return f"nothing to do: version {version} serves as declared", change, ()
 
 
-def _steps(change: Change, serving: Serving | None) -> Sequence[str]:
+def _steps(change: Change, serving: LiveVersion | None) -> Sequence[str]:
     release, launch = change.release, change.release.launch
     version = launch.version
     beside = f" beside version {serving.version}" if serving else ""
     back = change.history.served_before(launch)
     return [
+        *_listed(change.differences),
         f"verify the digest {launch.digest[:19]}… of the model folder (it matches now)",
         f"start version {version}{beside}",
         f"smoke test: send it {len(release.samples)} sample requests and check the digest",
@@ -191,7 +192,16 @@ def _steps(change: Change, serving: Serving | None) -> Sequence[str]:
     ]
 
 
-def _canary(change: Change, serving: Serving | None) -> Sequence[str]:
+def _listed(differences: Sequence[str]) -> Sequence[str]:
+    """The first differences of what serves, and how many more there are."""
+    if not differences:
+        return []
+    more = len(differences) - LISTED
+    shown = [*differences[:LISTED], *([f"{more} more"] if more > 0 else [])]
+    return ["serving changes: " + "; ".join(shown)]
+
+
+def _canary(change: Change, serving: LiveVersion | None) -> Sequence[str]:
     if serving is None:
         return ["no canary: no version serves to compare with"]
     if change.history.served_before(change.release.launch):

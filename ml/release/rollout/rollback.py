@@ -42,8 +42,9 @@ def roll_back(
             raise _nowhere(target.name, environment, "nothing is declared")
         log = history.of(desired_state.endpoint_of(now.model, environment))
         served = log.served
-        digests = [line["digest"] for line in served]
-        before = served[: digests.index(now.digest)] if now.digest in digests else served
+        pairs = [(line["digest"], line.get("serving", "")) for line in served]
+        declared = (now.digest, now.serving)
+        before = served[: pairs.index(declared)] if declared in pairs else served
         if not before:
             raise _nowhere(target.name, environment, f"nothing served before version {now.version}")
         last = before[-1]
@@ -56,6 +57,7 @@ def roll_back(
             evidence=version.evidence,
             decision=decision,
             reason=log.reason(decision),
+            serving=str(last.get("serving", "")),
         )
         beside: list[Path] = []
 

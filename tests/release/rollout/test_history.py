@@ -13,22 +13,22 @@ from ml.serving.server import Launch
 
 def happened(event: str, version: str, endpoint: str = "tiny", **more: object) -> None:
     """Add a line as a rollout does."""
-    what = {"endpoint": endpoint, "version": version, "digest": f"sha256:{version}", "code": "1"}
+    what = {"endpoint": endpoint, "version": version, "digest": f"sha256:{version}", "serving": "1"}
     audit.append(event, {**what, "approved_by": "ana", **more})
 
 
-def launch(version: str, code: str = "1") -> Launch:
+def launch(version: str, serving: str = "1") -> Launch:
     """The version with that serving code."""
     return Launch(
         endpoint="tiny",
         model="tiny",
         version=version,
         digest=f"sha256:{version}",
-        code=Path(code),
+        code=Path("code"),
         scoring_script="score.py",
         model_folder=Path("model"),
         environment_variables={},
-        collect=False,
+        serving=serving,
     )
 
 
@@ -50,7 +50,7 @@ def test_a_model_with_other_serving_code_did_not_serve_before() -> None:
     """The gates and the canary judged the old code: a changed score.py passes neither by it."""
     happened("applied", "1")
     assert history.of("tiny").served_before(launch("1"))
-    assert not history.of("tiny").served_before(launch("1", code="2"))
+    assert not history.of("tiny").served_before(launch("1", serving="2"))
 
 
 def test_refused_versions_are_those_that_did_not_make_it_since() -> None:

@@ -40,6 +40,7 @@ from ml.serving.server import Launch, Server
 from tests.local import BACKEND
 
 NAME = "tiny"
+SERVING = "5" * 64
 BAD = {"3": "crash", "4": "canary"}  # the others are sound
 
 
@@ -217,9 +218,12 @@ def install(patch: pytest.MonkeyPatch, machine: Machine) -> None:
         proposing.candidate, "choose", lambda _, __, run: SimpleNamespace(outputs={"model": run})
     )
     patch.setattr(proposing, "store", digest)
-    patch.setattr(proposing, "_registered", lambda *given: version(given[4][-1]))
+    patch.setattr(proposing, "_registered", lambda *given: version(given[5][-1]))
     patch.setattr(applying, "_declared_version", lambda *given: version(given[-1].version))
-    patch.setattr(applying, "launch_of", lambda _, what, __: launch(what.version))
+    serves = SimpleNamespace(digest=SERVING, launch=lambda what, _: launch(what.version))
+    patch.setattr(applying, "_declared_serving", lambda *_: serves)
+    patch.setattr(proposing.serving, "current", lambda *_: serves)
+    patch.setattr(proposing.serving, "keep", lambda _: None)
 
 
 def digest(number: str) -> str:
@@ -227,7 +231,7 @@ def digest(number: str) -> str:
 
 
 def declaration(number: str, proposal: int = 0) -> Declared:
-    return Declared(NAME, number, digest(number), "e" * 64, f"{proposal:064x}")
+    return Declared(NAME, number, digest(number), "e" * 64, f"{proposal:064x}", serving=SERVING)
 
 
 def version(number: str) -> Version:
@@ -235,7 +239,10 @@ def version(number: str) -> Version:
 
 
 def launch(number: str) -> Launch:
-    return Launch(NAME, NAME, number, digest(number), Path("/code/one"), "score.py", Path("/m"), {})
+    return Launch(
+        *(NAME, NAME, number, digest(number), Path("/code/one"), "score.py", Path("/m"), {}),
+        serving=SERVING,
+    )
 
 
 class Releases(RuleBasedStateMachine):

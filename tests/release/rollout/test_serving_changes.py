@@ -1,0 +1,108 @@
+"""A changed score.py or deployment.yml of the version that serves is a release of its own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ml.core import home
+from ml.core.errors import Refused
+from ml.release import serving
+from ml.release.declaration import desired_state
+from ml.release.promotion.propose import propose
+from ml.release.rollout.apply import apply
+from ml.release.rollout.invoke import ask
+from ml.release.rollout.plan import plan
+from ml.release.rollout.rollback import roll_back
+from ml.serving import endpoint
+from tests.local import BACKEND
+from tests.release.conftest import World
+
+pytestmark = pytest.mark.slow
+QUESTION = {"question": "how?"}
+
+
+def edit(path: Path, old: str, new: str) -> None:
+    """Replace a text that is in the file."""
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new))
+
+
+def changed(world: World) -> None:
+    """Another score.py and another instance type."""
+    score = world.project.folder / "endpoint" / "score.py"
+    score.write_text(score.read_text() + "\nCHANGED = True\n")
+    deployment = world.project.folder / "endpoint" / "deployment.yml"
+    deployment.write_text(deployment.read_text() + "description: another\n")
+    edit(deployment, "Standard_DS3_v2", "Standard_DS4_v2")
+
+
+def test_changed_serving_waits_for_a_proposal(served: World) -> None:
+    """An apply serves what is declared, whatever the files say by now."""
+    before = endpoint.live("tiny")
+    changed(served)
+    assert apply(BACKEND, "tiny", "local", "ana").outcome == "unchanged"
+    assert endpoint.live("tiny") == before
+
+
+def test_changed_serving_is_proposed_signed_off_and_rolled_out(served: World) -> None:
+    """The plan lists what changes, the canary judges it; no gate asks for a better model."""
+    before = endpoint.live("tiny")
+    changed(served)
+    proposal = propose(BACKEND, "tiny", served.run(0.8))
+    assert proposal.decision.outcome == "pending" and proposal.version == "1"
+    verdicts = {result.gate: result.verdict for result in proposal.decision.results}
+    assert verdicts["superiority"] == "not asked"
+    (first, *_) = plan(BACKEND, "tiny").steps
+    assert "score.py: 2 lines added, 0 removed" in first
+    assert 'instance_type: "Standard_DS3_v2" → "Standard_DS4_v2"' in first
+    assert "description" not in first
+    assert apply(BACKEND, "tiny").outcome == "refused"  # nobody signed off
+    done = apply(BACKEND, "tiny", "local", "ana")
+    assert done.outcome == "applied" and done.canary is not None
+    after = endpoint.live("tiny")
+    assert after and before and after.launch.serving != before.launch.serving
+    assert after.launch.digest == before.launch.digest
+    assert apply(BACKEND, "tiny", "local", "ana").outcome == "unchanged"
+    assert propose(BACKEND, "tiny", served.run(0.8)).decision.outcome == "already-champion"
+
+
+def test_a_rollback_serves_the_earlier_model_by_its_own_code(challenged: World) -> None:
+    """Version 2 comes with other serving code; the way back to version 1 takes its own, at once."""
+    first = endpoint.live("tiny")
+    changed(challenged)
+    challenged.run(0.95)
+    propose(BACKEND, "tiny", challenged.run(0.95))
+    assert apply(BACKEND, "tiny", "local", "ana").outcome == "applied"
+    back = roll_back(BACKEND.registry, "tiny")
+    assert first and back.declared.serving == first.launch.serving
+    done = apply(BACKEND, "tiny", "local", "ana")
+    assert done.outcome == "applied" and done.canary is None
+    live = endpoint.live("tiny")
+    assert live and live.launch.serving == first.launch.serving
+    assert ask("tiny", QUESTION).version == "1"
+
+
+def test_serving_that_was_kept_nowhere_is_refused(served: World) -> None:
+    """A declaration of another machine needs the files that it was proposed with."""
+    changed(served)
+    declared = desired_state.read("tiny", "local")
+    assert declared
+    (home.servings() / f"{declared.serving}.json").unlink()
+    with pytest.raises(Refused) as raised:
+        apply(BACKEND, "tiny", "local", "ana")
+    problem = raised.value.problems[0]
+    assert problem.code == "not-as-declared" and declared.serving in problem.expected
+    assert problem.place and problem.place.line
+
+
+def test_kept_serving_that_was_edited_is_refused(served: World) -> None:
+    """Its content has to have the digest that it is kept under."""
+    declared = desired_state.read("tiny", "local")
+    assert declared and serving.find(declared.serving)
+    edit(home.servings() / f"{declared.serving}.json", "Standard_DS3_v2", "Standard_DS4_v2")
+    with pytest.raises(Refused) as raised:
+        serving.find(declared.serving)
+    assert raised.value.problems[0].code == "serving-edited"
