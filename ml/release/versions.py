@@ -18,6 +18,7 @@ from ml.backends.runs import Run
 from ml.backends.storage import Needed
 from ml.core import faults, files, home
 from ml.core.errors import Exit, Problem, Refused
+from ml.release import audit, serving
 from ml.release.declaration import desired_state
 from ml.serving import endpoint
 from ml.serving.scoring.manifest import ManifestError, verify
@@ -211,7 +212,13 @@ def find_in_use(registry: Registry) -> Needed:
         for environment in desired_state.ENVIRONMENTS:
             declared = desired_state.read(project, environment)
             if declared and declared.digest:
-                paths[model_folder(declared.digest)] = f"{project} declares it in {environment}"
+                why = f"{project} declares it in {environment}"
+                paths[model_folder(declared.digest)] = why
+                paths.update(dict.fromkeys(_code(declared.serving), why))
+    for line in audit.verify():
+        if line["event"] == "applied":
+            why = f"{line['model']} {line['version']} served with it: a rollback may need it"
+            paths.update(dict.fromkeys(_code(str(line.get("serving", ""))), why))
     for name in endpoint.names():
         live = endpoint.live(name)
         if live:
@@ -222,6 +229,12 @@ def find_in_use(registry: Registry) -> Needed:
         for path in (home.models(), home.snapshots()):
             paths[path] = f"{project} is being released now"
     return Needed(paths, runs, home.models())
+
+
+def _code(digest: str) -> list[Path]:
+    """The snapshot of serving code that was kept under the digest, if one was."""
+    kept = serving.find(digest) if digest else None
+    return [kept.code] if kept else []
 
 
 def _check_registry(registry: Registry) -> None:

@@ -15,6 +15,7 @@ from ml.core.errors import Exit
 if TYPE_CHECKING:
     from ml.backends.runs import Event
     from ml.release.promotion.propose import Proposal
+    from ml.release.rollout.apply import Applied
     from ml.release.rollout.drill import Drilled
     from ml.release.rollout.history import Attempt
     from ml.release.rollout.plan import Plan
@@ -126,61 +127,15 @@ def apply(
     as_json: AsJson = False,
 ) -> None:
     """Ask the gates again, start the declared version beside the old one, and switch."""
-    from ml.cli.render import verdicts
     from ml.release.declaration import desired_state
-    from ml.release.rollout.apply import apply as go
-    from ml.release.rollout.invoke import example
-    from ml.release.rollout.status import status as look
 
     desired_state.require_local(to, on)
-    promotion = go(
-        open_backend(),
-        project,
-        to,
-        approved_by,
-        port=port,
-        watch=watch_evaluation,
-        progress=show_canary,
-        waiting=lambda: typer.echo(f"another apply to {to} is running; waiting", err=True),
-    )
-    if promotion is None:
-        (current,) = look(open_backend().registry, project, to)
-        if as_json:
-            write_json({"outcome": "nothing-declared", **current.to_json()})
-        else:
-            typer.echo(status_text(current), err=True)
-            typer.echo(f"next: ml release propose {project}{_env(to)}", err=True)
-        return
+    promotion = _apply(project, to, approved_by, port)
     if as_json:
-        document = {
-            "outcome": promotion.outcome,
-            "endpoint": promotion.endpoint,
-            "model": promotion.model,
-            "version": promotion.version,
-            "digest": promotion.digest,
-            "replaced": promotion.replaced,
-            "canary": promotion.canary.to_json() if promotion.canary else None,
-            "url": promotion.router.url if promotion.router else None,
-            "decision": promotion.decision.to_json(),
-        }
-        write_json(document)
+        write_json(_nothing(project, to) if promotion is None else _document(promotion))
     else:
-        verdicts.show(promotion.decision, every=every)
-        if promotion.canary and promotion.canary.replayed:
-            typer.echo(
-                f"canary: {promotion.canary.replayed} of the requests were the project's samples, "
-                "since there was too little traffic",
-                err=True,
-            )
-        if promotion.router:
-            was = "serves now" if promotion.started else "was serving already"
-            typer.echo(
-                f"{promotion.model} {promotion.version} {was}: {promotion.router.url}", err=True
-            )
-            typer.echo(f"next: {example(promotion.endpoint, promotion.model)}", err=True)
-        elif [result.gate for result in promotion.decision.blocking] == ["sign-off"]:
-            typer.echo(_next(project, to), err=True)
-    if promotion.outcome == "refused":
+        _show(project, to, promotion, every)
+    if promotion is not None and promotion.outcome == "refused":
         raise typer.Exit(Exit.GATE_SAID_NO)
 
 
@@ -217,30 +172,49 @@ def drill(
 def rollback(
     project: Project,
     to: Environment = "local",
+    on: On = None,
     why: Annotated[str, typer.Option(help="What is wrong with the version that serves.")] = "",
+    approved_by: Annotated[
+        str, typer.Option(help="The person who signs off: the earlier version serves at once.")
+    ] = "",
+    through_canary: Annotated[
+        bool, typer.Option("--through-canary", help="Try the earlier version in a canary first.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Declare the previous version again, as `git revert` would; then run apply."""
+    """Declare the version before, as `git revert` would; with --approved-by, serve it at once."""
     from ml.core.repository import shown
+    from ml.release.declaration import desired_state
     from ml.release.rollout.rollback import roll_back
 
+    if approved_by:
+        desired_state.require_local(to, on)
     result = roll_back(open_backend().registry, project, to, why)
+    back, was = result.declared, result.replaced
+    if not as_json:
+        typer.echo(f"{back.model} {back.version} is declared in place of {was.version}", err=True)
+        for path in result.written:
+            typer.echo(f"written: {shown(path)}", err=True)
+    promotion = None
+    if approved_by:
+        promotion = _apply(project, to, approved_by, through_canary=through_canary)
     if as_json:
         write_json(
             {
                 "project": result.project,
                 "environment": result.environment,
-                "declared": asdict(result.declared),
-                "replaced": asdict(result.replaced),
+                "declared": asdict(back),
+                "replaced": asdict(was),
                 "written": result.written,
+                "applied": _document(promotion) if promotion else None,
             }
         )
-        return
-    back, was = result.declared, result.replaced
-    typer.echo(f"{back.model} {back.version} is declared in place of {was.version}", err=True)
-    for path in result.written:
-        typer.echo(f"written: {shown(path)}", err=True)
-    typer.echo(_next(project, to), err=True)
+    elif promotion:
+        _show(project, to, promotion)
+    else:
+        typer.echo(_next(project, to), err=True)
+    if promotion is not None and promotion.outcome == "refused":
+        raise typer.Exit(Exit.GATE_SAID_NO)
 
 
 @app.command()
@@ -283,6 +257,75 @@ def watch_evaluation(event: Event) -> None:
 
 def _env(environment: str) -> str:
     return "" if environment == "local" else f" --env {environment}"
+
+
+def _apply(
+    project: str,
+    to: str,
+    approved_by: str,
+    port: int | None = None,
+    through_canary: bool = False,
+) -> Applied | None:
+    from ml.release.rollout.apply import apply as go
+
+    return go(
+        open_backend(),
+        project,
+        to,
+        approved_by,
+        port=port,
+        through_canary=through_canary,
+        watch=watch_evaluation,
+        progress=show_canary,
+        waiting=lambda: typer.echo(f"another apply to {to} is running; waiting", err=True),
+    )
+
+
+def _nothing(project: str, to: str) -> dict[str, object]:
+    from ml.release.rollout.status import status as look
+
+    (current,) = look(open_backend().registry, project, to)
+    return {"outcome": "nothing-declared", **current.to_json()}
+
+
+def _document(promotion: Applied) -> dict[str, object]:
+    return {
+        "outcome": promotion.outcome,
+        "endpoint": promotion.endpoint,
+        "model": promotion.model,
+        "version": promotion.version,
+        "digest": promotion.digest,
+        "replaced": promotion.replaced,
+        "canary": promotion.canary.to_json() if promotion.canary else None,
+        "url": promotion.router.url if promotion.router else None,
+        "decision": promotion.decision.to_json(),
+    }
+
+
+def _show(project: str, to: str, promotion: Applied | None, every: bool = False) -> None:
+    """Print what an apply came to."""
+    from ml.cli.render import verdicts
+    from ml.release.rollout.invoke import example
+    from ml.release.rollout.status import status as look
+
+    if promotion is None:
+        (current,) = look(open_backend().registry, project, to)
+        typer.echo(status_text(current), err=True)
+        typer.echo(f"next: ml release propose {project}{_env(to)}", err=True)
+        return
+    verdicts.show(promotion.decision, every=every)
+    if promotion.canary and promotion.canary.replayed:
+        typer.echo(
+            f"canary: {promotion.canary.replayed} of the requests were the project's samples, "
+            "since there was too little traffic",
+            err=True,
+        )
+    if promotion.router:
+        was = "serves now" if promotion.started else "was serving already"
+        typer.echo(f"{promotion.model} {promotion.version} {was}: {promotion.router.url}", err=True)
+        typer.echo(f"next: {example(promotion.endpoint, promotion.model)}", err=True)
+    elif [result.gate for result in promotion.decision.blocking] == ["sign-off"]:
+        typer.echo(_next(project, to), err=True)
 
 
 def _next(project: str, environment: str) -> str:

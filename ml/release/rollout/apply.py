@@ -101,13 +101,15 @@ def apply(
     approved_by: str = "",
     *,
     port: int | None = None,
+    through_canary: bool = False,
     watch: Watch = unwatched,
     progress: Callable[[str], None] = lambda _: None,
     waiting: Callable[[], None] = lambda: None,
 ) -> Applied | None:
     """Bring the environment on this machine to its desired state; None when nothing is declared.
 
-    `approved_by` is the person who signs off. A second apply calls `waiting` and then waits for
+    `approved_by` is the person who signs off. A version that served before returns at once, or
+    `through_canary`. A second apply calls `waiting` and then waits for
     the first. A proposal made during the canary restarts the rollout. `progress` gets one sentence
     a step. Raises Refused when the model or its evidence differ from the declaration, when green
     fails (blue stays live), and when the version was rolled back before.
@@ -120,7 +122,7 @@ def apply(
                 change = find_change(backend, target, environment, approved_by, watch=watch)
             if change is None:
                 return None
-            result = _carry_out(change, port, progress)
+            result = _carry_out(change, port, through_canary, progress)
             if result is not None:
                 return result
             progress("another version was declared meanwhile: starting again")
@@ -177,7 +179,9 @@ def find_change(
     return Change(release, serves, check, registry, past, live)
 
 
-def _carry_out(change: Change, port: int | None, progress: Callable[[str], None]) -> Applied | None:
+def _carry_out(
+    change: Change, port: int | None, through_canary: bool, progress: Callable[[str], None]
+) -> Applied | None:
     """Carry out the change; None when another version was declared before this one was live."""
     release, name = change.release, change.release.launch.endpoint
     if not change.is_champion and change.check.decision.outcome != "approved":
@@ -190,7 +194,8 @@ def _carry_out(change: Change, port: int | None, progress: Callable[[str], None]
         remove_leftovers(name)  # a rollout that was killed after its verdict leaves servers
         raise refused
     endpoint.check_model(release.launch)
-    rolled = _roll_out(release, change.registry, change.history, port, progress)
+    compares = _can_compare(change, port, through_canary, progress)
+    rolled = _roll_out(release, change.registry, compares, port, progress)
     return None if rolled is None else _result("applied", change, rolled[0], True, rolled[1])
 
 
@@ -303,20 +308,19 @@ def same(one: Launch, other: Launch) -> bool:
 def _roll_out(
     release: Release,
     registry: Registry,
-    past: History,
+    compared: bool,
     port: int | None = None,
     progress: Callable[[str], None] = lambda _: None,
 ) -> tuple[Router, Outcome | None] | None:
     """Make the version live and champion, and stop the old server.
 
-    Returns None, with nothing changed, when another version was declared meanwhile. The first
-    version and one that served here before get no canary: a way back is not delayed. Raises Refused
+    Returns None, with nothing changed, when another version was declared meanwhile. `compared`:
+    green is tried in a canary first. Raises Refused
     when green fails; blue then keeps all the traffic. server-crashed, smoke-failed and rolled-back
     are recorded, so that the version is not tried again; baseline-failed is not.
     """
     launch = release.launch
     name = launch.endpoint
-    compared = _can_compare(launch, past, port, progress)
     with ExitStack() as undo:
         with endpoint.locked(name):
             blue = clear_canary(name)
@@ -351,12 +355,17 @@ def _roll_out(
 
 
 def _can_compare(
-    launch: Launch, past: History, port: int | None, progress: Callable[[str], None]
+    change: Change, port: int | None, through_canary: bool, progress: Callable[[str], None]
 ) -> bool:
-    """Whether to run a canary; blue then runs behind its router."""
+    """Whether to run a canary; blue then runs behind its router.
+
+    The first version gets none, and one that served before only if it is asked for: a way back is
+    not delayed.
+    """
+    launch = change.release.launch
     if endpoint.live(launch.endpoint) is None:
         return False
-    if past.served_before(launch):
+    if change.history.served_before(launch) and not through_canary:
         progress("none: this version served here before")
         return False
     try:

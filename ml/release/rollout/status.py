@@ -89,6 +89,8 @@ def _of(
     else:
         applied = champion is not None and champion.digest == declared.digest
         is_live = live is not None and live.launch.digest == declared.digest
+        if live is not None and declared.serving:
+            is_live &= live.launch.serving == declared.serving
         verdict = _refused(
             declared, past.last_refusal(declared), live.launch.version if live else None, project
         ) or _verdict(project, environment, name, applied and is_live, bool(url))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -15,9 +16,11 @@ from ml.release.rollout.apply import apply
 from ml.release.rollout.invoke import ask
 from ml.release.rollout.plan import plan
 from ml.release.rollout.rollback import roll_back
+from ml.release.versions import find_in_use
 from ml.serving import endpoint
 from tests.local import BACKEND
 from tests.release.conftest import World
+from tests.release.test_commands import ml
 
 pytestmark = pytest.mark.slow
 QUESTION = {"question": "how?"}
@@ -106,3 +109,32 @@ def test_kept_serving_that_was_edited_is_refused(served: World) -> None:
     with pytest.raises(Refused) as raised:
         serving.find(declared.serving)
     assert raised.value.problems[0].code == "serving-edited"
+
+
+def test_a_rollback_with_a_name_serves_at_once(
+    challenged: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Declared and switched by one command, without a canary."""
+    assert apply(BACKEND, "tiny", "local", "ana").version == "2"
+    code, out, _ = ml(capsys, "release", "rollback", "tiny", "--approved-by", "ana", "--json")
+    document = json.loads(out)
+    assert code == 0 and document["declared"]["version"] == "1"
+    assert (document["applied"]["outcome"], document["applied"]["canary"]) == ("applied", None)
+    assert ask("tiny", QUESTION).version == "1"
+
+
+def test_a_rollback_through_a_canary(challenged: World) -> None:
+    """The earlier version is compared with the one that serves, as any other would be."""
+    assert apply(BACKEND, "tiny", "local", "ana").version == "2"
+    roll_back(BACKEND.registry, "tiny")
+    done = apply(BACKEND, "tiny", "local", "ana", through_canary=True)
+    assert (done.outcome, done.version) == ("applied", "1") and done.canary is not None
+
+
+def test_code_that_a_rollback_needs_is_not_cleaned(challenged: World) -> None:
+    """The serving code of a version that served stays in its snapshot."""
+    first = endpoint.live("tiny")
+    changed(challenged)
+    propose(BACKEND, "tiny", challenged.run(0.95))
+    assert apply(BACKEND, "tiny", "local", "ana").outcome == "applied"
+    assert first and first.launch.code in find_in_use(BACKEND.registry).paths
