@@ -18,8 +18,8 @@ FAULTS: dict[str, dict[str, tuple[str, ...]]] = {
         "the manifest is checked before a loader sees the file": (
             "serving/test_manifest.py::test_one_flipped_bit_is_found",
             "release/test_registry.py::test_a_flipped_bit_is_not_stored",
-            "release/test_release.py::test_a_corrupted_model_is_not_proposed",
-            "release/test_release.py::"
+            "release/promotion/test_release.py::test_a_corrupted_model_is_not_proposed",
+            "release/promotion/test_release.py::"
             "test_what_was_tampered_with_after_it_was_proposed_is_not_applied",
         ),
     },
@@ -27,19 +27,19 @@ FAULTS: dict[str, dict[str, tuple[str, ...]]] = {
         "told; the old files are intact and nothing half-written is left": (
             "release/test_registry.py::"
             "test_a_full_disk_leaves_the_store_and_the_registry_as_they_were",
-            "release/test_release.py::test_a_full_disk_leaves_everything_as_it_was",
+            "release/promotion/test_release.py::test_a_full_disk_leaves_everything_as_it_was",
             "release/test_audit.py::test_a_full_disk_leaves_the_log_as_it_was",
-            "release/test_rollout.py::test_a_log_that_cannot_be_written_undoes_the_switch",
+            "release/rollout/test_rollout.py::test_a_log_that_cannot_be_written_undoes_the_switch",
         ),
         "no server is stopped that the state on the disk still sends requests to": (
-            "release/test_states.py::test_a_disk_that_is_full_from_any_effect_on_stops_nothing",
+            "release/rollout/test_states.py::test_a_disk_that_is_full_from_any_effect_on_stops_nothing",
             "release/ab/test_routing.py::test_a_full_disk_sends_no_key_to_a_b_that_is_stopped",
         ),
     },
     "of two promotions at once the worse wins": {
         "the better ends as champion, always": (
-            "release/test_races.py::test_of_two_at_once_the_better_ends_as_champion",
-            "release/test_rollout.py::test_two_applies_at_once_end_as_one",
+            "release/rollout/test_races.py::test_of_two_at_once_the_better_ends_as_champion",
+            "release/rollout/test_rollout.py::test_two_applies_at_once_end_as_one",
         ),
     },
     "metrics are gamed: NaN, infinity, a finished run that takes new ones": {
@@ -47,33 +47,33 @@ FAULTS: dict[str, dict[str, tuple[str, ...]]] = {
             "policies/test_fail_closed.py::test_each_place_alone_is_needed",
             "policies/test_fail_closed.py::"
             "test_quality_passes_only_sound_numbers_over_the_threshold",
-            "release/test_recomputed.py::test_what_does_not_follow_is_refused",
-            "release/test_predictions.py::test_a_tampered_file_is_found_by_its_hash",
-            "release/test_release.py::test_a_tracking_servers_numbers_change_nothing",
+            "release/evidence/test_recomputation.py::test_what_does_not_follow_is_refused",
+            "release/evidence/test_predictions.py::test_a_tampered_file_is_found_by_its_hash",
+            "release/promotion/test_release.py::test_a_tracking_servers_numbers_change_nothing",
         ),
     },
     "scanners miss malicious pickles": {
         "formats are allowed by content, no other is let through": (
             "policies/test_formats.py::test_a_pickle_is_no_format_under_any_name",
             "policies/test_formats.py::test_skops_counts_with_trusted_types_alone",
-            "release/test_release.py::test_a_pickle_in_the_model_is_refused_by_the_gate",
+            "release/promotion/test_release.py::test_a_pickle_in_the_model_is_refused_by_the_gate",
         ),
     },
     "a canary takes NaN or no traffic for health, or promotes a version nobody watched": {
         "it rolls back or holds; all traffic is the last step; a new version begins anew": (
-            "release/test_signals.py::test_figures_that_are_none_roll_back",
-            "release/test_signals.py::test_enough_requests_without_a_difference_go_on",
-            "release/test_strategy.py::test_a_promotion_ends_at_100",
-            "release/test_canary.py::test_what_is_declared_meanwhile_ends_it",
-            "release/test_canary.py::test_a_bad_green_is_rolled_back",
-            "release/test_states.py::TestReleases",
+            "release/canary/test_signals.py::test_figures_that_are_none_roll_back",
+            "release/canary/test_signals.py::test_enough_requests_without_a_difference_go_on",
+            "release/declaration/test_strategy.py::test_a_promotion_ends_at_100",
+            "release/canary/test_canary.py::test_what_is_declared_meanwhile_ends_it",
+            "release/canary/test_canary.py::test_a_bad_green_is_rolled_back",
+            "release/rollout/test_states.py::TestReleases",
         ),
     },
     "an apply or a rollback is killed": {
         "the next one ends it, whatever step it was": (
-            "release/test_propose_killed.py::test_a_proposal_killed_at_any_step_is_made_again",
-            "release/test_rollout.py::test_an_apply_killed_at_any_step_is_finished_by_the_next",
-            "release/test_rollback_killed.py::"
+            "release/promotion/test_propose_killed.py::test_a_proposal_killed_at_any_step_is_made_again",
+            "release/rollout/test_rollout.py::test_an_apply_killed_at_any_step_is_finished_by_the_next",
+            "release/rollout/test_rollback_killed.py::"
             "test_a_rollback_killed_at_any_step_is_done_by_the_next",
         ),
     },
@@ -86,10 +86,10 @@ FAULTS: dict[str, dict[str, tuple[str, ...]]] = {
     "the schema drifts": {
         "refused or told with a column diff": (
             "toolkit/test_tables.py::test_other_columns_are_told_in_one_place",
-            "release/test_predictions.py::test_other_columns_are_refused",
+            "release/evidence/test_predictions.py::test_other_columns_are_refused",
             "release/test_comparison.py::test_other_features_are_told",
             "release/test_compare.py::test_other_features_than_the_champions_are_noted",
-            "release/test_release.py::test_a_model_of_other_data_than_it_is_scored_on_is_refused",
+            "release/promotion/test_release.py::test_a_model_of_other_data_than_it_is_scored_on_is_refused",
         ),
     },
     "the answers leak: a feature, identifiers, time": {
@@ -99,12 +99,12 @@ FAULTS: dict[str, dict[str, tuple[str, ...]]] = {
             "toolkit/test_leakage.py::test_identifiers_in_both_parts_are_told",
             "toolkit/test_leakage.py::test_a_test_in_the_past_of_training_is_told",
             "policies/test_gate_cases.py::test_a_gate_refuses",
-            "release/test_classification.py::test_a_test_that_was_trained_on_is_refused",
+            "release/promotion/test_classification.py::test_a_test_that_was_trained_on_is_refused",
         ),
     },
     "shuffled labels seem to teach something": {
         "near a half, and refused": (
-            "release/test_classification.py::test_shuffled_labels_end_near_a_half_and_are_refused",
+            "release/promotion/test_classification.py::test_shuffled_labels_end_near_a_half_and_are_refused",
         ),
     },
 }
