@@ -52,10 +52,9 @@ def test_units_that_belong_together_are_drawn_together(tmp_path: Path):
     test = row(made, "test")
     assert test.difference is not None and test.verdict == "" and test.difference.low == 0
     gate = cases.result(cases.judged(tmp_path, ours.evidence, theirs.evidence), "superiority")
-    assert (
-        f"{test.difference.mean:+.4f} [{test.difference.low:+.4f}, {test.difference.high:+.4f}]"
-        in gate.found
-    )
+    mean, low, high = test.difference.mean, test.difference.low, test.difference.high
+    assert f"{mean:.4f} better than the champion's" in gate.found
+    assert f"{low:.4f} to {high:.4f} better" in gate.found
     assert row(made, "topic=cost").verdict == ""
 
 

@@ -135,7 +135,8 @@ def declare(
     files.sweep(file)
     if environment == LOCAL:
         first(file)
-        entry = {"environments": {environment: asdict(declared)}}
+        values = {key: value for key, value in asdict(declared).items() if value}
+        entry = {"environments": {environment: values}}
         text = yaml.safe_dump({"schema_version": SCHEMA_VERSION, **entry}, sort_keys=False)
         files.replace(file, _HEADER + text)
         return file

@@ -47,7 +47,7 @@ proposing.propose(LocalBackend(), "tiny", {run!r}, "prod")
 """
 # What is killed right after that call, and before the one that is negative or nought.
 # Files are replaced in this order: the bill of materials and the evidence, in a folder that gets
-# its name then; release.yml; the evidence beside it.
+# its name then; the serving code and settings; release.yml; the evidence beside it.
 KILLED = [
     *[
         ("proposing.store", 1),
@@ -55,12 +55,12 @@ KILLED = [
         ("audit.append", 1),
         ("audit.append", 2),
     ],
-    *[("files.replace", call) for call in (1, 2, 3, 4)],
+    *[("files.replace", call) for call in (1, 2, 3, 4, 5)],
     *[("LocalRegistry.keep_evidence", call) for call in (0, 1)],
-    *[("Path.replace", call) for call in (-3, -4)],
+    *[("Path.replace", call) for call in (-4, -5)],
 ]
 # Those after which release.yml declares what its evidence is not yet of.
-BETWEEN = {("files.replace", 3), ("Path.replace", -4)}
+BETWEEN = {("files.replace", 4), ("Path.replace", -5)}
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,8 @@ from dataclasses import replace
 import pytest
 
 from ml.core.errors import Problem, Refused
-from ml.release import audit
+from ml.release import audit, serving
+from ml.release.declaration import desired_state, projects
 from ml.release.promotion.propose import propose
 from ml.release.rollout.apply import Applied, apply
 from ml.release.rollout.invoke import ask
@@ -45,6 +46,15 @@ def assert_blue_serves(live: Live | None) -> None:
     assert running() == [live.server.slot.name]
 
 
+def declare_serving() -> None:
+    """Declare the serving code as it is now, as a proposal does where its server answers."""
+    declared = desired_state.read("tiny", "local")
+    assert declared
+    now = serving.current(BACKEND, projects.find("tiny").deployment())
+    serving.keep(now)
+    desired_state.declare("tiny", "local", replace(declared, serving=now.digest))
+
+
 @pytest.mark.parametrize("code", BAD_GREENS)
 def test_a_bad_green_is_never_switched_to(challenged: World, code: str) -> None:
     """It crashes on start, or fails a smoke request: blue is as before, and so is the state."""
@@ -52,12 +62,14 @@ def test_a_bad_green_is_never_switched_to(challenged: World, code: str) -> None:
     path = challenged.project.folder / "endpoint" / "score.py"
     sound = path.read_text()
     path.write_text(sound.replace(*BAD_GREENS[code]))
+    declare_serving()
     with pytest.raises(Refused) as raised:
         apply(BACKEND, "tiny", "local", "ana")
     assert raised.value.problems[0].code == code
     assert "log ends" not in status(BACKEND.registry, "tiny", "local")[0].verdict
     assert_blue_serves(blue)
     path.write_text(sound)
+    declare_serving()
     assert apply(BACKEND, "tiny", "local", "ana").outcome == "applied"
 
 
@@ -69,6 +81,7 @@ def test_a_green_that_fails_its_canary_is_not_tried_again(challenged: World) -> 
     begins = "served = []\n\n\ndef run(body):\n    served.append(1)\n"
     bad = begins + "    if len(served) > 4: raise RuntimeError('tired')\n"
     path.write_text(sound.replace("def run(body):\n", bad))
+    declare_serving()
     with pytest.raises(Refused) as raised:
         apply(BACKEND, "tiny", "local", "ana")
     problem = raised.value.problems[0]
@@ -85,6 +98,7 @@ def test_a_green_that_fails_its_canary_is_not_tried_again(challenged: World) -> 
     assert raised.value.problems[0].code == "refused-before"
     assert_blue_serves(blue)
     path.write_text(sound)
+    declare_serving()
     done = apply(BACKEND, "tiny", "local", "ana")
     assert done.outcome == "applied" and done.canary and done.canary.kind == "passed"
     assert status(BACKEND.registry, "tiny")[0].verdict == "as declared"
@@ -95,6 +109,7 @@ def test_a_green_with_another_model_is_never_switched_to(challenged: World) -> N
     blue = endpoint.live("tiny")
     path = challenged.project.folder / "endpoint" / "score.py"
     path.write_text(path.read_text().replace("return reply(model, {", "return ({"))
+    declare_serving()
     with pytest.raises(Refused) as raised:
         apply(BACKEND, "tiny", "local", "ana")
     assert raised.value.problems[0].code == "smoke-failed"
@@ -150,6 +165,7 @@ def test_a_first_promotion_that_fails_leaves_nothing(world: World) -> None:
     propose(BACKEND, "tiny", world.run(0.8))
     path = world.project.folder / "endpoint" / "score.py"
     path.write_text(path.read_text().replace(*BAD_GREENS["smoke-failed"]))
+    declare_serving()
     with pytest.raises(Refused):
         apply(BACKEND, "tiny", "local", "ana")
     assert endpoint.live("tiny") is None and BACKEND.registry.champion("tiny", "local") is None
@@ -194,7 +210,7 @@ def test_an_apply_killed_at_any_step_is_finished_by_the_next(
     code = f"""
 import os, signal
 from ml.backends.local.backend import LocalBackend
-from ml.release import audit
+from ml.release import audit, serving
 from ml.release.rollout.apply import apply
 from ml.backends.local.registry import LocalRegistry
 from ml.serving import endpoint, server
