@@ -19,7 +19,7 @@ from tests.cli.conftest import Ml
 
 def killed(plan: SweepPlan, here: Path) -> Run:
     executor = start(begin(plan))
-    while not (here / "begun-2").exists():
+    while not all((here / f"begun-{number}").exists() for number in (2, 3)):
         assert executor.is_alive()
         time.sleep(0.01)
     kill(executor)
