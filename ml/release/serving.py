@@ -44,9 +44,15 @@ class Serving:
     @property
     def digest(self) -> str:
         """The sha256 of code and settings, in hex; the names of the deployment do not count."""
-        settings = {key: value for key, value in self.settings.items() if key not in NAMES}
-        content = {"code": self.code.name, "settings": settings}
-        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+        content = {
+            "code": self.code.name,
+            "scoring_script": self.scoring_script,
+            "environment_variables": self.environment_variables,
+            "collect": self.collect,
+            "settings": {key: value for key, value in self.settings.items() if key not in NAMES},
+        }
+        text = json.dumps(content, sort_keys=True, default=str)
+        return hashlib.sha256(text.encode()).hexdigest()
 
     def launch(self, version: Version, endpoint: str) -> Launch:
         """How a server of the version is started on the endpoint."""

@@ -91,7 +91,7 @@ class Change:
     @property
     def serves(self) -> bool:
         """Whether the declared version serves, also where an apply was killed after its switch."""
-        return self.live is not None and same(self.live.launch, self.release.launch)
+        return self.live is not None and _same(self.live.launch, self.release.launch)
 
 
 def apply(
@@ -109,10 +109,10 @@ def apply(
     """Bring the environment on this machine to its desired state; None when nothing is declared.
 
     `approved_by` is the person who signs off. A version that served before returns at once, or
-    `through_canary`. A second apply calls `waiting` and then waits for
-    the first. A proposal made during the canary restarts the rollout. `progress` gets one sentence
-    a step. Raises Refused when the model or its evidence differ from the declaration, when green
-    fails (blue stays live), and when the version was rolled back before.
+    `through_canary`. A second apply calls `waiting` and then waits for the first. A proposal made
+    during the canary restarts the rollout. `progress` gets one sentence a step. Raises Refused when
+    the model or its evidence differ from the declaration, when green fails (blue stays live), and
+    when the version was rolled back before.
     """
     desired_state.check_environment(environment)
     target = projects.find(project)
@@ -162,7 +162,7 @@ def find_change(
         approved_by=approved_by,
         reason=declared.reason,
         served_before=past.served_before(launch),
-        serving_changes=live is not None and not same(live.launch, launch),
+        serving_changes=live is not None and not _same(live.launch, launch),
         record=record,
         watch=watch,
     )
@@ -300,9 +300,9 @@ def _declared_serving(
     return now
 
 
-def same(one: Launch, other: Launch) -> bool:
+def _same(launch: Launch, other: Launch) -> bool:
     """Whether both serve the same model by the same code and settings."""
-    return (one.digest, one.serving) == (other.digest, other.serving)
+    return (launch.digest, launch.serving) == (other.digest, other.serving)
 
 
 def _roll_out(

@@ -101,11 +101,14 @@ def test_serving_that_was_kept_nowhere_is_refused(served: World) -> None:
     assert problem.place and problem.place.line
 
 
-def test_kept_serving_that_was_edited_is_refused(served: World) -> None:
+@pytest.mark.parametrize(
+    ("old", "new"), [("Standard_DS3_v2", "Standard_DS4_v2"), ('"score.py"', '"other.py"')]
+)
+def test_kept_serving_that_was_edited_is_refused(served: World, old: str, new: str) -> None:
     """Its content has to have the digest that it is kept under."""
     declared = desired_state.read("tiny", "local")
     assert declared and serving.find(declared.serving)
-    edit(home.servings() / f"{declared.serving}.json", "Standard_DS3_v2", "Standard_DS4_v2")
+    edit(home.servings() / f"{declared.serving}.json", old, new)
     with pytest.raises(Refused) as raised:
         serving.find(declared.serving)
     assert raised.value.problems[0].code == "serving-edited"
