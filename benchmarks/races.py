@@ -8,11 +8,10 @@ at whose end the better model is declared, champion and the one that answers.
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import random
 import shutil
-import subprocess
-import sys
 import tempfile
 import time
 from contextlib import chdir
@@ -30,17 +29,6 @@ from ml.serving import endpoint
 RACES = 50
 FIRST, WORSE, BETTER = 0.8, 0.87, 0.95
 LATER_S = 6.0  # about as long as a proposal takes
-_PROMOTE = """
-import sys
-from ml.release.rollout.apply import apply
-from ml.release.promotion.propose import propose
-from ml.core.errors import Refused
-propose(LocalBackend(), "tiny", sys.argv[1])
-try:
-    apply(LocalBackend(), "tiny", "local", "ana")
-except Refused as error:
-    sys.exit(str(error))
-"""
 
 
 def main(quick: bool) -> float:
@@ -72,12 +60,15 @@ def main(quick: bool) -> float:
 
 
 def _race(names: list[str], draw: random.Random) -> bool:
-    """Whether the better one is declared, champion, the last that was applied, and answers."""
+    """Whether the better model is declared, champion, the last that was applied, and answers."""
     endpoint.ensure("tiny")
-    first = subprocess.Popen([sys.executable, "-c", _PROMOTE, names[0]])
+    spawn = multiprocessing.get_context("spawn")
+    first, second = (spawn.Process(target=promote, args=(name,)) for name in names)
+    first.start()
     time.sleep(draw.random() * LATER_S)
-    second = subprocess.Popen([sys.executable, "-c", _PROMOTE, names[1]])
-    ended = first.wait(), second.wait()
+    second.start()
+    first.join()
+    second.join()
     champion, declared = (
         LocalRegistry().champion("tiny", "local"),
         desired_state.read("tiny", "local"),
@@ -88,4 +79,10 @@ def _race(names: list[str], draw: random.Random) -> bool:
     skill = json.loads((champion.folder / "skill.json").read_text())["skill"]
     print(f"applied {', '.join(map(str, applied))}; the champion's skill is {skill}", flush=True)
     agreed = {champion.version, declared.version, answered, str(applied[-1])}
-    return ended == (0, 0) and len(agreed) == 1 and skill == BETTER
+    return first.exitcode == second.exitcode == 0 and len(agreed) == 1 and skill == BETTER
+
+
+def promote(run: str) -> None:
+    """Proposes the model of `run` and applies, in a process of its own."""
+    propose(LocalBackend(), "tiny", run)
+    apply(LocalBackend(), "tiny", "local", "ana")
