@@ -19,9 +19,8 @@ from pathlib import Path
 import psutil
 import yaml
 
-from infra.preview.analyzer import captures
 from infra.preview.capture import Capture
-from infra.preview.runner import ROOT, runner
+from infra.preview.runner import ROOT, captures, runner
 
 STACKS = ("dev", "staging", "prod")
 
@@ -89,8 +88,7 @@ def _checked(results: Sequence[Capture]) -> None:
     """The rest of what a preview does to them."""
     from infra.cost.estimate import estimate
     from infra.cost.prices import read
-    from infra.preview.rendering import rendered
-    from infra.preview.report import Report
+    from infra.preview.report import Report, rendered
     from infra.preview.sdk_types import problems
     from infra.settings.loader import load
 

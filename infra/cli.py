@@ -116,8 +116,7 @@ def preview(
     Exit 2 if the program could not be deployed as it is, 3 if a policy refuses it.
     """
     try:
-        from infra.preview.rendering import rendered
-        from infra.preview.report import reports
+        from infra.preview.report import rendered, reports
     except ModuleNotFoundError as error:
         missing = f"`{error.name}` is not installed"
         raise Refused(
@@ -183,13 +182,12 @@ def sas(
 ) -> None:
     """A SAS of the data lake for one path, signed by the user. Its output is a secret."""
     from infra.live import sas as tokens
-    from infra.settings.names import names
 
     environment = loader.load(stack)
     scope = tokens.scope(path)
     limit = timedelta(hours=environment.storage.sas_hours)
     life = tokens.lifetime(hours, limit)
-    service = tokens.service(names(environment).worldwide("stlk"))
+    service = tokens.service(environment.names.worldwide("stlk"))
     token = tokens.issue(service, scope, "write" if to_write else "read", life, limit)
     if as_json:
         _write_json(

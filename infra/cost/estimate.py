@@ -1,5 +1,8 @@
 """The monthly cost of an environment, line by line, from its settings and the price list.
 
+A month has 730 hours, as in Azure's own calculator. A job pays from the moment its nodes start
+until they have been idle for as long as the cluster waits.
+
 An item without a price is named, and the total then reads "at least". `EXCLUDED` lists the costs
 that cannot be known in advance.
 """
@@ -9,14 +12,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from infra.cost import formulas
-from infra.cost.formulas import HOURS, NOTHING, START_MINUTES, Month
-from infra.cost.prices import AZURE, Price, PriceList
-from infra.settings.azure import SIZES
+from infra.cost.prices import AZURE, Price, PriceList, Priority
+from infra.settings.azure import DNS_ZONES, LAKE_PARTS, PARALLEL_PARTS, SIZES
 from infra.settings.model import Cluster, Settings
-from infra.settings.names import DNS_ZONES, LAKE_PARTS, PARALLEL_PARTS
 
+HOURS = 730.0
 DAYS = HOURS / 24
+# Azure ML takes about this long to start a node of a cluster at zero.
+START_MINUTES = 5.0
 # Units of a price in a month, where it is not a price by the month.
 UNITS_A_MONTH = {"hour": HOURS, "30 days": DAYS / 30}
 # Assumptions, stated with their lines: the part of the daily cap that logs typically fill, and
@@ -40,6 +43,48 @@ EXCLUDED = (
     "images and data of the shared registry beyond its fee",
     "support and taxes",
 )
+
+
+@dataclass(frozen=True)
+class Month:
+    """Money in one month: idle, typical, worst."""
+
+    idle: float
+    typical: float
+    worst: float
+
+    def __add__(self, other: Month) -> Month:
+        return Month(self.idle + other.idle, self.typical + other.typical, self.worst + other.worst)
+
+    def __str__(self) -> str:
+        return f"{self.idle:,.0f}, {self.typical:,.0f}, {self.worst:,.0f}"
+
+
+NOTHING = Month(0.0, 0.0, 0.0)
+
+
+def constant(month: float) -> Month:
+    """A cost that does not depend on use."""
+    return Month(month, month, month)
+
+
+def by_quantity(price: float, typical: float, worst: float) -> Month:
+    """A cost of `price` a unit."""
+    return Month(0.0, price * typical, price * worst)
+
+
+def cluster_month(cluster: Cluster, rate: float) -> Month:
+    """A cluster at `rate` per node and hour, with the usage that its settings state.
+
+    `min_nodes` always cost the same. The other nodes cost the job, their start and the wait before
+    they are released. The total never exceeds all nodes for the whole month.
+    """
+    usage = cluster.usage
+    idle = rate * HOURS * cluster.min_nodes
+    worst = rate * HOURS * cluster.max_nodes
+    extra = max(min(usage.nodes, cluster.max_nodes) - cluster.min_nodes, 0)
+    busy = usage.jobs * (usage.hours + (START_MINUTES + cluster.idle_minutes) / 60) * extra
+    return Month(idle, min(idle + rate * busy, worst), worst)
 
 
 @dataclass(frozen=True)
@@ -102,23 +147,12 @@ class Line:
 
 
 @dataclass(frozen=True)
-class Alternative:
-    """A cluster with no node always on, or one: the cost of both, and the waiting hours saved."""
-
-    cluster: str
-    at_zero: Month
-    at_one: Month
-    waiting_hours: float
-
-
-@dataclass(frozen=True)
 class Estimate:
     """All lines of one environment."""
 
     environment: str
     currency: str
     lines: tuple[Line, ...]
-    alternatives: tuple[Alternative, ...]
 
     @property
     def total(self) -> Month:
@@ -134,23 +168,21 @@ class Estimate:
 def estimate(settings: Settings, prices: PriceList) -> Estimate:
     """The monthly cost of an environment."""
     lines = (*_machines(settings, prices), *_pieces(settings, prices), *_data(settings, prices))
-    return Estimate(
-        settings.environment, prices.currency, lines, tuple(_alternatives(settings, prices))
-    )
+    return Estimate(settings.environment, prices.currency, lines)
 
 
 def _machines(settings: Settings, prices: PriceList) -> Iterator[Line]:
     region = settings.location
     for cluster in settings.computes:
-        price = _rate(cluster, region, prices)
-        kind = "spot" if cluster.spot else "dedicated"
+        kind: Priority = "spot" if cluster.spot else "dedicated"
+        price = prices.find(f"vm/{cluster.vm_size}", region, kind)
         usage = cluster.usage
         basis = (
             f"{cluster.vm_size} ({cluster.hardware}), {kind},"
             f" {cluster.min_nodes} to {cluster.max_nodes} nodes;"
             f" typically {usage.jobs} jobs of {usage.hours} h on {usage.nodes}"
         )
-        month = _cluster(cluster, price.amount, cluster.min_nodes) if price else NOTHING
+        month = cluster_month(cluster, price.amount) if price else NOTHING
         yield Line(f"cluster {cluster.name}", basis, month, price)
     for machine in settings.workstations:
         price = prices.find(f"vm/{machine.size}", region)
@@ -187,7 +219,7 @@ def _pieces(settings: Settings, prices: PriceList) -> Iterator[Line]:
         price = prices.find(price_of, settings.location)
         units = UNITS_A_MONTH.get(price.unit, 1.0) if price else 0.0
         if count:
-            month = formulas.constant(price.amount * units * count) if price else NOTHING
+            month = constant(price.amount * units * count) if price else NOTHING
             yield Line(item, basis, month, price)
 
 
@@ -195,45 +227,23 @@ def _data(settings: Settings, prices: PriceList) -> Iterator[Line]:
     """Items that are billed by quantity."""
     region, storage = settings.location, settings.storage
     price = prices.find(f"blob/{storage.redundancy}", region)
-    month = formulas.constant(price.amount * storage.stored_gb) if price else NOTHING
+    month = constant(price.amount * storage.stored_gb) if price else NOTHING
     basis = f"{storage.stored_gb} GB ({storage.redundancy}), from `stored_gb`"
     yield Line("stored data", basis, month, price)
     if storage.nfs_share_gib:
         price = prices.find("share/Premium_ZRS", region)
-        month = formulas.constant(price.amount * storage.nfs_share_gib) if price else NOTHING
+        month = constant(price.amount * storage.nfs_share_gib) if price else NOTHING
         yield Line("NFS share", f"{storage.nfs_share_gib} GiB, used or not", month, price)
     price = prices.find("vault/operations", region)
     worst = 10 * TYPICAL_OPERATIONS
-    month = formulas.by_quantity(price.amount, TYPICAL_OPERATIONS, worst) if price else NOTHING
+    month = by_quantity(price.amount, TYPICAL_OPERATIONS, worst) if price else NOTHING
     basis = f"typically {TYPICAL_OPERATIONS * 10_000:,} operations, ten times as many at worst"
     yield Line("vault", basis, month, price)
     price = prices.find("log-analytics", region)
     cap = settings.monitoring.daily_gb * DAYS
-    month = formulas.by_quantity(price.amount, cap * TYPICAL_LOGS, cap) if price else NOTHING
+    month = by_quantity(price.amount, cap * TYPICAL_LOGS, cap) if price else NOTHING
     basis = f"at most {settings.monitoring.daily_gb} GB a day; typically {TYPICAL_LOGS:.0%} of it"
     yield Line("logs", basis, month, price)
-
-
-def _alternatives(settings: Settings, prices: PriceList) -> Iterator[Alternative]:
-    for cluster in settings.clusters:
-        price = _rate(cluster, settings.location, prices)
-        if price is not None:
-            yield Alternative(
-                cluster.name,
-                _cluster(cluster, price.amount, 0),
-                _cluster(cluster, price.amount, 1),
-                formulas.waiting_hours(cluster.usage.jobs, 0, cluster.usage.nodes),
-            )
-
-
-def _rate(cluster: Cluster, region: str, prices: PriceList) -> Price | None:
-    return prices.find(f"vm/{cluster.vm_size}", region, "spot" if cluster.spot else "dedicated")
-
-
-def _cluster(cluster: Cluster, rate: float, min_nodes: int) -> Month:
-    usage, idle = cluster.usage, cluster.idle_minutes
-    limits = (min_nodes, cluster.max_nodes, idle)
-    return formulas.cluster(rate, *limits, usage.jobs, usage.hours, usage.nodes)
 
 
 def as_json(estimate: Estimate) -> dict[str, object]:
@@ -254,20 +264,11 @@ def as_json(estimate: Estimate) -> dict[str, object]:
             }
             for line in estimate.lines
         ],
-        "one_node_that_stands": [
-            {
-                "cluster": alternative.cluster,
-                "none": _month(alternative.at_zero),
-                "one": _month(alternative.at_one),
-                "hours_saved": round(alternative.waiting_hours, 2),
-            }
-            for alternative in estimate.alternatives
-        ],
     }
 
 
 def as_text(estimate: Estimate) -> str:
-    """A table: a line an item, the total, and what one node that is always on would change."""
+    """A table: a line an item, and the total."""
     rows = [("a month in " + estimate.currency, "idle", "typical", "worst", "")]
     for line in estimate.lines:
         rows.append((line.item, *_figures(line.month, line.price is not None), line.basis))
@@ -305,13 +306,6 @@ def _remarks(estimate: Estimate) -> Iterator[str]:
         yield f"  no price known: {', '.join(estimate.unpriced)}; `infra cost --refresh` asks Azure"
     yield from (f"  {note}" for note in price_notes(estimate))
     yield f"  not included: {'; '.join(EXCLUDED)}"
-    for alternative in estimate.alternatives:
-        more = alternative.at_one.typical - alternative.at_zero.typical
-        yield (
-            f"  {alternative.cluster}: one node that is always on would cost {more:,.0f} more in a"
-            f" typical month and save {alternative.waiting_hours:.1f} h of waiting"
-            f" ({START_MINUTES:g} minutes a job)"
-        )
 
 
 def _price(price: Price) -> dict[str, object]:

@@ -18,7 +18,6 @@ from typing import Any
 from infra.live.addresses import version
 from infra.live.steps import Step, cannot
 from infra.settings.model import Settings
-from infra.settings.names import names
 
 CONTAINER = KEY = "pulumi"
 ISSUER = "https://token.actions.githubusercontent.com"
@@ -285,7 +284,7 @@ def _deployer(settings: Settings, first: Settings) -> Iterator[Step]:
         ("PULUMI_SECRETS_PROVIDER", home.secrets),
     ):
         yield _variable(settings, variable, value)
-    resources = names(settings)
+    resources = settings.names
     group = ("--resource-group", resources.group, "--subscription", settings.subscription)
     look = ("az", "identity", "show", "--name", resources.local("id", "pipeline"), *group)
     # Makes Pulumi's client of the vault sign in as the Azure CLI's user.

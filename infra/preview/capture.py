@@ -1,11 +1,11 @@
-"""The resources that a program declared, as plain data."""
+"""The resources that a program declared, as plain data, and how two runs of it differ."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, astuple, dataclass, field
+from typing import Any, Literal
 
 # A value that only Azure knows, such as an id: `${Type:logical name.output}`.
 REFERENCE = re.compile(r"\$\{[^}]+\}")
@@ -73,3 +73,222 @@ class Capture:
     def to_json(self) -> dict[str, Any]:
         """Everything, as JSON has it."""
         return asdict(self)
+
+
+ABSENT = "(not set)"
+REMOVED = "removed"  # the path of a rule for the removal of the resource
+
+
+@dataclass(frozen=True)
+class Property:
+    """A property at a dotted path, before and after; `ABSENT` where it is not set."""
+
+    path: str
+    before: Any
+    after: Any
+
+
+@dataclass(frozen=True)
+class Change:
+    """The change of a resource; `properties` lists the differences of a changed one."""
+
+    what: Literal["added", "removed", "changed"]
+    kind: str
+    name: str
+    urn: str
+    properties: tuple[Property, ...] = ()
+
+
+@dataclass(frozen=True)
+class Rule:
+    """The outcome of a change, and what to do instead; `when` is a pattern of `before → after`."""
+
+    kind: str
+    path: str
+    outcome: str
+    instead: str
+    source: str
+    when: str = ".*"
+
+
+_ML = "machinelearningservices"
+_HOLDS = f"storage:StorageAccount|keyvault:Vault|(containerregistry|{_ML}):Registry"
+_NO_ZONES, _ZONES = "Standard_(LRS|(RA)?GRS)", "Standard_(RA)?G?ZRS"
+# Changes that Azure or Pulumi does not make to existing resources. A preview does not know what
+# exists, so these are notes and refuse nothing. Each rule follows a document or the provider's
+# source (paths without host: learn.microsoft.com/azure). On opening an isolated workspace its page
+# contradicts itself; the rule is the cautious reading.
+IMMUTABLE: tuple[Rule, ...] = (
+    Rule(
+        f"resources:ResourceGroup|{_ML}:Workspace|{_HOLDS}",
+        "location|(resourceGroup|workspace|account|vault|registry)Name",
+        "Pulumi replaces it: refused with `guardrails.protect`, otherwise its content is lost",
+        "create a second environment with another stack file",
+        "pulumi/pulumi-azure-native: provider/pkg/gen/replacement.go and provider/diff.go",
+    ),
+    Rule(
+        f"storage:(BlobContainer|FileShare)|keyvault:Key|{_HOLDS}",
+        REMOVED,
+        "`guardrails.protect` and `locks` keep it; without them its content is deleted with it",
+        "copy it, set `locks: false` in an update before this, and `pulumi state unprotect`",
+        "pulumi.com/docs/iac/concepts/resources/options/protect; lock-resources, Lock inheritance",
+    ),
+    Rule(
+        "authorization:RoleAssignment|network:PrivateEndpoint",
+        f"{REMOVED}|principalId|roleAssignmentName",
+        "with `guardrails.locks` the lock on its resource keeps it",
+        "set `locks: false` in an update before this",
+        "azure-resource-manager/management/lock-resources, Considerations;"
+        " hashicorp/terraform-provider-azurerm#17478 (ScopeLocked)",
+    ),
+    Rule(
+        f"{_ML}:Workspace",
+        "managedNetwork.isolationMode",
+        "{path} stays {before} and does not become {after}",
+        "create a second workspace with another stack file (a change from Disabled works after its"
+        " clusters, instances and deployments are deleted)",
+        "machine-learning/how-to-managed-network, Limitations, Migration of compute resources",
+    ),
+    Rule(
+        f"{_ML}:Compute",
+        REMOVED,
+        "Pulumi's provider deletes it without `underlyingResourceAction`, which Azure ML requires",
+        "`az ml compute delete`, then `pulumi up --refresh` notices its absence",
+        "rest/api/azureml/compute/delete; pulumi/pulumi-azure-native: provider/provider.go, Delete",
+    ),
+    Rule(
+        f"{_ML}:Compute",
+        r"properties\.properties\.(vmSize|vmPriority|subnet\.id|idleTimeBeforeShutdown"
+        r"|personalComputeInstanceSettings\..*)",
+        "its size, priority, subnet, person and idle time cannot be changed",
+        "`az ml compute delete` (also deletes its disk), then `pulumi up --refresh` recreates it",
+        "hashicorp/terraform-provider-azurerm: r/machine_learning_compute_*; Azure/bicep#17617",
+    ),
+    Rule(
+        "storage:StorageAccount",
+        r"sku\.name",
+        "changing it to {after} takes a conversion, which Azure refuses as a setting",
+        "`az storage account migration start` first (LRS to GZRS: by GRS or ZRS)",
+        "storage/common/redundancy-migration; rest/api/storagerp/storage-accounts/update, sku",
+        when=f"{_NO_ZONES} → {_ZONES}|{_ZONES} → {_NO_ZONES}",
+    ),
+    Rule(
+        "storage:StorageAccount",
+        r"encryption\.services\.(queue|table)\.keyType",
+        "the owner of the key for its queues and tables cannot be changed",
+        "leave `customer_managed_key` unchanged, or create a second environment",
+        "storage/common/account-encryption-key-create",
+    ),
+    Rule(
+        "keyvault:Vault",
+        r"properties\.softDeleteRetentionInDays",
+        "Azure refuses to change the days",
+        "leave `soft_delete_days` unchanged",
+        "key-vault/general/soft-delete-overview",
+    ),
+    Rule(
+        "containerregistry:Registry",
+        "zoneRedundancy",
+        "it cannot be changed",
+        "leave `zone_redundant` unchanged: in a region with zones, every registry uses them",
+        "container-registry/zone-redundancy",
+    ),
+    Rule(
+        "network:VirtualNetwork",
+        r"addressSpace\..*|subnets\[.*\]\.addressPrefix",
+        "Azure refuses another range for a subnet in use, such as by an endpoint",
+        "leave `address_space` unchanged, or create a second environment",
+        "virtual-network/virtual-network-manage-subnet, Change subnet settings",
+    ),
+    Rule(
+        "network:PrivateEndpoint",
+        r"privateLinkServiceConnections\[.*\]\.privateLinkServiceId",
+        "Azure refuses another target",
+        "`az network private-endpoint delete`, then `pulumi up --refresh` recreates it",
+        "Azure/bicep-registry-modules#1513",
+    ),
+    Rule(
+        "compute:VirtualMachine",
+        r"osProfile\.linuxConfiguration\.ssh\..*",
+        "Azure refuses another `ssh_key`",
+        "leave it unchanged, and `az vm user update --ssh-key-value` on the machine",
+        "hashicorp/terraform-provider-azurerm: r/linux_virtual_machine, admin_ssh_key",
+    ),
+)
+
+
+def changes(before: Capture | None, after: Capture) -> tuple[Change, ...]:
+    """The changes from one run to another, sorted by URN; without `before` all is added."""
+    old = {resource.urn: resource for resource in before.provided} if before else {}
+    new = {resource.urn: resource for resource in after.provided}
+    return tuple(
+        change
+        for urn in sorted(old.keys() | new.keys())
+        for change in _change(old.get(urn), new.get(urn))
+    )
+
+
+def _change(before: Resource | None, after: Resource | None) -> Iterator[Change]:
+    if after is None:
+        assert before
+        yield Change("removed", before.kind, before.name, before.urn)
+    elif before is None:
+        yield Change("added", after.kind, after.name, after.urn)
+    else:
+        old, new = _leaves(before), _leaves(after)
+        differing = tuple(
+            Property(path, old.get(path, ABSENT), new.get(path, ABSENT))
+            for path in sorted(old.keys() | new.keys())
+            if old.get(path, ABSENT) != new.get(path, ABSENT) and not _ignored(path, after)
+        )
+        if differing:
+            yield Change("changed", after.kind, after.name, after.urn, differing)
+
+
+def _ignored(path: str, resource: Resource) -> bool:
+    """Whether Pulumi ignores changes of a property."""
+    inner = tuple(f"{ignored}{mark}" for ignored in resource.ignore_changes for mark in ".[")
+    return path in resource.ignore_changes or path.startswith(inner)
+
+
+def _leaves(resource: Resource) -> dict[str, Any]:
+    options = {"protect": resource.protect, "ignoreChanges": list(resource.ignore_changes)}
+    leaves = dict(_walk(resource.inputs, ""))
+    return {**leaves, **{f"({key})": str(value) for key, value in options.items()}}
+
+
+def _walk(value: Any, path: str) -> Iterator[tuple[str, Any]]:
+    """Every leaf by its path; items of a list are identified by name if all have one."""
+    if isinstance(value, Mapping) and value:
+        for key, item in value.items():
+            yield from _walk(item, f"{path}.{key}" if path else str(key))
+    elif isinstance(value, list) and value:
+        names = [item.get("name") for item in value if isinstance(item, Mapping)]
+        named = len(names) == len(value) and all(names) and len(set(names)) == len(names)
+        for at, item in enumerate(value):
+            yield from _walk(item, f"{path}[{names[at] if named else at}]")
+    elif path:
+        yield path, value
+
+
+def immutable_changes(changes: Iterable[Change]) -> Iterator[str]:
+    """A line for each matching rule, with its resources."""
+    notes: dict[str, dict[str, None]] = {}
+    for change in changes:
+        for note in _notes(change):
+            notes.setdefault(note, {})[change.name] = None
+    yield from (f"{', '.join(names)}: {note}" for note, names in notes.items())
+
+
+def _notes(change: Change) -> Iterator[str]:
+    removed = change.what == "removed"
+    leaves = (
+        [(REMOVED, "", "")]
+        if removed
+        else [astuple(difference) for difference in change.properties]
+    )
+    for rule in IMMUTABLE:
+        for path, before, after in leaves if re.fullmatch(rule.kind, change.kind) else ():
+            if re.fullmatch(rule.path, path) and re.fullmatch(rule.when, f"{before} → {after}"):
+                outcome = rule.outcome.format(path=path, before=before, after=after)
+                yield f"if it already exists, {outcome}: {rule.instead}"

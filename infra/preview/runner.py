@@ -1,4 +1,9 @@
-"""Runs the Pulumi program of a stack against the stand-in engine, in a process of its own."""
+"""Runs Pulumi programs against the stand-in engine, and the policy pack in the real analyzer.
+
+Each is a process of its own, which ends with its block. The analyzer is started as the Pulumi CLI
+starts it (pulumi: sdk/python/dist/pulumi-analyzer-policy-python): in the pack's folder, with that
+folder as its program.
+"""
 
 from __future__ import annotations
 
@@ -11,16 +16,23 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent import futures
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import IO, Any
 
 import grpc
-from pulumi.runtime.proto import engine_pb2_grpc, resource_pb2_grpc
+from google.protobuf import empty_pb2, struct_pb2
+from pulumi.runtime.proto import (
+    analyzer_pb2,
+    analyzer_pb2_grpc,
+    engine_pb2_grpc,
+    resource_pb2_grpc,
+)
 
-from infra.preview.capture import Capture, Finding, Resource
+from infra.preview import sdk_types
+from infra.preview.capture import REFERENCE, Capture, Finding, Resource
 from infra.preview.engine import Engine
 from ml.core.errors import Place, Problem, Refused
 
@@ -32,14 +44,8 @@ OPTIONS = [("grpc.max_receive_message_length", 400 * 1024 * 1024)]
 _FRAME = re.compile(r' +File "(.+)", line (\d+)')
 # Refused settings name their own line; another revision may have the class elsewhere.
 _REFUSED = re.compile(r"\A[\w.]+\.Refused: ")
-
-
-class Policies(Protocol):
-    """Policies of single resources, and of a whole stack."""
-
-    def resource(self, resource: Resource) -> list[Finding]: ...  # noqa: D102
-
-    def stack(self, capture: Capture) -> list[Finding]: ...  # noqa: D102
+# Pulumi's protocol: a value that is unknown until the update.
+UNKNOWN = "04da6b54-80e4-46f7-96ec-b56ff0331ba9"
 
 
 @dataclass(frozen=True)
@@ -54,7 +60,7 @@ class Runner:
         stack: str,
         *,
         root: Path = ROOT,
-        policies: Policies | None = None,
+        policies: Analyzer | None = None,
         bare: bool = False,
     ) -> Capture:
         """One run of the program of the tree at `root`; Refused with its own message if it fails.
@@ -138,6 +144,147 @@ def served(engine: Engine) -> Iterator[str]:
         yield address
     finally:
         server.stop(None).wait()
+
+
+def captures(runner: Runner, stacks: Sequence[str], *, root: Path = ROOT) -> list[Capture]:
+    """A capture of each stack of the tree at `root`, with the findings of the tree's policy pack.
+
+    Refused if a program fails or the pack does not start.
+    """
+    with (
+        served(Engine(PROJECT, "policies", lambda _: None)) as engine,
+        analyzer(root / "policies" / "infra", engine) as policies,
+    ):
+        return [runner.capture(stack, root=root, policies=policies) for stack in stacks]
+
+
+@contextlib.contextmanager
+def analyzer(pack: Path, engine: str) -> Iterator[Analyzer]:
+    """A policy pack that runs until the end of the block; Refused if it does not start."""
+    with (
+        tempfile.TemporaryFile("w+") as errors,
+        started(
+            [sys.executable, "-u", "-m", "pulumi.policy", engine, "."],
+            cwd=pack,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            env={
+                **os.environ,
+                "PULUMI_PROJECT": PROJECT,
+                "PULUMI_STACK": "preview",
+                "PULUMI_DRY_RUN": "true",
+            },
+        ) as process,
+    ):
+        assert process.stdout
+        port = process.stdout.readline().strip()
+        if not port.isdigit():
+            process.wait()
+            errors.seek(0)
+            lines = reversed(errors.readlines())
+            reason = next((line.strip() for line in lines if line.strip()), "no reason")
+            raise Refused(
+                Problem(
+                    "policy-pack",
+                    f"the policy pack did not start: {reason}",
+                    "rules, limits.yml and waivers.yml that load",
+                    f"look at {pack.parent.name}/{pack.name}",
+                )
+            )
+        with grpc.insecure_channel(f"127.0.0.1:{port}", options=OPTIONS) as channel:
+            yield Analyzer(channel)
+
+
+class Analyzer:
+    """A client of a running policy pack, which applies every policy at its own level."""
+
+    def __init__(self, channel: grpc.Channel) -> None:
+        self._stub = analyzer_pb2_grpc.AnalyzerStub(channel)
+        self._descriptions = {}
+        configuration = analyzer_pb2.ConfigureAnalyzerRequest()
+        for policy in self._stub.GetAnalyzerInfo(empty_pb2.Empty()).policies:
+            self._descriptions[policy.name] = policy.description
+            level = configuration.policyConfig[policy.name]
+            level.enforcementLevel = policy.enforcementLevel
+        self._stub.Configure(configuration)
+
+    def resource(self, resource: Resource) -> list[Finding]:
+        """Findings of the policies of single resources."""
+        request = analyzer_pb2.AnalyzeRequest(
+            type=resource.type,
+            urn=resource.urn,
+            name=resource.name,
+            properties=_struct(resource.inputs),
+            options=_options(resource),
+        )
+        return self._findings(self._stub.Analyze(request).diagnostics, resource.urn)
+
+    def stack(self, capture: Capture) -> list[Finding]:
+        """Findings of the policies of a whole stack."""
+        request = analyzer_pb2.AnalyzeStackRequest()
+        for resource in capture.resources:
+            message = request.resources.add(
+                type=resource.type,
+                urn=resource.urn,
+                name=resource.name,
+                parent=resource.parent,
+                dependencies=resource.dependencies,
+                properties=_struct(_outputs(resource)),
+                options=_options(resource),
+            )
+            for key, urns in resource.uses.items():
+                message.propertyDependencies[key].urns.extend(urns)
+        return self._findings(self._stub.AnalyzeStack(request).diagnostics, "")
+
+    def _findings(self, diagnostics: Iterable[Any], urn: str) -> list[Finding]:
+        # CrossGuard puts the policy's description before its message.
+        return [
+            Finding(
+                diagnostic.policyName,
+                diagnostic.enforcementLevel == analyzer_pb2.MANDATORY,
+                diagnostic.urn or urn,
+                diagnostic.message.removeprefix(
+                    self._descriptions.get(diagnostic.policyName, "")
+                ).strip(),
+            )
+            for diagnostic in diagnostics
+        ]
+
+
+def _options(resource: Resource) -> analyzer_pb2.AnalyzerResourceOptions:
+    return analyzer_pb2.AnalyzerResourceOptions(
+        protect=resource.protect,
+        ignoreChanges=resource.ignore_changes,
+        parent=resource.parent,
+    )
+
+
+def unknown(value: Any) -> Any:
+    """A value as a preview shows it: unknown if it contains a reference."""
+    if isinstance(value, Mapping):
+        return {key: unknown(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [unknown(item) for item in value]
+    return UNKNOWN if isinstance(value, str) and REFERENCE.search(value) else value
+
+
+def _outputs(resource: Resource) -> Mapping[str, Any]:
+    """The outputs of a resource, which policies of a whole stack see instead of its inputs.
+
+    In a preview azure-native derives them: an input that is also an output has its value, any other
+    output is unknown, and names such as `computeName`, which are only inputs, are absent (pulumi:
+    step_generator.go, AnalyzeResources; pulumi-azure-native: provider.go, Create).
+    """
+    names = sdk_types.outputs(resource.type)
+    if names is None:
+        return resource.inputs
+    return {name: resource.inputs.get(name, UNKNOWN) for name in sorted(names)}
+
+
+def _struct(inputs: Mapping[str, Any]) -> struct_pb2.Struct:
+    struct = struct_pb2.Struct()
+    struct.update(unknown(inputs))
+    return struct
 
 
 def failure(stack: str, code: int, errors: str, root: Path) -> Problem:

@@ -11,8 +11,8 @@ import pulumi
 from pulumi_azure_native import network, privatedns
 
 from infra.program.site import Site
+from infra.settings.azure import DNS_ZONES
 from infra.settings.model import Network as Settings
-from infra.settings.names import DNS_ZONES
 
 Part = Literal["endpoints", "compute", "workstations", "builds"]
 PARTS: tuple[Part, ...] = ("endpoints", "compute", "workstations", "builds")

@@ -9,8 +9,8 @@ from typing import Any
 import pulumi
 from pulumi_azure_native import resources
 
+from infra.settings.azure import Names
 from infra.settings.model import Settings
-from infra.settings.names import Names, names
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,6 @@ class Site:
 
 def site(settings: Settings) -> Site:
     """The site of an environment; declares its resource group."""
-    resource_names = names(settings)
     tags = {
         "environment": settings.environment,
         "costCenter": settings.cost_center,
@@ -52,7 +51,7 @@ def site(settings: Settings) -> Site:
     }
     group = resources.ResourceGroup(
         "group",
-        resource_group_name=resource_names.group,
+        resource_group_name=settings.names.group,
         location=settings.location,
         tags=tags,
         opts=pulumi.ResourceOptions(protect=settings.guardrails.protect),
@@ -63,7 +62,7 @@ def site(settings: Settings) -> Site:
         location=settings.location,
         subscription=settings.subscription,
         tenant=settings.tenant,
-        names=resource_names,
+        names=settings.names,
         tags=tags,
         protect=settings.guardrails.protect,
         public_access="Disabled" if settings.private else "Enabled",

@@ -15,7 +15,7 @@ from pulumi_azure_native.network import PrivateEndpoint
 from infra.program.network import Network
 from infra.program.site import Site
 from infra.settings import model
-from infra.settings.names import LAKE_PARTS, PARALLEL_PARTS
+from infra.settings.azure import LAKE_PARTS, PARALLEL_PARTS
 
 
 @dataclass(frozen=True)

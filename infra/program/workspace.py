@@ -15,9 +15,9 @@ from infra.program.network import Network
 from infra.program.registry import Assets, Registry
 from infra.program.site import Site
 from infra.program.storage import Storage, Vault
+from infra.settings.azure import LAKE_PARTS, PARALLEL_PARTS
 from infra.settings.model import Endpoint
 from infra.settings.model import Network as NetworkSettings
-from infra.settings.names import LAKE_PARTS, PARALLEL_PARTS
 
 
 @dataclass(frozen=True)

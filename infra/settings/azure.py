@@ -1,4 +1,4 @@
-"""Regions, VM sizes, the presets of clusters, and what Azure retires.
+"""Regions, VM sizes, the presets of clusters, what Azure retires, DNS zones, and names.
 
 Regions are kept by hand; `az account list-locations` has them all. Sizes: learn.microsoft.com/
 azure/virtual-machines/sizes. Retirements: retired-sizes-list there, and the migration guide of each
@@ -9,7 +9,7 @@ and those of `SIZES`.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from typing import Literal
@@ -132,3 +132,61 @@ def retired(size: str, day: date) -> Retirement | None:
     """The retirement of the family of `size`; None if Azure still offers it on `day`."""
     entry = retirement(size)
     return entry if entry and entry.day <= day else None
+
+
+# Part of a resource that a private endpoint leads to → its DNS zones:
+# learn.microsoft.com/azure/private-link/private-endpoint-dns
+DNS_ZONES: Mapping[str, Sequence[str]] = {
+    "amlworkspace": ("privatelink.api.azureml.ms", "privatelink.notebooks.azure.net"),
+    "amlregistry": ("privatelink.api.azureml.ms",),
+    "blob": ("privatelink.blob.core.windows.net",),
+    "dfs": ("privatelink.dfs.core.windows.net",),
+    "file": ("privatelink.file.core.windows.net",),
+    "queue": ("privatelink.queue.core.windows.net",),
+    "table": ("privatelink.table.core.windows.net",),
+    "vault": ("privatelink.vaultcore.azure.net",),
+    "registry": ("privatelink.azurecr.io",),
+}
+# Parts of the lake that compute reaches.
+LAKE_PARTS = ("blob", "dfs")
+# Parts of the workspace's storage through which a parallel step distributes its work
+# (how-to-managed-network, "Use batch endpoints or ParallelRunStep"; how-to-secure-workspace-vnet).
+PARALLEL_PARTS = ("queue", "table")
+
+
+@dataclass(frozen=True)
+class Names:
+    """The names of an environment's resources: stable, and unique where Azure shares a name space.
+
+    `suffix` separates equal names of two subscriptions. Lengths and characters:
+    azure-resource-manager/management/resource-name-rules. The longest name is a storage account's:
+    4 + 8 + 7 + 5 = 24 of 24.
+    """
+
+    platform: str
+    environment: str
+    suffix: str
+
+    def local(self, kind: str, name: str = "") -> str:
+        """A name that is unique in its resource group: `kind-platform-environment[-name]`."""
+        return "-".join(word for word in (kind, self.platform, self.environment, name) if word)
+
+    def worldwide(self, kind: str) -> str:
+        """A name in a space shared by all of Azure: letters and digits, at most 24."""
+        return f"{kind}{self.platform}{self.environment}{self.suffix}"
+
+    def regional(self, name: str) -> str:
+        """The name of an online endpoint, in a space shared by a region; at most 32."""
+        return f"{name}-{self.environment}-{self.suffix}"
+
+    def instance(self, name: str) -> str:
+        """The name of a compute instance, in a space shared by a region; at most 24.
+
+        Each hyphen must be followed by a letter, which `suffix` may lack.
+        """
+        return f"{name}-ci{self.suffix}"
+
+    @property
+    def group(self) -> str:
+        """The resource group."""
+        return self.local("rg")

@@ -13,7 +13,6 @@ from datetime import date
 
 from infra.settings.azure import NO_PAIR, NO_ZONES, PRESETS, REGIONS, SIZES, retired
 from infra.settings.model import BUILDER, IDLE_MINUTES, Settings
-from infra.settings.names import names
 from ml.core.documents import Document, Key
 from ml.core.errors import Problem
 
@@ -178,7 +177,7 @@ def _names(settings: Settings) -> Findings:
             message = f"`{BUILDER}` is the name of the cluster that builds images"
             yield Finding("same-name", message, "another name", "rename it", keys)
     for keys, name in endpoints:
-        in_azure = names(settings).regional(name)
+        in_azure = settings.names.regional(name)
         if len(in_azure) > MAX_ENDPOINT_NAME:
             message = f"the endpoint would be called `{in_azure}`: {len(in_azure)} characters"
             expected = f"at most {MAX_ENDPOINT_NAME}, with the environment and the unique suffix"

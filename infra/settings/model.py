@@ -7,6 +7,7 @@ in editors.
 
 from __future__ import annotations
 
+import hashlib
 import re
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
@@ -14,7 +15,7 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Field, GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic_core import core_schema
 
-from infra.settings.azure import PRESETS, SIZES, Preset, Size
+from infra.settings.azure import PRESETS, SIZES, Names, Preset, Size
 from ml.core.settings import CLOSED, invalid
 
 
@@ -414,6 +415,13 @@ class Settings(StackFile):
     """One environment; `environment` is the name of its stack."""
 
     environment: str
+
+    @property
+    def names(self) -> Names:
+        """The names of its resources."""
+        identity = f"{self.subscription}/{self.name}/{self.environment}"
+        suffix = hashlib.sha256(identity.lower().encode()).hexdigest()[:5]
+        return Names(self.name, self.environment, suffix)
 
     @property
     def github(self) -> str:

@@ -164,3 +164,24 @@ def test_without_a_price_list_every_price_is_unknown(
     """A list that cannot be read stops no release: the evidence leaves the amounts out."""
     monkeypatch.setattr(costs.prices, "FILE", tmp_path / "prices.json")
     assert costs.of_instance("local")("Standard_DS3_v2") is None
+
+
+def test_a_job_is_bounded_by_its_limit() -> None:
+    """Four nodes for half an hour."""
+    assert costs.single(4, 1800) == costs.Bound(4, 2.0)
+    assert costs.single(4, None) == costs.Bound(4, None)
+
+
+def test_a_sweep_is_bounded_by_the_smaller_limit() -> None:
+    """16 trials of 10 minutes, two at a time within two hours, on one node each."""
+    assert costs.sweep(1, 16, 2, 600, 7200) == costs.Bound(2, 16 / 6)
+    assert costs.sweep(1, 16, 2, 3600, 7200) == costs.Bound(2, 4.0)
+    assert costs.sweep(2, 16, 2, None, 3600) == costs.Bound(4, 4.0)
+    assert costs.sweep(1, 3, 8, None, 3600) == costs.Bound(3, 3.0)
+    assert costs.sweep(1, 16, 2, None, None) == costs.Bound(2, None)
+
+
+def test_bounds_of_parts_add_up() -> None:
+    """The sum has none if one part has none."""
+    assert costs.Bound(1, 2.0) + costs.Bound(3, 4.0) == costs.Bound(4, 6.0)
+    assert costs.Bound(1, 2.0) + costs.Bound(3, None) == costs.Bound(4, None)

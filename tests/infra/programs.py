@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from infra.preview import analyzer
+from infra.preview import runner as programs
 from infra.preview.capture import Capture
 from infra.preview.runner import ROOT, Runner, runner
 
@@ -46,7 +46,7 @@ def capture(stack: str, *, root: Path = ROOT, bare: bool = False) -> Capture:
 
 def captures(stacks: Sequence[str], *, root: Path = ROOT) -> list[Capture]:
     """A run of each stack's program, with the findings of its policies."""
-    return analyzer.captures(_runner(), stacks, root=root)
+    return programs.captures(_runner(), stacks, root=root)
 
 
 @functools.cache

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from infra.cost import prices
-from infra.cost.formulas import Bound, single, sweep
 from infra.cost.prices import PriceList
 from infra.settings import loader
 from infra.settings.model import Settings
@@ -19,6 +18,42 @@ from ml.release.evidence.cost import CLUSTER, Prices, unknown
 from ml.release.evidence.cost import Price as HourlyPrice
 from ml.reports.formatting import count
 from ml.specs.plan.plan import CommandPlan, PipelinePlan, Plan, SweepPlan
+
+
+@dataclass(frozen=True)
+class Bound:
+    """Node-hours that a job cannot exceed; None where its spec sets no limit.
+
+    At most `nodes` run at the same time, so that an hour costs at most `rate * nodes`.
+    """
+
+    nodes: int
+    node_hours: float | None
+
+    def __add__(self, other: Bound) -> Bound:
+        """Two parts of one job, in parallel in the worst case."""
+        total = None
+        if self.node_hours is not None and other.node_hours is not None:
+            total = self.node_hours + other.node_hours
+        return Bound(self.nodes + other.nodes, total)
+
+
+def single(nodes: int, limit_s: float | None) -> Bound:
+    """A job on `nodes` with a time limit of `limit_s` seconds."""
+    return Bound(nodes, None if limit_s is None else nodes * limit_s / 3600)
+
+
+def sweep(
+    nodes: int, trials: int, concurrent: int, trial_s: float | None, limit_s: float | None
+) -> Bound:
+    """A sweep: its trials one by one, or all its nodes until its own limit, whichever is less."""
+    concurrent = min(concurrent, trials)
+    bounds = []
+    if trial_s is not None:
+        bounds.append(trials * nodes * trial_s / 3600)
+    if limit_s is not None:
+        bounds.append(concurrent * nodes * limit_s / 3600)
+    return Bound(nodes * concurrent, min(bounds, default=None))
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The monthly estimate: each line, the exclusions, and the comparison of zero and one node."""
+"""The monthly estimate: each line, and the exclusions."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from infra.cost import prices
 from infra.cost.estimate import EXCLUDED, estimate
 from infra.cost.prices import AZURE
 from infra.preview.capture import Capture
-from infra.preview.rendering import Format, rendered
-from infra.preview.report import Report
+from infra.preview.report import Format, Report, rendered
 from infra.settings.azure import SIZES, Preset
 from infra.settings.loader import load
 from infra.settings.model import AssetRegistry, Cluster, Settings, Usage
@@ -164,14 +163,3 @@ def test_a_line_describes_the_hardware_of_a_node(settings: Settings) -> None:
 def test_every_redundancy_has_a_price(redundancy: str) -> None:
     """Whatever the settings allow."""
     assert LISTED.find(f"blob/{redundancy}", "westeurope")
-
-
-def test_one_node_that_is_always_on_is_compared_with_none(settings: Settings) -> None:
-    """It costs the month less the cost of its jobs, and saves five minutes a job."""
-    made = estimate(settings, LISTED)
-    (one,) = made.alternatives
-    assert one.at_one.idle == pytest.approx(0.288 * 730)
-    assert one.at_zero.idle == 0
-    assert one.waiting_hours == pytest.approx(10 * 5 / 60)
-    more = one.at_one.typical - one.at_zero.typical
-    assert f"would cost {more:,.0f} more" in costing.as_text(made)

@@ -6,37 +6,33 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from infra.cost.formulas import (
-    HOURS,
-    Bound,
-    Month,
-    by_quantity,
-    cluster,
-    constant,
-    single,
-    sweep,
-    waiting_hours,
-)
+from infra.cost.estimate import HOURS, Month, by_quantity, cluster_month, constant
+from infra.settings.model import Cluster, Usage
+
+
+def cluster(rate: float, least: int, most: int, *, idle: int, usage: Usage) -> Month:
+    made = Cluster(
+        name="made", preset="cpu", min_nodes=least, max_nodes=most, idle_minutes=idle, usage=usage
+    )
+    return cluster_month(made, rate)
 
 
 def test_a_cluster_at_zero_costs_its_jobs() -> None:
     """10 jobs of 2 h on 3 nodes, 5 minutes to start and 15 idle: 10 x 2 1/3 h x 3 nodes."""
-    month = cluster(2.0, 0, 8, idle_minutes=15, jobs=10, hours=2, nodes=3)
+    month = cluster(2.0, 0, 8, idle=15, usage=Usage(jobs=10, hours=2, nodes=3))
     assert month.typical == pytest.approx(2.0 * 10 * (2 + 20 / 60) * 3)
     assert (month.idle, month.worst) == (0.0, 2.0 * 730 * 8)
 
 
 def test_a_node_that_is_always_on_is_counted_once() -> None:
     """Jobs on one node run on it."""
-    month = cluster(2.0, 1, 8, idle_minutes=15, jobs=10, hours=2, nodes=1)
+    month = cluster(2.0, 1, 8, idle=15, usage=Usage(jobs=10, hours=2, nodes=1))
     assert month.idle == month.typical == 2.0 * 730
-    assert waiting_hours(12, 1, 1) == 0.0
-    assert waiting_hours(12, 0, 1) == pytest.approx(1.0)
 
 
 def test_too_many_jobs_cost_all_nodes_for_the_whole_month() -> None:
     """The worst case bounds the typical one."""
-    month = cluster(1.0, 0, 2, idle_minutes=15, jobs=10_000, hours=10, nodes=2)
+    month = cluster(1.0, 0, 2, idle=15, usage=Usage(jobs=10_000, hours=10, nodes=2))
     assert month.typical == month.worst == 730 * 2
 
 
@@ -48,34 +44,15 @@ def test_too_many_jobs_cost_all_nodes_for_the_whole_month() -> None:
 )
 def test_the_worst_case_is_linear_in_nodes(rate: float, nodes: int, times: int, idle: int) -> None:
     """Also with idle nodes."""
-    one = cluster(rate, 0, nodes, idle, 20, 2, 1)
-    many = cluster(rate, 0, nodes * times, idle, 20, 2, 1)
+    one = cluster(rate, 0, nodes, idle=idle, usage=Usage())
+    many = cluster(rate, 0, nodes * times, idle=idle, usage=Usage())
     assert many.worst == pytest.approx(one.worst * times)
     assert one.idle <= one.typical <= one.worst
-    assert cluster(rate, nodes, nodes, idle, 20, 2, 1).idle == pytest.approx(rate * HOURS * nodes)
+    assert cluster(rate, nodes, nodes, idle=idle, usage=Usage()).idle == pytest.approx(
+        rate * HOURS * nodes
+    )
 
 
 def test_sums() -> None:
     """Months add up by column."""
     assert constant(146.0) + by_quantity(3.0, 1, 4) == Month(146.0, 149.0, 158.0)
-
-
-def test_a_job_is_bounded_by_its_limit() -> None:
-    """Four nodes for half an hour."""
-    assert single(4, 1800) == Bound(4, 2.0)
-    assert single(4, None) == Bound(4, None)
-
-
-def test_a_sweep_is_bounded_by_the_smaller_limit() -> None:
-    """16 trials of 10 minutes, two at a time within two hours, on one node each."""
-    assert sweep(1, 16, 2, 600, 7200) == Bound(2, 16 / 6)
-    assert sweep(1, 16, 2, 3600, 7200) == Bound(2, 4.0)
-    assert sweep(2, 16, 2, None, 3600) == Bound(4, 4.0)
-    assert sweep(1, 3, 8, None, 3600) == Bound(3, 3.0)
-    assert sweep(1, 16, 2, None, None) == Bound(2, None)
-
-
-def test_bounds_of_parts_add_up() -> None:
-    """The sum has none if one part has none."""
-    assert Bound(1, 2.0) + Bound(3, 4.0) == Bound(4, 6.0)
-    assert Bound(1, 2.0) + Bound(3, None) == Bound(4, None)

@@ -15,7 +15,6 @@ from infra.live.bootstrap import state
 from infra.live.steps import Words, carry_out, run_command, shell
 from infra.settings.loader import load
 from infra.settings.model import AssetRegistry
-from infra.settings.names import names
 from ml.core.errors import Refused
 from tests.stand_ins.az_and_gh import Cloud
 
@@ -43,7 +42,7 @@ def by_process(*, make: bool = True) -> dict[str, str]:
 def provisioned(cloud: Cloud) -> None:
     """`pulumi up` has been there: the identities of the pipelines are."""
     for one in ENVIRONMENTS:
-        made = names(one)
+        made = one.names
         key = f"identity  {made.local('id', 'pipeline')}"
         cloud.state["things"][key] = {"clientId": f"client-{made.local('id', 'pipeline')}"}
 

@@ -13,11 +13,9 @@ import pytest
 
 from infra.cost.estimate import estimate
 from infra.cost.prices import read
-from infra.preview.capture import Capture, Finding, Resource
-from infra.preview.changes import ABSENT, Change, Property, changes
+from infra.preview.capture import ABSENT, Capture, Change, Finding, Property, Resource, changes
 from infra.preview.diagram import page
-from infra.preview.rendering import rendered
-from infra.preview.report import Report, reports, revision_tree
+from infra.preview.report import Report, rendered, reports, revision_tree
 from infra.settings.loader import load
 from ml.core.errors import Refused
 from tests.conftest import ROOT

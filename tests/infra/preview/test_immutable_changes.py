@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from infra.preview.capture import Capture
-from infra.preview.changes import (
+from infra.preview.capture import (
     ABSENT,
     IMMUTABLE,
     REMOVED,
+    Capture,
     Change,
     Property,
     Rule,

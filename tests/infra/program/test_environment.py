@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from infra.live.addresses import Addresses
-from infra.preview.capture import SECRET, Capture, Resource
-from infra.preview.changes import changes
+from infra.preview.capture import SECRET, Capture, Resource, changes
 from infra.preview.sdk_types import problems
 from infra.settings.loader import load
 from tests.conftest import ROOT

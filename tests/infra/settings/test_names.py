@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from infra.settings.names import Names
+from infra.settings.azure import Names
 
 
 @pytest.mark.parametrize("tail", ["12345", "0a000", "fffff"])
