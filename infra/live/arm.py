@@ -65,24 +65,19 @@ class Arm:
             if url and _host(url) != _host(self._address):
                 raise _unreachable(f"the address of the next page is {url[:100]}")
 
-    def array(self, path: str, version: str) -> list[Any]:
-        """A list that Azure sends without pages; empty if there is none."""
-        url = f"{self._address}{path}?api-version={version}"
-        return (self._sent(HttpRequest("GET", url), bare=True) or {}).get("value") or []
-
     def query(self, path: str, version: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
         """The answer to a question sent as a POST, such as whether a name is free."""
         url = f"{self._address}{path}?api-version={version}"
         return self._sent(HttpRequest("POST", url, json=dict(body))) or {}
 
-    def _sent(self, request: HttpRequest, bare: bool = False) -> Mapping[str, Any] | None:
+    def _sent(self, request: HttpRequest) -> Mapping[str, Any] | None:
         try:
             answer = self._client.send_request(request)
         except ClientAuthenticationError as error:
             raise _unreachable(type(error).__name__, "`az login`, then try again") from None
         except AzureError as error:
             raise _unreachable(str(error.message)[:300]) from None
-        status, body = answer.status_code, _json(answer, bare)
+        status, body = answer.status_code, _json(answer)
         code = _code(body or {})
         if status == 401:
             raise _unreachable(
@@ -114,13 +109,11 @@ def _host(url: str) -> tuple[str, str | None, int | None]:
     return parts.scheme, parts.hostname, parts.port or (443 if parts.scheme == "https" else None)
 
 
-def _json(answer: HttpResponse, bare: bool) -> Mapping[str, Any] | None:
+def _json(answer: HttpResponse) -> Mapping[str, Any] | None:
     try:
         body = answer.json()
     except ValueError:
         return None
-    if bare and isinstance(body, list):
-        return {"value": body}
     return body if isinstance(body, dict) else None
 
 

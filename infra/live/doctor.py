@@ -1,7 +1,8 @@
 """`infra doctor`: would Azure refuse the next update, as far as that can be known in advance?
 
-Each check passes, warns, or fails with the next command to type. Nothing is changed. Here are the
-order of the checks and those of the subscription: its state, providers, permissions and quota.
+Each check passes, warns, or fails with the next command to type. Nothing is changed. First come the
+order of the checks and those of the subscription: its state, providers, permissions and quota; then
+those of declared resources: names, VM sizes, deleted resources, the budget.
 """
 
 from __future__ import annotations
@@ -10,15 +11,28 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import Any, Literal
 
-from infra.live import resource_checks
 from infra.live.addresses import Addresses, Unplaced, version
 from infra.live.arm import Arm, Denied
-from infra.live.resource_checks import Check
 from infra.preview.capture import Resource
-from infra.settings.azure import SIZES
+from infra.settings.azure import SIZES, retirement
 from infra.settings.model import Settings
+
+
+@dataclass(frozen=True)
+class Check:
+    """The verdict on one thing."""
+
+    name: str
+    verdict: Literal["ok", "warning", "error"]
+    message: str
+    hint: str = ""
+
+    def __str__(self) -> str:
+        hint = f" ({self.hint})" if self.hint else ""
+        return f"{self.verdict:<7}  {self.name}: {self.message}{hint}"
+
 
 _HINTS = {
     "AuthorizationFailed": "ask for the role Reader on the subscription",
@@ -29,19 +43,17 @@ _HINTS = {
 def examine(settings: Settings, declared: Sequence[Resource], arm: Arm) -> Iterator[Check]:
     """Every check, offline ones first; a question that Azure refuses to answer is a warning."""
     provided = [resource for resource in declared if resource.custom]
-    yield from resource_checks.name_forms(provided)
-    yield from resource_checks.retirements(settings)
+    yield from retirements(settings)
     for label, checks in (
         ("subscription", state(settings, arm)),
         ("resource providers", providers(provided, arm)),
         ("features", features(provided, arm)),
-        ("images", resource_checks.images(provided, arm)),
-        ("free names", resource_checks.free_names(provided, arm)),
-        ("deleted vaults", resource_checks.deleted_vaults(provided, arm)),
-        ("deleted logs", resource_checks.deleted_logs(settings, provided, arm)),
-        ("deleted workspaces", resource_checks.deleted_workspaces(provided, arm)),
+        ("free names", free_names(provided, arm)),
+        ("deleted vaults", deleted_vaults(provided, arm)),
+        ("deleted logs", deleted_logs(settings, provided, arm)),
+        ("deleted workspaces", deleted_workspaces(provided, arm)),
         ("quota", quota(settings, arm)),
-        ("budget", resource_checks.budget(provided, arm, date.today())),
+        ("budget", budget(provided, arm, date.today())),
         ("permissions", permissions(provided, arm)),
     ):
         try:
@@ -262,3 +274,146 @@ def _enough(quota: str, cores: _Cores, usage: Mapping[str, Any] | None, region: 
         return Check(name, "warning", message)
     free = f"{limit - used} of {limit} cores are free"
     return Check(name, "ok" if limit - used >= cores.most else "warning", f"{free}, {needed}")
+
+
+# Kind whose names all of Azure shares → the input with the name, the question whether one is free
+# (checkNameAvailability in the service's REST reference), and the type that it asks for.
+# Settings and their names only allow what Azure accepts (resource-name-rules).
+GLOBAL: Mapping[str, tuple[str, str, str]] = {
+    "storage:StorageAccount": (
+        "accountName",
+        "Microsoft.Storage/checkNameAvailability",
+        "Microsoft.Storage/storageAccounts",
+    ),
+    "keyvault:Vault": (
+        "vaultName",
+        "Microsoft.KeyVault/checkNameAvailability",
+        "Microsoft.KeyVault/vaults",
+    ),
+    "containerregistry:Registry": (
+        "registryName",
+        "Microsoft.ContainerRegistry/checkNameAvailability",
+        "Microsoft.ContainerRegistry/registries",
+    ),
+}
+
+
+def retirements(settings: Settings) -> Iterator[Check]:
+    """A warning for each size with an announced retirement; settings refuse a retired one."""
+    retiring = {size: entry for size in settings.sizes if (entry := retirement(size))}
+    for size, entry in sorted(retiring.items()):
+        message = f"the {entry.family} series retires on {entry.day}"
+        yield Check(f"size {size}", "warning", message, f"use {entry.instead}")
+    if not retiring:
+        yield Check("sizes", "ok", "no retirement is announced")
+
+
+DELETED_VAULTS = "Microsoft.KeyVault/deletedVaults"
+DELETED_LOGS = "Microsoft.OperationalInsights/deletedWorkspaces"
+
+
+def free_names(resources: Sequence[Resource], arm: Arm) -> Iterator[Check]:
+    """A global name is free, or used by the declared resource itself."""
+    addresses = Addresses(resources, arm.subscription)
+    for resource in resources:
+        if resource.kind not in GLOBAL:
+            continue
+        field, question, type = GLOBAL[resource.kind]
+        name = str(resource.inputs[field])
+        path = f"/subscriptions/{arm.subscription}/providers/{question}"
+        answer = arm.query(path, version(resource.kind), {"name": name, "type": type})
+        place = addresses.place(resource)
+        if answer.get("nameAvailable") is True:
+            yield Check(f"name {name}", "ok", "free")
+        elif arm.get(place.id, place.version) is not None:
+            yield Check(f"name {name}", "ok", "already ours")
+        else:
+            message = str(answer.get("message") or answer.get("reason") or "taken")
+            hint = "platform:name is a part of every name"
+            yield Check(f"name {name}", "error", message, hint)
+
+
+def deleted_vaults(resources: Sequence[Resource], arm: Arm) -> Iterator[Check]:
+    """A deleted vault reserves its name until it is purged, which purge protection forbids."""
+    declared = {
+        str(resource.inputs["vaultName"]).lower()
+        for resource in resources
+        if resource.kind == "keyvault:Vault"
+    }
+    path = f"/subscriptions/{arm.subscription}/providers/{DELETED_VAULTS}"
+    reserved = 0
+    for vault in arm.all(path, version("keyvault:Vault")):
+        name, properties = str(vault.get("name")), vault.get("properties") or {}
+        if name.lower() in declared:
+            reserved += 1
+            region = properties.get("location") or "its region"
+            until = str(properties.get("scheduledPurgeDate") or "it is purged")
+            message = f"deleted; its name is reserved until {until}"
+            hint = f"az keyvault recover --name {name} --location {region}"
+            yield Check(f"vault {name}", "error", message, hint)
+    if not reserved:
+        yield Check("deleted vaults", "ok", "none has a declared name")
+
+
+def deleted_logs(settings: Settings, resources: Sequence[Resource], arm: Arm) -> Iterator[Check]:
+    """A Log Analytics workspace that is created again in its region returns with its data.
+
+    In another region its name is reserved for fourteen days (azure-monitor/logs/delete-workspace).
+    """
+    kind = "operationalinsights:Workspace"
+    addresses = Addresses(resources, arm.subscription)
+    declared = {
+        addresses.place(resource).id.lower() for resource in resources if resource.kind == kind
+    }
+    path = f"/subscriptions/{arm.subscription}/providers/{DELETED_LOGS}"
+    reserved = 0
+    for workspace in arm.all(path, version(kind)) if declared else ():
+        if str(workspace.get("id")).lower() in declared:
+            reserved += 1
+            region = str(workspace.get("location") or "").lower().replace(" ", "")
+            name = f"logs {workspace.get('name')}"
+            if region == settings.location:
+                yield Check(name, "warning", "deleted; will return with all its data")
+            else:
+                where = region or "another region"
+                message = f"deleted in {where}; its name is reserved for 14 days"
+                yield Check(name, "error", message, "platform:name")
+    if declared and not reserved:
+        yield Check("deleted logs", "ok", "none has a declared name")
+
+
+def deleted_workspaces(resources: Sequence[Resource], arm: Arm) -> Iterator[Check]:
+    """A warning before a workspace is created: only the portal lists deleted ones.
+
+    A deleted workspace reserves its name for fourteen days (machine-learning/concept-soft-delete).
+    """
+    addresses = Addresses(resources, arm.subscription)
+    for resource in resources:
+        if resource.kind == "machinelearningservices:Workspace":
+            place = addresses.place(resource)
+            if arm.get(place.id, place.version) is None:
+                name = str(resource.inputs["workspaceName"])
+                message = "only the portal shows whether a deleted one reserves this name"
+                hint = 'Azure Machine Learning, "Recently deleted": recover it or purge it there'
+                yield Check(f"workspace {name}", "warning", message, hint)
+
+
+def budget(resources: Sequence[Resource], arm: Arm, today: date) -> Iterator[Check]:
+    """A new budget begins in this month, or in one of the twelve after it.
+
+    Source: rest/api/consumption/budgets/create-or-update, `timePeriod`.
+    """
+    addresses = Addresses(resources, arm.subscription)
+    for resource in resources:
+        if resource.kind != "consumption:Budget":
+            continue
+        month = str(resource.inputs["timePeriod"]["startDate"])[:7]
+        place = addresses.place(resource)
+        if arm.get(place.id, place.version) is not None:
+            yield Check(resource.name, "ok", f"exists since {month}")
+        elif f"{today:%Y-%m}" <= month <= f"{today.year + 1}-{today:%m}":
+            yield Check(resource.name, "ok", f"will begin in {month}")
+        else:
+            message = f"begins in {month}; Azure accepts this month, or one of the next twelve"
+            hint = f"platform:guardrails.budget_from: {today:%Y-%m}"
+            yield Check(resource.name, "error", message, hint)

@@ -6,6 +6,7 @@ An interrupted run continues where it stopped; a second run changes nothing.
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 import string
 import subprocess
@@ -127,11 +128,7 @@ def shown(words: Words) -> list[str]:
 
 def shell(words: Words) -> str:
     """A command as a person would type it."""
-    plain = set(string.ascii_letters + string.digits + "-_./:=@,<>")
-    return " ".join(
-        word if set(word) <= plain else "'" + word.replace("'", "'\"'\"'") + "'"
-        for word in shown(words)
-    )
+    return shlex.join(shown(words))
 
 
 def as_json(result: Result) -> dict[str, object]:

@@ -11,7 +11,7 @@ import pytest
 from azure.mgmt.resource.resources import ResourceManagementClient
 from pulumi_azure_native.features import SubscriptionFeatureRegistration
 
-from infra.live import doctor, resource_checks
+from infra.live import doctor
 from infra.live.addresses import PLACES
 from tests.stand_ins.arm_server import SignedIn
 
@@ -38,4 +38,4 @@ def test_features_have_the_api_version_of_the_providers_sdk() -> None:
 
 
 def test_every_globally_named_kind_has_an_address() -> None:
-    assert set(resource_checks.GLOBAL) <= set(PLACES)
+    assert set(doctor.GLOBAL) <= set(PLACES)

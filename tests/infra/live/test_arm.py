@@ -67,14 +67,6 @@ def test_an_empty_list(arm: Arm, state: State, body: bytes) -> None:
     assert list(arm.all(AT, "1")) == []
 
 
-def test_a_list_without_pages(arm: Arm, state: State) -> None:
-    """As Microsoft.Compute sends the versions of an image."""
-    for body in (b'[{"name": "1.0.0"}]', b"[]"):
-        answered(state, 200, JSON, body)
-    assert arm.array(AT, "1") == [{"name": "1.0.0"}]
-    assert arm.array(AT, "1") == []
-
-
 def test_an_absent_resource(arm: Arm, state: State) -> None:
     """With a body, with one in Azure Monitor's form, and without any."""
     for body in (error("ResourceNotFound"), b'{"code": "ResourceNotFound"}', b""):

@@ -228,7 +228,7 @@ def test_the_commands_can_be_typed(capsys: pytest.CaptureFixture[str]) -> None:
     role = shell(next(one.make for one in steps(ENVIRONMENTS[:1]) if one.name == "dev-contributor"))
     assert role in lines
     assert "--assignee-object-id <dev-identity.principalId>" in role
-    assert shell(("a", "it's", "{x.id}")) == """a 'it'"'"'s' <x.id>"""
+    assert shell(("a", "it's", "{x.id}")) == """a 'it'"'"'s' '<x.id>'"""
 
 
 def test_the_command_line(cloud: Cloud, capsys: pytest.CaptureFixture[str]) -> None:

@@ -18,7 +18,7 @@ from azure.storage.blob import BlobClient
 
 from infra import cli
 from infra.live import arm, sas
-from infra.live.resource_checks import GLOBAL
+from infra.live.doctor import GLOBAL
 from infra.settings.loader import load
 from tests.infra.live.declared import STORAGE, SUBSCRIPTION, resources
 from tests.infra.live.doctor.ready import USAGES, usage
@@ -45,8 +45,8 @@ def azure(state: State, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
         "tenantId": load("dev").tenant,
         "state": "Enabled",
     }
-    for rule in GLOBAL.values():
-        state.answers[f"{HERE}/{rule.question}"] = {"nameAvailable": True}
+    for _, question, _ in GLOBAL.values():
+        state.answers[f"{HERE}/{question}"] = {"nameAvailable": True}
     for name in ("Storage", "KeyVault", "ManagedIdentity", "MachineLearningServices"):
         state.resources[f"{HERE}/Microsoft.{name}"] = {"registrationState": "Registered"}
     state.lists[f"{HERE}/Microsoft.KeyVault/deletedVaults"] = []

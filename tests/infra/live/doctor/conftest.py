@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from infra.live.resource_checks import GLOBAL
+from infra.live.doctor import GLOBAL
 from infra.settings.loader import load
 from infra.settings.model import Cluster, Settings
 from tests.infra.live.declared import SUBSCRIPTION
@@ -33,8 +33,8 @@ def fine(state: State) -> None:
     }
     for name in PROVIDERS:
         state.resources[f"{HERE}/{name}"] = {"registrationState": "Registered"}
-    for rule in GLOBAL.values():
-        state.answers[f"{HERE}/{rule.question}"] = {"nameAvailable": True}
+    for _, question, _ in GLOBAL.values():
+        state.answers[f"{HERE}/{question}"] = {"nameAvailable": True}
     state.lists[f"{HERE}/Microsoft.KeyVault/deletedVaults"] = []
     state.lists[USAGES] = [
         usage("standardEDSv4Family", 100), usage("TotalLowPriorityCores", 100, spot=True),

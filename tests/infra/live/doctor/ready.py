@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from infra.live.arm import Arm
-from infra.live.doctor import examine
-from infra.live.resource_checks import Check
+from infra.live.doctor import Check, examine
 from infra.settings.model import Settings
 from tests.infra.live.declared import SUBSCRIPTION, resources
 

@@ -7,7 +7,7 @@ from datetime import date
 import pytest
 
 from infra.live.arm import Arm
-from infra.live.resource_checks import budget
+from infra.live.doctor import budget
 from infra.preview.capture import Resource
 from tests.infra.live.declared import GROUP, resource, resources
 from tests.stand_ins.arm_server import State

@@ -18,7 +18,7 @@ def test_a_ready_subscription_passes_every_check(
     """Over more than one page."""
     found = said(settings, arm)
     assert wrong(found) == {}
-    assert {"names", "resource providers", "deleted vaults", "permissions"} <= set(found)
+    assert {"sizes", "resource providers", "deleted vaults", "permissions"} <= set(found)
     assert (
         found["quota standardEDSv4Family"].message
         == "100 of 100 cores are free, up to 16 are needed"
