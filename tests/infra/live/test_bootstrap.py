@@ -227,7 +227,7 @@ def test_the_commands_can_be_typed(capsys: pytest.CaptureFixture[str]) -> None:
     assert len(lines) == len(steps(ENVIRONMENTS[:1]))
     role = shell(next(one.make for one in steps(ENVIRONMENTS[:1]) if one.name == "dev-contributor"))
     assert role in lines
-    assert "--assignee-object-id <dev-identity.principalId>" in role
+    assert "--assignee-object-id '<dev-identity.principalId>'" in role
     assert shell(("a", "it's", "{x.id}")) == """a 'it'"'"'s' '<x.id>'"""
 
 
