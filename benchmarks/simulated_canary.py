@@ -10,10 +10,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from ml.release.canary.observations import INTERVAL_S, LatencyIntervals
-from ml.release.canary.replay import ENOUGH_PER_S
 from ml.release.canary.signals import Memory, Side, decide
-from ml.release.declaration.strategy import Strategy
+from ml.release.canary.traffic import ENOUGH_PER_S, INTERVAL_S, LatencyIntervals
+from ml.release.declaration.release_file import Strategy
 from ml.serving.router.records import BUCKETS, FIRST_S, PER_OCTAVE
 
 STRATEGY = Strategy(prediction="answer")

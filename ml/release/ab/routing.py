@@ -9,10 +9,10 @@ from ml.backends.base import Backend
 from ml.core.errors import Exit, Problem, Refused
 from ml.release import audit, serving
 from ml.release.ab.experiment import Experiment
+from ml.release.canary.canary import smoke_test
 from ml.release.declaration import projects
 from ml.release.promotion.gate_check import check_gates
 from ml.release.rollout import history
-from ml.release.rollout.trial import smoke_test
 from ml.serving import endpoint, server
 from ml.serving.endpoint import Canary, Live
 from ml.serving.router.process import Router

@@ -18,8 +18,13 @@ import yaml
 from ml.core import files, home, repository
 from ml.core.errors import Exit, Place, Problem, Refused
 from ml.release.declaration import edit, release_file
-from ml.release.declaration.release_file import SCHEMA_VERSION, Environments, Local, Tracked
-from ml.release.declaration.strategy import Strategy
+from ml.release.declaration.release_file import (
+    SCHEMA_VERSION,
+    Environments,
+    Local,
+    Strategy,
+    Tracked,
+)
 
 LOCAL = "local"
 TRACKED = tuple(field.name for field in fields(Environments))

@@ -1,32 +1,35 @@
 """release.yml: which version serves in which environment, as types that read it with line numbers.
 
-The JSON Schema for editors (`release.schema.json`) is made of the same types.
+Its `traffic` says how a canary is led; defaults hold for what it leaves out. The JSON Schema for
+editors (`release.schema.json`) is made of the same types.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, ConfigDict, Field, WithJsonSchema
+from pydantic import BeforeValidator, ConfigDict, Field, TypeAdapter, WithJsonSchema
 from pydantic.config import JsonDict
 
 from ml.core import documents, repository, settings
 from ml.core.documents import Document
 from ml.core.errors import Place, Problem, Refused
 from ml.core.settings import CLOSED, SchemaVersion
-from ml.release.declaration import strategy
 from ml.release.declaration.projects import Project
-from ml.release.declaration.strategy import Strategy, StrategyError
+from ml.serving.router.routes import MAX_MIRRORED
 
 SCHEMA = Path(__file__).with_name("release.schema.json")
 SCHEMA_VERSION = 1
 # The fields of a declaration; `serving` and `reason` may be left out.
 DECLARED = ("model", "version", "digest", "evidence", "decision")
+HALF = 50
+Share = Annotated[float, Field(ge=0, le=1)]
+Percent = Annotated[int, Field(ge=1, le=100)]
 
 Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 
@@ -36,6 +39,136 @@ _ALL_OR_NONE: JsonDict = {
     "serving": [DECLARED[0]],
     **{name: [after] for name, after in pairwise([*DECLARED, DECLARED[0]])},
 }
+
+
+class StrategyError(ValueError):
+    """Fields that do not fit together: which, what was found, what was expected."""
+
+    def __init__(self, field: str, found: str, expected: str) -> None:
+        self.field, self.found, self.expected = field, found, expected
+        super().__init__(f"{found}; expected {expected}")
+
+
+@dataclass(frozen=True)
+class Tolerances:
+    """By how much green may be worse than the old version before it counts as worse."""
+
+    __pydantic_config__ = CLOSED
+
+    errors: Annotated[
+        Share, Field(description="Added share of answers of 500 and more, or none.")
+    ] = 0.002
+    refused: Annotated[Share, Field(description="Added share of answers of 400 to 499.")] = 0.01
+    answers: Annotated[
+        Share,
+        Field(description="Share of the answers with a shape that the old version's never had."),
+    ] = 0.01
+    latency: Annotated[
+        float,
+        Field(
+            ge=1,
+            description="How many times slower than the baseline green may be, over the whole "
+            "distribution.",
+        ),
+    ] = 1.4
+    drift: Annotated[Share, Field(description="Share of predictions that may lie elsewhere.")] = (
+        0.25
+    )
+    memory_mib: Annotated[
+        float,
+        Field(
+            ge=0,
+            description="Growth of resident memory beyond the baseline's, from the first warm "
+            "requests on.",
+        ),
+    ] = 48.0
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Green's share for a while: requests that it answers, or copies whose answers are dropped.
+
+    `percent` of the requests, or copies of `mirror` per cent; until it has answered `requests`.
+    """
+
+    percent: int
+    mirror: int
+    requests: int
+
+    @property
+    def balanced(self) -> bool:
+        """Whether a baseline gets as much as green."""
+        return self.percent <= HALF
+
+    def __str__(self) -> str:
+        return f"a copy of {self.mirror} %" if self.mirror else f"{self.percent} %"
+
+
+@dataclass(frozen=True)
+class Strategy:
+    """Percentages of traffic one after another, and what each asks for."""
+
+    __pydantic_config__ = CLOSED
+
+    steps: Annotated[
+        tuple[Percent, ...],
+        Field(
+            min_length=1,
+            description="Percent of the traffic that green gets, step by step; 100 follows where "
+            "it is left out.",
+        ),
+    ] = (10, 50, 100)
+    mirror: Annotated[
+        int,
+        Field(
+            ge=0,
+            le=MAX_MIRRORED,
+            description="Percent of the requests that are copied to green before the first step; "
+            "its answers are dropped. 0 skips this stage.",
+        ),
+    ] = 0
+    requests: Annotated[
+        tuple[Annotated[int, Field(ge=20)], ...],
+        Field(description="How many requests green must have answered, for each step at least."),
+    ] = (150, 600, 150)
+    patience: Annotated[
+        int,
+        Field(
+            ge=1,
+            description="A signal that is undecided after `requests` waits for up to so many times "
+            "as many.",
+        ),
+    ] = 6
+    step_s: Annotated[
+        float,
+        Field(gt=0, description="A step that is undecided after so many seconds is rolled back."),
+    ] = 3600.0
+    false_alarms: Annotated[
+        float,
+        Field(
+            gt=0,
+            le=0.5,
+            description="Bounds the chance that a green no worse than tolerated is refused, over "
+            "all signals and steps together.",
+        ),
+    ] = 0.05
+    prediction: Annotated[
+        str,
+        Field(
+            description="Where an answer holds the prediction (`answers/0/entry_id`); without it "
+            "the drift of predictions is not judged, and the output says so."
+        ),
+    ] = ""
+    tolerances: Annotated[
+        Tolerances, Field(description="By how much green may be worse before it counts as worse.")
+    ] = field(default_factory=Tolerances)
+
+    @property
+    def stages(self) -> tuple[Stage, ...]:
+        """Everything that green goes through, in order."""
+        shadow = [Stage(0, self.mirror, self.requests[0])] if self.mirror else []
+        steps = zip(self.steps, self.requests, strict=True)
+        return (*shadow, *(Stage(percent, 0, requests) for percent, requests in steps))
 
 
 def _text(value: object) -> object:
@@ -139,6 +272,9 @@ class Local:
     environments: LocalEnvironments
 
 
+_STRATEGY = TypeAdapter(Strategy)
+
+
 @dataclass(frozen=True)
 class ReleaseFile:
     """A release.yml without problems: its entries and strategies by environment."""
@@ -163,7 +299,7 @@ def read(path: Path, kind: type[Tracked | Local] = Tracked) -> ReleaseFile:
     strategies: dict[str, Strategy] = {}
     for name in ("", *entries):
         try:
-            strategies[name] = strategy.complete(_traffic(document, name))
+            strategies[name] = complete(_traffic(document, name))
         except StrategyError as error:
             problems.append(_unfit(error, name, document))
             if not name:  # an environment's strategy builds on the project's
@@ -223,6 +359,30 @@ def evidence_problem(file: Path, sha256: str, place: Place) -> Problem | None:
 def schema() -> Mapping[str, Any]:
     """The JSON Schema of a tracked release.yml."""
     return settings.schema(Tracked)
+
+
+def complete(traffic: Mapping[str, object]) -> Strategy:
+    """The strategy of a valid `traffic`, with the defaults filled in; raises StrategyError.
+
+    Steps that do not end at 100 get 100 as their last: a promotion never stops half way.
+    """
+    strategy = _STRATEGY.validate_python(traffic)
+    steps, requests = strategy.steps, strategy.requests if "requests" in traffic else ()
+    if list(steps) != sorted(set(steps)):
+        raise StrategyError("steps", f"`steps` are {list(steps)}", "percentages that rise")
+    if steps[0] > HALF:
+        why = f"a first step of at most {HALF} that leaves a baseline as much as green gets"
+        raise StrategyError("steps", f"`steps` are {list(steps)}", why)
+    if steps[-1] != 100:
+        steps = (*steps, 100)
+        requests = (*requests, requests[-1]) if requests else ()
+    if not requests:
+        first, middle, _ = Strategy.requests
+        requests = tuple(first if percent in (steps[0], 100) else middle for percent in steps)
+    if len(requests) != len(steps):
+        found = f"`requests` are {len(requests)} numbers"
+        raise StrategyError("requests", found, f"one for each step of {list(steps)}")
+    return replace(strategy, steps=steps, requests=requests)
 
 
 def _traffic(document: Document, environment: str) -> dict[str, Any]:

@@ -18,7 +18,13 @@ from ml.backends.runs import Watch, unwatched
 from ml.core.errors import Exit, Place, Problem, Refused
 from ml.release import serving
 from ml.release.canary import canary
-from ml.release.canary.canary import Outcome
+from ml.release.canary.canary import (
+    Outcome,
+    clear_canary,
+    remove_leftovers,
+    start_trial,
+    without_canary,
+)
 from ml.release.declaration import desired_state, projects
 from ml.release.declaration.desired_state import Declared
 from ml.release.declaration.projects import Project
@@ -26,12 +32,6 @@ from ml.release.declaration.release_file import evidence_path, evidence_problem,
 from ml.release.promotion.gate_check import GateCheck, check_gates
 from ml.release.rollout import history
 from ml.release.rollout.history import History, Release, record_applied, record_refused
-from ml.release.rollout.trial import (
-    clear_canary,
-    remove_leftovers,
-    start_trial,
-    without_canary,
-)
 from ml.release.serving import Serving
 from ml.serving import endpoint
 from ml.serving.deployment import Deployment

@@ -15,9 +15,8 @@ from pathlib import Path
 from ml.core.errors import Problem, Refused
 from ml.release import audit
 from ml.release.canary import canary
-from ml.release.canary.canary import Outcome
+from ml.release.canary.canary import Outcome, clear_canary, start_trial
 from ml.release.declaration import desired_state, projects
-from ml.release.rollout.trial import clear_canary, start_trial
 from ml.serving import endpoint, faulty
 from ml.serving.server import Launch
 

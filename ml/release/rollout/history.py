@@ -11,7 +11,7 @@ from ml.release import audit
 from ml.release.canary.canary import Outcome
 from ml.release.declaration import desired_state
 from ml.release.declaration.desired_state import Declared
-from ml.release.declaration.strategy import Strategy
+from ml.release.declaration.release_file import Strategy
 from ml.serving.server import Launch
 
 Line = Mapping[str, object]

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ml.core.errors import Problem, Refused
-from ml.release.canary.observations import prediction
+from ml.release.canary.traffic import prediction
 from ml.serving import endpoint
 from ml.serving.router.records import FOLDER, numbered
 from ml.toolkit.reference import Kind, clean

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ml.release.canary import canary
 from ml.release.canary.canary import Outcome
-from ml.release.declaration.strategy import Strategy
+from ml.release.declaration.release_file import Strategy
 from ml.serving import endpoint, server
 from ml.serving.endpoint import Canary, Live
 from ml.serving.server import Launch, Server

@@ -13,7 +13,7 @@ import pytest
 
 from ml.core.errors import Refused
 from ml.release.canary import canary
-from ml.release.canary.replay import Replay
+from ml.release.canary.traffic import Replay
 from ml.serving import endpoint, processes
 from ml.serving.router.routes import DEPLOYMENT_HEADER
 from tests.release.canary.greens import BAD_GREENS, BURST, IDLE, SAMPLES, STRATEGY, TWICE, Servers

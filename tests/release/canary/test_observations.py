@@ -1,4 +1,4 @@
-"""ml.release.canary.observations: a step's latencies by interval."""
+"""ml.release.canary.traffic: a step's latencies by interval."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from ml.release.canary.observations import LatencyIntervals
+from ml.release.canary.traffic import LatencyIntervals
 
 
 def tallies(green: int, baseline: int) -> Mapping[str, Mapping[str, list[int]]]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ml.release.canary import replay
-from ml.release.canary.replay import Replay, Traffic
+from ml.release.canary import traffic
+from ml.release.canary.traffic import Replay, Traffic
 
 Tallies = dict[str, dict[str, int]]
 
@@ -21,7 +21,7 @@ def tallies(blue: int, green: int, copies: int = 0) -> Tallies:
 @pytest.fixture
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """The rate is told apart over no time at all: one request more than was sent is enough."""
-    monkeypatch.setattr(replay, "NOTICE_S", 0.0)
+    monkeypatch.setattr(traffic, "NOTICE_S", 0.0)
 
 
 @pytest.mark.parametrize(

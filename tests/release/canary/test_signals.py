@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from ml.release.canary.signals import Memory, Side, Verdict, decide, latency_evidence
-from ml.release.declaration.strategy import Strategy
+from ml.release.declaration.release_file import Strategy
 from ml.serving.router.records import BUCKETS, bucket
 
 STRATEGY = Strategy(requests=(100, 100, 100), prediction="answer")

@@ -15,8 +15,7 @@ from jsonschema import Draft202012Validator
 from ml.backends.local.snapshot import IgnoreFile
 from ml.core.errors import Problem, Refused
 from ml.release.declaration import release_file
-from ml.release.declaration.release_file import SCHEMA, schema
-from ml.release.declaration.strategy import Strategy
+from ml.release.declaration.release_file import SCHEMA, Strategy, schema
 from policies.promotion import gate_settings, watch
 from tests.conftest import ROOT
 from tests.release import tiny

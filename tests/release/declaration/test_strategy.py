@@ -7,17 +7,17 @@ from dataclasses import asdict
 
 import pytest
 
-from ml.release.canary import observations, signals
-from ml.release.canary.observations import REFERENCE, Answers, edges, prediction, shape
+from ml.release.canary import signals, traffic
 from ml.release.canary.signals import Side
-from ml.release.declaration import strategy
-from ml.release.declaration.strategy import Strategy
+from ml.release.canary.traffic import REFERENCE, Answers, edges, prediction, shape
+from ml.release.declaration import release_file
+from ml.release.declaration.release_file import Strategy
 from ml.serving.router.records import Tally
 
 
 def test_without_a_word_the_defaults_hold() -> None:
     """An empty choice of everything is the same as none."""
-    assert strategy.complete({}) == Strategy()
+    assert release_file.complete({}) == Strategy()
 
 
 @pytest.mark.parametrize(
@@ -31,13 +31,13 @@ def test_without_a_word_the_defaults_hold() -> None:
 )
 def test_a_promotion_ends_at_100(steps: list[int], found: tuple[int, ...]) -> None:
     """Whatever the steps are, with a number of requests for each."""
-    made = strategy.complete({"steps": steps})
+    made = release_file.complete({"steps": steps})
     assert made.steps == found and len(made.requests) == len(found)
 
 
 def test_mirroring_is_a_stage_before_the_steps() -> None:
     """With as many requests as the first step; its share of the false alarms is taken from all."""
-    made = strategy.complete({"mirror": 20})
+    made = release_file.complete({"mirror": 20})
     assert [str(stage) for stage in made.stages] == ["a copy of 20 %", "10 %", "50 %", "100 %"]
     assert [stage.requests for stage in made.stages] == [150, 150, 600, 150]
     assert signals.limit(made) > signals.limit(Strategy())
@@ -67,7 +67,7 @@ def test_bins_keep_close_values_together() -> None:
     """Few values: their borders lie between them. Many: as many bins as asked for, and two."""
     cuts = edges([1.0] * 30 + [2.0] * 30)
     assert len(cuts) == 3 and cuts[0] < 0.9 and 1.4 < cuts[1] < 1.6 and cuts[2] > 2.1
-    assert len(edges([float(n) for n in range(1000)])) == observations.BINS + 1
+    assert len(edges([float(n) for n in range(1000)])) == traffic.BINS + 1
     assert edges([5.0]) == [2.5, 7.5]
 
 

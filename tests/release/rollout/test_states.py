@@ -25,6 +25,7 @@ from ml.backends.registry import Version
 from ml.core.errors import Problem, Refused
 from ml.release import audit
 from ml.release.canary import canary
+from ml.release.canary import canary as trials
 from ml.release.canary.canary import Outcome
 from ml.release.declaration import desired_state
 from ml.release.declaration.desired_state import Declared
@@ -32,7 +33,6 @@ from ml.release.promotion import propose as proposing
 from ml.release.promotion.gate_check import GateCheck
 from ml.release.rollout import apply as applying
 from ml.release.rollout import history, rollback, status
-from ml.release.rollout import trial as trials
 from ml.serving import endpoint, processes, server
 from ml.serving.endpoint import Canary
 from ml.serving.router import process
