@@ -22,10 +22,9 @@ import numpy as np
 
 from benchmarks.load import Caller, closed_loop, latencies, share
 from ml.serving import processes, server
-from ml.serving.client import hardware
 from ml.serving.scoring.manifest import folder_digest, write_manifest
 from ml.serving.scoring.tabular import FILE, MODEL
-from ml.serving.server import Launch
+from ml.serving.server import Launch, hardware
 
 TREES, COLUMNS, TEXTS = 300, 30, 3
 ROUNDS = 5

@@ -55,11 +55,10 @@ def demo(
     start = time.monotonic()
     open_backend().prepare()
     from ml.release.declaration import projects
-    from ml.release.rollout.invoke import example
 
     small, worse = parse_changes(first or []), parse_changes(bad or [])
     steps = Steps(projects.find(project))
-    model = steps.project.deployment().endpoint
+    model = steps.project.endpoint()
     fresh = open_backend().registry.champion(model, "local") is None
     with open_backend().sharing():
         if fresh:
@@ -72,7 +71,7 @@ def demo(
     if promoted or fresh:
         steps.bad_green(fault)
     typer.echo(f"\ndone in {time.monotonic() - start:.0f} s; next:", err=True)
-    typer.echo(f"  {example(proposal.model, proposal.model)}", err=True)
+    typer.echo(f"  {projects.example(proposal.model, proposal.model)}", err=True)
     if proposal.champion and proposal.champion != proposal.version:
         both = f"{proposal.model}:{proposal.version} {proposal.model}:{proposal.champion}"
         typer.echo(f"  ml compare {both} --format md", err=True)
@@ -148,7 +147,8 @@ class Steps:
     def ask(self, endpoint: str, question: str) -> None:
         """Send a request to the endpoint and print the answer."""
         from ml.cli.commands.serving import answer_texts
-        from ml.release.rollout.invoke import ask, example, of_text
+        from ml.release.declaration.projects import example
+        from ml.release.rollout.invoke import ask, of_text
 
         request = of_text(endpoint, question) if question else self.project.samples()[0]
         typed = f"ml invoke {endpoint} {shlex.quote(question)}"
@@ -228,8 +228,9 @@ class Steps:
         applied = apply(open_backend(), self.project.name, "local", who, progress=show_canary)
         if applied is None:  # somebody undid the declaration in the meantime
             raise typer.Exit(Exit.RUN_FAILED)
-        instead = f", in place of version {applied.replaced}" if applied.replaced else ""
-        typer.echo(f"{applied.model} {applied.version} serves now{instead}", err=True)
+        version, champion = applied.version, applied.replaced
+        instead = f", in place of version {champion.version}" if champion else ""
+        typer.echo(f"{version.model} {version.version} serves now{instead}", err=True)
 
     def _step(self, typed: str, why: str = "") -> None:
         self.number += 1

@@ -1,17 +1,25 @@
-"""The audit log: append-only JSON lines, each holding the hash of the one before."""
+"""The audit log: append-only JSON lines, each holding the hash of the one before.
+
+The history of an endpoint is what its lines say of versions applied, rolled back and signed off.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
 from ml.core import faults, files, home
 from ml.core.errors import Exit, Place, Problem, Refused
+from ml.release.declaration.desired_state import Declared
+from ml.serving.server import Launch
 
 START = "0" * 64  # what the first line holds in place of a hash before it
+APPLIED, ROLLED_BACK = "applied", "rolled-back"  # events of a rollout
+Line = Mapping[str, object]
 
 
 def path() -> Path:
@@ -107,4 +115,167 @@ def _broken(number: int, why: str) -> Refused:
             Place(str(path()), number),
         ),
         exit_code=Exit.GATE_SAID_NO,
+    )
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """The result of an apply: `outcome` is "applied", "rolled-back" or "refused".
+
+    `why` is of the last two; `by` is the person who approved it, "" for nobody.
+    """
+
+    at: str
+    outcome: str
+    version: str
+    why: str
+    by: str
+
+    def to_json(self) -> Mapping[str, str]:
+        """As JSON takes it."""
+        return asdict(self)
+
+
+class History:
+    """The lines of one endpoint in an audit log that was verified when it was read."""
+
+    def __init__(self, endpoint: str, log: Sequence[Line]) -> None:
+        self._endpoint, self._log = endpoint, log
+        self._rollouts = [
+            line
+            for line in log
+            if line.get("endpoint") == endpoint and line["event"] in (APPLIED, ROLLED_BACK)
+        ]
+
+    @property
+    def applied(self) -> Sequence[Line]:
+        """The line of every version that went live, oldest first."""
+        return [line for line in self._rollouts if line["event"] == APPLIED]
+
+    @property
+    def served(self) -> Sequence[Line]:
+        """The `applied` lines of the versions that a rollback may return to; the last is live.
+
+        A rollback removes what came after: after 1, 2, 3 and 2 again there are 1 and 2, and 3 would
+        be a promotion again.
+        """
+        lines: list[Line] = []
+        for line in self.applied:
+            pairs = [_pair(earlier) for earlier in lines]
+            if _pair(line) in pairs:
+                lines = lines[: pairs.index(_pair(line))]
+            lines.append(line)
+        return lines
+
+    def served_before(self, launch: Launch) -> bool:
+        """Whether this model with this serving code is among those that may be returned to."""
+        return any(is_launch(line, launch) for line in self.served)
+
+    def last_refusal(self, declared: Declared) -> str | None:
+        """Why the declared version was rolled back, if nothing happened to it since."""
+        for line in reversed(self._rollouts):
+            if line["event"] == ROLLED_BACK and line.get("decision") == declared.decision:
+                return str(line["why"])
+            if line["event"] == APPLIED and line["digest"] == declared.digest:
+                return None
+        return None
+
+    def rolled_back(self, launch: Launch, decision: str | None = None) -> Line | None:
+        """The line of the rollback when this model with this code was not applied since.
+
+        Only of the proposal with that decision, if one is given. None when it was never rolled
+        back.
+        """
+        for line in reversed(self._rollouts):
+            if is_launch(line, launch) and decision in (None, line.get("decision")):
+                return line if line["event"] == ROLLED_BACK else None
+        return None
+
+    def refused(self) -> Sequence[Attempt]:
+        """The versions that were rolled back and not applied since, the latest last."""
+        attempts: dict[str, Attempt] = {}
+        for line in self._rollouts:
+            attempts.pop(str(line["digest"]), None)
+            if line["event"] == ROLLED_BACK:
+                attempts[str(line["digest"])] = _attempt(line)
+        return list(attempts.values())
+
+    def approver(self, digest: str) -> str:
+        """The person who approved the model when it was applied last; "" for nobody."""
+        for line in reversed(self.applied):
+            if line["digest"] == digest:
+                return str(line.get("approved_by", ""))
+        return ""
+
+    def last_attempt(self, project: str, environment: str) -> Attempt | None:
+        """The result of the last apply that changed or refused something; None before the first."""
+        for line in reversed(self._log):
+            if line in self._rollouts:
+                return _attempt(line)
+            decision = line.get("decision")
+            if line["event"] == "decision" and isinstance(decision, Mapping):
+                request = decision["request"]
+                here = (line.get("project"), request["environment"]) == (project, environment)
+                if here and request["step"] == "apply" and decision["outcome"] == "refused":
+                    return Attempt(
+                        at=str(line["at"]),
+                        outcome="refused",
+                        version=str(request["version"]),
+                        why="gates that failed: " + ", ".join(_blocking(decision["results"])),
+                        by=str(request["approved_by"]),
+                    )
+        return None
+
+    def reason(self, decision: str) -> str:
+        """The reason that was given for the decision with that hash, "" without one."""
+        for line in self._log:
+            details = line.get("decision")
+            if line["hash"] == decision and isinstance(details, Mapping):
+                return str(details["request"]["reason"])
+        return ""
+
+
+def history(endpoint: str) -> History:
+    """The endpoint's history; raises Refused when a line of the audit log was changed."""
+    return History(endpoint, verify())
+
+
+def refused_before(line: Line, expected: str, hint: str) -> Refused:
+    """The error for a version that the line of the log says was rolled back."""
+    return Refused(
+        Problem(
+            "refused-before",
+            f"{line['model']} {line['version']} was rolled back on {str(line['at'])[:16]}: "
+            f"{line['why']}",
+            expected,
+            hint,
+        ),
+        exit_code=Exit.GATE_SAID_NO,
+    )
+
+
+def is_launch(line: Line, launch: Launch) -> bool:
+    """Whether the line is of this model with this serving."""
+    return _pair(line) == (launch.digest, launch.serving)
+
+
+def _pair(line: Line) -> tuple[object, object]:
+    return line.get("digest"), line.get("serving")
+
+
+def _blocking(results: Sequence[Mapping[str, object]]) -> list[str]:
+    return [
+        str(result["gate"])
+        for result in results
+        if (result["mode"], result["verdict"]) == ("enabled", "fail")
+    ]
+
+
+def _attempt(line: Line) -> Attempt:
+    return Attempt(
+        at=str(line["at"]),
+        outcome=str(line["event"]),
+        version=str(line["version"]),
+        why=str(line.get("why", "")),
+        by=str(line.get("approved_by", "")),
     )

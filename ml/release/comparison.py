@@ -15,7 +15,7 @@ from ml.backends.registry import Version
 from ml.backends.runs import Run, Watch, unwatched
 from ml.core.errors import Problem, Refused
 from ml.release.declaration import desired_state, projects
-from ml.release.evidence import evidence, supply_chain
+from ml.release.evidence import evidence
 from ml.release.evidence.recomputation import Predictions, read_predictions
 from ml.release.promotion.gate_check import champion_evidence, decide_on, load_gates
 from ml.release.versions import EVALUATION, MODEL, descendants
@@ -148,11 +148,10 @@ def versus(
         project = projects.find(candidate.project)
         gates = load_gates(project)
         confidence = gates["non-inferiority"].number("confidence")
-        chain = supply_chain.today(ours.evidence.supply_chain)
         decision = decide_on(
             gates,
             candidate,
-            replace(ours.evidence, supply_chain=chain),
+            evidence.with_advisories(ours.evidence),
             against_evidence,
             environment,
             reason=desired_state.reason_for(project.name, environment, ours.digest),
@@ -174,7 +173,7 @@ def _resolve(backend: Backend, reference: str, model: str | None) -> Version | R
     """The version of a reference, or the run where its model is not registered."""
     if reference.startswith(CHAMPION):
         environment = desired_state.check_environment(reference.removeprefix(CHAMPION))
-        models = [model] if model else [each.deployment().endpoint for each in projects.every()]
+        models = [model] if model else [each.endpoint() for each in projects.every()]
         champions = [
             champion
             for name in models

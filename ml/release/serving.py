@@ -1,4 +1,4 @@
-"""How a model is served: its serving code and the settings of its deployment, under one digest.
+"""How a model is served: its serving code and the settings of deployment.yml, under one digest.
 
 A release declares the digest beside the model's. What was proposed is kept, so that a rollback
 serves what served before, whatever the project's files say by then.
@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
 from pathlib import Path
 from typing import Any
@@ -19,9 +20,9 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from ml.backends.base import Backend
 from ml.backends.registry import Version
 from ml.core import files, home
-from ml.core.errors import Exit, Problem, Refused
-from ml.serving.deployment import Deployment
+from ml.core.errors import Exit, Problem, Refused, errors
 from ml.serving.server import HomePath, Launch
+from ml.specs.sdk.load import Spec, load
 
 # What names a deployment, and does not change how it serves.
 NAMES = frozenset(
@@ -29,9 +30,17 @@ NAMES = frozenset(
 )
 
 
+MAX_TIMEOUT_MS = 180_000  # the longest request timeout of a managed online endpoint
+TIMEOUT = "SCORING_TIMEOUT_MS"
+
+
 @dataclass(frozen=True)
 class Serving:
-    """A snapshot of the serving code, and the deployment's settings as deployment.yml has them."""
+    """The serving code, and the deployment's settings as deployment.yml has them.
+
+    `code` is the project's folder, or a snapshot of it; `scoring_script` is relative to it.
+    `collect` is the share of requests that the `data_collector` records.
+    """
 
     __pydantic_config__ = ConfigDict(extra="forbid", strict=True)
 
@@ -42,8 +51,22 @@ class Serving:
     settings: Mapping[str, Any]
 
     @property
+    def endpoint(self) -> str:
+        """The endpoint that it is deployed to, which names the model too."""
+        return str(self.settings["endpoint_name"])
+
+    @property
+    def instance_type(self) -> str:
+        """The machine that Azure ML serves it on; "" where deployment.yml names none."""
+        return str(self.settings.get("instance_type") or "")
+
+    def snapshot(self, backend: Backend) -> Serving:
+        """The same with its code in a snapshot, which its digest is made from."""
+        return replace(self, code=backend.snapshot(self.code))
+
+    @property
     def digest(self) -> str:
-        """The sha256 of code and settings, in hex; the names of the deployment do not count."""
+        """The sha256 of the snapshot and settings, in hex; the deployment's names do not count."""
         content = {
             "code": self.code.name,
             "scoring_script": self.scoring_script,
@@ -73,14 +96,61 @@ class Serving:
 _SERVING = TypeAdapter(Serving)
 
 
-def current(backend: Backend, deployment: Deployment) -> Serving:
-    """How the project's files serve now; the code is kept in a snapshot."""
+def read(folder: Path) -> Serving:
+    """endpoint.yml and deployment.yml in the folder; Refused when they do not fit together."""
+    from ml.specs.check.check import check
+
+    endpoint_spec, spec = load(folder / "endpoint.yml"), load(folder / "deployment.yml")
+    if problems := errors([*check(endpoint_spec), *check(spec)]):
+        raise Refused(*problems)
+    for each, family in ((endpoint_spec, "online_endpoint"), (spec, "online_deployment")):
+        if each.kind.family != family:
+            expected = f"an {family.replace('_', ' ')}"
+            raise Refused(Problem("wrong-kind", f"a {each.kind}", expected, place=each.place()))
+    endpoint, deployment = endpoint_spec.entity, spec.entity
+    if deployment.endpoint_name != endpoint.name:
+        raise Refused(
+            Problem(
+                "endpoint-mismatch",
+                f"the deployment is for `{deployment.endpoint_name}`",
+                f"the endpoint of endpoint.yml, `{endpoint.name}`",
+                place=spec.place("endpoint_name"),
+            )
+        )
+    configuration = deployment.code_configuration
+    if configuration is None:
+        raise Refused(
+            Problem(
+                "no-code",
+                "the deployment has no `code_configuration`",
+                "the code and the scoring script that answer",
+                "endpoints without code need MLflow models, which are pickles",
+                spec.place(),
+            )
+        )
+    code = (folder / configuration.code).resolve()
+    script = str(configuration.scoring_script)
+    if not (code / script).is_file():
+        raise Refused(
+            Problem(
+                "no-scoring-script",
+                f"there is no {script} in {code}",
+                "a file relative to `code_configuration.code`",
+                place=spec.place("code_configuration", "scoring_script"),
+            )
+        )
+    settings = deployment.request_settings
+    variables = {str(k): str(v) for k, v in (deployment.environment_variables or {}).items()}
+    if settings is not None and settings.request_timeout_ms:
+        # A managed endpoint sets it from request_settings.
+        variables.setdefault(TIMEOUT, str(settings.request_timeout_ms))
+    _check_timeout(variables.get(TIMEOUT), spec)
     return Serving(
-        code=backend.snapshot(deployment.code),
-        scoring_script=deployment.scoring_script,
-        environment_variables=deployment.environment_variables,
-        collect=deployment.collect,
-        settings=deployment.settings,
+        code=code,
+        scoring_script=script,
+        environment_variables=variables,
+        collect=_collected(deployment.data_collector),
+        settings=spec.document.data,
     )
 
 
@@ -121,6 +191,40 @@ def changes(before: Serving, after: Serving) -> Iterator[str]:
         was, now = before.settings.get(key), after.settings.get(key)
         if was != now:
             yield f"{key}: {_shown(was)} → {_shown(now)}"
+
+
+def _check_timeout(value: str | None, spec: Spec) -> None:
+    """Refuse a timeout that a managed endpoint does not accept."""
+    if value is None or (re.fullmatch(r"[1-9][0-9]{0,5}", value) and int(value) <= MAX_TIMEOUT_MS):
+        return
+    is_variable = spec.document.get("environment_variables", TIMEOUT) is not None
+    keys = ("environment_variables", TIMEOUT) if is_variable else ("request_settings",)
+    raise Refused(
+        Problem(
+            "wrong-value",
+            f"an answer may take `{value[:40]}` milliseconds",
+            f"a whole number from 1 to {MAX_TIMEOUT_MS}",
+            place=spec.place(*keys),
+        )
+    )
+
+
+def _collected(collector: Any) -> float:
+    """The share of payloads to record: all, unless `sampling_rate` is lower.
+
+    `request` and `response` are the collections of payload logging; both are needed here. Other
+    collections are written by the scoring script itself.
+    """
+    if collector is None:
+        return 0.0
+    enabled = {
+        name
+        for name, collection in collector.collections.items()
+        if str(collection.enabled).lower() == "true"
+    }
+    if not {"request", "response"} <= enabled:
+        return 0.0
+    return 1.0 if collector.sampling_rate is None else float(collector.sampling_rate)
 
 
 def _path(digest: str) -> Path:

@@ -15,7 +15,7 @@ from ml.backends.local.runs.store import LocalRuns
 from ml.cli.app import main
 from ml.core import home
 from ml.release.versions import store
-from ml.serving import client, endpoint, processes, server
+from ml.serving import endpoint, processes, server
 from ml.serving.endpoint import Live
 from tests.local import BACKEND
 from tests.release.tiny import model_folder
@@ -75,7 +75,7 @@ def what_there_is(first: str) -> dict[str, object]:
     folders = (home.jobs() / first, home.home() / "models")
     router = endpoint.router("echo")
     assert router is not None
-    answer = client.score(router.port, {"question": "how?"})
+    answer = server.score(router.port, {"question": "how?"})
     assert answer.status == 200
     return {
         "run": LocalRuns().find(first),

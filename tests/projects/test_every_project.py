@@ -9,7 +9,7 @@ import pytest
 
 from ml.release.declaration import release_file
 from ml.release.selection import weights
-from ml.serving.deployment import read
+from ml.release.serving import read
 from ml.specs.check.check import check
 from ml.specs.plan.json import from_json, to_json
 from ml.specs.plan.planning import plan

@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from ml.core.errors import Refused
-from ml.serving import client, endpoint, processes, server
+from ml.serving import endpoint, processes, server
 from ml.serving.endpoint import Live
 from ml.serving.router import process
 from ml.serving.server import Server
@@ -44,11 +44,11 @@ def echo(own_home: Path, tmp_path: Path) -> Iterator[Live]:
 
 def test_it_serves_the_launched_model(echo: Live) -> None:
     """It answers with the digest of its model; invalid requests get 400, a failing script 500."""
-    answer = client.score(echo.server.port, {"question": "how?"})
+    answer = server.score(echo.server.port, {"question": "how?"})
     expected = {"echo": "how?", "top": 3, "model_digest": echo.launch.digest}
     assert (answer.status, answer.body) == (200, expected)
-    assert client.score(echo.server.port, {"data": []}).status == 400
-    assert client.score(echo.server.port, {"question": "break"}).status == 500
+    assert server.score(echo.server.port, {"data": []}).status == 400
+    assert server.score(echo.server.port, {"question": "break"}).status == 500
 
 
 def test_it_listens_on_the_loopback_address(echo: Live) -> None:
@@ -70,11 +70,11 @@ def test_its_environment_holds_no_secret_of_the_caller(
 
 def test_latency_is_measured_with_the_hardware(echo: Live) -> None:
     """Percentiles are in order, and an error raises instead of counting."""
-    timing = client.measure(echo.server.port, [{"question": "how?"}, {"question": "why?"}], 50)
+    timing = server.measure(echo.server.port, [{"question": "how?"}, {"question": "why?"}], 50)
     assert 0 < timing.p50_ms <= timing.p95_ms <= timing.p99_ms
     assert timing.requests == 50 and "cores" in timing.hardware
     with pytest.raises(ValueError, match="400"):
-        client.measure(echo.server.port, [{}], 50)
+        server.measure(echo.server.port, [{}], 50)
 
 
 def test_stopping_ends_every_process(slot: Path, tmp_path: Path) -> None:
@@ -174,7 +174,7 @@ def test_it_outlives_the_command_that_started_it(own_home: Path, tmp_path: Path)
     pid, port = map(int, done.stdout.split())
     try:
         assert server.is_up(Server(slot, pid, port))
-        assert client.score(port, {"question": "how?"}).status == 200
+        assert server.score(port, {"question": "how?"}).status == 200
     finally:
         assert processes.stop(slot) is True
 
@@ -206,7 +206,7 @@ def test_a_router_moves_to_another_port(echo: Live) -> None:
     port = processes.free_port()
     moved, started = endpoint.ensure("echo", port)
     assert started and moved == echo
-    assert client.score(port, {"question": "how?"}).deployment == "blue"
+    assert server.score(port, {"question": "how?"}).deployment == "blue"
     assert before and not psutil.pid_exists(before.pid)
 
 
@@ -220,7 +220,7 @@ def test_a_killed_router_is_restarted_on_the_same_port(echo: Live) -> None:
     assert endpoint.ensure("echo") == (echo, True)
     again = endpoint.router("echo")
     assert again and again.port == before.port
-    assert client.score(again.port, {"question": "how?"}).status == 200
+    assert server.score(again.port, {"question": "how?"}).status == 200
 
 
 def test_stopping_an_endpoint_stops_its_router(echo: Live) -> None:

@@ -52,7 +52,7 @@ def start(
     from ml.release.declaration.desired_state import check_environment
 
     environment = check_environment(env)
-    model = projects.find(project).deployment().endpoint
+    model = projects.find(project).endpoint()
     registry = open_backend().registry
     first = registry.find(model, a) if a else registry.champion(model, environment)
     if first is None:

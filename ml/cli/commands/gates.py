@@ -46,7 +46,7 @@ def verify_evidence(model: Model, version: Version, as_json: AsJson = False) -> 
 
     Names all that differs; exit 3 when something does. `ml gate` checks freshness and thresholds.
     """
-    from ml.release.evidence.evidence import checks
+    from ml.release.evidence.verification import checks
 
     registered = open_backend().registry.find(model, version)
     results = checks(registered)

@@ -14,10 +14,10 @@ from ml.core.errors import Exit
 
 if TYPE_CHECKING:
     from ml.backends.runs import Event
+    from ml.release.audit import Attempt
     from ml.release.promotion.propose import Proposal
     from ml.release.rollout.apply import Applied
     from ml.release.rollout.drill import Drilled
-    from ml.release.rollout.history import Attempt
     from ml.release.rollout.plan import Plan
     from ml.release.rollout.status import Status
 
@@ -289,13 +289,14 @@ def _nothing(project: str, to: str) -> dict[str, object]:
 
 
 def _document(promotion: Applied) -> dict[str, object]:
+    version, replaced = promotion.version, promotion.replaced
     return {
         "outcome": promotion.outcome,
-        "endpoint": promotion.endpoint,
-        "model": promotion.model,
-        "version": promotion.version,
-        "digest": promotion.digest,
-        "replaced": promotion.replaced,
+        "endpoint": promotion.change.launch.endpoint,
+        "model": version.model,
+        "version": version.version,
+        "digest": version.digest,
+        "replaced": replaced.version if replaced else None,
         "canary": promotion.canary.to_json() if promotion.canary else None,
         "url": promotion.router.url if promotion.router else None,
         "decision": promotion.decision.to_json(),
@@ -305,7 +306,7 @@ def _document(promotion: Applied) -> dict[str, object]:
 def _show(project: str, to: str, promotion: Applied | None, every: bool = False) -> None:
     """Print what an apply came to."""
     from ml.cli.render import verdicts
-    from ml.release.rollout.invoke import example
+    from ml.release.declaration.projects import example
     from ml.release.rollout.status import status as look
 
     if promotion is None:
@@ -313,6 +314,7 @@ def _show(project: str, to: str, promotion: Applied | None, every: bool = False)
         typer.echo(status_text(current), err=True)
         typer.echo(f"next: ml release propose {project}{_env(to)}", err=True)
         return
+    version = promotion.version
     verdicts.show(promotion.decision, every=every)
     if promotion.canary and promotion.canary.replayed:
         typer.echo(
@@ -322,8 +324,8 @@ def _show(project: str, to: str, promotion: Applied | None, every: bool = False)
         )
     if promotion.router:
         was = "serves now" if promotion.started else "was serving already"
-        typer.echo(f"{promotion.model} {promotion.version} {was}: {promotion.router.url}", err=True)
-        typer.echo(f"next: {example(promotion.endpoint, promotion.model)}", err=True)
+        typer.echo(f"{version.model} {version.version} {was}: {promotion.router.url}", err=True)
+        typer.echo(f"next: {example(promotion.change.launch.endpoint, version.model)}", err=True)
     elif [result.gate for result in promotion.decision.blocking] == ["sign-off"]:
         typer.echo(_next(project, to), err=True)
 

@@ -88,15 +88,15 @@ def invoke(
 ) -> None:
     """Ask a served model; its server is started if it is not running."""
     from ml.release.declaration import projects
-    from ml.release.rollout.invoke import ask, example, of_text
+    from ml.release.rollout.invoke import ask, of_text
     from ml.serving import endpoint as endpoints
 
     names = {project.name for project in projects.every()}
     # No endpoint's name has an underscore.
     if endpoint not in endpoints.folders() and ("_" in endpoint or endpoint in names):
-        endpoint = projects.find(endpoint).deployment().endpoint
+        endpoint = projects.find(endpoint).endpoint()
     if not request.strip():
-        hint = example(endpoint, endpoint)
+        hint = projects.example(endpoint, endpoint)
         raise Refused(Problem("no-request", "the request is empty", "some text", hint))
     body = _object(request)
     reply = ask(endpoint, of_text(endpoint, request) if body is None else body)

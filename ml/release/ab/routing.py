@@ -6,13 +6,12 @@ from contextlib import ExitStack
 from dataclasses import replace
 
 from ml.backends.base import Backend
-from ml.core.errors import Exit, Problem, Refused
-from ml.release import audit, serving
+from ml.core.errors import Problem, Refused
+from ml.release import audit
 from ml.release.ab.experiment import Experiment
 from ml.release.canary.canary import smoke_test
 from ml.release.declaration import projects
 from ml.release.promotion.gate_check import check_gates
-from ml.release.rollout import history
 from ml.serving import endpoint, server
 from ml.serving.endpoint import Canary, Live
 from ml.serving.router.process import Router
@@ -35,7 +34,7 @@ def serve(
     project = projects.find(experiment.project)
     version = backend.registry.find(experiment.model, experiment.b.version)
     name = experiment.endpoint
-    launch = serving.current(backend, project.deployment()).launch(version, name)
+    launch = project.serving().snapshot(backend).launch(version, name)
     _check_not_rolled_back(launch, project.name)
     check = check_gates(
         *(backend, project, version, experiment.environment),
@@ -122,16 +121,11 @@ def _state(experiment: Experiment) -> Live:
 
 def _check_not_rolled_back(launch: Launch, project: str) -> None:
     """Refuse a B whose canary rolled it back: an experiment has no canary."""
-    if (line := history.of(launch.endpoint).rolled_back(launch)) is not None:
-        raise Refused(
-            Problem(
-                "refused-before",
-                f"{launch.model} {launch.version} was rolled back on {str(line['at'])[:16]}: "
-                f"{line['why']}",
-                "a B that its canary has not rolled back: an experiment has no canary",
-                f"fix its serving code, or propose it again: ml release propose {project}",
-            ),
-            exit_code=Exit.GATE_SAID_NO,
+    if (line := audit.history(launch.endpoint).rolled_back(launch)) is not None:
+        raise audit.refused_before(
+            line,
+            "a B that its canary has not rolled back: an experiment has no canary",
+            f"fix its serving code, or propose it again: ml release propose {project}",
         )
 
 

@@ -25,7 +25,7 @@ from ml.release.canary.traffic import (
     Traffic,
 )
 from ml.release.declaration.release_file import Strategy
-from ml.serving import client, endpoint, processes, server
+from ml.serving import endpoint, processes, server
 from ml.serving.endpoint import Canary, Live
 from ml.serving.router.process import Router
 from ml.serving.server import Launch, Server
@@ -281,7 +281,7 @@ def smoke_test(green: Server, launch: Launch, samples: Samples) -> None:
     """Send every sample request; Refused (smoke-failed) unless the launched model answers."""
     for sample in samples:
         try:
-            answer = client.score(green.port, sample)
+            answer = server.score(green.port, sample)
         except (OSError, http.client.HTTPException) as error:
             raise _smoke_failed(green, f"no answer to {sample}: {error}") from None
         if answer.status != 200 or not isinstance(answer.body, dict):

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import difflib
 import json
+import shlex
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from ml.core import documents, repository
 from ml.core.errors import Place, Problem, Refused
-from ml.serving.deployment import Deployment, read
+from ml.release import serving
+from ml.release.serving import Serving
 
 
 @dataclass(frozen=True)
@@ -41,9 +44,16 @@ class Project:
         name = documents.read(path, repository.shown(path)).get("name") if path.is_file() else None
         return str(name) if name else None
 
-    def deployment(self) -> Deployment:
-        """The settings in endpoint.yml and deployment.yml; raises Refused when they are wrong."""
-        return read(self.folder / "endpoint")
+    def endpoint(self) -> str:
+        """The name in endpoint.yml; raises Refused where there is none."""
+        if (name := self.model()) is None:
+            path = repository.shown(self.folder / "endpoint" / "endpoint.yml")
+            raise Refused(Problem("no-endpoint", f"{self.name} has no endpoint", f"{path}: name"))
+        return name
+
+    def serving(self) -> Serving:
+        """How its files serve; raises Refused for a wrong endpoint.yml or deployment.yml."""
+        return serving.read(self.folder / "endpoint")
 
     def samples(self) -> Sequence[Mapping[str, object]]:
         """The sample requests; raises Refused when there is none, or one is not a JSON object."""
@@ -90,3 +100,26 @@ def every() -> Sequence[Project]:
     """Every folder under ml/projects that can be released, by name."""
     folders = sorted((repository.root() / "ml" / "projects").glob("*/gates.yml"))
     return [Project(path.parent.name, path.parent) for path in folders]
+
+
+def example(name: str, model: str) -> str:
+    """The `ml invoke` command with the first sample request of the model's project, if any."""
+    sample = sample_of(model)
+    if not sample:
+        return f"ml invoke {name} REQUEST, a JSON object with the fields that its score.py reads"
+    text = next(iter(sample.values())) if is_text(sample) else json.dumps(sample)
+    return f"ml invoke {name} {shlex.quote(str(text))}"
+
+
+def sample_of(model: str) -> Mapping[str, object]:
+    """The first sample request of the model's project; empty where there is none."""
+    with suppress(Refused):
+        for project in every():
+            if project.model() == model:
+                return project.samples()[0]
+    return {}
+
+
+def is_text(sample: Mapping[str, object]) -> bool:
+    """Whether the request is one text in one field."""
+    return [type(value) for value in sample.values()] == [str]

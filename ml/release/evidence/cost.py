@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any
 
 from ml.backends.runs import Run
-from ml.serving.client import Timing
+from ml.serving.server import Timing
 
 PREDICTIONS = 1000
 # The prefix of a cluster in a job's `compute`.

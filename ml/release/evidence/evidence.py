@@ -1,17 +1,19 @@
 """evidence.json: assembled when a version is proposed, verified before each decision.
 
-`checks` verifies everything that is kept with a version, offline, and lists all differences.
+The supply chain in it (packages, licences, advisories, bill of materials) is that of the locked
+environment; advisories are looked up again before a decision, because new ones may exist.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -19,30 +21,35 @@ from typing import Any
 from ml.backends.base import Backend
 from ml.backends.registry import Version
 from ml.backends.runs import Run
-from ml.core import faults, files
-from ml.core.errors import Exit, Problem, Refused
-from ml.release.evidence import supply_chain
+from ml.core import faults, files, repository
+from ml.core.errors import Exit, Place, Problem, Refused
 from ml.release.evidence.recomputation import (
     disagreements,
     overlap_disagreements,
     read_predictions,
-    sha256,
 )
-from ml.release.evidence.supply_chain import SBOM
 from ml.release.versions import EVALUATION, EVIDENCE_FILE, MODEL
-from ml.serving.client import Timing
 from ml.serving.scoring.manifest import ManifestError, verify
+from ml.serving.server import Timing
 from ml.toolkit import reference
 from ml.toolkit.evaluation import PREDICTIONS, EvaluationRefused, read_evaluation
 from ml.toolkit.leakage import IDENTIFIERS
 from ml.toolkit.reference import REFERENCE
 from policies.promotion.evidence import SCHEMA_VERSION, Evidence, EvidenceFile, parse, uri
+from policies.supply_chain import packages
+from policies.supply_chain.advisories import Advisories, AdvisoriesError, read
 from policies.supply_chain.formats import formats
+from policies.supply_chain.packages import Package
 
 # Inputs of an evaluation that are not data: the model, and the baseline of its pipeline.
 _COMPARED = (MODEL, "baseline")
 # The field of evidence.json with the sha256 of the reference.
 REFERENCE_FIELD = "reference"
+LOCK = Path("requirements/main.lock")
+# The local copy of OSV records: a folder, a zip or a file. The variable moves it.
+ADVISORIES = Path("policies/supply_chain/advisories")
+VARIABLE = "MLOPS_ADVISORIES"
+SBOM = "sbom.json"
 
 
 def evaluation_of(run: Run) -> Mapping[str, Any]:
@@ -73,7 +80,7 @@ def keep(
     trained_lineage, scored_lineage = (
         backend.runs.entry(run).lineage for run in (trained, evaluated)
     )
-    stated, bill = supply_chain.look()
+    stated, bill = _supply_chain()
     document: dict[str, Any] = {
         **{each.name: evaluation.get(each.name) for each in fields(EvidenceFile)},
         "schema_version": SCHEMA_VERSION,
@@ -204,6 +211,79 @@ def _data(trained: Mapping[str, Any], scored: Mapping[str, Any]) -> Mapping[str,
     return assets
 
 
+def with_advisories(evidence: Evidence) -> Evidence:
+    """The evidence with today's advisories on its packages.
+
+    An older source than that of the evidence only adds advisories. Raises Refused for a source that
+    cannot be read.
+    """
+    source = _advisories()
+    if source is None:
+        return evidence
+    name, advisories = source
+    chain = evidence.supply_chain
+    affecting = advisories.affecting(
+        [
+            Package(name, stated.locked or "", stated.installed or "", stated.licence or "")
+            for name, stated in chain.packages.items()
+        ]
+    )
+    if chain.as_of is not None and chain.as_of > advisories.as_of:
+        every = tuple(sorted({*affecting, *(chain.advisories or ())}))
+        return replace(evidence, supply_chain=replace(chain, advisories=every))
+    today = replace(chain, source=name, as_of=advisories.as_of, advisories=affecting)
+    return replace(evidence, supply_chain=today)
+
+
+def _supply_chain() -> tuple[Mapping[str, object], str]:
+    """The field `supply_chain` of evidence.json, and the text of the bill of materials.
+
+    Without a lock both are empty, which the gate refuses. Raises Refused for a source of advisories
+    that cannot be read.
+    """
+    try:
+        locked = packages.packages(repository.root() / LOCK)
+    except OSError:
+        return {}, ""
+    bill = packages.sbom(locked)
+    stated: dict[str, object] = {
+        "lock": LOCK.as_posix(),
+        "packages": {
+            each.name: {
+                "locked": each.locked,
+                "installed": each.installed,
+                "licence": each.licence,
+            }
+            for each in locked
+        },
+        "sbom": packages.digest(bill),
+    }
+    if (source := _advisories()) is not None:
+        name, advisories = source
+        stated |= {
+            "source": name,
+            "as_of": advisories.as_of.isoformat(),
+            "records": len(advisories.records),
+            "advisories": list(advisories.affecting(locked)),
+        }
+    return stated, bill
+
+
+def _advisories() -> tuple[str, Advisories] | None:
+    """The source's name for messages and its advisories; None without a source."""
+    moved = os.environ.get(VARIABLE)
+    source = Path(moved or repository.root() / ADVISORIES)
+    if not moved and not source.exists():
+        return None
+    name = repository.shown(source)
+    try:
+        return name, read(source)
+    except AdvisoriesError as error:
+        hint = f"osv.dev hands out one zip an ecosystem; {VARIABLE} names another copy"
+        problem = Problem("no-advisories", str(error), "records in OSV JSON", hint, Place(name, 0))
+        raise Refused(problem) from None
+
+
 def keep_reference(evaluation: Path, folder: Path) -> str | None:
     """Copy an evaluation's reference into the folder; its sha256 (hex), None without one."""
     source = evaluation / REFERENCE
@@ -253,114 +333,3 @@ def load_reference(version: Version) -> Mapping[str, Any]:
 def _unfit(path: Path, why: str) -> Refused:
     problem = Problem("reference-unfit", f"{path}: {why}", "the reference of this model")
     return Refused(problem, exit_code=Exit.RUN_FAILED)
-
-
-@dataclass(frozen=True)
-class Check:
-    """One check of a version; `differs` lists the differences, () when there are none."""
-
-    name: str
-    differs: tuple[str, ...]
-
-    @property
-    def sound(self) -> bool:
-        """Whether nothing differs."""
-        return not self.differs
-
-
-def checks(version: Version) -> tuple[Check, ...]:
-    """Every check: the files kept with the version, what the evidence states, the model's files.
-
-    A file that cannot be read differs, with the reason. Needs the registry's record of the version
-    and the files of this machine, and no server.
-    """
-    folder, document = version.evidence_folder, _document(version)
-    evidence = parse(document)
-    made = [
-        _check(EVIDENCE_FILE, lambda: _hash_differences(version)),
-        _check("schema", lambda: _schema_differences(version, evidence)),
-        _check("identity", lambda: _identity_differences(version, evidence)),
-        _check("model", lambda: _model_differences(version)),
-        *_prediction_checks(folder, evidence),
-    ]
-    if evidence.identifiers is not None:  # else the gate `leakage` refuses it
-        made.append(_check(IDENTIFIERS, lambda: overlap_disagreements(evidence, folder)))
-    made.append(_check(SBOM, lambda: _sbom_differences(folder, evidence)))
-    if document.get(REFERENCE_FIELD):  # a project may have no reference
-        made.append(_check(REFERENCE, lambda: _reference_differences(version)))
-    return tuple(made)
-
-
-def _check(name: str, differences: Callable[[], Iterable[str]]) -> Check:
-    """The check; an error that is raised is its difference."""
-    try:
-        return Check(name, tuple(differences()))
-    except (OSError, ManifestError) as error:
-        return Check(name, (str(error),))
-    except Refused as refused:
-        return Check(name, (refused.problems[0].found,))
-
-
-def _document(version: Version) -> Mapping[str, object]:
-    """evidence.json; empty when it cannot be read."""
-    try:
-        document = json.loads((version.evidence_folder / EVIDENCE_FILE).read_bytes())
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return document if isinstance(document, dict) else {}
-
-
-def _hash_differences(version: Version) -> Iterator[str]:
-    digest = sha256(version.evidence_folder / EVIDENCE_FILE)
-    if not version.evidence:
-        yield "the registry has no hash of it: the version has no evidence"
-    elif digest != version.evidence:
-        yield f"its sha256 is {digest}, the registry's is {version.evidence}"
-
-
-def _schema_differences(version: Version, evidence: Evidence) -> Iterator[str]:
-    stated = evidence.schema_version
-    if stated != SCHEMA_VERSION:
-        again = f"ml release propose {version.project} --run {version.run} measures it anew"
-        yield f"it states {stated}, this code reads {SCHEMA_VERSION}: {again}"
-
-
-def _identity_differences(version: Version, evidence: Evidence) -> Iterator[str]:
-    for name, stated, registered in (
-        ("model", evidence.model, version.model),
-        ("version", evidence.version, version.version),
-        ("digest", evidence.digest, version.digest),
-        ("uri", evidence.uri, uri(version.model, version.version)),
-    ):
-        if stated != registered:
-            yield f"{name} states {stated or 'nothing'}, the registry {registered}"
-
-
-def _model_differences(version: Version) -> tuple[str, ...]:
-    verify(version.folder, version.digest)
-    return ()
-
-
-def _reference_differences(version: Version) -> tuple[str, ...]:
-    load_reference(version)
-    return ()
-
-
-def _sbom_differences(folder: Path, evidence: Evidence) -> Iterator[str]:
-    stated = evidence.supply_chain.sbom
-    if stated is None:
-        yield "the evidence states no bill of materials"
-    elif (actual := sha256(folder / SBOM)) != stated:
-        yield f"its sha256 is {actual}, the evidence states {stated}"
-
-
-def _prediction_checks(folder: Path, evidence: Evidence) -> tuple[Check, Check]:
-    try:
-        rows = read_predictions(folder / PREDICTIONS, evidence.task)
-    except OSError as error:
-        unknown = Check("metrics", ("not recomputed: no predictions",))
-        return Check(PREDICTIONS, (str(error),)), unknown
-    wrong = disagreements(evidence, rows)
-    of_the_file = tuple(each for each in wrong if each.startswith(PREDICTIONS))
-    metrics = tuple(each for each in wrong if each not in of_the_file)
-    return Check(PREDICTIONS, of_the_file), Check("metrics", metrics)

@@ -1,19 +1,26 @@
-"""Running the gates on a registered version: evidence, champion, decision, audit line."""
+"""Runs the gates on a registered version: evidence, champion, decision, audit line.
+
+A champion that was measured on other data is evaluated again on the candidate's.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from pathlib import Path
 
 from ml.backends.base import Backend
 from ml.backends.registry import Version
-from ml.backends.runs import Watch, unwatched
-from ml.core.errors import Refused
+from ml.backends.runs import Run, Watch, unwatched
+from ml.core.errors import Exit, Problem, Refused
 from ml.release import audit
 from ml.release.declaration import desired_state, projects
 from ml.release.declaration.projects import Project
-from ml.release.evidence import evidence, supply_chain
-from ml.release.promotion import candidate
+from ml.release.evidence import evidence
+from ml.release.versions import EVALUATION, MODEL
+from ml.specs.plan.plan import CommandPlan, PipelinePlan, SweepPlan
+from ml.specs.plan.planning import plan
+from ml.specs.sdk.load import load as load_spec
 from policies.promotion.decision import Decision, Request, Step
 from policies.promotion.engine import decide
 from policies.promotion.evidence import Evidence
@@ -70,7 +77,7 @@ def check_gates(
     if served_before:
         against = evidence.load(champion) if champion else None
     else:
-        own = replace(own, supply_chain=supply_chain.today(own.supply_chain))
+        own = evidence.with_advisories(own)
         against = champion_evidence(backend, project, own, champion, version, watch)
     decision = decide_on(
         gates,
@@ -140,11 +147,62 @@ def champion_evidence(
     if theirs.data == own.data and _units(theirs) == _units(own):
         return theirs
     try:
-        evaluated = candidate.evaluate(backend, project, champion.folder, watch)
+        evaluated = evaluate(backend, project, champion.folder, watch)
         return evidence.rescored(backend, theirs, evaluated)
     except (Refused, OSError) as error:
         # The comparing gate fails with this reason.
         return Evidence(version=champion.version, disagreements=(str(error),))
+
+
+def evaluate(backend: Backend, project: Project, model: Path, watch: Watch = unwatched) -> Run:
+    """Run the project's evaluation of a model; raises Refused with exit code 1 when it fails."""
+    evaluation = evaluation_plan(project, model)
+    if refused := backend.refusals(evaluation):
+        raise Refused(*refused, exit_code=Exit.CANNOT_HONOUR)
+    run = backend.run(replace(evaluation, display_name=f"evaluate {project.name}"), watch)
+    if run.status != "Completed":
+        why = run.error or Problem("evaluation-failed", f"{run.name} is {run.status}")
+        hint = f"its log: {run.folder / 'logs' / 'std_log.txt'}"
+        raise Refused(replace(why, hint=why.hint or hint), exit_code=Exit.RUN_FAILED)
+    return writer_of(backend, run, EVALUATION) if run.steps else run
+
+
+def evaluated_before(backend: Backend, project: Project, model: Path) -> Run | None:
+    """A pipeline's step that was this evaluation of this model; None when there is none.
+
+    Command, code, environment and data are the same by content, so a new run would give the same
+    result.
+    """
+    return backend.cached(evaluation_plan(project, model), EVALUATION)
+
+
+def evaluation_plan(project: Project, model: Path) -> CommandPlan | PipelinePlan:
+    """The project's evaluate.yml with its `model` set; Refused for another kind of job."""
+    evaluation = plan(load_spec(project.evaluate, {f"inputs.{MODEL}": str(model)}))
+    if isinstance(evaluation, SweepPlan) or EVALUATION not in evaluation.outputs:
+        raise Refused(
+            Problem(
+                "not-an-evaluation",
+                "this job has no output `evaluation`",
+                "a command or pipeline job with the input `model` and the output `evaluation`",
+                place=evaluation.place,
+            )
+        )
+    return evaluation
+
+
+def writer_of(backend: Backend, pipeline: Run, output: str) -> Run:
+    """The step (the trial, of a sweep) that wrote the pipeline's output; the first to do so."""
+    wrote = pipeline.outputs[output].resolve()
+    for run in pipeline.below():
+        if output in run.outputs and run.outputs[output].resolve() == wrote and not run.steps:
+            if not run.reused_from:
+                return run
+            try:
+                return backend.runs.find(run.reused_from)
+            except Refused:  # cleaned away since: the step that took it over has all that it had
+                return run
+    return pipeline
 
 
 def _units(of: Evidence) -> dict[str, set[str]]:

@@ -8,24 +8,28 @@ from pathlib import Path
 
 from ml.backends.base import Backend
 from ml.backends.registry import Registry, Version
-from ml.backends.runs import Run, Watch, unwatched
-from ml.core import faults, files
+from ml.backends.runs import Filter, Run, Watch, unwatched
+from ml.core import documents, faults, files, repository
 from ml.core.errors import Exit, Problem, Refused
-from ml.release import serving
+from ml.release import audit, serving
 from ml.release.declaration import desired_state, projects
 from ml.release.declaration.desired_state import Declared
 from ml.release.declaration.projects import Project
 from ml.release.declaration.release_file import evidence_path
 from ml.release.evidence import cost, evidence
-from ml.release.promotion import candidate
-from ml.release.promotion.gate_check import GateCheck, check_gates, load_gates
-from ml.release.rollout import history
+from ml.release.promotion.gate_check import (
+    GateCheck,
+    check_gates,
+    evaluate,
+    evaluated_before,
+    load_gates,
+    writer_of,
+)
 from ml.release.serving import Serving
 from ml.release.versions import EVIDENCE_FILE, MODEL, store
-from ml.serving import client, endpoint, processes, server
-from ml.serving.client import Timing
-from ml.serving.deployment import Deployment
-from ml.serving.server import Launch
+from ml.serving import endpoint, processes, server
+from ml.serving.server import Launch, Timing
+from ml.specs.sdk.load import load
 from policies.promotion.decision import Decision
 from policies.promotion.evidence import Evidence
 
@@ -79,17 +83,15 @@ def propose(
     desired_state.check_environment(environment)
     target = projects.find(project)
     load_gates(target)  # report a wrong gates.yml before anything runs
-    deployment = target.deployment()
-    chosen = candidate.choose(backend, target, run)
+    files = target.serving()
+    chosen = choose(backend, target, run)
     with desired_state.project_lock(target.name):
         digest = store(chosen.outputs[MODEL])
         registry = backend.registry
-        serves = serving.current(backend, deployment)
-        version = _champion(registry, target, deployment, environment, digest)
+        serves = files.snapshot(backend)
+        version = _champion(registry, serves.endpoint, environment, digest)
         if version is None:
-            version = _registered(
-                backend, target, deployment, serves, chosen, digest, watch, prices
-            )
+            version = _registered(backend, target, serves, chosen, digest, watch, prices)
         declared = desired_state.read(target.name, environment)
         serving_changes = (
             declared is not None and declared.digest == digest and declared.serving != serves.digest
@@ -151,7 +153,7 @@ def _rival(registry: Registry, project: str, environment: str) -> Version | None
     if champion is not None and champion.digest == declared.digest:
         return None
     name = desired_state.endpoint_of(declared.model, environment)
-    if history.of(name).last_refusal(declared) is not None:
+    if audit.history(name).last_refusal(declared) is not None:
         return None
     try:
         return registry.find(declared.model, declared.version)
@@ -159,19 +161,15 @@ def _rival(registry: Registry, project: str, environment: str) -> Version | None
         return None
 
 
-def _champion(
-    registry: Registry, project: Project, deployment: Deployment, environment: str, digest: str
-) -> Version | None:
+def _champion(registry: Registry, model: str, environment: str, digest: str) -> Version | None:
     """The champion when it is the same model, which needs no new measurement."""
-    # A project's model bears the name of the endpoint that serves it.
-    champion = registry.champion(deployment.endpoint, environment)
+    champion = registry.champion(model, environment)
     return champion if champion and champion.digest == digest else None
 
 
 def _registered(
     backend: Backend,
     project: Project,
-    deployment: Deployment,
     serves: Serving,
     chosen: Run,
     digest: str,
@@ -179,27 +177,26 @@ def _registered(
     prices: cost.Prices,
 ) -> Version:
     """Measure everything, then register the version with its evidence."""
-    unregistered = Version(deployment.endpoint, "", digest, project.name, chosen.id, "")
-    evaluated = candidate.evaluated_before(
-        backend, project, chosen.outputs[MODEL]
-    ) or candidate.evaluate(backend, project, unregistered.folder, watch)
+    model = serves.endpoint
+    unregistered = Version(model, "", digest, project.name, chosen.id, "")
+    evaluated = evaluated_before(backend, project, chosen.outputs[MODEL]) or evaluate(
+        backend, project, unregistered.folder, watch
+    )
     stated = evidence.evaluation_of(evaluated).get("model")
-    if stated != deployment.endpoint:
+    if stated != model:
         raise Refused(
             Problem(
                 "model-name",
                 f"the evaluation is of a model `{stated}`",
-                f"`{deployment.endpoint}`, the endpoint that serves the project's model",
+                f"`{model}`, the endpoint that serves the project's model",
             )
         )
-    timing = _measured(project, serves.launch(unregistered, deployment.endpoint))
-    version = backend.registry.register(deployment.endpoint, project.name, digest, chosen.id)
+    timing = _measured(project, serves.launch(unregistered, model))
+    version = backend.registry.register(model, project.name, digest, chosen.id)
     priced = cost.of(
-        chosen, timing, deployment.instance_type, prices, backend.runs.entry(chosen).lineage
+        chosen, timing, serves.instance_type, prices, backend.runs.entry(chosen).lineage
     )
-    return evidence.keep(
-        backend, version, chosen, evaluated, timing, deployment.instance_type, priced
-    )
+    return evidence.keep(backend, version, chosen, evaluated, timing, serves.instance_type, priced)
 
 
 def attach(release: Path, environment: str, version: Version) -> Path:
@@ -217,7 +214,7 @@ def _measured(project: Project, launch: Launch) -> Timing:
     with endpoint.locked(launch.endpoint):
         started = server.start(slot, launch)
         try:
-            return client.measure(started.port, samples, REQUESTS)
+            return server.measure(started.port, samples, REQUESTS)
         except (OSError, ValueError, http.client.HTTPException) as error:
             raise Refused(
                 Problem(
@@ -251,4 +248,70 @@ def _declaration(check: GateCheck, version: Version, serves: Serving, reason: st
         decision=check.audited,
         reason=reason,
         serving=serves.digest,
+    )
+
+
+def choose(backend: Backend, project: Project, reference: str | None) -> Run:
+    """The run to propose: the one asked for, else the latest sweep or pipeline that completed.
+
+    A sweep stands for its best trial, and a pipeline for the run that wrote its `model`. Raises
+    Refused when there is none, when it did not complete, or when it left no model.
+    """
+    run = backend.runs.find(reference) if reference else _latest(backend, project)
+    if run.trials and run.best is None:
+        raise _unfit(run, "has no completed trial")
+    if run.steps and run.status == "Completed" and MODEL in run.outputs:
+        run = writer_of(backend, run, MODEL)
+    if run.trials and run.best is not None:
+        run = run.trial(run.best)
+    if run.status != "Completed":
+        raise _unfit(run, f"is {run.status}")
+    if MODEL not in run.outputs:
+        raise _unfit(run, "has no output `model`")
+    return run
+
+
+def _latest(backend: Backend, project: Project) -> Run:
+    # A run belongs to the project when its experiment is that of the evaluation.
+    experiment = str(load(project.evaluate).get("experiment_name"))
+    completed = Filter(experiment=experiment, statuses=("Completed",))
+    candidates = [
+        entry.run
+        for entry in completed.apply(backend.runs.entries())
+        if entry.run.trials or (entry.run.steps and MODEL in entry.run.outputs)
+    ]
+    if not candidates:
+        raise Refused(
+            Problem(
+                "no-candidate",
+                f"no sweep or pipeline of the experiment `{experiment}` has completed on this "
+                "machine",
+                "a completed one, or a run named with --run",
+                f"ml run {_sweep_of(project)}",
+            )
+        )
+    return max(candidates, key=lambda run: run.started)
+
+
+def _sweep_of(project: Project) -> str:
+    """The path of a sweep or pipeline job of the project, for a hint."""
+    for path in repository.yaml_files(project.folder / "jobs"):
+        if path != project.evaluate and documents.read(path, repository.shown(path)).get(
+            "type"
+        ) in (
+            "sweep",
+            "pipeline",
+        ):
+            return repository.shown(path)
+    return repository.shown(project.folder / "jobs") + "/SWEEP.yml"
+
+
+def _unfit(run: Run, why: str) -> Refused:
+    return Refused(
+        Problem(
+            "unfit-run",
+            f"the run `{run.name}` {why}",
+            "a completed run with the output `model`",
+            "name another with --run",
+        )
     )

@@ -7,7 +7,7 @@ the state is removed first.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -16,25 +16,22 @@ from ml.backends.base import Backend
 from ml.backends.registry import Registry, Version
 from ml.backends.runs import Watch, unwatched
 from ml.core.errors import Exit, Place, Problem, Refused
-from ml.release import serving
+from ml.release import audit, serving
+from ml.release.audit import APPLIED, ROLLED_BACK, History
 from ml.release.canary import canary
-from ml.release.canary.canary import (
-    Outcome,
-    clear_canary,
-    remove_leftovers,
-    start_trial,
-    without_canary,
-)
+from ml.release.canary.canary import Outcome
 from ml.release.declaration import desired_state, projects
 from ml.release.declaration.desired_state import Declared
 from ml.release.declaration.projects import Project
-from ml.release.declaration.release_file import evidence_path, evidence_problem, other_project
+from ml.release.declaration.release_file import (
+    Strategy,
+    evidence_path,
+    evidence_problem,
+    other_project,
+)
 from ml.release.promotion.gate_check import GateCheck, check_gates
-from ml.release.rollout import history
-from ml.release.rollout.history import History, Release, record_applied, record_refused
 from ml.release.serving import Serving
 from ml.serving import endpoint
-from ml.serving.deployment import Deployment
 from ml.serving.endpoint import Live
 from ml.serving.router.process import Router
 from ml.serving.server import Launch, Server
@@ -45,33 +42,22 @@ _FAULTS_OF_GREEN = ("server-crashed", "smoke-failed")
 
 
 @dataclass(frozen=True)
-class Applied:
-    """The result of an apply.
+class Change:
+    """The declared version, how it is to be served, and the environment as it is.
 
-    `applied`: the declared version is live now. `unchanged`: it was live before; `started` says
-    whether its server had to be started. `refused`: a gate failed and nothing was changed.
+    `check` is what the gates say, `history` what the audit log says of the endpoint, and `live`
+    what serves there; `approved_by` is the person who signs off.
     """
 
-    outcome: Literal["applied", "unchanged", "refused"]
     project: str
     environment: str
-    endpoint: str
-    model: str
-    version: str
-    digest: str
-    decision: Decision
-    replaced: str | None
-    router: Router | None
-    started: bool
-    canary: Outcome | None
-
-
-@dataclass(frozen=True)
-class Change:
-    """The difference between an environment as it is and its desired state."""
-
-    release: Release
+    declared: Declared
+    version: Version
     serving: Serving
+    launch: Launch
+    samples: Sequence[Mapping[str, object]]
+    strategy: Strategy
+    approved_by: str
     check: GateCheck
     registry: Registry
     history: History
@@ -91,7 +77,54 @@ class Change:
     @property
     def serves(self) -> bool:
         """Whether the declared version serves, also where an apply was killed after its switch."""
-        return self.live is not None and _same(self.live.launch, self.release.launch)
+        return self.live is not None and _same(self.live.launch, self.launch)
+
+    @property
+    def refusal(self) -> Refused | None:
+        """The error for a version that was rolled back before, unless it was proposed again."""
+        line = self.history.rolled_back(self.launch, self.declared.decision)
+        if line is None:
+            return None
+        return audit.refused_before(
+            line,
+            "a version that its canary has not refused",
+            f"propose another, or the same again: ml release propose {self.project}; to return to "
+            f"the version before: ml release rollback {self.project} --to {self.environment}",
+        )
+
+    def is_current(self) -> bool:
+        """Whether the version is still what is declared."""
+        return desired_state.read(self.project, self.environment) == self.declared
+
+
+@dataclass(frozen=True)
+class Applied:
+    """The result of an apply.
+
+    `applied`: the declared version is live now. `unchanged`: it was live before; `started` says
+    whether its server had to be started. `refused`: a gate failed and nothing was changed.
+    """
+
+    outcome: Literal["applied", "unchanged", "refused"]
+    change: Change
+    router: Router | None = None
+    started: bool = False
+    canary: Outcome | None = None
+
+    @property
+    def version(self) -> Version:
+        """The version that is declared."""
+        return self.change.version
+
+    @property
+    def decision(self) -> Decision:
+        """The decision of the gates."""
+        return self.change.check.decision
+
+    @property
+    def replaced(self) -> Version | None:
+        """The champion before."""
+        return self.change.check.champion
 
 
 def apply(
@@ -146,13 +179,12 @@ def find_change(
     declared = desired_state.read(project.name, environment)
     if declared is None:
         return None
-    registry, deployment = backend.registry, project.deployment()
-    name = desired_state.endpoint_of(deployment.endpoint, environment)
-    version = _declared_version(registry, project, environment, declared)
-    serves = _declared_serving(backend, project, environment, deployment, declared)
-    launch = serves.launch(version, name)
+    version = _declared_version(backend.registry, project, environment, declared)
+    name = desired_state.endpoint_of(version.model, environment)
+    served = _declared_serving(backend, project, environment, declared)
+    launch = served.launch(version, name)
     live = endpoint.live(name)
-    past = history.of(name)
+    history = audit.history(name)
     check = check_gates(
         backend,
         project,
@@ -161,66 +193,45 @@ def find_change(
         step=step,
         approved_by=approved_by,
         reason=declared.reason,
-        served_before=past.served_before(launch),
+        served_before=history.served_before(launch),
         serving_changes=live is not None and not _same(live.launch, launch),
         record=record,
         watch=watch,
     )
-    release = Release(
+    return Change(
         project=project.name,
         environment=environment,
         declared=declared,
         version=version,
+        serving=served,
         launch=launch,
         samples=project.samples(),
         strategy=desired_state.strategy(project.name, environment),
         approved_by=approved_by,
+        check=check,
+        registry=backend.registry,
+        history=history,
+        live=live,
     )
-    return Change(release, serves, check, registry, past, live)
 
 
 def _carry_out(
     change: Change, port: int | None, through_canary: bool, progress: Callable[[str], None]
 ) -> Applied | None:
     """Carry out the change; None when another version was declared before this one was live."""
-    release, name = change.release, change.release.launch.endpoint
+    name = change.launch.endpoint
     if not change.is_champion and change.check.decision.outcome != "approved":
-        return _result("refused", change)
+        return Applied("refused", change)
     if change.serves:
         _, started = endpoint.ensure(name, port)
-        _finish(release, change.registry)
-        return _result("unchanged", change, endpoint.router(name), started)
-    if (refused := change.history.refusal(release)) is not None:
-        remove_leftovers(name)  # a rollout that was killed after its verdict leaves servers
+        _finish(change)
+        return Applied("unchanged", change, endpoint.router(name), started)
+    if (refused := change.refusal) is not None:
+        canary.remove_leftovers(name)  # a rollout that was killed after its verdict leaves servers
         raise refused
-    endpoint.check_model(release.launch)
+    endpoint.check_model(change.launch)
     compares = _can_compare(change, port, through_canary, progress)
-    rolled = _roll_out(release, change.registry, compares, port, progress)
-    return None if rolled is None else _result("applied", change, rolled[0], True, rolled[1])
-
-
-def _result(
-    outcome: Literal["applied", "unchanged", "refused"],
-    change: Change,
-    router: Router | None = None,
-    started: bool = False,
-    canary: Outcome | None = None,
-) -> Applied:
-    release, champion = change.release, change.check.champion
-    return Applied(
-        outcome=outcome,
-        project=release.project,
-        environment=release.environment,
-        endpoint=release.launch.endpoint,
-        model=release.version.model,
-        version=release.version.version,
-        digest=release.version.digest,
-        decision=change.check.decision,
-        replaced=champion.version if champion else None,
-        router=router,
-        started=started,
-        canary=canary,
-    )
+    return _roll_out(change, compares, port, progress)
 
 
 def _declared_version(
@@ -272,20 +283,15 @@ def _declared_version(
 
 
 def _declared_serving(
-    backend: Backend,
-    project: Project,
-    environment: str,
-    deployment: Deployment,
-    declared: Declared,
+    backend: Backend, project: Project, environment: str, declared: Declared
 ) -> Serving:
     """The serving code and settings that are declared: as they were proposed, or the project's.
 
-    Raises Refused when they were kept nowhere and the project's files are others.
+    Raises Refused when those that were proposed are gone and the project's files are others.
     """
-    kept = serving.find(declared.serving) if declared.serving else None
-    if kept is not None:
-        return kept
-    now = serving.current(backend, deployment)
+    if declared.serving and (proposed := serving.find(declared.serving)) is not None:
+        return proposed
+    now = project.serving().snapshot(backend)
     if declared.serving not in ("", now.digest):
         raise Refused(
             Problem(
@@ -306,52 +312,47 @@ def _same(launch: Launch, other: Launch) -> bool:
 
 
 def _roll_out(
-    release: Release,
-    registry: Registry,
-    compared: bool,
-    port: int | None = None,
-    progress: Callable[[str], None] = lambda _: None,
-) -> tuple[Router, Outcome | None] | None:
+    change: Change, compares: bool, port: int | None, progress: Callable[[str], None]
+) -> Applied | None:
     """Make the version live and champion, and stop the old server.
 
-    Returns None, with nothing changed, when another version was declared meanwhile. `compared`:
-    green is tried in a canary first. Raises Refused
-    when green fails; blue then keeps all the traffic. server-crashed, smoke-failed and rolled-back
-    are recorded, so that the version is not tried again; baseline-failed is not.
+    Returns None, with nothing changed, when another version was declared meanwhile. `compares`:
+    green is tried in a canary first. Raises Refused when green fails; blue then keeps all the
+    traffic. server-crashed, smoke-failed and rolled-back are recorded, so that the version is not
+    tried again; baseline-failed is not.
     """
-    launch = release.launch
-    name = launch.endpoint
+    launch, name, samples = change.launch, change.launch.endpoint, change.samples
     with ExitStack() as undo:
         with endpoint.locked(name):
-            blue = clear_canary(name)
+            blue = canary.clear_canary(name)
             try:
-                trial = start_trial(name, blue, launch, release.samples, undo, baseline=compared)
+                trial = canary.start_trial(name, blue, launch, samples, undo, baseline=compares)
             except Refused as error:
                 if error.problems[0].code in _FAULTS_OF_GREEN:
-                    record_refused(release, _why(error), None)
+                    record_refused(change, _why(error), None)
                 raise
         outcome = None
-        if blue is not None and compared:
+        if blue is not None and compares:
             outcome = canary.lead(
                 name,
                 trial,
-                release.strategy,
-                release.samples,
-                superseded=lambda: not release.is_current(),
+                change.strategy,
+                samples,
+                superseded=lambda: not change.is_current(),
                 progress=progress,
             )
             if outcome.kind == "superseded":
                 return None
             if outcome.kind == "rolled-back":
-                record_refused(release, outcome.why, outcome)
-                raise _rolled_back(release, outcome, blue)
-        with desired_state.project_lock(release.project), endpoint.locked(name):
-            if not release.is_current():
-                endpoint.switch(name, without_canary(name))
+                record_refused(change, outcome.why, outcome)
+                raise _rolled_back(change, outcome, blue)
+        with desired_state.project_lock(change.project), endpoint.locked(name):
+            if not change.is_current():
+                endpoint.switch(name, canary.without_canary(name))
                 return None
-            router = _promote(release, registry, trial.server, port, outcome)
+            router = _promote(change, trial.server, port, outcome)
         undo.pop_all()
-    return router, outcome
+    return Applied("applied", change, router, True, outcome)
 
 
 def _can_compare(
@@ -362,14 +363,14 @@ def _can_compare(
     The first version gets none, and one that served before only if it is asked for: a way back is
     not delayed.
     """
-    launch = change.release.launch
-    if endpoint.live(launch.endpoint) is None:
+    name = change.launch.endpoint
+    if endpoint.live(name) is None:
         return False
-    if change.history.served_before(launch) and not through_canary:
+    if change.history.served_before(change.launch) and not through_canary:
         progress("none: this version served here before")
         return False
     try:
-        endpoint.ensure(launch.endpoint, port)
+        endpoint.ensure(name, port)
     except Refused as error:
         if error.problems[0].code == "port-in-use":
             raise
@@ -378,38 +379,36 @@ def _can_compare(
     return True
 
 
-def _finish(release: Release, registry: Registry) -> None:
+def _finish(change: Change) -> None:
     """Finish a rollout that was killed after its switch: alias, audit line, the other server."""
-    name = release.launch.endpoint
-    remove_leftovers(name)
+    name, registry = change.launch.endpoint, change.registry
+    canary.remove_leftovers(name)
     with endpoint.locked(name):
-        champion = registry.champion(release.version.model, release.environment)
-        if champion is None or champion.digest != release.version.digest:
-            registry.promote(release.version, release.environment)
-        applied = history.of(name).applied
-        if not applied or not history.is_launch(applied[-1], release.launch):
-            record_applied(release, None, None)
+        champion = registry.champion(change.version.model, change.environment)
+        if champion is None or champion.digest != change.version.digest:
+            registry.promote(change.version, change.environment)
+        applied = audit.history(name).applied
+        if not applied or not audit.is_launch(applied[-1], change.launch):
+            _record_applied(change, None, None)
 
 
-def _promote(
-    release: Release, registry: Registry, green: Server, port: int | None, outcome: Outcome | None
-) -> Router:
+def _promote(change: Change, green: Server, port: int | None, outcome: Outcome | None) -> Router:
     """Switch, alias, audit line; undone in reverse when one fails. Then the old server is stopped.
 
     The caller holds the project and the endpoint.
     """
-    name, version, environment = release.launch.endpoint, release.version, release.environment
-    blue = without_canary(name)
-    champion = registry.champion(version.model, environment)
+    name, version, environment = change.launch.endpoint, change.version, change.environment
+    blue = canary.without_canary(name)
+    champion = change.registry.champion(version.model, environment)
     with ExitStack() as undo:
         undo.callback(endpoint.stop_idle, name)  # also stops a router without servers
         undo.callback(endpoint.switch, name, blue)
         router = endpoint.start_router(name, port) if blue else None
-        endpoint.switch(name, Live(green, release.launch))
+        endpoint.switch(name, Live(green, change.launch))
         router = router or endpoint.start_router(name, port)
-        undo.callback(_restore, registry, version, environment, champion)
-        registry.promote(version, environment)
-        record_applied(release, champion, outcome)
+        undo.callback(_restore, change.registry, version, environment, champion)
+        change.registry.promote(version, environment)
+        _record_applied(change, champion, outcome)
         undo.pop_all()
     endpoint.drain(router)
     endpoint.stop_idle(name)
@@ -425,12 +424,38 @@ def _restore(
         registry.demote(version.model, environment)
 
 
-def _rolled_back(release: Release, outcome: Outcome, blue: Live) -> Refused:
+def _record_applied(change: Change, replaced: Version | None, outcome: Outcome | None) -> None:
+    """Add the line of a version that is live now, in place of `replaced`."""
+    replaces = {"replaced": replaced.version if replaced else None}
+    audit.append(APPLIED, {**_details(change, outcome), **replaces})
+
+
+def record_refused(change: Change, why: str, outcome: Outcome | None) -> None:
+    """Add the line of a version that was rolled back."""
+    audit.append(ROLLED_BACK, {**_details(change, outcome), "why": why})
+
+
+def _details(change: Change, outcome: Outcome | None) -> dict[str, object]:
+    launch = change.launch
+    return {
+        "environment": change.environment,
+        "endpoint": launch.endpoint,
+        "model": launch.model,
+        "version": launch.version,
+        "digest": launch.digest,
+        "serving": launch.serving,
+        "decision": change.declared.decision,
+        "approved_by": change.approved_by,
+        "canary": outcome.to_json() if outcome else None,
+    }
+
+
+def _rolled_back(change: Change, outcome: Outcome, blue: Live) -> Refused:
     requests = ", ".join(f"{count} to {name}" for name, count in outcome.requests.items())
     return Refused(
         Problem(
             "rolled-back",
-            f"version {release.version.version} was rolled back at {outcome.step} % of the "
+            f"version {change.version.version} was rolled back at {outcome.step} % of the "
             f"traffic: {outcome.why} ({requests}; {outcome.replayed} were sample requests)",
             f"no worse than version {blue.launch.version} beyond what is tolerated",
             f"version {blue.launch.version} serves; propose this one again to retry it",

@@ -48,7 +48,7 @@ def drill(project: str, fault: str, progress: Callable[[str], None] = lambda _: 
         raise Refused(Problem("no-such-fault", f"there is no fault `{fault}`", faults))
     target = projects.find(project)
     samples = target.samples()
-    name = desired_state.endpoint_of(target.deployment().endpoint, desired_state.LOCAL)
+    name = desired_state.endpoint_of(target.endpoint(), desired_state.LOCAL)
     waiting = partial(progress, "another apply is running; waiting")
     with desired_state.rollout_lock(target.name, desired_state.LOCAL, waiting), ExitStack() as undo:
         live, _ = endpoint.ensure(name)

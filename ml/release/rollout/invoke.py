@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import http.client
-import json
-import shlex
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from ml.core.errors import Exit, Problem, Refused
 from ml.release.declaration import projects
-from ml.serving import client, endpoint, processes
+from ml.serving import endpoint, processes, server
 from ml.serving.router.process import Router
 
 
@@ -37,7 +34,7 @@ def ask(name: str, request: Mapping[str, object]) -> Reply:
     if router is None:
         raise endpoint.nothing_served(name)
     try:
-        answer = client.score(router.port, request)
+        answer = server.score(router.port, request)
     except (OSError, http.client.HTTPException) as error:
         raise _failed(router.folder, f"no answer: {error}") from None
     by, launch = live.in_slot(answer.deployment)
@@ -45,7 +42,9 @@ def ask(name: str, request: Mapping[str, object]) -> Reply:
         body = answer.body
         error_body = body.get("error") if isinstance(body, dict) else None
         message = error_body.get("message") if isinstance(error_body, dict) else answer.excerpt
-        raise Refused(Problem("request-refused", str(message), hint=example(name, launch.model)))
+        raise Refused(
+            Problem("request-refused", str(message), hint=projects.example(name, launch.model))
+        )
     if answer.status != 200 or not isinstance(answer.body, dict):
         raise _failed(by.slot, f"status {answer.status}: {answer.excerpt}")
     return Reply(answer.body, launch.version, router, started)
@@ -60,33 +59,13 @@ def of_text(name: str, text: str) -> Mapping[str, object]:
     if live is None:
         raise endpoint.nothing_served(name)
     model = live.launch.model
-    sample = _sample(model)
-    if not _is_text(sample):
+    sample = projects.sample_of(model)
+    if not projects.is_text(sample):
         problem = f"`{text[:80]}` is not a JSON object"
-        raise Refused(Problem("not-a-request", problem, "a JSON object", example(name, model)))
+        raise Refused(
+            Problem("not-a-request", problem, "a JSON object", projects.example(name, model))
+        )
     return dict.fromkeys(sample, text)
-
-
-def example(name: str, model: str) -> str:
-    """The `ml invoke` command with the first sample request of the model's project, if any."""
-    sample = _sample(model)
-    if not sample:
-        return f"ml invoke {name} REQUEST, a JSON object with the fields that its score.py reads"
-    text = next(iter(sample.values())) if _is_text(sample) else json.dumps(sample)
-    return f"ml invoke {name} {shlex.quote(str(text))}"
-
-
-def _sample(model: str) -> Mapping[str, object]:
-    """The first sample request of the model's project; empty where there is none."""
-    with suppress(Refused):
-        for project in projects.every():
-            if project.model() == model:
-                return project.samples()[0]
-    return {}
-
-
-def _is_text(sample: Mapping[str, object]) -> bool:
-    return [type(value) for value in sample.values()] == [str]
 
 
 def _failed(slot: Path, why: str) -> Refused:

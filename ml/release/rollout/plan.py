@@ -82,7 +82,7 @@ def plan(
     desired_state.check_environment(environment)
     target = projects.find(project)
     declared = desired_state.read(target.name, environment)
-    name = desired_state.endpoint_of(target.deployment().endpoint, environment)
+    name = desired_state.endpoint_of(target.endpoint(), environment)
     serving = _serving(name)
 
     def report(
@@ -115,7 +115,7 @@ def plan(
         return report("apply would refuse before changing anything", stops=refused)
     if change is None:
         return report(nothing_declared(serving))
-    version = change.release.version.version
+    version = change.version.version
     if not change.is_champion and not change.check.decision.allowed:
         gates = ", ".join(result.gate for result in change.check.decision.blocking)
         return report(f"refused: gates that failed for version {version}: {gates}", change)
@@ -123,12 +123,12 @@ def plan(
     if change.serves and running:  # its files were verified when it was loaded
         return report(*_when_live(change, serving))
     try:
-        endpoint.check_model(change.release.launch)
+        endpoint.check_model(change.launch)
     except Refused as refused:
         return report("apply would refuse before changing anything", change, stops=refused)
     if change.serves:
         return report(*_when_live(change, serving))
-    if (before := change.history.refusal(change.release)) is not None:
+    if (before := change.refusal) is not None:
         return report(
             "apply would refuse: this version was rolled back before", change, stops=before
         )
@@ -158,7 +158,7 @@ def _serving(name: str) -> LiveVersion | None:
 
 def _when_live(change: Change, serving: LiveVersion | None) -> tuple[str, Change, Sequence[str]]:
     """The remaining steps for a version that is live."""
-    version = change.release.version.version
+    version = change.version.version
     steps = []
     if serving is not None and serving.url is None:
         steps.append(f"start the server of version {version}")
@@ -172,7 +172,7 @@ def _when_live(change: Change, serving: LiveVersion | None) -> tuple[str, Change
 
 
 def _steps(change: Change, serving: LiveVersion | None) -> Sequence[str]:
-    release, launch = change.release, change.release.launch
+    launch = change.launch
     version = launch.version
     beside = f" beside version {serving.version}" if serving else ""
     back = change.history.served_before(launch)
@@ -180,9 +180,9 @@ def _steps(change: Change, serving: LiveVersion | None) -> Sequence[str]:
         *_listed(change.differences),
         f"verify the digest {launch.digest[:19]}… of the model folder (it matches now)",
         f"start version {version}{beside}",
-        f"smoke test: send it {len(release.samples)} sample requests and check the digest",
+        f"smoke test: send it {len(change.samples)} sample requests and check the digest",
         *_canary(change, serving),
-        f"give version {version} all the traffic; it becomes champion of {release.environment}",
+        f"give version {version} all the traffic; it becomes champion of {change.environment}",
         *(
             [f"stop version {serving.version} once its open requests are answered"]
             if serving
@@ -204,9 +204,9 @@ def _listed(differences: Sequence[str]) -> Sequence[str]:
 def _canary(change: Change, serving: LiveVersion | None) -> Sequence[str]:
     if serving is None:
         return ["no canary: no version serves to compare with"]
-    if change.history.served_before(change.release.launch):
+    if change.history.served_before(change.launch):
         return ["no canary: this version served here before"]
-    strategy = change.release.strategy
+    strategy = change.strategy
     return [
         f"{stage} of the requests until {stage.requests} are answered, against version "
         f"{serving.version}; back at once when it is worse"

@@ -12,7 +12,6 @@ from ml.release import audit
 from ml.release.declaration import desired_state, projects
 from ml.release.declaration.desired_state import Declared
 from ml.release.promotion.propose import attach
-from ml.release.rollout import history
 
 
 @dataclass(frozen=True)
@@ -40,7 +39,7 @@ def roll_back(
         now = desired_state.read(target.name, environment)
         if now is None:
             raise _nowhere(target.name, environment, "nothing is declared")
-        log = history.of(desired_state.endpoint_of(now.model, environment))
+        log = audit.history(desired_state.endpoint_of(now.model, environment))
         served = log.served
         pairs = [(line["digest"], line.get("serving", "")) for line in served]
         declared = (now.digest, now.serving)

@@ -8,9 +8,9 @@ from dataclasses import asdict, dataclass
 from ml.backends.registry import Registry
 from ml.core.errors import Refused
 from ml.release import audit
+from ml.release.audit import Attempt, History, Line
 from ml.release.declaration import desired_state, projects
 from ml.release.declaration.desired_state import Declared
-from ml.release.rollout.history import Attempt, History, Line
 from ml.serving import endpoint
 from ml.serving.endpoint import Live
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from ml.serving import client, processes, server
-from ml.serving.deployment import read
+from ml.release.serving import read
+from ml.serving import processes, server
 from ml.serving.scoring.manifest import folder_digest
 from ml.serving.server import Launch, Server
 from tests.conftest import ROOT
@@ -62,7 +62,7 @@ def test_the_served_answers_are_the_rankers(served: Server, model: Path) -> None
     from ml.projects.faq_matching.model import Ranker
 
     question = "how do I use spot nodes?"
-    answer = client.score(served.port, {"question": question})
+    answer = server.score(served.port, {"question": question})
     assert answer.status == 200 and isinstance(answer.body, dict)
     assert answer.body["model_digest"] == folder_digest(model)
     answers = answer.body["answers"]
@@ -82,7 +82,7 @@ def test_sample_requests_are_answered(served: Server) -> None:
     from ml.release.declaration.projects import Project
 
     for sample in Project("faq_matching", PROJECT).samples():
-        answer = client.score(served.port, sample)
+        answer = server.score(served.port, sample)
         assert answer.status == 200 and isinstance(answer.body, dict)
         assert len(answer.body["answers"]) == sample.get("top", 3)
 
@@ -101,7 +101,7 @@ def test_sample_requests_are_answered(served: Server) -> None:
 )
 def test_bad_requests_are_the_callers(served: Server, body: dict[str, object]) -> None:
     """400 with a sentence, and the server goes on."""
-    answer = client.score(served.port, body)
+    answer = server.score(served.port, body)
     assert answer.status == 400 and isinstance(answer.body, dict)
     assert answer.body["error"]["message"]
-    assert client.score(served.port, {"question": "how?"}).status == 200
+    assert server.score(served.port, {"question": "how?"}).status == 200

@@ -8,7 +8,7 @@ import pytest
 
 from ml.backends.runs import Pause, Run
 from ml.release.evidence import cost
-from ml.serving.client import Timing
+from ml.serving.server import Timing
 
 TIMING = Timing(1.0, 2.0, 3.0, 1.8, 200, 20, "a machine")
 RUN = Run(

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from ml.backends.registry import Version
-from ml.release.evidence.evidence import checks, load
-from ml.release.evidence.supply_chain import SBOM
+from ml.release.evidence.evidence import SBOM, load
+from ml.release.evidence.verification import checks
 from ml.release.versions import EVIDENCE_FILE, store
 from ml.toolkit.evaluation import PREDICTIONS, Evaluation, Prediction, write_evaluation
 from ml.toolkit.leakage import IDENTIFIERS, shared

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ml.release.declaration import desired_state
-from ml.release.evidence.evidence import checks
+from ml.release.evidence.verification import checks
 from ml.release.promotion.propose import propose
 from ml.release.rollout.apply import apply
 from ml.release.rollout.invoke import ask
@@ -48,7 +48,7 @@ def test_a_classification_from_propose_to_the_next_champion(
         assert better.decision.allowed, better.decision.blocking
         assert gates["superiority"].found.startswith("log_loss on test is 0.")
         done = apply(BACKEND, "tiny", "local", "ana")
-        assert done and done.canary and (done.outcome, done.replaced) == ("applied", "2")
+        assert done and done.canary and (done.outcome, done.replaced.version) == ("applied", "2")
         code, out, _ = ml(capsys, "compare", "tiny:3", "tiny:2", "--format", "md")
         assert code == 0 and "brier" in out and "auc" in out
 

@@ -105,7 +105,11 @@ def test_promoted_by_commits_and_reverted(
     unsigned = apply(BACKEND, "tiny", "prod")
     assert unsigned and unsigned.outcome == "refused" and endpoint.live("tiny-prod") is None
     done = apply(BACKEND, "tiny", "prod", "ana")
-    assert done and (done.outcome, done.endpoint, done.version) == ("applied", "tiny-prod", "1")
+    assert done and (done.outcome, done.change.launch.endpoint, done.version.version) == (
+        "applied",
+        "tiny-prod",
+        "1",
+    )
     assert endpoint.live("tiny") is None and BACKEND.registry.champion("tiny", "local") is None
     assert ask("tiny-prod", {"question": "how?"}).version == "1"
     settled = plan.plan(BACKEND, "tiny", "prod")
@@ -120,7 +124,7 @@ def test_promoted_by_commits_and_reverted(
     assert len(audit.verify()) == lines  # a plan leaves no trace
     assert endpoint.live("tiny-prod").launch.version == "1"  # type: ignore[union-attr]
     done = apply(BACKEND, "tiny", "prod", "ben")
-    assert done and done.canary and (done.version, done.replaced) == ("2", "1")
+    assert done and done.canary and (done.version.version, done.replaced.version) == ("2", "1")
     (is_now,) = status(BACKEND.registry, "tiny", "prod")
     assert (is_now.declared, is_now.serving, is_now.champion) == ("2", "2", "2")
     assert is_now.signed_off == "ben" and is_now.verdict == "as declared"
@@ -138,17 +142,19 @@ def test_promoted_by_commits_and_reverted(
     unsigned = apply(BACKEND, "tiny", "prod")
     assert unsigned and unsigned.outcome == "refused"  # going back takes a name too
     done = apply(BACKEND, "tiny", "prod", "cy")
-    assert done and (done.outcome, done.version, done.canary) == ("applied", "1", None)
+    assert done and (done.outcome, done.version.version, done.canary) == ("applied", "1", None)
     assert ask("tiny-prod", {"question": "how?"}).version == "1"
 
     git("revert", "--no-edit", "HEAD")
     done = apply(BACKEND, "tiny", "prod", "cy")
-    assert done and done.version == "2" and done.canary  # forward again: a promotion like another
+    assert (
+        done and done.version.version == "2" and done.canary
+    )  # forward again: a promotion like another
 
     back = rollback.roll_back(BACKEND.registry, "tiny", "prod", "it is slow")
     assert (back.declared.version, back.replaced.version) == ("1", "2") and files() == first
     done = apply(BACKEND, "tiny", "prod", "cy")
-    assert done and (done.outcome, done.version, done.canary) == ("applied", "1", None)
+    assert done and (done.outcome, done.version.version, done.canary) == ("applied", "1", None)
     with pytest.raises(Refused) as raised:
         rollback.roll_back(BACKEND.registry, "tiny", "prod")
     assert raised.value.problems[0].code == "nothing-before"
@@ -235,7 +241,7 @@ def test_what_waits_to_be_applied_has_to_be_beaten_too(
     second = desired_state.read("tiny", "local")
     assert second
     done = apply(BACKEND, "tiny", "local", "ana")
-    assert done and (done.outcome, done.version) == ("applied", "2")
+    assert done and (done.outcome, done.version.version) == ("applied", "2")
     desired_state.declare("tiny", "local", declared)
     code, out, err = ml(capsys, "release", "plan", "tiny")
     assert code == 3 and "refused: gates that failed for version 3" in out and "superiority" in err
@@ -278,7 +284,7 @@ def test_environments_do_not_disturb_each_other(
     assert again.evidence != waiting.evidence and files()["prod.json"] == before["prod.json"]
     for environment in ("prod", "dev"):
         done = apply(BACKEND, "tiny", environment, "ana")
-        assert done and (done.outcome, done.version) == ("applied", "1")
+        assert done and (done.outcome, done.version.version) == ("applied", "1")
 
 
 def test_environments_on_azure_are_said_to_be_missing(

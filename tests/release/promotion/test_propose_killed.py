@@ -14,12 +14,12 @@ from ml.backends.local.runs.store import LocalRuns
 from ml.core import home
 from ml.core.errors import Refused
 from ml.release.declaration import desired_state, projects, release_file
-from ml.release.evidence.evidence import checks
-from ml.release.promotion import candidate
+from ml.release.evidence.verification import checks
+from ml.release.promotion import gate_check
 from ml.release.promotion import propose as proposing
 from ml.release.rollout import plan
 from ml.release.rollout.apply import apply
-from ml.serving.client import Timing
+from ml.serving.server import Timing
 from tests.local import BACKEND
 from tests.release.conftest import Template, World
 from tests.release.killing import killed_at
@@ -34,14 +34,14 @@ from pathlib import Path
 from ml.backends.local.backend import LocalBackend
 from ml.backends.local.runs.store import LocalRuns
 from ml.release import audit
-from ml.release.promotion import candidate, propose as proposing
+from ml.release.promotion import gate_check, propose as proposing
 from ml.backends.local.registry import LocalRegistry
 from ml.core import files
-from ml.serving.client import Timing
+from ml.serving.server import Timing
 """
 # What takes seconds is done before: an evaluation is found, a latency is known.
 WORK = """
-candidate.evaluate = lambda *_: LocalRuns().find({evaluated!r})
+proposing.evaluate = lambda *_: LocalRuns().find({evaluated!r})
 proposing._measured = lambda *_: Timing(**{timing})
 proposing.propose(LocalBackend(), "tiny", {run!r}, "prod")
 """
@@ -85,7 +85,7 @@ def waiting(trained: Template, tmp_path_factory: pytest.TempPathFactory) -> Wait
         assert proposing.propose(BACKEND, "tiny", made.names[0.8], "prod").decision.allowed
         commit("version 1 waits")
         model = LocalRuns().find(made.names[0.95]).outputs["model"]
-        return Waiting(made, candidate.evaluate(BACKEND, projects.find("tiny"), model).name)
+        return Waiting(made, gate_check.evaluate(BACKEND, projects.find("tiny"), model).name)
 
 
 @pytest.mark.parametrize(("step", "call"), KILLED)
@@ -117,7 +117,7 @@ def test_a_proposal_killed_at_any_step_is_made_again(
         assert [one.code for one in release_file.check(RELEASE)] == ["evidence-edited"]
 
     monkeypatch.setattr(proposing, "_measured", lambda *_: TIMING)
-    monkeypatch.setattr(candidate, "evaluate", lambda *_: LocalRuns().find(waiting.evaluated))
+    monkeypatch.setattr(proposing, "evaluate", lambda *_: LocalRuns().find(waiting.evaluated))
     again = proposing.propose(BACKEND, "tiny", run, "prod")
     assert again.version == "2" and again.decision.allowed and len(again.written) == 2
     declared, found = desired_state.read("tiny", "prod"), plan.plan(BACKEND, "tiny", "prod")

@@ -52,9 +52,9 @@ def test_the_whole_way_from_a_run_to_an_answer(world: World) -> None:
     assert BACKEND.registry.champion("tiny", "local") is None
 
     done = apply(BACKEND, "tiny", "local", "ana")
-    assert (done.outcome, done.version, done.replaced) == ("applied", "1", None)
+    assert (done.outcome, done.version.version, done.replaced) == ("applied", "1", None)
     reply = ask("tiny", {"question": "how?"})
-    assert reply.body["model_digest"] == done.digest and not reply.started
+    assert reply.body["model_digest"] == done.version.digest and not reply.started
     assert isinstance(reply.body["answers"], list)
 
     again = apply(BACKEND, "tiny", "local", "ana")

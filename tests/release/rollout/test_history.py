@@ -1,4 +1,4 @@
-"""ml.release.rollout.history: what the audit log says of an endpoint."""
+"""ml.release.audit: what the audit log says of an endpoint."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from ml.release import audit
-from ml.release.rollout import history
 from ml.serving.server import Launch
 
 
@@ -41,16 +40,16 @@ def test_going_back_takes_away_what_came_after(applied: str, left: str) -> None:
     for version in applied:
         happened("applied", version)
         happened("applied", "9", endpoint="other")
-    assert "".join(str(line["version"]) for line in history.of("tiny").served) == left
+    assert "".join(str(line["version"]) for line in audit.history("tiny").served) == left
     for version in "1239":
-        assert history.of("tiny").served_before(launch(version)) is (version in left)
+        assert audit.history("tiny").served_before(launch(version)) is (version in left)
 
 
 def test_a_model_with_other_serving_code_did_not_serve_before() -> None:
     """The gates and the canary judged the old code: a changed score.py passes neither by it."""
     happened("applied", "1")
-    assert history.of("tiny").served_before(launch("1"))
-    assert not history.of("tiny").served_before(launch("1", serving="2"))
+    assert audit.history("tiny").served_before(launch("1"))
+    assert not audit.history("tiny").served_before(launch("1", serving="2"))
 
 
 def test_refused_versions_are_those_that_did_not_make_it_since() -> None:
@@ -62,10 +61,10 @@ def test_refused_versions_are_those_that_did_not_make_it_since() -> None:
         ("rolled-back", "3", "memory"),
     ):
         happened(event, version, why=why)
-    (one,) = history.of("tiny").refused()
+    (one,) = audit.history("tiny").refused()
     assert (one.version, one.outcome, one.why, one.by) == ("3", "rolled-back", "memory", "ana")
-    assert history.of("tiny").approver("sha256:2") == "ana"
-    assert history.of("tiny").approver("sha256:3") == ""
+    assert audit.history("tiny").approver("sha256:2") == "ana"
+    assert audit.history("tiny").approver("sha256:3") == ""
 
 
 def decided(outcome: str, step: str = "apply", environment: str = "prod") -> str:
@@ -79,15 +78,15 @@ def decided(outcome: str, step: str = "apply", environment: str = "prod") -> str
 
 def test_the_last_attempt_is_what_an_apply_came_to() -> None:
     """Not a proposal, not another environment's, not one that found nothing to do."""
-    assert history.of("tiny-prod").last_attempt("tiny", "prod") is None
+    assert audit.history("tiny-prod").last_attempt("tiny", "prod") is None
     happened("applied", "4", endpoint="tiny-prod")
     decided("refused", environment="dev")
     decided("refused", step="propose")
     hash = decided("already-champion")
-    found = history.of("tiny-prod").last_attempt("tiny", "prod")
+    found = audit.history("tiny-prod").last_attempt("tiny", "prod")
     assert found and (found.outcome, found.version) == ("applied", "4")
     decided("refused")
-    found = history.of("tiny-prod").last_attempt("tiny", "prod")
+    found = audit.history("tiny-prod").last_attempt("tiny", "prod")
     assert found and (found.outcome, found.version) == ("refused", "5") and "gap" in found.why
-    assert history.of("tiny-prod").reason(hash) == "because"
-    assert history.of("tiny-prod").reason("0" * 64) == ""
+    assert audit.history("tiny-prod").reason(hash) == "because"
+    assert audit.history("tiny-prod").reason("0" * 64) == ""

@@ -17,7 +17,7 @@ from ml.release.promotion import propose as proposing
 from ml.release.rollout import plan, rollback
 from ml.release.rollout.apply import apply
 from ml.serving import endpoint
-from ml.serving.client import Timing
+from ml.serving.server import Timing
 from tests.local import BACKEND
 from tests.release.conftest import Template, World
 from tests.release.killing import killed_at
@@ -95,6 +95,6 @@ def test_a_rollback_killed_at_any_step_is_done_by_the_next(
         first = {path.name: path.read_text() for path in (home.home() / "first").iterdir()}
         assert files() == first and found.steps
         done = apply(BACKEND, "tiny", "prod", "ana")
-        assert done and (done.outcome, done.version, done.canary) == ("applied", "1", None)
+        assert done and (done.outcome, done.version.version, done.canary) == ("applied", "1", None)
     folder = desired_state.path("tiny", where).parent
     assert not [one for one in folder.rglob(".*") if one.is_file() and Path(one).suffix == ".tmp"]

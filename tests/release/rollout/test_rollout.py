@@ -50,7 +50,7 @@ def declare_serving() -> None:
     """Declare the serving code as it is now, as a proposal does where its server answers."""
     declared = desired_state.read("tiny", "local")
     assert declared
-    now = serving.current(BACKEND, projects.find("tiny").deployment())
+    now = projects.find("tiny").serving().snapshot(BACKEND)
     serving.keep(now)
     desired_state.declare("tiny", "local", replace(declared, serving=now.digest))
 

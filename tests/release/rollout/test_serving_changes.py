@@ -131,7 +131,7 @@ def test_a_rollback_through_a_canary(challenged: World) -> None:
     assert apply(BACKEND, "tiny", "local", "ana").version == "2"
     roll_back(BACKEND.registry, "tiny")
     done = apply(BACKEND, "tiny", "local", "ana", through_canary=True)
-    assert (done.outcome, done.version) == ("applied", "1") and done.canary is not None
+    assert (done.outcome, done.version.version) == ("applied", "1") and done.canary is not None
 
 
 def test_code_that_a_rollback_needs_is_not_cleaned(challenged: World) -> None:

@@ -25,14 +25,13 @@ from ml.backends.registry import Version
 from ml.core.errors import Problem, Refused
 from ml.release import audit
 from ml.release.canary import canary
-from ml.release.canary import canary as trials
 from ml.release.canary.canary import Outcome
 from ml.release.declaration import desired_state
 from ml.release.declaration.desired_state import Declared
 from ml.release.promotion import propose as proposing
 from ml.release.promotion.gate_check import GateCheck
 from ml.release.rollout import apply as applying
-from ml.release.rollout import history, rollback, status
+from ml.release.rollout import rollback, status
 from ml.serving import endpoint, processes, server
 from ml.serving.endpoint import Canary
 from ml.serving.router import process
@@ -177,7 +176,7 @@ def install(patch: pytest.MonkeyPatch, machine: Machine) -> None:
     patch.setattr(endpoint, "check_model", lambda launch: None)
     patch.setattr(audit, "append", wrapped(audit.append))
     patch.setattr(canary, "lead", lead)
-    patch.setattr(trials, "smoke_test", lambda *_: machine.effect())
+    patch.setattr(canary, "smoke_test", lambda *_: machine.effect())
 
     class Registry:
         """The alias alone."""
@@ -210,11 +209,15 @@ def install(patch: pytest.MonkeyPatch, machine: Machine) -> None:
         machine.judged += 1
         return GateCheck(decision, what, champion, evidence, f"{machine.judged:064x}")
 
+    serves = SimpleNamespace(
+        digest=SERVING, endpoint=NAME, launch=lambda what, _: launch(what.version)
+    )
     found = SimpleNamespace(
         name=NAME,
         folder=Path("nowhere"),
         model=lambda: NAME,
-        deployment=lambda: SimpleNamespace(endpoint=NAME),
+        endpoint=lambda: NAME,
+        serving=lambda: SimpleNamespace(snapshot=lambda _: serves),
         samples=lambda: [{}],
     )
     patch.setattr(LocalBackend, "registry", Registry())
@@ -223,15 +226,11 @@ def install(patch: pytest.MonkeyPatch, machine: Machine) -> None:
     for module in (applying, proposing):
         patch.setattr(module, "check_gates", check_gates)
     patch.setattr(proposing, "load_gates", lambda project: None)
-    patch.setattr(
-        proposing.candidate, "choose", lambda _, __, run: SimpleNamespace(outputs={"model": run})
-    )
+    patch.setattr(proposing, "choose", lambda _, __, run: SimpleNamespace(outputs={"model": run}))
     patch.setattr(proposing, "store", digest)
-    patch.setattr(proposing, "_registered", lambda *given: version(given[5][-1]))
+    patch.setattr(proposing, "_registered", lambda *given: version(given[4][-1]))
     patch.setattr(applying, "_declared_version", lambda *given: version(given[-1].version))
-    serves = SimpleNamespace(digest=SERVING, launch=lambda what, _: launch(what.version))
     patch.setattr(applying, "_declared_serving", lambda *_: serves)
-    patch.setattr(proposing.serving, "current", lambda *_: serves)
     patch.setattr(proposing.serving, "keep", lambda _: None)
 
 
@@ -389,7 +388,7 @@ class Releases(RuleBasedStateMachine):
             return
         declared = self.declared()
         assert done.outcome in ("applied", "unchanged")
-        assert done.digest == declared.digest and declared.version not in BAD
+        assert done.version.digest == declared.digest and declared.version not in BAD
         state = endpoint.live(NAME)
         assert state and state.launch.digest == declared.digest and state.canary is None
         assert self.machine.champion == declared.version
@@ -496,4 +495,4 @@ def test_the_history_is_what_status_reads(own_home: Path) -> None:
         }
         audit.append(event, what)
         expected = "errors" if event == "rolled-back" else None
-        assert history.of(NAME).last_refusal(declared) == expected
+        assert audit.history(NAME).last_refusal(declared) == expected

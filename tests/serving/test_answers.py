@@ -1,4 +1,4 @@
-"""ml.serving.client: incomplete answers, and the hardware of a latency."""
+"""ml.serving.server: incomplete answers, and the hardware of a latency."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import http.client
 
 import pytest
 
-from ml.serving import client
-from ml.serving.client import Answer, hardware
+from ml.serving import server
+from ml.serving.server import Answer, hardware
 from tests.serving.backends import scripted
 
 
@@ -23,19 +23,19 @@ def response(body: bytes, length: int | None = None) -> bytes:
 )
 def test_an_invalid_answer_raises(answer: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not HTTP, empty, half an answer, too much."""
-    monkeypatch.setattr(client, "MAX_ANSWER", 1000)
+    monkeypatch.setattr(server, "MAX_ANSWER", 1000)
     with (
         scripted(answer, closing=True) as port,
         pytest.raises((OSError, http.client.HTTPException)),
     ):
-        client.score(port, {})
+        server.score(port, {})
 
 
 @pytest.mark.parametrize("body", [b"[" * 100_000, b"9" * 5000, b"\xff\x00", b"{} {}"])
 def test_a_body_that_is_not_json_is_text(body: bytes) -> None:
     """Deeply nested, a number of thousands of digits, bytes that are not text, two documents."""
     with scripted(response(body), closing=True) as port:
-        found = client.score(port, {})
+        found = server.score(port, {})
     assert found.status == 200 and isinstance(found.body, str)
 
 

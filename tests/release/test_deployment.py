@@ -1,4 +1,4 @@
-"""ml.serving.deployment: reading endpoint.yml and deployment.yml."""
+"""ml.release.serving: reading endpoint.yml and deployment.yml."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ml.core.errors import Refused
-from ml.serving.deployment import read
+from ml.release.serving import read
 
 ENDPOINT = """
 $schema: https://azuremlschemas.azureedge.net/latest/managedOnlineEndpoint.schema.json

@@ -1,0 +1,135 @@
+"""Verifies everything that is kept with a version, offline, and lists all differences."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from ml.backends.registry import Version
+from ml.core.errors import Refused
+from ml.release.evidence.evidence import REFERENCE_FIELD, SBOM, load_reference
+from ml.release.evidence.recomputation import (
+    disagreements,
+    overlap_disagreements,
+    read_predictions,
+    sha256,
+)
+from ml.release.versions import EVIDENCE_FILE
+from ml.serving.scoring.manifest import ManifestError, verify
+from ml.toolkit.evaluation import PREDICTIONS
+from ml.toolkit.leakage import IDENTIFIERS
+from ml.toolkit.reference import REFERENCE
+from policies.promotion.evidence import SCHEMA_VERSION, Evidence, parse, uri
+
+
+@dataclass(frozen=True)
+class Check:
+    """One check of a version; `differs` lists the differences, () when there are none."""
+
+    name: str
+    differs: tuple[str, ...]
+
+    @property
+    def sound(self) -> bool:
+        """Whether nothing differs."""
+        return not self.differs
+
+
+def checks(version: Version) -> tuple[Check, ...]:
+    """Every check: the files kept with the version, what the evidence states, the model's files.
+
+    A file that cannot be read differs, with the reason. Needs the registry's record of the version
+    and the files of this machine, and no server.
+    """
+    folder, document = version.evidence_folder, _document(version)
+    evidence = parse(document)
+    made = [
+        _check(EVIDENCE_FILE, lambda: _hash_differences(version)),
+        _check("schema", lambda: _schema_differences(version, evidence)),
+        _check("identity", lambda: _identity_differences(version, evidence)),
+        _check("model", lambda: _model_differences(version)),
+        *_prediction_checks(folder, evidence),
+    ]
+    if evidence.identifiers is not None:  # else the gate `leakage` refuses it
+        made.append(_check(IDENTIFIERS, lambda: overlap_disagreements(evidence, folder)))
+    made.append(_check(SBOM, lambda: _sbom_differences(folder, evidence)))
+    if document.get(REFERENCE_FIELD):  # a project may have no reference
+        made.append(_check(REFERENCE, lambda: _reference_differences(version)))
+    return tuple(made)
+
+
+def _check(name: str, differences: Callable[[], Iterable[str]]) -> Check:
+    """The check; an error that is raised is its difference."""
+    try:
+        return Check(name, tuple(differences()))
+    except (OSError, ManifestError) as error:
+        return Check(name, (str(error),))
+    except Refused as refused:
+        return Check(name, (refused.problems[0].found,))
+
+
+def _document(version: Version) -> Mapping[str, object]:
+    """evidence.json; empty when it cannot be read."""
+    try:
+        document = json.loads((version.evidence_folder / EVIDENCE_FILE).read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return document if isinstance(document, dict) else {}
+
+
+def _hash_differences(version: Version) -> Iterator[str]:
+    digest = sha256(version.evidence_folder / EVIDENCE_FILE)
+    if not version.evidence:
+        yield "the registry has no hash of it: the version has no evidence"
+    elif digest != version.evidence:
+        yield f"its sha256 is {digest}, the registry's is {version.evidence}"
+
+
+def _schema_differences(version: Version, evidence: Evidence) -> Iterator[str]:
+    stated = evidence.schema_version
+    if stated != SCHEMA_VERSION:
+        again = f"ml release propose {version.project} --run {version.run} measures it anew"
+        yield f"it states {stated}, this code reads {SCHEMA_VERSION}: {again}"
+
+
+def _identity_differences(version: Version, evidence: Evidence) -> Iterator[str]:
+    for name, stated, registered in (
+        ("model", evidence.model, version.model),
+        ("version", evidence.version, version.version),
+        ("digest", evidence.digest, version.digest),
+        ("uri", evidence.uri, uri(version.model, version.version)),
+    ):
+        if stated != registered:
+            yield f"{name} states {stated or 'nothing'}, the registry {registered}"
+
+
+def _model_differences(version: Version) -> tuple[str, ...]:
+    verify(version.folder, version.digest)
+    return ()
+
+
+def _reference_differences(version: Version) -> tuple[str, ...]:
+    load_reference(version)
+    return ()
+
+
+def _sbom_differences(folder: Path, evidence: Evidence) -> Iterator[str]:
+    stated = evidence.supply_chain.sbom
+    if stated is None:
+        yield "the evidence states no bill of materials"
+    elif (actual := sha256(folder / SBOM)) != stated:
+        yield f"its sha256 is {actual}, the evidence states {stated}"
+
+
+def _prediction_checks(folder: Path, evidence: Evidence) -> tuple[Check, Check]:
+    try:
+        rows = read_predictions(folder / PREDICTIONS, evidence.task)
+    except OSError as error:
+        unknown = Check("metrics", ("not recomputed: no predictions",))
+        return Check(PREDICTIONS, (str(error),)), unknown
+    wrong = disagreements(evidence, rows)
+    of_the_file = tuple(each for each in wrong if each.startswith(PREDICTIONS))
+    metrics = tuple(each for each in wrong if each not in of_the_file)
+    return Check(PREDICTIONS, of_the_file), Check("metrics", metrics)
