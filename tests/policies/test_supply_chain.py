@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from ml.core.errors import Refused
-from ml.release.evidence import supply_chain
+from ml.release.evidence import evidence
 from policies.promotion import gate_settings
-from policies.promotion.evidence import LockedPackage, SupplyChain
+from policies.promotion.evidence import Evidence, LockedPackage, SupplyChain
 from policies.supply_chain.advisories import AdvisoriesError, read
 from policies.supply_chain.packages import (
     UNKNOWN,
@@ -228,19 +228,19 @@ def test_what_the_evidence_states(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     """Packages, the SBOM's hash, and advisories where there is a source; nothing without a lock."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "pyproject.toml").write_text("")
-    assert supply_chain.look() == ({}, "")
+    assert evidence.supply_chain() == ({}, "")
     (tmp_path / "requirements").mkdir()
     (tmp_path / "requirements/main.lock").write_text(f"numpy=={version('numpy')}\n")
-    stated, bill = supply_chain.look()
+    stated, bill = evidence.supply_chain()
     assert "numpy" in bill and "advisories" not in stated
     affected = {**record(), "affected": [{"package": {"ecosystem": "PyPI", "name": "numpy"}}]}
     monkeypatch.setenv("MLOPS_ADVISORIES", str(source(tmp_path / "osv", affected)))
-    found = supply_chain.look()[0]
+    found = evidence.supply_chain()[0]
     assert found["advisories"] == [f"PYSEC-1: numpy {version('numpy')}"]
     assert found["as_of"] == "2025-05-30T00:00:00+00:00"
     monkeypatch.setenv("MLOPS_ADVISORIES", str(tmp_path / "none"))
     with pytest.raises(Refused) as raised:
-        supply_chain.look()
+        evidence.supply_chain()
     assert raised.value.problems[0].code == "no-advisories"
 
 
@@ -250,21 +250,26 @@ def test_advisories_are_looked_up_again(tmp_path: Path, monkeypatch: pytest.Monk
     made = SupplyChain(
         packages={"a": LockedPackage("1.5", "1.5", "MIT")}, as_of=then, advisories=()
     )
-    assert supply_chain.today(made) == made  # no source here: the gate says how old it is
+    assert today(made) == made  # no source here: the gate says how old it is
     new = source(tmp_path / "new", record())
     monkeypatch.setenv("MLOPS_ADVISORIES", str(new))
-    found = supply_chain.today(made)
+    found = today(made)
     assert found.advisories == ("PYSEC-1: a 1.5",) and found.as_of == at("2025-05-30")
     gone = source(tmp_path / "gone", {**record(), "withdrawn": "2025-05-30T00:00:00Z"})
     monkeypatch.setenv("MLOPS_ADVISORIES", str(gone))
-    assert supply_chain.today(found).advisories == ()
+    assert today(found).advisories == ()
     later = replace(found, as_of=at("2025-05-31"), advisories=("PYSEC-9: a 1.5",))
     monkeypatch.setenv("MLOPS_ADVISORIES", str(new))
-    assert supply_chain.today(later).advisories == ("PYSEC-1: a 1.5", "PYSEC-9: a 1.5")
-    assert supply_chain.today(later).as_of == at("2025-05-31")
+    assert today(later).advisories == ("PYSEC-1: a 1.5", "PYSEC-9: a 1.5")
+    assert today(later).as_of == at("2025-05-31")
     monkeypatch.setenv("MLOPS_ADVISORIES", str(tmp_path / "none"))
     with pytest.raises(Refused):
-        supply_chain.today(made)
+        today(made)
+
+
+def today(chain: SupplyChain) -> SupplyChain:
+    """The supply chain with today's advisories."""
+    return evidence.with_advisories(Evidence(supply_chain=chain)).supply_chain
 
 
 def at(day: str) -> datetime:

@@ -80,7 +80,7 @@ def keep(
     trained_lineage, scored_lineage = (
         backend.runs.entry(run).lineage for run in (trained, evaluated)
     )
-    stated, bill = _supply_chain()
+    stated, bill = supply_chain()
     document: dict[str, Any] = {
         **{each.name: evaluation.get(each.name) for each in fields(EvidenceFile)},
         "schema_version": SCHEMA_VERSION,
@@ -235,7 +235,7 @@ def with_advisories(evidence: Evidence) -> Evidence:
     return replace(evidence, supply_chain=today)
 
 
-def _supply_chain() -> tuple[Mapping[str, object], str]:
+def supply_chain() -> tuple[Mapping[str, object], str]:
     """The field `supply_chain` of evidence.json, and the text of the bill of materials.
 
     Without a lock both are empty, which the gate refuses. Raises Refused for a source of advisories
