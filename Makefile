@@ -93,8 +93,8 @@ quick: $(TESTED) ## the quick tests alone
 	@$(PYTEST) $(ARGS)
 
 .PHONY: torture
-torture: $(TESTED) ## every round of the tests that repeat themselves: kills, races, simulations (an hour)
-	@$(PYTEST) -m torture --torture --hypothesis-profile deep $(ARGS)
+torture: $(TESTED) ## every round of the tests that repeat themselves (an hour); ARGS=attacks: the attacks alone
+	@$(PYTEST) $(if $(filter attacks,$(ARGS)),-m attack,-m torture --torture --hypothesis-profile deep) $(filter-out attacks,$(ARGS))
 
 .PHONY: schema
 schema: setup ## write the JSON Schema that editors check release.yml by

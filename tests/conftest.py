@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import signal
 import sqlite3
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -101,8 +102,43 @@ def nothing_strays() -> Iterator[None]:
     assert {path for path in strays if path.exists()} <= before
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say how many cases of the gates were decided as their data files say."""
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+    """Note the attack that a case tries in its report, which xdist hands to the main process."""
+    outcome = yield
+    if mark := item.get_closest_marker("attack"):
+        outcome.get_result().user_properties.append(("attack", mark.args[0]))  # type: ignore[attr-defined]
+
+
+def _show_attacks(terminalreporter: pytest.TerminalReporter) -> None:
+    """The table of `make torture ARGS=attacks`: each attack, its cases, and how many held."""
+    attacks: dict[str, Counter[str]] = {}
+    for outcome in ("passed", "failed", "error"):
+        for report in terminalreporter.stats.get(outcome, []):
+            for name, sentence in getattr(report, "user_properties", []):
+                if name == "attack" and (report.when == "call" or outcome == "error"):
+                    attacks.setdefault(sentence, Counter())[outcome] += 1
+    terminalreporter.section("attacks")
+    told = []
+    for sentence, count in sorted(attacks.items()):
+        cases, held = count.total(), count["passed"] == count.total()
+        if not held:
+            told.append(sentence)
+        state = "held" if held else f"NOT HELD, {count['passed']} of {cases}"
+        terminalreporter.write_line(f"{state:12} {sentence} ({cases} case{'s' * (cases != 1)})")
+    tried = sum(count.total() for count in attacks.values())
+    terminalreporter.write_line(
+        f"attacks: {len(attacks)} tried in {tried} cases, {len(attacks) - len(told)} held, "
+        f"{len(told)} got through"
+    )
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    """Say how many cases of the gates were decided as their data files say, and of the attacks."""
+    if config.option.markexpr == "attack":
+        _show_attacks(terminalreporter)
     passed = [report.nodeid for report in terminalreporter.stats.get("passed", [])]
     kinds = {
         kind: [one for one in passed if f"test_gate_cases.py::test_a_gate_{kind}[" in one]

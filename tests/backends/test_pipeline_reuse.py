@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -185,3 +186,42 @@ def test_what_was_done_before_is_recalled(
     found = backend.cached(planned(repository, spec), "end")
     assert (found == done.step("b")) is recalled and (found is None) is not recalled
     assert [run.name for run in LocalRuns().all()] == [done.name]
+
+
+@pytest.mark.attack("The index of finished steps names another run's outputs")
+@pytest.mark.parametrize("how", ["whole", "folder", "outputs", "renamed"])
+def test_the_outputs_of_another_step_are_not_taken_over(
+    run_pipeline: RunPipeline, how: str
+) -> None:
+    """The step's own record says what it ran with; the index has to agree with it."""
+    other = {path.name for path in _index(run_pipeline, TWO.replace("hello", "bye"))}
+    mine = {path.name for path in _index(run_pipeline, TWO)} - other
+    index = home_folder() / "reusable"
+    for name in mine:
+        theirs = [json.loads((index / each).read_text()) for each in sorted(other)]
+        record = json.loads((index / name).read_text())
+        (match,) = (each for each in theirs if _step(each) == _step(record))
+        if how == "renamed":
+            shutil.copy(
+                next(index / each for each in other if _same(index / each, match)), index / name
+            )
+        else:
+            forged = {"whole": match, "folder": record | {"folder": match["folder"]}}
+            forged["outputs"] = record | {"outputs": match["outputs"]}
+            (index / name).write_text(json.dumps(forged[how]))
+    again = run_pipeline(TWO)
+    assert statuses(again) == NEITHER
+    assert again.step("b").outputs["o"].read_text() == "data\nnote\nhello\n"
+
+
+def _index(run_pipeline: RunPipeline, text: str) -> list[Path]:
+    run_pipeline(text)
+    return list((home_folder() / "reusable").iterdir())
+
+
+def _step(record: dict[str, str]) -> str:
+    return Path(record["folder"]).name
+
+
+def _same(path: Path, record: dict[str, str]) -> bool:
+    return bool(json.loads(path.read_text()) == record)

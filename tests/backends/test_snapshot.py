@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from ml.backends.local import snapshot
 from ml.backends.local.snapshot import IgnoreFile
+from ml.core.errors import Refused
 from tests.conftest import ROOT
 
 TREE = """
@@ -172,3 +174,28 @@ def test_many_runs_at_the_same_moment(home: Path, tmp_path: Path) -> None:
     assert {str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file()} == set(
         TREE.split()
     )
+
+
+@pytest.mark.attack("The copy of the code that a job or a server would run is changed")
+@pytest.mark.parametrize("change", ["edit", "more", "less", "executable"])
+def test_a_changed_copy_is_refused(home: Path, tmp_path: Path, change: str) -> None:
+    """It is named after its content, which is hashed again."""
+    code = tmp_path / "code"
+    plant(code)
+    taken = snapshot.take(code)
+    assert taken is not None and snapshot.take(code) == taken
+    file = taken.folder / "README.md"
+    if change == "edit":
+        file.write_text(file.read_text().upper())
+    elif change == "more":
+        (taken.folder / "sitecustomize.py").write_text("")
+    elif change == "less":
+        file.unlink()
+    else:
+        file.chmod(0o755)
+    with pytest.raises(Refused) as raised:
+        snapshot.take(code)
+    (problem,) = raised.value.problems
+    assert problem.code == "snapshot-changed" and "rm -r" in problem.hint
+    shutil.rmtree(taken.folder)
+    assert snapshot.take(code) == taken

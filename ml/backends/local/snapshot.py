@@ -8,7 +8,6 @@ test compares the two); the SDK's own matcher costs the import of the SDK.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 import shutil
@@ -20,7 +19,9 @@ from pathlib import Path
 from pathspec import PathSpec
 from pathspec.patterns.gitignore.spec import GitIgnoreSpecPattern
 
-from ml.core import home
+from ml.core import home, trees
+from ml.core.errors import Exit, Problem, Refused
+from ml.core.repository import shown
 
 # A file name that no pattern spells: it stands for any file of a folder.
 _ANY = "\x00"
@@ -35,8 +36,8 @@ class IgnoreFile:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         candidates = [folder / name for name in (".amlignore", ".gitignore")]
-        file = next((path for path in candidates if path.is_file()), None)
-        text = file.read_text(encoding="utf-8-sig") if file else ""
+        self.file = next((path for path in candidates if path.is_file()), None)
+        text = self.file.read_text(encoding="utf-8-sig") if self.file else ""
         lines = [line.strip() for line in text.splitlines()]
         lines = [line for line in lines if not _NO_PATTERN.fullmatch(line)]
         self._spec = PathSpec.from_lines(GitIgnoreSpecPattern, lines)
@@ -100,7 +101,8 @@ def take(code: Path | None) -> Snapshot | None:
     """The snapshot of `code` (a folder or one file), copied unless its content is there already.
 
     Two runs that take the same snapshot at the same moment both copy; the first to finish renames
-    its copy into place and the other throws its own away. Raises OSError when the disk is full.
+    its copy into place and the other throws its own away. Raises OSError when the disk is full, and
+    Refused (snapshot-changed) when the copy is not what its name says.
     """
     if code is None:
         return None
@@ -108,18 +110,30 @@ def take(code: Path | None) -> Snapshot | None:
         files = [(code.name, code)]
     else:
         files = list(IgnoreFile(code).files(besides=home.home()))
-    digest = _digest(files)
+    digest = trees.digest(files)
     try:
         # When it was last taken: cleaning leaves what a run may be about to work with.
         os.utime(_place(digest))
     except FileNotFoundError:
         digest = _copy(files)
-    return Snapshot(_place(digest), digest)
+    snapshot = Snapshot(_place(digest), digest)
+    if not is_whole(snapshot):
+        raise Refused(
+            Problem(
+                "snapshot-changed",
+                f"the copy of {shown(code)} was changed: {shown(snapshot.folder)}",
+                f"files with the digest {digest[:19]}…, after which it is named",
+                f"find out who changed it; then `rm -r {shown(snapshot.folder)}`: "
+                "the next run copies the code again",
+            ),
+            exit_code=Exit.GATE_SAID_NO,
+        )
+    return snapshot
 
 
 def is_whole(snapshot: Snapshot) -> bool:
     """Whether the copy still has the content that its digest says."""
-    return _digest(list(_files(snapshot.folder, ""))) == snapshot.digest
+    return trees.is_content(snapshot.folder, snapshot.digest)
 
 
 def working_copy(snapshot: Snapshot | None, into: Path) -> Path:
@@ -133,26 +147,6 @@ def working_copy(snapshot: Snapshot | None, into: Path) -> Path:
     else:
         shutil.copytree(snapshot.folder, into)
     return into
-
-
-def _digest(files: list[tuple[str, Path]]) -> str:
-    """Of names, contents and whether a file may be executed; times and owners do not count."""
-    content_hash = hashlib.sha256()
-    for relative, path in files:
-        content = path.read_bytes()
-        runs = "x" if os.access(path, os.X_OK) else "-"
-        content_hash.update(f"{relative}\0{runs}\0{len(content)}\0".encode())
-        content_hash.update(content)
-    return f"sha256:{content_hash.hexdigest()}"
-
-
-def _files(folder: Path, prefix: str) -> Iterator[tuple[str, Path]]:
-    """Every file of a copy, in the order in which `IgnoreFile` yields them."""
-    for path in sorted(folder.iterdir(), key=lambda path: path.name):
-        if path.is_dir():
-            yield from _files(path, f"{prefix}{path.name}/")
-        else:
-            yield f"{prefix}{path.name}", path
 
 
 def _place(digest: str) -> Path:
@@ -169,7 +163,7 @@ def _copy(files: list[tuple[str, Path]]) -> str:
             copy.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(path, copy)
         unfinished.chmod(0o755)
-        digest = _digest([(relative, unfinished / relative) for relative, _ in files])
+        digest = trees.digest([(relative, unfinished / relative) for relative, _ in files])
         try:
             unfinished.rename(_place(digest))
         except OSError:

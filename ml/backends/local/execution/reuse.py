@@ -34,6 +34,9 @@ _APART = frozenset(
     | {"because", "file"}  # of hints: why, and where it says so
 )
 
+# Of a completed step, in its folder: its key, and its outputs with their digests.
+RECORD = "reuse.json"
+
 
 @dataclass(frozen=True)
 class Kept:
@@ -59,13 +62,22 @@ def key(
 
 
 def find(name: str) -> Kept | None:
-    """The step of that key, if its record and its outputs are as they were; None otherwise."""
+    """The step of that key; None unless it and its outputs, hashed again, are as they were.
+
+    The index and the step's folder have to say the same of it.
+    """
     try:
-        data = json.loads((home.reusable() / name).read_text())
+        text = (home.reusable() / name).read_text()
+        data = json.loads(text)
         run = records.read(Path(data["folder"]))
         paths = {name: Path(path) for name, (path, _) in data["outputs"].items()}
         digests = {name: digest for name, (_, digest) in data["outputs"].items()}
-        intact = all(p.exists() and assets.digest(p) == digests[name] for name, p in paths.items())
+        intact = (
+            data["key"] == name
+            and (run.folder / RECORD).read_text() == text
+            and all(paths[name] == path.resolve() for name, path in run.outputs.items())
+            and all(p.exists() and assets.digest(p) == digests[name] for name, p in paths.items())
+        )
     except (OSError, ValueError, KeyError, TypeError):
         return None
     return Kept(run, paths) if intact and run.status == "Completed" else None
@@ -76,11 +88,13 @@ def keep(name: str, run: Run, paths: Mapping[str, Path], digest: Callable[[Path]
     if not all(path.exists() for path in paths.values()):
         return
     data = {
+        "key": name,
         "folder": str(run.folder),
         "outputs": {name: (str(path), digest(path)) for name, path in paths.items()},
     }
     home.reusable().mkdir(parents=True, exist_ok=True)
-    records.replace(home.reusable() / name, data, durable=False)
+    for place in (run.folder / RECORD, home.reusable() / name):
+        records.replace(place, data, durable=False)
 
 
 def take_over(

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import secrets
-import subprocess
 from collections.abc import Mapping
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 from ml.backends.local.environment import HERE, Interpreter
-from ml.backends.local.snapshot import Snapshot
+from ml.backends.local.snapshot import IgnoreFile, Snapshot
+from ml.core import repository, trees
+from ml.core.trees import Commit
 from ml.specs.plan.plan import CommandPlan, InputPlan, PipelinePlan, Plan, SweepPlan, commands
+
+# What a promotion writes into the work tree.
+_PROMOTION = (":(top,exclude)ml/projects/*/release.yml", ":(top,exclude)ml/projects/*/evidence/*")
 
 
 def of(
@@ -22,17 +27,22 @@ def of(
 ) -> dict[str, Any]:
     """The lineage of a run of `plan`, as job.json keeps it (JSON values alone).
 
-    `parent`, the MLflow run id of its sweep, is for a trial to fill in. `code` is `code_of` that
-    folder, where that is known already.
+    `parent`, the MLflow run id of its sweep, is for a trial to fill in. `code` is `code_of` its
+    code, where that is known already. The spec and the conda file count as code.
     """
     dependencies = plan.environment.dependencies
     packages = "\n".join(f"{entry.manager} {entry.text}" for entry in dependencies or ())
     digest = f"sha256:{sha256(packages.encode()).hexdigest()}"
-    folder = plan.code if plan.code and plan.code.is_dir() else Path(plan.place.path).parent
+    spec = Path(plan.place.path)
+    commit = trees.commit(repository.folder_of(plan.code or spec))
+    code = code or code_of(plan.code or spec, snapshot, commit)
+    conda = plan.environment.conda_file
+    specs = [path for path in (spec, conda) if path is not None and path.is_file()]
+    dirty = code["dirty"] or commit is None or not all(map(commit.has, specs))
     return {
         **labels(plan),
         "spec": str(plan.place),
-        "code": code or code_of(folder, snapshot),
+        "code": {**code, "dirty": dirty},
         "data": data_of(plan.inputs),
         "compute": plan.compute,
         "nodes": plan.instance_count,
@@ -60,11 +70,11 @@ def of_sweep(plan: SweepPlan, origin: Mapping[str, Any]) -> dict[str, Any]:
 
 def of_pipeline(plan: PipelinePlan, parent: str | None) -> dict[str, Any]:
     """The lineage of a pipeline; its steps have the code and the environment."""
-    folder = next((c.code for c in commands(plan) if c.code), Path(plan.place.path).parent)
+    code = next((c.code for c in commands(plan) if c.code), Path(plan.place.path))
     return {
         **labels(plan),
         "spec": str(plan.place),
-        "code": code_of(folder, None),
+        "code": code_of(code, None, trees.commit(repository.folder_of(code))),
         "data": data_of(plan.inputs),
         "environment": "",
         "parent": parent,
@@ -91,19 +101,39 @@ def data_of(inputs: Mapping[str, InputPlan]) -> dict[str, Any]:
     }
 
 
-def code_of(folder: Path, snapshot: Snapshot | None) -> dict[str, Any]:
-    """The code of a folder: commit, branch, whether it is dirty, digest of the snapshot.
+def code_of(code: Path, snapshot: Snapshot | None, commit: Commit | None) -> dict[str, Any]:
+    """The code (a folder or a file): commit, branch, whether it is dirty, digest of the snapshot.
 
-    Outside of a git work tree `commit` is "" and `dirty` is true.
+    It is dirty unless every file of the snapshot is in the commit with the same content, and git
+    reports no other change. Outside of a git work tree `commit` is "" and `dirty` is true.
     """
-    commit = _git(folder, "rev-parse", "HEAD")
-    changes = _git(folder, "status", "--porcelain")
     return {
-        "commit": commit or "",
-        "branch": _git(folder, "rev-parse", "--abbrev-ref", "HEAD") or "",
-        "dirty": not commit or changes is None or bool(changes),
+        "commit": commit.id if commit else "",
+        "branch": commit.branch if commit else "",
+        "dirty": not commit or not _is_committed(code, snapshot, commit) or _has_changes(commit),
         "digest": snapshot.digest if snapshot else "",
     }
+
+
+def _is_committed(code: Path, snapshot: Snapshot | None, commit: Commit) -> bool:
+    """Whether what was copied is what the commit has, and what says which files are copied too."""
+    if snapshot is None:
+        return True
+    if code.is_file():
+        return commit.has(code, snapshot.folder / code.name)
+    ignored = IgnoreFile(code)
+    gone = (name for name in commit.below(code) if not os.path.lexists(code / name))
+    return (
+        all(commit.has(code / name, copy) for name, copy in trees.files(snapshot.folder))
+        and (ignored.file is None or commit.has(ignored.file))
+        and all(map(ignored.excludes, gone))
+    )
+
+
+def _has_changes(commit: Commit) -> bool:
+    """Whether git reports a change, but for what a promotion writes, which no job runs."""
+    changes = trees.git(commit.root, "status", "--porcelain", "-uall", "--", ":/", *_PROMOTION)
+    return changes is None or bool(changes)
 
 
 def tags(lineage: Mapping[str, Any]) -> dict[str, str]:
@@ -124,14 +154,3 @@ def tags(lineage: Mapping[str, Any]) -> dict[str, str]:
         tags[f"data.{name}"] = data["asset"] or data["source"]
         tags[f"data.{name}.digest"] = data["digest"]
     return {key: value for key, value in tags.items() if value}
-
-
-def _git(folder: Path, *words: str) -> str | None:
-    """The output of git; None without git, outside of a work tree, or before the first commit."""
-    try:
-        done = subprocess.run(
-            ["git", "-C", str(folder), *words], capture_output=True, text=True, timeout=20
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return done.stdout.strip() if done.returncode == 0 else None

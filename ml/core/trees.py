@@ -1,0 +1,151 @@
+"""The content of a folder of code: its digest, and whether it is what a git commit has.
+
+Both are computed from the files themselves. What git reports of a work tree can be told to leave a
+change out (skip-worktree, assume-unchanged, .git/info/exclude, a file system monitor).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+DIGEST_PREFIX = "sha256:"
+_LINK = "120000"
+
+
+def digest(files: Iterable[tuple[str, Path]]) -> str:
+    """`sha256:<hex>` of names, contents and whether a file may be executed.
+
+    `files` are (relative name, path), in their order; times and owners do not count.
+    """
+    content_hash = hashlib.sha256()
+    for relative, path in files:
+        content = path.read_bytes()
+        runs = "x" if os.access(path, os.X_OK) else "-"
+        content_hash.update(f"{relative}\0{runs}\0{len(content)}\0".encode())
+        content_hash.update(content)
+    return f"{DIGEST_PREFIX}{content_hash.hexdigest()}"
+
+
+def files(folder: Path, prefix: str = "") -> Iterator[tuple[str, Path]]:
+    """Every file below the folder as (relative name, path), in the order of `digest`."""
+    for path in sorted(folder.iterdir(), key=lambda path: path.name):
+        if path.is_dir():
+            yield from files(path, f"{prefix}{path.name}/")
+        else:
+            yield f"{prefix}{path.name}", path
+
+
+def is_content(folder: Path, expected: str) -> bool:
+    """Whether the folder has the content with that digest; False when it cannot be read."""
+    try:
+        return digest(files(folder)) == expected
+    except OSError:
+        return False
+
+
+@dataclass(frozen=True)
+class Commit:
+    """The checked-out commit of a work tree: its files by path, each (mode, blob id)."""
+
+    root: Path
+    id: str
+    branch: str
+    entries: Mapping[str, tuple[str, str]]
+
+    def has(self, path: Path, copy: Path | None = None) -> bool:
+        """Whether the commit has the file, with the content of `copy` (by default its own).
+
+        A link on the way to the file has to be in the commit too.
+        """
+        real = Path(os.path.realpath(path))
+        entry = self._entry(real)
+        if entry is None or entry[1] != self._blob((copy or real).read_bytes()):
+            return False
+        return real == Path(os.path.abspath(path)) or all(map(self._has_link, _links(path)))  # noqa: PTH100
+
+    def below(self, folder: Path) -> Iterator[str]:
+        """The names, relative to the folder, of the files that the commit has in it."""
+        inside = Path(os.path.realpath(folder)).relative_to(self.root).as_posix()
+        prefix = "" if inside == "." else f"{inside}/"
+        return (name[len(prefix) :] for name in self.entries if name.startswith(prefix))
+
+    def _has_link(self, link: Path) -> bool:
+        entry = self._entry(link)
+        if entry is None:  # above the work tree, which `_entry` takes for another place
+            return not link.is_relative_to(self.root)
+        return entry == (_LINK, self._blob(str(link.readlink()).encode()))
+
+    def _entry(self, path: Path) -> tuple[str, str] | None:
+        try:
+            return self.entries.get(path.relative_to(self.root).as_posix())
+        except ValueError:
+            return None
+
+    def _blob(self, content: bytes) -> str:
+        """The id that git gives the content: SHA-1, or SHA-256 where the repository has that."""
+        algorithm = hashlib.sha1 if len(self.id) == 40 else hashlib.sha256
+        return algorithm(b"blob %d\0" % len(content) + content).hexdigest()
+
+
+def commit(folder: Path) -> Commit | None:
+    """The commit that is checked out above the folder.
+
+    None without git, outside of a work tree, and before the first commit.
+    """
+    parsed = git(folder, "rev-parse", "--show-toplevel", "HEAD", "--abbrev-ref", "HEAD")
+    if parsed is None:
+        return None
+    root, commit_id, branch = parsed.split("\n")
+    return Commit(Path(os.path.realpath(root)), commit_id, branch, _entries(root, commit_id))
+
+
+@cache
+def _entries(root: str, commit_id: str) -> Mapping[str, tuple[str, str]]:
+    """The files of a commit, which never change."""
+    entries = {}
+    listed = git(Path(root), "ls-tree", "-r", "-z", "--full-tree", commit_id) or ""
+    for line in filter(None, listed.split("\0")):
+        about, _, name = line.partition("\t")
+        mode, _, blob = about.split(" ")
+        entries[name] = (mode, blob)
+    return entries
+
+
+def git(folder: Path, *words: str) -> str | None:
+    """The output of git in the folder; None when it fails or is not there.
+
+    Variables that would have it read another repository or index are left out, and objects that
+    stand in for others (`git replace`).
+    """
+    variables = {key: value for key, value in os.environ.items() if not key.startswith("GIT_")}
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(folder), *words],
+            capture_output=True,
+            encoding="utf-8",
+            errors="surrogateescape",
+            timeout=20,
+            env={**variables, "GIT_NO_REPLACE_OBJECTS": "1", "GIT_OPTIONAL_LOCKS": "0"},
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip("\n") if done.returncode == 0 else None
+
+
+def _links(path: Path) -> Iterator[Path]:
+    """The symbolic links that lead to the file, each at its real place."""
+    way = Path(path.anchor) if path.is_absolute() else Path.cwd()
+    parts = list(path.parts[1:] if path.is_absolute() else path.parts)
+    while parts:
+        way = Path(os.path.normpath(way / parts.pop(0)))
+        if way.is_symlink():
+            yield way
+            target = way.readlink()
+            parts = [*target.parts, *parts]
+            way = way.parent

@@ -1,0 +1,175 @@
+"""ml.core.trees: what is committed, read off the files and not off what git reports."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ml.backends.local import snapshot
+from ml.backends.local.runs.lineage import code_of
+from ml.core import trees
+from ml.core.repository import folder_of
+
+
+def git(*words: str, at: Path) -> None:
+    """Run git as somebody."""
+    who = ["-c", "user.name=t", "-c", "user.email=t@example.org"]
+    subprocess.run(["git", "-C", str(at), *who, *words], check=True, capture_output=True)
+
+
+@pytest.fixture
+def code(tmp_path: Path) -> Path:
+    """A committed folder of code with a link to a file and a script that may be executed."""
+    root = tmp_path / "repository"
+    (root / "code" / "more").mkdir(parents=True)
+    for name in ("evaluate.py", "more/data.py", "unused.log", ".amlignore"):
+        (root / "code" / name).write_text(f"# {name}\n")
+    (root / "code" / ".amlignore").write_text("*.log\n")
+    (root / "code" / "more" / "data.py").chmod(0o755)
+    (root / "code" / "link.py").symlink_to("evaluate.py")
+    git("init", "-q", at=root)
+    git("add", ".", at=root)
+    git("commit", "-qm", "code", at=root)
+    return root / "code"
+
+
+def is_dirty(code: Path) -> bool:
+    """What a run of the code would record."""
+    return bool(code_of(code, snapshot.take(code), trees.commit(folder_of(code)))["dirty"])
+
+
+def edit(code: Path, name: str = "evaluate.py") -> None:
+    """The same length, as a careful person would."""
+    path = code / name
+    path.write_text(path.read_text().replace("# ", "#!"))
+
+
+def flagged(flag: str) -> Callable[[Path], None]:
+    def change(code: Path) -> None:
+        git("update-index", flag, "code/evaluate.py", at=code.parent)
+        edit(code)
+
+    return change
+
+
+def deleted(code: Path) -> None:
+    git("update-index", "--skip-worktree", "code/more/data.py", at=code.parent)
+    (code / "more" / "data.py").unlink()
+
+
+def excluded(code: Path) -> None:
+    (code.parent / ".git" / "info" / "exclude").write_text("sitecustomize.py\n")
+    (code / "sitecustomize.py").write_text("print(1)\n")
+
+
+def filtered(code: Path) -> None:
+    """A filter that gives git the committed content back."""
+    (code.parent / ".git" / "info" / "attributes").write_text("evaluate.py filter=same\n")
+    git("config", "filter.same.clean", "sed 's/#!/# /'", at=code.parent)
+    edit(code)
+
+
+def replaced(code: Path) -> None:
+    """The tree of another commit stands in for that of HEAD."""
+    edit(code)
+    git("commit", "-qam", "edited", at=code.parent)
+    git("replace", "HEAD~1", "HEAD", at=code.parent)
+    git("update-ref", "refs/heads/kept", "HEAD~1", at=code.parent)
+    git("symbolic-ref", "HEAD", "refs/heads/kept", at=code.parent)
+    # HEAD is the first commit now, which git shows as the second.
+
+
+def untracked_hidden(code: Path) -> None:
+    git("config", "status.showUntrackedFiles", "no", at=code.parent)
+    (code / "more" / "new.py").write_text("print(1)\n")
+
+
+def linked(code: Path) -> None:
+    """The link leads to another file of the same commit."""
+    git("update-index", "--assume-unchanged", "code/link.py", at=code.parent)
+    (code / "link.py").unlink()
+    (code / "link.py").symlink_to("more/data.py")
+
+
+def ignores_more(code: Path) -> None:
+    git("update-index", "--skip-worktree", "code/.amlignore", "code/evaluate.py", at=code.parent)
+    (code / ".amlignore").write_text("*.log\nevaluate.py\n")
+    edit(code)
+
+
+@pytest.mark.attack("A change of the code that runs is hidden from git")
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param(edit, id="open"),
+        pytest.param(flagged("--skip-worktree"), id="skip-worktree"),
+        pytest.param(flagged("--assume-unchanged"), id="assume-unchanged"),
+        deleted,
+        excluded,
+        filtered,
+        replaced,
+        untracked_hidden,
+        linked,
+        ignores_more,
+    ],
+)
+def test_a_hidden_change_is_found(home: Path, code: Path, change: Callable[[Path], None]) -> None:
+    """The files that run are hashed, and compared with the commit."""
+    assert not is_dirty(code)
+    change(code)
+    assert is_dirty(code)
+
+
+@pytest.mark.attack("Variables of git point to another repository")
+def test_variables_of_git_change_nothing(
+    home: Path, code: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    edit(code)
+    other = tmp_path / "other"
+    git("clone", "-q", str(code.parent), str(other), at=tmp_path)
+    monkeypatch.setenv("GIT_DIR", str(other / ".git"))
+    monkeypatch.setenv("GIT_WORK_TREE", str(other))
+    assert is_dirty(code)
+
+
+def test_what_does_not_run_is_not_asked(home: Path, code: Path) -> None:
+    """What a promotion writes; an ignored file that is deleted; flags without a change."""
+    git("update-index", "--skip-worktree", "code/evaluate.py", "code/unused.log", at=code.parent)
+    (code / "unused.log").unlink()
+    project = code.parent / "ml" / "projects" / "tiny"
+    (project / "evidence").mkdir(parents=True)
+    for name in ("release.yml", "evidence/prod.json"):
+        (project / name).write_text("{}")
+    assert not is_dirty(code)
+    (project / "train.py").write_text("")
+    assert is_dirty(code)
+
+
+def test_one_file_of_code(home: Path, code: Path) -> None:
+    """`code:` may be a file."""
+    script = code / "evaluate.py"
+    assert not is_dirty(script)
+    flagged("--skip-worktree")(code)
+    assert is_dirty(script)
+
+
+def test_a_repository_of_sha256(home: Path, tmp_path: Path) -> None:
+    """Its blobs have longer names."""
+    code = tmp_path / "repository" / "code"
+    code.mkdir(parents=True)
+    (code / "run.py").write_text("print(1)\n")
+    git("init", "-q", "--object-format=sha256", at=code.parent)
+    git("add", ".", at=code)
+    git("commit", "-qm", "code", at=code)
+    assert not is_dirty(code)
+    (code / "run.py").write_text("print(2)\n")
+    assert is_dirty(code)
+
+
+def test_outside_of_git_everything_is_dirty(home: Path, tmp_path: Path) -> None:
+    """Nothing can be told there."""
+    (tmp_path / "run.py").write_text("")
+    assert trees.commit(tmp_path) is None and is_dirty(tmp_path)
