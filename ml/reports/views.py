@@ -116,7 +116,8 @@ def selection_words(selected: Selected) -> tuple[str, str]:
     words = [sentence(text) for text in explanation.sentences(selection)]
     if len(selection.ranked) > RANKED:
         words.append(f"{RANKED} of {len(selection.ranked):,} trials, best first.")
-    notes = [f"{explanation.formula(selection)}.", *map(sentence, selected.notes)]
+    notes = [f"{explanation.formula(selection)}; {explanation.scale(selection)}."]
+    notes += map(sentence, selected.notes)
     return " ".join(words), " ".join(notes)
 
 

@@ -23,7 +23,8 @@ Values = NDArray[np.float64]
 Groups = Sequence[str] | NDArray[Any]
 SAMPLES = 2000
 LEVEL = 0.95
-_CHUNK = 200
+# So many numbers of one chunk of draws are held at once.
+_HELD = 500_000
 # With fewer groups an interval over them is unreliable (Cameron, Gelbach and Miller 2008).
 FEWEST_GROUPS = 10
 
@@ -89,41 +90,33 @@ def time_blocks(times: NDArray[Any], length: float) -> NDArray[np.int64]:
 def resampled_means(
     values: Values, seed: int = 0, samples: int = SAMPLES, groups: Groups | None = None
 ) -> Values:
-    """(samples, columns): means of the columns of `values` over rows drawn with replacement.
-
-    With `groups`, one label a row, whole groups are drawn. All columns see the same draws, which is
-    what makes a comparison paired. Raises ValueError for fewer than `FEWEST_GROUPS` groups.
+    """(samples, columns): means of the columns of `values` over the draws of `drawn_times`, the
+    same for all columns, which is what makes a comparison paired.
     """
-    sums, rows = values, np.ones(len(values))
-    if groups is not None:
-        at = _numbered(groups)
-        rows = np.bincount(at).astype(np.float64)
-        sums = np.stack([np.bincount(at, column) for column in values.T], axis=1)
     return np.concatenate(
         [
-            times @ sums / (times @ rows)[:, None]
-            for times in _multinomial(len(sums), seed, samples, _CHUNK)
+            times @ values / times.sum(axis=1, keepdims=True)
+            for times in drawn_times(len(values), seed, groups, samples)
         ]
     )
 
 
 def drawn_times(
-    count: int, seed: int = 0, groups: Groups | None = None, chunk: int = _CHUNK
+    count: int, seed: int = 0, groups: Groups | None = None, samples: int = SAMPLES
 ) -> Iterator[Values]:
-    """`SAMPLES` draws with replacement of `count` rows, or of whole groups of them, in chunks
-    (draws, rows): how often each row was drawn. Raises ValueError as `resampled_means`.
+    """Draws with replacement of `count` rows, or of whole groups of them (a label a row): how often
+    each row was drawn, in chunks (draws, rows). Raises ValueError for fewer than `FEWEST_GROUPS`
+    groups.
     """
     at = None if groups is None else _numbered(groups)
     among = count if at is None else int(at.max()) + 1
-    for times in _multinomial(among, seed, SAMPLES, min(chunk, _CHUNK)):
-        yield (times if at is None else times[:, at]).astype(np.float64)
-
-
-def _multinomial(count: int, seed: int, samples: int, chunk: int) -> Iterator[NDArray[np.int64]]:
-    rng = np.random.default_rng(seed)
+    rng, chunk = np.random.default_rng(seed), max(1, _HELD // count)
     for start in range(0, samples, chunk):
         size = min(chunk, samples - start)
-        yield rng.multinomial(count, np.full(count, 1 / count), size=size)
+        # To draw rows and count them is many times faster than `rng.multinomial`.
+        drawn = rng.integers(among, size=(size, among)) + among * np.arange(size)[:, None]
+        times = np.bincount(drawn.ravel(), minlength=size * among).reshape(size, among)
+        yield (times if at is None else times.take(at, axis=1)).astype(np.float64)
 
 
 def _numbered(groups: Groups) -> NDArray[np.int64]:

@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields
+from functools import cached_property
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -27,8 +28,6 @@ _EPS = float(np.finfo(np.float64).eps)
 QUANTILES: Mapping[str, float] = {"quantile_loss_10": 0.1, "quantile_loss_90": 0.9}
 # Of `lift_at_10` and `recall_at_precision_90`.
 _TOP, _PRECISION = 0.1, 0.9
-# So many numbers of one chunk of draws are held at once.
-_HELD = 4_000_000
 
 
 @dataclass(frozen=True)
@@ -59,20 +58,48 @@ class Answers:
     def __len__(self) -> int:
         return len(self.rank)
 
+    @cached_property
+    def ones(self) -> Values:
+        """1 for each row whose right label is "1", else 0."""
+        return (self.expected == "1").astype(np.float64)
+
+    @cached_property
+    def from_the_top(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The rows by their scores, the highest first, and where each distinct score ends."""
+        order = np.argsort(-self.score, kind="stable")
+        return order, np.flatnonzero(np.diff(self.score[order], append=-1.0))
+
     def __getitem__(self, rows: Any) -> Answers:
         """Those rows, as numpy takes them."""
         return Answers(*(getattr(self, field.name)[rows] for field in fields(self)))
 
 
 @dataclass(frozen=True)
+class Draws:
+    """Some answers, and how often each of them counts in each of several draws: (draws, rows)."""
+
+    answers: Answers
+    times: Values
+
+    @cached_property
+    def from_the_top(self) -> tuple[Values, Values]:
+        """How many "1", and how many rows at all, score at least as high as each distinct score,
+        the highest first: (draws, scores) each.
+        """
+        order, ends = self.answers.from_the_top
+        times = self.times.take(order, axis=1)
+        ones = (times * self.answers.ones[order]).cumsum(axis=1)
+        every = times.cumsum(axis=1)
+        return (ones, every) if len(ends) == len(order) else (ones[:, ends], every[:, ends])
+
+
+@dataclass(frozen=True)
 class Metric:
-    """One of `of_units` (a value a row) and `of_all`, which is given how often each row counts in
-    each of several draws, (draws, rows), and has NaN for a draw that it is not defined on.
-    """
+    """One of `of_units`, a value a row, and `of_all`, a value a draw, NaN where it has none."""
 
     goal: Literal["maximize", "minimize"]
     of_units: Callable[[Answers], Values] | None = None
-    of_all: Callable[[Answers, Values], Values] | None = None
+    of_all: Callable[[Draws], Values] | None = None
 
 
 def _right(answers: Answers) -> Values:
@@ -94,77 +121,62 @@ def _errors(answers: Answers) -> Values:
     )
 
 
-def _auc(answers: Answers, times: Values) -> Values:
+def _auc(draws: Draws) -> Values:
     """How often a "1" scores above a "0", a tie counting half (Hanley and McNeil 1982)."""
-    nowhere = np.full(len(times), np.nan)
-    order = np.argsort(answers.score, kind="stable")
-    starts = np.flatnonzero(np.diff(answers.score[order], prepend=-1.0))
-    ones = answers.expected[order] == "1"
-    above, below = (np.add.reduceat(times[:, order] * of, starts, axis=1) for of in (ones, ~ones))
-    pairs = above.sum(axis=1) * below.sum(axis=1)
-    won = (above * (below.cumsum(axis=1) - below / 2)).sum(axis=1)
-    return np.asarray(np.divide(won, pairs, out=nowhere, where=pairs > 0))
+    ones, every = draws.from_the_top
+    zeros = every - ones
+    # The area under the ones over the zeros, a trapezium a score.
+    twice = np.einsum("ij,ij->i", ones[:, 1:] + ones[:, :-1], np.diff(zeros, axis=1))
+    won = (ones[:, 0] * zeros[:, 0] + twice) / 2
+    return _share(won, ones[:, -1] * zeros[:, -1])
 
 
-def _f1(answers: Answers, times: Values) -> Values:
+def _f1(draws: Draws) -> Values:
     """Of the label "1"; 0 where nothing is "1" and nothing was taken for it."""
-    ones, predicted = answers.expected == "1", answers.predicted == "1"
-    hits, named = times @ (ones & predicted), times @ ones + times @ predicted
-    nothing = np.zeros(len(times))
-    return np.asarray(np.divide(2.0 * hits, named, out=nothing, where=named > 0))
+    ones, times = draws.answers.ones, draws.times
+    predicted = draws.answers.predicted == "1"
+    return np.nan_to_num(_share(2.0 * (times @ (ones * predicted)), times @ (ones + predicted)))
 
 
-def _macro_f1(answers: Answers, times: Values) -> Values:
+def _macro_f1(draws: Draws) -> Values:
     """The mean F1 of the classes that occur or are predicted."""
-    of_class = []
-    for label in np.unique([answers.expected, answers.predicted]):
-        right, given = answers.expected == label, answers.predicted == label
-        hits, named = times @ (right & given), times @ right + times @ given
-        nothing = np.full(len(times), np.nan)
-        of_class.append(np.divide(2.0 * hits, named, out=nothing, where=named > 0))
-    return np.asarray(np.nanmean(of_class, axis=0))
-
-
-def _from_the_top(answers: Answers, times: Values) -> tuple[Values, Values]:
-    """How many "1", and how many rows at all, score at least as high as each distinct score, the
-    highest first: (draws, scores) each.
-    """
-    order = np.argsort(-answers.score, kind="stable")
-    starts = np.flatnonzero(np.diff(answers.score[order], prepend=2.0))
-    counted = times[:, order]
-    ones, every = (
-        np.add.reduceat(counted * of, starts, axis=1).cumsum(axis=1)
-        for of in (answers.expected[order] == "1", 1.0)
+    answers, times = draws.answers, draws.times
+    labels = np.unique([answers.expected, answers.predicted])
+    right, predicted = (
+        (of[:, None] == labels).astype(np.float64) for of in (answers.expected, answers.predicted)
     )
-    return ones, every
+    of_class = _share(2.0 * (times @ (right * predicted)), times @ (right + predicted))
+    return np.asarray(np.nanmean(of_class, axis=1))
 
 
 def _share(part: Values, whole: Values) -> Values:
     """part / whole, NaN where the whole is nothing."""
-    nothing = np.full(np.broadcast_shapes(part.shape, whole.shape), np.nan)
+    nothing = np.full(whole.shape, np.nan)
     return np.asarray(np.divide(part, whole, out=nothing, where=whole > 0))
 
 
-def _average_precision(answers: Answers, times: Values) -> Values:
+def _average_precision(draws: Draws) -> Values:
     """The precision at every score that a "1" has, averaged over the "1"."""
-    ones, every = _from_the_top(answers, times)
-    gained = np.diff(ones, prepend=0.0, axis=1)
-    precision = np.nan_to_num(_share(ones, every))
-    return _share((gained * precision).sum(axis=1), ones[:, -1])
+    ones, every = draws.from_the_top
+    precision = ones / np.maximum(every, 1.0)
+    gained = np.einsum("ij,ij->i", np.diff(ones, axis=1), precision[:, 1:])
+    return _share(ones[:, 0] * precision[:, 0] + gained, ones[:, -1])
 
 
-def _recall_at_precision(answers: Answers, times: Values) -> Values:
+def _recall_at_precision(draws: Draws) -> Values:
     """The largest share of the "1" that a threshold finds with a precision of 0.9; 0 if none."""
-    ones, every = _from_the_top(answers, times)
-    precise = _share(ones, every) >= _PRECISION - 1e-12
-    return _share(np.where(precise, ones, 0.0).max(axis=1), ones[:, -1])
+    ones, every = draws.from_the_top
+    precise = ones >= (_PRECISION - 1e-12) * every
+    last = precise.shape[1] - 1 - np.argmax(precise[:, ::-1], axis=1)
+    found_ones = np.where(precise.any(axis=1), ones[np.arange(len(ones)), last], 0.0)
+    return _share(found_ones, ones[:, -1])
 
 
-def _lift(answers: Answers, times: Values) -> Values:
+def _lift(draws: Draws) -> Values:
     """The share of "1" among the tenth of rows that score highest, by the share among all. Of rows
     that tie at its end a part counts.
     """
-    ones, every = _from_the_top(answers, times)
+    ones, every = draws.from_the_top
     tenth = every[:, -1:] * _TOP
     at = np.argmax(every >= tenth, axis=1)[:, None]
     before = np.maximum(at - 1, 0)
@@ -187,8 +199,9 @@ def _quantile_loss(level: float) -> Metric:
     return Metric("minimize", of_units=of_units)
 
 
-def _rmse(answers: Answers, times: Values) -> Values:
-    return np.asarray(np.sqrt(times @ _errors(answers) ** 2 / times.sum(axis=1)))
+def _rmse(draws: Draws) -> Values:
+    times = draws.times
+    return np.asarray(np.sqrt(times @ _errors(draws.answers) ** 2 / times.sum(axis=1)))
 
 
 _ACCURACY = Metric("maximize", of_units=_right)
@@ -254,7 +267,7 @@ def value(metric: Metric, answers: Answers) -> float:
     if metric.of_units is not None:
         return float(metric.of_units(answers).mean())
     assert metric.of_all is not None
-    result = float(metric.of_all(answers, np.ones((1, len(answers))))[0])
+    result = float(metric.of_all(Draws(answers, np.ones((1, len(answers)))))[0])
     if math.isnan(result):
         raise ValueError("it is not defined on these units")
     return result
@@ -300,15 +313,15 @@ def estimates_of(
         [of(answers) for of in of_units.values()] or [np.zeros(len(answers))], axis=1
     )
     drawn: dict[str, list[Values]] = {name: [] for name in points}
-    chunk = max(1, _HELD // len(answers))
-    for times in drawn_times(len(answers), seed, groups, chunk):
+    for times in drawn_times(len(answers), seed, groups):
+        draws = Draws(answers, times)
         means = times @ columns / times.sum(axis=1, keepdims=True)
         for name, mean in zip(of_units, means.T, strict=False):
             drawn[name].append(mean)
         for name in points.keys() - of_units.keys():
             of_all = metrics[name].of_all
             assert of_all is not None
-            drawn[name].append(of_all(answers, times))
+            drawn[name].append(of_all(draws))
     estimated = {}
     for name, point in points.items():
         values = np.concatenate(drawn[name])

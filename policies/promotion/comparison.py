@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from policies.promotion.decision import Case, Finding, estimate, listed, real, shown, unsound
 from policies.promotion.evidence import Evidence, Statistic
 from policies.promotion.gate_settings import Gate
 
 RESAMPLES = 10_000
-# Of a metric of all units together, of which every draw is computed anew; so many numbers at once.
+# Of a metric of all units together, of which every draw is computed anew.
 STATISTIC_RESAMPLES = 2000
-_HELD = 2_000_000
+# So many numbers of one chunk of draws are held at once.
+_HELD = 500_000
+# So few distinct rows are counted in a draw, instead of drawing all rows.
+_FEW = 50
 SEED = 20_240_229  # fixed, so that the same evidence always gets the same decision
 # An interval over fewer groups is not reliable (Cameron, Gelbach and Miller 2008).
 FEWEST_GROUPS = 10
@@ -55,14 +56,33 @@ def difference(
     rows = np.stack([differences, np.ones(len(units))], axis=1)
     if groups:
         rows = _grouped(rows, [groups.get(unit, "") for unit in units])
-    # To draw rows one by one is the same as to draw how often each distinct row occurs. A metric
-    # such as gain@1 has three distinct rows, so thousands of questions cost no more than ten.
-    distinct, counts = np.unique(rows, axis=0, return_counts=True)
-    times = np.random.default_rng(SEED).multinomial(len(rows), counts / len(rows), size=RESAMPLES)
     tail = 100 * (1 - confidence) / 2
-    sums, sizes = times @ distinct[:, 0], times @ distinct[:, 1]
+    sums, sizes = _resampled_sums(rows).T
     low, high = np.percentile(sums / sizes, [tail, 100 - tail])
     return Difference(float(differences.mean()), float(low), float(high), len(units))
+
+
+def _resampled_sums(rows: np.ndarray) -> np.ndarray:
+    """(RESAMPLES, columns): the sum of each draw with replacement of as many rows."""
+    rng, count = np.random.default_rng(SEED), len(rows)
+    # To draw rows one by one is the same as to draw how often each distinct row occurs. A metric
+    # such as gain@1 has three distinct rows, so thousands of questions cost no more than ten.
+    distinct, occurs = np.unique(rows, axis=0, return_counts=True)
+    if len(distinct) <= _FEW:
+        return np.asarray(rng.multinomial(count, occurs / count, size=RESAMPLES) @ distinct)
+    sums = []
+    for drawn in _draws(rng, count, RESAMPLES, _HELD // count):
+        sums.append(np.stack([column[drawn].sum(axis=1) for column in rows.T], axis=1))
+    return np.concatenate(sums)
+
+
+def _draws(
+    rng: np.random.Generator, count: int, samples: int, at_once: int
+) -> Iterator[np.ndarray]:
+    """Draws with replacement of `count` rows, in chunks (draws, count): the numbers of the rows."""
+    chunk = max(1, at_once)
+    for start in range(0, samples, chunk):
+        yield rng.integers(count, size=(min(chunk, samples - start), count))
 
 
 def difference_of_statistics(
@@ -80,22 +100,21 @@ def difference_of_statistics(
     names = sorted(units)
     at = _numbered([groups.get(unit, "") for unit in names]) if groups else np.arange(len(names))
     count = int(at.max()) + 1
+    ours, theirs = candidate(names), champion(names)
 
-    def apart(times: NDArray[Any]) -> NDArray[np.float64]:
-        counted = times[:, at].astype(np.float64)
-        return candidate(names, counted) - champion(names, counted)
+    def apart(times: np.ndarray) -> np.ndarray:
+        counted = times.take(at, axis=1).astype(np.float64)
+        return ours(counted) - theirs(counted)
 
     point = float(apart(np.ones((1, count)))[0])
     if not math.isfinite(point):
         raise ValueError("the metric is not defined on these units")
-    rng, chunk = np.random.default_rng(SEED), max(1, _HELD // len(names))
-    draws = np.full(count, 1 / count)
-    drawn = np.concatenate(
-        [
-            apart(rng.multinomial(count, draws, min(chunk, STATISTIC_RESAMPLES - start)))
-            for start in range(0, STATISTIC_RESAMPLES, chunk)
-        ]
-    )
+    values, rng = [], np.random.default_rng(SEED)
+    for numbers in _draws(rng, count, STATISTIC_RESAMPLES, _HELD // len(names)):
+        of_draw = numbers + count * np.arange(len(numbers))[:, None]
+        times = np.bincount(of_draw.ravel(), minlength=numbers.size).reshape(numbers.shape)
+        values.append(apart(times))
+    drawn = np.concatenate(values)
     defined = drawn[np.isfinite(drawn)]
     if 2 * len(defined) < len(drawn):
         raise ValueError("the metric is not defined on most draws of these units")

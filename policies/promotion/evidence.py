@@ -35,9 +35,9 @@ MOST = 1e9
 # A field that a complete document may leave out.
 OPTIONAL: Mapping[str, object] = MappingProxyType({"optional": True})
 T = TypeVar("T")
-# A metric of several units together: their names, and how often each counts in each draw
+# A metric of several units together: their names → how often each counts in each draw
 # (draws, units) → the metric of each draw, NaN where it is not defined.
-Statistic = Callable[[Sequence[str], NDArray[np.float64]], NDArray[np.float64]]
+Statistic = Callable[[Sequence[str]], Callable[[NDArray[np.float64]], NDArray[np.float64]]]
 
 
 @dataclass(frozen=True)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
 from sklearn.metrics import roc_auc_score
 
-from ml.toolkit.tasks import METRICS, Answers
+from ml.toolkit.tasks import METRICS, Answers, Draws
 from policies.promotion.comparison import (
     FEWEST_GROUPS,
     STATISTIC_RESAMPLES,
@@ -115,9 +115,9 @@ def test_a_unit_without_a_group_and_too_few_groups_are_refused() -> None:
 def mean(values: np.ndarray) -> Statistic:
     """The mean of the units' values, which has a value a unit as well."""
 
-    def statistic(names: Sequence[str], times: np.ndarray) -> np.ndarray:
+    def statistic(names: Sequence[str]) -> Callable[[np.ndarray], np.ndarray]:
         own = values[[int(name[1:]) for name in names]]
-        return np.asarray(times @ own / times.sum(axis=1))
+        return lambda times: np.asarray(times @ own / times.sum(axis=1))
 
     return statistic
 
@@ -129,7 +129,12 @@ def area(labels: np.ndarray, scores: np.ndarray) -> Statistic:
     )
     of_all = METRICS["binary"]["auc"].of_all
     assert of_all is not None
-    return lambda names, times: of_all(answers[[int(name[1:]) for name in names]], times)
+
+    def statistic(names: Sequence[str]) -> Callable[[np.ndarray], np.ndarray]:
+        own = answers[[int(name[1:]) for name in names]]
+        return lambda times: of_all(Draws(own, times))
+
+    return statistic
 
 
 @pytest.mark.parametrize("grouped", [False, True])
@@ -176,11 +181,9 @@ def test_a_statistic_that_is_not_defined_is_not_compared() -> None:
     groups = {name: f"g{at % (FEWEST_GROUPS - 1)}" for at, name in enumerate(every)}
     with pytest.raises(ValueError, match="groups"):
         difference_of_statistics(every, auc, auc, 0.95, groups)
-    never = area(labels, scores)
 
-    def rarely(names: Sequence[str], times: np.ndarray) -> np.ndarray:
-        drawn = times[:, 0] == 1
-        return np.where(drawn & (times.min(axis=1) > 0), never(names, times), np.nan)
+    def rarely(names: Sequence[str]) -> Callable[[np.ndarray], np.ndarray]:
+        return lambda times: np.where(times.min(axis=1) > 0, auc(names)(times), np.nan)
 
     with pytest.raises(ValueError, match="most draws"):
         difference_of_statistics(every, rarely, auc, 0.95)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -123,8 +123,9 @@ def _as_statistic(evidence: Evidence) -> Evidence:
     """The same metric, as if it were one of all units together, as an AUC is."""
     values = evidence.outcomes["test"]
 
-    def mean(units: Sequence[str], times: NDArray[np.float64]) -> NDArray[np.float64]:
-        return np.asarray(times @ [values[unit] for unit in units] / times.sum(axis=1))
+    def mean(units: Sequence[str]) -> Callable[[NDArray[np.float64]], NDArray[np.float64]]:
+        own = [values[unit] for unit in units]
+        return lambda times: np.asarray(times @ own / times.sum(axis=1))
 
     outcomes = {"test": dict.fromkeys(values, math.nan)}
     return replace(evidence, outcomes=outcomes, statistics={"test": mean})

@@ -149,9 +149,10 @@ def test_the_command(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     output = capsys.readouterr()
     lines = [line.split() for line in output.out.splitlines()]
     assert lines[0] == [
-        *("score", "score", "latency", "ms", "cost", "s", "spread", "by", "metric", "Pareto")
+        *("behind", "score", "latency", "ms", "cost", "s", "spread", "by", "metric", "Pareto")
     ]
-    assert [line[:2] for line in lines[1:]] == [["trial", "1"], ["trial", "0"]]
+    assert [line[:3] for line in lines[1:]] == [["trial", "1", "0.00"], ["trial", "0", "2.60"]]
+    assert "behind = the best score − the trial's; 1 is worth 1 point of score" in output.err
     assert "trial 0 is first by score, trial 1 by the score: 1 point less score" in output.err
     assert "10 times faster (+2.70)" in output.err
     assert "2 of 3; all: --limit 0" in output.err

@@ -14,7 +14,17 @@ from sklearn import metrics as theirs
 from ml.toolkit.evaluation import Prediction, wrong_primary
 from ml.toolkit.measurement import measure
 from ml.toolkit.metrics import FEWEST_GROUPS
-from ml.toolkit.tasks import METRICS, TASKS, Answers, Task, estimate, estimates, fault, value
+from ml.toolkit.tasks import (
+    METRICS,
+    TASKS,
+    Answers,
+    Draws,
+    Task,
+    estimate,
+    estimates,
+    fault,
+    value,
+)
 
 RNG = np.random.default_rng(0)
 COUNT = 300
@@ -108,7 +118,7 @@ def test_a_draw_counts_a_row_as_often_as_it_was_drawn(
     }
     pair = NUMBERS if score is None else (TRUTH, score)
     expected = [scorers[name](*pair, sample_weight=weight) for weight in times]
-    assert of_all(GIVEN[task], times).tolist() == pytest.approx(expected)
+    assert of_all(Draws(GIVEN[task], times)).tolist() == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(("task", "name"), PUBLISHED)

@@ -16,7 +16,7 @@ from ml.reports.formatting import printable, short
 
 if TYPE_CHECKING:
     from ml.backends.runs import Run, RunStore
-    from ml.release.selection.selection import Ranked, Selected
+    from ml.release.selection.selection import Ranked, Selected, Selection
     from ml.reports.explanation import Ending, Explanation
     from ml.reports.sweep import Trial
 
@@ -200,7 +200,7 @@ def select(
 
 
 def print_selection(selected: Selected, limit: int = 0) -> None:
-    """Print the ranking on stdout, the first by the score on top, and its explanation on stderr.
+    """Print the ranking on stdout, the best score on top, and its explanation on stderr.
 
     `front` marks the trials on the Pareto front.
     """
@@ -209,26 +209,28 @@ def print_selection(selected: Selected, limit: int = 0) -> None:
     selection = selected.selection
     rows = selection.ranked[:limit] if limit else selection.ranked
     terms = [term for term in UNITS if term in selection.compared]
-    head = ["", "score", selection.metric, *(UNITS[term] for term in terms)]
-    write_table([*head, "by metric", "Pareto"], [_selection_row(row, terms) for row in rows])
+    head = ["", "behind", selection.metric, *(UNITS[term] for term in terms)]
+    cells = [_selection_row(selection, row, terms) for row in rows]
+    write_table([*head, "by metric", "Pareto"], cells)
     if len(rows) < len(selection.ranked):
         typer.echo(f"{len(rows)} of {len(selection.ranked)}; all: --limit 0", err=True)
-    typer.echo(explanation.formula(selection), err=True)
+    typer.echo(f"{explanation.formula(selection)}; {explanation.scale(selection)}", err=True)
     for sentence in explanation.sentences(selection):
         typer.echo(sentence, err=True)
     for note in selected.notes:
         typer.echo(f"note: {note}", err=True)
 
 
-def _selection_row(ranked: Ranked, terms: list[str]) -> list[str]:
+def _selection_row(selection: Selection, ranked: Ranked, terms: list[str]) -> list[str]:
     from ml.cli.render.runs_text import number
 
-    score = "–" if ranked.score is None else f"{ranked.score:.2f}"
+    behind = selection.behind(ranked)
     measured = ranked.candidate.terms
     cells = [number(measured["quality"] or 0.0)]
     cells += ["–" if (value := measured.get(term)) is None else f"{value:.3g}" for term in terms]
     front = {True: "front", False: "", None: "?"}[ranked.on_front]
-    return [ranked.candidate.label, score, *cells, f"{ranked.by_metric}.", front]
+    distance = "–" if behind is None else f"{behind:.2f}"
+    return [ranked.candidate.label, distance, *cells, f"{ranked.by_metric}.", front]
 
 
 def _selection_json(selected: Selected) -> dict[str, Any]:
@@ -254,6 +256,7 @@ def _selection_json(selected: Selected) -> dict[str, Any]:
                 "terms": row.candidate.terms,
                 "parts": row.parts,
                 "score": row.score,
+                "behind": selection.behind(row),
                 "by_score": row.by_score,
                 "by_metric": row.by_metric,
                 "on_front": row.on_front,

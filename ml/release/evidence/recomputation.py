@@ -19,7 +19,7 @@ from ml.toolkit.fairness import FEWEST
 from ml.toolkit.leakage import IDENTIFIERS, SHARED, TEST, TRAINING
 from ml.toolkit.metrics import Estimate as ToolkitEstimate
 from ml.toolkit.metrics import Values, enough_groups
-from ml.toolkit.tasks import METRICS, TASKS, Answers, Task, estimates_of, fault
+from ml.toolkit.tasks import METRICS, TASKS, Answers, Draws, Task, estimates_of, fault
 from policies.promotion.evidence import Disparity, Estimate, Evidence, Statistic
 
 # Sums of the same numbers in another order differ by less than this.
@@ -87,12 +87,13 @@ class Predictions:
             return {}
         return {split: self._statistic(split, definition.of_all) for split in self.rows}
 
-    def _statistic(self, split: str, of_all: Callable[[Answers, Values], Values]) -> Statistic:
+    def _statistic(self, split: str, of_all: Callable[[Draws], Values]) -> Statistic:
         answers = self.answers(split)
         at = {unit: number for number, unit in enumerate(self.rows[split])}
 
-        def statistic(units: Sequence[str], times: Values) -> Values:
-            return of_all(answers[[at[unit] for unit in units]], times)
+        def statistic(units: Sequence[str]) -> Callable[[Values], Values]:
+            of_units = answers[[at[unit] for unit in units]]
+            return lambda times: of_all(Draws(of_units, times))
 
         return statistic
 

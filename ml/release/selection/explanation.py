@@ -50,6 +50,13 @@ def formula(selection: Selection) -> str:
     return f"score = {text}"
 
 
+def scale(selection: Selection) -> str:
+    """How to read the distance of a score from the best."""
+    quality = selection.weights.quality
+    worth = _plain(selection, quality.reference / quality.weight)
+    return f"behind = the best score − the trial's; 1 is worth {worth} of {selection.metric}"
+
+
 _UNITS = {"latency": " ms", "cost": " s"}
 
 

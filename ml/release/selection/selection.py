@@ -83,6 +83,13 @@ class Selection:
         """The first by the primary metric; the score breaks ties."""
         return min(self.ranked, key=lambda ranked: ranked.by_metric)
 
+    def behind(self, ranked: Ranked) -> float | None:
+        """How much lower its score is than the best; None without a score."""
+        best = self.by_score
+        if ranked.score is None or best is None or best.score is None:
+            return None
+        return best.score - ranked.score
+
 
 @dataclass(frozen=True)
 class Selected:

@@ -357,7 +357,8 @@ def _pareto_class(selection: Selection, trial: Ranked) -> str:
 
 
 def _pareto_tooltip(selection: Selection, trial: Ranked) -> str:
-    score = "no score" if trial.score is None else f"score {trial.score:.2f}"
+    behind = selection.behind(trial)
+    score = "no score" if behind is None else f"{behind:.2f} behind the best score"
     values = ", ".join(
         f"{name} {number(_term(trial, term))}"
         for term, name in zip(selection.compared, _names(selection), strict=True)

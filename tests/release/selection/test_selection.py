@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ml.release.selection.explanation import formula, sentences
+from ml.release.selection.explanation import formula, scale, sentences
 from ml.release.selection.selection import Candidate, Selection, select
 from ml.release.selection.weights import TERMS, Cost, Latency, Stability, Term, Weights
 
@@ -46,6 +46,17 @@ def test_the_score_is_the_formula():
     assert formula(made) == (
         "score = quality ÷ 0.01 − 0.5 · latency ÷ 10 ms − 0.1 · cost ÷ 60 s − spread ÷ 0.01"
     )
+
+
+def test_scores_are_read_by_their_distance_from_the_best():
+    """A score of a loss is negative and means nothing alone; without a score there is none."""
+    unweighed = Weights()
+    made = chosen(candidate(0, 78.6), candidate(1, 78.1), weights=unweighed, goal="minimize")
+    assert [made.behind(one) for one in made.ranked] == pytest.approx([0.0, 0.5])
+    assert scale(made) == "behind = the best score − the trial's; 1 is worth 1 of gain"
+    some = chosen(candidate(0, 0.7, latency=None), candidate(1, 0.6, latency=5.0))
+    assert [some.behind(one) for one in some.ranked] == [0.0, None]
+    assert scale(some).endswith("1 is worth 1 point of gain")
 
 
 def test_the_two_rankings_and_why_they_differ():
