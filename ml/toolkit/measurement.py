@@ -30,7 +30,7 @@ VALIDATION = "validation"
 # What a model says of a row of a table, as `ml watch` calls it.
 PREDICTION = "prediction"
 # TreeSHAP takes time for each row; the shares of so many rows hardly change with more.
-EXPLAINED = 2000
+EXPLAINED = 500
 
 
 @dataclass(frozen=True)

@@ -61,7 +61,7 @@ class Answers:
     @cached_property
     def ones(self) -> Values:
         """1 for each row whose right label is "1", else 0."""
-        return (self.expected == "1").astype(np.float64)
+        return np.asarray(self.expected == "1", dtype=np.float64)
 
     @cached_property
     def from_the_top(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
