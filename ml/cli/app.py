@@ -20,6 +20,10 @@ if TYPE_CHECKING:
 # with commands of its own.
 COMMANDS: dict[str, tuple[str, str]] = {
     "ab": ("ml.cli.commands.ab:app", "An experiment between two versions of an endpoint."),
+    "affected": (
+        "ml.cli.commands.changes:affected",
+        "List what a change touches: projects, stacks, policies, rooms.",
+    ),
     "audit": ("ml.cli.commands.gates:audit", "Verify that no line of the audit log was changed."),
     "check": ("ml.cli.commands.check:check", "Check specs: a file, a folder or the repository."),
     "compare": (
@@ -54,6 +58,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "serve": (
         "ml.cli.commands.serving:serve",
         "Start, show or stop a model server on this machine.",
+    ),
+    "smoke": (
+        "ml.cli.commands.changes:smoke",
+        "Train small on this machine: the projects that a change touches.",
     ),
     "sweep": (
         "ml.cli.commands.sweep:app",

@@ -1,0 +1,496 @@
+"""What a change touches: projects, stacks, policies, environments, rooms of the framework, tests.
+
+`python -m ml.repository.affected` needs no package besides Python's own: a workflow asks it before
+it installs anything, and YAML is read as words. Imports are followed, and so are the paths and the
+assets (`azureml:NAME:1`) that specs name. A file of which nothing is known is the framework's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import json
+import os
+import posixpath
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from fnmatch import fnmatch
+from functools import cached_property
+from pathlib import Path
+
+from ml.core import repository
+from ml.core.errors import Problem, Refused
+
+PROJECTS, TESTS, WORKFLOWS = "ml/projects", "tests", ".github"
+EVERY_PROJECT = f"{TESTS}/projects/test_every_project.py"
+SOURCES = ("ml", "infra", "policies")
+# Files that people read and no program does; a text of these folders may be data.
+DOCUMENTS = ("*.md", "LICENSE")
+NO_DOCUMENTS = ("ml/projects/*/data/*", "tests/*")
+# What is installed: jobs, stacks and the framework run with it.
+PACKAGES = ("pyproject.toml", "requirements/main.lock")
+# The program of the stacks, what it costs and the rules that judge it.
+STACK_PARTS = ("infra/__main__.py", "infra/program/", "infra/settings/", "infra/cost/")
+# The lower limits that every project's gates stand on.
+FLOORS = "policies/promotion/*.yml"
+# Of the framework, besides these: a team's own settings, projects and their tests.
+FRAMEWORK = (*(f"{room}/" for room in SOURCES), f"{TESTS}/", "benchmarks/", "requirements/")
+TEAM = (f"{PROJECTS}/", f"{TESTS}/projects/", "ml/environments/")
+SETTINGS = ("infra/Pulumi*.yaml", "policies/*/*.yml", ".gitignore", ".amlignore")
+# A folder of a project, a stack and an environment become words of commands and of a matrix.
+_NAME = re.compile(r"[A-Za-z0-9][\w-]*", re.ASCII)
+_WORD = re.compile(r"""[^\s'",\[\]{}()]+""")
+_ASSET = re.compile(r"azureml:([^:@/]+)")
+_ASSET_NAME = re.compile(r"^name:\s*[\"']?([\w.-]+)", re.M)
+_MODULE = re.compile(rf"(?:{'|'.join(SOURCES)})(?:\.\w+)+")
+
+
+@dataclass(frozen=True)
+class Affected:
+    """The names that a change touches, sorted; `causes` has a changed file for each.
+
+    `framework`: whether the framework's own tests have to run. `documents`: only documents changed.
+    `tests` are the paths that pytest takes.
+    """
+
+    base: str
+    files: int
+    documents: bool
+    framework: bool
+    projects: tuple[str, ...] = ()
+    stacks: tuple[str, ...] = ()
+    policies: tuple[str, ...] = ()
+    environments: tuple[str, ...] = ()
+    rooms: tuple[str, ...] = ()
+    tests: tuple[str, ...] = ()
+    causes: Mapping[str, str] = field(default_factory=dict)
+
+
+def affected(root: Path, base: str) -> Affected:
+    """What differs between the commit that HEAD and `base` share and the working tree touches.
+
+    Raises Refused for an unknown revision, outside of git, and for a name that no command takes.
+    """
+    commit = _merge_base(root, base)
+    names = _git(root, "diff", "--name-only", "--no-renames", "-z", commit, "--").split("\0")
+    names += _git(root, "ls-files", "--others", "--exclude-standard", "-z").split("\0")
+    files = sorted({name for name in names if name})
+    if all(_is_document(file) for file in files):
+        return Affected(base, len(files), bool(files), False)
+    change = _Change(root, commit, frozenset(file for file in files if not _is_document(file)))
+    return change.affected(base, len(files))
+
+
+@dataclass(frozen=True)
+class _Change:
+    """The changed files besides documents, in the tree of `root`; `commit` is the one before."""
+
+    root: Path
+    commit: str
+    files: frozenset[str]
+
+    def affected(self, base: str, count: int) -> Affected:
+        """Each name with a file that is its cause."""
+        projects = self._caused(self.projects, self._project_cause)
+        stacks = self._caused(self.stacks, self._stack_cause)
+        policies = self._caused(_folders("policies", self.tree | self.files), self._policy_cause)
+        environments = self._caused(
+            _folders("ml/environments", self.tree | self.files),
+            lambda name: self._below(f"ml/environments/{name}/"),
+        )
+        rooms = self._rooms()
+        framework = min(filter(self._is_framework, self.files), default="")
+        causes = {
+            f"{kind} {name}": cause
+            for kind, caused in (
+                ("project", projects),
+                ("stack", stacks),
+                ("policy", policies),
+                ("environment", environments),
+                ("room", rooms),
+            )
+            for name, cause in caused.items()
+        }
+        return Affected(
+            base,
+            count,
+            documents=False,
+            framework=bool(framework),
+            projects=tuple(projects),
+            stacks=tuple(stacks),
+            policies=tuple(policies),
+            environments=tuple(environments),
+            rooms=tuple(rooms),
+            tests=(TESTS,) if framework else tuple(sorted(self._tests(projects, policies))),
+            causes={**causes, **({"framework": framework} if framework else {})},
+        )
+
+    def _caused(self, names: Iterable[str], cause: Callable[[str], str]) -> dict[str, str]:
+        causes = {name: cause(name) for name in sorted(names)}
+        return {name: file for name, file in causes.items() if file}
+
+    # Names, with those that the change removes: a removed stack is affected.
+
+    @cached_property
+    def tree(self) -> frozenset[str]:
+        """Every file that git knows or would add, and that is there."""
+        words = ("ls-files", "--cached", "--others", "--exclude-standard", "-z")
+        names = {name for name in _git(self.root, *words).split("\0") if name}
+        return frozenset(name for name in names if os.path.lexists(self.root / name))
+
+    def _under(self, prefix: str) -> list[str]:
+        return [file for file in self.tree | self.files if file.startswith(prefix)]
+
+    @cached_property
+    def projects(self) -> frozenset[str]:
+        """The folders under ml/projects that are there: a removed one has nothing to run."""
+        return frozenset(_folders(PROJECTS, self.tree))
+
+    @cached_property
+    def stacks(self) -> frozenset[str]:
+        """The environments with a stack file, before the change or after it."""
+        files = (re.fullmatch(r"infra/Pulumi\.(.+)\.yaml", file) for file in self._under("infra/"))
+        return frozenset(_checked(match[1]) for match in files if match)
+
+    # Imports.
+
+    @cached_property
+    def modules(self) -> dict[str, frozenset[str]]:
+        """Each Python file of the repository and the files that its imports may mean."""
+        return {
+            file: frozenset(_imported(file, self._text(file)))
+            for file in self.tree
+            if file.endswith(".py") and file.startswith(tuple(f"{room}/" for room in SOURCES))
+        }
+
+    @cached_property
+    def dirty(self) -> dict[str, str]:
+        """Each module that the change reaches → the changed file.
+
+        A file that is no module counts for the modules of its folder, or else of a folder above;
+        a team's settings do not.
+        """
+        causes: dict[str, str] = {}
+        for file in sorted(self.files):
+            if not file.startswith(tuple(f"{room}/" for room in SOURCES)):
+                continue
+            if file.endswith(".py"):
+                causes.setdefault(file, file)
+            elif not file.startswith(TEAM) and not _matches(file, SETTINGS):
+                causes.update(dict.fromkeys(self._beside(file) - {*causes}, file))
+        importers: dict[str, set[str]] = {}
+        for module, imported in self.modules.items():
+            for name in imported:
+                importers.setdefault(name, set()).add(module)
+        waiting = list(causes)
+        while waiting:
+            name = waiting.pop()
+            for importer in importers.get(name, set()) - {*causes}:
+                causes[importer] = causes[name]
+                waiting.append(importer)
+        return causes
+
+    def _beside(self, file: str) -> set[str]:
+        folder = posixpath.dirname(file)
+        while folder:
+            if beside := {name for name in self.modules if posixpath.dirname(name) == folder}:
+                return beside
+            folder = posixpath.dirname(folder)
+        return set()
+
+    # Projects.
+
+    def _project_cause(self, name: str) -> str:
+        shared = self._changed(*PACKAGES, ".amlignore", FLOORS, f"{PROJECTS}/*", deep=False)
+        return shared or min(self.dependencies[name], default="")
+
+    @cached_property
+    def dependencies(self) -> dict[str, set[str]]:
+        """Each project → the changed files that it consists of, or that its files lead to."""
+        return {name: set(self._reached(f"{PROJECTS}/{name}")) for name in self.projects}
+
+    def _reached(self, project: str) -> Iterator[str]:
+        yield from (file for file in self.files if file.startswith(f"{project}/"))
+        waiting = self._under(f"{project}/")
+        seen = set(waiting)
+        while waiting:
+            file = waiting.pop()
+            if file in self.dirty:
+                yield self.dirty[file]
+            for target in self._named(file, project) - seen:
+                seen.add(target)
+                yield from (file for file in self.files if _is_at(file, target))
+                if target in self.tree:
+                    waiting.append(target)
+                elif target in self.folders:
+                    inside = {file for file in self.tree if _is_at(file, target)} - seen
+                    waiting += inside
+                    seen |= inside
+
+    @cached_property
+    def folders(self) -> frozenset[str]:
+        """Every folder that holds a file."""
+        return frozenset(file[:end] for file in self.tree for end in _ends(file))
+
+    def _named(self, file: str, project: str) -> set[str]:
+        """The paths and modules of the repository that a spec or a script of a project names.
+
+        A folder above the project, such as the root in `code:`, is not followed: imports say which
+        of its modules are used.
+        """
+        if file.endswith(".py"):
+            return set(self.modules.get(file, ()))
+        names: set[str] = set()
+        for word in _WORD.findall(self._text(file)) if file.endswith((".yml", ".yaml")) else ():
+            if match := _ASSET.match(word):
+                names |= self.assets.get(match[1], set())
+            elif _MODULE.fullmatch(word):
+                names |= {*_files_of(word)}
+            else:
+                path = posixpath.normpath(posixpath.join(posixpath.dirname(file), word))
+                if not path.startswith("../") and not _is_at(project, path):
+                    names.add(path)
+        return names
+
+    @cached_property
+    def assets(self) -> dict[str, set[str]]:
+        """The name of each data set, environment, component and model → its specs.
+
+        A changed spec also counts under the name that it had before.
+        """
+        named: dict[str, set[str]] = {}
+        specs = [file for file in self.tree | self.files if file.endswith((".yml", ".yaml"))]
+        for file in specs:
+            if not file.startswith((f"{TESTS}/", ".")):
+                texts = [self._text(file), self._former(file) if file in self.files else ""]
+                for name in _ASSET_NAME.findall("\n".join(texts)):
+                    named.setdefault(name, set()).add(file)
+        return named
+
+    # Stacks, policies, rooms.
+
+    def _stack_cause(self, name: str) -> str:
+        own = self._changed(f"infra/Pulumi.{name}.yaml", "infra/Pulumi.yaml")
+        packages = self._changed(*PACKAGES, "requirements/infra.lock")
+        parts = (*STACK_PARTS, "policies/infra/")
+        program = (cause for file, cause in self.dirty.items() if file.startswith(parts))
+        return own or packages or self._below("policies/infra/") or next(program, "")
+
+    def _policy_cause(self, name: str) -> str:
+        folder = f"policies/{name}/"
+        reached = (cause for file, cause in self.dirty.items() if file.startswith(folder))
+        return self._below(folder) or next(reached, "")
+
+    def _rooms(self) -> dict[str, str]:
+        rooms: dict[str, str] = {}
+        for file, cause in sorted(self.dirty.items()):
+            if not file.startswith(f"{PROJECTS}/"):
+                rooms.setdefault(
+                    "/".join(file.split("/")[: 2 if file.count("/") > 1 else 1]), cause
+                )
+        return dict(sorted(rooms.items()))
+
+    def _is_framework(self, file: str) -> bool:
+        """Whether a file is of the framework: not a team's own, and not named by a project."""
+        if file.startswith((*TEAM, f"{WORKFLOWS}/", f"{TESTS}/github/")):
+            return False
+        if _matches(file, SETTINGS):
+            return False
+        named = any(file in files for files in self.dependencies.values())
+        return file.startswith(FRAMEWORK) or not named
+
+    def _tests(self, projects: Iterable[str], policies: Iterable[str]) -> Iterator[str]:
+        """The tests of what changed, where the framework did not."""
+        own = f"{TESTS}/projects"
+        paths = {f"{own}/{name}" for name in (*projects, *_folders(own, self.files))}
+        if projects:
+            paths.add(EVERY_PROJECT)
+        if self._changed(f"{own}/*", deep=False):
+            paths.add(own)
+        if policies:
+            paths.add(f"{TESTS}/policies")
+        if self._below(f"{WORKFLOWS}/") or self._below(f"{TESTS}/github/"):
+            paths.add(f"{TESTS}/github")
+        return (path for path in paths if path in self.tree | self.folders)
+
+    # Files.
+
+    def _below(self, folder: str) -> str:
+        """The first changed file in a folder; "" without one."""
+        return min((file for file in self.files if file.startswith(folder)), default="")
+
+    def _changed(self, *patterns: str, deep: bool = True) -> str:
+        """The first changed file of these patterns; not `deep`: `*` stays in one folder."""
+        return next(
+            (
+                file
+                for pattern in patterns
+                for file in sorted(self.files)
+                if fnmatch(file, pattern) and (deep or file.count("/") == pattern.count("/"))
+            ),
+            "",
+        )
+
+    def _text(self, file: str) -> str:
+        path = self.root / file
+        if path.is_symlink() or not path.is_file():
+            return ""
+        return path.read_text(encoding="utf-8", errors="replace")
+
+    def _former(self, file: str) -> str:
+        try:
+            return _git(self.root, "show", f"{self.commit}:{file}")
+        except Refused:
+            return ""  # it is new
+
+
+def _is_document(file: str) -> bool:
+    return _matches(posixpath.basename(file), DOCUMENTS) and not _matches(file, NO_DOCUMENTS)
+
+
+def _matches(file: str, patterns: Iterable[str]) -> bool:
+    return any(fnmatch(file, pattern) for pattern in patterns)
+
+
+def _is_at(file: str, path: str) -> bool:
+    """Whether a file is that file, or in that folder."""
+    return file == path or file.startswith(f"{path}/")
+
+
+def _folders(parent: str, files: Iterable[str]) -> set[str]:
+    """The names of the folders in a folder."""
+    inside = (file.removeprefix(f"{parent}/") for file in files if _is_at(file, parent))
+    return {_checked(file.partition("/")[0]) for file in inside if "/" in file}
+
+
+def _ends(file: str) -> Iterator[int]:
+    return (match.start() for match in re.finditer("/", file))
+
+
+def _checked(name: str) -> str:
+    if not _NAME.fullmatch(name):
+        raise Refused(
+            Problem(
+                "bad-name",
+                f"{name!r} is the name of a folder or a stack",
+                "letters, digits, `_` and `-`",
+                "rename it: commands and a workflow's matrix are made of it",
+            )
+        )
+    return name
+
+
+def _imported(file: str, text: str) -> Iterator[str]:
+    """The files that the imports of a module may mean, whether they exist or not.
+
+    Texts that are dotted names count too: `importlib` takes them.
+    """
+    package = posixpath.dirname(file).split("/")
+    try:
+        nodes = list(ast.walk(ast.parse(text)))
+    except (SyntaxError, ValueError, RecursionError):
+        return  # its own checks report it
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield from _files_of(alias.name)
+        elif isinstance(node, ast.ImportFrom):
+            above = package[: len(package) - node.level + 1] if node.level else []
+            source = ".".join([*above, *([node.module] if node.module else [])])
+            yield from _files_of(source)
+            for alias in node.names:
+                yield from _files_of(f"{source}.{alias.name}")
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            name = node.value.partition(":")[0]
+            yield from _files_of(name) if _MODULE.fullmatch(name) else ()
+
+
+def _files_of(module: str) -> Iterator[str]:
+    """`a.b` → `a/b.py`, `a/b/__init__.py`, `a/__init__.py`: importing a module runs its parents."""
+    parts = module.split(".")
+    if parts[0] in SOURCES:
+        yield f"{'/'.join(parts)}.py"
+        yield from (f"{'/'.join(parts[:end])}/__init__.py" for end in range(1, len(parts) + 1))
+
+
+def _merge_base(root: Path, base: str) -> str:
+    commit = f"{base}^{{commit}}"
+    try:
+        resolved = _git(root, "rev-parse", "--verify", "--end-of-options", commit).strip()
+    except Refused:
+        raise Refused(
+            Problem(
+                "unknown-revision",
+                f"git knows no revision `{base}`",
+                "a branch, a tag or a commit",
+                "git fetch origin, then --base origin/main",
+            )
+        ) from None
+    try:
+        return _git(root, "merge-base", "HEAD", resolved).strip()
+    except Refused:
+        return resolved  # a shallow clone has the commit alone
+
+
+def _git(root: Path, *words: str) -> str:
+    try:
+        process = subprocess.run(
+            ["git", *words], cwd=root, capture_output=True, text=True, errors="surrogateescape"
+        )
+    except FileNotFoundError:
+        raise Refused(
+            Problem("no-git", "no program `git`", "git on the PATH", "install git")
+        ) from None
+    if process.returncode:
+        reason = process.stderr.strip().splitlines()[-1:] or [f"exit {process.returncode}"]
+        hint = "run it in a clone of the repository"
+        raise Refused(Problem("git-failed", f"git {words[0]}: {reason[0]}", "exit 0", hint))
+    return process.stdout
+
+
+def as_text(result: Affected) -> str:
+    """The names, each with the file that is its cause."""
+    head = f"{result.files} changed files against {result.base}"
+    if not result.causes:
+        return f"{head}: {'documents alone' if result.documents else 'nothing to check'}"
+    width = max(len(name) for name in result.causes)
+    lines = [f"{name:<{width}}  {file}" for name, file in result.causes.items()]
+    return "\n".join(
+        [head, *lines, *([f"tests: {' '.join(result.tests)}"] if result.tests else [])]
+    )
+
+
+def as_outputs(result: Affected) -> str:
+    """Lines for $GITHUB_OUTPUT: lists as JSON on one line, and `true` or `false`."""
+    fields = {key: value for key, value in asdict(result).items() if key not in {"causes", "base"}}
+    return "".join(f"{key}={json.dumps(value)}\n" for key, value in fields.items())
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """`python -m ml.repository.affected`, which needs no installed package."""
+    parser = argparse.ArgumentParser(prog="affected", description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--base", required=True, help="A revision, such as origin/main.")
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="Print JSON.")
+    form.add_argument("--tests", action="store_true", help="Print the paths for pytest.")
+    options = parser.parse_args(argv)
+    try:
+        result = affected(repository.root(), options.base)
+    except Refused as refused:
+        sys.stderr.write(f"{refused}\n")
+        return int(refused.exit_code)
+    if path := os.environ.get("GITHUB_OUTPUT"):
+        with Path(path).open("a", encoding="utf-8") as outputs:
+            outputs.write(as_outputs(result))
+    if options.tests:
+        print(" ".join(result.tests))
+    else:
+        print(json.dumps(asdict(result), indent=1) if options.json else as_text(result))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

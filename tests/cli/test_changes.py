@@ -1,0 +1,77 @@
+"""`ml affected` and `ml smoke` as a person types them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from ml.cli.app import main
+
+JOB = """$schema: https://azuremlschemas.azureedge.net/latest/commandJob.schema.json
+type: command
+command: test ${{inputs.rows}} = 1
+inputs: {rows: 1000}
+environment: azureml:ml-cpu:1
+compute: azureml:cpu-cluster
+experiment_name: tests
+"""
+
+
+@pytest.fixture
+def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Two projects: one is small by its tag, one has no training job."""
+    (tmp_path / "pyproject.toml").touch()
+    for name in ("one", "two"):
+        (tmp_path / "ml/projects" / name / "jobs").mkdir(parents=True)
+        (tmp_path / "ml/projects" / name / "gates.yml").touch()
+    job = tmp_path / "ml/projects/one/jobs/train.yml"
+    job.write_text(f"{JOB}tags: {{smoke: inputs.rows=1}}\n")
+    git = ("git", "-c", "user.name=t", "-c", "user.email=t@example.org")
+    for words in (("init", "-q"), ("add", "-A"), ("commit", "-qm", "two projects")):
+        subprocess.run([*git, *words], cwd=tmp_path, check=True)
+    monkeypatch.chdir(tmp_path)
+    return job
+
+
+def ml(capfd: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+    with pytest.raises(SystemExit) as ending:
+        main([*words])
+    printed = capfd.readouterr()
+    return int(ending.value.code or 0), printed.out, printed.err
+
+
+def test_what_the_change_touches_runs_small(
+    repository: Path, home: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing runs where nothing changed; the tag makes the job small; a failure is exit 1."""
+    assert ml(capfd, "smoke", "--base", "HEAD", "--json") == (0, "[]\n", "")
+    repository.write_text(repository.read_text() + "description: changed\n")
+    code, out, _ = ml(capfd, "smoke", "--base", "HEAD", "--json")
+    (run,) = json.loads(out)
+    assert (code, run["project"], run["status"]) == (0, "one", "Completed")
+    code, out, _ = ml(capfd, "affected", "--base", "HEAD", "--json")
+    assert json.loads(out)["projects"] == ["one"]
+    repository.write_text(JOB)
+    code, out, _ = ml(capfd, "smoke", "one", "two", "--json")
+    assert [run["status"] for run in json.loads(out)] == ["Failed", "none"]
+    assert code == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        ((), "error[no-projects]"),
+        (("one", "--base", "HEAD"), "error[no-projects]"),
+        (("three",), "error[no-such-project]"),
+        (("../one",), "error[no-such-project]"),
+        (("--base", "nothing"), "error[unknown-revision]"),
+    ],
+)
+def test_a_wrong_call(
+    words: tuple[str, ...], error: str, repository: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    code, out, err = ml(capfd, "smoke", *words)
+    assert (code, out) == (2, "") and err.startswith(error)

@@ -1,0 +1,441 @@
+"""What a change touches: a table of changed files, in a small repository with the same folders."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from ml.core.errors import Refused
+from ml.repository.affected import Affected, affected, as_outputs, as_text
+from tests.conftest import ROOT
+
+JOB = "type: command\ncode: ../../../..\ncommand: python -m ml.projects.{0}.train\n"
+FILES = {
+    "README.md": "words",
+    "Makefile": "all:\n",
+    "pyproject.toml": "",
+    ".amlignore": "*\n",
+    ".gitignore": "ignored/\n",
+    "shared/corpus/rows.tsv": "1",
+    "shared/corpus.yml": "type: uri_folder\nname: corpus\nversion: '1'\npath: corpus\n",
+    "shared/steps/score.yml": "type: command\nname: score\ncode: .\ncommand: python score.py\n",
+    "shared/steps/score.py": "print(1)\n",
+    "unused/notes.txt": "1",
+    "requirements/main.lock": "",
+    "requirements/infra.lock": "",
+    "requirements/dev.lock": "",
+    "infra/Pulumi.yaml": "name: platform",
+    "infra/Pulumi.dev.yaml": "config: {}",
+    "infra/Pulumi.prod.yaml": "config: {}",
+    "infra/README.md": "words",
+    "infra/__main__.py": "from infra.program import network\n",
+    "infra/program/network.py": "from ml.core import errors\n",
+    "infra/cost/prices.json": "{}",
+    "infra/cost/estimate.py": "",
+    "infra/live/drift.py": "",
+    "policies/waivers.py": "",
+    "policies/infra/__main__.py": "",
+    "policies/infra/limits.yml": "{}",
+    "policies/promotion/engine.py": "from policies.waivers import read\n",
+    "policies/promotion/gates.yml": "{}",
+    "policies/supply_chain/formats.py": "",
+    "ml/core/errors.py": "",
+    "ml/core/files.py": "from . import errors\n",
+    "ml/cli/app.py": "COMMANDS = {'run': 'ml.cli.run:run'}\n",
+    "ml/cli/run.py": "from ml.core.files import replace\n",
+    "ml/toolkit/metrics.py": "from ml.toolkit import tables\n",
+    "ml/toolkit/tables.py": "",
+    "ml/toolkit/words.txt": "the",
+    "ml/features/joins.py": "",
+    "ml/serving/scoring/model.py": "",
+    "ml/serving/server.py": "find('ml.serving.scoring.model')\n",
+    "ml/environments/cpu/environment.yml": "name: ml-cpu\nversion: '1'\nconda_file: conda.yml\n",
+    "ml/environments/cpu/conda.yml": "name: x\n",
+    "ml/environments/gpu/environment.yml": "name: ml-gpu\nversion: '1'\n",
+    "ml/projects/README.md": "words",
+    "ml/projects/__init__.py": "",
+    # one: metrics of the toolkit, data of another folder, the environment cpu, no scoring
+    "ml/projects/one/train.py": "from ml.toolkit.metrics import auc\n",
+    "ml/projects/one/README.md": "words",
+    "ml/projects/one/gates.yml": "{}",
+    "ml/projects/one/data/faq/notes.md": "data, not a document",
+    "ml/projects/one/jobs/train.yml": JOB.format("one")
+    + "environment: azureml:ml-cpu:1\ninputs:\n  rows: {path: 'azureml:corpus:1'}\n",
+    # two: scoring, features, a component of another folder, a path to another folder
+    "ml/projects/two/train.py": "import ml.features.joins\nfrom ml.serving.scoring import model\n",
+    "ml/projects/two/jobs/train.yml": JOB.format("two") + "environment: azureml:ml-gpu@latest\n",
+    "ml/projects/two/jobs/score.yml": "type: pipeline\njobs:\n  a:\n    component: "
+    "../../../../shared/steps/score.yml\n",
+    "tests/test_architecture.py": "",
+    "tests/projects/test_every_project.py": "",
+    "tests/projects/one/test_it.py": "",
+    "tests/policies/test_engine.py": "",
+    "tests/github/test_rules.py": "",
+    "benchmarks/one.py": "",
+    ".github/workflows/check.yml": "on: push",
+    ".github/CODEOWNERS": "",
+}
+ALL = ("one", "two")
+STACKS = ("dev", "prod")
+ONE = ("tests/projects/one", "tests/projects/test_every_project.py")
+
+
+@dataclass(frozen=True)
+class Case:
+    """Changed files (None: removed) and what they touch."""
+
+    files: Mapping[str, str | None]
+    documents: bool = False
+    framework: bool = False
+    projects: tuple[str, ...] = ()
+    stacks: tuple[str, ...] = ()
+    policies: tuple[str, ...] = ()
+    environments: tuple[str, ...] = ()
+    rooms: tuple[str, ...] = ()
+    tests: tuple[str, ...] = field(default=())
+
+
+def edit(*files: str) -> dict[str, str]:
+    return {file: FILES.get(file, "") + "\n# edited" for file in files}
+
+
+def framework(*files: str, **more: tuple[str, ...]) -> Case:
+    return Case(edit(*files), framework=True, tests=("tests",), **more)
+
+
+CASES = {
+    "nothing": Case({}),
+    "documents": Case(edit("README.md", "infra/README.md", "ml/projects/one/README.md"), True),
+    "a new document": Case({"docs/new page.md": "words"}, True),
+    "a removed document": Case({"README.md": None}, True),
+    "text that is data": Case(
+        edit("ml/projects/one/data/faq/notes.md"), projects=("one",), tests=ONE
+    ),
+    "a document and code": Case(
+        edit("README.md", "ml/projects/one/train.py"), projects=("one",), tests=ONE
+    ),
+    "a project's code": Case(edit("ml/projects/one/train.py"), projects=("one",), tests=ONE),
+    "a project's gates": Case(edit("ml/projects/one/gates.yml"), projects=("one",), tests=ONE),
+    "a project without tests": Case(
+        edit("ml/projects/two/train.py"),
+        projects=("two",),
+        tests=("tests/projects/test_every_project.py",),
+    ),
+    "a new project": Case(
+        {"ml/projects/new/train.py": ""},
+        projects=("new",),
+        tests=("tests/projects/test_every_project.py",),
+    ),
+    "a removed project": Case(
+        {file: None for file in FILES if file.startswith("ml/projects/two/")}
+    ),
+    "a file renamed between projects": Case(
+        {"ml/projects/one/train.py": None, "ml/projects/two/learn.py": "x = 1"},
+        projects=ALL,
+        tests=ONE,
+    ),
+    "a project's tests": Case(edit("tests/projects/one/test_it.py"), tests=("tests/projects/one",)),
+    "tests of every project": Case(
+        edit("tests/projects/test_every_project.py"), tests=("tests/projects",)
+    ),
+    "what all projects are": Case(edit("ml/projects/__init__.py"), projects=ALL, tests=ONE),
+    "data of another folder, by its asset": Case(
+        edit("shared/corpus/rows.tsv"), projects=("one",), tests=ONE
+    ),
+    "the spec of such data": Case(edit("shared/corpus.yml"), projects=("one",), tests=ONE),
+    "the spec of such data removed": Case(
+        {"shared/corpus.yml": None}, projects=("one",), tests=ONE
+    ),
+    "the spec of such data renamed": Case(
+        {"shared/corpus.yml": "type: uri_folder\nname: other\nversion: '1'\npath: corpus\n"},
+        projects=("one",),
+        tests=ONE,
+    ),
+    "a component of another folder": Case(
+        edit("shared/steps/score.yml"),
+        projects=("two",),
+        tests=("tests/projects/test_every_project.py",),
+    ),
+    "the code of that component": Case(
+        edit("shared/steps/score.py"),
+        projects=("two",),
+        tests=("tests/projects/test_every_project.py",),
+    ),
+    "an environment": Case(
+        edit("ml/environments/cpu/environment.yml"),
+        projects=("one",),
+        environments=("cpu",),
+        tests=ONE,
+    ),
+    "the packages of an environment": Case(
+        edit("ml/environments/cpu/conda.yml"), projects=("one",), environments=("cpu",), tests=ONE
+    ),
+    "a new environment that nobody uses": Case(
+        {"ml/environments/new/environment.yml": "name: new\n"}, environments=("new",)
+    ),
+    "what is sent to a node": Case(edit(".amlignore"), projects=ALL, tests=ONE),
+    "what git ignores": Case(edit(".gitignore")),
+    "ignored files": Case({"ignored/x.py": "1"}),
+    "the toolkit, imported by a project": framework(
+        "ml/toolkit/metrics.py", projects=("one",), rooms=("ml/toolkit",)
+    ),
+    "the toolkit, imported by what a project imports": framework(
+        "ml/toolkit/tables.py", projects=("one",), rooms=("ml/toolkit",)
+    ),
+    "a module of the toolkit removed": Case(
+        {"ml/toolkit/tables.py": None},
+        framework=True,
+        projects=("one",),
+        rooms=("ml/toolkit",),
+        tests=("tests",),
+    ),
+    "a file beside the modules of the toolkit": framework(
+        "ml/toolkit/words.txt", projects=("one",), rooms=("ml/toolkit",)
+    ),
+    "features": framework("ml/features/joins.py", projects=("two",), rooms=("ml/features",)),
+    "scoring, which the server imports by name": framework(
+        "ml/serving/scoring/model.py", projects=("two",), rooms=("ml/serving",)
+    ),
+    "the server, which no project imports": framework(
+        "ml/serving/server.py", rooms=("ml/serving",)
+    ),
+    "the core, down to the program of the stacks": framework(
+        "ml/core/errors.py", stacks=STACKS, rooms=("infra", "infra/program", "ml/cli", "ml/core")
+    ),
+    "a command that is imported by its name": framework("ml/cli/run.py", rooms=("ml/cli",)),
+    "one stack": Case(edit("infra/Pulumi.dev.yaml"), stacks=("dev",)),
+    "a new stack": Case({"infra/Pulumi.test.yaml": "config: {}"}, stacks=("test",)),
+    "a removed stack": Case({"infra/Pulumi.prod.yaml": None}, stacks=("prod",)),
+    "what all stacks share": Case(edit("infra/Pulumi.yaml"), stacks=STACKS),
+    "the program of the stacks": framework(
+        "infra/program/network.py", stacks=STACKS, rooms=("infra", "infra/program")
+    ),
+    "prices": framework("infra/cost/prices.json", stacks=STACKS, rooms=("infra/cost",)),
+    "what asks Azure": framework("infra/live/drift.py", rooms=("infra/live",)),
+    "limits of the stacks": Case(
+        edit("policies/infra/limits.yml"),
+        stacks=STACKS,
+        policies=("infra",),
+        tests=("tests/policies",),
+    ),
+    "the floor of the gates": Case(
+        edit("policies/promotion/gates.yml"),
+        projects=ALL,
+        policies=("promotion",),
+        tests=("tests/policies", *ONE),
+    ),
+    "a policy": framework(
+        "policies/supply_chain/formats.py",
+        policies=("supply_chain",),
+        rooms=("policies/supply_chain",),
+    ),
+    "what a policy imports": framework(
+        "policies/waivers.py", policies=("promotion",), rooms=("policies", "policies/promotion")
+    ),
+    "the lock": framework("requirements/main.lock", projects=ALL, stacks=STACKS),
+    "the packages that are asked for": framework("pyproject.toml", projects=ALL, stacks=STACKS),
+    "the lock of infra": framework("requirements/infra.lock", stacks=STACKS),
+    "the lock of the tools": framework("requirements/dev.lock"),
+    "the Makefile": framework("Makefile"),
+    "tests of the framework": framework("tests/test_architecture.py"),
+    "a benchmark": framework("benchmarks/one.py"),
+    "a file that nobody knows": framework("unused/notes.txt"),
+    "a workflow": Case(edit(".github/workflows/check.yml"), tests=("tests/github",)),
+    "owners": Case(edit(".github/CODEOWNERS"), tests=("tests/github",)),
+    "a spec that is no YAML": Case(
+        {"ml/projects/one/jobs/train.yml": "{["}, projects=("one",), tests=ONE
+    ),
+    "a module that is no Python": Case(
+        {"ml/projects/one/train.py": "def ("}, projects=("one",), tests=ONE
+    ),
+}
+
+
+def git(folder: Path, *words: str) -> str:
+    names = ("-c", "user.name=t", "-c", "user.email=t@example.org", "-c", "commit.gpgsign=false")
+    done = subprocess.run(
+        ["git", *names, *words], cwd=folder, check=True, capture_output=True, text=True
+    )
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def origin(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("origin")
+    write(folder, FILES)
+    git(folder, "init", "-q", "-b", "main")
+    git(folder, "add", "-A")
+    git(folder, "commit", "-qm", "the template")
+    return folder
+
+
+@pytest.fixture
+def repository(origin: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(origin, tmp_path / "copy"))
+
+
+def write(folder: Path, files: Mapping[str, str | None]) -> None:
+    for name, text in files.items():
+        path = folder / name
+        if text is None:
+            path.unlink()
+            continue
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_what_a_change_touches(name: str, repository: Path) -> None:
+    case = CASES[name]
+    write(repository, case.files)
+    result = affected(repository, "HEAD")
+    expected = Affected(
+        result.base,
+        0 if name == "ignored files" else len(case.files),
+        case.documents,
+        case.framework,
+        case.projects,
+        case.stacks,
+        case.policies,
+        case.environments,
+        case.rooms,
+        case.tests,
+        result.causes,
+    )
+    assert result == expected
+    assert {*result.causes.values()} <= {*case.files}
+
+
+def test_committed_or_not(repository: Path) -> None:
+    """Half of a change is committed, a file is new: the whole change counts."""
+    git(repository, "switch", "-qc", "change")
+    write(repository, edit("infra/Pulumi.dev.yaml"))
+    git(repository, "commit", "-qam", "a change")
+    write(repository, {"infra/Pulumi.test.yaml": "config: {}"})
+    assert affected(repository, "main").stacks == ("dev", "test")
+    assert affected(repository, "HEAD").stacks == ("test",)
+
+
+def test_what_others_merged_since_does_not_count(repository: Path) -> None:
+    git(repository, "switch", "-qc", "change")
+    write(repository, edit("ml/projects/one/train.py"))
+    git(repository, "commit", "-qam", "ours")
+    git(repository, "switch", "-q", "main")
+    write(repository, edit("ml/projects/two/train.py"))
+    git(repository, "commit", "-qam", "theirs")
+    git(repository, "switch", "-q", "change")
+    assert affected(repository, "main").projects == ("one",)
+
+
+def test_a_shallow_clone_of_a_pull_request(origin: Path, repository: Path, tmp_path: Path) -> None:
+    """As a workflow has it: the merge and its first parent, without what came before."""
+    git(repository, "switch", "-qc", "change")
+    write(repository, edit("infra/Pulumi.dev.yaml"))
+    git(repository, "commit", "-qam", "ours")
+    git(repository, "switch", "-q", "main")
+    git(repository, "merge", "-q", "--no-ff", "-m", "merge", "change")
+    git(tmp_path, "clone", "-q", "--depth", "2", f"file://{repository}", "shallow")
+    assert affected(tmp_path / "shallow", "HEAD^1").stacks == ("dev",)
+
+
+def test_a_clone_that_has_the_two_commits_alone(repository: Path, tmp_path: Path) -> None:
+    """No common commit is known: the difference of the two trees."""
+    write(repository, edit("infra/Pulumi.dev.yaml"))
+    git(repository, "commit", "-qam", "ours")
+    git(repository, "switch", "-q", "--orphan", "other")
+    write(repository, {"README.md": "alone"})
+    git(repository, "add", "-A")
+    git(repository, "commit", "-qm", "other")
+    assert affected(repository, "main").framework
+
+
+@pytest.mark.parametrize("base", ["nothing", "--help", "-x", "HEAD:README.md", ""])
+def test_an_unknown_revision(base: str, repository: Path) -> None:
+    with pytest.raises(Refused, match="unknown-revision"):
+        affected(repository, base)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "ml/projects/$(touch x)/train.py",
+        "ml/projects/-p evil/train.py",
+        "ml/projects/a\nb/train.py",
+        "infra/Pulumi.a b.yaml",
+        "tests/projects/`id`/test_it.py",
+        "ml/environments/a;b/conda.yml",
+    ],
+)
+def test_a_name_that_is_no_word_is_refused(name: str, repository: Path) -> None:
+    """Names become words of commands, and of a workflow's matrix."""
+    write(repository, {name: ""})
+    with pytest.raises(Refused, match="bad-name"):
+        affected(repository, "HEAD")
+
+
+@pytest.mark.parametrize("name", ["a b.txt", "a\nprojects=[evil].txt", "ä.txt", "$(id).txt"])
+def test_outputs_are_one_line_each(name: str, repository: Path) -> None:
+    write(repository, {f"ml/projects/one/{name}": "", f"infra/{name}": ""})
+    result = affected(repository, "HEAD")
+    lines = as_outputs(result).splitlines()
+    outputs = {key: json.loads(value) for key, _, value in (line.partition("=") for line in lines)}
+    assert outputs["projects"] == ["one"]
+    assert outputs["framework"] is True
+    assert len(lines) == len(outputs) == 9
+
+
+def test_a_link_is_not_followed(repository: Path, tmp_path: Path) -> None:
+    """A spec that is a link out of the repository is not read."""
+    (tmp_path / "outside.yml").write_text("path: ../../../../shared/corpus\n")
+    (repository / "ml/projects/two/jobs/link.yml").symlink_to(tmp_path / "outside.yml")
+    git(repository, "add", "-A")
+    git(repository, "commit", "-qm", "a link")
+    write(repository, edit("shared/corpus/rows.tsv"))
+    assert affected(repository, "HEAD").projects == ("one",)
+
+
+def test_the_program_without_packages(repository: Path, tmp_path: Path) -> None:
+    """A workflow asks before it installs anything: Python's own library is enough."""
+    write(repository, edit("ml/projects/one/train.py"))
+    outputs = tmp_path / "outputs"
+
+    def ask(*words: str) -> str:
+        done = subprocess.run(
+            [sys.executable, "-S", "-m", "ml.repository.affected", *words],
+            cwd=repository,
+            env={**os.environ, "PYTHONPATH": str(ROOT), "GITHUB_OUTPUT": str(outputs)},
+            capture_output=True,
+            text=True,
+        )
+        return f"{done.returncode} {done.stdout or done.stderr}"
+
+    assert ask("--base", "HEAD", "--tests") == f"0 {' '.join(ONE)}\n"
+    assert 'projects=["one"]\n' in outputs.read_text()
+    assert '"projects": [\n  "one"' in ask("--base", "HEAD", "--json")
+    assert ask("--base", "no").startswith("2 error[unknown-revision]")
+
+
+def test_the_text_names_the_cause(repository: Path) -> None:
+    write(repository, edit("shared/corpus/rows.tsv"))
+    text = as_text(affected(repository, "HEAD"))
+    assert "project one  shared/corpus/rows.tsv" in text
+    write(repository, {"shared/corpus/rows.tsv": "1", "README.md": "more"})
+    assert as_text(affected(repository, "HEAD")).endswith(": documents alone")
+
+
+def test_this_repository(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The core reaches the stacks; every project imports the toolkit."""
+    from ml.repository import affected as module
+
+    change = module._Change(ROOT, "HEAD", frozenset({"ml/toolkit/metrics.py", "ml/core/errors.py"}))
+    result: Callable[[str], bool] = {*change.affected("HEAD", 2).causes}.__contains__
+    assert all(map(result, ("stack dev", "room ml/cli", "room ml/specs", "framework")))
+    assert all(result(f"project {name}") for name in change.projects)
