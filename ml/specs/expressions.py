@@ -2,21 +2,23 @@
 
 Values are substituted verbatim, as Azure ML does, but a value never becomes a command: a value with
 a character that the shell interprets at that place is refused. In single quotes it interprets none.
+Where text is evaluated once more (`ml.specs.shell`), a value is a plain word or path, or refused.
 """
 
 from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Literal
 
 from ml.core.errors import Place, Problem, Refused, nearest
+from ml.specs.shell import programs
+from ml.specs.shell.grammar import Context, Reading
 
 Value = str | PurePath | None
-Quoting = Literal["none", "single", "double", "code"]
 
 # Characters that a shell interprets, quotes included (bash(1), "metacharacter" and "QUOTING");
 # blanks only separate words, as on Azure ML.
@@ -24,19 +26,18 @@ METACHARACTERS = "|&;()<>$`\\\"'\n\r\0"
 
 _PLACEHOLDER = re.compile(r"\$\{\{\s*(.*?)\s*\}\}", re.DOTALL)
 _OPTIONAL = re.compile(r"\$\[\[(.*?)\]\]", re.DOTALL)
-# Text before a quote after which its content is code or is read with backslashes:
-# `bash -c '`, `python -c '`, `perl -e '`, `eval '`, `trap '`, `ssh host '`, `$'`.
-_CODE_FOLLOWS = re.compile(
-    r"(\s-[A-Za-z]*[ceE]\s*|\s--(eval|command|exec)[\s=]\s*|\beval\s+|\btrap\s+|\bssh\s[^;|&]*|\$)$"
+# One word or path that no shell, awk, Python or other language takes for more than that. `=` stands
+# after a slash only, as in `data/year=2024`: `X=1` is an assignment.
+_PLAIN = re.compile(
+    r"-?\d+(\.\d*)?([eE][-+]?\d+)?|[\w.][\w.:@%+,-]*(/[\w.:@%+,=-]*)*|(/[\w.:@%+,=-]*)+", re.ASCII
 )
-_QUOTES: dict[str, Quoting] = {"": "none", "'": "single", '"': "double"}
 
 
 @dataclass(frozen=True)
 class Reference:
     """One placeholder: `${{inputs.faq}}` has source `inputs` and name `faq`.
 
-    `quoting` is how the shell quotes it; `block` is the span of the `$[[…]]` around it, if any.
+    `context` is how the shell reads it; `block` is the span of the `$[[…]]` around it, if any.
     """
 
     text: str
@@ -44,7 +45,7 @@ class Reference:
     name: str
     start: int
     end: int
-    quoting: Quoting = "none"
+    context: Context
     block: tuple[int, int] | None = None
 
     @property
@@ -54,17 +55,33 @@ class Reference:
 
 
 def references(template: str) -> list[Reference]:
-    """Every placeholder of a text in its order, quoted as a shell would read the text."""
+    """Every placeholder of a command in its order, with its context as bash reads the command."""
     if "${{" not in template:
         return []
     matches = list(_PLACEHOLDER.finditer(template))
-    quoting = quoting_at(template, [match.span() for match in matches])
     blocks = [match.span() for match in _OPTIONAL.finditer(template)]
     placeholders = []
-    for match, quoted in zip(matches, quoting, strict=True):
+    for match, context in zip(matches, _reading(template).contexts, strict=True):
         source, _, name = match[1].partition(".")
         block = next((span for span in blocks if span[0] <= match.start() < span[1]), None)
-        placeholders.append(Reference(match[0], source, name, *match.span(), quoted, block))
+        placeholders.append(Reference(match[0], source, name, *match.span(), context, block))
+    return placeholders
+
+
+def _reading(template: str) -> Reading:
+    spans = tuple(match.span() for match in _PLACEHOLDER.finditer(template))
+    return programs.read(template, spans, tuple(m.span() for m in _OPTIONAL.finditer(template)))
+
+
+def variable_references(name: str, template: str, command: str) -> list[Reference]:
+    """Every placeholder in the value of the environment variable `name` of that command."""
+    runs_text = _reading(command).runs_text
+    evaluator = f"the variable `{name}`" if programs.is_evaluated(name, True) else runs_text
+    context = Context("evaluated", evaluator) if evaluator else Context("text")
+    placeholders = []
+    for match in _PLACEHOLDER.finditer(template):
+        source, _, own_name = match[1].partition(".")
+        placeholders.append(Reference(match[0], source, own_name, *match.span(), context))
     return placeholders
 
 
@@ -102,7 +119,7 @@ def resolve_command(
         elif problem := dangerous(value, reference, place):
             problems.append(problem)
         else:
-            quoted = isinstance(value, PurePath) and reference.quoting == "none"
+            quoted = isinstance(value, PurePath) and reference.context.quoting == "none"
             text = shlex.quote(str(value)) if quoted else str(value)
             edits.append((reference.start, reference.end, text))
     if problems:
@@ -119,16 +136,37 @@ def resolve_command(
     return template
 
 
-def resolve_value(template: str, inputs: Mapping[str, Value], outputs: Mapping[str, Value]) -> str:
-    """A text outside of a shell (an environment variable) with its placeholders replaced."""
+def resolve_variables(
+    variables: Mapping[str, str],
+    command: str,
+    inputs: Mapping[str, Value],
+    outputs: Mapping[str, Value],
+    place: Place | None = None,
+) -> dict[str, str]:
+    """The environment variables of `command` with their placeholders replaced.
+
+    What is not declared stays as it is. Raises Refused for a value that would be evaluated.
+    """
     spaces = {"inputs": inputs, "outputs": outputs}
+    problems: list[Problem] = []
+    resolved = {}
+    for name, template in variables.items():
+        problems += filter(None, [evaluated_text(name, template, place)])
+        for reference in reversed(variable_references(name, template, command)):
+            value = spaces.get(reference.source, {}).get(reference.name)
+            if value is None:
+                continue
+            problems += filter(None, [dangerous(value, reference, place)])
+            template = template[: reference.start] + str(value) + template[reference.end :]
+        resolved[name] = template
+    if problems:
+        raise Refused(*problems)
+    return resolved
 
-    def fill(match: re.Match[str]) -> str:
-        source, _, name = match[1].partition(".")
-        value = spaces.get(source, {}).get(name)
-        return match[0] if value is None else str(value)
 
-    return _PLACEHOLDER.sub(fill, template)
+def without_placeholders(text: str) -> str:
+    """A text with a plain word for each of its placeholders."""
+    return _PLACEHOLDER.sub("x", text)
 
 
 def literal(value: object) -> str:
@@ -161,20 +199,24 @@ def dangerous(value: Value, reference: Reference, place: Place | None = None) ->
 
     Without quotes the shell interprets every metacharacter of a literal (the resolver quotes
     paths); in double quotes `$`, backtick, the quote itself and a final backslash; in single
-    quotes only the quote. In code that a program reads, all of them count.
+    quotes only the quote. What is evaluated once more takes a plain word or path alone.
     """
-    text, quoting = str(value), reference.quoting
-    acts = {"single": "'\0", "double": '$`"\0'}.get(quoting, METACHARACTERS)
+    text, quoting = str(value), reference.context.quoting
+    if quoting == "evaluated":
+        return None if _PLAIN.fullmatch(text) else _not_plain(text, reference, place)
+    acts = {"single": "'\0", "double": '$`"\0', "text": "\0"}.get(quoting, METACHARACTERS)
     if quoting == "none" and isinstance(value, PurePath):
         acts = "\0"
     characters = sorted({char for char in text if char in acts})
     if quoting == "double" and text.endswith("\\"):
         characters.append("\\")
+    if quoting == "none" and re.search(r"(^|\s)#", text):
+        characters.append("#")
     if not characters:
         return None
     listed = " ".join({"\n": "newline", "\r": "return", "\0": "NUL"}.get(c, c) for c in characters)
     hint = f"write `'{reference.text}'` in the command, in single quotes"
-    if quoting in {"single", "code"}:
+    if quoting in {"single", "text"}:
         hint = "remove it from the value: no quoting protects it there"
     return Problem(
         "shell-metacharacter",
@@ -182,7 +224,70 @@ def dangerous(value: Value, reference: Reference, place: Place | None = None) ->
         "a value without characters that the shell interprets",
         hint,
         place,
-        source="Azure ML substitutes values verbatim into the command (azure-ai-ml 1.35)",
+        source=_SOURCE,
+    )
+
+
+def evaluated_text(name: str, text: str, place: Place | None = None) -> Problem | None:
+    """The problem of a variable that a shell evaluates, set to more than a plain word or path."""
+    if (
+        not text
+        or _PLAIN.fullmatch(without_placeholders(text))
+        or not programs.is_evaluated(name, False)
+    ):
+        return None
+    return Problem(
+        "shell-metacharacter",
+        f"`{name}` is set to {text!r}, which every shell of the job evaluates",
+        "a plain word or path",
+        "name a file of the job's code, or run it in the command",
+        place,
+        source='bash(1), "Shell Variables"',
+    )
+
+
+_SOURCE = "Azure ML substitutes values verbatim into the command (azure-ai-ml 1.35)"
+# What evaluates a value → how to pass the value instead, with the placeholder's text.
+_SAFE_WAYS = (
+    (
+        r"the (code|script) of `\w*sh -c`|what `eval`",
+        "pass it as an argument of the code: `bash -c '… \"$1\" …' bash '{}'`",
+    ),
+    (
+        r"the code of `i?python",
+        "pass it as an argument of the code: `python -c '… sys.argv[1] …' '{}'`",
+    ),
+    (r"the code of", "put the code into a file of `code:`, and pass the value as an argument"),
+    (r"the program of `.?awk", "pass it as a variable: `awk -v x='{}' '… x …'`"),
+    (r"the program of", "put the program into a file of `code:`"),
+    (r"a here-document", "write the text with `printf '%s\\n' '{}' > FILE`"),
+    (r"backticks", "write `$(…)`, with `'{}'` in single quotes in it"),
+    (r"a comment", "delete the comment, or do not name the value in it"),
+    (r"the variable", "give the value to a variable of your own, and name a file of `code:` here"),
+    (r"a command whose name|the command of", "write the name of the command into the command"),
+    (r"a command that cannot be read", "write the command in a simpler way, or into a script"),
+    (r"an assignment|a place after|the words of|an option", "write `'{}'` in single quotes"),
+)
+
+
+def _not_plain(text: str, reference: Reference, place: Place | None) -> Problem:
+    evaluator = reference.context.evaluator
+    for pattern, way in _SAFE_WAYS:
+        if re.match(pattern, evaluator):
+            hint = way.replace("{}", reference.text)
+            break
+    else:
+        hint = (
+            "put what it runs into a script of `code:`, and pass the value as an argument, "
+            f"`'{reference.text}'`"
+        )
+    return Problem(
+        "shell-metacharacter",
+        f"the value {text!r} of `{reference.text}` goes into {evaluator}, where it is evaluated",
+        "a plain word or path: letters, digits and `_ . - / : @ % + ,`",
+        hint,
+        place,
+        source=_SOURCE,
     )
 
 
@@ -190,39 +295,3 @@ def did_you_mean(word: str, candidates: Iterable[str], form: str = "{}") -> str:
     """A hint with the candidate closest to a misspelt word; "" when none is close."""
     near = nearest(word, candidates)
     return f"did you mean `{form.format(near[0])}`?" if near else ""
-
-
-def quoting_at(command: str, spans: Sequence[tuple[int, int]]) -> list[Quoting]:
-    """The quoting in force at each of `spans` (placeholders, in order, read as plain words).
-
-    "code" means that no quoting protects: in an argument that a program runs as code, in a comment,
-    after the start of a here-document, in `$'…'`. In doubt (`$(…)` in double quotes) the weaker.
-    """
-    states: dict[int, Quoting] = {}
-    ends = dict(spans)
-    heredoc = re.search(r"<<(?!<)", command)
-    quote, code, index = "", False, 0
-    while index < len(command):
-        char = command[index]
-        if index in ends:
-            unsafe = code or (heredoc is not None and heredoc.start() < index)
-            states[index] = "code" if unsafe else _QUOTES[quote]
-            index = ends[index]
-            continue
-        if quote:
-            if char == quote:
-                quote, code = "", False
-            elif char == "\\" and quote == '"':
-                index += 1
-        elif char == "\\":
-            index += 1
-        elif char in "'\"":
-            quote, code = char, bool(_CODE_FOLLOWS.search(command[:index]))
-        elif char == "#" and (index == 0 or command[index - 1] in " \t\n;|&("):
-            end = command.find("\n", index)
-            end = len(command) if end < 0 else end
-            states.update((start, "code") for start, _ in spans if index < start < end)
-            index = end
-            continue
-        index += 1
-    return [states.get(start, "none") for start, _ in spans]

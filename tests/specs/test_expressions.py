@@ -16,7 +16,7 @@ from ml.specs.expressions import (
     literal,
     references,
     resolve_command,
-    resolve_value,
+    resolve_variables,
 )
 
 
@@ -118,8 +118,9 @@ def test_quotes_that_protect() -> None:
 
 def test_variables_are_not_commands() -> None:
     """An environment variable takes any text; what it does not name stays as it is."""
-    text = resolve_value("${{inputs.x}}-${{outputs.o}}-${{name}}", {"x": "a;b"}, {"o": "/o"})
-    assert text == "a;b-/o-${{name}}"
+    text = "${{inputs.x}}-${{outputs.o}}-${{name}}"
+    variables = resolve_variables({"X": text}, "t", {"x": "a;b"}, {"o": "/o"})
+    assert variables == {"X": "a;b-/o-${{name}}"}
     assert [literal(value) for value in (True, 1, 0.5, "x")] == ["True", "1", "0.5", "x"]
 
 

@@ -24,11 +24,12 @@ class Node(Part):
     """A job, a component or a step: what it runs, and what goes in and out.
 
     The inputs of a component (`is_component`) are declarations of ports, not values. `parent` is
-    the pipeline that a step belongs to.
+    the pipeline that a step belongs to, `user` the step that runs this pipeline component.
     """
 
     type: str
     parent: Node | None = None
+    user: Node | None = None
     is_component: bool = False
 
     @property
@@ -78,7 +79,8 @@ class Node(Part):
         part = self._component
         if self.type != "pipeline" or part is None or self.component is None:
             return None
-        return Node(part.document, part.file, part.keys, type=self.type, is_component=True)
+        keys = part.keys
+        return Node(part.document, part.file, keys, type=self.type, is_component=True, user=self)
 
     @property
     def is_remote(self) -> bool:
@@ -99,6 +101,20 @@ class Node(Part):
         declared = owner.get(direction)
         return declared if isinstance(declared, dict) else {}
 
+    def port(self, direction: str, name: str) -> tuple[Part, Mapping[str, Any]] | None:
+        """How the component that the node runs declares a port, and the component."""
+        part = self._component
+        declared = part.mapping(direction, name) if part is not None else {}
+        return (part, declared) if part is not None and declared else None
+
+    @property
+    def variables(self) -> Iterator[tuple[Part, tuple[Key, ...], str]]:
+        """The environment variables: the part that sets each, its keys there, its text."""
+        for part in (self, self._component):
+            variables = part.mapping("environment_variables") if part is not None else {}
+            for name, value in variables.items():
+                yield part or self, ("environment_variables", str(name)), str(value)
+
     @property
     def command(self) -> tuple[tuple[Key, ...], str] | None:
         """The keys (inside the node) and the text of the command that a shell runs here."""
@@ -110,6 +126,13 @@ class Node(Part):
             text = self.component.get("command")
             return (at[:1], text) if isinstance(text, str) else None
         return None
+
+    @property
+    def arguments(self) -> str:
+        """The arguments of a parallel job's script; "" for other types."""
+        part = self._component if self._component is not None and not self.get("task") else self
+        text = part.get("task", "program_arguments") if self.type == "parallel" else ""
+        return text if isinstance(text, str) else ""
 
     @property
     def search_space(self) -> Mapping[str, Any]:

@@ -22,7 +22,7 @@ from ml.backends.local.tracking import reader
 from ml.backends.runs import Event, Run, Status, Watch
 from ml.core import faults
 from ml.core.errors import Problem, Refused
-from ml.specs.expressions import resolve_command, resolve_value
+from ml.specs.expressions import resolve_command, resolve_variables
 from ml.specs.plan.plan import CommandPlan
 
 # How often the metrics of a command are read for a watcher.
@@ -105,10 +105,8 @@ class Execution:
         )
         place = self.plan.places.get("command", self.plan.place)
         command = resolve_command(self.plan.command, inputs, outputs, sampled, place)
-        own = {
-            key: resolve_value(value, inputs, outputs)
-            for key, value in self.plan.environment_variables.items()
-        }
+        variables = self.plan.environment_variables
+        own = resolve_variables(variables, self.plan.command, inputs, outputs, place)
         return command, own, outputs
 
     def _launch(self, command: str, own: Mapping[str, str]) -> None:

@@ -5,16 +5,23 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from ml.core.documents import Key, strings, walk
+from ml.core.documents import Key, walk
+from ml.core.errors import Problem
 from ml.specs import expressions
+from ml.specs.assets import assets
 from ml.specs.check import secrets
-from ml.specs.check.nodes import Node
+from ml.specs.check.nodes import Node, inside
 from ml.specs.check.rules.registry import Finding, Subject, rule
 from ml.specs.expressions import Reference, literal
+from ml.specs.parts import Part
+from ml.specs.plan.plan import LITERALS
 
-Value = tuple[tuple[Key, ...], str]
+# A value that a placeholder may be replaced by: its text, the part that sets it and its keys there.
+Value = tuple[str, Part, tuple[Key, ...]]
 
-_PARENT_INPUT = re.compile(r"\s*\$\{\{\s*parent\.inputs\.([^\s}]+)\s*\}\}\s*$")
+_PARENT_INPUT = re.compile(r"\$\{\{\s*parent\.inputs\.([^\s}]+)\s*\}\}")
+# In a path these make a command of it, should the node's path of the data end in its name.
+_ACTIVE = re.compile(r"[$`;|&<>'\"\\\n\r]")
 
 
 @rule(
@@ -23,46 +30,102 @@ _PARENT_INPUT = re.compile(r"\s*\$\{\{\s*parent\.inputs\.([^\s}]+)\s*\}\}\s*$")
     source="Azure ML puts literals verbatim into a command that bash runs (azure-ai-ml 1.35)",
 )
 def shell_metacharacter(subject: Subject) -> Iterator[Finding]:
-    """A literal never becomes a command: text that the shell would interpret is in quotes."""
-    seen = set()
-    for node in subject.nodes:
-        for reference in expressions.references(node.command[1] if node.command else ""):
-            for keys, value in _values(node, reference):
-                problem = expressions.dangerous(value, reference)
-                if problem and (keys, reference.quoting) not in seen:
-                    seen.add((keys, reference.quoting))
-                    yield Finding(keys, problem.found, problem.expected, problem.hint)
+    """A value never becomes a command: text that is interpreted where it goes is refused."""
+    problems: dict[object, Problem] = {}
+    for node in [*subject.nodes, *inside(subject.nodes)]:
+        command = node.command[1] if node.command else ""
+        references = expressions.references(command)
+        references += expressions.references(node.arguments)
+        for part, keys, text in node.variables:
+            name = str(keys[-1])
+            if problem := expressions.evaluated_text(name, text, part.place(*keys)):
+                problems.setdefault(problem, problem)
+            references += expressions.variable_references(name, text, command)
+        for reference in references:
+            for value, part, keys in _values(node, reference):
+                place = part.place(*keys)
+                if problem := expressions.dangerous(value, reference, place):
+                    problems.setdefault((place, reference.context), problem)
+    for problem in problems.values():
+        yield Finding((), problem.found, problem.expected, problem.hint, place=problem.place)
 
 
 def _values(node: Node, reference: Reference) -> Iterator[Value]:
-    """What a placeholder may be replaced by, each value with where it is written."""
-    if reference.source == "search_space":
-        at = (*node.keys, "search_space", reference.name, "values")
-        values = node.get("search_space", reference.name, "values")
-        for index, value in enumerate(values if isinstance(values, list) else []):
-            for below, text in strings(value):
-                yield (*at, index, *below), text
-    elif reference.source == "inputs":
-        yield from _input(node, reference.name)
+    """What a placeholder may be replaced by."""
+    source, name = reference.source, reference.name
+    if source == "search_space" or (source == "inputs" and name in node.search_space):
+        yield from _choices(node, name)
+    elif source == "inputs":
+        yield from _input(node, name)
+    elif source == "parent" and node.parent is not None and name.startswith("inputs."):
+        yield from _input(node.parent, name.removeprefix("inputs."))
+    elif source == "outputs":
+        written = node.mapping("outputs", name)
+        if isinstance(path := written.get("path"), str) and written.get("mode") == "direct":
+            yield path, node, ("outputs", name, "path")
+
+
+def _choices(node: Node, name: str) -> Iterator[Value]:
+    """The values of a hyperparameter, which may be one inside of another's choice."""
+    for keys, value in walk(node.search_space):
+        if name in keys and "values" in keys and isinstance(value, str):
+            yield value, node, ("search_space", *keys)
 
 
 def _input(node: Node, name: str) -> Iterator[Value]:
-    """The literal that an input has: its own, its pipeline's, or its component's default."""
-    value = node.get("inputs", name)
-    keys = (*node.keys, "inputs", name)
-    if isinstance(value, dict):
-        if node.is_component:
-            keys, value = (*keys, "default"), value.get("default")
-        elif value.get("mode") == "direct":
-            keys, value = (*keys, "path"), value.get("path")
-        else:
+    """The values of an input: its own, its pipeline's, or its component's default."""
+    value, part, keys = node.get("inputs", name), node, ("inputs", name)
+    kind, mode = "", ""
+    if node.user is not None and node.user.get("inputs", name) is not None:
+        yield from _input(node.user, name)
+        return
+    if (port := node.port("inputs", name)) is not None:
+        owner, declared = port
+        kind, mode = str(declared.get("type") or ""), str(declared.get("mode") or "")
+        if value is None and (value := declared.get("default")) is not None:
+            yield from _literal(value, owner, (*keys, "default"), kind, mode)
             return
-    if isinstance(value, str):
-        bound = _PARENT_INPUT.match(value)
-        if bound and node.parent is not None:
-            yield from _input(node.parent, bound[1])
-        elif "${{" not in value:
-            yield keys, literal(value)
+    if isinstance(value, dict):
+        kind, mode = str(value.get("type") or kind), str(value.get("mode") or mode)
+        if value.get("path") is not None and not node.is_component:
+            yield from _bound(node, value["path"], (*keys, "path"), kind or "uri_folder", mode)
+        elif value.get("default") is not None:
+            yield from _literal(value["default"], part, (*keys, "default"), kind, mode)
+    elif value is not None:
+        yield from _bound(node, value, keys, kind, mode)
+
+
+def _bound(
+    node: Node, value: object, keys: tuple[Key, ...], kind: str, mode: str
+) -> Iterator[Value]:
+    """A value as it is written, or that of the pipeline's input which it names."""
+    text = literal(value)
+    bound = _PARENT_INPUT.fullmatch(text.strip())
+    if bound and node.parent is not None:
+        yield from _input(node.parent, bound[1])
+    elif "${{" not in text:
+        yield from _literal(value, node, keys, kind, mode)
+    else:
+        # A text with an input of the pipeline in it.
+        for match in _PARENT_INPUT.finditer(text):
+            if node.parent is not None:
+                yield from _input(node.parent, match[1])
+        rest = expressions.without_placeholders(text)
+        yield from _literal(rest, node, keys, kind, mode)
+
+
+def _literal(
+    value: object, part: Part, keys: tuple[Key, ...], kind: str, mode: str
+) -> Iterator[Value]:
+    """The text of a literal; of data only what may be in its path on the node."""
+    text = literal(value)
+    is_data = bool(kind) and kind.lower() not in LITERALS
+    if (
+        not is_data
+        or mode == "direct"
+        or (assets.local(text, part.folder) and _ACTIVE.search(text))
+    ):
+        yield text, part, keys
 
 
 @rule("plaintext-secret", scope="spec", source="reliability: a spec in git is read by everybody")

@@ -1,0 +1,1 @@
+"""Commands as bash reads them, without being run."""
