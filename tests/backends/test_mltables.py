@@ -31,7 +31,7 @@ def test_paths(tmp_path: Path) -> None:
     text = "paths:\n  - pattern: ./*.csv\n  - folder: ./more\n  - file: z.txt\n"
     found = table(tmp_path, text, b_csv="", a_csv="", z_txt="")
     assert [Path(path).name for path in found["files"]] == ["a.csv", "b.csv", "d.txt", "z.txt"]
-    assert not mltables.is_tabular(found)
+    assert found["read"] is None
 
 
 @pytest.mark.parametrize(
@@ -59,21 +59,6 @@ def test_values(tmp_path: Path) -> None:
     assert list(plain["n"]) == [1, 2] and plain["s"].isna()[0] and plain["s"][1] == "é"
     kept = f"  - read_delimited: {{{options}, empty_as_string: true, infer_column_types: false}}\n"
     assert read(tmp_path, kept).to_dict("list") == {"n": ["01", "02"], "s": ["", "é"]}
-
-
-def test_columns(tmp_path: Path) -> None:
-    """Dropped, kept, converted."""
-    steps = (
-        "  - read_delimited: {infer_column_types: false}\n  - drop_columns: [z]\n"
-        "  - keep_columns: [n, f, b, d]\n"
-        "  - convert_column_types:\n"
-        "      - {columns: [n], column_type: int}\n      - {columns: f, column_type: float}\n"
-        "      - {columns: b, column_type: {boolean: {true_values: ['yes']}}}\n"
-        "      - {columns: d, column_type: {datetime: {formats: ['%d/%m/%Y']}}}\n"
-    )
-    found = read(tmp_path, steps, a_csv="n,f,b,d,z,w\n1,1.5,yes,02/01/2026,0,0\n")
-    assert list(found.columns) == ["n", "f", "b", "d"]
-    assert found.iloc[0].to_list() == [1, 1.5, True, pd.Timestamp("2026-01-02")]
 
 
 def test_json_lines(tmp_path: Path) -> None:
@@ -105,15 +90,8 @@ def test_parquet(tmp_path: Path) -> None:
         ("paths: [{file: 'https://example.org/x.csv'}]\n", "not on this machine"),
         ("paths: [{file: 'azureml:x:1'}]\n", "not on this machine"),
         ("paths: []\ntransformations: [read_delimited: {quote: x}]\n", "`quote`"),
-        (
-            "paths: []\ntransformations: "
-            "[extract_columns_from_partition_format: '/{day:yyyy/QQ}/x.csv']\n",
-            "`yyyy/QQ`",
-        ),
-        (
-            "paths: []\ntransformations: [extract_columns_from_partition_format: {where: x}]\n",
-            "`partition_format`",
-        ),
+        ("paths: []\ntransformations: [read_delimited, take: 3]\n", "`take`"),
+        ("paths: []\ntransformations: [read_parquet, read_delimited]\n", "`read_delimited`"),
         ("paths: [\n", "MLTable"),
     ],
 )
@@ -121,37 +99,6 @@ def test_what_is_not_read_here(tmp_path: Path, text: str, said: str) -> None:
     """Said with the file, before anything runs; never left out silently."""
     with pytest.raises(mltables.Unreadable, match=said):
         table(tmp_path, text, a_csv="x\n1\n")
-
-
-@pytest.mark.parametrize(
-    ("form", "path", "columns"),
-    [
-        ("'/{store}/{brand}.csv'", "1/bran.csv", {"store": "1", "brand": "bran"}),
-        # Without the end of the path, as in "Working with tables in Azure Machine Learning".
-        (
-            "/puYear={year}/puMonth={month}",
-            "puYear=2015/puMonth=1/a.csv",
-            {"year": "2015", "month": "1"},
-        ),
-        (
-            "{partition_format: '{store}/{brand}/{file}.{extension}'}",
-            "1/bran.x/part.csv",
-            {"store": "1", "brand": "bran.x", "file": "part", "extension": "csv"},
-        ),
-        # As reference-yaml-mltable writes it, without quotes: YAML reads a mapping.
-        ("{day:yyyy/MM/dd/HH/mm/ss}", "2026/03/04/05/06/07/a.csv", {"day": "2026-03-04 05:06:07"}),
-        ("'{what}/{day:yyyy-MM}/a.csv'", "x/2026-03/a.csv", {"what": "x", "day": "2026-03-01"}),
-    ],
-)
-def test_columns_from_paths(tmp_path: Path, form: str, path: str, columns: dict[str, str]) -> None:
-    """Text for each `{name}`, a moment for each `{name:yyyy-MM-dd}`."""
-    (tmp_path / path).parent.mkdir(parents=True)
-    (tmp_path / path).write_text("x\n1\n")
-    text = "paths: [{pattern: ./**/*.csv}]\ntransformations:\n  - read_delimited\n"
-    found = table(tmp_path, f"{text}  - extract_columns_from_partition_format: {form}\n")
-    rows = mltables.frame(found, None)
-    assert {name: str(rows[name][0]).removesuffix(" 00:00:00") for name in columns} == columns
-    assert list(rows.columns) == ["x", *columns]
 
 
 def test_a_file_that_is_a_folder(tmp_path: Path) -> None:
@@ -176,7 +123,7 @@ def test_a_folder_or_a_file_without_a_table(tmp_path: Path) -> None:
 
 def test_files_in_mini_batches(tmp_path: Path) -> None:
     """By number; one each when nothing is said."""
-    found = {"files": list("abcde"), "steps": []}
+    found = {"files": list("abcde"), "read": None}
     assert [one["files"] for one in mltables.divide(found, 2, [])] == [
         ["a", "b"],
         ["c", "d"],
@@ -184,5 +131,6 @@ def test_files_in_mini_batches(tmp_path: Path) -> None:
     ]
     assert [one["items"] for one in mltables.divide(found, 0, [])] == [1] * 5
     assert [one["id"] for one in mltables.divide(found, 3, [])] == [0, 1]
-    with pytest.raises(mltables.Unreadable, match="partition_format"):
-        mltables.divide(found, 2, ["store"])
+    (tmp_path / "a.txt").touch()
+    with pytest.raises(mltables.Unreadable, match="divided by store"):
+        mltables.describe(tmp_path, ["store"])

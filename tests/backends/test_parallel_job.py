@@ -323,12 +323,6 @@ def test_a_table_by_size(parallel: Jobs, tmp_path: Path, size: int, batches: lis
     assert [row["items"] for row in table(done)] == batches
 
 
-def test_a_table_by_its_rows(parallel: Jobs, tmp_path: Path) -> None:
-    """`take` and `skip` are of the whole table."""
-    data = _csv_table(tmp_path, "  - skip: 7\n  - take: 3\n")
-    assert rows(run(parallel(COUNTS, data=data))) == ["b 1", "c 2", "c 2"]
-
-
 def test_a_table_by_its_keys(parallel: Jobs, tmp_path: Path) -> None:
     """A mini-batch for each value, which the script can ask for; one row back is enough."""
     plan = parallel(PER_KEY, data=_csv_table(tmp_path), partition_keys=("store",))
@@ -337,19 +331,6 @@ def test_a_table_by_its_keys(parallel: Jobs, tmp_path: Path) -> None:
     assert done.warnings == ()
     lost = run(parallel(PER_KEY, data=tmp_path / "table", partition_keys=("shop",)))
     assert lost.error is not None and "no column `shop`" in lost.error.found
-
-
-def test_files_by_their_paths(parallel: Jobs, tmp_path: Path) -> None:
-    """A partition format makes keys of folders."""
-    for store, name in (("1", "x"), ("1", "y"), ("2", "x")):
-        (tmp_path / "t" / store).mkdir(parents=True, exist_ok=True)
-        (tmp_path / "t" / store / f"{name}.txt").write_text("1")
-    (tmp_path / "t" / "MLTable").write_text(
-        "paths: [{pattern: './*/*.txt'}]\n"
-        "transformations: [extract_columns_from_partition_format: '/{store}/{name}.txt']\n"
-    )
-    plan = parallel(PER_KEY, data=tmp_path / "t", partition_keys=("store",))
-    assert rows(run(plan)) == ["{'store': '1'} 2", "{'store': '2'} 1"]
 
 
 def test_what_is_said_before(parallel: Jobs, tmp_path: Path) -> None:
@@ -364,6 +345,8 @@ def test_what_is_said_before(parallel: Jobs, tmp_path: Path) -> None:
     (problem,) = LocalBackend().refusals(parallel(TENFOLD, data=data))
     assert (problem.code, problem.place) == ("mltable", PLACE)
     assert "`filter` is not supported here" in problem.found
+    (problem,) = LocalBackend().refusals(parallel(TENFOLD, partition_keys=("store",)))
+    assert "only the rows of a table" in problem.found
 
 
 PIPELINE = """

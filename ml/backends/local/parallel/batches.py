@@ -55,13 +55,13 @@ class Batches:
     def run(self) -> None:
         """Do all of them. Raises Aborted or mltables.Unreadable."""
         settings = self._settings
-        table = mltables.describe(Path(settings["data"]))
         keys = settings["partition_keys"]
+        table = mltables.describe(Path(settings["data"]), keys)
         self._waiting = mltables.divide(table, settings["mini_batch_size"], keys)
         self._total = len(self._waiting)
         if not self._total:
             raise Aborted(f"there is nothing to process in {settings['data']}")
-        if mltables.is_tabular(table):
+        if table["read"]:
             settings["table"] = table
         self._path.write_text(json.dumps(settings, indent=1))
         items = sum(batch["items"] for batch in self._waiting)

@@ -80,15 +80,15 @@ def differences(plan: CommandPlan) -> Iterator[str]:
 def refusals(plan: CommandPlan) -> Iterator[Problem]:
     """A table on this machine that asks for what is not built here."""
     data = plan.inputs.get(plan.parallel.input) if plan.parallel else None
-    if data is None or data.path is None or not data.path.exists():
+    if plan.parallel is None or data is None or data.path is None or not data.path.exists():
         return
     try:
-        mltables.describe(data.path)
+        mltables.describe(data.path, plan.parallel.partition_keys)
     except mltables.Unreadable as error:
         yield Problem(
             "mltable",
             str(error),
-            "a table of files here, read by read_delimited, read_parquet or read_json_lines",
+            "files, or a table that read_delimited, read_parquet or read_json_lines reads, no more",
             "simplify the MLTable for a local run",
             data.place,
         )
