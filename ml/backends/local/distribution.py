@@ -9,7 +9,6 @@ OMPI_COMM_WORLD_* and AZ_BATCH_MASTER_NODE; for tensorflow TF_CONFIG.
 from __future__ import annotations
 
 import json
-import re
 import shlex
 import shutil
 import socket
@@ -63,7 +62,7 @@ def culprit(folder: Path) -> tuple[Path, str]:
     try:
         name = (folder / "failed_rank").read_text().split()[0]
     except FileNotFoundError:
-        # Launchers write to logs of their own; torchrun may have failed before any rank began.
+        # mpirun writes to a log of its own; it may have failed before any rank began.
         logs = [path for path in folder.glob("logs/node_*.txt") if path.stat().st_size]
         return (min(logs), "the launcher") if logs else (files.log(folder), "the command")
     log = folder / "logs" / f"{name}.txt"
@@ -80,12 +79,6 @@ def differences(plan: CommandPlan) -> Iterator[str]:
     processes = f"{plan.processes} process{'' if plan.processes == 1 else 'es'}"
     many = f", standing for {nodes} nodes that share one working copy" if nodes > 1 else ""
     yield f"local: {launcher.type} → {processes} of this machine{many}"
-    here = str(Path(sys.executable).parent)
-    if launcher.type == "pytorch" and not shutil.which("torchrun", path=here):
-        yield (
-            "local: torchrun → not installed (`make torch`); the processes are started with the "
-            "same variables"
-        )
     if launcher.type == "mpi" and open_mpi(None) is None:
         yield (
             "local: mpirun of Open MPI → not on this machine; the processes are started with its "
@@ -94,11 +87,6 @@ def differences(plan: CommandPlan) -> Iterator[str]:
 
 
 HOST = "127.0.0.1"
-# Per-node-launch: the command is a launcher itself, which Azure ML starts once on each node and
-# which binds MASTER_PORT (how-to-train-distributed-gpu, "Using torch.distributed.launch").
-_OWN_LAUNCHER = re.compile(
-    r"\b(torchrun|torch\.distributed\.(run|launch)|accelerate\s+launch|deepspeed)\s"
-)
 # What runs as one rank: `$0` is the job's folder, `$1` the command, `$2` the rank's name if it has
 # no number. The first that fails leaves its name and its code: noclobber lets only one do it.
 _RANK = """\
@@ -127,36 +115,25 @@ class Process:
 def pytorch(
     plan: CommandPlan, command: str, folder: Path, environment: Mapping[str, str]
 ) -> Iterator[Process]:
-    """torchrun once a node, or the ranks themselves where it is not there or would be in the way.
+    """The ranks, node by node, with the variables that Azure ML gives them.
 
-    The ranks of node 0 come first, as Azure ML numbers them: rendezvous is static.
+    Azure ML starts each process itself too: the command needs no launcher. One that is a launcher
+    (torchrun, accelerate) has one process a node, and MASTER_PORT is free for it to bind.
     """
-    nodes, each = plan.instance_count, _each(plan)
-    torchrun = None if _OWN_LAUNCHER.search(command) else _torchrun(environment)
-    port = str(free_ports(1)[0])
-    for node in range(nodes):
-        if torchrun is not None:
-            words = ("--nnodes", nodes, "--node-rank", node, "--nproc-per-node", each)
-            where = ("--master-addr", HOST, "--master-port", port)
-            # In the working copy, which goes when the run ends: torchrun leaves it behind.
-            leaves = ("--log-dir", str(folder / "work" / ".torchrun"), "--no-python")
-            argv = (torchrun, *map(str, words), *where, *leaves, *_rank(folder, command))
-            log = str(folder / "logs" / f"node_{node}.txt")
-            yield Process(argv, {"NODE_RANK": str(node)}, log)
-            continue
-        for local in range(each):
-            rank = node * each + local
-            numbers = {
-                "RANK": rank,
-                "LOCAL_RANK": local,
-                "NODE_RANK": node,
-                "GROUP_RANK": node,
-                "WORLD_SIZE": nodes * each,
-                "LOCAL_WORLD_SIZE": each,
-            }
-            variables = {name: str(number) for name, number in numbers.items()}
-            variables |= {"MASTER_ADDR": HOST, "MASTER_PORT": port}
-            yield Process(_rank(folder, command), variables, str(files.log(folder)))
+    nodes, each, port = plan.instance_count, _each(plan), str(free_ports(1)[0])
+    for rank in range(nodes * each):
+        node, local = divmod(rank, each)
+        numbers = {
+            "RANK": rank,
+            "LOCAL_RANK": local,
+            "NODE_RANK": node,
+            "GROUP_RANK": node,
+            "WORLD_SIZE": nodes * each,
+            "LOCAL_WORLD_SIZE": each,
+        }
+        variables = {name: str(number) for name, number in numbers.items()}
+        variables |= {"MASTER_ADDR": HOST, "MASTER_PORT": port}
+        yield Process(_rank(folder, command), variables, str(files.log(folder)))
 
 
 def mpi(
@@ -219,12 +196,6 @@ def _rank(folder: Path, command: str, before: str = "") -> tuple[str, ...]:
 
 def _each(plan: CommandPlan) -> int:
     return plan.distribution.process_count_per_instance if plan.distribution else 1
-
-
-def _torchrun(environment: Mapping[str, str]) -> str | None:
-    """The torchrun that lies beside the job's `python`; another's could not import its torch."""
-    python = shutil.which("python", path=environment.get("PATH"))
-    return shutil.which("torchrun", path=str(Path(python).parent)) if python else None
 
 
 @cache

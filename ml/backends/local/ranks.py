@@ -76,7 +76,7 @@ def main() -> None:
     code = Ranks(launch["processes"], launch["grace_s"]).wait()
     failed = Path(launch["failed"])
     if code and failed.is_file():
-        # A launcher such as torchrun ends with 1 whatever its rank ended with.
+        # mpirun ends with a code of its own whatever its rank ended with.
         code = int(failed.read_text().split()[1])
     sys.exit(128 - code if code < 0 else code)
 
