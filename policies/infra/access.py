@@ -6,21 +6,8 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from policies.infra.limits import Limits, environment
-from policies.infra.rule import (
-    COMPUTE,
-    ENDPOINT,
-    LOCK,
-    RESOURCE_GROUP,
-    ROLE_ASSIGNMENT,
-    UNKNOWN,
-    WORKSPACE,
-    Item,
-    Rules,
-    StackFindings,
-    sources_of,
-)
+from policies.infra.rule import UNKNOWN, Item, Kind, Rules, StackFindings, sources_of
 
-CREDENTIAL = "managedidentity:FederatedIdentityCredential"
 # Every role that may be granted: learn.microsoft.com/azure/role-based-access-control/built-in-roles
 # To grant another role, or a custom one, add it here.
 ROLES: Mapping[str, str] = {
@@ -65,7 +52,10 @@ def role(assignment: Item) -> str:
 
 
 @RULES.resource(
-    "role-least", "Only listed roles are granted, each on one resource.", "own", ROLE_ASSIGNMENT
+    "role-least",
+    "Only listed roles are granted, each on one resource.",
+    "own",
+    Kind.ROLE_ASSIGNMENT,
 )
 def _least_privilege(item: Item, limits: Limits) -> Iterator[str]:
     if role(item) not in ROLES.values():
@@ -78,9 +68,9 @@ def _least_privilege(item: Item, limits: Limits) -> Iterator[str]:
 @RULES.stack("role-not-on-group", "Roles are not granted on the resource group.", "own")
 def _not_on_group(items: Sequence[Item], limits: Limits) -> StackFindings:
     """A preview does not know the scope, but it knows what the scope was made from."""
-    groups = {item.urn for item in items if item.kind == RESOURCE_GROUP}
+    groups = {item.urn for item in items if item.kind == Kind.RESOURCE_GROUP}
     for item in items:
-        if item.kind == ROLE_ASSIGNMENT and groups & item.sources("scope"):
+        if item.kind == Kind.ROLE_ASSIGNMENT and groups & item.sources("scope"):
             yield item, "is granted on the resource group, not on one resource"
 
 
@@ -88,9 +78,9 @@ def _not_on_group(items: Sequence[Item], limits: Limits) -> StackFindings:
     "role-managing", "Only the workspace's identity manages the workspace's resources.", "own"
 )
 def _managing(items: Sequence[Item], limits: Limits) -> StackFindings:
-    own = sources_of(items, WORKSPACE, "identity")
+    own = sources_of(items, Kind.WORKSPACE, "identity")
     for item in items:
-        granted = role(item) if item.kind == ROLE_ASSIGNMENT else ""
+        granted = role(item) if item.kind == Kind.ROLE_ASSIGNMENT else ""
         principals = item.sources("principalId")
         if granted in MANAGING and (not principals or not principals <= own):
             yield item, f"grants {granted} to an identity that is not the workspace's own"
@@ -104,9 +94,9 @@ def _managing(items: Sequence[Item], limits: Limits) -> StackFindings:
     "azure-resource-manager/management/lock-resources",
 )
 def _locks(items: Sequence[Item], limits: Limits) -> StackFindings:
-    groups = {item.urn for item in items if item.kind == RESOURCE_GROUP}
+    groups = {item.urn for item in items if item.kind == Kind.RESOURCE_GROUP}
     for item in items:
-        if item.kind != LOCK:
+        if item.kind != Kind.LOCK:
             continue
         scope = item.sources("scope")
         if not scope or scope & groups:
@@ -120,7 +110,7 @@ def _shared_identities(items: Sequence[Item], limits: Limits) -> StackFindings:
     """The rights of a job are those of its cluster's identity, so nothing else may share it."""
     for users in _users(items).values():
         for item in users if len(users) > 1 else ():
-            if item.kind == COMPUTE:
+            if item.kind == Kind.COMPUTE:
                 others = ", ".join(f"`{user.name}`" for user in users if user is not item)
                 yield item, f"shares its identity with {others}"
 
@@ -129,7 +119,7 @@ def _users(items: Sequence[Item]) -> Mapping[str, list[Item]]:
     """URN of an identity → the workspace, compute and endpoints that use it."""
     users: dict[str, list[Item]] = {}
     for item in items:
-        if item.kind in (WORKSPACE, COMPUTE, ENDPOINT):
+        if item.kind in (Kind.WORKSPACE, Kind.COMPUTE, Kind.ENDPOINT):
             for urn in item.uses.get("identity", ()):
                 users.setdefault(urn, []).append(item)
     return users
@@ -144,7 +134,7 @@ def _workflow_identity(items: Sequence[Item], limits: Limits) -> StackFindings:
     """A workflow has an identity of its own; the tag of the identity names the repository."""
     by_urn, users = {item.urn: item for item in items}, _users(items)
     for item in items:
-        if item.kind != CREDENTIAL:
+        if item.kind != Kind.CREDENTIAL:
             continue
         identities = [by_urn[urn] for urn in item.uses.get("resourceName", ()) if urn in by_urn]
         repositories = {f"repo:{identity.at('tags.repository')}" for identity in identities}
@@ -159,7 +149,7 @@ def _workflow_identity(items: Sequence[Item], limits: Limits) -> StackFindings:
     "federation-one-environment",
     "A workflow signs in from one environment of the repository.",
     "own",
-    CREDENTIAL,
+    Kind.CREDENTIAL,
 )
 def _subject(item: Item, limits: Limits) -> Iterator[str]:
     """A credential for another environment would bypass this environment's reviewers."""

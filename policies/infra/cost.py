@@ -7,16 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from policies.infra.limits import Limits
-from policies.infra.rule import (
-    COMPUTE,
-    MACHINE,
-    RESOURCE_GROUP,
-    UNKNOWN,
-    Item,
-    Rules,
-    StackFindings,
-    is_cluster,
-)
+from policies.infra.rule import UNKNOWN, Item, Kind, Rules, StackFindings, is_cluster
 
 # Every size with an accelerator: virtual-machines/sizes/overview, "N".
 GPU = re.compile(r"Standard_N", re.I)
@@ -29,7 +20,7 @@ _SCALE = "properties.properties.scaleSettings"
 RULES = Rules()
 
 
-@RULES.resource("cost-node-cap", "Clusters stay within the limit of nodes.", "own", COMPUTE)
+@RULES.resource("cost-node-cap", "Clusters stay within the limit of nodes.", "own", Kind.COMPUTE)
 def _max_nodes(item: Item, limits: Limits) -> Iterator[str]:
     nodes = item.at(f"{_SCALE}.maxNodeCount")
     if is_cluster(item) and (not isinstance(nodes, int | float) or nodes > limits.max_nodes):
@@ -37,7 +28,7 @@ def _max_nodes(item: Item, limits: Limits) -> Iterator[str]:
 
 
 @RULES.resource(
-    "cost-scale-to-zero", "Clusters without work have no nodes.", "CKV_AZURE_150", COMPUTE
+    "cost-scale-to-zero", "Clusters without work have no nodes.", "CKV_AZURE_150", Kind.COMPUTE
 )
 def _min_nodes(item: Item, limits: Limits) -> Iterator[str]:
     nodes = item.at(f"{_SCALE}.minNodeCount", 0)
@@ -45,7 +36,7 @@ def _min_nodes(item: Item, limits: Limits) -> Iterator[str]:
         yield f"`minNodeCount` is {nodes}, must be 0: an idle node costs as much as a busy one"
 
 
-@RULES.resource("cost-idle-time", "Idle nodes are released soon.", "own", COMPUTE)
+@RULES.resource("cost-idle-time", "Idle nodes are released soon.", "own", Kind.COMPUTE)
 def _idle_time(item: Item, limits: Limits) -> Iterator[str]:
     if not is_cluster(item):
         return
@@ -55,10 +46,14 @@ def _idle_time(item: Item, limits: Limits) -> Iterator[str]:
 
 
 @RULES.resource(
-    "cost-gpu-sizes", "GPU sizes are those that the environment allows.", "own", COMPUTE, MACHINE
+    "cost-gpu-sizes",
+    "GPU sizes are those that the environment allows.",
+    "own",
+    Kind.COMPUTE,
+    Kind.MACHINE,
 )
 def _gpu_size(item: Item, limits: Limits) -> Iterator[str]:
-    path = "hardwareProfile.vmSize" if item.kind == MACHINE else "properties.properties.vmSize"
+    path = "hardwareProfile.vmSize" if item.kind == Kind.MACHINE else "properties.properties.vmSize"
     size = str(item.at(path, UNKNOWN))
     allowed = {each.lower() for each in limits.gpu_sizes}
     if size == UNKNOWN or (GPU.match(size) and size.lower() not in allowed):
@@ -66,7 +61,7 @@ def _gpu_size(item: Item, limits: Limits) -> Iterator[str]:
         yield f"`vmSize` is {size}; GPU sizes allowed here: {choices}"
 
 
-@RULES.resource("cost-idle-instance", "Idle instances stop.", "own", COMPUTE)
+@RULES.resource("cost-idle-instance", "Idle instances stop.", "own", Kind.COMPUTE)
 def _idle_instance(item: Item, limits: Limits) -> Iterator[str]:
     instance = item.at("properties.computeType") == "ComputeInstance"
     duration = item.at("properties.properties.idleTimeBeforeShutdown")
@@ -79,11 +74,11 @@ def _budget(items: Sequence[Item], limits: Limits) -> StackFindings:
     in_budget = {
         urn
         for item in items
-        if item.kind == "consumption:Budget" and any(map(_warns, item.each("notifications")))
+        if item.kind == Kind.BUDGET and any(map(_warns, item.each("notifications")))
         for urn in item.sources("scope")
     }
     for item in items:
-        if item.kind == RESOURCE_GROUP and item.urn not in in_budget:
+        if item.kind == Kind.RESOURCE_GROUP and item.urn not in in_budget:
             yield item, "no budget warns of its cost"
 
 

@@ -5,25 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from policies.infra.limits import Limits
-from policies.infra.rule import (
-    APPLICATION_INSIGHTS,
-    BLOB_SERVICE,
-    CONTAINER_REGISTRY,
-    ENDPOINT,
-    LOGS,
-    ML_REGISTRY,
-    NETWORK,
-    SECURITY_GROUP,
-    VAULT,
-    WORKSPACE,
-    Item,
-    Rules,
-    StackFindings,
-)
+from policies.infra.rule import Item, Kind, Rules, StackFindings
 
 LOGGED = (
-    *(WORKSPACE, ENDPOINT, ML_REGISTRY, VAULT, CONTAINER_REGISTRY, BLOB_SERVICE, LOGS),
-    *(NETWORK, SECURITY_GROUP),
+    *(Kind.WORKSPACE, Kind.ENDPOINT, Kind.ML_REGISTRY, Kind.VAULT, Kind.CONTAINER_REGISTRY),
+    *(Kind.BLOB_SERVICE, Kind.LOGS, Kind.NETWORK, Kind.SECURITY_GROUP),
 )
 _SHORTEST_RETENTION = 30  # days
 
@@ -36,7 +22,7 @@ def _diagnostics(items: Sequence[Item], limits: Limits) -> StackFindings:
     logged = {
         urn
         for item in items
-        if item.kind == "monitor:DiagnosticSetting"
+        if item.kind == Kind.DIAGNOSTICS
         and item.sources("workspaceId")
         and any(log.at("enabled") is True for log in item.each("logs"))
         for urn in item.sources("resourceUri")
@@ -52,20 +38,20 @@ def _alerts(items: Sequence[Item], limits: Limits) -> StackFindings:
     groups = {
         item.urn
         for item in items
-        if item.kind == "monitor:ActionGroup"
+        if item.kind == Kind.ACTION_GROUP
         and item.at("enabled", True) is True
         and any(_has_receiver(key, value) for key, value in item.props.items())
     }
     alerted = {
         urn
         for item in items
-        if item.kind == "monitor:MetricAlert"
+        if item.kind == Kind.ALERT
         and item.at("enabled") is True
         and groups & item.sources("actions")
         for urn in item.sources("scopes")
     }
     for item in items:
-        if item.kind in (WORKSPACE, ENDPOINT) and item.urn not in alerted:
+        if item.kind in (Kind.WORKSPACE, Kind.ENDPOINT) and item.urn not in alerted:
             yield item, "no alert reports its failures to anybody"
 
 
@@ -73,7 +59,7 @@ def _has_receiver(key: str, value: object) -> bool:
     return key.endswith("Receivers") and isinstance(value, list) and bool(value)
 
 
-@RULES.resource("logs-kept", "Logs are kept for 30 days or more.", "own", LOGS)
+@RULES.resource("logs-kept", "Logs are kept for 30 days or more.", "own", Kind.LOGS)
 def _retention(item: Item, limits: Limits) -> Iterator[str]:
     days = item.at("retentionInDays")
     if not isinstance(days, int) or days < _SHORTEST_RETENTION:
@@ -84,13 +70,13 @@ def _retention(item: Item, limits: Limits) -> Iterator[str]:
     "insights-workspace",
     "Application Insights stores its data in Log Analytics.",
     "AZR-000069",
-    APPLICATION_INSIGHTS,
+    Kind.APPLICATION_INSIGHTS,
 )
 def _insights(item: Item, limits: Limits) -> Iterator[str]:
     if not item.at("workspaceResourceId"):
         yield "`workspaceResourceId` is not set"
 
 
-RULES.resource("logs-local-auth", "Logs cannot be written by key.", "own", LOGS).must(
+RULES.resource("logs-local-auth", "Logs cannot be written by key.", "own", Kind.LOGS).must(
     "features.disableLocalAuth", True, default=False
 )

@@ -10,27 +10,8 @@ import ipaddress
 from collections.abc import Iterator, Mapping, Sequence
 
 from policies.infra.limits import Limits
-from policies.infra.rule import (
-    ACCOUNT,
-    CONTAINER_REGISTRY,
-    DNS_ZONE,
-    MACHINE,
-    ML_REGISTRY,
-    NETWORK,
-    NETWORK_CARD,
-    PRIVATE_ENDPOINT,
-    SECURITY_GROUP,
-    UNKNOWN,
-    VAULT,
-    WORKSPACE,
-    Item,
-    Rules,
-    StackFindings,
-    sources_of,
-)
+from policies.infra.rule import UNKNOWN, Item, Kind, Rules, StackFindings, sources_of
 
-DNS_GROUP = "network:PrivateDnsZoneGroup"
-DNS_LINK = "privatedns:VirtualNetworkLink"
 WEB_PORTS = frozenset({"80", "443"})
 SIGN_IN = "Microsoft.Azure.ActiveDirectory.AADSSHLoginForLinux"
 WORKSPACE_ZONES = ("privatelink.api.azureml.ms", "privatelink.notebooks.azure.net")
@@ -40,10 +21,10 @@ PRIVATE_RANGES = tuple(
 )
 # Kind → the parts that each need a private endpoint; `_parts` knows those of storage accounts.
 PARTS: Mapping[str, tuple[str, ...]] = {
-    WORKSPACE: ("amlworkspace",),
-    ML_REGISTRY: ("amlregistry",),
-    VAULT: ("vault",),
-    CONTAINER_REGISTRY: ("registry",),
+    Kind.WORKSPACE: ("amlworkspace",),
+    Kind.ML_REGISTRY: ("amlregistry",),
+    Kind.VAULT: ("vault",),
+    Kind.CONTAINER_REGISTRY: ("registry",),
 }
 
 
@@ -65,7 +46,7 @@ def is_internal(source: str) -> bool:
     "subnet-security-group",
     "Every subnet has a security group.",
     "CKV2_AZURE_31 AZR-000263",
-    NETWORK,
+    Kind.NETWORK,
 )
 def _security_group(item: Item, limits: Limits) -> Iterator[str]:
     for subnet in item.each("subnets"):
@@ -74,7 +55,7 @@ def _security_group(item: Item, limits: Limits) -> Iterator[str]:
 
 
 @RULES.resource(
-    "subnet-way-out", "Subnets do not use Azure's default outbound access.", "own", NETWORK
+    "subnet-way-out", "Subnets do not use Azure's default outbound access.", "own", Kind.NETWORK
 )
 def _default_outbound(item: Item, limits: Limits) -> Iterator[str]:
     for subnet in item.each("subnets"):
@@ -86,7 +67,7 @@ def _default_outbound(item: Item, limits: Limits) -> Iterator[str]:
     "security-group-closed",
     "The internet cannot connect to a subnet.",
     "CKV_AZURE_9 CKV_AZURE_10 CKV_AZURE_77 CKV_AZURE_160",
-    SECURITY_GROUP,
+    Kind.SECURITY_GROUP,
 )
 def _inbound(item: Item, limits: Limits) -> Iterator[str]:
     """Azure reads `inbound` as it reads `Inbound`; a rule not outbound or denying lets in."""
@@ -104,7 +85,7 @@ def _inbound(item: Item, limits: Limits) -> Iterator[str]:
     "security-group-outbound",
     "Outbound traffic to the internet is denied, except to web ports.",
     "own",
-    SECURITY_GROUP,
+    Kind.SECURITY_GROUP,
 )
 def _outbound(item: Item, limits: Limits) -> Iterator[str]:
     """Azure lets all traffic out to the internet unless a rule denies it."""
@@ -160,7 +141,9 @@ def _is_public(target: str) -> bool:
     )
 
 
-@RULES.resource("machine-no-password", "Virtual machines do not accept passwords.", "own", MACHINE)
+@RULES.resource(
+    "machine-no-password", "Virtual machines do not accept passwords.", "own", Kind.MACHINE
+)
 def _password(item: Item, limits: Limits) -> Iterator[str]:
     linux = "osProfile.linuxConfiguration.disablePasswordAuthentication"
     if item.at(linux) is not True or item.at("osProfile.adminPassword"):
@@ -168,7 +151,11 @@ def _password(item: Item, limits: Limits) -> Iterator[str]:
 
 
 @RULES.resource(
-    "machine-no-address", "Virtual machines have no public address.", "own", NETWORK_CARD, MACHINE
+    "machine-no-address",
+    "Virtual machines have no public address.",
+    "own",
+    Kind.NETWORK_CARD,
+    Kind.MACHINE,
 )
 def _address(item: Item, limits: Limits) -> Iterator[str]:
     for configuration in item.each("ipConfigurations"):
@@ -182,7 +169,7 @@ def _address(item: Item, limits: Limits) -> Iterator[str]:
     "machine-extension",
     "Virtual machines have no extension but the sign-in.",
     "own",
-    "compute:VirtualMachineExtension",
+    Kind.MACHINE_EXTENSION,
 )
 def _extension(item: Item, limits: Limits) -> Iterator[str]:
     extension = f"{item.at('publisher')}.{item.at('type')}"
@@ -199,10 +186,10 @@ def _private_endpoints(items: Sequence[Item], limits: Limits) -> StackFindings:
     """A preview knows no ids: the target of an endpoint is the resource that it was made from."""
     endpoints: dict[str, list[Item]] = {}
     for item in items:
-        if item.kind == PRIVATE_ENDPOINT:
+        if item.kind == Kind.PRIVATE_ENDPOINT:
             for urn in item.uses.get("privateLinkServiceConnections", ()):
                 endpoints.setdefault(urn, []).append(item)
-    in_dns = sources_of(items, DNS_GROUP, "privateEndpointName")
+    in_dns = sources_of(items, Kind.DNS_GROUP, "privateEndpointName")
     for item in items:
         for part in _parts(item):
             own = [each for each in endpoints.get(item.urn, []) if part in _groups(each)]
@@ -214,7 +201,7 @@ def _private_endpoints(items: Sequence[Item], limits: Limits) -> StackFindings:
 
 def _parts(item: Item) -> tuple[str, ...]:
     """Data lakes are read through `dfs`, notebooks live in `file`, shares have no blobs."""
-    if item.kind != ACCOUNT:
+    if item.kind != Kind.ACCOUNT:
         return PARTS.get(item.kind, ())
     if item.at("kind") == "FileStorage":
         return ("file",)
@@ -231,15 +218,15 @@ def _groups(endpoint: Item) -> list[str]:
 )
 def _dns_zones(items: Sequence[Item], limits: Limits) -> StackFindings:
     """A name resolves to the endpoint when its zone exists and is linked to the network."""
-    zones = {item.urn for item in items if item.kind == DNS_ZONE}
+    zones = {item.urn for item in items if item.kind == Kind.DNS_ZONE}
     linked = {
         urn
         for item in items
-        if item.kind == DNS_LINK and item.sources("virtualNetwork")
+        if item.kind == Kind.DNS_LINK and item.sources("virtualNetwork")
         for urn in item.sources("privateZoneName")
     }
     for item in items:
-        if item.kind == DNS_GROUP:
+        if item.kind == Kind.DNS_GROUP:
             used = item.uses.get("privateDnsZoneConfigs", ())
             if not used or any(urn not in zones for urn in used):
                 yield item, "names a DNS zone that does not exist"
@@ -253,14 +240,14 @@ def _dns_zones(items: Sequence[Item], limits: Limits) -> StackFindings:
     "CKV_AZURE_243 AVM",
 )
 def _workspace_zones(items: Sequence[Item], limits: Limits) -> StackFindings:
-    zones = {item.resource_name for item in items if item.kind == DNS_ZONE}
+    zones = {item.resource_name for item in items if item.kind == Kind.DNS_ZONE}
     for item in items:
-        if item.kind == WORKSPACE:
+        if item.kind == Kind.WORKSPACE:
             yield from (
                 (item, f"no DNS zone `{zone}`") for zone in WORKSPACE_ZONES if zone not in zones
             )
 
 
 RULES.resource(
-    "machine-encrypted", "Disks of virtual machines are encrypted at the host.", "own", MACHINE
+    "machine-encrypted", "Disks of virtual machines are encrypted at the host.", "own", Kind.MACHINE
 ).must("securityProfile.encryptionAtHost", True, default=False)

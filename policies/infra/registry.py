@@ -7,16 +7,7 @@ from collections.abc import Iterator, Sequence
 from policies.infra.access import role
 from policies.infra.cost import GPU
 from policies.infra.limits import Limits
-from policies.infra.rule import (
-    COMPUTE,
-    CONTAINER_REGISTRY,
-    ENDPOINT,
-    ROLE_ASSIGNMENT,
-    WORKSPACE,
-    Item,
-    Rules,
-    StackFindings,
-)
+from policies.infra.rule import Item, Kind, Rules, StackFindings
 
 RULES = Rules()
 
@@ -29,12 +20,12 @@ RULES = Rules()
 def _builder(items: Sequence[Item], limits: Limits) -> StackFindings:
     """A private registry does not build images: a CPU cluster of the workspace does."""
     private = any(
-        item.kind == CONTAINER_REGISTRY and item.at("publicNetworkAccess") == "Disabled"
+        item.kind == Kind.CONTAINER_REGISTRY and item.at("publicNetworkAccess") == "Disabled"
         for item in items
     )
-    clusters = {item.resource_name: item for item in items if item.kind == COMPUTE}
+    clusters = {item.resource_name: item for item in items if item.kind == Kind.COMPUTE}
     for item in items:
-        if item.kind != WORKSPACE or not private:
+        if item.kind != Kind.WORKSPACE or not private:
             continue
         name = item.at("imageBuildCompute")
         if not name:
@@ -48,15 +39,16 @@ def _builder(items: Sequence[Item], limits: Limits) -> StackFindings:
 @RULES.stack("images-push", "Only what builds images may push them.", "own")
 def _push(items: Sequence[Item], limits: Limits) -> StackFindings:
     """An identity that runs jobs or answers requests must not replace the images of others."""
-    builders = {item.at("imageBuildCompute") for item in items if item.kind == WORKSPACE}
+    builders = {item.at("imageBuildCompute") for item in items if item.kind == Kind.WORKSPACE}
     consumers = {
         urn: item.name
         for item in items
-        if item.kind == ENDPOINT or (item.kind == COMPUTE and item.resource_name not in builders)
+        if item.kind == Kind.ENDPOINT
+        or (item.kind == Kind.COMPUTE and item.resource_name not in builders)
         for urn in item.sources("identity")
     }
     for item in items:
-        if item.kind == ROLE_ASSIGNMENT and role(item) == "AcrPush":
+        if item.kind == Kind.ROLE_ASSIGNMENT and role(item) == "AcrPush":
             for urn in item.uses.get("principalId", ()):
                 if urn in consumers:
                     yield item, f"lets `{consumers[urn]}` replace images, and it builds none"
@@ -66,7 +58,7 @@ def _push(items: Sequence[Item], limits: Limits) -> StackFindings:
     "registry-retention",
     "Untagged images are deleted after a time.",
     "CKV_AZURE_167",
-    CONTAINER_REGISTRY,
+    Kind.CONTAINER_REGISTRY,
 )
 def _retention(item: Item, limits: Limits) -> Iterator[str]:
     if item.at("policies.retentionPolicy.status") != "enabled":
@@ -79,7 +71,7 @@ def _retention(item: Item, limits: Limits) -> Iterator[str]:
     "registry-sku",
     "The registry can be private and have its images scanned.",
     "CKV_AZURE_163",
-    CONTAINER_REGISTRY,
+    Kind.CONTAINER_REGISTRY,
 )
 def _sku(item: Item, limits: Limits) -> Iterator[str]:
     if item.at("sku.name") != "Premium":
@@ -90,29 +82,29 @@ RULES.resource(
     "registry-admin",
     "The registry has no administrator's password.",
     "CKV_AZURE_137",
-    CONTAINER_REGISTRY,
+    Kind.CONTAINER_REGISTRY,
 ).must("adminUserEnabled", False, default=False)
 RULES.resource(
     "registry-anonymous",
     "Images cannot be pulled without signing in.",
     "CKV_AZURE_138",
-    CONTAINER_REGISTRY,
+    Kind.CONTAINER_REGISTRY,
 ).must("anonymousPullEnabled", False, default=False)
 RULES.resource(
     "registry-public-access",
     "The registry does not answer on public addresses.",
     "CKV_AZURE_139",
-    CONTAINER_REGISTRY,
+    Kind.CONTAINER_REGISTRY,
 ).must("publicNetworkAccess", "Disabled", default="Enabled")
 RULES.resource(
     "registry-zones",
     "The registry survives the loss of a zone.",
     "CKV_AZURE_233",
-    CONTAINER_REGISTRY,
+    Kind.CONTAINER_REGISTRY,
 ).must("zoneRedundancy", "Enabled", default="Disabled")
 RULES.resource(
     "registry-data-endpoint",
     "Images come from a data endpoint of this registry.",
     "CKV_AZURE_237",
-    CONTAINER_REGISTRY,
+    Kind.CONTAINER_REGISTRY,
 ).must("dataEndpointEnabled", True, default=False)

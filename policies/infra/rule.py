@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from typing import Any
 
 from policies.infra.limits import Limits
@@ -11,26 +12,50 @@ from policies.infra.limits import Limits
 AZURE = "azure-native"
 UNKNOWN = "(not known before the update)"
 
-# The types of resources that several rules name, without the provider.
-ACCOUNT = "storage:StorageAccount"
-BLOB_SERVICE = "storage:BlobServiceProperties"
-VAULT = "keyvault:Vault"
-CONTAINER_REGISTRY = "containerregistry:Registry"
-WORKSPACE = "machinelearningservices:Workspace"
-COMPUTE = "machinelearningservices:Compute"
-ENDPOINT = "machinelearningservices:OnlineEndpoint"
-ML_REGISTRY = "machinelearningservices:Registry"
-NETWORK = "network:VirtualNetwork"
-SECURITY_GROUP = "network:NetworkSecurityGroup"
-NETWORK_CARD = "network:NetworkInterface"
-PRIVATE_ENDPOINT = "network:PrivateEndpoint"
-DNS_ZONE = "privatedns:PrivateZone"
-MACHINE = "compute:VirtualMachine"
-LOGS = "operationalinsights:Workspace"
-APPLICATION_INSIGHTS = "applicationinsights:Component"
-RESOURCE_GROUP = "resources:ResourceGroup"
-ROLE_ASSIGNMENT = "authorization:RoleAssignment"
-LOCK = "authorization:ManagementLockByScope"
+
+class Kind(StrEnum):
+    """The types of resources that the rules cover, without the provider; any other is refused.
+
+    Refused are, for example, a subnet declared apart from its network, another version of the API,
+    another provider, a template or a command. To use a new kind, add it here with its rules.
+    """
+
+    APPLICATION_INSIGHTS = "applicationinsights:Component"
+    LOCK = "authorization:ManagementLockByScope"
+    ROLE_ASSIGNMENT = "authorization:RoleAssignment"
+    MACHINE = "compute:VirtualMachine"
+    MACHINE_EXTENSION = "compute:VirtualMachineExtension"
+    BUDGET = "consumption:Budget"
+    CONTAINER_REGISTRY = "containerregistry:Registry"
+    KEY = "keyvault:Key"
+    VAULT = "keyvault:Vault"
+    COMPUTE = "machinelearningservices:Compute"
+    DATASTORE = "machinelearningservices:Datastore"
+    ENDPOINT = "machinelearningservices:OnlineEndpoint"
+    ML_REGISTRY = "machinelearningservices:Registry"
+    WORKSPACE = "machinelearningservices:Workspace"
+    CREDENTIAL = "managedidentity:FederatedIdentityCredential"
+    IDENTITY = "managedidentity:UserAssignedIdentity"
+    ACTION_GROUP = "monitor:ActionGroup"
+    DIAGNOSTICS = "monitor:DiagnosticSetting"
+    ALERT = "monitor:MetricAlert"
+    NAT_GATEWAY = "network:NatGateway"
+    NETWORK_CARD = "network:NetworkInterface"
+    SECURITY_GROUP = "network:NetworkSecurityGroup"
+    DNS_GROUP = "network:PrivateDnsZoneGroup"
+    PRIVATE_ENDPOINT = "network:PrivateEndpoint"
+    PUBLIC_ADDRESS = "network:PublicIPAddress"
+    NETWORK = "network:VirtualNetwork"
+    LOGS = "operationalinsights:Workspace"
+    DNS_ZONE = "privatedns:PrivateZone"
+    DNS_LINK = "privatedns:VirtualNetworkLink"
+    RESOURCE_GROUP = "resources:ResourceGroup"
+    DEFENDER = "security:DefenderForStorage"
+    CONTAINER = "storage:BlobContainer"
+    BLOB_SERVICE = "storage:BlobServiceProperties"
+    SHARE = "storage:FileShare"
+    LIFECYCLE = "storage:ManagementPolicy"
+    ACCOUNT = "storage:StorageAccount"
 
 
 @dataclass(frozen=True)

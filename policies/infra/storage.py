@@ -7,17 +7,7 @@ from collections.abc import Iterator, Sequence
 from datetime import timedelta
 
 from policies.infra.limits import Limits
-from policies.infra.rule import (
-    ACCOUNT,
-    BLOB_SERVICE,
-    CONTAINER_REGISTRY,
-    LOCK,
-    VAULT,
-    Item,
-    Rules,
-    StackFindings,
-    sources_of,
-)
+from policies.infra.rule import Item, Kind, Rules, StackFindings, sources_of
 
 FILE_STORAGE = "FileStorage"  # the `kind` of an account that holds NFS shares
 GEO_REDUNDANT = ("Standard_GRS", "Standard_RAGRS", "Standard_GZRS", "Standard_RAGZRS")
@@ -32,7 +22,7 @@ RULES = Rules()
 
 
 @RULES.resource(
-    "storage-redundancy", "Data survives the loss of a region.", "CKV_AZURE_206", ACCOUNT
+    "storage-redundancy", "Data survives the loss of a region.", "CKV_AZURE_206", Kind.ACCOUNT
 )
 def _redundancy(item: Item, limits: Limits) -> Iterator[str]:
     """Premium files are copied within their region only (storage-files-planning, Redundancy)."""
@@ -42,7 +32,7 @@ def _redundancy(item: Item, limits: Limits) -> Iterator[str]:
         yield f"`sku.name` is {sku}, must be one of {', '.join(allowed)}"
 
 
-@RULES.resource("storage-https", "Storage answers HTTPS only.", "CKV_AZURE_3", ACCOUNT)
+@RULES.resource("storage-https", "Storage answers HTTPS only.", "CKV_AZURE_3", Kind.ACCOUNT)
 def _https(item: Item, limits: Limits) -> Iterator[str]:
     """NFS does not use HTTPS, so an account for NFS is reached through private endpoints only."""
     private_share = item.at("kind") == FILE_STORAGE and item.at("publicNetworkAccess") == "Disabled"
@@ -51,7 +41,7 @@ def _https(item: Item, limits: Limits) -> Iterator[str]:
 
 
 @RULES.resource(
-    "storage-azure-services", "Azure's own services reach storage.", "CKV_AZURE_36", ACCOUNT
+    "storage-azure-services", "Azure's own services reach storage.", "CKV_AZURE_36", Kind.ACCOUNT
 )
 def _azure_services(item: Item, limits: Limits) -> Iterator[str]:
     bypass = item.at("networkRuleSet.bypass", "AzureServices")
@@ -59,7 +49,7 @@ def _azure_services(item: Item, limits: Limits) -> Iterator[str]:
         yield f"`networkRuleSet.bypass` is {bypass}: Azure ML itself could not reach the account"
 
 
-@RULES.resource("storage-sas-policy", "A SAS expires in time.", "CKV2_AZURE_41", ACCOUNT)
+@RULES.resource("storage-sas-policy", "A SAS expires in time.", "CKV2_AZURE_41", Kind.ACCOUNT)
 def _sas_policy(item: Item, limits: Limits) -> Iterator[str]:
     stated = item.at("sasPolicy.sasExpirationPeriod")
     period = _PERIOD.fullmatch(str(stated))
@@ -70,7 +60,9 @@ def _sas_policy(item: Item, limits: Limits) -> Iterator[str]:
         yield "`sasPolicy.expirationAction` must be Block"
 
 
-@RULES.resource("storage-soft-delete", "A deletion can be undone.", "CKV2_AZURE_38", BLOB_SERVICE)
+@RULES.resource(
+    "storage-soft-delete", "A deletion can be undone.", "CKV2_AZURE_38", Kind.BLOB_SERVICE
+)
 def _soft_delete(item: Item, limits: Limits) -> Iterator[str]:
     for policy in ("deleteRetentionPolicy", "containerDeleteRetentionPolicy"):
         days = item.at(f"{policy}.days", 0)
@@ -85,9 +77,13 @@ def _soft_delete(item: Item, limits: Limits) -> Iterator[str]:
     "storage-recoverable", "Every account sets how long a deletion can be undone.", "CKV2_AZURE_38"
 )
 def _has_soft_delete(items: Sequence[Item], limits: Limits) -> StackFindings:
-    accounts = sources_of(items, BLOB_SERVICE, "accountName")
+    accounts = sources_of(items, Kind.BLOB_SERVICE, "accountName")
     for item in items:
-        if item.kind == ACCOUNT and item.at("kind") != FILE_STORAGE and item.urn not in accounts:
+        if (
+            item.kind == Kind.ACCOUNT
+            and item.at("kind") != FILE_STORAGE
+            and item.urn not in accounts
+        ):
             yield item, "no `BlobServiceProperties` sets how long a deletion can be undone"
 
 
@@ -96,15 +92,15 @@ def _defender(items: Sequence[Item], limits: Limits) -> StackFindings:
     protected = {
         urn
         for item in items
-        if item.kind == "security:DefenderForStorage" and item.at("properties.isEnabled") is True
+        if item.kind == Kind.DEFENDER and item.at("properties.isEnabled") is True
         for urn in item.sources("resourceId")
     }
     for item in items:
-        if item.kind == ACCOUNT and item.urn not in protected:
+        if item.kind == Kind.ACCOUNT and item.urn not in protected:
             yield item, "Defender for Storage is not on"
 
 
-@RULES.resource("key-rotation", "Keys are rotated.", "own", "keyvault:Key")
+@RULES.resource("key-rotation", "Keys are rotated.", "own", Kind.KEY)
 def _rotation(item: Item, limits: Limits) -> Iterator[str]:
     actions = item.each("properties.rotationPolicy.lifetimeActions")
     if not any(str(action.at("action.type")).lower() == "rotate" for action in actions):
@@ -115,18 +111,18 @@ def _rotation(item: Item, limits: Limits) -> Iterator[str]:
     "data-exceptions",
     "The firewalls have no exceptions.",
     "own",
-    ACCOUNT,
-    VAULT,
-    CONTAINER_REGISTRY,
+    Kind.ACCOUNT,
+    Kind.VAULT,
+    Kind.CONTAINER_REGISTRY,
 )
 def _firewall_exceptions(item: Item, limits: Limits) -> Iterator[str]:
-    firewall = "properties.networkAcls" if item.kind == VAULT else "networkRuleSet"
+    firewall = "properties.networkAcls" if item.kind == Kind.VAULT else "networkRuleSet"
     for name in ("ipRules", "resourceAccessRules"):
         if item.at(f"{firewall}.{name}"):
             yield f"`{firewall}.{name}` is an exception to the firewall"
 
 
-@RULES.resource("share-root", "Root in a job is not root on a share.", "own", "storage:FileShare")
+@RULES.resource("share-root", "Root in a job is not root on a share.", "own", Kind.SHARE)
 def _share_root(item: Item, limits: Limits) -> Iterator[str]:
     squash = item.at("rootSquash", "NoRootSquash")
     if item.at("enabledProtocols") == "NFS" and squash == "NoRootSquash":
@@ -136,55 +132,64 @@ def _share_root(item: Item, limits: Limits) -> Iterator[str]:
 @RULES.stack("data-kept", "Resources that hold data cannot be deleted by accident.", "own")
 def _locked(items: Sequence[Item], limits: Limits) -> StackFindings:
     """A lock or `protect` is enough: to remove a cluster, the locks have to go first."""
-    locked = sources_of(items, LOCK, "scope")
+    locked = sources_of(items, Kind.LOCK, "scope")
     for item in items:
-        holds_data = item.kind in (ACCOUNT, VAULT, CONTAINER_REGISTRY)
+        holds_data = item.kind in (Kind.ACCOUNT, Kind.VAULT, Kind.CONTAINER_REGISTRY)
         if holds_data and not item.protected and item.urn not in locked:
             yield item, "has no lock, and Pulumi's `protect` is not set"
 
 
-RULES.resource("storage-shared-key", "Shared keys are off.", "CKV2_AZURE_40", ACCOUNT).must(
+RULES.resource("storage-shared-key", "Shared keys are off.", "CKV2_AZURE_40", Kind.ACCOUNT).must(
     "allowSharedKeyAccess", False, default=True
 )
 RULES.resource(
     "storage-anonymous",
     "Blobs cannot be read without signing in.",
     "CKV2_AZURE_47 CKV_AZURE_190",
-    ACCOUNT,
+    Kind.ACCOUNT,
 ).must("allowBlobPublicAccess", False, default=False)
 RULES.resource(
     "container-anonymous",
     "Containers cannot be read without signing in.",
     "CKV_AZURE_34",
-    "storage:BlobContainer",
+    Kind.CONTAINER,
 ).must("publicAccess", "None", default="None")
-RULES.resource("storage-tls", "TLS is 1.2 or newer.", "CKV_AZURE_44", ACCOUNT).must(
+RULES.resource("storage-tls", "TLS is 1.2 or newer.", "CKV_AZURE_44", Kind.ACCOUNT).must(
     "minimumTlsVersion", ("TLS1_2", "TLS1_3"), default="TLS1_0"
 )
 RULES.resource(
-    "storage-default-deny", "The storage firewall denies by default.", "CKV_AZURE_35", ACCOUNT
+    "storage-default-deny", "The storage firewall denies by default.", "CKV_AZURE_35", Kind.ACCOUNT
 ).must("networkRuleSet.defaultAction", "Deny", default="Allow")
 RULES.resource(
-    "storage-public-access", "Storage does not answer on public addresses.", "CKV_AZURE_59", ACCOUNT
+    "storage-public-access",
+    "Storage does not answer on public addresses.",
+    "CKV_AZURE_59",
+    Kind.ACCOUNT,
 ).must("publicNetworkAccess", "Disabled", default="Enabled")
 RULES.resource(
-    "storage-cross-tenant", "Data is not copied to another tenant.", "own", ACCOUNT
+    "storage-cross-tenant", "Data is not copied to another tenant.", "own", Kind.ACCOUNT
 ).must("allowCrossTenantReplication", False, default=False)
-RULES.resource("storage-local-users", "Storage has no local users.", "CKV_AZURE_244", ACCOUNT).must(
-    "isLocalUserEnabled", False, default=True
-)
-RULES.resource("vault-soft-delete", "Secrets can be restored.", "CKV_AZURE_111", VAULT).must(
+RULES.resource(
+    "storage-local-users", "Storage has no local users.", "CKV_AZURE_244", Kind.ACCOUNT
+).must("isLocalUserEnabled", False, default=True)
+RULES.resource("vault-soft-delete", "Secrets can be restored.", "CKV_AZURE_111", Kind.VAULT).must(
     "properties.enableSoftDelete", True, default=True
 )
 RULES.resource(
-    "vault-purge-protection", "Secrets cannot be purged early.", "CKV_AZURE_110 CKV_AZURE_42", VAULT
+    "vault-purge-protection",
+    "Secrets cannot be purged early.",
+    "CKV_AZURE_110 CKV_AZURE_42",
+    Kind.VAULT,
 ).must("properties.enablePurgeProtection", True, default=False)
 RULES.resource(
-    "vault-firewall", "The vault's firewall denies by default.", "CKV_AZURE_109", VAULT
+    "vault-firewall", "The vault's firewall denies by default.", "CKV_AZURE_109", Kind.VAULT
 ).must("properties.networkAcls.defaultAction", "Deny", default="Allow")
 RULES.resource(
-    "vault-public-access", "The vault does not answer on public addresses.", "CKV_AZURE_189", VAULT
+    "vault-public-access",
+    "The vault does not answer on public addresses.",
+    "CKV_AZURE_189",
+    Kind.VAULT,
 ).must("properties.publicNetworkAccess", "Disabled", default="Enabled")
-RULES.resource("vault-roles", "Access to secrets is by role.", "own", VAULT).must(
+RULES.resource("vault-roles", "Access to secrets is by role.", "own", Kind.VAULT).must(
     "properties.enableRbacAuthorization", True, default=False
 )

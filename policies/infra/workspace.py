@@ -7,21 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from policies.infra.limits import Limits
 from policies.infra.network import is_internal
-from policies.infra.rule import (
-    ACCOUNT,
-    APPLICATION_INSIGHTS,
-    COMPUTE,
-    CONTAINER_REGISTRY,
-    ENDPOINT,
-    ML_REGISTRY,
-    UNKNOWN,
-    VAULT,
-    WORKSPACE,
-    Item,
-    Rules,
-    StackFindings,
-    is_cluster,
-)
+from policies.infra.rule import UNKNOWN, Item, Kind, Rules, StackFindings, is_cluster
 
 # A host, or all hosts of a registered domain; `*.com` does not match.
 _HOST = re.compile(r"(\*\.)?([\w-]+\.)+[\w-]{2,}")
@@ -30,10 +16,10 @@ _OPEN_TAGS = ("internet", "azurecloud")
 # Input of a workspace → the kind of resource that it names. Azure ML creates what is left out, a
 # registry with an administrator's password among them (how-to-use-managed-identities).
 PARTS: Mapping[str, str] = {
-    "storageAccount": ACCOUNT,
-    "keyVault": VAULT,
-    "containerRegistry": CONTAINER_REGISTRY,
-    "applicationInsights": APPLICATION_INSIGHTS,
+    "storageAccount": Kind.ACCOUNT,
+    "keyVault": Kind.VAULT,
+    "containerRegistry": Kind.CONTAINER_REGISTRY,
+    "applicationInsights": Kind.APPLICATION_INSIGHTS,
 }
 
 
@@ -41,7 +27,10 @@ RULES = Rules()
 
 
 @RULES.resource(
-    "workspace-identity", "The workspace has a user-assigned identity.", "AZR-000407", WORKSPACE
+    "workspace-identity",
+    "The workspace has a user-assigned identity.",
+    "AZR-000407",
+    Kind.WORKSPACE,
 )
 def _identity(item: Item, limits: Limits) -> Iterator[str]:
     if item.at("identity.type") != "UserAssigned":
@@ -54,7 +43,7 @@ def _identity(item: Item, limits: Limits) -> Iterator[str]:
 def _parts(items: Sequence[Item], limits: Limits) -> StackFindings:
     kinds = {item.urn: item.kind for item in items}
     for item in items:
-        for part, kind in PARTS.items() if item.kind == WORKSPACE else ():
+        for part, kind in PARTS.items() if item.kind == Kind.WORKSPACE else ():
             if kind not in {kinds.get(urn) for urn in item.sources(part)}:
                 yield item, f"`{part}` is not declared in this stack, so no rule checks it"
 
@@ -69,13 +58,13 @@ def _isolation(items: Sequence[Item], limits: Limits) -> StackFindings:
 
     A job that names no cluster runs on serverless compute, which needs a subnet of its own.
     """
-    clusters = [item for item in items if item.kind == COMPUTE]
+    clusters = [item for item in items if item.kind == Kind.COMPUTE]
     in_subnets = bool(clusters) and all(
         cluster.at("properties.properties.subnet") for cluster in clusters
     )
     for item in items:
         mode = item.at("managedNetwork.isolationMode", "Disabled")
-        if item.kind != WORKSPACE or mode == "AllowOnlyApprovedOutbound":
+        if item.kind != Kind.WORKSPACE or mode == "AllowOnlyApprovedOutbound":
             continue
         if not in_subnets:
             yield item, f"`isolationMode` is {mode}, and compute is not in a subnet of ours"
@@ -87,7 +76,7 @@ def _isolation(items: Sequence[Item], limits: Limits) -> StackFindings:
     "workspace-outbound-endpoint",
     "The managed network reaches storage by a private endpoint.",
     "CKV_AZURE_243",
-    WORKSPACE,
+    Kind.WORKSPACE,
 )
 def _outbound_endpoint(item: Item, limits: Limits) -> Iterator[str]:
     if item.at("managedNetwork.isolationMode") == "Disabled":
@@ -97,7 +86,9 @@ def _outbound_endpoint(item: Item, limits: Limits) -> Iterator[str]:
         yield "no outbound rule of the managed network is a private endpoint"
 
 
-@RULES.resource("workspace-outbound", "The approved destinations are narrow.", "own", WORKSPACE)
+@RULES.resource(
+    "workspace-outbound", "The approved destinations are narrow.", "own", Kind.WORKSPACE
+)
 def _outbound(item: Item, limits: Limits) -> Iterator[str]:
     """Approved outbound is open when everything is approved."""
     for rule in item.each("managedNetwork.outboundRules"):
@@ -122,13 +113,15 @@ def _is_narrow(rule: Item) -> bool:
     return tag != UNKNOWN and not tag.startswith(_OPEN_TAGS)
 
 
-@RULES.resource("compute-identity", "Each cluster has a user-assigned identity.", "own", COMPUTE)
+@RULES.resource(
+    "compute-identity", "Each cluster has a user-assigned identity.", "own", Kind.COMPUTE
+)
 def _cluster_identity(item: Item, limits: Limits) -> Iterator[str]:
     if is_cluster(item) and item.at("identity.type") != "UserAssigned":
         yield f"`identity.type` is {item.at('identity.type')}, must be UserAssigned"
 
 
-@RULES.resource("compute-ssh", "Nodes cannot be reached by SSH from outside.", "own", COMPUTE)
+@RULES.resource("compute-ssh", "Nodes cannot be reached by SSH from outside.", "own", Kind.COMPUTE)
 def _ssh(item: Item, limits: Limits) -> Iterator[str]:
     """A cluster outside of a network of ours has an open port, unless it is disabled."""
     key, default = (
@@ -141,7 +134,9 @@ def _ssh(item: Item, limits: Limits) -> Iterator[str]:
         yield f"`{key}` is {access}, must be Disabled"
 
 
-@RULES.resource("compute-personal", "A compute instance belongs to one person.", "own", COMPUTE)
+@RULES.resource(
+    "compute-personal", "A compute instance belongs to one person.", "own", Kind.COMPUTE
+)
 def _personal(item: Item, limits: Limits) -> Iterator[str]:
     sharing = item.at("properties.properties.applicationSharingPolicy", "Shared")
     if item.at("properties.computeType") == "ComputeInstance" and sharing != "Personal":
@@ -149,7 +144,10 @@ def _personal(item: Item, limits: Limits) -> Iterator[str]:
 
 
 @RULES.resource(
-    "assets-anonymous", "The shared registry cannot be read without signing in.", "own", ML_REGISTRY
+    "assets-anonymous",
+    "The shared registry cannot be read without signing in.",
+    "own",
+    Kind.ML_REGISTRY,
 )
 def _registry_blobs(item: Item, limits: Limits) -> Iterator[str]:
     key = "systemCreatedStorageAccount.allowBlobPublicAccess"
@@ -163,7 +161,7 @@ def _registry_blobs(item: Item, limits: Limits) -> Iterator[str]:
     "datastore-no-key",
     "Datastores hold no account key.",
     "own",
-    "machinelearningservices:Datastore",
+    Kind.DATASTORE,
 )
 def _credentials(item: Item, limits: Limits) -> Iterator[str]:
     kind = item.at("properties.credentials.credentialsType")
@@ -175,41 +173,44 @@ RULES.resource(
     "workspace-public-access",
     "The workspace does not answer on public addresses.",
     "AZR-000406 CKV_AZURE_144 CKV2_AZURE_49",
-    WORKSPACE,
+    Kind.WORKSPACE,
 ).must("publicNetworkAccess", "Disabled", default="Enabled")
 RULES.resource(
     "workspace-datastores",
     "The workspace's own datastores are read by identity.",
     "AVM WAF",
-    WORKSPACE,
+    Kind.WORKSPACE,
 ).must("systemDatastoresAuthMode", "Identity", default="AccessKey")
 RULES.resource(
-    "workspace-v2", "The v1 API, which bypasses the private endpoint, is off.", "own", WORKSPACE
+    "workspace-v2",
+    "The v1 API, which bypasses the private endpoint, is off.",
+    "own",
+    Kind.WORKSPACE,
 ).must("v1LegacyMode", False, default=False)
 RULES.resource(
     "compute-kind",
     "Compute is a cluster or an instance: rules cover no other kind.",
     "own",
-    COMPUTE,
+    Kind.COMPUTE,
 ).must("properties.computeType", ("AmlCompute", "ComputeInstance"))
 RULES.resource(
     "compute-local-auth",
     "Nodes accept no local password or key.",
     "AZR-000404 CKV_AZURE_142",
-    COMPUTE,
+    Kind.COMPUTE,
 ).must("properties.disableLocalAuth", True, default=False)
-RULES.resource("compute-node-address", "Nodes have no public address.", "own", COMPUTE).must(
+RULES.resource("compute-node-address", "Nodes have no public address.", "own", Kind.COMPUTE).must(
     "properties.properties.enableNodePublicIp", False, default=True
 )
 RULES.resource(
-    "endpoint-auth", "Endpoints accept Entra tokens only, not keys.", "own", ENDPOINT
+    "endpoint-auth", "Endpoints accept Entra tokens only, not keys.", "own", Kind.ENDPOINT
 ).must("properties.authMode", "AADToken")
 RULES.resource(
-    "endpoint-public-access", "Endpoints do not answer on public addresses.", "own", ENDPOINT
+    "endpoint-public-access", "Endpoints do not answer on public addresses.", "own", Kind.ENDPOINT
 ).must("properties.publicNetworkAccess", "Disabled", default="Enabled")
 RULES.resource(
     "assets-public-access",
     "The shared registry does not answer on public addresses.",
     "own",
-    ML_REGISTRY,
+    Kind.ML_REGISTRY,
 ).must("publicNetworkAccess", "Disabled", default="Enabled")
