@@ -14,7 +14,7 @@ from pathlib import Path
 
 from ml.core import faults, files, home
 from ml.core.errors import Exit, Place, Problem, Refused
-from ml.release.declaration.desired_state import Declared
+from ml.release.declaration.release_file import Declared
 from ml.serving.server import Launch
 
 START = "0" * 64  # what the first line holds in place of a hash before it

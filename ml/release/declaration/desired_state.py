@@ -10,7 +10,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, fields
 from pathlib import Path
 
 import yaml
@@ -20,6 +20,7 @@ from ml.core.errors import Exit, Place, Problem, Refused
 from ml.release.declaration import edit, release_file
 from ml.release.declaration.release_file import (
     SCHEMA_VERSION,
+    Declared,
     Environments,
     Local,
     Strategy,
@@ -40,24 +41,6 @@ _NEW = """\
 schema_version: 1
 environments:
 """
-
-
-@dataclass(frozen=True)
-class Declared:
-    """A declared version: `digest` is the model's; the other hashes are sha256, in hex.
-
-    `decision` is of the audit line with the gates' results. `reason` says why a champion is
-    replaced by a version that is not shown to be better; "" otherwise. `serving` is of the serving
-    code and settings (ml.release.serving); "" means those of the project's files at the apply.
-    """
-
-    model: str
-    version: str
-    digest: str
-    evidence: str
-    decision: str
-    reason: str = ""
-    serving: str = ""
 
 
 def path(project: str, environment: str = LOCAL) -> Path:
@@ -91,15 +74,7 @@ def read(project: str, environment: str) -> Declared | None:
     entry = release_file.read(file, of).entries.get(environment)
     if entry is None or not entry.model:
         return None
-    return Declared(
-        model=entry.model,
-        version=entry.version,
-        digest=entry.digest,
-        evidence=entry.evidence,
-        decision=entry.decision,
-        reason=entry.reason,
-        serving=entry.serving,
-    )
+    return Declared(**{field.name: getattr(entry, field.name) for field in fields(Declared)})
 
 
 def reason_for(project: str, environment: str, digest: str) -> str:

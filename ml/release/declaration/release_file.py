@@ -26,7 +26,7 @@ from ml.serving.router.routes import MAX_MIRRORED
 SCHEMA = Path(__file__).with_name("release.schema.json")
 SCHEMA_VERSION = 1
 # The fields of a declaration; `serving` and `reason` may be left out.
-DECLARED = ("model", "version", "digest", "evidence", "decision")
+REQUIRED = ("model", "version", "digest", "evidence", "decision")
 HALF = 50
 Share = Annotated[float, Field(ge=0, le=1)]
 Percent = Annotated[int, Field(ge=1, le=100)]
@@ -35,9 +35,9 @@ Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 
 # Each field requires the next one, in a ring: all of them or none.
 _ALL_OR_NONE: JsonDict = {
-    "reason": [DECLARED[0]],
-    "serving": [DECLARED[0]],
-    **{name: [after] for name, after in pairwise([*DECLARED, DECLARED[0]])},
+    "reason": [REQUIRED[0]],
+    "serving": [REQUIRED[0]],
+    **{name: [after] for name, after in pairwise([*REQUIRED, REQUIRED[0]])},
 }
 
 
@@ -177,12 +177,12 @@ def _text(value: object) -> object:
 
 
 @dataclass(frozen=True)
-class Entry:
-    """What an environment is to serve; `ml release propose` writes all of it but `traffic`."""
+class Declared:
+    """A declared version: `digest` is the model's; the other hashes are sha256, in hex.
 
-    __pydantic_config__ = ConfigDict(
-        **CLOSED, json_schema_extra={"dependentRequired": _ALL_OR_NONE}
-    )
+    `ml release propose` writes it. `reason` says why a champion is replaced by a version that is
+    not shown to be better; "" otherwise. `serving` "" means the project's files at the apply.
+    """
 
     model: Annotated[
         str,
@@ -217,13 +217,23 @@ class Entry:
     decision: Annotated[
         Sha256, Field(description="The hash of the gates' decision in the audit log.")
     ] = ""
+    reason: Annotated[
+        str, Field(description="Why to promote a version that was not shown to be better.")
+    ] = ""
     serving: Annotated[
         Sha256,
         Field(description="Of the serving code and the deployment's settings."),
     ] = ""
-    reason: Annotated[
-        str, Field(description="Why to promote a version that was not shown to be better.")
-    ] = ""
+
+
+@dataclass(frozen=True)
+class Entry(Declared):
+    """What an environment is to serve, and how a new version is tried there."""
+
+    __pydantic_config__ = ConfigDict(
+        **CLOSED, json_schema_extra={"dependentRequired": _ALL_OR_NONE}
+    )
+
     traffic: Annotated[
         Strategy, Field(description="What differs here from the project's `traffic`.")
     ] = field(default_factory=Strategy)
@@ -395,12 +405,12 @@ def _traffic(document: Document, environment: str) -> dict[str, Any]:
 
 def _gaps(name: str, entry: Entry, document: Document) -> Iterator[Problem]:
     """A declaration has all of its fields or none."""
-    missing = [part for part in DECLARED if not getattr(entry, part)]
-    if missing and (len(missing) < len(DECLARED) or entry.reason):
+    missing = [part for part in REQUIRED if not getattr(entry, part)]
+    if missing and (len(missing) < len(REQUIRED) or entry.reason):
         yield Problem(
             "half-declared",
             f"`{name}` has no {', no '.join(f'`{part}`' for part in missing)}",
-            ", ".join(DECLARED),
+            ", ".join(REQUIRED),
             f"`ml release propose PROJECT --env {name}` writes them",
             document.place("environments", name),
         )

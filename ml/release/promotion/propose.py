@@ -13,9 +13,8 @@ from ml.core import documents, faults, files, repository
 from ml.core.errors import Exit, Problem, Refused
 from ml.release import audit, serving
 from ml.release.declaration import desired_state, projects
-from ml.release.declaration.desired_state import Declared
 from ml.release.declaration.projects import Project
-from ml.release.declaration.release_file import evidence_path
+from ml.release.declaration.release_file import Declared, evidence_path
 from ml.release.evidence import cost, evidence
 from ml.release.promotion.gate_check import (
     GateCheck,

@@ -21,9 +21,9 @@ from ml.release.audit import APPLIED, ROLLED_BACK, History
 from ml.release.canary import canary
 from ml.release.canary.canary import Outcome
 from ml.release.declaration import desired_state, projects
-from ml.release.declaration.desired_state import Declared
 from ml.release.declaration.projects import Project
 from ml.release.declaration.release_file import (
+    Declared,
     Strategy,
     evidence_path,
     evidence_problem,

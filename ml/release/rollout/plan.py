@@ -9,7 +9,7 @@ from ml.backends.base import Backend
 from ml.backends.runs import Watch, unwatched
 from ml.core.errors import Problem, Refused
 from ml.release.declaration import desired_state, projects
-from ml.release.declaration.desired_state import Declared
+from ml.release.declaration.release_file import Declared
 from ml.release.rollout.apply import Change, find_change
 from ml.serving import endpoint
 from policies.promotion.decision import LISTED, Decision

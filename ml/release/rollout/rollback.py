@@ -10,7 +10,7 @@ from ml.core import faults
 from ml.core.errors import Problem, Refused
 from ml.release import audit
 from ml.release.declaration import desired_state, projects
-from ml.release.declaration.desired_state import Declared
+from ml.release.declaration.release_file import Declared
 from ml.release.promotion.propose import attach
 
 

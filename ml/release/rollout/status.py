@@ -10,7 +10,7 @@ from ml.core.errors import Refused
 from ml.release import audit
 from ml.release.audit import Attempt, History, Line
 from ml.release.declaration import desired_state, projects
-from ml.release.declaration.desired_state import Declared
+from ml.release.declaration.release_file import Declared
 from ml.serving import endpoint
 from ml.serving.endpoint import Live
 

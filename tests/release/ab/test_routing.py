@@ -17,7 +17,7 @@ from ml.core.errors import Refused
 from ml.release import audit
 from ml.release.ab import experiment, routing
 from ml.release.declaration import desired_state, projects
-from ml.release.declaration.desired_state import Declared
+from ml.release.declaration.release_file import Declared
 from ml.release.rollout.apply import apply, find_change, record_refused
 from ml.serving import endpoint, processes, server
 from tests.local import BACKEND

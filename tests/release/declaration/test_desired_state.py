@@ -9,8 +9,7 @@ import yaml
 
 from ml.core.errors import Refused
 from ml.release.declaration import desired_state, projects, release_file
-from ml.release.declaration.desired_state import Declared
-from ml.release.declaration.release_file import Strategy
+from ml.release.declaration.release_file import Declared, Strategy
 from tests.release import tiny
 
 DECLARED = Declared(

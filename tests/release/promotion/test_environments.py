@@ -14,7 +14,7 @@ import pytest
 from ml.core.errors import Exit, Refused
 from ml.release import audit
 from ml.release.declaration import desired_state
-from ml.release.declaration.desired_state import Declared
+from ml.release.declaration.release_file import Declared
 from ml.release.promotion.propose import propose
 from ml.release.rollout import plan, rollback
 from ml.release.rollout.apply import apply

@@ -27,7 +27,7 @@ from ml.release import audit
 from ml.release.canary import canary
 from ml.release.canary.canary import Outcome
 from ml.release.declaration import desired_state
-from ml.release.declaration.desired_state import Declared
+from ml.release.declaration.release_file import Declared
 from ml.release.promotion import propose as proposing
 from ml.release.promotion.gate_check import GateCheck
 from ml.release.rollout import apply as applying
