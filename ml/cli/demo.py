@@ -65,15 +65,16 @@ def demo(
             steps.first_model(small)
         proposal = steps.candidate(steps.sweep(spec))
         promoted = steps.promote(proposal)
-        steps.ask(proposal.model, question)
+        steps.ask(model, question)
         if worse and (promoted or fresh):
             steps.bad_model(worse)
     if promoted or fresh:
         steps.bad_green(fault)
     typer.echo(f"\ndone in {time.monotonic() - start:.0f} s; next:", err=True)
-    typer.echo(f"  {projects.example(proposal.model, proposal.model)}", err=True)
-    if proposal.champion and proposal.champion != proposal.version:
-        both = f"{proposal.model}:{proposal.version} {proposal.model}:{proposal.champion}"
+    typer.echo(f"  {projects.example(model, model)}", err=True)
+    version, champion = proposal.candidate, proposal.champion
+    if champion and champion.version != version.version:
+        both = f"{model}:{version.version} {model}:{champion.version}"
         typer.echo(f"  ml compare {both} --format md", err=True)
     typer.echo("  make demo        again: promoted only if better", err=True)
 
@@ -132,11 +133,12 @@ class Steps:
             )
             self._apply(who)
             return True
-        if proposal.champion == proposal.version:
+        version, champion = proposal.candidate.version, proposal.champion
+        if champion and champion.version == version:
             typer.echo("this model serves already: nothing to do", err=True)
-        elif proposal.champion:
+        elif champion:
             typer.echo(
-                f"version {proposal.champion} stays the champion: version {proposal.version} "
+                f"version {champion.version} stays the champion: version {version} "
                 "was not shown to be better",
                 err=True,
             )

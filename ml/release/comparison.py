@@ -17,12 +17,12 @@ from ml.core.errors import Problem, Refused
 from ml.release.declaration import desired_state, projects
 from ml.release.evidence import evidence
 from ml.release.evidence.recomputation import Predictions, read_predictions
-from ml.release.promotion.gate_check import champion_evidence, decide_on, load_gates
-from ml.release.versions import EVALUATION, MODEL, descendants
-from ml.serving.scoring.manifest import ManifestError, verify
+from ml.release.promotion.gate_check import champion_evidence, load_gates, request
+from ml.release.versions import EVALUATION, digest_of, version_of
 from ml.toolkit.evaluation import PREDICTIONS
 from policies.promotion.comparison import Difference, difference, paired_difference
 from policies.promotion.decision import Decision
+from policies.promotion.engine import decide
 from policies.promotion.evidence import Estimate, Evidence, Metrics, missing, parse
 
 CHAMPION = "champion@"
@@ -96,16 +96,13 @@ class Comparison:
 class Compared:
     """A comparison for an environment, and the gates' decision; None for a run without a version.
 
-    `candidate` and `champion` are registered versions, None where there is none. `notes` are
-    sentences on what could not be compared, and why.
+    `notes` are sentences on what could not be compared, and why.
     """
 
     comparison: Comparison
     decision: Decision | None
     environment: str
     model: str
-    candidate: Version | None
-    champion: Version | None
     notes: tuple[str, ...] = ()
 
 
@@ -148,13 +145,12 @@ def versus(
         project = projects.find(candidate.project)
         gates = load_gates(project)
         confidence = gates["non-inferiority"].number("confidence")
-        decision = decide_on(
+        reason = desired_state.reason_for(project.name, environment, ours.digest)
+        decision = decide(
             gates,
-            candidate,
             evidence.with_advisories(ours.evidence),
             against_evidence,
-            environment,
-            reason=desired_state.reason_for(project.name, environment, ours.digest),
+            request(candidate, environment, reason=reason),
         )
     else:
         notes.append(f"the gates were not asked: the model of {ours.name} is not registered")
@@ -163,8 +159,6 @@ def versus(
         decision=decision,
         environment=environment,
         model=model,
-        candidate=candidate if isinstance(candidate, Version) else None,
-        champion=champion if isinstance(champion, Version) else None,
         notes=tuple(notes),
     )
 
@@ -194,12 +188,7 @@ def _resolve(backend: Backend, reference: str, model: str | None) -> Version | R
     if name and version:
         return backend.registry.find(name, version)
     run = backend.runs.find(reference)
-    versions = descendants(backend.registry, run)
-    for relation in ("made", "same files", "evaluated"):
-        related = [version for version in versions if version.relation == relation]
-        if related:
-            return backend.registry.find(related[-1].model, related[-1].version)
-    return run
+    return version_of(backend.registry, run) or run
 
 
 def _side(reference: Version | Run, notes: list[str]) -> tuple[Side, str]:
@@ -232,7 +221,9 @@ def _side(reference: Version | Run, notes: list[str]) -> tuple[Side, str]:
         disagreements=(),
     )
     notes.append(f"{run.name} has no evidence yet, only the evaluation of {evaluated.name}")
-    return Side(run.name, _digest(run), own, rows.every_outcome()), str(document.get("model") or "")
+    return Side(run.name, digest_of(run), own, rows.every_outcome()), str(
+        document.get("model") or ""
+    )
 
 
 def _scored(
@@ -264,13 +255,6 @@ def _scored(
 
 def _predictions(version: Version, own: Evidence) -> Predictions:
     return read_predictions(version.evidence_folder / PREDICTIONS, own.task)
-
-
-def _digest(run: Run) -> str:
-    try:
-        return verify(run.outputs[MODEL]) if MODEL in run.outputs else ""
-    except (ManifestError, OSError):
-        return ""
 
 
 def _name(version: Version) -> str:

@@ -124,8 +124,8 @@ def descendants(registry: Registry, run: Run) -> Sequence[Descendant]:
     versions = registry.versions()
     if not versions:
         return []
-    ids = {each.id for each in (run, *run.below()) if each.id}
-    digests = {digest for part in _with_model(run) if (digest := _digest(part))}
+    ids = _ids(run)
+    digests = {digest for part in parts(run, MODEL) if (digest := digest_of(part))}
     descended = []
     for version in versions:
         relation: Relation | None = None
@@ -163,18 +163,36 @@ def _descendant(registry: Registry, version: Version, relation: Relation) -> Des
     )
 
 
-def _with_model(run: Run) -> list[Run]:
-    """The run, and the steps below it, that have a model; a sweep has its best trial's."""
-    own = [run] if MODEL in run.outputs else []
-    return own + [part for step in run.steps for part in _with_model(step)]
+def version_of(registry: Registry, run: Run) -> Version | None:
+    """The version with the run's model; else the latest that was registered from a part of it (a
+    trial that is not the best, a step whose model is not passed on), or was evaluated by it.
+    """
+    versions, ids = registry.versions(), _ids(run)
+    digest = next((digest for part in parts(run, MODEL) if (digest := digest_of(part))), None)
+    matches = (
+        [version for version in versions if version.digest == digest]
+        or [version for version in versions if version.run in ids]
+        or [version for version in versions if _evaluation_run(version) in ids]
+    )
+    return matches[-1] if matches else None
 
 
-def _digest(run: Run) -> str:
+def parts(run: Run, output: str) -> list[Run]:
+    """The run and the steps below it that have the output; a sweep has that of its best trial."""
+    own = [run] if output in run.outputs else []
+    return own + [part for step in run.steps for part in parts(step, output)]
+
+
+def digest_of(run: Run) -> str:
     """The digest of the run's model, "" when it has none or its files were changed."""
     try:
-        return verify(run.outputs[MODEL])
+        return verify(run.outputs[MODEL]) if MODEL in run.outputs else ""
     except (ManifestError, OSError):
         return ""
+
+
+def _ids(run: Run) -> set[str]:
+    return {each.id for each in (run, *run.below()) if each.id}
 
 
 def _evaluation_run(version: Version) -> str:

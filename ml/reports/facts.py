@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,10 +17,9 @@ from ml.release.comparison import Comparison, Side, compare
 from ml.release.declaration import desired_state
 from ml.release.evidence import evidence
 from ml.release.selection.selection import Selected, choose
-from ml.release.versions import EVALUATION, EVIDENCE_FILE, MODEL
+from ml.release.versions import EVALUATION, parts, version_of
 from ml.reports.formatting import count, redact_line
 from ml.reports.sweep import Sweep, read_sweep
-from ml.serving.scoring.manifest import ManifestError, verify
 from policies.promotion.comparison import Difference
 from policies.promotion.evidence import Evidence, parse
 
@@ -199,24 +197,10 @@ def _failed(run: Run) -> Run | None:
 
 
 def find_release(run: Run, registry: Registry, notes: list[str]) -> Release | None:
-    """The version of the run's model; else one that came from a part of it, or was evaluated there.
-
-    A part may be a trial that is not the best, or a step whose model the pipeline does not pass on.
-    """
-    digest = next((digest for part in _parts(run, MODEL) if (digest := _digest(part))), "")
-    ids = {run.id, *(part.id for part in run.below())} - {""}
+    """The version of the run's model, or of a part of it; None when there is none."""
     try:
-        versions = registry.versions()
-        matches = (
-            [version for version in versions if digest and version.digest == digest]
-            or [version for version in versions if version.run in ids]
-            or [
-                version
-                for version in versions
-                if _mapping(_document(version).get("lineage")).get("evaluation_run") in ids
-            ]
-        )
-        return _release(registry, matches[-1], notes) if matches else None
+        version = version_of(registry, run)
+        return _release(registry, version, notes) if version else None
     except Refused as refused:
         notes.append(f"The registry cannot be read: {refused.problems[0].found}")
         return None
@@ -224,7 +208,7 @@ def find_release(run: Run, registry: Registry, notes: list[str]) -> Release | No
 
 def find_quality(run: Run, release: Release | None, notes: list[str]) -> Quality | None:
     """The evaluation in the run's own output, else the one in the version's evidence."""
-    for part in _parts(run, EVALUATION)[:1]:
+    for part in parts(run, EVALUATION)[:1]:
         try:
             document = evidence.evaluation_of(part)
         except Refused as refused:
@@ -267,29 +251,6 @@ def _release(registry: Registry, version: Version, notes: list[str]) -> Release:
 
 def _side(version: Version, loaded: Evidence) -> Side:
     return Side(f"version {version.version}", version.digest, loaded)
-
-
-def _parts(run: Run, output: str) -> list[Run]:
-    """The run and the steps below it that have the output; a sweep has that of its best trial."""
-    own = [run] if output in run.outputs else []
-    return own + [part for step in run.steps for part in _parts(step, output)]
-
-
-def _digest(run: Run) -> str:
-    """The digest of the run's model, "" when its files were changed."""
-    try:
-        return verify(run.outputs[MODEL])
-    except (ManifestError, OSError):
-        return ""
-
-
-def _document(version: Version) -> Mapping[str, Any]:
-    try:
-        return _mapping(
-            json.loads((version.evidence_folder / EVIDENCE_FILE).read_text(encoding="utf-8"))
-        )
-    except (OSError, ValueError):
-        return {}
 
 
 def _audit_line(version: Version, notes: list[str]) -> Mapping[str, Any]:

@@ -35,9 +35,9 @@ def test_a_release_on_a_backend_in_memory(
 
     first = propose(backend, "tiny", train(0.8))
     assert not first.decision.blocking, first.decision.blocking
-    assert first.decision.outcome == "pending" and first.version == "1"
+    assert first.decision.outcome == "pending" and first.candidate.version == "1"
     declared = desired_state.read("tiny", "local")
-    assert declared is not None and declared.digest == first.digest
+    assert declared is not None and declared.digest == first.candidate.digest
     assert check_registered(backend, "tiny", "1", "local").decision.outcome == "pending"
     steps = plan(backend, "tiny")
     assert steps.unsigned and steps.steps and steps.stops is None
@@ -50,6 +50,9 @@ def test_a_release_on_a_backend_in_memory(
     assert worse.decision.outcome == "refused"
     assert "non-inferiority" in [result.gate for result in worse.decision.blocking]
     better = propose(backend, "tiny", train(0.95))
-    assert better.decision.allowed and (better.champion, better.version) == ("1", "3")
+    assert better.decision.allowed and (better.champion.version, better.candidate.version) == (
+        "1",
+        "3",
+    )
     # None of it left a run in the local backend's home.
     assert not (own_home / "jobs").exists() and not (own_home / "mlflow.db").exists()

@@ -36,7 +36,7 @@ def compared(
     request = replace(cases.request(), digest=candidate.digest or "")
     decision = decide(cases.load_gates(folder), candidate, champion, request)
     made = compare(sides[0], sides[1])
-    return Compared(made, decision, "prod", "tiny", None, None, notes)
+    return Compared(made, decision, "prod", "tiny", notes)
 
 
 def elements(text: str) -> set[str]:

@@ -17,7 +17,7 @@ from ml.core import home
 from ml.release import audit
 from ml.release.comparison import Side
 from ml.release.declaration import projects
-from ml.release.promotion.gate_check import check_gates
+from ml.release.promotion.gate_check import check_gates, request
 from ml.release.promotion.propose import propose
 from ml.reports.facts import Release, gather
 from ml.reports.pages import report
@@ -95,7 +95,9 @@ def test_a_champion_that_was_applied_again(world: World) -> None:
     champion, approved = BACKEND.registry.find("tiny", "2"), "ana approved tiny 2 for local"
     tiny = projects.find("tiny")
     for expected in ("approved", "already-champion"):
-        check = check_gates(BACKEND, tiny, champion, "local", step="apply", approved_by="ana")
+        check = check_gates(
+            BACKEND, tiny, champion, request(champion, "local", "apply", approved_by="ana")
+        )
         assert check.decision.outcome == expected
         BACKEND.registry.promote(champion, "local")
         candidate = report(world.runs[0.95], BACKEND)
@@ -109,13 +111,13 @@ def test_a_pipeline_of_which_a_trial_was_proposed(world: World) -> None:
     pipeline = world.project.pipeline()
     sweep = pipeline.step("sweep")
     other = next(trial for trial in sweep.trials if trial.name != sweep.best)
-    assert propose(BACKEND, "tiny", other.name).version == "3"
+    assert propose(BACKEND, "tiny", other.name).candidate.version == "3"
     for run in (pipeline, sweep):
         summary = " ".join(report(run, BACKEND).sentences)
         assert "The gates refuse tiny 3 for local: non-inferiority" in summary
         assert "have not run" not in summary
-    assert propose(BACKEND, "tiny", pipeline.name).version == "4"
-    assert propose(BACKEND, "tiny", other.name).version == "3"
+    assert propose(BACKEND, "tiny", pipeline.name).candidate.version == "4"
+    assert propose(BACKEND, "tiny", other.name).candidate.version == "3"
     assert "tiny 4" in " ".join(report(pipeline, BACKEND).sentences)
 
 

@@ -13,6 +13,7 @@ from ml.cli.render.output import write_json
 from ml.core.errors import Exit
 
 if TYPE_CHECKING:
+    from ml.backends.registry import Version
     from ml.backends.runs import Event
     from ml.release.audit import Attempt
     from ml.release.promotion.propose import Proposal
@@ -54,32 +55,33 @@ def propose(
     proposal = go(
         open_backend(), project, run, to, reason=reason, watch=watch_evaluation, prices=prices
     )
+    version, rival = proposal.candidate, proposal.rival
     if as_json:
         document = {
-            "project": proposal.project,
-            "environment": proposal.environment,
+            "project": version.project,
+            "environment": to,
             "run": proposal.run.name,
-            "model": proposal.model,
-            "version": proposal.version,
-            "digest": proposal.digest,
-            "champion": proposal.champion,
-            "rival": proposal.rival,
-            "release": proposal.release,
+            "model": version.model,
+            "version": version.version,
+            "digest": version.digest,
+            "champion": proposal.champion.version if proposal.champion else None,
+            "rival": rival.version if rival else None,
+            "release": proposal.written[0] if proposal.written else None,
             "written": proposal.written,
             "decision": proposal.decision.to_json(),
         }
         write_json(document)
     else:
-        name = _named(proposal.model, proposal.version, proposal.digest)
+        name = _named(version.model, version.version, version.digest)
         typer.echo(f"{proposal.run.name} is {name}", err=True)
-        verdicts.show(proposal.decision, proposal.rival or "", every)
-        if proposal.rival:
-            typer.echo(_rival_text(proposal), err=True)
+        verdicts.show(proposal.decision, rival.version if rival else "", every)
+        if rival:
+            typer.echo(_rival_text(proposal, rival), err=True)
         elif proposal.unapplied:
             typer.echo(f"version {proposal.unapplied} was declared and never applied", err=True)
         for path in proposal.written:
             typer.echo(f"written: {shown(path)}", err=True)
-        if proposal.release:
+        if proposal.written:
             typer.echo(_next(project, to), err=True)
     if proposal.decision.outcome == "refused":
         raise typer.Exit(Exit.GATE_SAID_NO)
@@ -378,14 +380,14 @@ def _plan_text(rollout: Plan) -> str:
     return "\n".join(lines)
 
 
-def _rival_text(proposal: Proposal) -> str:
+def _rival_text(proposal: Proposal, rival: Version) -> str:
     """The sentence on a declared version that was never applied and had to be beaten too."""
-    rival = f"version {proposal.rival} is declared and was never applied: it had to be beaten too"
-    if proposal.release:
-        return f"{rival}, and is not declared any more"
-    if proposal.environment == "local":
-        return f"{rival}; ml release rollback {proposal.project} undoes the declaration"
-    return f"{rival}; git revert undoes a declaration by mistake"
+    text = f"version {rival.version} is declared and was never applied: it had to be beaten too"
+    if proposal.written:
+        return f"{text}, and is not declared any more"
+    if proposal.decision.request.environment == "local":
+        return f"{text}; ml release rollback {rival.project} undoes the declaration"
+    return f"{text}; git revert undoes a declaration by mistake"
 
 
 def _named(model: str, version: str, digest: str) -> str:

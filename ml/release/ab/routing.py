@@ -11,7 +11,7 @@ from ml.release import audit
 from ml.release.ab.experiment import Experiment
 from ml.release.canary.canary import smoke_test
 from ml.release.declaration import projects
-from ml.release.promotion.gate_check import check_gates
+from ml.release.promotion.gate_check import check_gates, request
 from ml.serving import endpoint, server
 from ml.serving.endpoint import Canary, Live
 from ml.serving.router.process import Router
@@ -37,10 +37,16 @@ def serve(
     launch = project.serving().snapshot(backend).launch(version, name)
     _check_not_rolled_back(launch, project.name)
     check = check_gates(
-        *(backend, project, version, experiment.environment),
-        step="apply",
-        approved_by=approved_by,
-        reason=f"the A/B experiment {experiment.name}",
+        backend,
+        project,
+        version,
+        request(
+            version,
+            experiment.environment,
+            "apply",
+            approved_by=approved_by,
+            reason=f"the A/B experiment {experiment.name}",
+        ),
     )
     if check.decision.outcome != "approved":
         return check.decision, None

@@ -46,20 +46,42 @@ def check_registered(backend: Backend, model: str, version: str, environment: st
     registered = backend.registry.find(model, version)
     project = projects.find(registered.project)
     reason = desired_state.reason_for(project.name, environment, registered.digest)
-    return check_gates(backend, project, registered, environment, reason=reason)
+    return check_gates(
+        backend, project, registered, request(registered, environment, reason=reason)
+    )
+
+
+def request(
+    version: Version,
+    environment: str,
+    step: Step = "propose",
+    *,
+    approved_by: str = "",
+    reason: str = "",
+    served_before: bool = False,
+    serving_changes: bool = False,
+) -> Request:
+    """The request to promote the version to the environment now."""
+    return Request(
+        environment=environment,
+        model=version.model,
+        version=version.version,
+        digest=version.digest,
+        step=step,
+        now=datetime.now(UTC),
+        approved_by=approved_by,
+        reason=reason,
+        served_before=served_before,
+        serving_changes=serving_changes,
+    )
 
 
 def check_gates(
     backend: Backend,
     project: Project,
     version: Version,
-    environment: str,
+    request: Request,
     *,
-    step: Step = "propose",
-    approved_by: str = "",
-    reason: str = "",
-    served_before: bool = False,
-    serving_changes: bool = False,
     record: bool = True,
     rival: Version | None = None,
     watch: Watch = unwatched,
@@ -73,56 +95,16 @@ def check_gates(
     """
     gates = load_gates(project)
     own = evidence.load(version)
-    champion = rival or backend.registry.champion(version.model, environment)
-    if served_before:
+    champion = rival or backend.registry.champion(version.model, request.environment)
+    if request.served_before:
         against = evidence.load(champion) if champion else None
     else:
         own = evidence.with_advisories(own)
         against = champion_evidence(backend, project, own, champion, version, watch)
-    decision = decide_on(
-        gates,
-        version,
-        own,
-        against,
-        environment,
-        step=step,
-        approved_by=approved_by,
-        reason=reason,
-        served_before=served_before,
-        serving_changes=serving_changes,
-    )
+    decision = decide(gates, own, against, request)
     line = {"project": project.name, "decision": decision.to_json()}
     audited = audit.append("decision", line) if record else ""
     return GateCheck(decision, version, champion, own, audited)
-
-
-def decide_on(
-    gates: Gates,
-    version: Version,
-    own: Evidence,
-    against: Evidence | None,
-    environment: str,
-    *,
-    step: Step = "propose",
-    approved_by: str = "",
-    reason: str = "",
-    served_before: bool = False,
-    serving_changes: bool = False,
-) -> Decision:
-    """The decision of the gates now, on a version's evidence against the champion's."""
-    request = Request(
-        environment=environment,
-        model=version.model,
-        version=version.version,
-        digest=version.digest,
-        step=step,
-        now=datetime.now(UTC),
-        approved_by=approved_by,
-        reason=reason,
-        served_before=served_before,
-        serving_changes=serving_changes,
-    )
-    return decide(gates, own, against, request)
 
 
 def load_gates(project: Project) -> Gates:

@@ -22,6 +22,7 @@ from ml.release.promotion.gate_check import (
     evaluate,
     evaluated_before,
     load_gates,
+    request,
     writer_of,
 )
 from ml.release.serving import Serving
@@ -29,37 +30,25 @@ from ml.release.versions import EVIDENCE_FILE, MODEL, store
 from ml.serving import endpoint, processes, server
 from ml.serving.server import Launch, Timing
 from ml.specs.sdk.load import load
-from policies.promotion.decision import Decision
-from policies.promotion.evidence import Evidence
 
 # Requests that the latency percentiles are measured on; p99 is then the second slowest.
 REQUESTS = 200
 
 
 @dataclass(frozen=True)
-class Proposal:
-    """The result of a proposal.
+class Proposal(GateCheck):
+    """The gates' decision on a run's model, and what was declared.
 
-    `release` is the file that declares the version, None when the gates refused it or it is the
-    champion already; `written` are all files that a promotion pull request carries. `unapplied` is
-    a version that was declared and not applied, and is not declared any more. `rival` is one that
-    is declared, waits to be applied, and was what this one had to beat. `run` is the run whose
-    model it is.
+    `written` are the files that a promotion pull request carries, the declaration first; none when
+    the gates refused the version or it is the champion already. `unapplied` is a version that was
+    declared and not applied, and is not declared any more. `rival` is one that is declared, waits
+    to be applied, and was what this one had to beat.
     """
 
-    project: str
-    environment: str
     run: Run
-    model: str
-    version: str
-    digest: str
-    decision: Decision
-    evidence: Evidence
-    champion: str | None
-    release: Path | None
     written: tuple[Path, ...]
     unapplied: str | None
-    rival: str | None
+    rival: Version | None
 
 
 def propose(
@@ -92,60 +81,52 @@ def propose(
         if version is None:
             version = _registered(backend, target, serves, chosen, digest, watch, prices)
         declared = desired_state.read(target.name, environment)
-        serving_changes = (
-            declared is not None and declared.digest == digest and declared.serving != serves.digest
-        )
-        check = check_gates(
-            backend,
-            target,
+        wanted = request(
             version,
             environment,
             reason=reason,
-            serving_changes=serving_changes,
-            watch=watch,
+            serving_changes=declared is not None
+            and declared.digest == digest
+            and declared.serving != serves.digest,
         )
-        rival = _rival(registry, target.name, environment)
+        check = check_gates(backend, target, version, wanted, watch=watch)
+        rival = _rival(registry, declared, environment)
         if rival is not None and rival.digest != digest and check.decision.allowed:
-            against = check_gates(
-                backend, target, version, environment, reason=reason, rival=rival, watch=watch
-            )
+            against = check_gates(backend, target, version, wanted, rival=rival, watch=watch)
             check = replace(against, champion=check.champion)
         else:
             rival = None
         written: list[Path] = []
-        unapplied = _unapplied(registry, target.name, environment, digest)
+        unapplied = _unapplied(registry, declared, environment, digest)
         if check.decision.allowed:
+            declares = Declared(
+                model=version.model,
+                version=version.version,
+                digest=version.digest,
+                evidence=version.evidence,
+                decision=check.audited,
+                reason=reason,
+                serving=serves.digest,
+            )
             with faults.as_refusals():
                 serving.keep(serves)
-                release = desired_state.declare(
-                    target.name, environment, _declaration(check, version, serves, reason)
-                )
-                written.append(release)
+                written.append(desired_state.declare(target.name, environment, declares))
                 if environment != desired_state.LOCAL:
-                    written.append(attach(release, environment, version))
+                    written.append(attach(written[0], environment, version))
     return Proposal(
-        project=target.name,
-        environment=environment,
+        **vars(check),
         run=chosen,
-        model=version.model,
-        version=version.version,
-        digest=digest,
-        decision=check.decision,
-        evidence=check.evidence,
-        champion=check.champion.version if check.champion else None,
-        release=written[0] if written else None,
         written=tuple(written),
         unapplied=unapplied if written else None,
-        rival=rival.version if rival else None,
+        rival=rival,
     )
 
 
-def _rival(registry: Registry, project: str, environment: str) -> Version | None:
+def _rival(registry: Registry, declared: Declared | None, environment: str) -> Version | None:
     """What is declared and not champion yet; None when it cannot be, or its canary refused it.
 
     `ml release rollback` takes one back that is in the way, and so does git where that declares.
     """
-    declared = desired_state.read(project, environment)
     if declared is None:
         return None
     champion = registry.champion(declared.model, environment)
@@ -229,25 +210,14 @@ def _measured(project: Project, launch: Launch) -> Timing:
             processes.stop(slot)
 
 
-def _unapplied(registry: Registry, project: str, environment: str, digest: str) -> str | None:
+def _unapplied(
+    registry: Registry, declared: Declared | None, environment: str, digest: str
+) -> str | None:
     """The declared version that is not the champion, unless it is the one proposed."""
-    declared = desired_state.read(project, environment)
     if declared is None or declared.digest == digest:
         return None
     champion = registry.champion(declared.model, environment)
     return None if champion and champion.digest == declared.digest else declared.version
-
-
-def _declaration(check: GateCheck, version: Version, serves: Serving, reason: str) -> Declared:
-    return Declared(
-        model=version.model,
-        version=version.version,
-        digest=version.digest,
-        evidence=version.evidence,
-        decision=check.audited,
-        reason=reason,
-        serving=serves.digest,
-    )
 
 
 def choose(backend: Backend, project: Project, reference: str | None) -> Run:

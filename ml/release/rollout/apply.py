@@ -29,7 +29,7 @@ from ml.release.declaration.release_file import (
     evidence_problem,
     other_project,
 )
-from ml.release.promotion.gate_check import GateCheck, check_gates
+from ml.release.promotion.gate_check import GateCheck, check_gates, request
 from ml.release.serving import Serving
 from ml.serving import endpoint
 from ml.serving.endpoint import Live
@@ -189,12 +189,15 @@ def find_change(
         backend,
         project,
         version,
-        environment,
-        step=step,
-        approved_by=approved_by,
-        reason=declared.reason,
-        served_before=history.served_before(launch),
-        serving_changes=live is not None and not _same(live.launch, launch),
+        request(
+            version,
+            environment,
+            step,
+            approved_by=approved_by,
+            reason=declared.reason,
+            served_before=history.served_before(launch),
+            serving_changes=live is not None and not _same(live.launch, launch),
+        ),
         record=record,
         watch=watch,
     )
@@ -329,7 +332,7 @@ def _roll_out(
                 trial = canary.start_trial(name, blue, launch, samples, undo, baseline=compares)
             except Refused as error:
                 if error.problems[0].code in _FAULTS_OF_GREEN:
-                    record_refused(change, _why(error), None)
+                    record(change, ROLLED_BACK, None, why=_why(error))
                 raise
         outcome = None
         if blue is not None and compares:
@@ -344,7 +347,7 @@ def _roll_out(
             if outcome.kind == "superseded":
                 return None
             if outcome.kind == "rolled-back":
-                record_refused(change, outcome.why, outcome)
+                record(change, ROLLED_BACK, outcome, why=outcome.why)
                 raise _rolled_back(change, outcome, blue)
         with desired_state.project_lock(change.project), endpoint.locked(name):
             if not change.is_current():
@@ -389,7 +392,7 @@ def _finish(change: Change) -> None:
             registry.promote(change.version, change.environment)
         applied = audit.history(name).applied
         if not applied or not audit.is_launch(applied[-1], change.launch):
-            _record_applied(change, None, None)
+            record(change, APPLIED, None, replaced=None)
 
 
 def _promote(change: Change, green: Server, port: int | None, outcome: Outcome | None) -> Router:
@@ -408,7 +411,8 @@ def _promote(change: Change, green: Server, port: int | None, outcome: Outcome |
         router = router or endpoint.start_router(name, port)
         undo.callback(_restore, change.registry, version, environment, champion)
         change.registry.promote(version, environment)
-        _record_applied(change, champion, outcome)
+        replaced = champion.version if champion else None
+        record(change, APPLIED, outcome, replaced=replaced)
         undo.pop_all()
     endpoint.drain(router)
     endpoint.stop_idle(name)
@@ -424,20 +428,10 @@ def _restore(
         registry.demote(version.model, environment)
 
 
-def _record_applied(change: Change, replaced: Version | None, outcome: Outcome | None) -> None:
-    """Add the line of a version that is live now, in place of `replaced`."""
-    replaces = {"replaced": replaced.version if replaced else None}
-    audit.append(APPLIED, {**_details(change, outcome), **replaces})
-
-
-def record_refused(change: Change, why: str, outcome: Outcome | None) -> None:
-    """Add the line of a version that was rolled back."""
-    audit.append(ROLLED_BACK, {**_details(change, outcome), "why": why})
-
-
-def _details(change: Change, outcome: Outcome | None) -> dict[str, object]:
+def record(change: Change, event: str, outcome: Outcome | None, **more: object) -> None:
+    """Add a line about the rollout to the audit log."""
     launch = change.launch
-    return {
+    details = {
         "environment": change.environment,
         "endpoint": launch.endpoint,
         "model": launch.model,
@@ -448,6 +442,7 @@ def _details(change: Change, outcome: Outcome | None) -> dict[str, object]:
         "approved_by": change.approved_by,
         "canary": outcome.to_json() if outcome else None,
     }
+    audit.append(event, {**details, **more})
 
 
 def _rolled_back(change: Change, outcome: Outcome, blue: Live) -> Refused:

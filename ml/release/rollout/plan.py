@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 
 from ml.backends.base import Backend
 from ml.backends.runs import Watch, unwatched
-from ml.core.errors import Problem, Refused
+from ml.core.errors import Refused
 from ml.release.declaration import desired_state, projects
 from ml.release.declaration.release_file import Declared
 from ml.release.rollout.apply import Change, find_change
@@ -28,7 +29,8 @@ class LiveVersion:
 class Plan:
     """The plan of an apply; `steps` is empty when nothing is to do or apply would refuse.
 
-    `stops` is the error that apply would raise. A missing sign-off is in `unsigned`, not there.
+    `change` is None when nothing is declared, or when the declared version cannot be used. `stops`
+    is the error that apply would raise. A missing sign-off is in `unsigned`, not there.
     """
 
     project: str
@@ -36,11 +38,15 @@ class Plan:
     endpoint: str
     declared: Declared | None
     serving: LiveVersion | None
-    champion: str | None
-    decision: Decision | None
-    steps: Sequence[str]
-    stops: Refused | None
     verdict: str
+    change: Change | None = None
+    steps: Sequence[str] = ()
+    stops: Refused | None = None
+
+    @property
+    def decision(self) -> Decision | None:
+        """The decision of the gates; None when they were not run."""
+        return self.change.check.decision if self.change else None
 
     @property
     def unsigned(self) -> bool:
@@ -50,6 +56,7 @@ class Plan:
 
     def to_json(self) -> Mapping[str, object]:
         """As JSON takes it."""
+        champion = self.change.check.champion if self.change else None
         stops = self.stops.problems[0] if self.stops else None
         return {
             "project": self.project,
@@ -57,12 +64,13 @@ class Plan:
             "endpoint": self.endpoint,
             "declared": asdict(self.declared) if self.declared else None,
             "serving": asdict(self.serving) if self.serving else None,
-            "champion": self.champion,
+            "champion": champion.version if champion else None,
             "decision": self.decision.to_json() if self.decision else None,
             "to_do": bool(self.steps),
             "steps": list(self.steps),
             "unsigned": self.unsigned,
-            "stops": _problem(stops) if stops else None,
+            "stops": stops
+            and {**asdict(stops), "place": str(stops.place) if stops.place else None},
             "verdict": self.verdict,
         }
 
@@ -83,28 +91,11 @@ def plan(
     target = projects.find(project)
     declared = desired_state.read(target.name, environment)
     name = desired_state.endpoint_of(target.endpoint(), environment)
-    serving = _serving(name)
-
-    def report(
-        verdict: str,
-        change: Change | None = None,
-        steps: Sequence[str] = (),
-        stops: Refused | None = None,
-    ) -> Plan:
-        champion = change.check.champion if change else None
-        return Plan(
-            project=target.name,
-            environment=environment,
-            endpoint=name,
-            declared=declared,
-            serving=serving,
-            champion=champion.version if champion else None,
-            decision=change.check.decision if change else None,
-            steps=steps,
-            stops=stops,
-            verdict=verdict,
-        )
-
+    live = endpoint.live(name)
+    serving = None
+    if live is not None:
+        serving = LiveVersion(live.launch.version, live.launch.digest, endpoint.url(name))
+    report = partial(Plan, target.name, environment, name, declared, serving)
     try:
         change = find_change(
             backend, target, environment, step="propose", record=False, watch=watch
@@ -114,20 +105,22 @@ def plan(
             raise
         return report("apply would refuse before changing anything", stops=refused)
     if change is None:
-        return report(nothing_declared(serving))
+        return report(nothing_declared(serving.version if serving else None))
     version = change.version.version
     if not change.is_champion and not change.check.decision.allowed:
         gates = ", ".join(result.gate for result in change.check.decision.blocking)
         return report(f"refused: gates that failed for version {version}: {gates}", change)
-    running = serving is not None and serving.url is not None
-    if change.serves and running:  # its files were verified when it was loaded
-        return report(*_when_live(change, serving))
-    try:
-        endpoint.check_model(change.launch)
-    except Refused as refused:
-        return report("apply would refuse before changing anything", change, stops=refused)
+    is_running = serving is not None and serving.url is not None
+    if not (change.serves and is_running):  # what runs was verified when it was loaded
+        try:
+            endpoint.check_model(change.launch)
+        except Refused as refused:
+            return report("apply would refuse before changing anything", change, stops=refused)
     if change.serves:
-        return report(*_when_live(change, serving))
+        steps = tuple(_remaining(change, is_running))
+        if steps:
+            return report(f"version {version} is live; {len(steps)} steps remain", change, steps)
+        return report(f"nothing to do: version {version} serves as declared", change)
     if (before := change.refusal) is not None:
         return report(
             "apply would refuse: this version was rolled back before", change, stops=before
@@ -136,11 +129,11 @@ def plan(
     return report(f"{len(steps)} steps to version {version}", change, steps)
 
 
-def nothing_declared(serving: LiveVersion | None) -> str:
+def nothing_declared(serving: str | None) -> str:
     """The verdict on an environment without a declaration, which is not an error."""
     if serving is None:
         return "no model yet: nothing is declared and nothing serves"
-    return f"nothing is declared; version {serving.version} keeps serving"
+    return f"nothing is declared; version {serving} keeps serving"
 
 
 # Errors that apply raises for a declared version before it runs the gates.
@@ -149,70 +142,38 @@ _OF_THE_VERSION = frozenset(
 )
 
 
-def _serving(name: str) -> LiveVersion | None:
-    live = endpoint.live(name)
-    if live is None:
-        return None
-    return LiveVersion(live.launch.version, live.launch.digest, endpoint.url(name))
-
-
-def _when_live(change: Change, serving: LiveVersion | None) -> tuple[str, Change, Sequence[str]]:
+def _remaining(change: Change, is_running: bool) -> Iterator[str]:
     """The remaining steps for a version that is live."""
     version = change.version.version
-    steps = []
-    if serving is not None and serving.url is None:
-        steps.append(f"start the server of version {version}")
+    if not is_running:
+        yield f"start the server of version {version}"
     if not change.is_champion:
-        steps.append(f"finish the interrupted rollout: version {version} becomes champion")
+        yield f"finish the interrupted rollout: version {version} becomes champion"
     if change.live is not None and change.live.canary is not None:
-        steps.append(f"stop the leftover canary: {change.live.canary.launch.version}")
-    if steps:
-        return f"version {version} is live; {len(steps)} steps remain", change, steps
-    return f"nothing to do: version {version} serves as declared", change, ()
+        yield f"stop the leftover canary: {change.live.canary.launch.version}"
 
 
-def _steps(change: Change, serving: LiveVersion | None) -> Sequence[str]:
-    launch = change.launch
-    version = launch.version
-    beside = f" beside version {serving.version}" if serving else ""
+def _steps(change: Change, serving: LiveVersion | None) -> Iterator[str]:
+    launch, version = change.launch, change.launch.version
     back = change.history.served_before(launch)
-    return [
-        *_listed(change.differences),
-        f"verify the digest {launch.digest[:19]}… of the model folder (it matches now)",
-        f"start version {version}{beside}",
-        f"smoke test: send it {len(change.samples)} sample requests and check the digest",
-        *_canary(change, serving),
-        f"give version {version} all the traffic; it becomes champion of {change.environment}",
-        *(
-            [f"stop version {serving.version} once its open requests are answered"]
-            if serving
-            else []
-        ),
-        f"record who approved the {'return' if back else 'release'}",
-    ]
-
-
-def _listed(differences: Sequence[str]) -> Sequence[str]:
-    """The first differences of what serves, and how many more there are."""
-    if not differences:
-        return []
-    more = len(differences) - LISTED
-    shown = [*differences[:LISTED], *([f"{more} more"] if more > 0 else [])]
-    return ["serving changes: " + "; ".join(shown)]
-
-
-def _canary(change: Change, serving: LiveVersion | None) -> Sequence[str]:
+    if differences := change.differences:
+        more = len(differences) - LISTED
+        texts = [*differences[:LISTED], *([f"{more} more"] if more > 0 else [])]
+        yield "serving changes: " + "; ".join(texts)
+    yield f"verify the digest {launch.digest[:19]}… of the model folder (it matches now)"
+    yield f"start version {version}" + (f" beside version {serving.version}" if serving else "")
+    yield f"smoke test: send it {len(change.samples)} sample requests and check the digest"
     if serving is None:
-        return ["no canary: no version serves to compare with"]
-    if change.history.served_before(change.launch):
-        return ["no canary: this version served here before"]
-    strategy = change.strategy
-    return [
-        f"{stage} of the requests until {stage.requests} are answered, against version "
-        f"{serving.version}; back at once when it is worse"
-        for stage in strategy.stages
-    ]
-
-
-def _problem(problem: Problem) -> Mapping[str, object]:
-    return {**asdict(problem), "place": str(problem.place) if problem.place else None}
+        yield "no canary: no version serves to compare with"
+    elif back:
+        yield "no canary: this version served here before"
+    else:
+        for stage in change.strategy.stages:
+            yield (
+                f"{stage} of the requests until {stage.requests} are answered, against version "
+                f"{serving.version}; back at once when it is worse"
+            )
+    yield f"give version {version} all the traffic; it becomes champion of {change.environment}"
+    if serving is not None:
+        yield f"stop version {serving.version} once its open requests are answered"
+    yield f"record who approved the {'return' if back else 'release'}"

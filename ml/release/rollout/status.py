@@ -11,6 +11,7 @@ from ml.release import audit
 from ml.release.audit import Attempt, History, Line
 from ml.release.declaration import desired_state, projects
 from ml.release.declaration.release_file import Declared
+from ml.release.rollout.plan import nothing_declared
 from ml.serving import endpoint
 from ml.serving.endpoint import Live
 
@@ -85,7 +86,7 @@ def _of(
     logged = declared is not None and declared.decision in [line["hash"] for line in log]
     serving = live.launch.version if live and url else None
     if declared is None:
-        verdict = f"nothing is declared; version {serving} keeps serving" if serving else _NONE
+        verdict = nothing_declared(serving)
     else:
         applied = champion is not None and champion.digest == declared.digest
         is_live = live is not None and live.launch.digest == declared.digest
@@ -120,9 +121,6 @@ def _beside(live: Live | None) -> str:
     if canary.experiment:
         return f"{version}, for the experiment {canary.experiment}"
     return f"{version}: an apply is running or was killed; the next one removes it"
-
-
-_NONE = "no model yet: nothing is declared and nothing serves"
 
 
 def _model(project: str) -> str:

@@ -18,7 +18,7 @@ from ml.release import audit
 from ml.release.ab import experiment, routing
 from ml.release.declaration import desired_state, projects
 from ml.release.declaration.release_file import Declared
-from ml.release.rollout.apply import apply, find_change, record_refused
+from ml.release.rollout.apply import apply, find_change, record
 from ml.serving import endpoint, processes, server
 from tests.local import BACKEND
 from tests.release.conftest import Template, World
@@ -171,7 +171,7 @@ def test_a_b_that_its_canary_took_back_is_not_served(
     assert code == 0 and "no key is sent to B yet" in err and "without a canary" in err
     change = find_change(BACKEND, projects.find("tiny"), "local")
     assert change is not None
-    record_refused(change, "latency: too slow", None)
+    record(change, "rolled-back", None, why="latency: too slow")
     code, _, err = ml(capsys, "ab", "serve", "wording", "--approved-by", "ana")
     assert code == 3 and "error[refused-before]" in err and "latency: too slow" in err
     assert not routing.served(experiment.find("wording"))

@@ -231,7 +231,7 @@ def test_what_waits_to_be_applied_has_to_be_beaten_too(
     waiting, why = desired_state.read("tiny", "local"), "it forgets a withdrawn answer"
     third = propose(BACKEND, "tiny", challenged.run(0.8025), reason=why)
     assert third.decision.outcome == "refused"
-    assert (third.decision.champion, third.champion) == ("2", "1")
+    assert (third.decision.champion, third.champion.version) == ("2", "1")
     assert desired_state.read("tiny", "local") == waiting
     assert rollback.roll_back(BACKEND.registry, "tiny").declared.version == "1"
     assert propose(BACKEND, "tiny", challenged.run(0.8025), reason=why).decision.allowed

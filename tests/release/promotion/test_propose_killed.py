@@ -119,7 +119,7 @@ def test_a_proposal_killed_at_any_step_is_made_again(
     monkeypatch.setattr(proposing, "_measured", lambda *_: TIMING)
     monkeypatch.setattr(proposing, "evaluate", lambda *_: LocalRuns().find(waiting.evaluated))
     again = proposing.propose(BACKEND, "tiny", run, "prod")
-    assert again.version == "2" and again.decision.allowed and len(again.written) == 2
+    assert again.candidate.version == "2" and again.decision.allowed and len(again.written) == 2
     declared, found = desired_state.read("tiny", "prod"), plan.plan(BACKEND, "tiny", "prod")
     assert declared and declared.version == "2" and found.steps and not found.stops
     every = BACKEND.registry.versions("tiny")

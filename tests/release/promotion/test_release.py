@@ -42,7 +42,7 @@ def verdicts(decision: object) -> dict[str, str]:
 def test_the_whole_way_from_a_run_to_an_answer(world: World) -> None:
     """Proposed, refused without a name, approved, served, asked; doing it again changes nothing."""
     made = propose(BACKEND, "tiny", world.run(0.8))
-    assert made.decision.outcome == "pending" and made.champion is None and made.release
+    assert made.decision.outcome == "pending" and made.champion is None and made.written
     assert verdicts(made.decision)["first-promotion"] == "pass"
     assert made.evidence.latency.hardware and made.evidence.disagreements == ()
     assert "not on the deployment's" in str([one.why for one in made.decision.results])
@@ -70,7 +70,7 @@ def test_the_same_model_is_the_champion_already(served: World) -> None:
     """Nothing is measured, registered or promoted twice, and it says so."""
     before = len(list(LocalRuns().all()))
     again = propose(BACKEND, "tiny", served.run(0.8))
-    assert again.decision.outcome == "already-champion" and again.release is None
+    assert again.decision.outcome == "already-champion" and not again.written
     assert len(list(LocalRuns().all())) == before
     assert [one.version for one in BACKEND.registry.versions("tiny")] == ["1"]
 
@@ -79,7 +79,7 @@ def test_a_worse_model_changes_nothing(served: World) -> None:
     """Refused when proposed: what is declared, who is champion and what serves stay."""
     declared, live = desired_state.read("tiny", "local"), endpoint.live("tiny")
     worse = propose(BACKEND, "tiny", served.run(0.7))
-    assert worse.decision.outcome == "refused" and worse.release is None
+    assert worse.decision.outcome == "refused" and not worse.written
     assert verdicts(worse.decision)["non-inferiority"] == "fail"
     assert desired_state.read("tiny", "local") == declared and endpoint.live("tiny") == live
     assert apply(BACKEND, "tiny", "local", "ana").outcome == "unchanged"
@@ -107,8 +107,11 @@ def test_a_model_that_is_no_better_needs_a_reason(served: World) -> None:
     declared = desired_state.read("tiny", "local")
     assert declared and declared.reason == "it forgets a withdrawn answer"
     # A reviewer sees what the proposal came to.
-    assert check_registered(BACKEND, "tiny", made.version, "local").decision.outcome == "pending"
-    reviewed = versus(BACKEND, f"tiny:{made.version}", "champion@local").decision
+    assert (
+        check_registered(BACKEND, "tiny", made.candidate.version, "local").decision.outcome
+        == "pending"
+    )
+    reviewed = versus(BACKEND, f"tiny:{made.candidate.version}", "champion@local").decision
     assert reviewed is not None and reviewed.outcome == "pending"
     assert apply(BACKEND, "tiny", "local", "ana").outcome == "applied"
 
@@ -131,7 +134,7 @@ def test_a_model_of_other_data_than_it_is_scored_on_is_refused(world: World) -> 
     """The data changed between training and evaluation: the lineage is not whole."""
     tiny.questions(world.project.root, 500)
     made = propose(BACKEND, "tiny", world.run(0.8))
-    assert verdicts(made.decision)["lineage"] == "fail" and made.release is None
+    assert verdicts(made.decision)["lineage"] == "fail" and not made.written
 
 
 def test_uncommitted_code_passes_here_and_no_commit_at_all_does_not(world: World) -> None:
@@ -199,18 +202,20 @@ def test_what_has_come_since_it_was_proposed_is_refused_when_it_is_applied(
     assert (older.verdict, older.found) == ("fail", "schema 1")
     assert "ml release propose" in older.why
     again = propose(BACKEND, "tiny", challenged.run(0.95))
-    assert again.version == "2" and again.decision.allowed and endpoint.live("tiny") == live
+    assert (
+        again.candidate.version == "2" and again.decision.allowed and endpoint.live("tiny") == live
+    )
 
 
 def test_a_champion_with_evidence_of_an_older_schema_is_scored_again(served: World) -> None:
     """What was kept with it is not read, and it is not beaten for that."""
     _aged(BACKEND.registry.find("tiny", "1"))
     made = propose(BACKEND, "tiny", served.run(0.95))
-    assert made.decision.allowed and made.champion == "1"
+    assert made.decision.allowed and made.champion.version == "1"
     (compared,) = [one for one in made.decision.results if one.gate == "superiority"]
     assert "is 0.1500 better than the champion's" in compared.found
     worse = propose(BACKEND, "tiny", served.run(0.7))
-    assert verdicts(worse.decision)["non-inferiority"] == "fail" and worse.release is None
+    assert verdicts(worse.decision)["non-inferiority"] == "fail" and not worse.written
 
 
 def _aged(version: Version) -> None:
@@ -276,7 +281,7 @@ def test_a_pickle_in_the_model_is_refused_by_the_gate(world: World) -> None:
     (folder / "vocabulary.json").write_bytes(pickle.dumps({"spot": 1}))
     write_manifest(folder)
     made = propose(BACKEND, "tiny", world.run(0.8))
-    assert verdicts(made.decision)["format"] == "fail" and made.release is None
+    assert verdicts(made.decision)["format"] == "fail" and not made.written
 
 
 def test_a_gates_file_that_loosens_the_floor_stops_before_anything_runs(world: World) -> None:
@@ -343,7 +348,7 @@ def test_the_best_trial_of_the_latest_sweep_is_proposed(world: World) -> None:
     assert made.run.name == swept.best and made.decision.allowed
     assert made.evidence.lineage.hyperparameters == {"skill": 0.9}
     assert made.evidence.lineage.parent_run == swept.id != made.evidence.lineage.run
-    assert propose(BACKEND, "tiny", swept.name).digest == made.digest
+    assert propose(BACKEND, "tiny", swept.name).candidate.digest == made.candidate.digest
     assert len(BACKEND.registry.versions("tiny")) == 1
 
 

@@ -55,7 +55,7 @@ def test_changed_serving_is_proposed_signed_off_and_rolled_out(served: World) ->
     before = endpoint.live("tiny")
     changed(served)
     proposal = propose(BACKEND, "tiny", served.run(0.8))
-    assert proposal.decision.outcome == "pending" and proposal.version == "1"
+    assert proposal.decision.outcome == "pending" and proposal.candidate.version == "1"
     verdicts = {result.gate: result.verdict for result in proposal.decision.results}
     assert verdicts["superiority"] == "not asked"
     (first, *_) = plan(BACKEND, "tiny").steps

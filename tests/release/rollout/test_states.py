@@ -195,12 +195,12 @@ def install(patch: pytest.MonkeyPatch, machine: Machine) -> None:
             machine.effect(writes=True)
             machine.champion = None
 
-    def check_gates(backend: Any, project: Any, what: Version, *_: Any, **named: Any) -> Any:
+    def check_gates(backend: Any, _: Any, what: Version, request: Any, **named: Any) -> Any:
         """Where a `step` is not named it is "propose": then a higher number is better."""
         machine.effect()
         champion = named.get("rival") or backend.registry.champion(NAME, "local")
         outcome = "approved"
-        if champion is not None and "step" not in named and champion.version > what.version:
+        if champion is not None and request.step == "propose" and champion.version > what.version:
             outcome = "refused"
         if champion == what:
             outcome = "already-champion"
