@@ -280,15 +280,19 @@ def classification(facts: Facts) -> tuple[str, list[Markup]]:
     quality = facts.quality
     assert quality is not None
     split = held_out_split(quality.evidence) or ""
-    charts_of = {"binary": classifier_charts, "multiclass": class_charts}
-    charts = charts_of.get(quality.evidence.task or "")
-    if charts is None:
+    task = quality.evidence.task
+    if task not in ("binary", "multiclass"):
         return split, []
     try:
-        predictions = read_predictions(quality.folder / PREDICTIONS, quality.evidence.task)
+        predictions = read_predictions(quality.folder / PREDICTIONS, task)
     except OSError:
         return split, []
-    return split, [] if predictions.faults else charts(predictions.answers(split))
+    if predictions.faults:
+        return split, []
+    answers = predictions.answers(split)
+    if task == "binary":
+        return split, classifier_charts(answers)
+    return split, class_charts(answers, predictions.probabilities(split))
 
 
 def stability(facts: Facts) -> list[tuple[str, str]]:

@@ -19,14 +19,15 @@ from typing import Any, Literal
 
 from ml.toolkit.leakage import IDENTIFIERS, Check, identifiers
 from ml.toolkit.metrics import Estimate
-from ml.toolkit.tasks import METRICS, TASKS, Task, fault
+from ml.toolkit.tasks import METRICS, TASKS, Task, fault, probabilities_fault
 
 SCHEMA_VERSION = 2
 EVALUATION = "evaluation.json"
 PREDICTIONS = "predictions.csv"
 COLUMNS = ("unit", "split", "group", "expected", "predicted", "rank", "score")
-# Behind them one column a dimension that slices the units, such as `slice:topic`.
-SLICE = "slice:"
+# Behind them one column a dimension that slices the units, such as `slice:topic`, and one a class
+# of a multiclass model, such as `probability:setosa`.
+SLICE, PROBABILITY = "slice:", "probability:"
 Metrics = Mapping[str, Mapping[str, Estimate]]
 
 
@@ -41,7 +42,8 @@ class Prediction:
 
     `unit` names a row across splits: one of the test that is in validation too is a leak. `slices`
     says where the unit belongs by each dimension ("" for nowhere). `group` is what the bootstrap
-    draws with it (an entity, a block of time); "" when units are drawn one by one.
+    draws with it (an entity, a block of time); "" when units are drawn one by one. `probabilities`
+    has every class of a multiclass model, or nothing where there are many.
     """
 
     unit: str
@@ -52,6 +54,7 @@ class Prediction:
     rank: int = 0
     score: float = 0.0
     group: str = ""
+    probabilities: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -117,12 +120,18 @@ def write_evaluation(
     when a unit lacks a dimension, or when groups and `resampled` do not fit.
     """
     dimensions = tuple(predictions[0].slices) if predictions else ()
+    classes = tuple(predictions[0].probabilities) if predictions else ()
     grouped = evaluation.resampled != evaluation.unit
     table = io.StringIO()
     writer = csv.writer(table, lineterminator="\n")
-    writer.writerow([*COLUMNS, *(SLICE + name for name in dimensions)])
+    of_classes = [PROBABILITY + name for name in classes]
+    writer.writerow([*COLUMNS, *(SLICE + name for name in dimensions), *of_classes])
     for row in predictions:
         if wrong := fault(evaluation.task, row.expected, row.predicted, row.rank, row.score):
+            raise EvaluationRefused(f"{row.unit}: {wrong}")
+        if classes and (
+            wrong := probabilities_fault(row.expected, row.predicted, row.score, row.probabilities)
+        ):
             raise EvaluationRefused(f"{row.unit}: {wrong}")
         if tuple(row.slices) != dimensions:
             raise EvaluationRefused(f"{row.unit}: slices {tuple(row.slices)}, not {dimensions}")
@@ -130,7 +139,8 @@ def write_evaluation(
             rule = f"{evaluation.resampled}s are drawn, each a group of {evaluation.unit}s"
             raise EvaluationRefused(f"{row.unit}: group {row.group!r}, where {rule}")
         values = [getattr(row, name) for name in COLUMNS]
-        writer.writerow([*values, *row.slices.values()])
+        probabilities = [f"{row.probabilities[name]:.4g}" for name in classes]
+        writer.writerow([*values, *row.slices.values(), *probabilities])
     content = table.getvalue().encode()
     document = {"schema_version": SCHEMA_VERSION, **asdict(evaluation)}
     document["predictions"] = {

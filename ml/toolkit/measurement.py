@@ -31,6 +31,8 @@ VALIDATION = "validation"
 PREDICTION = "prediction"
 # TreeSHAP takes time for each row; the shares of so many rows hardly change with more.
 EXPLAINED = 500
+# With more classes, predictions.csv has the probability of the right one alone.
+MOST_CLASSES = 20
 
 
 @dataclass(frozen=True)
@@ -226,6 +228,7 @@ def predict(task: Task, split: str, rows: Rows, classes: Sequence[str] = ()) -> 
     expected = [str(label) for label in rows.labels]
     scores = np.asarray(rows.scores, dtype=np.float64)
     position, rank = [0] * count, [0] * count
+    probabilities: list[dict[str, float]] = [{}] * count
     if task == "binary":
         expected = [str(int(label)) for label in rows.labels]
         predicted, score = np.where(scores > 0.5, "1", "0").tolist(), scores.tolist()
@@ -250,8 +253,11 @@ def predict(task: Task, split: str, rows: Rows, classes: Sequence[str] = ()) -> 
                 float(row[column]) if column >= 0 else 0.0
                 for row, column in zip(scores, position, strict=True)
             ]
+            if len(classes) <= MOST_CLASSES:
+                probabilities = [dict(zip(classes, row, strict=True)) for row in scores.tolist()]
     dimensions = zip(*rows.slices.values(), strict=True) if rows.slices else [()] * count
-    fields = (rows.ids, dimensions, expected, predicted, rank, score, rows.groups or [""] * count)
+    groups = rows.groups or [""] * count
+    fields = (rows.ids, dimensions, expected, predicted, rank, score, groups, probabilities)
     return [
         Prediction(name, split, dict(zip(rows.slices, of, strict=True)), *answer)
         for name, of, *answer in zip(*fields, strict=True)

@@ -26,6 +26,8 @@ TASKS: tuple[Task, ...] = get_args(Task)
 _EPS = float(np.finfo(np.float64).eps)
 # The level of each metric of a predicted quantile.
 QUANTILES: Mapping[str, float] = {"quantile_loss_10": 0.1, "quantile_loss_90": 0.9}
+# The probabilities of the classes are written with four digits.
+_ROUNDED = 1e-4
 # Of `lift_at_10` and `recall_at_precision_90`.
 _TOP, _PRECISION = 0.1, 0.9
 
@@ -257,6 +259,21 @@ def fault(task: Task, expected: str, predicted: str, rank: int, score: float) ->
         return f"{expected!r} and {predicted!r}, where labels are 0 and 1"
     if task == "multiclass" and score > 0.5 and expected != predicted:
         return f"{predicted!r} was predicted, with probability {score} on {expected!r}"
+    return ""
+
+
+def probabilities_fault(
+    expected: str, predicted: str, score: float, probabilities: Mapping[str, float]
+) -> str:
+    """Why these, of every class, cannot be the rounded probabilities of a multiclass row, or ""."""
+    if not all(0 <= probability <= 1 for probability in probabilities.values()):
+        return "a probability is not between 0 and 1"
+    if abs(sum(probabilities.values()) - 1) > _ROUNDED * len(probabilities):
+        return f"probabilities that sum to {sum(probabilities.values()):.6g}"
+    if abs(probabilities.get(expected, 0.0) - score) > _ROUNDED:
+        return f"score {score}, where the probability of {expected!r} is another"
+    if probabilities.get(predicted, 0.0) < max(probabilities.values()) - _ROUNDED:
+        return f"{predicted!r} was predicted, and another class is more probable"
     return ""
 
 

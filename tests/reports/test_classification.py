@@ -11,6 +11,7 @@ from sklearn.metrics import (
     precision_recall_curve,
     precision_recall_fscore_support,
     recall_score,
+    roc_auc_score,
     roc_curve,
 )
 
@@ -69,7 +70,7 @@ def test_three_charts() -> None:
     for words in ("ROC", "Area under the curve: 0.", "Average precision: 0.", "Calibration"):
         assert words in page.text
     assert page.count("circle", "ours") == 10
-    lines = [of["points"] for name, of in page.elements if of.get("class") == "line"]
+    lines = [of["points"] for name, of in page.elements if of.get("class") == "line ours"]
     assert [len((line or "").split()) for line in lines] == [POINTS, POINTS, 10]
 
 
@@ -92,11 +93,31 @@ def test_each_class_against_the_rest() -> None:
     assert np.allclose([row[3] for row in rates], precision)
     false_rates = [1 - recall_score(expected != row[0], predicted != row[0]) for row in rates]
     assert np.allclose([row[1] for row in rates], false_rates)
-    page = Page("".join(class_charts(given)))
+    page = Page("".join(class_charts(given, {})))
     assert page.problems == []
     assert page.count("circle", "ours") == 6
     assert page.count("polyline", "line") == 0
-    assert class_charts(given[expected == "a"]) == []
+    assert class_charts(given[expected == "a"], {}) == []
+
+
+def test_the_curves_of_each_class_against_the_rest() -> None:
+    """Of the most frequent classes; their areas are scikit-learn's."""
+    labels = [*"abcdefg", "<h>"]
+    expected = RANDOM.choice(labels, 400, p=[0.2, 0.2, 0.2, 0.1, 0.1, 0.1, 0.05, 0.05])
+    table = RANDOM.dirichlet(np.ones(8), 400) + 0.3 * (expected[:, None] == labels)
+    table /= table.sum(axis=1, keepdims=True)
+    probabilities = dict(zip(labels, table.T, strict=True))
+    given = Answers(expected, expected, np.zeros(400, dtype=np.int64), table.max(axis=1))
+    page = Page("".join(class_charts(given, probabilities)))
+    assert page.problems == []
+    assert page.text.count("The 6 most frequent of 8 classes") == 3
+    area = roc_auc_score(expected == "a", table[:, 0])
+    assert f"a: area {area:.4f}, {(expected == 'a').sum()} rows" in page.text
+    assert [page.count("polyline", f"class{at}") for at in (1, 6, 7)] == [3, 3, 0]
+    assert page.count("circle", "class1") > 2
+    two = {label: probabilities[label] for label in ("a", "<h>")}
+    page = Page("".join(class_charts(given, two)))
+    assert "Each of 2 classes against the rest." in page.text and "<h>: area" in page.text
 
 
 @pytest.mark.slow

@@ -81,6 +81,11 @@ def test_the_four_files_bear_each_other_out(tmp_path: Path, task: Task) -> None:
     evidence = parse(read_evaluation(tmp_path))
     rows = read_predictions(tmp_path / "predictions.csv", evidence.task)
     assert rows.faults == () and disagreements(evidence, rows) == ()
+    kept = rows.probabilities("test")
+    assert tuple(kept) == (CLASSES if task == "multiclass" else ())
+    for at, name in enumerate(kept):
+        scores = np.asarray(world(task)[0]["test"].scores)[:, at]
+        assert np.allclose(kept[name], scores, atol=1e-4)
     assert evidence.identifiers and overlap_disagreements(evidence, tmp_path) == ()
     assert evidence.metrics.keys() == {"validation", "test"} and evidence.slice_split == "test"
     assert evidence.slices["side"].keys() == {"left", "right"}

@@ -13,13 +13,24 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from ml.toolkit import leakage
-from ml.toolkit.evaluation import COLUMNS, PREDICTIONS, SLICE, wrong_primary
+from ml.toolkit.evaluation import COLUMNS, PREDICTIONS, PROBABILITY, SLICE, wrong_primary
 from ml.toolkit.fairness import FEWEST
 from ml.toolkit.leakage import IDENTIFIERS, SHARED, TEST, TRAINING
 from ml.toolkit.metrics import Estimate as ToolkitEstimate
 from ml.toolkit.metrics import Values, enough_groups
-from ml.toolkit.tasks import METRICS, TASKS, Answers, Draws, Task, estimates_of, fault
+from ml.toolkit.tasks import (
+    METRICS,
+    TASKS,
+    Answers,
+    Draws,
+    Task,
+    estimates_of,
+    fault,
+    probabilities_fault,
+)
 from policies.promotion.evidence import Disparity, Estimate, Evidence, Statistic
 
 # Sums of the same numbers in another order differ by less than this.
@@ -30,7 +41,9 @@ _KNOWN = (None, *TASKS)
 
 @dataclass(frozen=True)
 class Row:
-    """The answer to one unit, its bootstrap group ("" without one), and its slices."""
+    """The answer to one unit, its bootstrap group ("" without one), its slices, and the
+    probabilities of the classes where the file has them.
+    """
 
     expected: str
     predicted: str
@@ -38,6 +51,7 @@ class Row:
     score: float
     group: str
     slices: Mapping[str, str]
+    probabilities: Mapping[str, float]
 
 
 @dataclass(frozen=True)
@@ -52,6 +66,14 @@ class Predictions:
     def answers(self, split: str) -> Answers:
         """The answers of a split, in the order of the file."""
         return Answers.of(list(self.rows.get(split, {}).values()))
+
+    def probabilities(self, split: str) -> Mapping[str, Values]:
+        """Class → its probability for each unit of the split; empty where the file has none."""
+        rows = list(self.rows.get(split, {}).values())
+        return {
+            name: np.array([row.probabilities[name] for row in rows])
+            for name in (rows[0].probabilities if rows else ())
+        }
 
     def group_labels(self, split: str) -> list[str] | None:
         """The bootstrap group of each unit of the split; None when units are resampled alone."""
@@ -140,18 +162,19 @@ def read_predictions(path: Path, task: object = None) -> Predictions:
     with path.open(newline="", encoding="utf-8", errors="replace") as stream:
         rows = csv.DictReader(stream)
         names = tuple(rows.fieldnames or ())
-        dimensions = [name.removeprefix(SLICE) for name in names[len(COLUMNS) :]]
-        if names != (*COLUMNS, *(SLICE + name for name in dimensions)) or (
-            len(set(names)) != len(names)
-        ):
-            problem = f"{PREDICTIONS} does not have the columns {COLUMNS} and those of slices"
+        slices, classes = (
+            [name for name in names[len(COLUMNS) :] if name.startswith(prefix)]
+            for prefix in (SLICE, PROBABILITY)
+        )
+        if names != (*COLUMNS, *slices, *classes) or len(set(names)) != len(names):
+            problem = f"{PREDICTIONS} does not have the columns {COLUMNS}, of slices and of classes"
             return Predictions({}, sha256(path), (problem,), known_task)
         for line, row in enumerate(rows, start=2):
             units = splits.setdefault(row["split"], {})
             if None in row or None in row.values():
                 wrong = f"{len(names)} columns are expected"
             else:
-                wrong = _row_fault(row, known_task)
+                wrong = _row_fault(row, known_task, classes)
                 if not wrong and row["unit"] in units:
                     wrong = f"{row['unit']} twice in {row['split']}"
             if wrong:
@@ -163,19 +186,34 @@ def read_predictions(path: Path, task: object = None) -> Predictions:
                 rank=int(row["rank"]),
                 score=float(row["score"]),
                 group=row["group"],
-                slices={name: row[SLICE + name] for name in dimensions},
+                slices={name.removeprefix(SLICE): row[name] for name in slices},
+                probabilities={
+                    name.removeprefix(PROBABILITY): float(row[name]) for name in classes
+                },
             )
     return Predictions(splits, sha256(path), tuple(faults), known_task)
 
 
-def _row_fault(row: Mapping[str, str], task: Task) -> str:
+def _row_fault(row: Mapping[str, str], task: Task, classes: Sequence[str]) -> str:
     if not row["rank"].isdecimal():
         return f"rank {row['rank']!r}"
-    try:
-        score = float(row["score"])
-    except ValueError:
-        return f"score {row['score']!r}"
-    return fault(task, row["expected"], row["predicted"], int(row["rank"]), score)
+    numbers = []
+    for name in ("score", *classes):
+        try:
+            numbers.append(float(row[name]))
+        except ValueError:
+            return f"{name} {row[name]!r}"
+    score, *of_classes = numbers
+    expected, predicted = row["expected"], row["predicted"]
+    if wrong := fault(task, expected, predicted, int(row["rank"]), score):
+        return wrong
+    if not classes:
+        return ""
+    if task != "multiclass":
+        return f"probabilities of classes, where the task is {task}"
+    names = [name.removeprefix(PROBABILITY) for name in classes]
+    probabilities = dict(zip(names, of_classes, strict=True))
+    return probabilities_fault(expected, predicted, score, probabilities)
 
 
 def disagreements(evidence: Evidence, predictions: Predictions) -> tuple[str, ...]:

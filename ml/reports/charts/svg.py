@@ -6,7 +6,7 @@ Text is escaped unless this package or a template made it, which `Markup` marks.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from markupsafe import Markup, escape
 
@@ -77,15 +77,16 @@ def figure(
     marks: Iterable[object],
     caption: str = "",
     legend: Iterable[str] = (),
+    meanings: Mapping[str, str] = LEGENDS,
 ) -> Markup:
     """The chart with its title and legend above and its caption below.
 
-    `legend` are the classes of the marks; the legend has them in the order of LEGENDS.
+    `legend` are the classes of the marks; the legend has them in the order of `meanings`.
     """
     classes = set(legend)
     keys = [
         tag("span", tag("i", class_=f"key {kind}"), meaning, class_="item")
-        for kind, meaning in LEGENDS.items()
+        for kind, meaning in meanings.items()
         if kind in classes
     ]
     drawing = tag(

@@ -154,6 +154,40 @@ def test_groups_are_drawn_again_as_they_were(tmp_path: Path) -> None:
     assert any("9 groups" in one for one in wrong)
 
 
+@pytest.mark.parametrize(
+    ("row", "fault"),
+    [
+        ("q1,test,,a,a,0,0.70004,x,0.7,0.3", ""),
+        ("q1,test,,c,a,0,0.0,x,0.7,0.3", ""),
+        ("q1,test,,a,a,0,0.7,x,0.8,0.2", "score 0.7, where the probability of 'a' is another"),
+        ("q1,test,,a,a,0,0.7,x,0.7,0.9", "sum to 1.6"),
+        ("q1,test,,b,a,0,0.4,x,1.4,-0.4", "not between 0 and 1"),
+        ("q1,test,,a,a,0,0.7,x,0.7,nan", "not between 0 and 1"),
+        ("q1,test,,a,a,0,0.7,x,0.7,much", "probability:b 'much'"),
+        ("q1,test,,a,a,0,0.3,x,0.3,0.7", "'a' was predicted, and another class is more probable"),
+    ],
+)
+def test_the_probabilities_of_the_classes_fit_the_answer(
+    tmp_path: Path, row: str, fault: str
+) -> None:
+    """Rounded to four digits; a label that the model does not know has none."""
+    header = f"{HEADER},probability:a,probability:b"
+    found = read_predictions(write(tmp_path, [row], header), "multiclass")
+    if fault:
+        assert len(found.faults) == 1 and fault in found.faults[0]
+    else:
+        assert found.faults == () and found.probabilities("test")["b"].tolist() == [0.3]
+
+
+def test_only_a_multiclass_model_has_probabilities_of_classes(tmp_path: Path) -> None:
+    """Behind the slices; in another task or place they are a fault."""
+    row, columns = "q1,test,,0,0,0,0.3,x,0.7,0.3", "probability:0,probability:1"
+    binary = read_predictions(write(tmp_path, [row], f"{HEADER},{columns}"), "binary")
+    assert "where the task is binary" in binary.faults[0]
+    before = f"{','.join(COLUMNS)},{columns},slice:topic"
+    assert "does not have the columns" in read_predictions(write(tmp_path, [row], before)).faults[0]
+
+
 def test_the_units_of_every_slice_are_known(tmp_path: Path) -> None:
     """By split and dimension; a unit without a slice is in none."""
     found = read_predictions(write(tmp_path, [*ROWS, "q4,test,,a,a,1,1,"]))
