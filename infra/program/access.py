@@ -7,7 +7,7 @@ how-to-identity-based-service-authentication (user-assigned managed identity).
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -23,35 +23,28 @@ from infra.program.workspace import Workspace
 from infra.settings.model import Settings
 
 
-@dataclass(frozen=True)
-class IdentityArgs:
-    """`clusters` and `repository` get identities; `encryption` asks for one for storage's key."""
-
-    site: Site
-    repository: str
-    clusters: Sequence[str]
-    encryption: bool
-
-
 class Identity(pulumi.ComponentResource):
     """Identities of the workspace, each cluster, the endpoints and the repository."""
 
-    def __init__(self, name: str, args: IdentityArgs) -> None:
+    def __init__(self, name: str, site: Site) -> None:
         super().__init__("platform:identity:Identity", name)
-        self._site = args.site
+        self._site, settings = site, site.settings
         self.workspace = self._identity("workspace")
         self.endpoints = self._identity("endpoints")
         self.pipeline = self._identity("pipeline")
-        self.encryption = self._identity("encryption") if args.encryption else None
-        self.clusters = {name: self._identity(f"cluster-{name}") for name in args.clusters}
+        encrypted = settings.storage.customer_managed_key
+        self.encryption = self._identity("encryption") if encrypted else None
+        self.clusters = {
+            cluster.name: self._identity(f"cluster-{cluster.name}") for cluster in settings.computes
+        }
         # One credential an identity: Azure refuses two concurrent writes.
         managedidentity.FederatedIdentityCredential(
             "github",
-            resource_group_name=args.site.group,
+            resource_group_name=site.group,
             resource_name_=self.pipeline.name,
             federated_identity_credential_resource_name="github-environment",
             issuer="https://token.actions.githubusercontent.com",
-            subject=f"repo:{args.repository}:environment:{args.site.names.environment}",
+            subject=f"repo:{settings.repository}:environment:{settings.environment}",
             audiences=["api://AzureADTokenExchange"],
             opts=pulumi.ResourceOptions(parent=self.pipeline),
         )
@@ -60,10 +53,8 @@ class Identity(pulumi.ComponentResource):
     def _identity(self, name: str) -> managedidentity.UserAssignedIdentity:
         return managedidentity.UserAssignedIdentity(
             name,
-            resource_group_name=self._site.group,
             resource_name_=self._site.names.local("id", name),
-            location=self._site.location,
-            tags=self._site.tags,
+            **self._site.place,
             opts=pulumi.ResourceOptions(parent=self),
         )
 
@@ -105,25 +96,17 @@ class Grant:
         return "User" if isinstance(self.assignee, str) else "ServicePrincipal"
 
 
-@dataclass(frozen=True)
-class GrantsArgs:
-    """The grants of one part of the environment."""
-
-    site: Site
-    grants: Sequence[Grant]
-
-
 class Grants(pulumi.ComponentResource):
     """Role assignments; resources that need them depend on `assignments`."""
 
-    def __init__(self, name: str, args: GrantsArgs) -> None:
+    def __init__(self, name: str, site: Site, grants: Iterable[Grant]) -> None:
         super().__init__("platform:identity:Grants", name)
-        self.assignments = [self._assignment(name, args.site, grant) for grant in args.grants]
+        self.assignments = [self._assignment(name, site, grant) for grant in grants]
         self.register_outputs({})
 
     def _assignment(self, name: str, site: Site, grant: Grant) -> authorization.RoleAssignment:
         definition = f"providers/Microsoft.Authorization/roleDefinitions/{ROLES[grant.role]}"
-        key = f"{site.subscription}/{site.names.group}/{name}/{grant.name}/{grant.role}"
+        key = f"{site.settings.subscription}/{site.names.group}/{name}/{grant.name}/{grant.role}"
         return authorization.RoleAssignment(
             grant.name,
             # Stable, and different for each role: Azure refuses to change an assignment's role.
@@ -132,7 +115,7 @@ class Grants(pulumi.ComponentResource):
             if isinstance(grant.assignee, str)
             else grant.assignee.principal_id,
             principal_type=grant.kind,
-            role_definition_id=f"/subscriptions/{site.subscription}/{definition}",
+            role_definition_id=f"/subscriptions/{site.settings.subscription}/{definition}",
             scope=grant.scope,
             description=f"{grant.role}: {grant.name}",
             opts=pulumi.ResourceOptions(parent=self),

@@ -17,25 +17,18 @@ from infra.settings.model import BUILDER, Cluster, Workstation
 ADMINISTRATOR = "azureuser"
 
 
-@dataclass(frozen=True)
-class WorkstationsArgs:
-    """`machines` are workstations of the kind `data-science-vm`."""
-
-    site: Site
-    network: Network
-    machines: Sequence[Workstation]
-
-
 class Workstations(pulumi.ComponentResource):
     """VMs without a public address, with sign-in by Entra; `machines` by name."""
 
-    def __init__(self, name: str, args: WorkstationsArgs) -> None:
+    def __init__(self, name: str, site: Site, network: Network) -> None:
         super().__init__("platform:compute:Workstations", name)
-        self.machines = {machine.name: self._machine(args, machine) for machine in args.machines}
+        self.machines = {
+            machine.name: self._machine(site, network, machine)
+            for machine in site.settings.machines("data-science-vm")
+        }
         self.register_outputs({})
 
-    def _machine(self, args: WorkstationsArgs, machine: Workstation) -> compute.VirtualMachine:
-        site = args.site
+    def _machine(self, site: Site, own: Network, machine: Workstation) -> compute.VirtualMachine:
         card = network.NetworkInterface(
             f"{machine.name}-card",
             network_interface_name=site.names.local("nic", machine.name),
@@ -43,7 +36,7 @@ class Workstations(pulumi.ComponentResource):
             ip_configurations=[
                 network.NetworkInterfaceIPConfigurationArgs(
                     name="private",
-                    subnet=network.SubnetArgs(id=args.network.subnet("workstations")),
+                    subnet=network.SubnetArgs(id=own.subnet("workstations")),
                     private_ip_allocation_method="Dynamic",
                 )
             ],
@@ -123,7 +116,7 @@ def _system(machine: Workstation) -> compute.OSProfileArgs:
 
 @dataclass(frozen=True)
 class ComputeArgs:
-    """`nodes` is our own network if nodes run there; None with a managed network.
+    """What clusters and instances need besides their settings.
 
     A node without a public address talks to Azure ML through the workspace's private endpoint, so
     it is created after that (how-to-secure-training-vnet, "no public IP"); Azure's own module does
@@ -133,11 +126,8 @@ class ComputeArgs:
 
     site: Site
     workspace: pulumi.Input[str]
-    clusters: Sequence[Cluster]
-    instances: Sequence[Workstation]
     identities: Mapping[str, managedidentity.UserAssignedIdentity]
     network: Network | None
-    nodes: Network | None
     granted: Sequence[pulumi.Resource]
 
 
@@ -146,10 +136,13 @@ class Compute(pulumi.ComponentResource):
 
     def __init__(self, name: str, args: ComputeArgs) -> None:
         super().__init__("platform:compute:Compute", name)
+        settings = args.site.settings
         depends_on = [*args.granted, *(args.network.dns_records if args.network else ())]
         self._opts = pulumi.ResourceOptions(parent=self, depends_on=depends_on)
-        self.clusters = {cluster.name: self._cluster(args, cluster) for cluster in args.clusters}
-        for instance in args.instances:
+        self.clusters = {
+            cluster.name: self._cluster(args, cluster) for cluster in settings.computes
+        }
+        for instance in settings.machines("compute-instance"):
             self._instance(args, instance)
         self.register_outputs({})
 
@@ -184,7 +177,7 @@ class Compute(pulumi.ComponentResource):
         )
 
     def _instance(self, args: ComputeArgs, instance: Workstation) -> None:
-        person = ml.AssignedUserArgs(object_id=instance.person, tenant_id=args.site.tenant)
+        person = ml.AssignedUserArgs(object_id=instance.person, tenant_id=args.site.settings.tenant)
         ml.Compute(
             instance.name,
             compute_name=args.site.names.instance(instance.name),
@@ -212,4 +205,7 @@ class Compute(pulumi.ComponentResource):
 
 
 def _subnet(args: ComputeArgs, part: Part) -> ml.ResourceIdArgs | None:
-    return ml.ResourceIdArgs(id=args.nodes.subnet(part)) if args.nodes else None
+    """The subnet in our own network; None with a managed network."""
+    if args.network is None or args.site.settings.network.isolation != "own":
+        return None
+    return ml.ResourceIdArgs(id=args.network.subnet(part))

@@ -9,24 +9,16 @@ import pulumi
 from infra.program.access import (
     Grant,
     Grants,
-    GrantsArgs,
     Identity,
-    IdentityArgs,
     roles_after_workspace,
     roles_before_workspace,
 )
-from infra.program.compute import Compute, ComputeArgs, Workstations, WorkstationsArgs
-from infra.program.monitoring import (
-    STORAGE_METRICS,
-    Guardrails,
-    GuardrailsArgs,
-    Monitoring,
-    MonitoringArgs,
-)
-from infra.program.network import Network, NetworkArgs
-from infra.program.registry import Assets, AssetsArgs, Registry, RegistryArgs
+from infra.program.compute import Compute, ComputeArgs, Workstations
+from infra.program.monitoring import STORAGE_METRICS, Guardrails, GuardrailsArgs, Monitoring
+from infra.program.network import Network
+from infra.program.registry import Assets, Registry
 from infra.program.site import Site, site
-from infra.program.storage import EncryptionKey, Storage, StorageArgs, Vault, VaultArgs
+from infra.program.storage import EncryptionKey, Storage, Vault
 from infra.program.workspace import Endpoints, EndpointsArgs, Workspace, WorkspaceArgs
 from infra.settings.model import Settings
 
@@ -36,28 +28,17 @@ def provision(
 ) -> Mapping[str, pulumi.Input[str]]:
     """Declare every resource of the environment; the stack's outputs by name."""
     here = site(settings)
-    encrypted = settings.storage.customer_managed_key
-    monitoring = Monitoring("monitoring", MonitoringArgs(here, settings.monitoring, settings.owner))
-    clusters = [cluster.name for cluster in settings.computes]
-    identity = Identity(
-        "identity",
-        IdentityArgs(here, settings.repository, clusters, encrypted),
-    )
-    network, own_network = None, settings.network.isolation == "own"
-    if settings.private:
-        network = Network("network", NetworkArgs(here, settings.network, settings.needs_nat))
-    vault = Vault("vault", VaultArgs(here, settings.vault, network, encrypted))
-    registry = Registry("registry", RegistryArgs(here, settings.images, network))
-    assets = None
-    if settings.asset_registry.mode != "none":
-        redundancy = settings.storage.redundancy
-        assets = Assets("assets", AssetsArgs(here, settings.asset_registry, redundancy, network))
-    key = _key(here, vault, identity, network)
-    storage = Storage("storage", StorageArgs(here, settings.storage, network, own_network, key))
+    monitoring = Monitoring("monitoring", here)
+    identity = Identity("identity", here)
+    network = Network("network", here) if settings.private else None
+    vault = Vault("vault", here, network)
+    registry = Registry("registry", here, network)
+    assets = Assets("assets", here, network) if settings.asset_registry.mode != "none" else None
+    storage = Storage("storage", here, network, _key(here, vault, identity, network))
     before = roles_before_workspace(
         settings, identity, storage, vault, registry, monitoring, assets
     )
-    granted = Grants("rights", GrantsArgs(here, before))
+    granted = Grants("rights", here, before)
     workspace = Workspace(
         "workspace",
         WorkspaceArgs(
@@ -65,32 +46,26 @@ def provision(
             identity=identity.workspace,
             granted=granted.assignments,
             network=network,
-            network_settings=settings.network,
             storage=storage,
             vault=vault,
             registry=registry,
             assets=assets,
             insights=monitoring.insights.id,
-            image_build_compute=settings.builder.name if settings.builder else None,
             sas=sas,
         ),
     )
-    machines = settings.machines("data-science-vm")
     vms = None
-    if network and machines:
-        vms = Workstations("workstations", WorkstationsArgs(here, network, machines))
-    after = [*roles_after_workspace(settings, identity, storage, workspace, assets, vms)]
-    roles = Grants("workspace-rights", GrantsArgs(here, after))
+    if network and settings.machines("data-science-vm"):
+        vms = Workstations("workstations", here, network)
+    after = roles_after_workspace(settings, identity, storage, workspace, assets, vms)
+    roles = Grants("workspace-rights", here, after)
     compute = Compute(
         "compute",
         ComputeArgs(
             site=here,
             workspace=workspace.workspace.name,
-            clusters=settings.computes,
-            instances=settings.machines("compute-instance"),
             identities=identity.clusters,
             network=network,
-            nodes=network if own_network else None,
             granted=roles.assignments,
         ),
     )
@@ -99,7 +74,6 @@ def provision(
         EndpointsArgs(
             site=here,
             workspace=workspace.workspace.name,
-            endpoints=settings.endpoints,
             identity=identity.endpoints,
             granted=[*granted.assignments, *roles.assignments],
             monitoring=monitoring,
@@ -110,8 +84,6 @@ def provision(
         "guardrails",
         GuardrailsArgs(
             site=here,
-            settings=settings.guardrails,
-            owner=settings.owner,
             alerts=monitoring.alerts.id,
             locked={
                 "workspace-storage": storage.workspace.id,
@@ -144,7 +116,7 @@ def _key(
         return None
     role = "Key Vault Crypto Service Encryption User"
     grant = Grant("encryption-vault", identity.encryption, role, vault.vault.id)
-    granted = Grants("encryption-rights", GrantsArgs(here, [grant])).assignments
+    granted = Grants("encryption-rights", here, [grant]).assignments
     uri = vault.vault.properties.vault_uri
     awaited = [*granted, *(network.dns_records if network else ())]
     return EncryptionKey(uri, vault.key.name, identity.encryption, awaited)

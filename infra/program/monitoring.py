@@ -15,7 +15,6 @@ from pulumi_azure_native import (
 )
 
 from infra.program.site import Site
-from infra.settings import model
 
 ALL_METRICS = ("AllMetrics",)
 # Metric categories of a storage service, which has no `AllMetrics`.
@@ -23,30 +22,21 @@ STORAGE_METRICS = ("Capacity", "Transaction")
 _CRITERIA = "Microsoft.Azure.Monitor.SingleResourceMultipleMetricCriteria"
 
 
-@dataclass(frozen=True)
-class MonitoringArgs:
-    """`owner` is the recipient of alerts."""
-
-    site: Site
-    settings: model.Monitoring
-    owner: str
-
-
 class Monitoring(pulumi.ComponentResource):
     """Log Analytics, Application Insights on it, and the action group of alerts."""
 
-    def __init__(self, name: str, args: MonitoringArgs) -> None:
+    def __init__(self, name: str, site: Site) -> None:
         super().__init__("platform:monitoring:Monitoring", name)
-        site = self._site = args.site
+        self._site, settings = site, site.settings.monitoring
         opts = pulumi.ResourceOptions(parent=self)
         self.logs = operationalinsights.Workspace(
             "logs",
             workspace_name=site.names.local("log"),
             **site.place,
             sku=operationalinsights.WorkspaceSkuArgs(name="PerGB2018"),
-            retention_in_days=args.settings.retention_days,
+            retention_in_days=settings.retention_days,
             workspace_capping=operationalinsights.WorkspaceCappingArgs(
-                daily_quota_gb=args.settings.daily_gb
+                daily_quota_gb=settings.daily_gb
             ),
             features=operationalinsights.WorkspaceFeaturesArgs(
                 disable_local_auth=True, enable_log_access_using_only_resource_permissions=True
@@ -76,7 +66,7 @@ class Monitoring(pulumi.ComponentResource):
             enabled=True,
             email_receivers=[
                 monitor.MicrosoftCommonEmailReceiverArgs(
-                    name="owner", email_address=args.owner, use_common_alert_schema=True
+                    name="owner", email_address=site.settings.owner, use_common_alert_schema=True
                 )
             ],
             opts=opts,
@@ -157,8 +147,6 @@ class GuardrailsArgs:
     """`locked` are the resources that hold data, by name; `alerts` is the action group."""
 
     site: Site
-    settings: model.Guardrails
-    owner: str
     alerts: pulumi.Input[str]
     locked: Mapping[str, pulumi.Input[str]]
 
@@ -174,16 +162,17 @@ class Guardrails(pulumi.ComponentResource):
     def __init__(self, name: str, args: GuardrailsArgs) -> None:
         super().__init__("platform:guardrails:Guardrails", name)
         site, opts = args.site, pulumi.ResourceOptions(parent=self)
+        settings = site.settings.guardrails
         consumption.Budget(
             "budget",
             # With the month: Azure refuses to change the start of an existing budget.
-            budget_name=site.names.local("budget", args.settings.budget_from),
+            budget_name=site.names.local("budget", settings.budget_from),
             scope=site.group_id,
-            amount=args.settings.monthly_budget,
+            amount=settings.monthly_budget,
             category="Cost",
             time_grain="Monthly",
             time_period=consumption.BudgetTimePeriodArgs(
-                start_date=f"{args.settings.budget_from}-01T00:00:00Z"
+                start_date=f"{settings.budget_from}-01T00:00:00Z"
             ),
             notifications={
                 "spent-half": _notice(args, 50, "Actual"),
@@ -192,7 +181,7 @@ class Guardrails(pulumi.ComponentResource):
             },
             opts=opts,
         )
-        if args.settings.locks:
+        if settings.locks:
             for name, resource in args.locked.items():
                 authorization.ManagementLockByScope(
                     f"lock-{name}",
@@ -212,6 +201,6 @@ def _notice(args: GuardrailsArgs, percent: int, kind: str) -> consumption.Notifi
         operator="GreaterThan",
         threshold=percent,
         threshold_type=kind,
-        contact_emails=[args.owner],
+        contact_emails=[args.site.settings.owner],
         contact_groups=[args.alerts],
     )

@@ -12,7 +12,6 @@ from pulumi_azure_native import network, privatedns
 
 from infra.program.site import Site
 from infra.settings.azure import DNS_ZONES
-from infra.settings.model import Network as Settings
 
 Part = Literal["endpoints", "compute", "workstations", "builds"]
 PARTS: tuple[Part, ...] = ("endpoints", "compute", "workstations", "builds")
@@ -96,32 +95,22 @@ def _rule(
 SERVICES = ("Microsoft.Storage", "Microsoft.KeyVault")
 
 
-@dataclass(frozen=True)
-class NetworkArgs:
-    """`nat` asks for a NAT gateway, which machines in the network need.
-
-    A machine without a public address cannot reach the internet by itself, and a node that does
-    not reach Azure never starts (how-to-secure-training-vnet, "no public IP").
-    """
-
-    site: Site
-    settings: Settings
-    nat: bool
-
-
 class Network(pulumi.ComponentResource):
     """A virtual network of four subnets, each with a security group closed to the internet.
 
     `dns_records` are the DNS resources of the private endpoints created so far.
     """
 
-    def __init__(self, name: str, args: NetworkArgs) -> None:
+    def __init__(self, name: str, site: Site) -> None:
         super().__init__("platform:network:Network", name)
-        site = self._site = args.site
-        self.service_endpoints = args.settings.service_endpoints
-        space = ipaddress.ip_network(args.settings.address_space)
+        self._site, settings = site, site.settings.network
+        self.service_endpoints = settings.service_endpoints
+        space = ipaddress.ip_network(settings.address_space)
         groups = {part: self._security_group(part) for part in PARTS}
-        gateway = network.SubResourceArgs(id=self._gateway().id) if args.nat else None
+        # A machine without a public address cannot reach the internet by itself, and a node that
+        # does not reach Azure never starts (how-to-secure-training-vnet, "no public IP").
+        nat = site.settings.needs_nat
+        gateway = network.SubResourceArgs(id=self._gateway().id) if nat else None
         # Subnets are inline: an update of the network without them would delete them.
         self.virtual = network.VirtualNetwork(
             "virtual-network",
@@ -234,7 +223,7 @@ class Network(pulumi.ComponentResource):
             f"security-{part}",
             network_security_group_name=self._site.names.local("nsg", part),
             **self._site.place,
-            security_rules=[*rules(part, self._site.location)],
+            security_rules=[*rules(part, self._site.settings.location)],
             opts=pulumi.ResourceOptions(parent=self),
         )
 

@@ -2,37 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import pulumi
 from pulumi_azure_native import containerregistry
 from pulumi_azure_native import machinelearningservices as ml
 
 from infra.program.network import Network
 from infra.program.site import Site
-from infra.settings.model import AssetRegistry
-from infra.settings.model import Images as Settings
-
-
-@dataclass(frozen=True)
-class RegistryArgs:
-    """`network` is None with public addresses."""
-
-    site: Site
-    settings: Settings
-    network: Network | None
 
 
 class Registry(pulumi.ComponentResource):
     """A Premium container registry without an administrator's password.
 
+    `network` is None with public addresses.
+
     Retention is on and soft delete off: Azure refuses both together. Quarantine is off: it would
     block every image until a scanner releases it.
     """
 
-    def __init__(self, name: str, args: RegistryArgs) -> None:
+    def __init__(self, name: str, site: Site, network: Network | None) -> None:
         super().__init__("platform:registry:Registry", name)
-        site = args.site
+        settings = site.settings.images
         self.registry = containerregistry.Registry(
             "images",
             registry_name=site.names.worldwide("cr"),
@@ -44,29 +33,19 @@ class Registry(pulumi.ComponentResource):
             public_network_access=site.public_access,
             network_rule_bypass_options="AzureServices",
             network_rule_set=containerregistry.NetworkRuleSetArgs(
-                default_action="Deny" if args.network else "Allow"
+                default_action="Deny" if network else "Allow"
             ),
-            zone_redundancy="Enabled" if args.settings.zone_redundant else "Disabled",
+            zone_redundancy="Enabled" if settings.zone_redundant else "Disabled",
             policies=containerregistry.PoliciesArgs(
                 retention_policy=containerregistry.RetentionPolicyArgs(
-                    status="enabled", days=args.settings.keep_untagged_days
+                    status="enabled", days=settings.keep_untagged_days
                 ),
             ),
             opts=pulumi.ResourceOptions(parent=self, protect=site.protect),
         )
-        if args.network:
-            args.network.private_endpoint("images", self.registry.id, "registry")
+        if network:
+            network.private_endpoint("images", self.registry.id, "registry")
         self.register_outputs({"id": self.registry.id})
-
-
-@dataclass(frozen=True)
-class AssetsArgs:
-    """`redundancy` is that of its storage; `network` is None with public addresses."""
-
-    site: Site
-    settings: AssetRegistry
-    redundancy: str
-    network: Network | None
 
 
 class Assets(pulumi.ComponentResource):
@@ -75,35 +54,35 @@ class Assets(pulumi.ComponentResource):
     `parts` are the ids that private endpoints lead to, by part.
     """
 
-    def __init__(self, name: str, args: AssetsArgs) -> None:
+    def __init__(self, name: str, site: Site, network: Network | None) -> None:
         super().__init__("platform:registry:Assets", name)
-        self.registry = self._registry(args) if args.settings.mode == "create" else None
+        settings = site.settings.asset_registry
+        self.registry = self._registry(site) if settings.mode == "create" else None
         self.id: pulumi.Input[str] = (
             self.registry.id
             if self.registry
-            else f"/subscriptions/{args.site.subscription}"
-            f"/resourceGroups/{args.settings.resource_group}"
-            f"/providers/Microsoft.MachineLearningServices/registries/{args.settings.name}"
+            else f"/subscriptions/{site.settings.subscription}"
+            f"/resourceGroups/{settings.resource_group}"
+            f"/providers/Microsoft.MachineLearningServices/registries/{settings.name}"
         )
-        accounts = (("blob", args.settings.storage), ("registry", args.settings.images))
+        accounts = (("blob", settings.storage), ("registry", settings.images))
         # Its content is in accounts that Azure created for it, which need their own endpoints.
         self.parts = {"amlregistry": self.id, **{part: id for part, id in accounts if id}}
         for part, id in self.parts.items():
-            if args.network:
-                args.network.private_endpoint("assets", id, part)
+            if network:
+                network.private_endpoint("assets", id, part)
         self.register_outputs({"id": self.id})
 
-    def _registry(self, args: AssetsArgs) -> ml.Registry:
-        site = args.site
+    def _registry(self, site: Site) -> ml.Registry:
         return ml.Registry(
             "assets",
-            registry_name=args.settings.name,
+            registry_name=site.settings.asset_registry.name,
             **site.place,
             identity=ml.ManagedServiceIdentityArgs(type="SystemAssigned"),
             public_network_access=site.public_access,
             region_details=[
                 ml.RegistryRegionArmDetailsArgs(
-                    location=site.location,
+                    location=site.settings.location,
                     acr_details=[
                         ml.AcrDetailsArgs(
                             system_created_acr_account=ml.SystemCreatedAcrAccountArgs(
@@ -114,7 +93,7 @@ class Assets(pulumi.ComponentResource):
                     storage_account_details=[
                         ml.StorageAccountDetailsArgs(
                             system_created_storage_account=ml.SystemCreatedStorageAccountArgs(
-                                storage_account_type=f"Standard_{args.redundancy}",
+                                storage_account_type=f"Standard_{site.settings.storage.redundancy}",
                                 storage_account_hns_enabled=False,
                                 allow_blob_public_access=False,
                             )

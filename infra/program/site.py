@@ -1,4 +1,4 @@
-"""What all components share: resource group, names, tags."""
+"""What all components share: settings, resource group, names, tags."""
 
 from __future__ import annotations
 
@@ -15,29 +15,36 @@ from infra.settings.model import Settings
 
 @dataclass(frozen=True)
 class Site:
-    """The resource group of an environment, and what all its resources share.
+    """The resource group of an environment, and what all its resources share."""
 
-    `public_access` is Azure's term: Enabled or Disabled.
-    """
-
+    settings: Settings
     group: pulumi.Output[str]
     group_id: pulumi.Output[str]
-    location: str
-    subscription: str
-    tenant: str
-    names: Names
     tags: Mapping[str, str]
-    protect: bool
-    public_access: str
+
+    @property
+    def names(self) -> Names:
+        """The names of its resources."""
+        return self.settings.names
 
     @property
     def place(self) -> dict[str, Any]:
         """The arguments that most resources share."""
         return {
             "resource_group_name": self.group,
-            "location": self.location,
+            "location": self.settings.location,
             "tags": self.tags,
         }
+
+    @property
+    def protect(self) -> bool:
+        """Whether Pulumi keeps resources that hold data."""
+        return self.settings.guardrails.protect
+
+    @property
+    def public_access(self) -> str:
+        """Azure's term: Enabled or Disabled."""
+        return "Disabled" if self.settings.private else "Enabled"
 
 
 def site(settings: Settings) -> Site:
@@ -56,14 +63,4 @@ def site(settings: Settings) -> Site:
         tags=tags,
         opts=pulumi.ResourceOptions(protect=settings.guardrails.protect),
     )
-    return Site(
-        group=group.name,
-        group_id=group.id,
-        location=settings.location,
-        subscription=settings.subscription,
-        tenant=settings.tenant,
-        names=settings.names,
-        tags=tags,
-        protect=settings.guardrails.protect,
-        public_access="Disabled" if settings.private else "Enabled",
-    )
+    return Site(settings, group.name, group.id, tags)

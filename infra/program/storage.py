@@ -18,41 +18,34 @@ from infra.settings import model
 from infra.settings.azure import LAKE_PARTS, PARALLEL_PARTS
 
 
-@dataclass(frozen=True)
-class VaultArgs:
-    """`network` is None with public addresses; `key` asks for a key for storage."""
-
-    site: Site
-    settings: model.Vault
-    network: Network | None
-    key: bool
-
-
 class Vault(pulumi.ComponentResource):
-    """A key vault, and the customer-managed key of storage."""
+    """A key vault, and the customer-managed key of storage.
 
-    def __init__(self, name: str, args: VaultArgs) -> None:
+    `network` is None with public addresses.
+    """
+
+    def __init__(self, name: str, site: Site, network: Network | None) -> None:
         super().__init__("platform:vault:Vault", name)
-        site, subnet = args.site, None
-        if args.network and args.network.service_endpoints:
-            subnet = args.network.subnet("compute")
+        subnet = None
+        if network and network.service_endpoints:
+            subnet = network.subnet("compute")
         self.vault = keyvault.Vault(
             "vault",
             vault_name=site.names.worldwide("kv"),
             **site.place,
             properties=keyvault.VaultPropertiesArgs(
-                tenant_id=site.tenant,
+                tenant_id=site.settings.tenant,
                 sku=keyvault.SkuArgs(family="A", name=keyvault.SkuName.PREMIUM),
                 enable_rbac_authorization=True,
                 # Azure requires the list, even empty.
                 access_policies=[],
                 enable_soft_delete=True,
                 enable_purge_protection=True,
-                soft_delete_retention_in_days=args.settings.soft_delete_days,
+                soft_delete_retention_in_days=site.settings.vault.soft_delete_days,
                 public_network_access="Enabled" if subnet else site.public_access,
                 network_acls=keyvault.NetworkRuleSetArgs(
                     bypass="AzureServices",
-                    default_action="Deny" if args.network else "Allow",
+                    default_action="Deny" if network else "Allow",
                     virtual_network_rules=[keyvault.VirtualNetworkRuleArgs(id=subnet)]
                     if subnet
                     else [],
@@ -60,10 +53,10 @@ class Vault(pulumi.ComponentResource):
             ),
             opts=pulumi.ResourceOptions(parent=self, protect=site.protect),
         )
-        self.key = self._key(site) if args.key else None
-        if args.network:
+        self.key = self._key(site) if site.settings.storage.customer_managed_key else None
+        if network:
             written = [self.key] if self.key else []
-            args.network.private_endpoint("vault", self.vault.id, "vault", after=written)
+            network.private_endpoint("vault", self.vault.id, "vault", after=written)
         self.register_outputs({"id": self.vault.id})
 
     def _key(self, site: Site) -> keyvault.Key:
@@ -177,30 +170,19 @@ def _rule(
     )
 
 
-@dataclass(frozen=True)
-class StorageArgs:
-    """`network` is None with public addresses, `key` is None if Azure's key encrypts.
-
-    `nodes`: whether cluster nodes run in `network`.
-    """
-
-    site: Site
-    settings: model.Storage
-    network: Network | None
-    nodes: bool
-    key: EncryptionKey | None
-
-
 class Storage(pulumi.ComponentResource):
     """The workspace's account, which must not have a hierarchical namespace, and the lake.
 
-    `share` is the account of the NFS share, None without one.
+    `network` is None with public addresses, `key` is None if Azure's key encrypts. `share` is the
+    account of the NFS share, None without one.
     """
 
-    def __init__(self, name: str, args: StorageArgs) -> None:
+    def __init__(
+        self, name: str, site: Site, network: Network | None, key: EncryptionKey | None
+    ) -> None:
         super().__init__("platform:storage:Storage", name)
-        self._args = args
-        site, settings = args.site, args.settings
+        self._site, self._network, self._key = site, network, key
+        settings = site.settings.storage
         # Writes to each account that private endpoints must wait for.
         self._written: dict[str, list[pulumi.Resource]] = {}
         self.workspace = self._account("workspace-storage", "stws", lake=False)
@@ -224,17 +206,17 @@ class Storage(pulumi.ComponentResource):
         self._written["lake"] += [*self.containers.values(), rules]
         self.share = self._share(settings.nfs_share_gib) if settings.nfs_share_gib else None
         self.endpoints = {
-            f"{name}-{part}": self._endpoint(args.network, name, account, part)
+            f"{name}-{part}": self._endpoint(network, name, account, part)
             for name, account, parts in (
                 ("workspace-storage", self.workspace, ("blob", "file")),
                 ("lake", self.lake, LAKE_PARTS),
             )
             for part in parts
-            if args.network
+            if network
         }
         for part in PARALLEL_PARTS:
-            if args.network and args.nodes:
-                self._endpoint(args.network, "workspace-storage", self.workspace, part)
+            if network and site.settings.network.isolation == "own":
+                self._endpoint(network, "workspace-storage", self.workspace, part)
         self.register_outputs({"lake": self.lake.id})
 
     def _endpoint(
@@ -245,8 +227,8 @@ class Storage(pulumi.ComponentResource):
     def _account(
         self, name: str, kind: str, *, lake: bool, nfs: bool = False
     ) -> storage.StorageAccount:
-        site, settings, key = self._args.site, self._args.settings, self._args.key
-        network = self._args.network
+        site, network, key = self._site, self._network, self._key
+        settings = site.settings.storage
         subnets = [network.subnet("compute")] if network and network.service_endpoints else []
         account = storage.StorageAccount(
             name,
@@ -300,13 +282,13 @@ class Storage(pulumi.ComponentResource):
 
     def _blobs(self, name: str, account: storage.StorageAccount) -> storage.BlobServiceProperties:
         retention = storage.DeleteRetentionPolicyArgs(
-            enabled=True, days=self._args.settings.soft_delete_days
+            enabled=True, days=self._site.settings.storage.soft_delete_days
         )
         blobs = storage.BlobServiceProperties(
             f"{name}-blobs",
             blob_services_name="default",
             account_name=account.name,
-            resource_group_name=self._args.site.group,
+            resource_group_name=self._site.group,
             delete_retention_policy=retention,
             container_delete_retention_policy=retention,
             opts=pulumi.ResourceOptions(parent=account),
@@ -320,13 +302,13 @@ class Storage(pulumi.ComponentResource):
             "share",
             share_name="shared",
             account_name=account.name,
-            resource_group_name=self._args.site.group,
+            resource_group_name=self._site.group,
             enabled_protocols="NFS",
             root_squash="RootSquash",
             share_quota=gib,
-            opts=pulumi.ResourceOptions(parent=account, protect=self._args.site.protect),
+            opts=pulumi.ResourceOptions(parent=account, protect=self._site.protect),
         )
-        assert self._args.network, "settings refuse a share without a network"
+        assert self._network, "settings refuse a share without a network"
         self._written["share-storage"].append(share)
-        self._endpoint(self._args.network, "share-storage", account, "file")
+        self._endpoint(self._network, "share-storage", account, "file")
         return account

@@ -16,8 +16,6 @@ from infra.program.registry import Assets, Registry
 from infra.program.site import Site
 from infra.program.storage import Storage, Vault
 from infra.settings.azure import LAKE_PARTS, PARALLEL_PARTS
-from infra.settings.model import Endpoint
-from infra.settings.model import Network as NetworkSettings
 
 
 @dataclass(frozen=True)
@@ -31,13 +29,11 @@ class WorkspaceArgs:
     identity: managedidentity.UserAssignedIdentity
     granted: Sequence[pulumi.Resource]
     network: Network | None
-    network_settings: NetworkSettings
     storage: Storage
     vault: Vault
     registry: Registry
     assets: Assets | None
     insights: pulumi.Input[str]
-    image_build_compute: str | None
     sas: pulumi.Output[str] | None
 
 
@@ -46,7 +42,7 @@ class Workspace(pulumi.ComponentResource):
 
     def __init__(self, name: str, args: WorkspaceArgs) -> None:
         super().__init__("platform:workspace:Workspace", name)
-        site = args.site
+        site, settings = args.site, args.site.settings
         self.workspace = ml.Workspace(
             "workspace",
             workspace_name=site.names.local("mlw"),
@@ -65,10 +61,10 @@ class Workspace(pulumi.ComponentResource):
             v1_legacy_mode=False,
             system_datastores_auth_mode="Identity",
             # A registry without public addresses cannot build images.
-            image_build_compute=args.image_build_compute,
+            image_build_compute=settings.builder.name if settings.builder else None,
             managed_network=_managed_network(args),
             serverless_compute_settings=_serverless(args),
-            provision_network_now=args.network_settings.isolation == "managed",
+            provision_network_now=settings.network.isolation == "managed",
             # The managed network adds private endpoints to resources that also have ours.
             opts=pulumi.ResourceOptions(
                 parent=self,
@@ -130,7 +126,7 @@ def _lake(args: WorkspaceArgs) -> dict[str, Any]:
         "account_name": args.storage.lake.name,
         "endpoint": "core.windows.net",
         "protocol": "https",
-        "subscription_id": args.site.subscription,
+        "subscription_id": args.site.settings.subscription,
         "resource_group": args.site.names.group,
     }
 
@@ -156,7 +152,7 @@ def _serverless(args: WorkspaceArgs) -> ml.ServerlessComputeSettingsArgs | None:
 
     A managed network contains these nodes by itself (how-to-use-serverless-compute).
     """
-    if args.network is None or args.network_settings.isolation != "own":
+    if args.network is None or args.site.settings.network.isolation != "own":
         return None
     return ml.ServerlessComputeSettingsArgs(
         serverless_compute_custom_subnet=args.network.subnet("compute"),
@@ -169,7 +165,7 @@ def _managed_network(args: WorkspaceArgs) -> ml.ManagedNetworkSettingsArgs:
 
     A starter needs a managed network too, because its nodes have no public addresses.
     """
-    if args.network_settings.isolation == "own":
+    if args.site.settings.network.isolation == "own":
         return ml.ManagedNetworkSettingsArgs(isolation_mode="Disabled")
     rules: dict[str, ml.FqdnOutboundRuleArgs | ml.PrivateEndpointOutboundRuleArgs] = {}
     if args.assets:
@@ -185,13 +181,13 @@ def _managed_network(args: WorkspaceArgs) -> ml.ManagedNetworkSettingsArgs:
     rules |= {f"workspace-{part}": _endpoint_rule(own, part) for part in PARALLEL_PARTS}
     if args.storage.share:
         rules["share"] = _endpoint_rule(args.storage.share.id, "file")
-    for host in args.network_settings.allowed_hosts:
+    for host in args.site.settings.network.allowed_hosts:
         rules[_rule_name(host)] = ml.FqdnOutboundRuleArgs(
             type="FQDN", category="UserDefined", destination=host
         )
     return ml.ManagedNetworkSettingsArgs(
         isolation_mode="AllowOnlyApprovedOutbound",
-        firewall_sku=args.network_settings.firewall,
+        firewall_sku=args.site.settings.network.firewall,
         outbound_rules=rules,
     )
 
@@ -209,7 +205,6 @@ class EndpointsArgs:
 
     site: Site
     workspace: pulumi.Input[str]
-    endpoints: Sequence[Endpoint]
     identity: managedidentity.UserAssignedIdentity
     granted: Sequence[pulumi.Resource]
     monitoring: Monitoring
@@ -221,7 +216,7 @@ class Endpoints(pulumi.ComponentResource):
     def __init__(self, name: str, args: EndpointsArgs) -> None:
         super().__init__("platform:serving:Endpoints", name)
         site = args.site
-        for endpoint in args.endpoints:
+        for endpoint in site.settings.endpoints:
             resource = ml.OnlineEndpoint(
                 endpoint.name,
                 endpoint_name=site.names.regional(endpoint.name),
