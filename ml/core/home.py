@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
+PRIVATE = 0o700
+
 
 def home() -> Path:
-    """`.local/` of the repository, or the folder that MLOPS_HOME names; absolute, made on use."""
+    """`.local/` of the repository, or the folder that MLOPS_HOME names; absolute.
+
+    It is made for its owner alone: it holds what callers sent and the tokens of routers.
+    """
     # Cached by these texts: every trial calls this ten times.
     return _of(os.environ.get("MLOPS_HOME", ""), os.environ.get("HOME", ""), os.getcwd())  # noqa: PTH109
 
@@ -17,7 +23,12 @@ def home() -> Path:
 def _of(moved: str, user: str, working_folder: str) -> Path:
     from ml.core.repository import root
 
-    return Path(moved).expanduser().absolute() if moved else root() / ".local"
+    path = Path(moved).expanduser().absolute() if moved else root() / ".local"
+    with suppress(OSError):  # a command that only reads needs no folder
+        path.mkdir(mode=PRIVATE, parents=True, exist_ok=True)
+        if not moved:  # one that an earlier version made
+            path.chmod(PRIVATE)
+    return path
 
 
 def database() -> Path:
