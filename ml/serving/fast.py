@@ -23,6 +23,7 @@ import logging
 import os
 import signal
 import sys
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from http import HTTPStatus
@@ -35,9 +36,12 @@ import httptools
 import orjson
 import uvloop
 
+from ml.serving.scoring.messages import is_finite
+
 PORT = 5001
 MAX_BODY = 10 * 2**20  # what a managed online endpoint accepts
 MAX_HEADERS = 64 * 2**10
+HEADER_COST = 32  # what a header occupies beside its text, as HTTP/2 counts it
 MAX_READ = 64 * 2**10
 # A connection may be silent this long between requests, and take this long to send one.
 IDLE_S, SLOW_S = 75.0, 30.0
@@ -56,6 +60,7 @@ _LINES = {
 Headers = list[tuple[bytes, bytes]]
 Answer = tuple[int, Headers, bytes]
 # Method, target, headers (names in lower case) and body.
+Request = tuple[bytes, bytes, Headers, bytes]
 Handler = Callable[[bytes, bytes, Headers, bytes], Answer]
 
 _log = logging.getLogger("ml.serving.fast")
@@ -73,6 +78,7 @@ class Connection(asyncio.Protocol):
         self._connections = connections
         self._spin_s = spin_s
         self._closing = self._paused = self._receiving = False
+        self._waiting: deque[tuple[Request, bool]] = deque()
         self._parser = httptools.HttpRequestParser(self)
         self._reset()
         self._touched = perf_counter()
@@ -89,14 +95,17 @@ class Connection(asyncio.Protocol):
         self._connections.discard(self)
 
     def pause_writing(self) -> None:
-        """asyncio: the caller does not read its answers, so read no further request."""
+        """asyncio: the caller does not read its answers, so answer and read no further request."""
         self._paused = True
         self._transport.pause_reading()
 
     def resume_writing(self) -> None:
         """asyncio: it reads them."""
         self._paused = False
-        self._transport.resume_reading()
+        while self._waiting and not (self._paused or self._closing):
+            self._answer(*self._waiting.popleft())
+        if not (self._paused or self._closing):
+            self._transport.resume_reading()
 
     def data_received(self, data: bytes) -> None:
         """asyncio: some bytes; and those that follow soon."""
@@ -126,12 +135,21 @@ class Connection(asyncio.Protocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Parser: one header."""
-        self._headers.append((name.lower(), value))
-        self._count_header(len(name) + len(value))
+        if not self._has_head:  # a trailer after the last chunk steers nothing
+            self._headers.append((name.lower(), value))
+        self._count_header(len(name) + len(value) + HEADER_COST)
 
     def on_headers_complete(self) -> None:
         """Parser: a body comes next, if there is one."""
+        self._has_head = True
         for name, value in self._headers:
+            is_coded = name == b"transfer-encoding"
+            if is_coded and value.strip().lower() != b"chunked":
+                self._refuse(501, "a body with another coding than `chunked`")
+            is_long = name == b"content-length" and value.strip(b"0")
+            if (is_coded or is_long) and self._parser.should_upgrade():
+                # The parser would take the body for that protocol's.
+                self._refuse(501, "a request with a body that asks for another protocol")
             if name == b"content-length" and int(value) > MAX_BODY:
                 self._refuse(413, f"the body is larger than {MAX_BODY} bytes")
             if name == b"expect" and value.lower() == b"100-continue" and not self._closing:
@@ -153,17 +171,27 @@ class Connection(asyncio.Protocol):
         if method == b"CONNECT":
             self._refuse(501, "this server does not tunnel")
             return
-        answer = self._handler(method, self._url, self._headers, b"".join(self._body))
+        keep = keep and not self._parser.should_upgrade()
+        request = (method, self._url, self._headers, b"".join(self._body))
         self._reset()
-        self._write(*answer, keep, head=method == b"HEAD")
+        if self._paused:
+            self._waiting.append((request, keep))
+        else:
+            self._answer(request, keep)
 
     def close_if_stale(self) -> None:
         """Close the connection if it was silent, or slow, for too long."""
         silent_s = perf_counter() - self._touched
+        if self._paused and silent_s > SLOW_S:
+            self._transport.abort()  # the caller does not read
+            return
         if self._receiving and silent_s > SLOW_S:
             self._refuse(408, f"the request did not arrive within {SLOW_S:g} s")
         elif silent_s > IDLE_S:
             self.close()
+
+    def _answer(self, request: Request, keep: bool) -> None:
+        self._write(*self._handler(*request), keep, head=request[0] == b"HEAD")
 
     def close(self) -> None:
         """Close it; what was written is sent."""
@@ -219,7 +247,7 @@ class Connection(asyncio.Protocol):
         self._headers: Headers = []
         self._body: list[bytes] = []
         self._body_size = self._headers_size = 0
-        self._receiving = False
+        self._receiving = self._has_head = False
 
 
 def load(script: Path) -> ModuleType:
@@ -257,13 +285,27 @@ class App:
     def _score(self, body: bytes) -> Answer:
         try:
             result: Any = self._run(body)
+            status = 200
             if hasattr(result, "status_code"):  # an AMLResponse
-                return int(result.status_code), [], bytes(result.get_data())
-            return 200, [], orjson.dumps(result, option=orjson.OPT_SERIALIZE_NUMPY)
+                status, content = int(result.status_code), bytes(result.get_data())
+            else:
+                content = orjson.dumps(result, option=orjson.OPT_SERIALIZE_NUMPY)
+                if b"null" in content:  # orjson writes NaN and infinite numbers so
+                    json.dumps(result, default=_plain, allow_nan=False)
+            if status == 200 and not is_finite(content):
+                raise ValueError("the answer has an infinite number or NaN")
+            return status, [], content
         except Exception:
             _log.exception("the scoring script failed")
             message = b'{"message": "An unexpected error occurred in scoring script."}'
             return 500, [_FAILED], message
+
+
+def _plain(value: Any) -> object:
+    """What orjson makes of an array, a number of numpy or a dataclass."""
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    return vars(value) if hasattr(value, "__dict__") else None
 
 
 async def serve(run: Callable[[bytes], object], host: str, port: int, spin_us: int) -> None:

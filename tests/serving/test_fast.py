@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 import yaml
 
@@ -25,6 +26,12 @@ from tests.serving.servers import CRASH, launch
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "ml" / "environments" / "fast"
+
+
+CHUNKED = (
+    b"transfer-encoding: chunked\r\n\r\n12\r\n"
+    b'{"question":"how"}\r\n0\r\nx-ms-request-id: trailer\r\n\r\n'
+)
 
 
 def call(
@@ -70,6 +77,83 @@ def test_it_passes_on_the_results_of_score_py(echo: int) -> None:
     assert status == 500 and headers["x-ms-run-function-failed"] == "True"
     assert b"on purpose" not in content
     assert call(echo, "POST", "/score", b'{"question": "how?"}')[0] == 200
+
+
+@pytest.mark.attack("a request with a body asks for another protocol, a trailer or a coding")
+@pytest.mark.parametrize(
+    ("headers", "body", "status"),
+    [
+        (b"connection: upgrade\r\nupgrade: h2c\r\n", b"content-length: 2\r\n\r\n{}", 501),
+        (b"connection: upgrade\r\nupgrade: h2c\r\n", CHUNKED, 501),
+        (b"connection: upgrade\r\nupgrade: h2c\r\n", b"content-length: 0\r\n\r\n", 400),
+        (b"upgrade: h2c\r\n", b'content-length: 18\r\n\r\n{"question":"how"}', 200),
+        (b"", b"transfer-encoding: gzip, chunked\r\n\r\n0\r\n\r\n", 501),
+        (b"", b"transfer-encoding: gzip\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n", 501),
+        (b"", CHUNKED, 200),
+        (b"", CHUNKED.replace(b"chunked", b"Chunked"), 200),
+    ],
+)
+def test_a_body_is_read_or_refused(echo: int, headers: bytes, body: bytes, status: int) -> None:
+    """Never lost: without a question the script would answer 400. A trailer is no header."""
+    with socket.create_connection((processes.HOST, echo), timeout=20) as one:
+        one.sendall(b"POST /score HTTP/1.1\r\nHost: h\r\nX-Own: 1\r\n" + headers + body)
+        head = one.recv(65536)
+        assert head.startswith(b"HTTP/1.1 %d " % status) and b"x-ms-request-id" not in head
+
+
+ODD = """
+import math
+import sys
+import types
+
+def init():
+    pass
+
+def run(body):
+    case = body.decode()
+    if case == "text":
+        return '{"score": NaN}'
+    if case == "array":
+        return {"scores": sys.modules["numpy"].array([1.0, math.inf])}
+    if case == "response":
+        content = lambda: b'{"score": -Infinity}'
+        return types.SimpleNamespace(status_code=200, get_data=content)
+    if case == "sound":
+        return {"missing": None, "text": "NaN", "array": sys.modules["numpy"].array([1e300])}
+    return [1.0, float(case)]
+"""
+
+
+@pytest.mark.attack("a scoring script answers NaN or an infinite number")
+def test_an_answer_without_a_number_is_an_error(tmp_path: Path) -> None:
+    """500, as a script's error: JSON has no such number, and orjson would write null."""
+    odd = launch(tmp_path, "import numpy\n" + ODD)
+    with fast(odd) as port:
+        for case in ("nan", "inf", "-inf", "text", "array", "response"):
+            status, headers, _ = call(port, "POST", "/score", case.encode())
+            assert (status, headers.get("x-ms-run-function-failed")) == (500, "True"), case
+        status, _, content = call(port, "POST", "/score", b"sound")
+        assert status == 200 and json.loads(content)["array"] == [1e300]
+
+
+@pytest.mark.attack("a caller sends requests and reads no answer")
+def test_a_caller_who_does_not_read_is_not_served(tmp_path: Path) -> None:
+    """Its requests wait unanswered, and its memory is bounded; once it reads, it gets them all."""
+    with (
+        fast(launch(tmp_path, LONG)) as port,
+        socket.create_connection((processes.HOST, port), timeout=20) as one,
+    ):
+        (server,) = [each for each in psutil.Process().children() if processes.listens(each, port)]
+        before = server.memory_info().rss
+        request = b"POST /score HTTP/1.1\r\nHost: h\r\nContent-Length: 4\r\n\r\naaaa"
+        one.sendall(request * 1000)  # of 800 megabytes of answers
+        assert call(port, "GET", "/")[0] == 200
+        assert server.memory_info().rss - before < 100 * 2**20
+        stream = one.makefile("rb")
+        for _ in range(1000):
+            assert stream.readline().startswith(b"HTTP/1.1 200")
+            list(iter(stream.readline, b"\r\n"))
+            assert len(stream.read(800_002)) == 800_002
 
 
 LONG = """

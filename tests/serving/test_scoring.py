@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -129,3 +130,13 @@ def test_a_reply_has_the_digest_of_its_model() -> None:
     """Beside the answer's own fields."""
     served = ServedModel(Path("x"), "sha256:1")
     assert reply(served, {"answers": []}) == {"answers": [], "model_digest": "sha256:1"}
+
+
+@pytest.mark.attack("a model's score is NaN or infinite")
+@pytest.mark.parametrize("score", [math.nan, math.inf, -math.inf])
+def test_a_reply_has_finite_numbers(model: Path, score: float) -> None:
+    """On Azure too, where the server writes NaN: the script fails, and the answer is 500."""
+    served = open_model()
+    assert reply(served, {"scores": [1e300, None]})["scores"] == [1e300, None]
+    with pytest.raises(ValueError, match="JSON"):
+        reply(served, {"scores": [1.0, {"own": score}]})

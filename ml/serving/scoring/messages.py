@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -91,8 +93,13 @@ def parse(body: str, schema: Schema) -> Fields:
 
 
 def reply(model: ServedModel, answer: Mapping[str, object]) -> Mapping[str, object]:
-    """The result of `run`: the answer, and the digest of the model that gave it."""
-    return {**answer, "model_digest": model.digest}
+    """The result of `run`: the answer, and the digest of the model that gave it.
+
+    Raises ValueError for NaN and infinite numbers, which JSON does not have.
+    """
+    result = {**answer, "model_digest": model.digest}
+    json.dumps(result, allow_nan=False, default=str)
+    return result
 
 
 def refusal(error: BadRequest) -> AMLResponse:
@@ -105,6 +112,36 @@ def refusal(error: BadRequest) -> AMLResponse:
 
     details = {"field": error.field, "found": error.found, "expected": error.expected}
     return AMLResponse({"error": {"message": str(error), **details}}, 400, json_str=True)
+
+
+# What may be NaN, infinite or too large for a double, and texts, in which all of that is allowed.
+_UNUSUAL = rb"NaN|Infinity|\d[\d.]*[eE]\+?\d{2,}|\d{309,}"
+_SUSPECT = re.compile(_UNUSUAL)
+_TOKENS = re.compile(rb'"(?:[^"\\]|\\.)*+"|' + _UNUSUAL, re.DOTALL)
+
+
+def is_finite(content: bytes) -> bool:
+    """Whether every number of a JSON answer is one that JSON has (RFC 8259, section 6).
+
+    A scoring script may return JSON as a text, which its server makes JSON of once more: that
+    counts too. Content of any other type is finite.
+    """
+    if not _SUSPECT.search(content):
+        return True
+    content = content.strip()
+    if content.startswith(b'"'):
+        try:
+            text = json.loads(content)
+        except ValueError:
+            return True
+        return not isinstance(text, str) or is_finite(text.encode("utf-8", "surrogatepass"))
+    if content.startswith((b"{", b"[")):
+        return all(map(_is_finite, _TOKENS.findall(content)))
+    return content.removeprefix(b"-") not in (b"NaN", b"Infinity")
+
+
+def _is_finite(token: bytes) -> bool:
+    return token.startswith(b'"') or math.isfinite(float(token))
 
 
 def _names(schema: Schema) -> str:
